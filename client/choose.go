@@ -40,6 +40,8 @@ type transport interface {
 	// send delivers a message that has no response, and tries for as long as the server
 	// may be out of reach. k is the call that it belongs to, or nil.
 	send(ctx context.Context, k *call, raw []byte, atMost time.Duration) error
+	// pong delivers the answer to a ping, which came in the call k, or in none.
+	pong(ctx context.Context, k *call, raw []byte) error
 	// shared reports whether all calls share one connection: then messages differ by their
 	// ids alone, and there is no standalone stream to open.
 	shared() bool

@@ -11,10 +11,11 @@ import (
 // A fixed transport can make some kinds of attempt.
 type fixed []attemptKind
 
-func (f fixed) ready(*call) error                        { return nil }
-func (f fixed) can(_ *call, kind attemptKind) bool       { return slices.Contains(f, kind) }
-func (f fixed) attempt(*call, attemptKind) (bool, error) { return false, nil }
-func (f fixed) shared() bool                             { return false }
+func (f fixed) ready(*call) error                         { return nil }
+func (f fixed) can(_ *call, kind attemptKind) bool        { return slices.Contains(f, kind) }
+func (f fixed) attempt(*call, attemptKind) (bool, error)  { return false, nil }
+func (f fixed) pong(context.Context, *call, []byte) error { return nil }
+func (f fixed) shared() bool                              { return false }
 func (f fixed) send(context.Context, *call, []byte, time.Duration) error {
 	return nil
 }

@@ -265,7 +265,7 @@ func TestManyServerRequests(t *testing.T) {
 	ask := func(w http.ResponseWriter, n int) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		for i := range n {
-			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q%d\",\"method\":\"ping\"}\n\n", i)
+			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q%d\",\"method\":\"elicitation/create\"}\n\n", i)
 		}
 		_ = http.NewResponseController(w).Flush()
 	}

@@ -163,6 +163,11 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 	}
 }
 
+// pong implements [transport].
+func (x exchanges) pong(ctx context.Context, k *call, raw []byte) error {
+	return x.send(ctx, k, raw, x.c.opts.ConnectTimeout)
+}
+
 // sessionOf returns the session that a call runs in, or, for nil, the Conn's.
 func (c *Conn) sessionOf(k *call) session {
 	mu := &c.mu

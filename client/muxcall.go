@@ -227,3 +227,11 @@ func (x *mux) send(ctx context.Context, k *call, raw []byte, atMost time.Duratio
 		}
 	}
 }
+
+// pong implements [transport]. The server asks about this connection, whether or not it has a session yet.
+func (x *mux) pong(ctx context.Context, _ *call, raw []byte) error {
+	x.mu.Lock()
+	number := x.number
+	x.mu.Unlock()
+	return x.write(ctx, number, raw)
+}

@@ -29,11 +29,6 @@ func (x *mux) receive(m jsonrpc.Message) {
 	case jsonrpc.Response:
 		x.response(m)
 	case jsonrpc.Request:
-		if x.conn.resumes() {
-			x.mu.Lock()
-			x.replies.requested(m)
-			x.mu.Unlock()
-		}
 		c.serverRequest(k, m)
 	case jsonrpc.Notification:
 		if k != nil && m.Method == protocol.MethodResumePolicy {

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 
-	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -15,7 +14,6 @@ const mostReplies = 1000
 // them.
 type replies struct {
 	unconfirmed map[string]*reply // by the key of their id
-	pings       map[string]bool   // requests whose replies need no confirmation
 	count       int               // how many replies there have been
 	confirming  bool              // the server is being asked whether it has them
 }
@@ -28,29 +26,10 @@ type reply struct {
 	connection int // over which it was written; 0: none yet
 }
 
-func newReplies() replies {
-	return replies{unconfirmed: make(map[string]*reply), pings: make(map[string]bool)}
-}
+func newReplies() replies { return replies{unconfirmed: make(map[string]*reply)} }
 
-// requested notes a request of the server.
-func (r *replies) requested(m jsonrpc.Message) {
-	key := string(jsonrpc.Key(m.ID))
-	switch {
-	case m.Method != protocol.MethodPing:
-		delete(r.pings, key)
-	case len(r.pings) < mostReplies:
-		r.pings[key] = true
-	}
-}
-
-// add notes a reply. It returns nil if the reply needs no confirmation. Of too many the
-// oldest is forgotten.
+// add notes a reply. Of too many the oldest is forgotten.
 func (r *replies) add(k *call, m jsonrpc.Message) *reply {
-	key := string(jsonrpc.Key(m.ID))
-	if r.pings[key] {
-		delete(r.pings, key)
-		return nil
-	}
 	if len(r.unconfirmed) >= mostReplies {
 		oldest := ""
 		for key, old := range r.unconfirmed {
@@ -62,14 +41,13 @@ func (r *replies) add(k *call, m jsonrpc.Message) *reply {
 	}
 	r.count++
 	one := &reply{k: k, raw: m.Raw, number: r.count}
-	r.unconfirmed[key] = one
+	r.unconfirmed[string(jsonrpc.Key(m.ID))] = one
 	return one
 }
 
 // loseSession forgets the replies to requests that belonged to no call of a session that
 // has ended.
 func (r *replies) loseSession() {
-	clear(r.pings)
 	for key, one := range r.unconfirmed {
 		if one.k == nil {
 			delete(r.unconfirmed, key)

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -127,8 +128,13 @@ func (s *serverRequests) count(n int) {
 	s.replies += n
 }
 
-// serverRequest gives a request of the server to the host.
+// serverRequest gives a request of the server to the host. A ping is answered here, at once: it asks whether its peer is
+// there, which is the Conn.
 func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
+	if m.Method == protocol.MethodPing {
+		c.pong(k, m.ID)
+		return
+	}
 	isNew, dropped := c.requests.add(k, &m, c.newID)
 	if dropped {
 		c.logger.Warn("requests of the server are dropped: too many of them wait for a response", "most", mostAsked)
@@ -140,6 +146,44 @@ func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
 		k.turns.opened()
 	}
 	c.deliver(k, m)
+}
+
+// pong answers a ping. One that comes on the stream of initialize is answered in the session that the header of that
+// stream has named, whatever the call knows.
+func (c *Conn) pong(k *call, id []byte) {
+	if !c.requests.takesReply() {
+		return
+	}
+	raw := jsonrpc.AppendResult(nil, id, nil)
+	if k != nil && k.method == protocol.MethodInitialize {
+		k = nil
+	}
+	ok := c.spawn(func() {
+		defer c.requests.count(-1)
+		select {
+		case c.requests.sending <- struct{}{}:
+			defer func() { <-c.requests.sending }()
+		case <-c.ctx.Done():
+			return
+		}
+		if err := c.transport().pong(c.ctx, k, raw); err != nil && c.ctx.Err() == nil {
+			c.logger.Debug("ping of the server not answered", "error", err)
+		}
+	})
+	if !ok {
+		c.requests.count(-1)
+	}
+}
+
+// takesReply counts a reply, and reports whether there is room for it.
+func (s *serverRequests) takesReply() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.open)+s.replies >= mostAsked {
+		return false
+	}
+	s.replies++
+	return true
 }
 
 // withdrawn forgets a request that the server has taken back.

@@ -43,14 +43,15 @@ func TestMain(m *testing.M) {
 // modes are what the test binary does when it is started again, by its first
 // argument.
 var modes = map[string]func(args []string){
-	"stdio":  func([]string) { stdio() },
-	"worker": worker,
-	"node":   libraryNode,
-	"piped":  piped,
-	"eras":   eraStdio,
-	"bodies": bodyStdio,
-	"keep":   keep,
-	"big":    bigStdio,
+	"stdio":    func([]string) { stdio() },
+	"worker":   worker,
+	"node":     libraryNode,
+	"piped":    piped,
+	"eras":     eraStdio,
+	"bodies":   bodyStdio,
+	"keep":     keep,
+	"big":      bigStdio,
+	"checking": checkingStdio,
 }
 
 // built is where the program is built, once, by the first test that needs it.

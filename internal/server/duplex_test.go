@@ -328,7 +328,7 @@ func TestServeConnContext(t *testing.T) {
 			over := outcome(func() error { return n.ServeConn(ctx, in.r, out.w) })
 			c := &talker{t: t, send: func(text string) error { _, err := io.WriteString(in.w, text+"\n"); return err }}
 			if writing { // to nobody
-				c.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`,
+				c.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`,
 					callAs("1", "echo", `{"text":"`+strings.Repeat("x", 200_000)+`"}`))
 				eventually(t, "the call to be answered", func() bool { return n.sessions.Calls() == 0 })
 			}

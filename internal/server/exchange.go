@@ -240,6 +240,8 @@ func (h *Handler) find(x *exchange) (err error) {
 		return nil
 	case x.ref != "":
 		x.session, err = h.sessions.FindName(string(x.name()), x.principal)
+	case x.secret != "" && x.purpose == forRead && x.last != "":
+		x.session, err = h.sessions.FindToRead(x.secret, x.principal)
 	case x.secret != "":
 		x.session, err = h.sessions.Find(x.secret, x.principal)
 	case x.session == nil:

@@ -24,7 +24,7 @@ func (slowStart) Open(ctx context.Context, _ backend.Start, _ backend.Sink) (bac
 func TestHalfClosedInitialize(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{backend: slowStart{}})
-	body := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+	body := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`
 	s := e2e.Strange{Bytes: fmt.Sprintf("POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\n"+
 		"Accept: application/json, text/event-stream\r\nContent-Length: %d\r\n\r\n%s", n.addr, len(body), body)}
 	heard, err := s.Send(n.addr)

@@ -56,7 +56,7 @@ func FuzzHandler(f *testing.F) {
 	one, other := "", ""
 	renew := func(id *string) { // an input may have ended it
 		if *id == "" || post(*id, `{"jsonrpc":"2.0","id":"p","method":"ping"}`).Code != http.StatusOK {
-			*id = post("", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`).Header().Get("Mcp-Session-Id")
+			*id = post("", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`).Header().Get("Mcp-Session-Id")
 		}
 	}
 	f.Fuzz(func(t *testing.T, raw []byte) {

@@ -61,7 +61,7 @@ func (b *counted) counts() (opened, open int) {
 }
 
 const (
-	initialize0 = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+	initialize0 = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`
 	ping1       = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 )
 

@@ -163,7 +163,7 @@ func TestBadBody(t *testing.T) {
 			"[" + run + `,{"jsonrpc":"2.0","id":9,"method":"initialize","params":{}}]`,
 		}},
 		{codeInvalid, "initialized already", []string{
-			`{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{}}}`,
+			`{"jsonrpc":"2.0","id":9,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`,
 		}},
 		{codeInvalid, "use an id once", []string{"[" + run + "," + run + "]"}},
 	} {
@@ -362,7 +362,7 @@ func TestBadSession(t *testing.T) {
 			{body: call("echo", `{}`)},
 			{body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`},
 			{body: `{"jsonrpc":"2.0","id":1,"result":{}}`},
-			{body: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`},
+			{body: `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`},
 			{method: "GET"},
 			{method: "DELETE"},
 		} {

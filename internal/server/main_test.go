@@ -318,7 +318,7 @@ func (n *node) connect(version string, header http.Header) *peer {
 func (n *node) begin(version string, header http.Header) (*peer, error) {
 	n.t.Helper()
 	p := &peer{n: n, version: version, header: header}
-	res := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{}}}`, version))
+	res := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`, version))
 	p.id = res.header.Get("Mcp-Session-Id")
 	if res.status != 200 || p.id == "" {
 		return nil, fmt.Errorf("initialize: %d %s", res.status, res.body)

@@ -44,7 +44,7 @@ func TestModernAsked(t *testing.T) {
 		{form, `{"elicitation":{}}`, ""}, {form, `{}`, "elicitation"}, {form, `{"elicitation":{"url":{}}}`, "elicitation.form"},
 		{visit, `{"elicitation":{"url":{}}}`, ""}, {visit, `{"elicitation":{}}`, "elicitation.url"},
 		{sample, `{"sampling":{}}`, ""}, {sample, `{"elicitation":{}}`, "sampling"}, {tools, `{"sampling":{}}`, "sampling.tools"},
-		{roots, `{"roots":{}}`, ""}, {roots, `{}`, "roots"}, {`{"method":"ping"}`, `{}`, "no such request"},
+		{roots, `{"roots":{}}`, ""}, {roots, `{}`, "roots"}, {`{"method":"vendor/ask"}`, `{}`, "vendor/ask"},
 	} {
 		what := c.asks + " of " + c.caps
 		for _, name := range []string{"asks", "native"} {

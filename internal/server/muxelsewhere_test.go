@@ -99,7 +99,7 @@ func TestSocketElsewhereStays(t *testing.T) {
 
 func (n *farmNode) beginResumable() *peer {
 	p := &peer{n: n.node, version: "2025-11-25"}
-	res := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
+	res := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
 	p.id = res.header.Get("Mcp-Session-Id")
 	p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	p.post(listTools)

@@ -26,7 +26,7 @@ func (n *node) able(version, who string) *peer {
 	if who != "" {
 		p.header = http.Header{"Authorization": {"Bearer " + who}}
 	}
-	res := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{"resumableRequests":{}}}}`, version))
+	res := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`, version))
 	p.id = res.header.Get("Mcp-Session-Id")
 	if res.status != 200 || p.id == "" {
 		n.t.Fatalf("initialize: %d %s", res.status, res.body)

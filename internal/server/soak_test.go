@@ -125,7 +125,7 @@ func TestNodesComeAndGo(t *testing.T) {
 			transport := &http.Transport{DialContext: (&net.Dialer{Timeout: 5 * time.Second}).DialContext}
 			defer transport.CloseIdleConnections()
 			c := &roamer{f: f, nodes: &nodes, client: &http.Client{Transport: transport}}
-			res, err := c.do("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+			res, err := c.do("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 			if err != nil {
 				t.Errorf("initialize: %v", err)
 				return

@@ -86,7 +86,7 @@ func (c *pair) wants(text string) {
 	}
 }
 
-const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{}}}`
+const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`
 
 func (c *pair) initialize() {
 	c.p.n.t.Helper()

@@ -3,15 +3,15 @@ package session
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
+	"strings"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
-// What follows keeps a backend from asking a modern client what the revision does not have, or
-// what the client has not declared (2026-07-28, Multi Round-Trip Requests). Some libraries
-// leave that to their users.
+// What follows keeps a backend from asking a client what its revision does not have, or what the
+// client has not declared (2026-07-28, Multi Round-Trip Requests; 2025-11-25, Lifecycle, "Capability Negotiation"). Some
+// libraries leave that to their users. The client may be away, and then the backend would wait in vain.
 
 // capabilitiesOf returns the capabilities of a client as [Manager.Carrier] gets it: what it says
 // of itself, a comma, and its capabilities. It is nil if there are none.
@@ -31,23 +31,64 @@ func capabilitiesOf(client []byte) []byte {
 	return bytes.Clone(capabilities)
 }
 
-// mayNotAsk says why a backend must not ask the client of a call something, or "". What is
-// known of the clients of a carrier does not go with it to another node: there they refuse
-// what they do not know.
-func (s *Session) mayNotAsk(c *Call, m *jsonrpc.Message) string {
-	if s.modern == "" || c == s.standalone {
-		return ""
+// doesNotKnow refuses a method that no client knows. One that has declared an extension may know methods of that.
+func (s *Session) doesNotKnow(method string) *jsonrpc.Error {
+	capabilities := s.capabilities()
+	switch {
+	case protocol.AsksClient(method):
+		return nil
+	case s.modern == "" && strings.HasPrefix(method, "tasks/") && jsonrpc.Field(capabilities, "tasks") != nil:
+		return nil // of what the backend has asked the client
+	case s.modern == "" && (declares(capabilities, "extensions") || declares(capabilities, "experimental")):
+		return nil
 	}
-	if !protocol.TakesInput(c.method) {
-		return fmt.Sprintf("revision %s has no input for %s", s.modern, c.method)
+	return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method not found: the client has declared nothing that has %.100s", method)
+}
+
+// declares reports whether a capability is there, and is not empty.
+func declares(capabilities []byte, name string) (some bool) {
+	jsonrpc.Each(jsonrpc.Field(capabilities, name), func(_, _ []byte) { some = true })
+	return some
+}
+
+// capabilities returns those that the client has declared, as JSON; nil: they are not known. Those of the clients of a
+// carrier do not go with it to another node: there they refuse what they do not know.
+func (s *Session) capabilities() []byte {
+	if s.carrier != nil {
+		return s.carrier.capabilities
 	}
-	if s.carrier == nil || s.carrier.capabilities == nil {
-		return ""
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.capabilitiesLocked()
+}
+
+func (s *Session) capabilitiesLocked() []byte {
+	switch {
+	case s.carrier != nil:
+		return s.carrier.capabilities
+	case s.modern != "" || s.backend.initialize == nil:
+		return nil
 	}
-	if _, err := protocol.MayAsk(s.carrier.capabilities, m.Method, m.Params); err != nil {
-		return err.Message
+	if declared := jsonrpc.Field(s.backend.initialize, "params", "capabilities"); declared != nil {
+		return declared
 	}
-	return ""
+	return []byte("{}")
+}
+
+// mayNotAsk says why a backend must not ask the client of a call something, or nil. s.mu is held.
+func (s *Session) mayNotAsk(c *Call, m *jsonrpc.Message) *jsonrpc.Error {
+	if s.modern != "" && c != s.standalone && !protocol.TakesInput(c.method) {
+		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: revision %s has no input for %s", m.Method, s.modern, c.method)
+	}
+	capabilities := s.capabilitiesLocked()
+	if capabilities == nil || !protocol.AsksClient(m.Method) {
+		return nil
+	}
+	_, refusal := protocol.MayAsk(capabilities, m.Method, m.Params)
+	if refusal != nil {
+		refusal.Message = m.Method + ": " + refusal.Message
+	}
+	return refusal
 }
 
 // checkInput returns the response in the place of a modern backend's, if that asks the client

@@ -234,7 +234,7 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 func (m *Manager) reserve(c *carrier) bool {
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
-	if m.carriers.open[c.key] != c || c.s.isClosed() {
+	if m.carriers.open[c.key] != c || c.s.isClosed() || c.s.isLeft() {
 		return false
 	}
 	c.s.Touch()

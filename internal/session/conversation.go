@@ -18,10 +18,11 @@ import (
 // says is not heard.
 type link struct {
 	s       *Session
-	conn    backend.Conn // nil until Open has returned
-	over    bool         // guarded by s.mu
-	held    int64        // bytes that the conversation holds; guarded by s.mu
-	version uint64       // of the server, where there are many
+	conn    backend.Conn      // nil until Open has returned
+	over    bool              // guarded by s.mu
+	held    int64             // bytes that the conversation holds; guarded by s.mu
+	version uint64            // of the server, where there are many
+	replies []jsonrpc.Message // our own, to what the backend asks before it is open; guarded by s.mu
 }
 
 // deliver hands a message to the conversation while it lasts.
@@ -87,11 +88,16 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	s.backend.first = nil
 	ended := l.over || s.isClosed()
 	l.over = ended
+	replies := l.replies
+	l.replies = nil
 	s.mu.Unlock()
 	if ended { // while it was opened
 		s.observeClosed()
 		s.m.closeBackend(conn)
 		return fmt.Errorf("%w: it ended at once", ErrRefused)
+	}
+	for _, m := range replies {
+		l.replyNow(m)
 	}
 	return nil
 }
@@ -100,7 +106,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 	for range 4 { // a backend that ends again and again is not believed
 		s.mu.Lock()
-		if s.isClosed() {
+		if s.isClosed() || s.use.lost.Load() {
 			s.mu.Unlock()
 			return s.goneError()
 		}
@@ -367,7 +373,7 @@ func (l *link) Closed(why error, reopen bool) {
 	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
 	s.failAll(lost, outcomeUnknown("%v", why))
 	if !reopen {
-		s.m.end(s, why)
+		s.m.lose(s, why)
 	}
 	if conn != nil {
 		s.m.closeBackend(conn)

@@ -6,12 +6,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for a session whose client ends it, and which has calls that were handed off:
-// they go on, and can be asked for as long as others.
+// What follows is for a session that ends, and is kept for a time: its client ends it, and calls in it were handed off, which
+// go on and can be asked for as long as others; or its server ends it, and what its calls have said can be read yet.
 
 // ErrEnded is an [ErrNotFound] for a session that its client has ended, and that is here for the
 // calls in it that were handed off.
 var ErrEnded error = wrapped{"its client has ended the session", ErrNotFound}
+
+// ErrServerEnded is an [ErrEnded] for a session that its server has ended, and that is here for what calls in it have said.
+var ErrServerEnded error = wrapped{"its server has ended the session", ErrEnded}
 
 type wrapped struct {
 	text string
@@ -39,6 +42,24 @@ func (s *Session) keepsHandOffs() bool {
 		}
 	}
 	return false
+}
+
+// lose is the end of a session, because of why, that its server has ended. Its client is to begin another. What calls in it
+// have said can be read as long as that of any call: the client may have yet to come back for it.
+func (m *Manager) lose(s *Session, why error) {
+	s.streams.mu.Lock()
+	stored := s.streams.last > 0
+	s.streams.mu.Unlock()
+	if !stored || m.opts.Stateless {
+		m.end(s, why)
+		return
+	}
+	s.hold(m.KeepTask())
+	s.use.lost.Store(true)
+	m.leave(s, why)
+	if s.carrier != nil {
+		m.dropCarrier(s.carrier)
+	}
 }
 
 // leave is the end of a session, because of why, where calls that were handed off go on. All others end.

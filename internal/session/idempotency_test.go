@@ -430,7 +430,7 @@ func TestAdvertised(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{}}`)
+				c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 				answers, _ := c.Wait(t.Context(), 0)
 				if single {
 					eventually(t, "the answer", func() bool { return s.Delivered() == 0 && s.OldestOf(t.Context(), 0) == 0 && s.standalone.said == 1 })

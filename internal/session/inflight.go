@@ -26,7 +26,7 @@ type inflight struct {
 
 // addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.
 func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass) error {
-	if s.isClosed() {
+	if s.isClosed() || s.use.lost.Load() {
 		return s.goneError()
 	}
 	if err := s.checkMemory(msgs); err != nil {

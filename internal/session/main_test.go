@@ -149,7 +149,7 @@ func (h *house) openAt(server, principal string) *Session {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
 		h.t.Fatalf("initialize: %q", answers)
 	}

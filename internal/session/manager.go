@@ -279,11 +279,23 @@ func (m *Manager) Find(id string, principal Principal) (*Session, error) {
 	if err != nil || s.isLingering() {
 		return nil, ErrNotFound
 	}
+	if s.use.lost.Load() {
+		return nil, ErrServerEnded
+	}
 	if s.isLeft() {
 		return nil, ErrEnded
 	}
 	s.Touch()
 	return s, nil
+}
+
+// FindToRead is Find for a client that comes back for a stream: its server may have ended the session meanwhile.
+func (m *Manager) FindToRead(id string, principal Principal) (*Session, error) {
+	s, err := m.Find(id, principal)
+	if errors.Is(err, ErrServerEnded) {
+		return m.FindName(string(KeyOf(id)), principal)
+	}
+	return s, err
 }
 
 // FindName returns the session with the public name, if it is the principal's. A

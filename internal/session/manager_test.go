@@ -319,7 +319,7 @@ func TestSlowBackend(t *testing.T) {
 
 // Thousands of sessions come and go, in every state, and leave nothing.
 func TestChurn(t *testing.T) { // alone: it counts goroutines
-	h := newHouse(t, Options{TTL: 40 * time.Millisecond}, nil)
+	h := newHouse(t, Options{TTL: 40 * time.Millisecond, Keep: 40 * time.Millisecond}, nil)
 	defer h.close()
 	before := runtime.NumGoroutine()
 	const workers, each = 8, 400

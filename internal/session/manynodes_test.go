@@ -412,11 +412,11 @@ func (f *fleet) run(visitors, calls, kills int) {
 				return
 			}
 			v := &visitor{fleet: f, key: s.key, at: n, s: s}
-			c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, true)
+			c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, true)
 			if err != nil {
 				return // killed before it began: its client begins anew
 			}
-			c.Deliver(context.Background(), []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, nil)
+			c.Deliver(context.Background(), []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, nil)
 			for i := range calls {
 				tool, key := []string{"safe", "x"}[rand.N(2)], ""
 				if rand.N(3) == 0 {

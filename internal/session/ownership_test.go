@@ -122,7 +122,7 @@ func TestLoseUnavailable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+		c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 		eventually(t, "initialize", c.isOver)
 		waits, speaks := begin(t, s, false, request(1)), begin(t, s, false, request(2))
 		number := waits.Number()
@@ -732,7 +732,7 @@ func TestBeginUnavailable(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+			c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 			eventually(t, "initialize", c.isOver)
 			slow := func(records []stream.Record) error {
 				if time.Sleep(20 * time.Second); len(records) == 0 {

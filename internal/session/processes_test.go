@@ -27,7 +27,7 @@ func (h *house) openFrom(address string) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
 		h.t.Errorf("initialize: %q", answers)
 	}
@@ -325,9 +325,9 @@ func TestProcessesChurn(t *testing.T) {
 					s.mu.Unlock()
 					l.Closed(errors.New("it fell over"), n%8 == 1)
 				default:
-					c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, true)
+					c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, true)
 					if err == nil {
-						c.Deliver(ctx, []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)}, nil)
+						c.Deliver(ctx, []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, nil)
 					}
 				}
 				if n%3 > 0 || s.Revision() == "" {

@@ -18,7 +18,7 @@ func TestTakeOverProgress(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25"}}`)
+			initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 			eventually(t, "initialize", initialize.isOver)
 			first := begin(t, s, single, tokenRequest(1, "t"))
 			progress := func(token string, value any) string {

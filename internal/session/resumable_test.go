@@ -22,7 +22,8 @@ func (h *house) openAs(principal, capabilities string) *Session {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":`+capabilities+`}}`)
+	capabilities = strings.Replace(capabilities, "{", `{"roots":{},"sampling":{},"elicitation":{},`, 1) // what the backends of the tests ask for
+	c := begin(h.t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":`+strings.Replace(capabilities, ",}", "}", 1)+`}}`)
 	if answers, done := c.Wait(h.t.Context(), 0); !done || len(answers) != 1 {
 		h.t.Fatalf("initialize: %q", answers)
 	}
@@ -156,7 +157,7 @@ func TestNoPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, single, true, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"resumableRequests":{}}}}`)
+	begin(t, single, true, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
 	if single.Resumable() {
 		t.Error("a session of 2024-11-05 has streams to resume")
 	}

@@ -160,8 +160,17 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 }
 
 // request takes a request of the backend to the client, under an id that is
-// unique in the session for as long as it lives.
+// unique in the session for as long as it lives. What only asks whether its peer is there is answered here, whether or
+// not the client is. See docs/decisions/0033-pings-of-servers.md.
 func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
+	if m.Method == protocol.MethodPing {
+		s.reply(l, jsonrpc.AppendResult(nil, m.ID, nil))
+		return
+	}
+	if refusal := s.doesNotKnow(m.Method); refusal != nil {
+		s.reply(l, jsonrpc.AppendError(nil, m.ID, refusal))
+		return
+	}
 	if s.m.opts.Stateless {
 		// There is no session in which an answer could come.
 		s.refuse(l, m, "a stateless endpoint cannot ask its client")
@@ -198,9 +207,9 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		s.refuse(l, m, "no request is in flight whose client could be asked")
 		return
 	}
-	if why := s.mayNotAsk(call, &m); why != "" {
+	if refusal := s.mayNotAsk(call, &m); refusal != nil {
 		s.mu.Unlock()
-		s.refuse(l, m, why)
+		s.reply(l, jsonrpc.AppendError(nil, m.ID, refusal))
 		return
 	}
 	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch)
@@ -228,16 +237,37 @@ func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
 
 // refuseWith is refuse with a code and a text.
 func (s *Session) refuseWith(l *link, m jsonrpc.Message, code int, text string) {
-	back, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(code, "%s", text)))
+	s.reply(l, jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(code, "%s", text)))
+}
+
+// reply gives the backend our own response to a request of it. One that asks while it is being opened gets it when it is
+// open.
+func (s *Session) reply(l *link, response []byte) {
+	m, err := jsonrpc.Parse(response)
 	if err != nil || !s.m.startWork() {
 		return
 	}
+	s.mu.Lock()
+	if l.conn == nil && !l.over {
+		if len(l.replies) < mostServerRequests {
+			l.replies = append(l.replies, m)
+		}
+		s.mu.Unlock()
+		s.m.work.Done()
+		return
+	}
+	s.mu.Unlock()
 	go func() { // the backend may be in the middle of its own writing
 		defer s.m.work.Done()
-		if err := l.deliver(backend.Inbound{Message: back}); err != nil {
-			s.m.logger.Debug("refusal not delivered", "session", s.Name(), "error", err)
-		}
+		l.replyNow(m)
 	}()
+}
+
+// replyNow delivers such a response.
+func (l *link) replyNow(m jsonrpc.Message) {
+	if err := l.deliver(backend.Inbound{Message: m}); err != nil {
+		l.s.m.logger.Debug("response of ours not delivered", "session", l.s.Name(), "error", err)
+	}
 }
 
 // notified takes a notification of the backend to the client.

@@ -104,6 +104,7 @@ type usage struct {
 	calls     atomic.Int32 // requests in flight
 	readers   atomic.Int32 // that are connected
 	left      atomic.Bool  // its client has ended it, and calls in it that were handed off are kept
+	lost      atomic.Bool  // its server has ended it, and what calls in it have said is kept; left is set, too
 }
 
 // isIdle reports whether nothing is in flight, and nobody reads.

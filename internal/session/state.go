@@ -241,7 +241,7 @@ func (s *Session) Ended() bool {
 
 // goneError says why a closed session takes nothing.
 func (s *Session) goneError() error {
-	if s.Ended() {
+	if s.Ended() || s.use.lost.Load() {
 		return ErrNotFound
 	}
 	return ErrMoved

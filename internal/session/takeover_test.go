@@ -264,7 +264,7 @@ func TestTakeOverBatch(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05"}}`)
+		initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 		eventually(t, "initialize", initialize.isOver)
 		unsafe := begin(t, s, single, request(1), request(2))
 		safe := begin(t, s, single, safeRequest(3), safeRequest(4))
@@ -403,7 +403,7 @@ func TestTakeOverUnheard(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
+			begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
 			c := begin(t, s, false, safeRequest(1))
 			taken := b.take(s)
 			eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
@@ -567,7 +567,7 @@ func TestTakeOverResumable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{"eventIds":true}}}}`)
+	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{"eventIds":true},"roots":{},"sampling":{},"elicitation":{}}}}`)
 	well, bad, running := begin(t, s, false, request(1)), begin(t, s, false, request(2)), begin(t, s, false, safeRequest(3))
 	link := a.desk.last()
 	link.say(well, `{"jsonrpc":"2.0","id":1,"result":{}}`)
@@ -653,7 +653,7 @@ func TestTakeOverPolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{}}}}`)
+	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
 	fail := func(records []stream.Record) error { //nolint:unparam // other hooks fail
 		if len(records) == 1 && !records[0].Note {
 			a.kill() // after the note, if they are two appends
@@ -738,7 +738,7 @@ func TestTakeOverInitialize(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05"}}`)
+	begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 	a.kill()
 	taken := b.take(s)
 	wantTexts(t, "initialize", readSome(t, taken, 0, 1), `"protocolVersion":"2025-11-25"`)
@@ -811,7 +811,7 @@ func TestTakeOverWithoutNoteSingle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05"}}`)
+	initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 	eventually(t, "initialize", initialize.isOver)
 	begin(t, s, true, request(1))
 	f.forgetNotes(s.key)

@@ -301,7 +301,7 @@ func TestGarbage(t *testing.T) {
 	if n := foreign.said; n != 0 {
 		t.Errorf("%d messages in another session's call", n)
 	}
-	link.say(madeUpCall{}, `{"jsonrpc":"2.0","id":"q","method":"ping"}`)
+	link.say(madeUpCall{}, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
 	if n := s.standalone.said; n != 0 {
 		t.Errorf("%d messages of a call that the backend made up", n)
 	}
@@ -319,7 +319,7 @@ func TestGarbage(t *testing.T) {
 		}
 	}
 	h.close()
-	link.say(nil, `{"jsonrpc":"2.0","id":"q","method":"ping"}`) // after Close
+	link.say(nil, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`) // after Close
 	link.sink.EmitUnrelated(parse(progressed))
 	link.sink.Closed(errors.New("again"), true)
 }
@@ -341,7 +341,7 @@ func TestReentrant(t *testing.T) {
 	for _, light := range []bool{true, false} {
 		c := begin(t, s, light, request(1))
 		if n := c.Number(); n != 0 {
-			wantTexts(t, "stored", readAll(t, s, n), `"method":"ping"`, `"result"`)
+			wantTexts(t, "stored", readAll(t, s, n), `"method":"roots/list"`, `"result"`)
 		} else if answers := answersOf(t, c); len(answers) != 1 {
 			t.Errorf("light: %q", answers)
 		}
@@ -351,7 +351,7 @@ func TestReentrant(t *testing.T) {
 		t.Errorf("ended: %q", answers)
 	}
 	c := begin(t, s, false, request(3)) // the backend is opened again
-	wantTexts(t, "opened again", readAll(t, s, c.Number()), `"method":"ping"`, `"result"`)
+	wantTexts(t, "opened again", readAll(t, s, c.Number()), `"method":"roots/list"`, `"result"`)
 	h.close()
 }
 
@@ -371,7 +371,7 @@ func (c reentrantConn) Deliver(in backend.Inbound) error {
 		c.Emit(in.Call, parse(response(2)))
 	case in.Kind == jsonrpc.Request:
 		if callOf(&in).Number() != 0 {
-			c.Emit(in.Call, parse(`{"jsonrpc":"2.0","id":"q","method":"ping"}`))
+			c.Emit(in.Call, parse(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`))
 			in.Call.Disconnect(0)
 		}
 		if err := callOf(&in).Session().Send(in.Context, parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), in.Header); err != nil {

@@ -154,7 +154,7 @@ func (c *legacyServer) step(s *subscription) []backend.Inbound {
 		return nil
 	}
 	id := c.own.add(func(m jsonrpc.Message) { c.stepped(s, m.Error == nil) })
-	c.own.bound(id, answerTimeout, func() { c.out.later(withdrawn(id)) })
+	c.own.bound(id, func() { c.out.later(withdrawn(id)) })
 	in := about(s.changes, newRequest(id, method, jsonrpc.Object("uri", s.uri)))
 	s.changes = backend.Inbound{}
 	return []backend.Inbound{in}

@@ -250,6 +250,10 @@ func (c *modernServer) Emit(of backend.Call, m jsonrpc.Message) {
 			c.responded(m)
 		}
 	case jsonrpc.Request: // which modern servers do not make
+		if m.Method == protocol.MethodPing {
+			c.out.later(backend.Inbound{Message: newResult(m.ID, nil)})
+			return
+		}
 		c.out.later(backend.Inbound{Message: newError(m.ID, jsonrpc.CodeMethodNotFound, "revision %s has no requests to a client", protocol.V20260728)})
 	case jsonrpc.Notification:
 		if jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID) != nil || m.Method == protocol.MethodCancelled {

@@ -38,9 +38,9 @@ func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
 // newID returns an id that nobody else uses.
 func (o *ownRequests) newID() []byte { return o.ids.Next() }
 
-// bound has a request fail that is not answered within a time: a server that never answers would have it kept for ever.
+// bound has a request fail that is not answered within [answerTimeout]: a server that never answers would have it kept for ever.
 // late is called before that; it may be nil.
-func (o *ownRequests) bound(id []byte, within time.Duration, late func()) {
+func (o *ownRequests) bound(id []byte, late func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	rq, ok := o.waiting[string(id)]
@@ -48,7 +48,7 @@ func (o *ownRequests) bound(id []byte, within time.Duration, late func()) {
 		return
 	}
 	stopTimer(rq.timer)
-	rq.timer = time.AfterFunc(within, func() {
+	rq.timer = time.AfterFunc(answerTimeout, func() {
 		o.mu.Lock()
 		_, open := o.waiting[string(id)]
 		o.mu.Unlock()
@@ -58,7 +58,7 @@ func (o *ownRequests) bound(id []byte, within time.Duration, late func()) {
 		if late != nil {
 			late()
 		}
-		o.answer(newError(id, jsonrpc.CodeServer, "not answered within %v", within))
+		o.answer(newError(id, jsonrpc.CodeServer, "not answered within %v", answerTimeout))
 	})
 	o.waiting[string(id)] = rq
 }

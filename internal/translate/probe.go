@@ -289,6 +289,8 @@ func (p *modernProbe) Emit(of backend.Call, m jsonrpc.Message) {
 		path.up.Emit(of, m)
 	case m.Method == protocol.MethodPing && m.Kind == jsonrpc.Request:
 		p.out.later(backend.Inbound{Message: newResult(m.ID, nil)})
+	case m.Kind == jsonrpc.Request:
+		p.out.later(backend.Inbound{Message: newError(m.ID, jsonrpc.CodeMethodNotFound, "%s: no client has begun yet", m.Method)})
 	}
 	// Nothing else can be said to a client of whom the server has not heard.
 }

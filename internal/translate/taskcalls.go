@@ -188,7 +188,7 @@ func (t *calledTasks) list(in backend.Inbound, cursor []byte) {
 		params, _ = jsonrpc.Set(params, cursor, "cursor")
 	}
 	id := t.own.add(func(m jsonrpc.Message) { t.listed(in, m) })
-	t.own.bound(id, answerTimeout, nil) // calls wait for it
+	t.own.bound(id, nil) // calls wait for it
 	t.out.later(about(in, newRequest(id, protocol.MethodToolsList, params)))
 }
 
@@ -282,7 +282,7 @@ func (t *calledTasks) ask(call *taskCall, method string, params []byte, answered
 	ended := call.ended
 	t.mu.Unlock()
 	if ended {
-		t.own.bound(id, answerTimeout, nil)
+		t.own.bound(id, nil)
 	}
 	in := about(call.in, newRequest(id, method, params))
 	in.Call = call.in.Call
@@ -402,7 +402,7 @@ func (t *calledTasks) cancelled(in backend.Inbound) bool {
 	}
 	known, own := call.id != "", call.own
 	t.mu.Unlock()
-	t.own.bound(own, answerTimeout, nil)
+	t.own.bound(own, nil)
 	if known {
 		t.cancel(call)
 	}

@@ -1,0 +1,330 @@
+package e2e
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/jsonrpc"
+)
+
+// A checking server checks its peer, as go-sdk's with KeepAlive, Java's and Playwright's do, without a deadline: it goes on
+// when it has its answer. It does so before it answers initialize, and in each call.
+type checking struct {
+	say func(string) // tells its peer something
+
+	mu      sync.Mutex
+	count   int
+	waiting map[string]chan jsonrpc.Message // by the ids of its requests
+}
+
+// ask makes a request to its peer, and returns the response in short.
+func (c *checking) ask(method string) string {
+	answer := make(chan jsonrpc.Message, 1)
+	c.mu.Lock()
+	c.count++
+	id := fmt.Sprintf(`"check-%d"`, c.count)
+	if c.waiting == nil {
+		c.waiting = make(map[string]chan jsonrpc.Message)
+	}
+	c.waiting[id] = answer
+	c.mu.Unlock()
+	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q}`, id, method))
+	select {
+	case m := <-answer:
+		if m.Error != nil {
+			return method + " " + string(jsonrpc.Field(m.Error, "code"))
+		}
+		return method + " " + string(m.Result)
+	case <-time.After(time.Minute):
+		return method + " unanswered"
+	}
+}
+
+// checks are what it asks in a call, and rightly what it hears.
+var checks = []string{"ping", "vendor/unknown", "roots/list", "sampling/createMessage", "elicitation/create", "ping"}
+
+const heardOfChecks = "ping {}, vendor/unknown -32601, roots/list -32601, sampling/createMessage -32601, elicitation/create -32601, ping {}"
+
+// take takes a message of its peer, and returns the response that it has in the end, or "".
+func (c *checking) take(m jsonrpc.Message) string {
+	switch {
+	case m.Kind == jsonrpc.Response:
+		c.mu.Lock()
+		answer := c.waiting[string(m.ID)]
+		delete(c.waiting, string(m.ID))
+		c.mu.Unlock()
+		if answer != nil {
+			answer <- m
+		}
+	case m.Kind != jsonrpc.Request:
+	case m.Method == "initialize":
+		if got := c.ask("ping"); got != "ping {}" {
+			return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":%q}}`, m.ID, got)
+		}
+		version := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"checking","version":"1"}}}`, m.ID, version)
+	case m.Method == "tools/list":
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"check","inputSchema":{"type":"object"}}]}}`, m.ID)
+	case m.Method == "tools/call":
+		var heard []string
+		for _, method := range checks {
+			heard = append(heard, c.ask(method))
+		}
+		text, _ := json.Marshal(strings.Join(heard, ", "))
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}]}}`, m.ID, text)
+	default:
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found"}}`, m.ID)
+	}
+	return ""
+}
+
+// checkingStdio is such a server on stdio.
+func checkingStdio([]string) {
+	var mu sync.Mutex
+	c := &checking{say: func(line string) {
+		mu.Lock()
+		defer mu.Unlock()
+		fmt.Println(line)
+	}}
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
+		if err != nil {
+			continue
+		}
+		if m.Kind == jsonrpc.Response {
+			c.take(m)
+			continue
+		}
+		go func() {
+			if answer := c.take(m); answer != "" {
+				c.say(answer)
+			}
+		}()
+	}
+}
+
+// checkingHTTP serves one such server for each session, over Streamable HTTP and a WebSocket. Where what it asks goes is
+// said by the path: /events: in the stream of the request; /get: in the standalone stream, where there is one; /ws.
+type checkingHTTP struct {
+	mu       sync.Mutex
+	sessions map[string]*checkingSession
+}
+
+type checkingSession struct {
+	checking
+	get chan string // what is for the standalone stream
+}
+
+func (h *checkingHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Path == "/ws" {
+		h.socket(w, r)
+		return
+	}
+	id := r.Header.Get("Mcp-Session-Id")
+	h.mu.Lock()
+	s := h.sessions[id]
+	h.mu.Unlock()
+	if r.Method == http.MethodGet {
+		if s == nil {
+			http.Error(w, "no session", http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		_ = http.NewResponseController(w).Flush()
+		for {
+			select {
+			case text := <-s.get:
+				fmt.Fprintf(w, "data: %s\n\n", text)
+				_ = http.NewResponseController(w).Flush()
+			case <-r.Context().Done():
+				return
+			}
+		}
+	}
+	body, _ := io.ReadAll(r.Body)
+	m, err := jsonrpc.Parse(body)
+	if err != nil || r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	if m.Method == "initialize" {
+		s = &checkingSession{get: make(chan string, 100)}
+		h.mu.Lock()
+		if h.sessions == nil {
+			h.sessions = make(map[string]*checkingSession)
+		}
+		id = fmt.Sprint("session-", len(h.sessions))
+		h.sessions[id] = s
+		h.mu.Unlock()
+		w.Header().Set("Mcp-Session-Id", id)
+	}
+	switch {
+	case s == nil:
+		http.Error(w, "no session", http.StatusNotFound)
+	case m.Kind != jsonrpc.Request:
+		s.take(m)
+		w.WriteHeader(http.StatusAccepted)
+	case r.URL.Path == "/get" && m.Method != "initialize":
+		s.mu.Lock()
+		s.say = func(text string) { s.get <- text }
+		s.mu.Unlock()
+		answer := s.take(m)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, answer)
+	default:
+		w.Header().Set("Content-Type", "text/event-stream")
+		tell := func(text string) {
+			fmt.Fprintf(w, "data: %s\n\n", text)
+			_ = http.NewResponseController(w).Flush()
+		}
+		s.mu.Lock()
+		s.say = tell
+		s.mu.Unlock()
+		tell(s.take(m))
+	}
+}
+
+func (h *checkingHTTP) socket(w http.ResponseWriter, r *http.Request) {
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
+	if err != nil {
+		return
+	}
+	defer func() { _ = ws.CloseNow() }()
+	c := &checking{say: func(text string) { _ = ws.Write(r.Context(), websocket.MessageText, []byte(text)) }}
+	for {
+		_, data, err := ws.Read(r.Context())
+		if err != nil {
+			return
+		}
+		m, err := jsonrpc.Parse(data)
+		if err != nil {
+			continue
+		}
+		if m.Kind == jsonrpc.Response {
+			c.take(m)
+			continue
+		}
+		go func() {
+			if answer := c.take(m); answer != "" {
+				c.say(answer)
+			}
+		}()
+	}
+}
+
+// FAILURES 19: whatever a server asks of a peer that is only there is answered at once, behind every backend, before
+// initialize is answered and in a call; and the client, which never answers, is told nothing of it.
+func TestFailure19ServerChecks(t *testing.T) {
+	t.Parallel()
+	up := httptest.NewServer(&checkingHTTP{})
+	t.Cleanup(func() {
+		up.CloseClientConnections()
+		up.Close()
+	})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := []string{"--", self, "checking"}
+	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up.URL+"/events")
+	one := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"],"holdfast":{"share":true}}}}`, self)
+	for name, serves := range map[string]struct {
+		url  func(t *testing.T) string
+		tool string
+	}{
+		"process":                            {url: func(t *testing.T) string { return serve(t, command...).URL }},
+		"shared":                             {url: func(t *testing.T) string { return serve(t, append([]string{"--share"}, command...)...).URL }},
+		"stateless":                          {url: func(t *testing.T) string { return serve(t, append([]string{"--stateless"}, command...)...).URL }},
+		"upstream":                           {url: func(t *testing.T) string { return serve(t, "--upstream", up.URL+"/events").URL }},
+		"upstream, in the standalone stream": {url: func(t *testing.T) string { return serve(t, "--upstream", up.URL+"/get").URL }},
+		"upstream, WebSocket": {url: func(t *testing.T) string {
+			return serve(t, "--upstream", "ws"+strings.TrimPrefix(up.URL, "http")+"/ws").URL
+		}},
+		"shared, of a file": {url: func(t *testing.T) string { return serveFile(t, one) + "/a/mcp" }},
+		"merged, process":   {url: func(t *testing.T) string { return serveFile(t, merged) + "/mcp" }, tool: "a_check"},
+		"merged, upstream":  {url: func(t *testing.T) string { return serveFile(t, merged) + "/mcp" }, tool: "b_check"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, tool := serves.url(t), cmp.Or(serves.tool, "check")
+			call := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, tool)
+			if name == "stateless" {
+				r := post(t, url, "", "", call)
+				// It has no session in which anything could be asked.
+				want := strings.NewReplacer("list -32601", "list -32600", "Message -32601", "Message -32600", "create -32601", "create -32600").Replace(heardOfChecks)
+				if !strings.Contains(r.body, want) || strings.Contains(r.body, "check-") {
+					t.Errorf("%d %s", r.status, r.body)
+				}
+				return
+			}
+			c := connect(t, &program{URL: url})
+			// Its client stays, without a standalone stream, and ignores what it does not expect.
+			resp := c.send("POST", "", call)
+			body, err := io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || !strings.Contains(string(body), heardOfChecks) || strings.Contains(string(body), "check-") {
+				t.Errorf("a client that is there gets %s, %v", body, err)
+			}
+			// Its client is away, and comes back for the result.
+			ctx, leave := context.WithCancel(t.Context())
+			r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(strings.Replace(call, `"id":1`, `"id":2`, 1)))
+			r.Header.Set("Content-Type", "application/json")
+			r.Header.Set("Accept", "application/json, text/event-stream")
+			r.Header.Set("Mcp-Session-Id", c.session)
+			resp, err = c.http.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			first, _ := bufio.NewReader(resp.Body).ReadString('\n')
+			last := strings.TrimSpace(strings.TrimPrefix(first, "id:"))
+			leave()
+			_ = resp.Body.Close()
+			if !strings.HasPrefix(first, "id:") {
+				t.Fatalf("the answer begins with %q", first)
+			}
+			resp = c.send("GET", last, "")
+			body, err = io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+			if err != nil || !strings.Contains(string(body), heardOfChecks) || strings.Contains(string(body), "check-") {
+				t.Errorf("a client that was away gets %d %s, %v", resp.StatusCode, body, err)
+			}
+		})
+	}
+	t.Run("translated, for a modern client", func(t *testing.T) {
+		t.Parallel()
+		r := post(t, serve(t, command...).URL, "", "", callsModern("check"))
+		if !strings.Contains(r.body, heardOfChecks) {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+	})
+	t.Run("connect", func(t *testing.T) {
+		t.Parallel()
+		client := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
+		command := connectCommand(t, "connect:"+up.URL+"/events")
+		s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Close() }()
+		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "check"})
+		if err != nil || !strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "ping {}, ") || strings.Contains(r.Content[0].(*mcp.TextContent).Text, "unanswered") {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}

@@ -1,0 +1,174 @@
+package holdfast_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// A lonely client makes requests, reads no standalone stream, and answers nothing.
+type lonely struct {
+	t       *testing.T
+	url, id string
+}
+
+// send makes a request. The caller closes its body.
+func (c *lonely) send(method, last, body string) *http.Response {
+	c.t.Helper()
+	r, err := http.NewRequestWithContext(c.t.Context(), method, c.url, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	if body != "" {
+		r.Header.Set("Content-Type", "application/json")
+	}
+	if c.id != "" {
+		r.Header.Set("Mcp-Session-Id", c.id)
+	}
+	if last != "" {
+		r.Header.Set("Last-Event-ID", last)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if c.id == "" {
+		c.id = resp.Header.Get("Mcp-Session-Id")
+	}
+	return resp
+}
+
+// ask returns the answer as a whole.
+func (c *lonely) ask(method, last, body string) (int, string) {
+	c.t.Helper()
+	resp := c.send(method, last, body)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp.StatusCode, string(text)
+}
+
+// begin begins a session with a handler of a server.
+func begin(t *testing.T, server *mcp.Server, o holdfast.Options) *lonely {
+	t.Helper()
+	o.Logger = slog.New(slog.DiscardHandler)
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &o)
+	s := httptest.NewServer(h)
+	t.Cleanup(func() {
+		s.CloseClientConnections()
+		s.Close()
+		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+		defer stop()
+		_ = h.Shutdown(ctx)
+	})
+	c := &lonely{t: t, url: s.URL}
+	c.ask("POST", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+	c.ask("POST", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	return c
+}
+
+const callsTool = `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"tool","arguments":{}}}`
+
+// FAILURES 19: a go-sdk server that pings its client every second keeps its session, its calls and what it knows of them,
+// with a client that answers no ping.
+func TestFailure19KeepAlive(t *testing.T) {
+	t.Parallel()
+	for name, o := range map[string]holdfast.Options{"sessions": {}, "stateless": {Stateless: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, &mcp.ServerOptions{KeepAlive: time.Second})
+			var pings atomic.Int32
+			server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+				return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+					r, err := next(ctx, method, req)
+					if method == "ping" && err == nil {
+						pings.Add(1)
+					}
+					return r, err
+				}
+			})
+			mcp.AddTool(server, &mcp.Tool{Name: "tool"}, func(ctx context.Context, req *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+				for before := pings.Load(); pings.Load() < before+2; {
+					select {
+					case <-ctx.Done():
+						return nil, nil, ctx.Err()
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "session " + req.Session.ID()}}}, nil, nil
+			})
+			c := begin(t, server, o)
+			var answers [2]string
+			for i := range answers {
+				if _, answers[i] = c.ask("POST", "", callsTool); !strings.Contains(answers[i], `"text":"session `) || strings.Contains(answers[i], `"ping"`) {
+					t.Errorf("call %d: %s", i, answers[i])
+				}
+			}
+			text := func(answer string) string {
+				_, text, _ := strings.Cut(answer, `"text":"`)
+				text, _, _ = strings.Cut(text, `"`)
+				return text
+			}
+			if one, two := text(answers[0]), text(answers[1]); name == "sessions" && one != two {
+				t.Errorf("the session of the server was %s, and is %s", one, two)
+			}
+		})
+	}
+}
+
+// A result that is stored stays readable when the server ends its session, and the session's client begins another.
+func TestResultAfterServerEnds(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "tool"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "the result"}}}, nil, nil
+	})
+	c := begin(t, server, holdfast.Options{Response: holdfast.ResponseSSE})
+	resp := c.send("POST", "", callsTool)
+	first, err := bufio.NewReader(resp.Body).ReadString('\n')
+	_ = resp.Body.Close() // its client goes away
+	if err != nil || !strings.HasPrefix(first, "id: ") {
+		t.Fatalf("the answer begins with %q, %v", first, err)
+	}
+	last := strings.TrimSpace(first[len("id: "):])
+	c.ask("POST", "", callsTool) // after it, the first one has ended
+	for session := range server.Sessions() {
+		if err := session.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		status, _ := c.ask("POST", "", callsTool)
+		if status == http.StatusNotFound {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("a session that its server has ended answers %d", status)
+		}
+	}
+	for range 2 {
+		if status, text := c.ask("GET", last, ""); status != http.StatusOK || !strings.Contains(text, "the result") {
+			t.Errorf("the stored result: %d %s", status, text)
+		}
+	}
+	if status, _ := c.ask("GET", "", ""); status != http.StatusNotFound {
+		t.Errorf("the standalone stream: %d", status)
+	}
+	if status, _ := c.ask("DELETE", "", ""); status != http.StatusNotFound {
+		t.Errorf("to end it again: %d", status)
+	}
+}
