@@ -138,7 +138,16 @@ func sameRequest(x *exchange, m jsonrpc.Message) bool {
 func (h *modernHost) reply(x *exchange, m jsonrpc.Message) (missing int) {
 	var replies []jsonrpc.Message
 	results := make(map[string][]byte)
-	jsonrpc.Each(jsonrpc.Field(m.Params, "inputResponses"), func(name, value []byte) { results[string(name)] = value })
+	h.mu.Lock()
+	for _, q := range x.questions {
+		results[inputKey(q.ID)] = nil
+	}
+	h.mu.Unlock()
+	jsonrpc.Each(jsonrpc.Field(m.Params, "inputResponses"), func(name, value []byte) {
+		if _, wanted := results[string(name)]; wanted {
+			results[string(name)] = value
+		}
+	})
 	h.mu.Lock()
 	rest := x.questions[:0:0]
 	for _, q := range x.questions {

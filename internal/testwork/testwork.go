@@ -11,6 +11,8 @@ import (
 const (
 	leastRounds = 3
 	mostRounds  = 20
+	// hopelessRounds is how many there are at the least before work is given up that grows far too fast.
+	hopelessRounds = 6
 	// mostGrowth is how many times the work may take for four times as much.
 	mostGrowth = 5
 	// leastWork is how long work takes, at the least, whose growth can be told.
@@ -65,12 +67,12 @@ func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 		if most <= least/4*mostGrowth {
 			return "", false
 		}
-		if far = most > least/4*8; far {
+		if round+1 >= hopelessRounds && most > least/4*12 {
 			break
 		}
 	}
 	one := time.Duration(4 * times)
-	return fmt.Sprintf("%d take %v, and %d take %v: more than %d times as long", n, least/one, 4*n, 4*most/one, mostGrowth), far
+	return fmt.Sprintf("%d take %v, and %d take %v: more than %d times as long", n, least/one, 4*n, 4*most/one, mostGrowth), most > least/4*8
 }
 
 // measure returns the processor time of doing work some times.
