@@ -196,7 +196,7 @@ func (s *ground) begin(t testing.TB) (session string) {
 // dial begins a session over a WebSocket.
 func (s *ground) dial(t testing.TB) *websocket.Conn {
 	t.Helper()
-	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(s.url, "http"), nil)
+	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(s.url, "http"), nil) //nolint:bodyclose // Dial closes it
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,13 +51,12 @@ func (all *turns) add(parent context.Context, name string) (ctx context.Context,
 	}
 }
 
-// cancel cancels the requests with a name, and reports whether there are any.
-func (all turns) cancel(name string) bool {
+// cancel cancels the requests with a name.
+func (all turns) cancel(name string) {
 	for _, t := range all[name] {
 		t.cancelled = true
 		t.stop(ErrCancelled)
 	}
-	return len(all[name]) > 0
 }
 
 // isCancelled reports whether a request with a name that waits was cancelled.
