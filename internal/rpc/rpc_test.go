@@ -283,7 +283,7 @@ func TestRequestID(t *testing.T) {
 		`{"jsonrpc":"2.0","id":null,"method":"m"}`:                  {``, true},
 		`{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}`:              {``, true},
 		`{"jsonrpc":"2.0","id":1,"error":"m"}`:                      {``, true},
-		` [{"jsonrpc":"1.0","id":1,"method":"m"}]`:                  {``, true},
+		`[{"jsonrpc":"1.0","id":1,"method":"m"}]`:                   {``, true},
 		`{"jsonrpc":"2.0","id":1.5,"method":"m"}`:                   {``, true},
 		"{\"jsonrpc\":\"2.0\",\"id\":\"\xff\",\"method\":\"m\"}":    {``, true},
 		`{"jsonrpc":"2.0","id":5,"method":"m"}{"id":6,"method":""}`: {``, true},
