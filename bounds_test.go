@@ -24,6 +24,7 @@ var boundTests = map[string][]string{
 	"how long an ended call can be read":                          {"internal/server TestExpiredEventID"},
 	"how long a client of SEP-975":                                {"internal/session TestAwayForTooLong"},
 	"a request's body":                                            {"internal/server TestBadLength", "internal/server TestDuplexTooLarge"},
+	"fields of a request's header":                                {"internal/server TestManyFields"},
 	"a request's header":                                          {"internal/server TestHugeHeader"},
 	"how long the header of a request may take":                   {"e2e TestSlowConnections"},
 	"how long a body, or a message of a WebSocket":                {"internal/server TestSlowBody", "internal/server TestDrippingBody"},

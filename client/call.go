@@ -414,6 +414,9 @@ func (s sent) InFlight() (all []rpc.Request) {
 	return all
 }
 
+// GivenUp implements [rpc.Requests].
+func (s sent) GivenUp() bool { return s.c.givenUp.Load() }
+
 // Unreadable implements [rpc.Request].
 func (k *call) Unreadable(err error) {
 	if own, ok := errors.AsType[*jsonrpc.Error](err); ok {

@@ -49,6 +49,7 @@ type Conn struct {
 	account budget.Account
 	ids     rpc.OwnIDs  // of our own requests, which no host uses
 	noise   atomic.Bool // the server has sent what is no message
+	givenUp atomic.Bool // a call was cancelled before it was answered
 	running
 	messages
 

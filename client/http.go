@@ -285,7 +285,9 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 // unpack has a body decoded that the server has compressed with gzip, although it was not asked to. How long the body
 // may be is a matter of those who read it.
 func unpack(resp *http.Response) {
-	if !strings.EqualFold(resp.Header.Get("Content-Encoding"), "gzip") {
+	switch strings.ToLower(resp.Header.Get("Content-Encoding")) {
+	case "gzip", "x-gzip": // which is the same (RFC 9110, section 8.4.1.3)
+	default:
 		return
 	}
 	resp.Header.Del("Content-Encoding")

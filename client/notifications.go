@@ -67,6 +67,7 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 	if !k.happened(eventCancelled) {
 		return // it has its response, or was cancelled before
 	}
+	c.givenUp.Store(true)
 	c.requests.forgetCall(k)
 	c.countCancelling(1)
 	ok := c.spawn(func() {

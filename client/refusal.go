@@ -1,12 +1,14 @@
 package client
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
 	"time"
 
 	"holdfast/internal/rpc"
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -98,16 +100,35 @@ func (c *Conn) refused(r *response) *refusal {
 	if err != nil || len(data) == 0 {
 		return e
 	}
-	if raw := jsonrpc.Field(data, "error"); raw != nil && raw[0] == '{' { // with an id or without
-		e.rpc = errorOf([]byte(c.remote.secrets.Text(string(raw))))
-		if msgs, err := rpc.Parse([]byte(c.remote.secrets.Text(string(data)))); err == nil && len(msgs) == 1 {
-			e.response = msgs[0]
-		}
+	data = bytes.TrimPrefix([]byte(c.remote.secrets.Text(string(data))), []byte("\xef\xbb\xbf"))
+	if r.media() == sse.ContentType {
+		data = lastEvent(data)
+	}
+	if msgs, err := rpc.Parse(data); err == nil && len(msgs) == 1 && msgs[0].Error != nil {
+		e.response, e.rpc = msgs[0], errorOf(msgs[0].Error)
+		return e
+	}
+	if raw := jsonrpc.Field(data, "error"); raw != nil && raw[0] == '{' { // without an id
+		e.rpc = errorOf(raw)
 		return e
 	}
 	if strings.HasPrefix(r.media(), "text/plain") {
 		text, _, _ := strings.Cut(strings.TrimSpace(string(data)), "\n")
-		e.text = fmt.Sprintf("%.200s", c.remote.secrets.Text(text))
+		e.text = fmt.Sprintf("%.200s", text)
 	}
 	return e
+}
+
+// lastEvent returns the data of the last event in a text that has some.
+func lastEvent(text []byte) (data []byte) {
+	events := sse.NewReader(bytes.NewReader(text), len(text))
+	for {
+		ev, err := events.Next()
+		if err != nil {
+			return data
+		}
+		if len(ev.Data) > 0 {
+			data = bytes.Clone(ev.Data)
+		}
+	}
 }

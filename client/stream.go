@@ -74,7 +74,7 @@ func (k *call) isAnswer(no *refusal) bool {
 		return false
 	}
 	switch no.status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict, http.StatusTooManyRequests:
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict:
 		return false
 	}
 	return !no.later

@@ -498,7 +498,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	t.Parallel()
 	command, pids := marked(`exec "$1" big`, os.Args[0])
 	admin := testport.Addr(t)
-	p := serve(t, append([]string{"--admin", admin, "--session-ttl", "2s", "--drain", "1s"}, command...)...)
+	p := serve(t, append([]string{"--admin", admin, "--session-ttl", "10s", "--drain", "1s"}, command...)...)
 	s := p.stranger(t, "127.0.0.1")
 	call := func(id int, arguments string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":%s}}`, id, arguments)

@@ -92,6 +92,7 @@ func TestNullMembers(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"m","params":null}`:                                         `{"jsonrpc":"2.0","id":1,"method":"m"}`,
 		`{"jsonrpc":"2.0","id":"r","method":"m","params":{},"result":null,"error":null}`:              `{"jsonrpc":"2.0","id":"r","method":"m","params":{}}`,
 		`{"jsonrpc":"2.0","id":null,"method":"notifications/progress","params":{"progressToken":1}}`:  `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1}}`,
+		`{"jsonrpc":"2.0","id":null,"method":"notifications\/initialized"}`:                           `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 		`{"id":null,"jsonrpc":"2.0","params":null,"method":"notifications/initialized"}`:              `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 		`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":null},"x":[null]}`: `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":null},"x":[null]}`,
 	} {

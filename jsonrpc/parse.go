@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -198,8 +199,10 @@ func dropNulls(f *[failure + 1][]byte) (absent bool) {
 	if f[method] != nil || f[failure] != nil {
 		drop(result)
 	}
-	if bytes.HasPrefix(f[method], []byte(`"notifications/`)) {
-		drop(id)
+	if string(f[id]) == "null" {
+		if name, ok := unquote(f[method]); ok && strings.HasPrefix(name, "notifications/") {
+			drop(id)
+		}
 	}
 	return absent
 }

@@ -134,6 +134,23 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// A request of the server that is no message is refused under its id, if that can be read.
+func TestBrokenRequests(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"jsonrpc":"2.0","id":44,"method":"ping","params":"x"}`: `"id":44,"error":{"code":-32600`,
+		`{"jsonrpc":"1.0","id":45,"method":"ping"}`:              `"id":45,"error":{"code":-32600`,
+		`{"id":"46","method":"ping"}`:                            `"id":"46","error":{"code":-32600`,
+		`{"jsonrpc":"2.0","id":60,"method":"m","params":[NaN]}`:  `"id":60,"error":{"code":-32700`,
+	} {
+		c, r := newFixture(t, Options{}).open()
+		deliver(t, c, "print", fmt.Sprintf(`{"text":%q}`, text))
+		if m := within(t, soon, "refusal", r.said); m.Method != "saw" || !strings.Contains(string(m.Params), want) {
+			t.Errorf("%s is answered with %s", text, m.Raw)
+		}
+	}
+}
+
 func TestBatchAndGarbage(t *testing.T) {
 	f := newFixture(t, Options{})
 	c, r := f.open()

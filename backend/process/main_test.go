@@ -67,6 +67,10 @@ func serve(in io.Reader, out io.Writer) {
 			fmt.Fprintln(os.Stderr, "server:", err)
 			os.Exit(9)
 		}
+		if m.Kind == jsonrpc.Response { // told back
+			_, _ = fmt.Fprintf(out, "%s\n", jsonrpc.AppendRequest(nil, nil, "saw", m.Raw))
+			continue
+		}
 		switch m.Method {
 		case "echo":
 			_, _ = fmt.Fprintf(out, "%s\r\n", jsonrpc.AppendResult(nil, m.ID, m.Params))

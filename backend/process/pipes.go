@@ -193,6 +193,7 @@ func (c *conn) emit(line []byte) {
 	if err != nil {
 		c.log.Warn("server wrote a line on stdout that is no message", "line", quote(line), "error", err)
 		c.unreadable.Take(line, err)
+		c.refuse(line, err)
 		return
 	}
 	c.unreadable.Read()
@@ -201,6 +202,24 @@ func (c *conn) emit(line []byte) {
 			m, _ = jsonrpc.Parse(bytes.Clone(m.Raw))
 		}
 		c.sink.Emit(nil, c.answered(m))
+	}
+}
+
+// refuse answers a request of the process that is no message, if its id can be read: else the server waits.
+func (c *conn) refuse(line []byte, why error) {
+	if line[0] != '{' {
+		return // it may be a copy in a log
+	}
+	id, _ := rpc.RequestID(line)
+	if id == nil {
+		return
+	}
+	code := jsonrpc.CodeInvalidRequest
+	if errors.Is(why, jsonrpc.ErrParse) {
+		code = jsonrpc.CodeParse
+	}
+	if lost := c.queue.put(jsonrpc.AppendError(nil, id, jsonrpc.Errorf(code, "%v", why))); lost != nil {
+		c.log.Warn("refusal not delivered", "error", lost)
 	}
 }
 

@@ -25,6 +25,9 @@ func (f inFlight) InFlight() []rpc.Request {
 	return all
 }
 
+// GivenUp implements [rpc.Requests].
+func (f inFlight) GivenUp() bool { return f.c.requests.GivenUp() }
+
 // unanswered is a request that the process has not answered.
 type unanswered struct {
 	c *conn

@@ -2,15 +2,13 @@ package bridge
 
 import (
 	"bytes"
-	"crypto/rand"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"holdfast/client"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -92,9 +90,9 @@ func mustRunOnce(method string) bool { return !protocol.RetrySafe(method, nil) }
 //
 // It does no I/O. Methods may be called concurrently.
 type requests struct {
+	ids rpc.OwnIDs
+
 	mu     sync.Mutex
-	prefix string // of the ids
-	last   int    // number of the last id
 	byID   map[string]*request
 	byHost map[string]*request             // in state inFlight, by the host's ids
 	own    map[string]chan jsonrpc.Message // of the bridge itself, by id: take the responses
@@ -103,8 +101,7 @@ type requests struct {
 
 func newRequests() *requests {
 	return &requests{
-		prefix: strings.ToLower(rand.Text()[:8]),
-		byID:   make(map[string]*request), byHost: make(map[string]*request), own: make(map[string]chan jsonrpc.Message),
+		byID: make(map[string]*request), byHost: make(map[string]*request), own: make(map[string]chan jsonrpc.Message),
 	}
 }
 
@@ -133,11 +130,8 @@ func (t *requests) move(r *request, e requestEvent) bool {
 	return true
 }
 
-// newID returns an id for a request. t.mu is held.
-func (t *requests) newID() []byte {
-	t.last++
-	return fmt.Appendf(nil, `"%s-%d"`, t.prefix, t.last)
-}
+// newID returns an id for a request.
+func (t *requests) newID() []byte { return t.ids.Next() }
 
 // begin puts a request of the host into the table. It returns the request for the server.
 func (t *requests) begin(m jsonrpc.Message, print fingerprint, from origin) (*request, []byte, error) {

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"time"
 
@@ -220,12 +221,21 @@ func (b *bridge) makeTask(x *exchange, now time.Time) (id string, since time.Tim
 		return "", since, false
 	}
 	b.save()
-	return taskPrefix + jsonrpc.String(at), since, true
+	return taskPrefix + strings.Trim(string(at), `"`), since, true
+}
+
+// taskRequest returns the id of the request of a task of a bridge. Bridges of older builds gave it a string.
+func taskRequest(task string) []byte {
+	id := strings.TrimPrefix(task, taskPrefix)
+	if _, err := strconv.ParseInt(id, 10, 64); err == nil {
+		return []byte(id)
+	}
+	return jsonrpc.Quote(id)
 }
 
 // continueTask continues the call of a task of another process.
 func (b *bridge) continueTask(conn *client.Conn, m jsonrpc.Message, from origin, task string) {
-	id := jsonrpc.Quote(strings.TrimPrefix(task, taskPrefix))
+	id := taskRequest(task)
 	created, ok := b.requests.taskFrom(id)
 	if ok && !b.store.takeOver(id) {
 		b.requests.drop(id)

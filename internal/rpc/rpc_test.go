@@ -101,6 +101,8 @@ type inFlight struct {
 	mu    sync.Mutex
 	ended map[string]error
 	all   map[string]*testRequest
+
+	givenUp bool
 }
 
 type testRequest struct {
@@ -117,6 +119,33 @@ func (r *testRequest) Unreadable(err error) {
 	}
 }
 
+// begin has a request in flight, and done takes it out.
+func (f *inFlight) begin(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all[id] = &testRequest{f, id}
+}
+
+func (f *inFlight) done(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.all, id)
+}
+
+// err returns with what a request has ended.
+func (f *inFlight) err(id string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.ended[id]
+}
+
+// forget forgets how requests have ended.
+func (f *inFlight) forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	clear(f.ended)
+}
+
 func (f *inFlight) Named(id []byte) Request {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,6 +154,8 @@ func (f *inFlight) Named(id []byte) Request {
 	}
 	return nil
 }
+
+func (f *inFlight) GivenUp() bool { return f.givenUp }
 
 func (f *inFlight) InFlight() (all []Request) {
 	f.mu.Lock()
@@ -163,6 +194,17 @@ func TestUnreadable(t *testing.T) {
 		"no id that can be read":  {`{"jsonrpc":"2.0","id":?,"result":{}}`, "7", "", "7 8"},
 		"NaN as id":               {`{"jsonrpc":"2.0","id":NaN,"result":{}}`, "7", "", "7 8"},
 		"another id":              {`{"jsonrpc":"2.0","id":99,"result":{"a":NaN}}`, "", "", ""},
+		"names without quotes":    {`{ jsonrpc: '2.0', id: 7, result: { text: "it's" } }`, "7", "7", "7"},
+		"a spread request":        {`{"jsonrpc":"2.0","id":7,"method":"tools/call","result":{}}`, "7", "7", "7"},
+		"both kinds of quotes":    {`{'jsonrpc': '2.0', 'result': {'a': "it's"}, 'id': 7}`, "7", "7", "7"},
+		"a log with its id":       {`{"time":"t","level":"INFO","msg":"received","id":7,"error":null}`, "", "", ""},
+		"a log with id null":      {`{"level":"warn","error":"cache miss","id":null}`, "", "", ""},
+		"a log with a result":     {`{"ts":1,"tool":"t","id":7,"result":"ok"}`, "", "", ""},
+		"a log with a version":    {`{"level":"info","jsonrpc":"2.0","msg":"version"}`, "", "", ""},
+		"a banner with a version": {`Server {"jsonrpc":"2.0"} ready`, "", "", ""},
+		"a version alone":         {`{"jsonrpc":"2.0"}`, "", "", ""},
+		"another's answer, told":  {`DEBUG node answered {"jsonrpc":"2.0","error":{"code":1}}`, "", "", ""},
+		"null as id, no version":  {`{"id":null,"error":{"code":1,"message":"m"}}`, "", "", ""},
 		"a banner":                {`Server {v1} is "ready" on stdio`, "", "", ""},
 		"a brace":                 {`{`, "", "", ""},
 		"a line of a log":         {`{"level":"error","error":"x","msg":"id"}`, "", "", ""},
@@ -222,12 +264,12 @@ func TestUnreadableErrors(t *testing.T) {
 		u := NewUnreadable(f)
 		defer u.Close()
 		end := func(text string) error {
-			f.all["7"] = &testRequest{f, "7"}
+			f.begin("7")
 			u.Take([]byte(text), errors.New("no message"))
 			time.Sleep(time.Second)
 			synctest.Wait()
-			defer clear(f.ended)
-			return f.ended["7"]
+			defer f.forget()
+			return f.err("7")
 		}
 		var own *jsonrpc.Error
 		if err := end(`{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad","data":[1]}}`); !errors.As(err, &own) || own.Code != -32602 || own.Message != "bad" || string(own.Data) != "[1]" {
@@ -238,19 +280,36 @@ func TestUnreadableErrors(t *testing.T) {
 			strings.Contains(err.Error(), "hunter2") || !strings.Contains(err.Error(), "éé") || len([]rune(other.Quote)) > 2*maxQuote {
 			t.Errorf("the error is %v", err)
 		}
-		f.all["7"] = &testRequest{f, "7"}
-		u.Take([]byte(`{"jsonrpc":"2.0","id":7,"result":NaN}`), errors.New("no message"))
-		delete(f.all, "7") // its answer has come
-		f.all["7"] = &testRequest{f, "7"}
+		f.begin("8")
+		f.begin("7")
+		u.Take([]byte(`{"jsonrpc":"2.0","id":null,"result":"of one of them"}`), errors.New("no message"))
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if f.ended["7"] != nil {
+		for _, id := range []string{"7", "8"} {
+			if err := f.err(id); err == nil || strings.Contains(err.Error(), "of one of them") {
+				t.Errorf("of two, %s ends with %v", id, err)
+			}
+		}
+		f.forget()
+		f.givenUp = true
+		for _, text := range []string{`{"jsonrpc":"2.0","id":null,"result":"of the other"}`, `{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"of the other"}}`} {
+			if err := end(text); err == nil || strings.Contains(err.Error(), "of the other") {
+				t.Errorf("after another was given up, a request ends with %v", err)
+			}
+		}
+		f.begin("7")
+		u.Take([]byte(`{"jsonrpc":"2.0","id":7,"result":NaN}`), errors.New("no message"))
+		f.done("7") // its answer has come
+		f.begin("7")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if f.err("7") != nil {
 			t.Error("a later request under the same id has ended")
 		}
 		u.Take([]byte(`{"jsonrpc":"2.0","id":7,"result":NaN}`), errors.New("no message"))
 		u.Close()
 		time.Sleep(time.Minute)
-		if f.ended["7"] != nil {
+		if f.err("7") != nil {
 			t.Error("a request has ended after Close")
 		}
 	})

@@ -11,8 +11,9 @@ import (
 // nothing else of JSON. It reads a text that comes in several lines.
 type scanner struct {
 	depth   int
-	mark    byte // of strings: " or '; 0: none has come
+	mark    byte // of the string that is being read: " or '
 	inside  bool // a string
+	before  bool // there is text before the message in its line
 	escaped bool
 	word    []byte // the string, or the number or name, that is being read at depth 1
 	value   bool   // it is a member's value
@@ -25,13 +26,25 @@ type scanner struct {
 // A try is what is known of one try at a message: names of its members, and its id.
 type try struct {
 	version, method, outcome bool
+	other                    bool   // a name that no message has
+	before                   bool   // there is text before it
 	id                       []byte // as raw JSON, nil if there is none that could be read
 	named                    bool   // it has an id, which may be null
 	twice                    bool   // it has another
 }
 
-// isAnswer reports whether it is a try at a response.
-func (t *try) isAnswer() bool { return !t.method && (t.version || t.named && t.outcome) }
+// isAnswer reports whether it is a try at a response. A line of a log may be JSON, or have some in it: without jsonrpc a
+// response has no names but its own and an id; and with it, behind other text, at least the name of an id. A copy of a
+// request has no outcome.
+func (t *try) isAnswer() bool {
+	switch {
+	case t.method && !t.outcome:
+		return false
+	case t.version:
+		return t.named || t.outcome && !t.before
+	}
+	return t.id != nil && t.outcome && !t.other && !t.method
+}
 
 // begun reports whether a message has begun and not ended.
 func (s *scanner) begun() bool { return s.depth > 0 }
@@ -66,9 +79,10 @@ func (s *scanner) take(line []byte) {
 		switch {
 		case s.depth == 0:
 			if c == '{' && opens(line[i+1:]) {
-				s.depth, s.at = 1, try{}
+				s.depth, s.at = 1, try{before: s.before}
 				s.value, s.inside, s.word = false, false, s.word[:0]
 			}
+			s.before = s.before || c > ' ' && c != '{' && c != '['
 		case s.inside && s.escaped:
 			s.escaped = false
 			s.add(c)
@@ -80,7 +94,7 @@ func (s *scanner) take(line []byte) {
 			s.inside = false
 		case s.inside:
 			s.add(c)
-		case c == s.mark || s.mark == 0 && (c == '"' || c == '\''):
+		case c == '"' || c == '\'':
 			s.mark, s.inside = c, true
 			if s.depth == 1 {
 				s.word = s.word[:0]
@@ -93,12 +107,18 @@ func (s *scanner) take(line []byte) {
 	if s.inside && s.mark == '\'' {
 		s.inside = false // an apostrophe
 	}
+	s.before = false
 }
 
-// opens reports whether what follows a brace can be the inside of an object: a name, or the end of the line.
+// opens reports whether what follows a brace can be the inside of an object: a name, which may be without quotes, as in
+// what console.log of Node prints; or the end of the line.
 func opens(rest []byte) bool {
 	rest = bytes.TrimLeft(rest, " \t\r")
-	return len(rest) == 0 || rest[0] == '"' || rest[0] == '\''
+	if len(rest) == 0 || rest[0] == '"' || rest[0] == '\'' {
+		return true
+	}
+	name := bytes.TrimLeft(rest, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_$")
+	return len(name) < len(rest) && bytes.HasPrefix(bytes.TrimLeft(name, " "), []byte(":"))
 }
 
 // plain reads a character outside of strings.
@@ -145,6 +165,9 @@ func (s *scanner) name() {
 	case "id":
 		s.at.twice = s.at.named
 		s.at.named = true
+	case "params":
+	default:
+		s.at.other = true
 	}
 }
 
@@ -189,7 +212,7 @@ func RequestID(text []byte) (id []byte, answered bool) {
 		return nil, true
 	case !all[0].named:
 		return nil, !all[0].method
-	case !all[0].method || all[0].twice || all[0].id == nil:
+	case !all[0].method || all[0].outcome || all[0].twice || all[0].id == nil:
 		return nil, true
 	}
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, all[0].id, "x", nil))

@@ -17,6 +17,7 @@ type Table[T any] struct {
 	mu      sync.Mutex
 	open    map[string]*Entry[T] // by the key of the id that the server knows
 	renamed map[string]string    // that key, by the key of the sender's id, if it is another
+	givenUp bool                 // one was cancelled
 }
 
 // An Entry is a request that the server has not answered.
@@ -87,6 +88,13 @@ func (t *Table[T]) EndEntry(e *Entry[T]) bool {
 	return false
 }
 
+// GivenUp reports whether a request was cancelled before it was answered.
+func (t *Table[T]) GivenUp() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.givenUp
+}
+
 // All returns the requests.
 func (t *Table[T]) All() []*Entry[T] {
 	t.mu.Lock()
@@ -111,6 +119,7 @@ func (t *Table[T]) Cancelled(m jsonrpc.Message) jsonrpc.Message {
 	if renamed {
 		key = own
 	}
+	t.givenUp = t.givenUp || t.open[key] != nil
 	t.forget(key)
 	t.mu.Unlock()
 	if !renamed {

@@ -37,21 +37,30 @@ type Requests interface {
 	Named(id []byte) Request
 	// InFlight returns all of them.
 	InFlight() []Request
+	// GivenUp reports whether there were others that were given up before they were answered: a text without an id may
+	// be the answer to one of these, which another client made.
+	GivenUp() bool
 }
 
 // An UnreadableError says that a server's answer cannot be read. What the request has done is not known.
 type UnreadableError struct {
-	Quote string // how the answer begins, without secrets
+	Quote string // how the answer begins, without secrets; "" if it may be another client's
 	Cause error
 }
 
 // Error implements error.
 func (e *UnreadableError) Error() string {
+	if e.Quote == "" {
+		return fmt.Sprintf("an answer of the server cannot be read, and may be the one to this request: %v", e.Cause)
+	}
 	return fmt.Sprintf("the server's answer cannot be read (%v): %s", e.Cause, e.Quote)
 }
 
 // Unwrap returns the cause.
 func (e *UnreadableError) Unwrap() error { return e.Cause }
+
+// errAmbiguous says why an answer is not quoted.
+var errAmbiguous = errors.New("it does not say which request it is for")
 
 // CannotRead returns the [UnreadableError] of a text, and why it is no message.
 func CannotRead(text []byte, why error) error {
@@ -133,10 +142,15 @@ func (u *Unreadable) suspect(text []byte, ids [][]byte, why error) *suspicion {
 	err := CannotRead(text, why)
 	if len(ids) == 0 {
 		all = u.requests.InFlight()
-		if len(all) > 1 {
+		own := errorIn(text)
+		switch {
+		case len(all) > 1:
 			wait = lateEnded
-		} else if e := errorIn(text); e != nil {
-			err = e
+			err = &UnreadableError{Cause: errAmbiguous} // without the text: all but one of them must not have it
+		case u.requests.GivenUp():
+			err = &UnreadableError{Cause: errAmbiguous}
+		case own != nil:
+			err = own
 		}
 	}
 	if len(all) == 0 {

@@ -146,7 +146,7 @@ func (x *intake) done() {
 	x.counted = 0
 }
 
-// Read reads a message that comes in pieces. They are counted, except for the first, and must
+// Read reads a message that comes in pieces. They are counted, as those of a body are, and must
 // come in time.
 func (x *pieces) Read(b []byte) (int, error) {
 	if x.n == 0 {
@@ -155,7 +155,7 @@ func (x *pieces) Read(b []byte) (int, error) {
 	_ = x.deadline(x.began.Add(x.patience + time.Duration(x.n>>16)*time.Second))
 	n, err := x.r.Read(b)
 	x.n += int64(n)
-	if x.n > shortBody && x.n > x.counted && !x.count(x.n) { // at least twice as much
+	if x.n > tinyBody && x.n > x.counted && !x.count(x.n) { // at least twice as much
 		return n, errNoRoom
 	}
 	return n, err

@@ -204,7 +204,7 @@ func (h *Handler) Close() {
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.caught(w)
-	if h.refuseAtWorker(w) {
+	if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
 		return
 	}
 	r = h.guards.OfClient(r)
@@ -216,6 +216,23 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		h.authenticated.ServeHTTP(w, h.told(r))
 	}
+}
+
+// mostFields bounds the fields of a request's header. net/http keeps them for as long as the request lasts, and each
+// takes many times its bytes.
+const mostFields = 250
+
+// refuseHeader refuses a request whose header has too many fields. It reports whether it did.
+func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
+	n := 0
+	for _, values := range r.Header {
+		n += len(values)
+	}
+	if n <= mostFields {
+		return false
+	}
+	h.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
+	return true
 }
 
 // guard has the guard check a request, and reports whether it may go on; if not, it is answered.

@@ -311,6 +311,34 @@ func TestBadLength(t *testing.T) {
 	}
 }
 
+// A request whose header has very many fields is refused, on any transport, whether they have one name or many; and the
+// session goes on.
+func TestManyFields(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{})
+	p := n.connect("2025-11-25", nil)
+	for name, field := range map[string]func(i int) string{
+		"one name": func(int) string { return "x:\r\n" },
+		"many":     func(i int) string { return fmt.Sprintf("x%d: 1\r\n", i) },
+	} {
+		var fields strings.Builder
+		for i := range 251 {
+			fields.WriteString(field(i))
+		}
+		for what, head := range map[string]map[string]string{"POST": {}, "GET": {}, "DELETE": {}, "WebSocket": {"Upgrade": "Upgrade: websocket\r\nConnection: Upgrade"}} {
+			method := what
+			if what == "WebSocket" {
+				method = "GET"
+			}
+			head["X"] = strings.TrimSuffix(fields.String(), "\r\n")
+			if r := p.craft(crafted{method: method, head: head}).all(); r.status != 431 {
+				t.Errorf("%s, %s: status %d", name, what, r.status)
+			}
+		}
+	}
+	p.works("too many fields")
+}
+
 // TestHugeHeader is a header over the server's limit, and a large one within it.
 func TestHugeHeader(t *testing.T) {
 	t.Parallel()
