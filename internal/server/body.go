@@ -222,8 +222,12 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 	msgs, batch, err = parse(data)
 	switch {
 	case err != nil && isUnclear(err) != nil:
-		h.tellRefused(http.StatusBadRequest, isUnclear(err).why)
-		h.rejectAs(w, http.StatusBadRequest, isUnclear(err).answer(msgs, batch))
+		e, status := isUnclear(err), http.StatusBadRequest
+		if version := jsonrpc.String(jsonrpc.Field(e.at.Params, "_meta", protocol.MetaProtocolVersion)); protocol.Modern(version) && removed(e.at.Method) {
+			status, e.why = http.StatusNotFound, noMethod(version, e.at.Method) // whatever its params are
+		}
+		h.tellRefused(status, e.why)
+		h.rejectAs(w, status, e.answer(msgs, batch))
 	case errors.Is(err, jsonrpc.ErrParse):
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:

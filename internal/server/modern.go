@@ -159,7 +159,7 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 		return http.StatusBadRequest, err
 	}
 	if removed(m.Method) {
-		return http.StatusNotFound, errf(jsonrpc.CodeMethodNotFound, "protocol revision %s has no method %s", q.version, m.Method)
+		return http.StatusNotFound, noMethod(q.version, m.Method)
 	}
 	return 0, nil
 }
@@ -189,6 +189,11 @@ func mirror(header http.Header, name, value string, read func(string) (string, b
 
 // verbatim reads a header that is never coded.
 func verbatim(value string) (string, bool) { return value, true }
+
+// noMethod is the error of a request of a method that older revisions have and this one has not.
+func noMethod(version, method string) *jsonrpc.Error {
+	return errf(jsonrpc.CodeMethodNotFound, "protocol revision %s has no method %s", version, method)
+}
 
 // removed reports whether older revisions have a method and 2026-07-28 has not.
 func removed(method string) bool {

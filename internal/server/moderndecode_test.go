@@ -133,6 +133,8 @@ func TestModernRefused(t *testing.T) {
 		{"logging/setLevel", modernHead("logging/setLevel", ""), body("logging/setLevel", metaWhole+`,"level":"info"`), 404, codeMethod, own},
 		{"resources/subscribe", modernHead("resources/subscribe", ""), body("resources/subscribe", metaWhole+`,"uri":"file:///a"`), 404, codeMethod, own},
 		{"resources/unsubscribe", modernHead("resources/unsubscribe", ""), body("resources/unsubscribe", metaWhole+`,"uri":"file:///a"`), 404, codeMethod, own},
+		{"resources/subscribe to nothing", modernHead("resources/subscribe", ""), body("resources/subscribe", metaWhole), 404, codeMethod, own},
+		{"resources/unsubscribe from nothing", modernHead("resources/unsubscribe", ""), body("resources/unsubscribe", metaWhole), 404, codeMethod, own},
 		{"a method that nobody has", modernHead("vendor/none", ""), body("vendor/none", metaWhole), 404, codeMethod, own},
 
 		{"a batch", steps(), "[" + call + "]", 400, codeInvalid, ""},
