@@ -231,6 +231,7 @@ func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 	if n <= mostFields {
 		return false
 	}
+	w.Header().Set("Connection", "close") // else net/http waits for the body first, with the header in memory
 	h.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
 	return true
 }

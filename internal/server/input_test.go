@@ -336,6 +336,10 @@ func TestManyFields(t *testing.T) {
 			}
 		}
 	}
+	head := map[string]string{"X": strings.TrimSuffix(strings.Repeat("x:\r\n", 251), "\r\n"), "Content-Length": "Content-Length: 8000"}
+	if r := p.craft(crafted{body: "{", head: head}).all(); r.status != 431 {
+		t.Errorf("before its body has come: status %d", r.status)
+	}
 	p.works("too many fields")
 }
 
