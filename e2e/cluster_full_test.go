@@ -165,8 +165,8 @@ var mountsToo = flag.Bool("cluster.root", false, "run tests that need to be root
 
 // The disk under a node fills up, though its own limit leaves room: because of others.
 // New calls are refused before it is full, and what runs goes on. When it is full, what
-// runs is told that nobody knows, the node says that it is not ready, and goes on once
-// there is room and it is started again.
+// runs is told that nobody knows, the node says that it is not ready, and goes on by itself
+// once there is room.
 func TestFileDiskFull(t *testing.T) {
 	if !*mountsToo {
 		t.Skip("it mounts a file system: -cluster.root runs it, as root")
@@ -246,14 +246,5 @@ func TestFileDiskFull(t *testing.T) {
 		s := r.call(bounded(t, 8*time.Second), q)
 		return s.check(q) == nil && s.over() && !s.unknown()
 	}
-	alive := false
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end) && !alive; time.Sleep(time.Second) {
-		alive = works()
-	}
-	t.Logf("with room again it goes on without a restart: %v", alive)
-	n.kill()
-	if err := n.start(n.address()); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "it goes on after a restart", 30*time.Second, works)
+	eventually(t, "it goes on by itself", 100*time.Second, works) // 2 s were seen, and each call may take 8
 }

@@ -19,6 +19,10 @@ import (
 // maxPayload is the size of the largest message of a server in this process.
 const maxPayload = 8 << 20
 
+// maxStore is how much such a server may store. The streams' own limits hold; the server's would be a
+// share of what is free now, and refuse to take up again what is larger.
+const maxStore = 1 << 60
+
 // embedded is a server in this process, which nobody else can reach.
 type embedded struct {
 	*natsserver.Server
@@ -84,9 +88,7 @@ func (e *embedded) start(a address) error {
 	o := &natsserver.Options{
 		ServerName: "holdfast", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: a.dir, MaxPayload: maxPayload,
-		// The streams' own limits hold; the server's would be a share of what is free
-		// now, and refuse to take up again what is larger.
-		JetStreamMaxStore: 1 << 60,
+		JetStreamMaxStore: maxStore,
 		// What it writes is brought to the disk by a syncer of ours. At its own interval,
 		// which is two minutes, it tidies its files up, and nobody can write meanwhile.
 	}
@@ -153,14 +155,31 @@ func (e *embedded) close() error {
 // serverLog hands what a server logs to ours. Most of it is for those who run
 // servers, and not for those who have one inside a program.
 type serverLog struct {
-	log   *slog.Logger
-	fatal atomic.Pointer[string]
+	log     *slog.Logger
+	fatal   atomic.Pointer[string]
+	noSpace atomic.Pointer[string] // the first line that said so; nil: none did
+
+	reopening atomic.Bool
 }
 
 func (s *serverLog) Noticef(format string, v ...any) { s.log.Debug(line(format, v)) }
 func (s *serverLog) Debugf(format string, v ...any)  { s.log.Debug(line(format, v)) }
 func (s *serverLog) Tracef(format string, v ...any)  { s.log.Debug(line(format, v)) }
-func (s *serverLog) Errorf(format string, v ...any)  { s.log.Warn(line(format, v)) }
+
+// Errorf takes what went wrong. That the disk is full is said by the [healer], once.
+func (s *serverLog) Errorf(format string, v ...any) {
+	text := line(format, v)
+	if saysNoSpace(text) {
+		s.noSpace.CompareAndSwap(nil, &text)
+		s.log.Debug(text)
+		return
+	}
+	if s.reopening.Load() {
+		s.log.Debug(text)
+		return
+	}
+	s.log.Warn(text)
+}
 
 // Warnf takes what may be worth a look. After a SIGKILL the file store says how it
 // puts itself in order, which is as it should be.
@@ -169,7 +188,7 @@ func (s *serverLog) Warnf(format string, v ...any) {
 		s.log.Debug(line(format, v))
 		return
 	}
-	s.log.Warn(line(format, v))
+	s.Errorf(format, v...)
 }
 
 func (s *serverLog) Fatalf(format string, v ...any) {

@@ -56,6 +56,7 @@ type Log struct {
 	nc        *nats.Conn
 	server    *embedded // nil: it is elsewhere
 	disk      *syncer   // nil: the server's disk is not ours to sync
+	healer    *healer   // nil: as disk
 	log       *slog.Logger
 	prefix    string
 	events    string // names of the streams
@@ -129,6 +130,7 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 			_ = l.Close()
 			return nil, err
 		}
+		l.healer = newHealer(l)
 	}
 	close(l.opened)
 	return l, nil
@@ -157,6 +159,26 @@ func (l *Log) Alone() bool { return l.server != nil }
 // Ping writes a value that nobody reads and asks for an event that there isn't: the
 // leaders of both streams answer, and the servers take writes.
 func (l *Log) Ping(ctx context.Context) error {
+	full := false
+	if l.healer != nil {
+		var err error
+		if full, err = l.healer.look(); err != nil {
+			l.crowded.Store(true)
+			return err
+		}
+	}
+	if err := l.write(ctx); err != nil {
+		return err
+	}
+	if _, _, err := l.last(ctx, l.events, l.prefix+".ev.-ping"); err != nil {
+		return fmt.Errorf("reading: %w", err)
+	}
+	l.survey(ctx, full)
+	return nil
+}
+
+// write writes a value that nobody reads.
+func (l *Log) write(ctx context.Context) error {
 	if l.disk != nil {
 		if err := l.disk.failed(); err != nil {
 			return err
@@ -165,10 +187,6 @@ func (l *Log) Ping(ctx context.Context) error {
 	if _, err := l.publish(ctx, message{subject: l.prefix + ".kv.-ping." + l.node, ttl: 2 * time.Second, any: true}); err != nil {
 		return fmt.Errorf("writing: %w", err)
 	}
-	if _, _, err := l.last(ctx, l.events, l.prefix+".ev.-ping"); err != nil {
-		return fmt.Errorf("reading: %w", err)
-	}
-	l.survey(ctx)
 	return nil
 }
 
@@ -183,6 +201,9 @@ func (l *Log) Sync(ctx context.Context) error {
 
 // Close ends the connection and, if it is in this process, the server.
 func (l *Log) Close() error {
+	if l.healer != nil {
+		l.healer.close()
+	}
 	if l.nc != nil {
 		if l.nc.IsConnected() {
 			_ = l.nc.FlushTimeout(time.Second) // what was told to other nodes

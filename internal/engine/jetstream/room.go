@@ -6,8 +6,8 @@ import (
 )
 
 // Of a stream's room a sixteenth is for what has begun, or so much; and so much of a
-// disk of ours, which others may fill: once it is full the server is good for nothing
-// until it is started again.
+// disk of ours, which others may fill: once it is full the server stores nothing until
+// there is room again.
 const (
 	spareShare = 16
 	mostSpare  = 256 << 20
@@ -18,13 +18,12 @@ const (
 // to be told to its end. It is as of the last Ping.
 func (l *Log) Crowded() bool { return l.crowded.Load() }
 
-// survey looks how much room there is. Where that can't be learned it is as it was.
-func (l *Log) survey(ctx context.Context) {
-	if l.server != nil {
-		if free, ok := freeDisk(l.server.dir); ok && free < spareDisk {
-			l.crowded.Store(true)
-			return
-		}
+// survey looks how much room there is, beside a disk that is full. Where that can't be learned it is
+// as it was.
+func (l *Log) survey(ctx context.Context, full bool) {
+	if full {
+		l.crowded.Store(true)
+		return
 	}
 	var is usage
 	if l.ask(ctx, "STREAM.INFO."+l.events, nil, &is) == nil {

@@ -55,10 +55,10 @@ func (l *Log) prepare(ctx context.Context, a address) error {
 // led waits until both streams have leaders, which new ones may not have at once, and
 // until all servers that we ask know of them: one that was told of them last may say
 // that they are not there.
-func (p *preparer) led(ctx context.Context) error {
-	for _, name := range []string{p.events, p.values} {
+func (l *Log) led(ctx context.Context) error {
+	for _, name := range []string{l.events, l.values} {
 		for {
-			_, _, err := p.last(ctx, name, p.prefix+".none")
+			_, _, err := l.last(ctx, name, l.prefix+".none")
 			if err != nil && (transient(err) || code(err) == codeNoStream) && pause(ctx, 100*time.Millisecond) {
 				continue
 			}
@@ -69,7 +69,7 @@ func (p *preparer) led(ctx context.Context) error {
 		}
 	}
 	for {
-		_, err := p.now(ctx)
+		_, err := l.now(ctx)
 		if err == nil || !pause(ctx, 100*time.Millisecond) {
 			return err
 		}

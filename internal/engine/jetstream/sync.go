@@ -31,7 +31,8 @@ type syncer struct {
 	next    *round    // that has not begun
 	since   time.Time // when the first write was acknowledged that next is for; zero: there is none
 	oldest  time.Time // the same for all that is not on the disk yet
-	failure error     // nothing is acknowledged any more
+	failure error     // nothing is acknowledged any more, until restart
+	anew    bool      // what the streams' files were when they were synced holds no more
 	closed  bool
 
 	work  sync.WaitGroup
@@ -141,6 +142,13 @@ func (d *syncer) failed() error {
 	return d.failure
 }
 
+// restart takes acknowledgements again after a failure. What the files have now is on the disk.
+func (d *syncer) restart() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failure, d.anew = nil, true
+}
+
 func (d *syncer) run() {
 	for {
 		select {
@@ -169,8 +177,13 @@ func (d *syncer) turn() {
 	case <-d.haste:
 	default:
 	}
+	anew := d.anew
+	d.anew = false
 	d.mu.Unlock()
 	for _, b := range d.streams {
+		if anew {
+			b.synced = nil
+		}
 		if r.err = b.sync(); r.err != nil {
 			break
 		}
@@ -183,7 +196,7 @@ func (d *syncer) turn() {
 		d.failure = r.err
 	}
 	d.mu.Unlock()
-	if r.err != nil {
+	if r.err != nil && !isNoSpace(r.err) { // of which the healer tells
 		d.log.Error("the engine's data can't be brought to the disk: nothing is acknowledged until this is started again", "error", r.err)
 	}
 	close(r.done)

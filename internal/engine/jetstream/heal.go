@@ -1,0 +1,170 @@
+package jetstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	natsserver "github.com/nats-io/nats-server/v2/server"
+)
+
+// A healer opens the streams of the server in this process again after the disk was full. A stream
+// that could not write a message takes no other one for as long as it is open, and the server may end
+// its streams altogether.
+//
+// What was acknowledged and not yet on the disk may be lost with the room, as in a loss of power: at
+// most what was said in [defaultSync], or in the time that sync= gives.
+type healer struct {
+	log *Log
+
+	mu      sync.Mutex
+	full    time.Time     // since when the disk is full, or nearly; zero: it is not
+	next    time.Time     // when to try next
+	wait    time.Duration // after a try that failed
+	working bool
+	work    sync.WaitGroup
+	ctx     context.Context
+	stop    context.CancelFunc
+}
+
+// Of the time between two tries: each reads the streams' files.
+const (
+	leastWait = time.Second
+	mostWait  = 8 * time.Second
+)
+
+// roomAgain is how much must be free until a disk that was nearly full is not any more.
+const roomAgain = spareDisk + spareDisk/4
+
+func newHealer(l *Log) *healer {
+	h := &healer{log: l}
+	h.ctx, h.stop = context.WithCancel(context.Background())
+	return h
+}
+
+// close waits until a try has ended.
+func (h *healer) close() {
+	h.stop()
+	h.mu.Lock()
+	h.working = true // none begins
+	h.mu.Unlock()
+	h.work.Wait()
+}
+
+// look is called each second or so. It reports whether the disk is full, or nearly, and returns an error if the
+// server can't write. Where there is room again it begins a try.
+func (h *healer) look() (full bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	server, log := h.log.server, h.log.log
+	free, known := freeDisk(server.dir)
+	roomy := !known || free >= spareDisk
+	if h.working {
+		return true, errReopening
+	}
+	why := h.failure()
+	switch {
+	case h.full.IsZero() && roomy && why == nil:
+		return false, nil
+	case h.full.IsZero():
+		h.full, h.wait, h.next = time.Now(), leastWait, time.Now()
+		log.Error("the disk of the store is full: new calls are refused, and those that run wait until there is room", "dir", server.dir, "free", free, "needed", spareDisk)
+	}
+	switch {
+	case why == nil && known && free < roomAgain:
+		return true, nil
+	case why == nil:
+		h.over()
+		return false, nil
+	case roomy && !time.Now().Before(h.next):
+		h.working = true
+		h.work.Go(h.try)
+	}
+	return true, why
+}
+
+// errReopening is what is said of each write until the streams are open again.
+var errReopening = errors.New("the disk of the store was full: the store is being opened again")
+
+// failure returns why the server can't write, or nil.
+func (h *healer) failure() error {
+	if line := h.log.server.log.noSpace.Load(); line != nil {
+		return fmt.Errorf("the disk of the store is full: %s", *line)
+	}
+	if err := h.log.disk.failed(); isNoSpace(err) {
+		return fmt.Errorf("the disk of the store is full: %w", err)
+	}
+	return nil
+}
+
+// over says that there is room again. mu is held.
+func (h *healer) over() {
+	h.log.log.Info("the disk of the store has room again: the store goes on", "dir", h.log.server.dir, "full_for", time.Since(h.full).Round(time.Second).Seconds())
+	h.full = time.Time{}
+}
+
+func (h *healer) try() {
+	err := h.reopen()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.working = h.ctx.Err() != nil
+	if err != nil {
+		h.log.log.Debug("the store can't be opened again yet", "dir", h.log.server.dir, "error", err)
+		h.next = time.Now().Add(h.wait)
+		h.wait = min(2*h.wait, mostWait)
+		return
+	}
+	h.over()
+}
+
+// reopen opens the streams again.
+func (h *healer) reopen() error {
+	l := h.log
+	l.server.log.noSpace.Store(nil)
+	l.server.log.reopening.Store(true) // what the server says of files that were not written to their end is as it should be
+	defer l.server.log.reopening.Store(false)
+	if err := l.server.reopen(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(h.ctx, opening)
+	defer cancel()
+	if err := l.led(ctx); err != nil {
+		return err
+	}
+	if err := syncTree(l.server.dir); err != nil {
+		return fmt.Errorf("bringing %s to the disk: %w", l.server.dir, err)
+	}
+	l.disk.restart()
+	return l.write(ctx)
+}
+
+// isNoSpace reports whether something failed because there was no room on the disk.
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+// saysNoSpace reports whether a text of the server says that there is no room on the disk. There is no
+// other way to learn it: what can't be stored is not answered.
+func saysNoSpace(text string) bool {
+	for _, no := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		if strings.Contains(text, no.Error()) {
+			return true
+		}
+	}
+	return strings.Contains(text, "JetStream out of ")
+}
+
+// reopen ends the server's streams and opens them again, with what their files have.
+func (e *embedded) reopen() error {
+	if err := e.ShutdownJetStream(); err != nil {
+		return fmt.Errorf("ending the streams: %w", err)
+	}
+	if err := e.EnableJetStream(&natsserver.JetStreamConfig{StoreDir: e.dir, MaxStore: maxStore}); err != nil {
+		return fmt.Errorf("opening the streams: %w", err)
+	}
+	return nil
+}
