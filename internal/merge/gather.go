@@ -1,15 +1,19 @@
 package merge
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
@@ -27,70 +31,163 @@ func each(links []*link, do func(i int, l *link)) {
 	all.Wait()
 }
 
+// begin begins to answer the client's initialize. If a server gets the client's token, this waits, within bounds, for
+// such a server to say what it is worth: as long as the client has no answer, it can get the server's status and challenge.
+func (c *conn) begin(in backend.Inbound) error {
+	revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
+	if !protocol.Known(revision) {
+		revision = protocol.V20251125
+		in.Params, _ = jsonrpc.Set(in.Params, jsonrpc.Quote(revision), "protocolVersion")
+	}
+	c.mu.Lock()
+	c.initialize = bytes.Clone(in.Params) // and not the body with it
+	c.mu.Unlock()
+	if !slices.ContainsFunc(c.links(), func(l *link) bool { return l.takesToken }) {
+		c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, error) {
+			return c.initializeAll(ctx, in, revision, nil)
+		})
+		return nil
+	}
+	v := &verdict{said: make(chan error, 1)}
+	c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, error) {
+		return c.initializeAll(ctx, in, revision, v)
+	})
+	late := time.NewTimer(verdictWait)
+	defer late.Stop()
+	select {
+	case err := <-v.said:
+		return err
+	case <-late.C:
+	case <-c.ctx.Done():
+	}
+	if v.over.CompareAndSwap(false, true) {
+		return nil
+	}
+	return <-v.said // just now
+}
+
+// A verdict is whether servers take the client's token. It is said, or waited for no longer: once.
+type verdict struct {
+	said chan error
+	over atomic.Bool
+}
+
+// verdictWait bounds how long the delivery of initialize waits for servers that may refuse the client.
+const verdictWait = 10 * time.Second
+
+// errDelivered says that the client is answered with the error of the delivery.
+var errDelivered = errors.New("the client is refused")
+
 // initializeAll opens all servers, and answers the client with what they have together. Those
-// that take long are told of as a change.
-func (c *conn) initializeAll(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+// that take long are told of as a change. Where servers get the client's token, and none takes it, the client is
+// refused: v is nil, or is told.
+func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision string, v *verdict) ([]byte, error) {
 	lineup := c.lineup.Load() // the same to the end, if there is another meanwhile: its client is told of the change
-	each(lineup.links, func(_ int, l *link) { l.opens(ctx, in) })
+	var takers, opening sync.WaitGroup
+	for _, l := range lineup.links {
+		if l.takesToken {
+			takers.Add(1)
+		}
+		opening.Go(func() {
+			l.opens(ctx, in)
+			if l.takesToken {
+				takers.Done()
+			}
+		})
+	}
+	takers.Wait()
+	refused := refusal(lineup.links)
+	heard := v != nil && v.over.CompareAndSwap(false, true)
+	if heard {
+		v.said <- refused
+	}
+	switch {
+	case refused != nil && heard:
+		return nil, errDelivered
+	case refused != nil:
+		return nil, refused
+	}
+	opening.Wait()
 	if ctx.Err() != nil {
 		return nil, nil
 	}
-	revision, found := "", false
-	capabilities := map[string]map[string]json.RawMessage{}
-	var instructions []string
+	var capabilities, all union
+	var instructions, trouble []string
+	found, missing := false, false
 	for i, l := range lineup.links {
 		l.mu.Lock()
-		result := l.result
+		result, open := l.result, l.state == linkOpen
 		l.mu.Unlock()
+		missing = missing || !open
 		if result == nil {
+			trouble = append(trouble, fmt.Sprintf("%q: %v", l.name, l.notOpen()))
 			continue
 		}
 		found = true
-		if v := jsonrpc.String(jsonrpc.Field(result, "protocolVersion")); revision == "" || v < revision { // they are dates
-			revision = v
-		}
-		addCapabilities(capabilities, jsonrpc.Field(result, "capabilities"))
+		addCapabilities(&capabilities, jsonrpc.Field(result, "capabilities"))
+		jsonrpc.Each(result, func(name, value []byte) {
+			switch name := string(name); name {
+			case "protocolVersion", "capabilities", "serverInfo", "instructions":
+			default: // what no revision has
+				all.add(name, value)
+			}
+		})
 		if text := jsonrpc.String(jsonrpc.Field(result, "instructions")); text != "" {
 			instructions = append(instructions, fmt.Sprintf("# %s (%s)\n\n%s", l.name, lineup.members[i].Prefix, text))
 		}
 	}
 	if !found {
-		return nil, jsonrpc.Errorf(jsonrpc.CodeServer, "none of the servers could be opened: see the log")
+		return nil, jsonrpc.Errorf(jsonrpc.CodeServer, "none of the servers could be opened: %s", strings.Join(trouble, "; "))
 	}
-	result, err := json.Marshal(struct {
-		Revision     string            `json:"protocolVersion"`
-		Capabilities any               `json:"capabilities"`
-		Info         map[string]string `json:"serverInfo"`
-		Instructions string            `json:"instructions,omitempty"`
-	}{revision, capabilities, map[string]string{"name": "holdfast", "version": "1"}, strings.Join(instructions, "\n\n")})
-	if err != nil {
-		return nil, jsonrpc.Errorf(jsonrpc.CodeInternal, "merge the capabilities of the servers: %v", err)
+	if missing { // it has tools, as a rule, and some clients hear only of changes that were announced
+		addCapabilities(&capabilities, []byte(`{"tools":{}}`))
 	}
-	return result, nil
+	all.add("protocolVersion", jsonrpc.Quote(revision))
+	all.add("capabilities", capabilities.text())
+	all.add("serverInfo", []byte(`{"name":"holdfast","version":"1"}`))
+	if len(instructions) > 0 {
+		all.add("instructions", jsonrpc.Quote(strings.Join(instructions, "\n\n")))
+	}
+	return all.text(), nil
 }
 
-// merged are the capabilities that several servers can have as one.
-var merged = []string{"tools", "prompts", "resources", "completions", "logging"}
+// refusal returns how servers refuse the client's token, if none of those that get it takes it: then it has
+// expired, or the client has none. A server alone that refuses it is left out, as the client can do nothing about that.
+func refusal(links []*link) (refused error) {
+	for _, l := range links {
+		if !l.takesToken {
+			continue
+		}
+		l.mu.Lock()
+		why, open := l.why, l.state == linkOpen
+		l.mu.Unlock()
+		if open {
+			return nil
+		}
+		if refused == nil && wantsToken(why) {
+			refused = why
+		}
+	}
+	return refused
+}
 
-// addCapabilities adds those of a server. Lists may change, as a server may come back.
-func addCapabilities(all map[string]map[string]json.RawMessage, of []byte) {
+// wantsToken reports whether an error says that a server wants another token of its client.
+func wantsToken(err error) bool {
+	var refused *protocol.Unauthorized
+	return errors.As(err, &refused) && (refused.Status == http.StatusUnauthorized || len(refused.Challenge) > 0)
+}
+
+// addCapabilities adds the capabilities of a server to those of the others, as JSON. Lists may
+// change, as a server may come back. Tasks are Holdfast's: nothing says of which server a task would be.
+func addCapabilities(all *union, of []byte) {
 	jsonrpc.Each(of, func(name, value []byte) {
-		if !slices.Contains(merged, string(name)) {
-			return
-		}
-		has := all[string(name)]
-		if has == nil {
-			has = map[string]json.RawMessage{}
-			all[string(name)] = has
-		}
-		jsonrpc.Each(value, func(sub, value []byte) {
-			if string(value) != "false" {
-				has[string(sub)] = slices.Clone(value)
-			}
-		})
-		switch string(name) {
+		switch name := string(name); name {
+		case "tasks":
 		case "tools", "prompts", "resources":
-			has["listChanged"] = json.RawMessage("true")
+			value, _ = jsonrpc.Set(value, []byte("true"), "listChanged")
+			fallthrough
+		default:
+			all.add(name, value)
 		}
 	})
 }
@@ -113,7 +210,7 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	select {
 	case <-ready:
 	case <-wait.C:
-		l.isLate(ready)
+		l.isLate()
 	case <-ctx.Done():
 	}
 	return l.isReady()
@@ -124,28 +221,6 @@ func (l *link) isReady() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.state == linkOpen
-}
-
-// tellLater tells the client of a server that takes longer to open than it waits, once for an opening.
-func (l *link) tellLater(ready chan struct{}) {
-	l.mu.Lock()
-	told := l.told == ready
-	l.told = ready
-	l.mu.Unlock()
-	l.c.mu.Lock()
-	defer l.c.mu.Unlock()
-	if told || l.c.closed {
-		return
-	}
-	l.c.work.Go(func() {
-		select {
-		case <-ready:
-			if l.isReady() {
-				l.c.tellChanged()
-			}
-		case <-l.c.ctx.Done():
-		}
-	})
 }
 
 // A listing is how results of a list method are merged.
@@ -164,46 +239,42 @@ var listings = map[string]listing{
 }
 
 // list answers a list request with a page of each server that has another. A cursor has the
-// cursors of those servers, by their names.
-func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+// cursors of those servers, by their names. What a server that fails has is left out, unless there is nothing else:
+// a list without any part is an error.
+func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	what := listings[in.Method]
 	cursors, ok := parseCursor(jsonrpc.Field(in.Params, "cursor"))
 	if !ok {
 		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not one of this list")
 	}
-	ctx, cancel := context.WithTimeout(ctx, initWait) // a server that hangs is left out
+	within, cancel := context.WithTimeout(ctx, initWait) // a server that hangs is left out
 	defer cancel()
 	lineup := c.lineup.Load()
-	pages := make([][]byte, len(lineup.links))
+	parts := make([]part, len(lineup.links))
 	each(lineup.links, func(i int, l *link) {
 		cursor, wanted := cursors[l.name]
-		if cursors != nil && !wanted || !l.offers(what.capability) {
+		if cursors != nil && !wanted {
 			return
 		}
-		if !l.opens(ctx, in) {
-			c.log.Warn("server left out of a merged list", "server", l.name, "method", in.Method, "error", "it is not open")
-			return
-		}
-		if !l.offers(what.capability) {
-			return
-		}
-		params := in.Params
+		params, again := in.Params, []byte("{}")
 		if wanted {
 			params, _ = jsonrpc.Set(params, jsonrpc.Quote(cursor), "cursor")
+			again = jsonrpc.Object("cursor", cursor)
 		}
-		m, err := l.ask(ctx, in, params)
-		switch {
-		case err != nil:
+		parts[i] = l.listed(within, in, params, what)
+		if err := parts[i].err; err != nil && ctx.Err() == nil {
 			c.log.Warn("server left out of a merged list", "server", l.name, "method", in.Method, "error", err)
-		case m.Error != nil:
-			c.log.Debug("server left out of a merged list", "server", l.name, "method", in.Method, "error", string(m.Error))
-		default:
-			pages[i] = m.Result
+			l.miss(in.Method, again)
 		}
 	})
+	if err := failure(in.Method, lineup.links, parts); err != nil {
+		return nil, err
+	}
 	items := []json.RawMessage{}
 	next := make(map[string]string)
-	for i, page := range pages {
+	var result union
+	for i := range parts {
+		page := parts[i].page
 		if page == nil {
 			continue
 		}
@@ -211,16 +282,73 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.E
 		if cursor := jsonrpc.String(jsonrpc.Field(page, "nextCursor")); cursor != "" {
 			next[lineup.links[i].name] = cursor
 		}
+		jsonrpc.Each(page, func(name, value []byte) {
+			if name := string(name); name != what.member && name != "nextCursor" {
+				result.add(name, value)
+			}
+		})
 	}
-	result := map[string]any{what.member: items}
-	if len(next) > 0 {
-		result["nextCursor"] = cursorOf(next)
-	}
-	text, err := json.Marshal(result)
+	text, err := json.Marshal(items)
 	if err != nil {
 		return nil, jsonrpc.Errorf(jsonrpc.CodeInternal, "merge lists: %v", err)
 	}
-	return text, nil
+	result.add(what.member, text)
+	if len(next) > 0 {
+		result.add("nextCursor", jsonrpc.Quote(cursorOf(next)))
+	}
+	return result.text(), nil
+}
+
+// listed returns the server's part of a page of a list. It opens the server if that may be.
+func (l *link) listed(ctx context.Context, in backend.Inbound, params []byte, what listing) part {
+	offers, err := l.offers(what.capability)
+	if offers && err == nil {
+		if !l.opens(ctx, in) {
+			return part{err: l.notOpen()}
+		}
+		offers, err = l.offers(what.capability)
+	}
+	if !offers || err != nil {
+		return part{err: err}
+	}
+	return l.part(ctx, in, params)
+}
+
+// failure returns why a list has no part at all, if servers have failed, or that those who get the client's token
+// refuse it; else nil.
+func failure(method string, links []*link, parts []part) error {
+	var refused error
+	var trouble []string
+	none, taken := true, false
+	for i, l := range links {
+		page, err := parts[i].page, parts[i].err
+		none = none && page == nil
+		taken = taken || l.takesToken && page != nil
+		if err == nil {
+			continue
+		}
+		if refused == nil && wantsToken(err) {
+			refused = err
+		}
+		trouble = append(trouble, fmt.Sprintf("%q: %v", l.name, err))
+	}
+	switch {
+	case refused != nil && !taken:
+		return refused
+	case none && len(trouble) > 0:
+		return jsonrpc.Errorf(jsonrpc.CodeServer, "%s: no server has answered: %s", method, strings.Join(trouble, "; "))
+	}
+	return nil
+}
+
+// notOpen returns why the server is not open.
+func (l *link) notOpen() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.why != nil && l.state == linkClosed {
+		return l.why
+	}
+	return errNotOpen
 }
 
 // itemsOf returns the items on a page of a server, as clients know them.
@@ -274,15 +402,18 @@ func (c *conn) ownerOf(uri string) *link {
 	return owner
 }
 
-// offers reports whether a server may have a capability: it is open and says so, or it is to be
-// opened, and did not just fail.
-func (l *link) offers(capability string) bool {
+// offers reports whether a server may have a capability: it says so, or it was not opened yet. The error is why that
+// is not known: it could not be opened, just now.
+func (l *link) offers(capability string) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.state == linkClosed && time.Since(l.failed) < againAfter {
-		return false
+	if l.result != nil && jsonrpc.Field(l.result, "capabilities", capability) == nil {
+		return false, nil
 	}
-	return l.result == nil || jsonrpc.Field(l.result, "capabilities", capability) != nil
+	if l.state == linkClosed && time.Since(l.failed) < againAfter {
+		return true, l.why
+	}
+	return true, nil
 }
 
 func parseCursor(raw []byte) (cursors map[string]string, ok bool) {
@@ -302,11 +433,11 @@ func cursorOf(next map[string]string) string {
 }
 
 // setLevel sets the level of all servers that log.
-func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, stateFor)
 	defer stop()
 	each(c.links(), func(_ int, l *link) {
-		if l.isOpen() && l.offers("logging") {
+		if offers, err := l.offers("logging"); l.isOpen() && offers && err == nil {
 			ctx := ctx
 			if !l.isReady() { // it is told then, but the client does not wait for that
 				short, stop := context.WithTimeout(ctx, l.c.b.waitFor(l.name))
@@ -329,7 +460,7 @@ func (c *conn) resource(in backend.Inbound, uri string) {
 		owner.send(in, nil)
 		return
 	}
-	c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error) {
+	c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, error) {
 		links := c.links()
 		if owner != nil {
 			links = []*link{owner}
@@ -343,10 +474,10 @@ func (c *conn) resource(in backend.Inbound, uri string) {
 
 // subscribeAll subscribes to a resource, or ends that: at the server that has listed it or, if none has, at all servers,
 // as some accept any URI. One that does not answer in time is told that nobody waits for it.
-func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, *jsonrpc.Error) {
+func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
 	ctx, stop := context.WithTimeout(ctx, partFor)
 	defer stop()
-	refused := make([]*jsonrpc.Error, len(links))
+	refused := make([]error, len(links))
 	each(links, func(i int, l *link) {
 		_, refused[i] = c.tryEach(ctx, in, uri, []*link{l})
 	})
@@ -362,10 +493,14 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 }
 
 // tryEach makes a request about a resource to one server after the other, until one has it.
-func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, *jsonrpc.Error) {
+func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
 	var refused *jsonrpc.Error
+	var unauthorized error
 	for _, l := range links {
-		if !l.offers("resources") {
+		if offers, err := l.offers("resources"); !offers || err != nil && !wantsToken(err) && len(links) > 1 {
+			if err != nil {
+				refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.name, err))
+			}
 			continue
 		}
 		var m jsonrpc.Message
@@ -377,6 +512,9 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		}
 		switch {
 		case err != nil:
+			if unauthorized == nil && wantsToken(err) {
+				unauthorized = err
+			}
 			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.name, err))
 			continue
 		case m.Error != nil:
@@ -393,6 +531,9 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		}
 		l.noteSubscription(in.Method, uri, in.Params)
 		return m.Result, nil
+	}
+	if unauthorized != nil {
+		return nil, unauthorized
 	}
 	if refused == nil {
 		refused = &jsonrpc.Error{Code: notFound, Message: "no server has the resource", Data: jsonrpc.Object("uri", uri)}

@@ -1,7 +1,6 @@
 package merge
 
 import (
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -48,7 +47,7 @@ func TestLinear(t *testing.T) {
 		},
 		"capabilities": func(n int) func() {
 			of := []byte(`{"tools":{` + many(n, `"x%d":0`) + `},` + many(n, `"tools":{}`) + `}`)
-			return func() { addCapabilities(map[string]map[string]json.RawMessage{}, of) }
+			return func() { addCapabilities(new(union), of) }
 		},
 	}
 	for name, prepare := range tests {

@@ -1,11 +1,15 @@
 package merge
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -34,6 +38,8 @@ type link struct {
 	c       *conn
 	name    string // of the server
 	backend backend.Backend
+	// takesToken is that of the member.
+	takesToken bool
 
 	mu       sync.Mutex
 	state    linkState
@@ -45,10 +51,16 @@ type link struct {
 	pending  map[string]*pending
 	result   []byte    // of initialize
 	failed   time.Time // when it could last not be opened
+	why      error     // and why, until it is opened; or why it ended
 	subs     map[string][]byte
 	finished bool
 	ready    chan struct{} // closed when the opening has ended
-	told     chan struct{} // that of the opening whose end the client is told of
+
+	// The client does not know all that the server has. See retry.go.
+	unknown bool              // it could not be opened, or not in time
+	missed  map[string][]byte // pages of lists that came without its part: their params, by the method
+	header  http.Header       // that it is to be opened again with
+	queued  bool              // it is among those to be tried again; guarded by the mutex of the Backend
 }
 
 // pending is a request that the server has not answered.
@@ -112,9 +124,9 @@ func (l *link) send(in backend.Inbound, own *pending) {
 	if l.state != linkOpen {
 		l.waiting = append(l.waiting, waiting{in, p})
 		l.open(in)
-		began, ready := l.began, l.ready
+		began := l.began
 		l.mu.Unlock()
-		l.limit(p, began, ready)
+		l.limit(p, began)
 		return
 	}
 	conn := l.conn
@@ -162,15 +174,16 @@ func (l *link) fail(p *pending, why error, ran bool) {
 	case p == nil:
 		return
 	case p.answer != nil:
-		if errors.Is(why, errNotOpen) {
-			p.why = why
-		}
+		p.why = why
 		close(p.answer)
 		return
 	}
 	failure := jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q did not take the request: %v", l.name, why)
 	if of, ok := p.call.(notTaken); ok && !ran {
 		of.NotTaken()
+	}
+	if of, ok := p.call.(refusable); ok && !ran {
+		of.Refused(why)
 	}
 	if ran {
 		failure = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: the server %q: %v", protocol.TextOutcomeUnknown, l.name, why)
@@ -181,12 +194,15 @@ func (l *link) fail(p *pending, why error, ran bool) {
 // A notTaken is a [backend.Call] that can be told that no server has its request.
 type notTaken interface{ NotTaken() }
 
+// A refusable is a [backend.Call] whose client can be told how a server has refused its token.
+type refusable interface{ Refused(err error) }
+
 // open begins to open the server, unless that is being done. l.mu is held.
 func (l *link) open(in backend.Inbound) {
 	if l.state != linkClosed || l.finished {
 		return
 	}
-	l.state, l.began, l.replies = linkOpening, time.Now(), nil
+	l.state, l.began, l.replies, l.header = linkOpening, time.Now(), nil, in.Header
 	l.opening++
 	l.ready = make(chan struct{})
 	n := l.opening
@@ -230,6 +246,9 @@ func (l *link) connect(n int, in backend.Inbound) {
 	if err == nil && m.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", m.Error)
 	}
+	if err == nil {
+		err = checkRevision(m.Result)
+	}
 	if err != nil {
 		l.opened(n, nil, err)
 		return
@@ -265,7 +284,7 @@ func (l *link) opened(n int, result []byte, err error) {
 	var conn backend.Conn
 	if err != nil {
 		conn, l.conn = l.conn, nil
-		l.state, l.failed = linkClosed, time.Now()
+		l.state, l.failed, l.why, l.unknown = linkClosed, time.Now(), err, true
 		l.opening++
 		waits := l.unqueueAll()
 		for _, w := range waits {
@@ -280,13 +299,19 @@ func (l *link) opened(n int, result []byte, err error) {
 			l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
 		}
 		if l.c.ctx.Err() == nil {
-			l.c.log.Warn("server of the merged ones not opened", "server", l.name, "error", err)
+			level := slog.LevelDebug // it was said before
+			if l.c.b.isNews(l.name, err.Error()) {
+				level = slog.LevelWarn
+			}
+			l.c.log.Log(context.Background(), level, "server of the merged ones not opened", "server", l.name, "error", err)
+			l.c.b.tryLater(l)
 		}
 		for _, w := range waits {
 			l.fail(w.p, err, false)
 		}
 		return
 	}
+	changed := l.unknown || l.result != nil && !bytes.Equal(l.result, result)
 	l.result = result
 	for len(l.waiting) > 0 { // in order; later ones wait behind
 		waits := l.unqueueAll()
@@ -301,10 +326,26 @@ func (l *link) opened(n int, result []byte, err error) {
 			return
 		}
 	}
-	l.state = linkOpen
+	l.state, l.why, l.header = linkOpen, nil, nil
+	if changed {
+		l.unknown, l.missed = false, nil
+	}
 	close(l.ready)
 	l.mu.Unlock()
 	l.c.b.setLate(l.name, false)
+	l.c.b.isNews(l.name, "")
+	if changed {
+		l.c.tellChanged()
+	}
+}
+
+// checkRevision says why a server that has answered initialize cannot be spoken to, or nil. It may answer with
+// another revision than it was asked for.
+func checkRevision(result []byte) error {
+	if v := jsonrpc.String(jsonrpc.Field(result, "protocolVersion")); !protocol.Known(v) {
+		return fmt.Errorf("it answers initialize with the protocol revision %q, which is none of %s", v, strings.Join(protocol.Supported(), ", "))
+	}
+	return nil
 }
 
 // askOn makes a request of our own on a conversation.
@@ -322,9 +363,16 @@ func (l *link) askOn(ctx context.Context, conn backend.Conn, method string, para
 func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (jsonrpc.Message, error) {
 	p := &pending{id: l.c.nextID(), method: in.Method, token: tokenOf(params), answer: make(chan jsonrpc.Message, 1)}
 	in.Message = jsonrpc.Message{Kind: jsonrpc.Request, ID: p.id, Method: in.Method, Params: params, Raw: jsonrpc.AppendRequest(nil, p.id, in.Method, params)}
+	mine := new(tokenCall)
 	in.Call = nil
+	if l.takesToken {
+		in.Call = mine
+	}
 	l.send(in, p)
 	m, err := l.await(ctx, p)
+	if refused := mine.refusal(); refused != nil {
+		err = refused
+	}
 	if ctx.Err() != nil {
 		l.cancelOwn(p)
 	}
@@ -396,7 +444,7 @@ func (l *link) ended(n int, why error) {
 		return
 	}
 	l.opening++
-	l.state = linkClosed
+	l.state, l.why = linkClosed, why
 	conn, lost := l.conn, l.pending
 	l.conn, l.pending = nil, make(map[string]*pending)
 	l.mu.Unlock()

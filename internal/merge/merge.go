@@ -10,10 +10,10 @@
 package merge
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -36,6 +36,8 @@ type Member struct {
 	Prefix string
 	// Prefixed says that the server's own names begin with the prefix.
 	Prefixed bool
+	// TakesToken says that the server gets the client's token, and may refuse the client for it.
+	TakesToken bool
 }
 
 // A Backend serves its members as one. Its methods may be called concurrently.
@@ -43,15 +45,20 @@ type Backend struct {
 	log     *slog.Logger
 	members func() []Member
 
-	mu    sync.Mutex
-	conns map[*conn]struct{}
-	long  map[string]bool // members of which was said that they have a long name
-	late  map[string]bool // members that clients have waited for in vain, by name, until they open again
+	mu      sync.Mutex
+	conns   map[*conn]struct{}
+	long    map[string]bool   // members of which was said that they have a long name
+	late    map[string]bool   // members that clients have waited for in vain, by name, until they open again
+	trouble map[string]string // why members could last not be opened, by name, until they open again
+	retries map[backend.Backend]*retry
 }
 
 // New returns a backend. members returns the servers for a new conversation, in their order.
 func New(members func() []Member, log *slog.Logger) *Backend {
-	return &Backend{log: log, members: members, conns: make(map[*conn]struct{}), late: make(map[string]bool), long: make(map[string]bool)}
+	return &Backend{
+		log: log, members: members, conns: make(map[*conn]struct{}), late: make(map[string]bool), long: make(map[string]bool),
+		trouble: make(map[string]string), retries: make(map[backend.Backend]*retry),
+	}
 }
 
 // longName is how many bytes a name may have for all hosts.
@@ -106,6 +113,9 @@ func (b *Backend) Changed() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	members := b.members()
+	maps.DeleteFunc(b.retries, func(of backend.Backend, r *retry) bool {
+		return !r.busy && !slices.ContainsFunc(members, func(m Member) bool { return m.Backend == of })
+	})
 	for c := range b.conns {
 		for _, l := range c.setMembers(members) {
 			c.work.Go(func() { c.leave(l) })
@@ -148,6 +158,7 @@ type conn struct {
 	leaving     []*link // of servers that are members no longer, with requests in flight
 	initialize  []byte  // the params of the client's request
 	initialized bool    // the client has sent the notification
+	untold      bool    // the lists have changed before that
 	level       []byte  // the params of the last logging/setLevel
 	owners      owners
 	asked       map[string]asked              // requests of servers to the client, by our ids
@@ -184,7 +195,7 @@ func (c *conn) setMembers(members []Member) (left []*link) {
 	}
 	kept := make(map[*link]bool)
 	for i, m := range members {
-		l := &link{c: c, name: m.Name, backend: m.Backend, pending: make(map[string]*pending)}
+		l := &link{c: c, name: m.Name, backend: m.Backend, takesToken: m.TakesToken, pending: make(map[string]*pending)}
 		for _, old := range was.links {
 			switch {
 			case old.name != m.Name:
@@ -237,20 +248,18 @@ func (c *conn) Deliver(in backend.Inbound) error {
 		c.answered(in)
 	case jsonrpc.Notification:
 		c.notify(in)
-	default:
+	case jsonrpc.Request:
+		if in.Method == protocol.MethodInitialize {
+			return c.begin(in)
+		}
 		c.request(in)
 	}
 	return nil
 }
 
-// request begins to answer a request.
+// request begins to answer a request, but initialize.
 func (c *conn) request(in backend.Inbound) {
 	switch in.Method {
-	case protocol.MethodInitialize:
-		c.mu.Lock()
-		c.initialize = bytes.Clone(in.Params) // and not the body with it
-		c.mu.Unlock()
-		c.gather(in, c.initializeAll)
 	case protocol.MethodPing:
 		c.respond(in, nil, nil)
 	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
@@ -301,7 +310,12 @@ func (c *conn) notify(in backend.Inbound) {
 	case protocol.MethodInitialized:
 		c.mu.Lock()
 		c.initialized = true
+		untold := c.untold
+		c.untold = false
 		c.mu.Unlock()
+		if untold {
+			defer c.tellChanged()
+		}
 	case protocol.MethodCancelled:
 		id := jsonrpc.Field(in.Params, "requestId")
 		c.mu.Lock()
@@ -360,9 +374,12 @@ func response(id, result []byte, failure *jsonrpc.Error) jsonrpc.Message {
 	return m
 }
 
+// An answerer answers a request. Its error is a [jsonrpc.Error], or has a [protocol.Unauthorized] in it.
+type answerer func(ctx context.Context, in backend.Inbound) ([]byte, error)
+
 // gather answers a request with what several servers say, in the background. A request that is
 // cancelled gets no response.
-func (c *conn) gather(in backend.Inbound, answer func(ctx context.Context, in backend.Inbound) ([]byte, *jsonrpc.Error)) {
+func (c *conn) gather(in backend.Inbound, answer answerer) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	key := string(jsonrpc.Key(in.ID))
 	c.mu.Lock()
@@ -380,13 +397,21 @@ func (c *conn) gather(in backend.Inbound, answer func(ctx context.Context, in ba
 	go func() {
 		defer c.work.Done()
 		defer cancel()
-		result, failure := answer(ctx, in)
+		result, err := answer(ctx, in)
 		c.mu.Lock()
 		delete(c.gathering, key)
 		c.mu.Unlock()
-		if ctx.Err() == nil {
-			c.respond(in, result, failure)
+		if ctx.Err() != nil || errors.Is(err, errDelivered) {
+			return
 		}
+		var failure *jsonrpc.Error
+		if err != nil && !errors.As(err, &failure) {
+			failure = jsonrpc.Errorf(jsonrpc.CodeServer, "%v", err)
+		}
+		if of, ok := in.Call.(refusable); ok && err != nil {
+			of.Refused(err)
+		}
+		c.respond(in, result, failure)
 	}()
 }
 
@@ -394,6 +419,7 @@ func (c *conn) gather(in backend.Inbound, answer func(ctx context.Context, in ba
 func (c *conn) tellChanged() {
 	c.mu.Lock()
 	tell := c.initialized && !c.closed
+	c.untold = !c.initialized
 	c.mu.Unlock()
 	if !tell {
 		return

@@ -25,6 +25,7 @@ type fake struct {
 	mute   []string      // methods that it leaves unanswered
 	asks   string        // the method at which it asks the client, in no call in particular
 	starts time.Duration // how long it takes to start
+	more   string        // capabilities beside those that it has
 
 	closed    atomic.Int32
 	cancelled atomic.Int32 // requests
@@ -80,7 +81,7 @@ func (c *fakeConn) Deliver(in backend.Inbound) error {
 	if slices.Contains(c.f.mute, in.Method) {
 		return nil
 	}
-	result := `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
+	result := `{"protocolVersion":"2025-11-25","capabilities":{` + c.f.more + `"tools":{},"resources":{},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
 	if in.Method == "tools/list" {
 		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, c.f.tool)
 	}

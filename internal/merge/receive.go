@@ -2,6 +2,8 @@ package merge
 
 import (
 	"encoding/json"
+	"sync"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/budget"
@@ -34,6 +36,9 @@ func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bo
 	l.mu.Unlock()
 	if !current {
 		return
+	}
+	if _, ours := call.(*tokenCall); ours {
+		call = nil
 	}
 	switch m.Kind {
 	case jsonrpc.Response:
@@ -184,4 +189,28 @@ func (c *conn) dropAsked(l *link) {
 			delete(c.asked, id)
 		}
 	}
+}
+
+// A tokenCall is the call of a request of our own to a server that gets the client's token. It notes that the server
+// refuses that.
+type tokenCall struct {
+	mu      sync.Mutex
+	refused error
+}
+
+// Disconnect implements [backend.Call]: no client reads it.
+func (*tokenCall) Disconnect(time.Duration) {}
+
+// Refused is told before the response.
+func (t *tokenCall) Refused(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.refused = err
+}
+
+// refusal returns how the server has refused the request, or nil.
+func (t *tokenCall) refusal() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.refused
 }

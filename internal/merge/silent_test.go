@@ -63,7 +63,7 @@ func TestNotOpened(t *testing.T) {
 		if !c.hears("1") {
 			t.Error("initialize is not answered")
 		}
-		time.Sleep(2 * openFor)
+		time.Sleep(openFor - initWait + firstRetry/2)
 		if n := c.asked(); n != 0 {
 			t.Errorf("%d questions of a server that did not start are kept", n)
 		}

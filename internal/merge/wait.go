@@ -24,7 +24,7 @@ var errNotOpen = errors.New("it did not start in time; the request was not sent,
 // limit bounds how long a request waits for an opening: as long as a list would that has waited from its beginning,
 // or, if that is less than a moment, a moment. A level is not bounded, because the server is to learn of it in any
 // case; who sets it waits no longer than setLevel says.
-func (l *link) limit(p *pending, began time.Time, ready chan struct{}) {
+func (l *link) limit(p *pending, began time.Time) {
 	if p == nil || p.method == protocol.MethodSetLevel {
 		return
 	}
@@ -35,12 +35,12 @@ func (l *link) limit(p *pending, began time.Time, ready chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if slices.ContainsFunc(l.waiting, func(w waiting) bool { return w.p == p }) {
-		p.timer = time.AfterFunc(wait, func() { l.giveUp(p, ready) })
+		p.timer = time.AfterFunc(wait, func() { l.giveUp(p) })
 	}
 }
 
 // giveUp answers a request that has waited too long for an opening, unless it waits no more.
-func (l *link) giveUp(p *pending, ready chan struct{}) {
+func (l *link) giveUp(p *pending) {
 	l.mu.Lock()
 	if !l.unqueue(p) {
 		l.mu.Unlock()
@@ -50,17 +50,20 @@ func (l *link) giveUp(p *pending, ready chan struct{}) {
 	defer l.c.work.Done()
 	l.mu.Unlock()
 	l.c.log.Warn("request not sent to one of the merged servers", "server", l.name, "method", p.method, "error", errNotOpen)
-	l.isLate(ready)
+	l.isLate()
 	l.fail(p, errNotOpen, false)
 }
 
-// isLate notes that an opening was waited for in vain.
-func (l *link) isLate(ready chan struct{}) {
+// isLate notes that an opening was waited for in vain. The client is told when the server works.
+func (l *link) isLate() {
 	l.c.b.setLate(l.name, true)
-	if l.isReady() { // since a moment, and may have been noted so before
+	l.mu.Lock()
+	open := l.state == linkOpen // since a moment, and may have been noted so before
+	l.unknown = l.unknown || !open
+	l.mu.Unlock()
+	if open {
 		l.c.b.setLate(l.name, false)
 	}
-	l.tellLater(ready)
 }
 
 // withdraw takes back a request if it still waits for an opening, and reports whether it did. It is not answered.

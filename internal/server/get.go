@@ -92,7 +92,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 		h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 		return nil, nil, nil
 	}
-	if stored && x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r) {
+	if stored && x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
 		o.deliver(x.values(), x.msgs, x.r.Header)
 		if stored = false; c.isRefused(x.r.Context(), o.call) {
 			return nil, nil, nil

@@ -9,7 +9,9 @@ import (
 	"holdfast/internal/auth"
 	"holdfast/internal/config"
 	"holdfast/internal/merge"
+	"holdfast/internal/protocol"
 	front "holdfast/internal/server"
+	"holdfast/jsonrpc"
 )
 
 // At returns the name of the server at a path, or "".
@@ -61,13 +63,17 @@ func (s *Set) NeedsTokens() bool {
 }
 
 // TakesAuthorization implements what the session manager asks: whether the server of a request gets the
-// client's token itself, and whether a conversation has the rights of the token that it began with. What
-// a merged conversation answers is its own, and it opens its servers with that token.
+// client's token itself, and whether a conversation has the rights of the token that it began with: one with
+// all servers opens them with that token.
 func (s *Set) TakesAuthorization(r *http.Request) (takes, keeps bool) {
 	name := front.NameOf(r.Context())
 	t := s.table.Load()
 	if name == config.MergedName {
-		return false, slices.ContainsFunc(t.order, func(one *server) bool { return needsToken(one.conf.Load()) })
+		for _, one := range t.order {
+			conf := one.conf.Load()
+			takes, keeps = takes || conf.Auth.Passthrough, keeps || needsToken(conf)
+		}
+		return takes, keeps
 	}
 	one := t.byName[name]
 	if one == nil {
@@ -75,6 +81,18 @@ func (s *Set) TakesAuthorization(r *http.Request) (takes, keeps bool) {
 	}
 	conf := one.conf.Load()
 	return conf.Auth.Passthrough, needsToken(conf) && strings.HasPrefix(conf.URL, "ws")
+}
+
+// MayRefuse reports whether the server of a request may refuse a message for the client's token. Where all servers are
+// one, that is the server of the tool or the prompt that the message names.
+func (s *Set) MayRefuse(r *http.Request, m *jsonrpc.Message) bool {
+	takes, _ := s.TakesAuthorization(r)
+	if !takes || front.NameOf(r.Context()) != config.MergedName || m.Method != protocol.MethodCallTool && m.Method != protocol.MethodGetPrompt {
+		return takes
+	}
+	t := s.table.Load()
+	i, _, ok := merge.Route(s.membersOf(t), jsonrpc.String(jsonrpc.Field(m.Params, "name")))
+	return ok && t.order[i].conf.Load().Auth.Passthrough
 }
 
 func needsToken(conf *config.Server) bool {

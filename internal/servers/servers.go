@@ -268,7 +268,7 @@ func (s *Set) membersOf(t *table) []merge.Member {
 	all := make([]merge.Member, len(t.order))
 	for i, one := range t.order {
 		conf := one.conf.Load()
-		all[i] = merge.Member{Name: one.name, Backend: one, Prefix: conf.MergedPrefix(), Prefixed: conf.Prefix != nil}
+		all[i] = merge.Member{Name: one.name, Backend: one, Prefix: conf.MergedPrefix(), Prefixed: conf.Prefix != nil, TakesToken: conf.Auth.Passthrough}
 	}
 	return all
 }

@@ -43,6 +43,12 @@ type authorizationTaker interface {
 	TakesAuthorization(r *http.Request) (takes, keeps bool)
 }
 
+// A refuser is an authorizationTaker that knows more of single messages.
+type refuser interface {
+	// MayRefuse reports whether a message of a request may be refused for its Authorization.
+	MayRefuse(r *http.Request, m *jsonrpc.Message) bool
+}
+
 // A perRequest is a backend whose server depends on the request. The values are compared.
 type perRequest interface {
 	// ServerFor returns which server a request is for.

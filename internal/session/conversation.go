@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"holdfast/backend"
@@ -206,12 +207,15 @@ func (c *Call) NotTaken() {
 	}
 }
 
-// MayRefuse reports whether the server that a request is for may refuse any request of a client,
-// because it gets the client's token.
-func (m *Manager) MayRefuse(r *http.Request) bool {
+// MayRefuse reports whether the server that messages are for may refuse them, because it gets the client's
+// token.
+func (m *Manager) MayRefuse(r *http.Request, msgs []jsonrpc.Message) bool {
 	b, ok := m.backend.(authorizationTaker)
 	if !ok {
 		return false
+	}
+	if b, ok := m.backend.(refuser); ok {
+		return slices.ContainsFunc(msgs, func(one jsonrpc.Message) bool { return b.MayRefuse(r, &one) })
 	}
 	takes, _ := b.TakesAuthorization(r)
 	return takes

@@ -1,0 +1,198 @@
+package merge
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"strconv"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows brings back what clients do not know of servers: of one that could not be opened, and of one whose
+// part a list came without. No client need ask for it. All conversations have the same servers, so one
+// conversation tries, and after a failure the next one, after a pause that grows. Once that works the others follow,
+// one after the other. A client is told when there is more for it.
+
+// A retry is the links to one server that are to be tried again. Guarded by Backend.mu.
+type retry struct {
+	links  []*link // in turn
+	failed int     // tries in a row
+	busy   bool    // the next try waits for its time, or is under way
+}
+
+const (
+	firstRetry = time.Second
+	lastRetry  = 30 * time.Second
+)
+
+// tryLater has a link tried again.
+func (b *Backend) tryLater(l *link) {
+	if !l.isMissing() {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.retries[l.backend]
+	if r == nil {
+		r = new(retry)
+		b.retries[l.backend] = r
+	}
+	if !l.queued {
+		l.queued = true
+		r.links = append(r.links, l)
+	}
+	b.schedule(r)
+}
+
+// schedule has the next link tried after a pause. b.mu is held.
+func (b *Backend) schedule(r *retry) {
+	if r.busy || len(r.links) == 0 {
+		return
+	}
+	r.busy = true
+	time.AfterFunc(min(firstRetry<<min(r.failed, 10), lastRetry), func() { b.try(r) })
+}
+
+// try tries one link after the other, until one fails.
+func (b *Backend) try(r *retry) {
+	for works := true; works; {
+		b.mu.Lock()
+		if len(r.links) == 0 {
+			r.busy = false
+			b.mu.Unlock()
+			return
+		}
+		l := r.links[0]
+		r.links = r.links[1:]
+		l.queued = false
+		b.mu.Unlock()
+		if !l.c.startWork() {
+			continue
+		}
+		works = l.try()
+		if !works {
+			b.tryLater(l)
+		}
+		b.mu.Lock()
+		if r.failed = r.failed + 1; works {
+			r.failed = 0
+		}
+		b.mu.Unlock()
+		l.c.work.Done()
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r.busy = false
+	b.schedule(r)
+}
+
+// startWork begins work that the end of the conversation waits for, unless it has ended.
+func (c *conn) startWork() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || c.initialize == nil {
+		return false
+	}
+	c.work.Add(1)
+	return true
+}
+
+// isMissing reports whether the client does not know all that the server has, and it is worth a try to find out. A
+// server that has refused the client's token waits for another token.
+func (l *link) isMissing() bool {
+	var refused *protocol.Unauthorized
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return !l.finished && (l.unknown || len(l.missed) > 0) && !errors.As(l.why, &refused)
+}
+
+// try opens the server if it is not open, and asks for what the client does not know. It is false if the
+// server still does not work.
+func (l *link) try() bool {
+	l.mu.Lock()
+	if l.finished {
+		l.mu.Unlock()
+		return true
+	}
+	in := backend.Inbound{Header: l.header}
+	l.open(in)
+	ready := l.ready
+	l.mu.Unlock()
+	select {
+	case <-ready:
+	case <-l.c.ctx.Done():
+		return true
+	}
+	l.mu.Lock()
+	open, missed := l.state == linkOpen, maps.Clone(l.missed)
+	l.mu.Unlock()
+	if !open {
+		return false
+	}
+	for method, params := range missed {
+		ctx, stop := context.WithTimeout(l.c.ctx, partFor)
+		in.Method = method
+		p := l.part(ctx, in, params)
+		stop()
+		if p.err != nil {
+			return l.c.ctx.Err() != nil
+		}
+	}
+	if len(missed) > 0 {
+		l.c.tellChanged()
+	}
+	return true
+}
+
+// A part is what one server has for a page of a list.
+type part struct {
+	page []byte // nil: nothing
+	err  error  // why that is not known
+}
+
+// part asks a server for its part of a page.
+func (l *link) part(ctx context.Context, in backend.Inbound, params []byte) part {
+	m, err := l.ask(ctx, in, params)
+	if err != nil {
+		return part{err: err}
+	}
+	if m.Error != nil && jsonrpc.String(jsonrpc.Field(m.Error, "message")) == "" {
+		return part{err: errors.New(string(m.Error))}
+	}
+	if m.Error != nil && string(jsonrpc.Field(m.Error, "code")) != strconv.Itoa(jsonrpc.CodeMethodNotFound) { // else it has none
+		return part{err: errors.New(jsonrpc.String(jsonrpc.Field(m.Error, "message")))}
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.missed, in.Method)
+	return part{page: m.Result}
+}
+
+// miss notes that the client has got a page of a list without the server's part, which is asked for again.
+func (l *link) miss(method string, params []byte) {
+	l.mu.Lock()
+	if !l.unknown { // else the client is told when it is open
+		if l.missed == nil {
+			l.missed = make(map[string][]byte)
+		}
+		l.missed[method] = params
+	}
+	l.mu.Unlock()
+	l.c.b.tryLater(l)
+}
+
+// isNews notes why a member could not be opened, and reports whether that was not said before. It is opened if why is "".
+func (b *Backend) isNews(name, why string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	was := b.trouble[name]
+	b.trouble[name] = why
+	if why == "" {
+		delete(b.trouble, name)
+	}
+	return was != why
+}

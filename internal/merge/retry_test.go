@@ -1,0 +1,228 @@
+package merge
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/jsonrpc"
+)
+
+// A flaky server is a fake that cannot be opened, or that ends when it is asked for something.
+type flaky struct {
+	fake
+	broken atomic.Bool
+	ends   string // the method at which it ends
+	opens  atomic.Int32
+}
+
+type flakyConn struct {
+	backend.Conn
+	f    *flaky
+	sink backend.Sink
+}
+
+func (f *flaky) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	f.opens.Add(1)
+	if f.broken.Load() {
+		return nil, errors.New("it is broken")
+	}
+	c, err := f.fake.Open(ctx, start, sink)
+	return &flakyConn{c, f, sink}, err
+}
+
+func (c *flakyConn) Deliver(in backend.Inbound) error {
+	if in.Method == c.f.ends {
+		c.sink.Closed(errors.New("it ends"), true)
+		return nil
+	}
+	return c.Conn.Deliver(in)
+}
+
+// withFlaky begins clients of a server that works and one that does not.
+func withFlaky(t *testing.T, f *flaky, clients int) (all []*client) {
+	b := New(func() []Member {
+		return []Member{{Name: "well", Backend: &fake{tool: "x"}, Prefix: "well_"}, {Name: "ill", Backend: f, Prefix: "ill_"}}
+	}, slog.New(slog.DiscardHandler))
+	for range clients {
+		c := newClient(t, b)
+		if m, _ := c.ask(t, "initialize"); m.Error != nil {
+			t.Fatalf("initialize: %s", m.Raw)
+		}
+		c.tell(t, "", "notifications/initialized", "{}")
+		all = append(all, c)
+	}
+	return all
+}
+
+// changes returns how often a client was told that the list of tools has changed.
+func (c *client) changes() (n int) {
+	_, others := c.told()
+	for _, method := range others {
+		if method == "notifications/tools/list_changed" {
+			n++
+		}
+	}
+	return n
+}
+
+// A server that cannot be opened is tried again, with a pause that grows, as often for many clients as for one. Once
+// it works all are told, once.
+func TestTriedAgain(t *testing.T) {
+	t.Parallel()
+	for _, clients := range []int{1, 10} {
+		t.Run(fmt.Sprint(clients), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := new(flaky)
+				f.tool = "y"
+				f.broken.Store(true)
+				all := withFlaky(t, f, clients)
+				began := f.opens.Load()
+				time.Sleep(time.Hour)
+				tries := int(f.opens.Load() - began)
+				if least, most := int(time.Hour/lastRetry), int(time.Hour/lastRetry)+6; tries < least || tries > most {
+					t.Errorf("it was tried %d times in an hour, want %d to %d", tries, least, most)
+				}
+				f.broken.Store(false)
+				time.Sleep(lastRetry)
+				for i, c := range all {
+					if n := c.changes(); n != 1 {
+						t.Errorf("client %d was told %d times", i, n)
+					}
+					if names, _ := c.tools(t); names != "well_x ill_y" {
+						t.Errorf("client %d: tools: %s", i, names)
+					}
+				}
+				opened := f.opens.Load()
+				time.Sleep(time.Hour)
+				if n := f.opens.Load() - opened; n != 0 {
+					t.Errorf("a server that works was opened %d times more", n)
+				}
+			})
+		})
+	}
+}
+
+// Whatever a server fails at: what its clients lack is not told of before it is there, and then once.
+func TestPageTriedAgain(t *testing.T) {
+	t.Parallel()
+	for name, fails := range map[string]func(f *flaky) (works func()){
+		"it ends":  func(f *flaky) func() { f.ends = "tools/list"; return func() { f.ends = "" } },
+		"it hangs": func(f *flaky) func() { f.mute = []string{"tools/list"}; return func() { f.mute = nil } },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := new(flaky)
+				f.tool = "y"
+				works := fails(f)
+				c := withFlaky(t, f, 1)[0]
+				if names, _ := c.tools(t); names != "well_x" {
+					t.Errorf("tools: %s", names)
+				}
+				time.Sleep(time.Hour)
+				if n := c.changes(); n != 0 {
+					t.Errorf("the client was told %d times of what is not there", n)
+				}
+				works()
+				time.Sleep(time.Minute)
+				if n := c.changes(); n != 1 {
+					t.Errorf("the client was told %d times", n)
+				}
+				if names, _ := c.tools(t); names != "well_x ill_y" {
+					t.Errorf("tools: %s", names)
+				}
+			})
+		})
+	}
+}
+
+// A server that comes back with more than it had is told of, and one that comes back as it was is not.
+func TestComesBackOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := new(flaky)
+		f.tool = "y"
+		c := withFlaky(t, f, 1)[0]
+		call := func(id string) {
+			t.Helper()
+			c.tell(t, id, "tools/call", `{"name":"ill_y"}`)
+			if m, _ := c.answered(id); m.Error != nil {
+				t.Errorf("%s", m.Raw)
+			}
+			synctest.Wait()
+		}
+		f.fake.ends(errors.New("killed"))
+		call("20")
+		if n := c.changes(); n != 0 {
+			t.Errorf("told %d times of a server that is as it was", n)
+		}
+		f.fake.ends(errors.New("killed"))
+		f.more = `"prompts":{},`
+		call("21")
+		if n := c.changes(); n != 1 {
+			t.Errorf("told %d times of a server that has prompts now", n)
+		}
+	})
+}
+
+// What comes before the client is ready is told when it is, and the client's end ends all tries.
+func TestToldWhenReady(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := new(flaky)
+		f.tool = "y"
+		f.broken.Store(true)
+		b := New(func() []Member {
+			return []Member{{Name: "well", Backend: &fake{tool: "x"}, Prefix: "well_"}, {Name: "ill", Backend: f, Prefix: "ill_"}}
+		}, slog.New(slog.DiscardHandler))
+		c := newClient(t, b)
+		c.ask(t, "initialize")
+		f.broken.Store(false)
+		time.Sleep(time.Minute)
+		if n := c.changes(); n != 0 {
+			t.Errorf("the client is told %d times before it is ready", n)
+		}
+		c.tell(t, "", "notifications/initialized", "{}")
+		synctest.Wait()
+		if n := c.changes(); n != 1 {
+			t.Errorf("the client is told %d times", n)
+		}
+		f.broken.Store(true)
+		other := newClient(t, b)
+		other.ask(t, "initialize")
+		_ = other.conn.Close()
+		opened := f.opens.Load()
+		time.Sleep(time.Hour)
+		if n := f.opens.Load() - opened; n != 0 {
+			t.Errorf("it was tried %d times for a client that has left", n)
+		}
+	})
+}
+
+// The error of a list that no server has answered names each and says why.
+func TestNoPart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := new(flaky)
+		f.ends = "tools/list"
+		hangs := &fake{mute: []string{"tools/list"}}
+		c := newClient(t, New(func() []Member {
+			return []Member{{Name: "hangs", Backend: hangs, Prefix: "h_"}, {Name: "ends", Backend: f, Prefix: "e_"}}
+		}, slog.New(slog.DiscardHandler)))
+		c.ask(t, "initialize")
+		m, _ := c.ask(t, "tools/list")
+		text := jsonrpc.String(jsonrpc.Field(m.Error, "message"))
+		for _, want := range []string{"tools/list", `"hangs"`, "in time", `"ends"`, "it ends"} {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s; want %s in it", m.Raw, want)
+			}
+		}
+	})
+}

@@ -1,0 +1,529 @@
+package servers_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+// A moody server is one over HTTP that a test has answer as it likes.
+type moody struct {
+	name       string
+	url        string
+	down       atomic.Bool            // each request has status 503
+	revision   atomic.Pointer[string] // that it answers initialize with; nil: the one that it is asked for
+	ill        atomic.Pointer[string] // begins the methods that it answers with an error
+	hangs      atomic.Pointer[string] // is the method that it does not answer
+	token      atomic.Pointer[string] // the Authorization that it takes; nil: any
+	requests   atomic.Int32
+	initialize func(result string) string // what it makes of its answer to initialize; may be nil
+}
+
+const challenge = `Bearer resource_metadata="https://up.example.com/.well-known/oauth-protected-resource"`
+
+func newMoody(t *testing.T, name string) *moody {
+	t.Helper()
+	m := &moody{name: name}
+	up := httptest.NewServer(m)
+	t.Cleanup(func() {
+		up.CloseClientConnections()
+		up.Close()
+	})
+	m.url = up.URL
+	return m
+}
+
+func is(p *atomic.Pointer[string], text string) bool {
+	prefix := p.Load()
+	return prefix != nil && strings.HasPrefix(text, *prefix)
+}
+
+func set(p *atomic.Pointer[string], text string) { p.Store(&text) }
+
+func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.requests.Add(1)
+	if token := m.token.Load(); token != nil && r.Header.Get("Authorization") != *token {
+		w.Header().Set("WWW-Authenticate", challenge)
+		w.WriteHeader(http.StatusUnauthorized)
+		return
+	}
+	if m.down.Load() {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	if r.Method != http.MethodPost {
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	in, err := jsonrpc.Parse(body)
+	if err != nil || in.Kind != jsonrpc.Request {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if is(&m.hangs, in.Method) {
+		<-r.Context().Done()
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if is(&m.ill, in.Method) {
+		_, _ = w.Write(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(-32603, "%s is ill", m.name)))
+		return
+	}
+	result := "{}"
+	switch in.Method {
+	case "initialize":
+		w.Header().Set("Mcp-Session-Id", "s-"+m.name)
+		revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
+		if v := m.revision.Load(); v != nil {
+			revision = *v
+		}
+		result = fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{},"prompts":{},"resources":{}},"serverInfo":{"name":%q,"version":"1"}}`, revision, m.name)
+		if m.initialize != nil {
+			result = m.initialize(result)
+		}
+	case "tools/list":
+		result = `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`
+	case "prompts/list":
+		result = `{"prompts":[{"name":"greet"}]}`
+	case "resources/list":
+		result = fmt.Sprintf(`{"resources":[{"name":"r","uri":"test://%s/1"}]}`, m.name)
+	case "resources/templates/list":
+		result = fmt.Sprintf(`{"resourceTemplates":[{"name":"r","uriTemplate":"test://%s/{x}"}]}`, m.name)
+	case "tools/call":
+		result = fmt.Sprintf(`{"content":[{"type":"text","text":"%s:echo"}]}`, m.name)
+	default:
+		_, _ = w.Write(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(-32601, "no %s", in.Method)))
+		return
+	}
+	_, _ = w.Write(jsonrpc.AppendResult(nil, in.ID, []byte(result)))
+}
+
+// mergeMoody serves servers as one. settings may be "".
+func mergeMoody(t *testing.T, settings string, all ...*moody) *farm {
+	t.Helper()
+	var entries []string
+	for _, m := range all {
+		entries = append(entries, fmt.Sprintf(`%q: {"type": "http", "url": %q, "holdfast": {%s}}`, m.name, m.url, settings))
+	}
+	return newFarm(t, `{"mcpServers": {`+strings.Join(entries, ", ")+`}, "holdfast": {"merge": true}}`)
+}
+
+// A watcher is a client of some transport that hears when the list of tools has changed.
+type watcher struct {
+	changed func() bool // waits for the notification
+	tools   func() string
+}
+
+// watchers begin such clients.
+var watchers = map[string]func(t *testing.T, f *farm) watcher{
+	"GET stream": func(t *testing.T, f *farm) watcher { return watchWith(t, f, "2025-11-25", nil) },
+	"2025-03-26": func(t *testing.T, f *farm) watcher { return watchWith(t, f, "2025-03-26", nil) },
+	"HTTP+SSE": func(t *testing.T, f *farm) watcher {
+		return watchWith(t, f, "2024-11-05", &mcp.SSEClientTransport{Endpoint: f.base + "/sse"})
+	},
+	"WebSocket": func(t *testing.T, f *farm) watcher {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		t.Cleanup(cancel)
+		ws, _, err := websocket.Dial(ctx, strings.Replace(f.base, "http", "ws", 1)+"/mcp", &websocket.DialOptions{Subprotocols: []string{"mcp"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = ws.CloseNow() })
+		until := func(is func(m *jsonrpc.Message) bool) string {
+			for {
+				_, data, err := ws.Read(ctx)
+				if err != nil {
+					return err.Error()
+				}
+				if m, err := jsonrpc.Parse(data); err == nil && is(&m) {
+					return string(data)
+				}
+			}
+		}
+		say := func(text string) {
+			if err := ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		say(strings.Replace(hello, `"id":0`, `"id":"h"`, 1))
+		until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
+		say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		return watcher{
+			changed: func() bool {
+				return strings.Contains(until(func(m *jsonrpc.Message) bool { return m.Method == "notifications/tools/list_changed" }), "list_changed")
+			},
+			tools: func() string {
+				say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)
+				return until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
+			},
+		}
+	},
+	"2026-07-28": func(t *testing.T, f *farm) watcher {
+		ask := func(ctx context.Context, method, more string) *http.Response {
+			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"q","method":%q,"params":{%s"_meta":{%s}}}`, method, more, modernMeta)
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, f.base+"/mcp", strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, h := range [][2]string{{"Content-Type", "application/json"}, {"Accept", "application/json, text/event-stream"}, {"Mcp-Protocol-Version", "2026-07-28"}, {"Mcp-Method", method}} {
+				r.Header.Set(h[0], h[1])
+			}
+			res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return res
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+		t.Cleanup(cancel)
+		listen := ask(ctx, "subscriptions/listen", `"notifications":{"toolsListChanged":true},`)
+		t.Cleanup(func() { _ = listen.Body.Close() })
+		lines := bufio.NewScanner(listen.Body)
+		until := func(text string) bool {
+			for lines.Scan() {
+				if strings.Contains(lines.Text(), text) {
+					return true
+				}
+			}
+			return false
+		}
+		if !until("acknowledged") {
+			t.Fatal("the listen is not acknowledged")
+		}
+		return watcher{
+			changed: func() bool { return until("notifications/tools/list_changed") },
+			tools: func() string {
+				res := ask(ctx, "tools/list", "")
+				defer res.Body.Close()
+				text, _ := io.ReadAll(res.Body)
+				return string(text)
+			},
+		}
+	},
+}
+
+func watchWith(t *testing.T, f *farm, revision string, transport mcp.Transport) watcher {
+	changed := make(chan struct{}, 100)
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+	})
+	if transport == nil {
+		transport = &mcp.StreamableClientTransport{Endpoint: f.base + "/mcp"}
+	}
+	s, err := c.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return watcher{
+		changed: func() bool {
+			select {
+			case <-changed:
+				return true
+			case <-time.After(patience):
+				return false
+			}
+		},
+		tools: func() string { return fmt.Sprint(tools(t, s)) },
+	}
+}
+
+// A server that could not be opened when its client began is told of when it works, over each transport, though no client asks for it.
+func TestMergeComesBack(t *testing.T) {
+	t.Parallel()
+	for name, watch := range watchers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := newMoody(t, "a"), newMoody(t, "b")
+			set(&b.ill, "initialize")
+			f := mergeMoody(t, "", a, b)
+			w := watch(t, f)
+			if got := w.tools(); !strings.Contains(got, "a_echo") || strings.Contains(got, "b_echo") {
+				t.Fatalf("tools: %s", got)
+			}
+			b.ill.Store(nil)
+			if !w.changed() {
+				t.Fatal("the client is not told of the server that works now")
+			}
+			if got := w.tools(); !strings.Contains(got, "a_echo") || !strings.Contains(got, "b_echo") {
+				t.Errorf("tools: %s", got)
+			}
+		})
+	}
+}
+
+// What a client lacks of a server is told of when it is there, whatever the server lacked, and whatever had it tried again.
+func TestMergeTold(t *testing.T) {
+	t.Parallel()
+	for name, play := range map[string]struct {
+		fails, works func(f *farm, a, b *moody, s *mcp.ClientSession)
+	}{
+		"a call": {
+			func(_ *farm, _, b *moody, _ *mcp.ClientSession) { set(&b.ill, "initialize") },
+			func(_ *farm, _, b *moody, s *mcp.ClientSession) {
+				b.ill.Store(nil)
+				if got := call(t, s, "b_echo"); got != "b:echo" {
+					t.Error(got)
+				}
+			},
+		},
+		"a page": {
+			func(_ *farm, _, b *moody, _ *mcp.ClientSession) { set(&b.ill, "tools/list") },
+			func(_ *farm, _, b *moody, _ *mcp.ClientSession) { b.ill.Store(nil) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := newMoody(t, "a"), newMoody(t, "b")
+			f := mergeMoody(t, "", a, b)
+			play.fails(f, a, b, nil)
+			changed := make(chan struct{}, 100)
+			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+				ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+			})
+			s := f.at(c, "/mcp", "2025-11-25")
+			if got := tools(t, s); !slices.Equal(got, []string{"a_echo"}) {
+				t.Fatalf("tools: %v", got)
+			}
+			play.works(f, a, b, s)
+			select {
+			case <-changed:
+			case <-time.After(patience):
+				t.Fatal("the client is not told")
+			}
+			if got := tools(t, s); !slices.Equal(got, []string{"a_echo", "b_echo"}) {
+				t.Errorf("tools: %v", got)
+			}
+		})
+	}
+}
+
+// The same with a process that fails when it is started, works, crashes, fails again, and works at last.
+func TestMergeCrash(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flag := filepath.Join(t.TempDir(), "works")
+	f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"a": "$a", "b": {"command": "sh", "args": ["-c", "test -e \"$0\" && exec \"$1\"", %q, %q], "env": {%q: "1"}}}, "holdfast": {"merge": true}}`, flag, exe, standIn), "a")
+	changed := make(chan struct{}, 100)
+	c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+	})
+	s := f.at(c, "/mcp", "2025-11-25")
+	const others = 6
+	for _, life := range []string{"started", "crashed"} {
+		if got := tools(t, s); len(got) != others {
+			t.Fatalf("%s: tools: %v", life, got)
+		}
+		if err := os.WriteFile(flag, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(patience):
+			t.Fatalf("%s: the client is not told of the server that works", life)
+		}
+		if got := tools(t, s); !slices.Contains(got, "b_pid") || len(got) != others+3 {
+			t.Errorf("%s: tools: %v", life, got)
+		}
+		if err := os.Remove(flag); err != nil {
+			t.Fatal(err)
+		}
+		if got := call(t, s, "b_end"); !strings.Contains(got, "unknown") {
+			t.Errorf("%s: the call that ends the server: %s", life, got)
+		}
+		if got := call(t, s, "b_pid"); !strings.Contains(got, "did not take the request") {
+			t.Errorf("%s: a call while it cannot be started: %s", life, got)
+		}
+		for len(changed) > 0 {
+			<-changed
+		}
+	}
+}
+
+// A server that speaks a revision that nobody knows is left out; an old one takes nothing from the others.
+func TestMergeRevisions(t *testing.T) {
+	t.Parallel()
+	for _, one := range []struct {
+		asks, speaks, want string
+		tools              string
+	}{
+		{"2025-11-25", "2024-11-05", "2025-11-25", "[a_echo b_echo]"},
+		{"2025-11-25", "2025-06-18", "2025-11-25", "[a_echo b_echo]"},
+		{"2025-06-18", "2025-11-25", "2025-06-18", "[a_echo b_echo]"},
+		{"2024-11-05", "2025-11-25", "2024-11-05", "[a_echo b_echo]"},
+		{"2025-11-25", "1999-01-01", "2025-11-25", "[a_echo]"},
+		{"2025-11-25", "2099-01-01", "2025-11-25", "[a_echo]"},
+		{"2025-11-25", "2026-07-28", "2025-11-25", "[a_echo]"},
+		{"2025-11-25", "", "2025-11-25", "[a_echo]"},
+		{"2099-01-01", "2025-06-18", "2025-11-25", "[a_echo b_echo]"},
+	} {
+		t.Run(one.asks+" "+one.speaks, func(t *testing.T) {
+			t.Parallel()
+			a, b := newMoody(t, "a"), newMoody(t, "b")
+			set(&b.revision, one.speaks)
+			f := mergeMoody(t, "", b, a)
+			status, text, h := f.post("/mcp", "", strings.Replace(hello, "2025-11-25", one.asks, 1))
+			if status != http.StatusOK || !strings.Contains(text, `"protocolVersion":"`+one.want+`"`) {
+				t.Fatalf("%d %s", status, text)
+			}
+			if tasks := strings.Contains(text, `"tasks":{`); tasks != (one.want == "2025-11-25") {
+				t.Errorf("tasks are offered: %v: %s", tasks, text)
+			}
+			session := h.Get("Mcp-Session-Id")
+			_, text, _ = f.post("/mcp", session, `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, "Mcp-Protocol-Version", one.want)
+			for _, tool := range []string{"a_echo", "b_echo"} {
+				if strings.Contains(text, tool) != strings.Contains(one.tools, tool) {
+					t.Errorf("tools: %s, want %s", text, one.tools)
+				}
+			}
+		})
+	}
+}
+
+// A list of which no part came is an error that says why, and never an empty list.
+func TestMergeNoPart(t *testing.T) {
+	t.Parallel()
+	lists := []string{"tools/list", "prompts/list", "resources/list", "resources/templates/list"}
+	for name, one := range map[string]struct {
+		both, errs bool
+		fails      func(m *moody)
+	}{
+		"one is ill":    {false, false, func(m *moody) { set(&m.ill, "") }},
+		"all are ill":   {true, true, func(m *moody) { set(&m.ill, "") }},
+		"all are down":  {true, true, func(m *moody) { m.down.Store(true) }},
+		"one is down":   {false, false, func(m *moody) { m.down.Store(true) }},
+		"all want more": {true, true, func(m *moody) { set(&m.token, "Bearer more") }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a, b := newMoody(t, "a"), newMoody(t, "b")
+			f := mergeMoody(t, "", a, b)
+			if strings.HasSuffix(name, "down") {
+				testlong.Only(t, "a server that is out of reach is waited for")
+			}
+			_, _, h := f.post("/mcp", "", hello)
+			session := h.Get("Mcp-Session-Id")
+			_, _, _ = f.post("/mcp", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			one.fails(b)
+			if one.both {
+				one.fails(a)
+			}
+			for i, method := range lists {
+				_, text, _ := f.post("/mcp", session, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q}`, i+1, method))
+				switch {
+				case one.errs && (!strings.Contains(text, `"error"`) || !strings.Contains(text, `\"a\"`) || !strings.Contains(text, `\"b\"`)):
+					t.Errorf("%s: %s, want an error that names both servers", method, text)
+				case !one.errs && (strings.Contains(text, `"error"`) || strings.Contains(text, `[]`)):
+					t.Errorf("%s: %s, want what the other server has", method, text)
+				}
+			}
+		})
+	}
+	t.Run("none has any", func(t *testing.T) { // which is no failure
+		t.Parallel()
+		a := newMoody(t, "a")
+		a.initialize = func(result string) string { return strings.Replace(result, `"prompts":{},`, "", 1) }
+		f := mergeMoody(t, "", a)
+		_, _, h := f.post("/mcp", "", hello)
+		if _, text, _ := f.post("/mcp", h.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`); !strings.Contains(text, `"prompts":[]`) {
+			t.Error(text)
+		}
+	})
+}
+
+// A client whose token the servers refuse gets their status and challenge where all servers are one, as it does at the path of one.
+func TestMergePassthrough(t *testing.T) {
+	t.Parallel()
+	const passthrough = `"auth": "passthrough"`
+	meta := func(params string) string { return `{` + params + `"_meta":{` + modernMeta + `}}` }
+	for _, era := range []string{"legacy", "modern"} {
+		t.Run(era, func(t *testing.T) {
+			t.Parallel()
+			a, b, open := newMoody(t, "a"), newMoody(t, "b"), newMoody(t, "open")
+			set(&a.token, "Bearer new")
+			set(&b.token, "Bearer new")
+			f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"a": {"type": "http", "url": %q, "holdfast": {%s}}, "b": {"type": "http", "url": %q, "holdfast": {%s}}, "open": {"type": "http", "url": %q}},
+				"holdfast": {"merge": true}}`, a.url, passthrough, b.url, passthrough, open.url))
+			session := ""
+			ask := func(token, method, params string) (int, string, http.Header) {
+				header := []string{"Authorization", token}
+				if era == "modern" {
+					header = append(header, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", method)
+					if name := jsonrpc.String(jsonrpc.Field([]byte(`{`+params+`"x":0}`), "name")); name != "" {
+						header = append(header, "Mcp-Name", name)
+					}
+					params = meta(params)
+				} else {
+					params = `{` + params + `"x":0}`
+				}
+				return f.post("/mcp", session, fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":%s}`, method, params), header...)
+			}
+			begin := func(token string) (int, string, http.Header) {
+				if era == "modern" {
+					return ask(token, "server/discover", "")
+				}
+				return f.post("/mcp", "", hello, "Authorization", token)
+			}
+			refused := func(what string, status int, text string, h http.Header) {
+				t.Helper()
+				if status != http.StatusUnauthorized || h.Get("WWW-Authenticate") != challenge {
+					t.Errorf("%s: %d %q %s; want the server's 401 and challenge", what, status, h.Get("WWW-Authenticate"), text)
+				}
+			}
+			status, text, h := begin("Bearer old")
+			refused("beginning", status, text, h)
+			status, text, h = begin("Bearer new")
+			if status != http.StatusOK {
+				t.Fatalf("beginning: %d %s", status, text)
+			}
+			if session = h.Get("Mcp-Session-Id"); session != "" {
+				_, _, _ = f.post("/mcp", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Authorization", "Bearer new")
+			}
+			for _, one := range [][2]string{
+				{"tools/list", ""}, {"prompts/list", ""}, {"resources/list", ""}, {"resources/templates/list", ""},
+				{"tools/call", `"name":"a_echo",`}, {"tools/call", `"name":"b_echo",`}, {"prompts/get", `"name":"a_greet",`},
+			} {
+				status, text, h := ask("Bearer old", one[0], one[1])
+				refused(fmt.Sprint(one), status, text, h)
+				if status, text, _ := ask("Bearer new", one[0], one[1]); status != http.StatusOK && one[0] != "prompts/get" || !strings.Contains(text, "a_") && strings.HasSuffix(one[0], "ls/list") {
+					t.Errorf("%v with the right token: %d %s", one, status, text)
+				}
+			}
+			if status, text, _ := ask("Bearer new", "tools/call", `"name":"open_echo",`); status != http.StatusOK || !strings.Contains(text, "open:echo") {
+				t.Errorf("the server that gets no token: %d %s", status, text)
+			}
+			// One that refuses the token which another takes is left out.
+			set(&b.token, "Bearer other")
+			status, text, h = begin("Bearer new")
+			if status != http.StatusOK {
+				t.Fatalf("beginning with a token that one server takes: %d %s", status, text)
+			}
+			session = h.Get("Mcp-Session-Id")
+			if status, text, _ := ask("Bearer new", "tools/list", ""); status != http.StatusOK || !strings.Contains(text, "a_echo") || !strings.Contains(text, "open_echo") || strings.Contains(text, "b_echo") {
+				t.Errorf("the list of two servers of three: %d %s", status, text)
+			}
+			status, text, h = ask("Bearer new", "tools/call", `"name":"b_echo",`)
+			refused("a call of the one that refuses", status, text, h)
+		})
+	}
+}
