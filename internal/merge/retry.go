@@ -78,7 +78,8 @@ func (b *Backend) try(r *retry) {
 			b.tryLater(l)
 		}
 		b.mu.Lock()
-		if r.failed = r.failed + 1; works {
+		r.failed++
+		if works {
 			r.failed = 0
 		}
 		b.mu.Unlock()

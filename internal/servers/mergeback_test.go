@@ -86,7 +86,7 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(-32603, "%s is ill", m.name)))
 		return
 	}
-	result := "{}"
+	var result string
 	switch in.Method {
 	case "initialize":
 		w.Header().Set("Mcp-Session-Id", "s-"+m.name)
@@ -115,12 +115,12 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(jsonrpc.AppendResult(nil, in.ID, []byte(result)))
 }
 
-// mergeMoody serves servers as one. settings may be "".
-func mergeMoody(t *testing.T, settings string, all ...*moody) *farm {
+// mergeMoody serves servers as one.
+func mergeMoody(t *testing.T, all ...*moody) *farm {
 	t.Helper()
 	var entries []string
 	for _, m := range all {
-		entries = append(entries, fmt.Sprintf(`%q: {"type": "http", "url": %q, "holdfast": {%s}}`, m.name, m.url, settings))
+		entries = append(entries, fmt.Sprintf(`%q: {"type": "http", "url": %q}`, m.name, m.url))
 	}
 	return newFarm(t, `{"mcpServers": {`+strings.Join(entries, ", ")+`}, "holdfast": {"merge": true}}`)
 }
@@ -253,7 +253,7 @@ func TestMergeComesBack(t *testing.T) {
 			t.Parallel()
 			a, b := newMoody(t, "a"), newMoody(t, "b")
 			set(&b.ill, "initialize")
-			f := mergeMoody(t, "", a, b)
+			f := mergeMoody(t, a, b)
 			w := watch(t, f)
 			if got := w.tools(); !strings.Contains(got, "a_echo") || strings.Contains(got, "b_echo") {
 				t.Fatalf("tools: %s", got)
@@ -292,7 +292,7 @@ func TestMergeTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, b := newMoody(t, "a"), newMoody(t, "b")
-			f := mergeMoody(t, "", a, b)
+			f := mergeMoody(t, a, b)
 			play.fails(f, a, b, nil)
 			changed := make(chan struct{}, 100)
 			c := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
@@ -381,7 +381,7 @@ func TestMergeRevisions(t *testing.T) {
 			t.Parallel()
 			a, b := newMoody(t, "a"), newMoody(t, "b")
 			set(&b.revision, one.speaks)
-			f := mergeMoody(t, "", b, a)
+			f := mergeMoody(t, b, a)
 			status, text, h := f.post("/mcp", "", strings.Replace(hello, "2025-11-25", one.asks, 1))
 			if status != http.StatusOK || !strings.Contains(text, `"protocolVersion":"`+one.want+`"`) {
 				t.Fatalf("%d %s", status, text)
@@ -417,7 +417,7 @@ func TestMergeNoPart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a, b := newMoody(t, "a"), newMoody(t, "b")
-			f := mergeMoody(t, "", a, b)
+			f := mergeMoody(t, a, b)
 			if strings.HasSuffix(name, "down") {
 				testlong.Only(t, "a server that is out of reach is waited for")
 			}
@@ -443,7 +443,7 @@ func TestMergeNoPart(t *testing.T) {
 		t.Parallel()
 		a := newMoody(t, "a")
 		a.initialize = func(result string) string { return strings.Replace(result, `"prompts":{},`, "", 1) }
-		f := mergeMoody(t, "", a)
+		f := mergeMoody(t, a)
 		_, _, h := f.post("/mcp", "", hello)
 		if _, text, _ := f.post("/mcp", h.Get("Mcp-Session-Id"), `{"jsonrpc":"2.0","id":1,"method":"prompts/list"}`); !strings.Contains(text, `"prompts":[]`) {
 			t.Error(text)
