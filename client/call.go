@@ -44,6 +44,8 @@ type attempts struct {
 	backoff   backoff
 	failures  failures
 	repeats   repeats
+	ran       bool // before the last attempt the request may have run
+	spoken    bool // the server has sent something of the call that is no response
 }
 
 // A request is the request of a call, and the names that it has at the server.
@@ -79,6 +81,7 @@ type origin struct {
 	response     chan<- jsonrpc.Message // takes the response to a request that is not the host's; nil: it is
 	failFast     bool                   // it fails soon where the server is out of reach
 	otherSession bool                   // it runs in a session that is not the Conn's
+	once         bool                   // it is made in one attempt, in a session that is given with it
 	resumed      bool                   // it is another Conn's ([Conn.Resume]), and so is its id
 	maybeSent    bool                   // nobody knows whether the Conn before has sent it
 }
@@ -170,7 +173,7 @@ func (c *Conn) register(k *call) error {
 		k.revision = "" // each message says what it is, and one connection carries all
 		fallthrough
 	case !k.isModern():
-		if !k.origin.otherSession {
+		if !k.origin.otherSession && !k.origin.once {
 			k.session = c.session
 		}
 	default:
@@ -274,6 +277,7 @@ func (k *call) step() error {
 	if k.kind = k.choose(); k.kind == attemptNone {
 		return unknownIf(k.mayHaveRun() || k.body == nil, k.noWay())
 	}
+	k.ran = k.mayHaveRun()
 	left, err := k.attempt()
 	var no *refusal
 	if left && k.kind != attemptEvents && (!errors.As(err, &no) || !no.certain()) {
@@ -325,7 +329,9 @@ func (k *call) deliver(m jsonrpc.Message) {
 	}
 	switch k.method {
 	case protocol.MethodInitialize:
-		m = k.c.opened(m)
+		if !k.origin.once {
+			m = k.c.opened(m)
+		}
 	case protocol.MethodDiscover:
 		m = k.discovered(m)
 	case protocol.MethodToolsList:

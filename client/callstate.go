@@ -10,6 +10,8 @@ package client
 //	any but ended   eventCancelled    callCancelling
 //	callAnswered    eventUndelivered  callTaken
 //	callTaken       eventAsked        callUnsent
+//	callSent        eventRefused      callUnsent
+//	callTaken       eventRefused      callUnsent
 //
 // callAnswered and callCancelling are the ended ones. Every other pair of a state and an
 // event changes nothing. What the server may have done with the request is known from the
@@ -34,6 +36,7 @@ const (
 	eventCancelled                    // the host wants no response any more
 	eventUndelivered                  // the Conn ended before the host had the response
 	eventAsked                        // the server is done with the request, and wants it again with more
+	eventRefused                      // the server has not looked at the request: it has refused the session
 )
 
 // ended reports whether no attempt is to follow.
@@ -49,7 +52,7 @@ func (s callState) after(e callEvent) callState {
 		return callTaken
 	case s.ended():
 		return s
-	case e == eventAsked && s == callTaken:
+	case e == eventAsked && s == callTaken, e == eventRefused:
 		return callUnsent
 	case e == eventSent && s == callUnsent:
 		return callSent

@@ -49,7 +49,7 @@ func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
 	if err == nil {
 		err = k.read(resp)
 	}
-	if err != nil && k.method == protocol.MethodInitialize && k.sendsRequest() {
+	if err != nil && k.method == protocol.MethodInitialize && k.sendsRequest() && !k.origin.once {
 		var no *refusal
 		if errors.As(err, &no) && x.c.fallsBack(no.status) {
 			return false, x.c.fallBack(k, no)

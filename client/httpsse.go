@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -233,6 +234,66 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	}
 	r.Close()
 	return nil
+}
+
+// forgets reports whether the server has forgotten the session of a call, whose message it has refused, though the stream
+// is there still. Then the stream is ended, and the mux opens another one. unrun reports whether the server has certainly
+// not run the call.
+func (x *mux) forgets(k *call, no *refusal) (forgets, unrun bool) {
+	p, ok := x.conn.(*ssePair)
+	if !ok || k.opens() || k.failures.renewals > 0 || !no.doubtful() && !no.forgot() {
+		return false, false
+	}
+	c, number := x.c, k.link.next
+	c.mu.Lock()
+	s := c.session
+	c.mu.Unlock()
+	if s.state != sessionBegun {
+		return false, false
+	}
+	lost, ping := c.settle(k.ctx, s, no, func() verdict { return x.prove(p, number, s, no, k.origin.sent) })
+	x.mu.Lock()
+	lost = lost || !x.up(number) // it was lost with its stream, as was noticed only now
+	x.mu.Unlock()
+	if lost {
+		k.failures.renewals++
+		select {
+		case <-x.gone(number):
+		case <-k.ctx.Done():
+		}
+	}
+	return lost, no.unrun(ping)
+}
+
+// prove is [Conn.prove] for HTTP+SSE: the endpoint refuses a ping as well, and the server opens another stream.
+func (x *mux) prove(p *ssePair, number int, s session, no *refusal, host context.Context) verdict {
+	c := x.c
+	ping := jsonrpc.AppendRequest(nil, c.newID(), protocol.MethodPing, nil)
+	var refused *refusal
+	switch err := x.write(sentWith(c.ctx, host), number, ping); {
+	case errors.As(err, &refused) && (refused.forgot() || refused.refusesSession(no)):
+	case err == nil, refused != nil:
+		return verdictAlive
+	default:
+		return verdictRefuses // the stream has ended, or the server is out of reach
+	}
+	other := &ssePair{c: c}
+	_, _, err := other.open(c.ctx, c.opts.ConnectTimeout)
+	if err != nil {
+		return verdictRefuses
+	}
+	other.close()
+	c.loseSession(s)
+	c.mu.Lock()
+	c.opening.doubts.lost, c.opening.doubts.ping = s, refused
+	c.mu.Unlock()
+	x.mu.Lock()
+	up := x.up(number)
+	x.mu.Unlock()
+	if up {
+		p.close()
+	}
+	return verdictLost
 }
 
 // confirm implements [muxConn]: what was posted has been taken.

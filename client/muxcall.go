@@ -91,7 +91,19 @@ func (x *mux) attempt(k *call, kind attemptKind) (left bool, err error) {
 	case errors.Is(err, errStale):
 		k.link.sent = before
 		return false, errNext
-	case errors.Is(err, errUnsent), errors.As(err, &no) && no.certain():
+	case errors.As(err, &no):
+		switch forgets, unrun := x.forgets(k, no); {
+		case forgets && unrun:
+			k.link.sent = before
+			return false, errNext
+		case forgets:
+			return true, errNext
+		case no.certain():
+			k.link.sent = before
+			return false, err
+		}
+		return true, x.unsureWrite(k, err)
+	case errors.Is(err, errUnsent):
 		k.link.sent = before
 		return false, err
 	default:

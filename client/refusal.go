@@ -22,22 +22,16 @@ type refusal struct {
 	later  bool          // it says when the next request may come
 	why    error         // where code of the user has failed
 
+	said     string          // its body, without secrets
 	response jsonrpc.Message // that its body is, if it has an id; or none
+	answer   bool            // response is the server's answer to the request
+	// instead is what the request fails with where its session is not lost: the body cannot be used. Nil: the refusal.
+	instead error
 }
 
-// forgot reports whether the server does not know the session any more. That is 404,
-// but many servers made after the TypeScript SDK's example say 400.
-func (e *refusal) forgot() bool {
-	if e.status == http.StatusNotFound {
-		return true
-	}
-	if e.status != http.StatusBadRequest || e.rpc == nil {
-		return false
-	}
-	text := strings.ToLower(e.rpc.Message)
-	return strings.Contains(text, "no valid session") || strings.Contains(text, "session not found") ||
-		strings.Contains(text, "invalid session") || strings.Contains(text, "unknown session")
-}
+// forgot reports whether the server says that it does not know the session any more. Other refusals may mean that,
+// too: see [call.doubts].
+func (e *refusal) forgot() bool { return e.status == http.StatusNotFound }
 
 // certain reports whether the server has certainly not done what the request asks for. A 503
 // means so (RFC 9110, section 15.6.4). But proxies also send it when a server has died with
@@ -104,6 +98,7 @@ func (c *Conn) refused(r *response) *refusal {
 	if r.media() == sse.ContentType {
 		data = lastEvent(data)
 	}
+	e.said = string(data)
 	if msgs, err := rpc.Parse(data); err == nil && len(msgs) == 1 && msgs[0].Error != nil {
 		e.response, e.rpc = msgs[0], errorOf(msgs[0].Error)
 		return e

@@ -14,8 +14,18 @@ import (
 // it, one does it.
 func (c *Conn) renew(ctx context.Context, old session) (session, error) {
 	c.mu.Lock()
+	for c.opening.renewal != nil && c.opening.renewal.proof {
+		proof := c.opening.renewal
+		c.mu.Unlock()
+		select {
+		case <-proof.done:
+		case <-ctx.Done():
+			return session{}, context.Cause(ctx)
+		}
+		c.mu.Lock()
+	}
 	r := c.opening.renewal
-	if c.session.id != old.id && c.session.state == sessionBegun && r == nil {
+	if !c.session.is(old) && c.session.state == sessionBegun && r == nil {
 		defer c.mu.Unlock()
 		return c.session, nil
 	}

@@ -15,10 +15,11 @@ const mostCuts = 8
 
 // failures counts the attempts of a call that have failed.
 type failures struct {
-	cuts     int  // connections in a row that have ended without bringing anything
-	silences int  // attempts to which the server did not begin to answer
-	renewals int  // sessions that were begun for it
-	listed   bool // tools were listed for it: the server had refused its headers
+	cuts     int   // connections in a row that have ended without bringing anything
+	silences int   // attempts to which the server did not begin to answer
+	renewals int   // sessions that were begun for it
+	last     error // how the only attempt of origin.once has failed
+	listed   bool  // tools were listed for it: the server had refused its headers
 }
 
 // cut notes that a connection has ended. It returns how many in a row brought nothing.
@@ -42,6 +43,11 @@ func (k *call) retry(err error, left bool) error {
 	switch {
 	case k.ctx.Err() != nil:
 		return context.Cause(k.ctx)
+	case k.origin.once:
+		if k.failures.last = err; err == nil {
+			k.failures.last = errCut
+		}
+		return k.failures.last
 	case errors.Is(err, errNext):
 		return nil
 	case panicked(err), isFinal(err):
@@ -84,6 +90,19 @@ func (k *call) early() bool {
 
 // retryRefused is retry for a refusal.
 func (k *call) retryRefused(no *refusal) error {
+	if k.doubts(no) {
+		if decided, err := k.retryDoubtful(no); decided {
+			return err
+		}
+	}
+	switch {
+	case no.answer:
+		k.taken()
+		k.c.response(k, no.response)
+		return nil
+	case no.instead != nil:
+		return no.instead
+	}
 	if no.passes() {
 		if k.kind == attemptRequest && k.mayHaveRun() && k.key == "" && !k.safe() {
 			return no

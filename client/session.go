@@ -25,6 +25,7 @@ const (
 // A session is a session with the server.
 type session struct {
 	id       string // "" where the server has none
+	number   int    // counts those that this Conn has begun; 0: another Conn did, or it has not begun
 	revision string // "" if there is no session
 	keys     bool   // the server honours idempotency keys
 	state    sessionState
@@ -35,6 +36,9 @@ func (s *session) begin(revision string, result []byte) {
 	s.revision, s.state = revision, sessionBegun
 	s.keys = s.id != "" && jsonrpc.Field(result, "capabilities", "experimental", protocol.MetaIdempotencyKey) != nil
 }
+
+// is reports whether a session is the same as another was: some servers give all of them one id.
+func (s *session) is(o session) bool { return s.id == o.id && (s.number == o.number || o.number == 0) }
 
 // lose moves the session to sessionLost.
 func (s *session) lose() { *s = session{state: sessionLost} }
@@ -51,12 +55,15 @@ type opening struct {
 	ready    bool      // the host has sent notifications/initialized
 	settings []setting // what the host has set in the session
 	renewal  *renewal  // nil: none is in progress
+	begun    int       // how many sessions the Conn has begun
+	doubts   doubts
 }
 
 // A renewal is the beginning of a session in the place of one that has ended.
 type renewal struct {
-	done chan struct{} // closed at its end
-	err  error         // read after that
+	done  chan struct{} // closed at its end
+	err   error         // read after that
+	proof bool          // whether the session has ended is to be found out first ([Conn.settle])
 }
 
 // open keeps the host's initialize request, and says in it that the client knows how to
@@ -119,7 +126,8 @@ func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 	}
 	c.mu.Lock()
 	c.session.begin(revision, m.Result)
-	c.opening.result = m.Result
+	c.opening.begun++
+	c.session.number, c.opening.result = c.opening.begun, m.Result
 	c.mu.Unlock()
 	c.changed()
 	return m

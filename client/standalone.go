@@ -130,6 +130,12 @@ func (l *listener) run() error {
 
 // retryRefused reports whether to try again after a refusal: at once if err is nil.
 func (l *listener) retryRefused(no *refusal, s session, last string) (again bool, err error) {
+	if l.doubts(no, s) {
+		if lost, _ := l.c.settle(l.c.ctx, s, no, func() verdict { return l.c.prove(s, no, nil) }); lost {
+			l.renewals++
+			return true, nil
+		}
+	}
 	switch {
 	case no.passes(), no.auth, no.status == http.StatusConflict: // it has not noticed the end of the last connection
 		l.backoff.atLeast = min(no.after, l.c.opts.GiveUp)
@@ -159,6 +165,17 @@ func (l *listener) retryRefused(no *refusal, s session, last string) (again bool
 	}
 	l.back(last)
 	return true, nil
+}
+
+// doubts reports whether the session may be lost, as the stream was there and is refused now.
+func (l *listener) doubts(no *refusal, s session) bool {
+	switch {
+	case !l.wasOpen(), s.id == "", s.state != sessionBegun, no.status == http.StatusConflict, !no.doubtful():
+		return false
+	case no.passes():
+		return !s.keys && !l.backoff.since.IsZero() && time.Since(l.backoff.since) >= downFor
+	}
+	return l.c.raises(no.doubt())
 }
 
 // back sets the last event id to the last one that is certainly of the standalone stream, or

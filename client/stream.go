@@ -41,9 +41,9 @@ func (k *call) read(r *response) error {
 		return unusable("it took the request and gave no answer (HTTP %d)", r.StatusCode)
 	default:
 		no := k.c.refused(r)
-		if k.isAnswer(no) {
+		if no.answer = k.isAnswer(no); no.answer && !k.origin.once && !k.doubts(no) {
 			k.taken()
-			return k.message(no.response)
+			return k.respond(no.response)
 		}
 		return no
 	}
@@ -59,7 +59,9 @@ func (k *call) read(r *response) error {
 	case "application/json":
 		return k.readJSON(r)
 	default:
-		return unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
+		no := k.c.refused(r)
+		no.instead = unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
+		return no
 	}
 }
 
@@ -68,7 +70,7 @@ func (k *call) read(r *response) error {
 // again, or how, is followed; and what is answered to a request that is sent again says nothing of the first one.
 func (k *call) isAnswer(no *refusal) bool {
 	switch {
-	case k.kind != attemptRequest, no.response.ID == nil, !k.named(no.response.ID) && !k.named(rpc.Respelled(jsonrpc.Key(no.response.ID))), k.opens():
+	case k.kind != attemptRequest, no.response.ID == nil, !k.answeredUnder(no.response.ID), k.opens():
 		return false
 	case no.rpc.Code == protocol.CodeHeaderMismatch, no.rpc.Code == protocol.CodeUnsupportedVersion, no.rpc.Code == codeNoSession:
 		return false
@@ -101,7 +103,7 @@ func (k *call) readJSON(r *response) error {
 	k.begun(r)
 	msgs, err := k.messages(data)
 	if err != nil {
-		return unusable("%w", err)
+		return &refusal{status: r.StatusCode, said: k.c.remote.secrets.Text(string(data)), instead: unusable("%w", rpc.CannotRead(data, err))}
 	}
 	if k.kind == attemptToken && len(msgs) == 1 && msgs[0].Error != nil {
 		// It refuses requests/resume: what the call brings would come as a stream.
@@ -142,7 +144,9 @@ func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
 func (k *call) begun(r *response) {
 	if k.method == protocol.MethodInitialize && r.Request.Method == http.MethodPost {
 		if id := r.Header.Get(protocol.HeaderSession); id != "" {
-			k.c.named(id)
+			if !k.origin.once {
+				k.c.named(id)
+			}
 			k.mu.Lock()
 			k.session.id = id
 			k.mu.Unlock()
@@ -303,17 +307,24 @@ func (c *Conn) dropped(text []byte, why error) {
 func (k *call) message(m jsonrpc.Message) error {
 	switch m.Kind {
 	case jsonrpc.Response:
-		if k.goesOn(m) {
-			return errNext
+		if k.claims(m) {
+			m.Raw, m.ID = m.WithID(k.id), k.id
 		}
-		k.c.response(k, m)
+		if m.Error != nil && k.answeredUnder(m.ID) {
+			if no := (&refusal{status: http.StatusOK, rpc: errorOf(m.Error), response: m, answer: true}); k.doubts(no) {
+				return no
+			}
+		}
+		return k.respond(m)
 	case jsonrpc.Request:
+		k.spoken = true
 		if k.isModern() { // which has InputRequiredResult for it, and takes no reply
 			k.c.logger.Warn("request of the server dropped: its revision has none", "method", m.Method)
 			return nil
 		}
 		k.c.serverRequest(k, m)
 	case jsonrpc.Notification:
+		k.spoken = true
 		switch m.Method {
 		case protocol.MethodResumePolicy:
 			if (!k.isModern() || k.declared) && k.policy(m) {
@@ -331,6 +342,22 @@ func (k *call) message(m jsonrpc.Message) error {
 		}
 	}
 	return nil
+}
+
+// respond handles a response that has come on the call's stream.
+func (k *call) respond(m jsonrpc.Message) error {
+	if k.goesOn(m) {
+		return errNext
+	}
+	k.c.response(k, m)
+	return nil
+}
+
+// claims reports whether a response under the id of no request is the call's: it came in the answer to the request, which
+// is about nothing else (2025-11-25, Transports, "Sending Messages to the Server"). Some servers bring there what belongs
+// to a request that was given up.
+func (k *call) claims(m jsonrpc.Message) bool {
+	return k.kind == attemptRequest && !k.answeredUnder(m.ID) && m.Error != nil && !k.c.givenUp.Load() && k.c.callNamed(m.ID) == nil
 }
 
 // policy notes the resume policy of a call (SEP-975). It reports whether the host is not to
@@ -367,6 +394,12 @@ func (k *call) named(id []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return sameID(id, k.wire) || sameID(id, k.id)
+}
+
+// answeredUnder reports whether a response with an id is the request's: some servers write an integer as a string, or a
+// string as an integer.
+func (k *call) answeredUnder(id []byte) bool {
+	return k.named(id) || k.named(rpc.Respelled(jsonrpc.Key(id)))
 }
 
 // sameID reports whether two ids, as raw JSON, are the same.

@@ -28,7 +28,7 @@ func (k *call) retrySubscription(err error) (waited bool, ended error) {
 	}
 	var no *refusal
 	switch {
-	case errors.As(err, &no) && !no.passes():
+	case errors.As(err, &no) && !no.passes() && no.instead == nil:
 		return false, nil
 	case no != nil:
 		k.backoff.atLeast = min(no.after, k.c.opts.GiveUp)

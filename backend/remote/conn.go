@@ -184,6 +184,14 @@ func (c *conn) Close() error {
 	return nil
 }
 
+// SentAgain notes that the client's message goes again, after the server had refused it: what becomes of it is not known
+// yet.
+func (c *conn) SentAgain(ctx context.Context) {
+	if key, ok := ctx.Value(requestKey{}).(string); ok {
+		c.requests.Update([]byte(key), func(rq *request) { rq.refused = nil })
+	}
+}
+
 // requestKey is the key of the id of a request, in the context that it is sent with.
 type requestKey struct{}
 

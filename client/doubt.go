@@ -1,0 +1,379 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// Servers refuse a request of a session that they do not know any more in many ways: 404 is the right one (2025-11-25,
+// Transports, "Session Management"), and needs no proof. Any other refusal by which a session can have ended is a doubt,
+// which is settled by trying ([Conn.settle]): the refusal's words decide nothing.
+
+// A verdict is how a doubt was settled.
+type verdict uint8
+
+const (
+	verdictAlive   verdict = iota // the server answers in the session, or nothing was learned
+	verdictRefuses                // the server begins no other session that works
+	verdictLost                   // another session is in the place of the one that was lost
+)
+
+// doubts is what a Conn knows of doubts about its session. Conn.mu guards it.
+type doubts struct {
+	settled map[doubt]settled // those that were found to be vain
+	lost    session           // the session that was found lost last
+	ping    *refusal          // how a ping was refused in it
+}
+
+// A doubt is what refusals have in common of which one is put to the proof.
+type doubt struct {
+	status int
+	answer bool // under the request's own id
+	code   int  // of an answer
+}
+
+// settled says until when a doubt is not raised again.
+type settled struct {
+	until time.Time
+	pause time.Duration
+}
+
+// How long a doubt that was vain is not raised again: an application's errors look like a lost session for as long as it
+// lives, but a server that refuses everything may begin sessions again soon.
+const (
+	aliveFor     = time.Minute
+	firstRefusal = 5 * time.Second
+	mostRefusals = time.Minute
+)
+
+// pingFor bounds how long a ping may take: a refused request waits for it.
+const pingFor = 5 * time.Second
+
+// downFor is how long the way back to a call must have been refused as by a server that is down, before that is a doubt.
+const downFor = 10 * time.Second
+
+// of returns the doubt that a refusal is an example of.
+func (e *refusal) doubt() doubt {
+	d := doubt{status: e.status, answer: e.answer}
+	if e.answer {
+		d.code = e.rpc.Code
+	}
+	return d
+}
+
+// doubtful reports whether servers are known to refuse a lost session like this, or may.
+func (e *refusal) doubtful() bool {
+	if e.answer {
+		switch e.rpc.Code {
+		case jsonrpc.CodeMethodNotFound, protocol.CodeOutcomeUnknown, codeNoResource, codeURLRequired:
+			return false
+		}
+	}
+	if e.later {
+		return false
+	}
+	switch e.status {
+	case http.StatusOK:
+		return e.answer || e.instead != nil
+	case http.StatusNotFound:
+		return e.answer // else it is certain
+	case http.StatusMethodNotAllowed, http.StatusNotAcceptable, http.StatusProxyAuthRequired, http.StatusRequestTimeout,
+		http.StatusLengthRequired, http.StatusRequestEntityTooLarge, http.StatusRequestURITooLong, http.StatusUnsupportedMediaType,
+		http.StatusExpectationFailed, http.StatusMisdirectedRequest, http.StatusTooEarly, http.StatusUpgradeRequired,
+		http.StatusTooManyRequests, http.StatusRequestHeaderFieldsTooLarge:
+		return false // the request is at fault, or the moment
+	}
+	return e.status >= 400 && e.status <= 500 || e.status == http.StatusServiceUnavailable
+}
+
+// Codes of errors that are never about a session.
+const (
+	codeNoResource  = -32002 // 2025-11-25, Resources, "Error Handling"
+	codeURLRequired = -32042 // 2025-11-25, Elicitation, "URL Elicitation Required Error"
+)
+
+// like reports whether two refusals say the same.
+func (e *refusal) like(o *refusal) bool {
+	switch {
+	case e.status != o.status:
+		return false
+	case e.rpc != nil && o.rpc != nil:
+		return e.rpc.Code == o.rpc.Code && e.rpc.Message == o.rpc.Message && string(e.rpc.Data) == string(o.rpc.Data)
+	}
+	return e.rpc == nil && o.rpc == nil && e.said == o.said
+}
+
+// refusesSession reports whether a ping that was refused like this says that the session may be lost, where another
+// request of it was refused like no. A server that answers the ping with another error knows the session.
+func (e *refusal) refusesSession(no *refusal) bool {
+	switch {
+	case e.answer:
+		return e.status == no.status && e.rpc.Code != jsonrpc.CodeMethodNotFound && no.rpc != nil && e.rpc.Code == no.rpc.Code
+	case e.status == http.StatusNotFound, e.status == no.status:
+		return true
+	}
+	return e.status >= 400 && e.status < 500 && e.doubtful()
+}
+
+// unrun reports whether a request that was refused like this, in a session that is lost, has certainly not run. ping is
+// how a ping was refused in that session; nil: that is not known. A status of 4xx says so where the body is no answer.
+// Else a ping must have had the same words: the server says them without looking at the request.
+func (e *refusal) unrun(ping *refusal) bool {
+	if e.status >= 400 && e.status < 500 && !e.answer {
+		return true
+	}
+	return ping != nil && e.like(ping) && (e.rpc != nil || e.said != "")
+}
+
+// doubts reports whether the call's session may be lost, as far as a refusal says.
+func (k *call) doubts(no *refusal) bool {
+	if k.isModern() || k.origin.once || k.origin.otherSession || k.opens() || k.failures.renewals > 0 || !no.doubtful() || k.transport.shared() {
+		return false
+	}
+	k.mu.Lock()
+	s, found := k.session, k.ways.found()
+	k.mu.Unlock()
+	switch {
+	case s.id == "" || s.state != sessionBegun:
+		return false
+	case s.keys && (no.answer || no.status >= 500):
+		return false // a Holdfast says 404
+	case no.answer && (found || k.spoken):
+		return false // the server has begun to work on it
+	case !k.sendsRequest():
+		if no.passes() {
+			return !k.backoff.since.IsZero() && time.Since(k.backoff.since) >= downFor
+		}
+		return !no.shuts() && no.status != http.StatusConflict
+	case no.status == http.StatusConflict && k.key != "":
+		return false
+	}
+	return k.c.raises(no.doubt())
+}
+
+// raises reports whether a doubt is to be raised: it was not found to be vain a moment ago.
+func (c *Conn) raises(d doubt) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.opening.request != nil && !time.Now().Before(c.opening.doubts.settled[d].until)
+}
+
+// retryDoubtful is retryRefused where the call's session may be lost. It reports false if the refusal stands.
+func (k *call) retryDoubtful(no *refusal) (decided bool, err error) {
+	k.mu.Lock()
+	s := k.session
+	k.mu.Unlock()
+	lost, ping := k.c.settle(k.ctx, s, no, func() verdict { return k.c.prove(s, no, k.origin.sent) })
+	switch {
+	case k.ctx.Err() != nil:
+		return true, context.Cause(k.ctx)
+	case !lost:
+		return false, nil
+	case k.sendsRequest() && no.unrun(ping):
+		if !k.ran {
+			k.happened(eventRefused)
+		}
+		if again, ok := k.c.opts.Auth.(resender); ok {
+			again.SentAgain(withHost(sentWith(k.ctx, k.origin.sent), true))
+		}
+	case no.answer, no.instead != nil:
+		return false, nil
+	}
+	return true, k.lost(s)
+}
+
+// A resender is an [Authorizer] that is told when a message goes again which the server had refused.
+type resender interface{ SentAgain(ctx context.Context) }
+
+// settle finds out whether a session is lost in which a request was refused, and has another one in its place then. ping is
+// how the server refuses a ping in a lost session; nil: that is not known. prove tries. There is one proof at a time.
+func (c *Conn) settle(ctx context.Context, s session, no *refusal, prove func() verdict) (lost bool, ping *refusal) {
+	for {
+		c.mu.Lock()
+		r := c.opening.renewal
+		switch {
+		case r != nil:
+		case !c.session.is(s) || c.session.state != sessionBegun:
+			defer c.mu.Unlock()
+			if c.opening.doubts.lost.is(s) {
+				ping = c.opening.doubts.ping
+			}
+			return true, ping
+		case time.Now().Before(c.opening.doubts.settled[no.doubt()].until):
+			c.mu.Unlock()
+			return false, nil
+		default:
+			r = &renewal{done: make(chan struct{}), proof: true}
+			c.opening.renewal = r
+			c.mu.Unlock()
+			if !c.spawn(func() { c.endProof(r, no.doubt(), prove()) }) {
+				return false, nil
+			}
+			c.mu.Lock()
+		}
+		c.mu.Unlock()
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			return false, nil
+		}
+	}
+}
+
+// endProof notes how a proof has ended.
+func (c *Conn) endProof(r *renewal, d doubt, v verdict) {
+	if v == verdictLost {
+		c.listen() // the standalone stream may have ended with the old session
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.opening.renewal = nil
+	c.opening.doubts.note(d, v)
+	close(r.done)
+}
+
+// note notes how a doubt was settled. Of a new session nothing is known.
+func (o *doubts) note(d doubt, v verdict) {
+	if v == verdictLost {
+		o.settled = nil
+		return
+	}
+	before := o.settled[d]
+	now := settled{pause: aliveFor}
+	if v == verdictRefuses {
+		now.pause = min(max(2*before.pause, firstRefusal), mostRefusals)
+	}
+	now.until = time.Now().Add(now.pause)
+	if o.settled == nil || len(o.settled) >= mostDoubts {
+		o.settled = make(map[doubt]settled)
+	}
+	o.settled[d] = now
+}
+
+// mostDoubts bounds how many are remembered.
+const mostDoubts = 100
+
+// prove finds out whether a session is lost in which a request was refused like no:
+//
+//  1. A ping in the session is refused as well: the request is not at fault.
+//  2. The server begins another session: it does not refuse everything.
+//  3. It answers a ping in that: the session made the difference. Where the status says that the server may have been
+//     down, it refuses the old session still.
+//
+// Then the other session takes the place of the old one. A request that the server may run is not part of it. host is what
+// the refused message was sent with.
+func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
+	refused, err := c.pingOnce(s, host)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return verdictAlive // it leaves pings alone, as far as is known
+	case err != nil:
+		return verdictRefuses
+	case refused == nil || !refused.refusesSession(no):
+		return verdictAlive
+	}
+	begun, k := c.beginOnce(host)
+	if begun == nil {
+		return verdictRefuses
+	}
+	c.mu.Lock()
+	ready := c.opening.ready
+	c.mu.Unlock()
+	fresh := k.session
+	if ready {
+		err = c.tellOnce(sentWith(c.ctx, host), fresh, initialized)
+	}
+	var again *refusal
+	if err == nil {
+		again, err = c.pingOnce(fresh, host)
+	}
+	works := err == nil && (again == nil || again.answer && !again.like(refused))
+	if works && refused.status >= 500 {
+		still, err := c.pingOnce(s, host)
+		works = err == nil && still != nil && still.like(refused)
+	}
+	if !works {
+		c.endSession(&fresh)
+		return verdictRefuses
+	}
+	c.logger.Info("the server refuses the session, and has begun another", "refusal", no)
+	c.loseSession(s)
+	c.mu.Lock()
+	c.opening.begun++
+	fresh.number = c.opening.begun
+	c.session, c.opening.result = fresh, begun
+	c.opening.doubts.lost, c.opening.doubts.ping = s, refused
+	c.mu.Unlock()
+	c.changed()
+	if ready {
+		c.spawn(func() { c.setAgain(begun) })
+	}
+	return verdictLost
+}
+
+// pingOnce sends a ping in a session, once. It returns how it was refused, if it was.
+func (c *Conn) pingOnce(s session, host context.Context) (*refusal, error) {
+	ctx, stop := context.WithTimeout(c.ctx, pingFor)
+	defer stop()
+	_, m, err := c.once(ctx, s, host, protocol.MethodPing, nil)
+	var no *refusal
+	switch {
+	case errors.As(err, &no):
+		return no, nil
+	case err != nil:
+		return nil, err
+	case m.Error != nil:
+		return &refusal{status: http.StatusOK, rpc: errorOf(m.Error), answer: true}, nil
+	}
+	return nil, nil
+}
+
+// beginOnce begins a session, once, as the host has begun the first one. It returns the result of initialize, and the
+// call, which has the session; nil if the server did not take it.
+func (c *Conn) beginOnce(host context.Context) ([]byte, *call) {
+	ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
+	defer stop()
+	c.mu.Lock()
+	params := jsonrpc.Field(c.opening.request, "params")
+	c.mu.Unlock()
+	k, m, err := c.once(ctx, session{}, host, protocol.MethodInitialize, params)
+	revision := jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+	if err != nil || m.Result == nil || !headable(revision) {
+		return nil, nil
+	}
+	k.mu.Lock()
+	k.session.begin(revision, m.Result)
+	k.mu.Unlock()
+	return m.Result, k
+}
+
+// tellOnce sends a notification in a session, once.
+func (c *Conn) tellOnce(ctx context.Context, s session, raw []byte) error {
+	r, err := c.do(ctx, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, message: true})
+	if err != nil {
+		return err
+	}
+	if r.StatusCode >= 300 {
+		return c.refused(r)
+	}
+	r.Close()
+	return nil
+}
+
+// once makes a request in a session, in one attempt. The error says how that has failed: a [refusal] where the server
+// has refused it.
+func (c *Conn) once(ctx context.Context, s session, host context.Context, method string, params []byte) (*call, jsonrpc.Message, error) {
+	id := c.newID()
+	k := newCall(c, request{id: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params)})
+	k.origin.sent, k.origin.once, k.session = host, true, s
+	m, err := c.await(ctx, k)
+	if err == nil {
+		err = k.failures.last
+	}
+	return k, m, err
+}

@@ -1,0 +1,358 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A loser is a server that has sessions, and refuses some requests in a way of its own.
+type loser struct {
+	status int
+	form   string // of the body of a refusal: see forms
+
+	mu       sync.Mutex
+	sessions int             // how many were begun
+	known    map[string]bool // those that it knows
+	mode     string          // lost: sessions that it does not know are refused; all: everything is; tool: tool calls are, after they ran
+	runs     int
+	seen     map[string]int           // requests since the mode was set, by method
+	streams  chan struct{}            // closed to end the streams that are open
+	text     string                   // in refusals
+	refuses  func(method string) bool // requests of sessions that it knows; nil: none
+}
+
+// forms are the bodies of refusals. ID is that of the request.
+var forms = map[string][2]string{
+	"JSON with the id":    {"application/json", `{"jsonrpc":"2.0","id":ID,"error":{"code":-32000,"message":"TEXT"}}`},
+	"JSON, id null":       {"application/json", `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"TEXT"}}`},
+	"JSON without an id":  {"application/json", `{"jsonrpc":"2.0","error":{"code":-32001,"message":"TEXT"}}`},
+	"JSON of another one": {"application/json", `{"jsonrpc":"2.0","id":"server-error","error":{"code":-32600,"message":"TEXT"}}`},
+	"other JSON":          {"application/json", `{"error":"TEXT"}`},
+	"an event":            {"text/event-stream", "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":ID,\"error\":{\"code\":-32000,\"message\":\"TEXT\"}}\n\n"},
+	"text":                {"text/plain; charset=utf-8", "TEXT"},
+	"a page":              {"text/html", "<!doctype html><title>TEXT</title>"},
+	"nothing":             {"", ""},
+}
+
+func newLoser(t *testing.T, status int, form string) (*loser, string) {
+	f := &loser{status: status, form: form, known: make(map[string]bool), seen: make(map[string]int), streams: make(chan struct{}), text: "Session expired"}
+	return f, serve(t, f)
+}
+
+// become sets the mode.
+func (f *loser) become(mode string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mode, f.seen = mode, make(map[string]int)
+	if mode == "lost" {
+		clear(f.known)
+	}
+	close(f.streams)
+	f.streams = make(chan struct{})
+}
+
+// got returns what the server has got since the mode was set, and how often the tool ran in all.
+func (f *loser) got() (seen map[string]int, runs int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.seen), f.runs
+}
+
+func (f *loser) refuse(w http.ResponseWriter, id []byte) {
+	if id == nil {
+		id = []byte("null")
+	}
+	form := forms[f.form]
+	if form[0] != "" {
+		w.Header().Set("Content-Type", form[0])
+	}
+	w.WriteHeader(f.status)
+	fmt.Fprint(w, strings.NewReplacer("ID", string(id), "TEXT", f.text).Replace(form[1]))
+}
+
+func (f *loser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	id, method, session := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method")), r.Header.Get("Mcp-Session-Id")
+	if method == "" {
+		method = r.Method
+	}
+	f.mu.Lock()
+	f.seen[method]++
+	mode, known, streams, refuses := f.mode, f.known[session], f.streams, f.refuses
+	begins := method == "initialize" && mode != "all"
+	if begins {
+		f.sessions++
+		session = fmt.Sprint("s", f.sessions)
+		f.known[session] = true
+	}
+	if method == "tools/call" && known {
+		f.runs++
+	}
+	f.mu.Unlock()
+	if method == "tools/call" && known && strings.Contains(string(body), `"wait"`) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "id: %s-%s\ndata:\n\n", session, id)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-streams:
+		case <-r.Context().Done():
+		}
+		return
+	}
+	switch {
+	case mode == "all", refuses != nil && refuses(method), method != "initialize" && !known, mode == "tool" && method == "tools/call":
+		f.refuse(w, id)
+	case begins:
+		w.Header().Set("Mcp-Session-Id", session)
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, strings.Replace(hello, `"id":0`, `"id":`+string(id), 1))
+	case method == "GET":
+		w.Header().Set("Content-Type", "text/event-stream")
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-streams:
+		case <-r.Context().Done():
+		}
+	case id == nil:
+		w.WriteHeader(http.StatusAccepted)
+	default:
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`, id)
+	}
+}
+
+var doubtfulStatuses = []int{200, 400, 401, 403, 404, 410, 422, 500, 503}
+
+// eachLoser runs a test for each status and form of a refusal.
+func eachLoser(t *testing.T, test func(t *testing.T, f *loser, r *raw)) {
+	t.Parallel()
+	for _, status := range doubtfulStatuses {
+		for _, form := range slices.Sorted(maps.Keys(forms)) {
+			t.Run(fmt.Sprint(status, " with ", form), func(t *testing.T) {
+				t.Parallel()
+				f, url := newLoser(t, status, form)
+				r := newRaw(t, url, client.Options{NoListen: true})
+				r.open()
+				r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+				if m := r.answer("1"); m.Error != nil {
+					t.Fatalf("before: %s", m.Raw)
+				}
+				test(t, f, r)
+			})
+		}
+	}
+}
+
+// A request in a session that the server does not know any more is made again in a new one, however the server says so,
+// and runs once. Where the refusal may be that of a request that ran, the outcome is unknown, and the next request is
+// served.
+func TestSessionLost(t *testing.T) {
+	eachLoser(t, func(t *testing.T, f *loser, r *raw) {
+		f.become("lost")
+		r.send(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"x"}}`)
+		m := r.answer("2")
+		want := 2
+		if f.form == "nothing" && (f.status == 200 || f.status >= 500) {
+			if want = 1; !strings.Contains(string(m.Error), "outcome unknown") {
+				t.Errorf("it is %s", m.Raw)
+			}
+		} else if m.Error != nil {
+			t.Errorf("it is %s", m.Raw)
+		}
+		seen, runs := f.got()
+		if runs != want {
+			t.Errorf("the tool ran %d times", runs)
+		}
+		if seen["initialize"] != 1 || seen["tools/call"] != want || seen["ping"] > 3 {
+			t.Errorf("the server got %v", seen)
+		}
+		r.send(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"x"}}`)
+		if m := r.answer("3"); m.Error != nil {
+			t.Errorf("the next one is %s", m.Raw)
+		}
+	})
+}
+
+// The refusals of a tool that has run reach the host as they are. They cost one ping, and no session.
+func TestNoSessionLost(t *testing.T) {
+	eachLoser(t, func(t *testing.T, f *loser, r *raw) {
+		f.become("tool")
+		if f.status == 404 && f.form != "JSON with the id" && f.form != "an event" || f.form == "JSON without an id" && f.status == 404 {
+			t.Skip("says that the session is unknown")
+		}
+		for id := range 5 {
+			r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id+2)
+			m := r.answer(fmt.Sprint(id + 2))
+			own := f.form == "JSON with the id" || f.form == "an event" && f.status != 401 && f.status != 403
+			if f.status == 401 || f.status == 403 {
+				own = false
+			}
+			if own && string(m.Error) != `{"code":-32000,"message":"Session expired"}` || m.Error == nil {
+				t.Errorf("it is %s", m.Raw)
+			}
+		}
+		if seen, runs := f.got(); runs != 6 || seen["tools/call"] != 5 || seen["ping"] > 1 || seen["initialize"] > 0 {
+			t.Errorf("the tool ran %d times, and the server got %v", runs, seen)
+		}
+	})
+}
+
+// A server that refuses everything is not asked for a session each time, and the session is there when it answers again.
+func TestAllRefused(t *testing.T) {
+	eachLoser(t, func(t *testing.T, f *loser, r *raw) {
+		if f.status == 404 && f.form != "JSON with the id" && f.form != "an event" {
+			t.Skip("says that the session is unknown")
+		}
+		f.become("all")
+		for id := range 5 {
+			r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id+2)
+			if m := r.answer(fmt.Sprint(id + 2)); m.Error == nil {
+				t.Errorf("it is %s", m.Raw)
+			}
+		}
+		if seen, _ := f.got(); seen["tools/call"] != 5 || seen["ping"] > 1 || seen["initialize"] > 1 {
+			t.Errorf("the server got %v", seen)
+		}
+		before := r.SessionID()
+		f.become("tool")
+		r.send(`{"jsonrpc":"2.0","id":9,"method":"ping"}`)
+		if m := r.answer("9"); m.Error != nil || r.SessionID() != before {
+			t.Errorf("afterwards it is %s, in session %s, before %s", m.Raw, r.SessionID(), before)
+		}
+	})
+}
+
+// The loss of a session is noticed where only its stream is there to be refused.
+func TestStreamOfLostSession(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 401, 403, 404, 410, 422} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			f, url := newLoser(t, status, "text")
+			lost := make(chan []string, 10)
+			r := newRaw(t, url, client.Options{Lost: func(calls []string) { lost <- calls }})
+			r.open()
+			f.waitFor(t, "GET")
+			f.become("lost")
+			<-lost
+			f.waitFor(t, "notifications/initialized")
+			f.waitFor(t, "GET")
+			if seen, _ := f.got(); seen["initialize"] != 1 {
+				t.Errorf("the server got %v", seen)
+			}
+		})
+	}
+}
+
+// waitFor waits until the server has got a request since the mode was set.
+func (f *loser) waitFor(t *testing.T, method string) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	if !eventually(ctx, func() bool { seen, _ := f.got(); return seen[method] > 0 }) {
+		seen, _ := f.got()
+		t.Fatalf("the server got no %s, but %v", method, seen)
+	}
+}
+
+// Calls in flight in a session that is lost have an unknown outcome, those that come then run once, and one session is
+// begun for all.
+func TestManyInLostSession(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 401, 403, 404, 410, 422} {
+		for _, form := range []string{"JSON with the id", "JSON, id null", "text", "nothing"} {
+			t.Run(fmt.Sprint(status, " with ", form), func(t *testing.T) {
+				t.Parallel()
+				f, url := newLoser(t, status, form)
+				r := newRaw(t, url, client.Options{})
+				r.open()
+				for id := range 5 {
+					r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"wait"}}`, id+1)
+				}
+				f.waitRuns(t, 5)
+				f.become("lost")
+				for id := range 10 {
+					r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id+6)
+				}
+				answers := make(map[string]jsonrpc.Message)
+				r.until(func(m jsonrpc.Message) bool {
+					if m.Kind == jsonrpc.Response {
+						answers[string(m.ID)] = m
+					}
+					return len(answers) == 15
+				})
+				for id := range 15 {
+					m := answers[fmt.Sprint(id+1)]
+					if id < 5 && !strings.Contains(string(m.Error), "outcome unknown") || id >= 5 && m.Error != nil {
+						t.Errorf("call %d: %s", id+1, m.Raw)
+					}
+				}
+				if seen, runs := f.got(); runs != 15 || seen["initialize"] != 1 || seen["ping"] > 3 {
+					t.Errorf("%d runs, and the server got %v", runs, seen)
+				}
+			})
+		}
+	}
+}
+
+// waitRuns waits until the tool has run so often.
+func (f *loser) waitRuns(t *testing.T, n int) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), soon)
+	defer stop()
+	if !eventually(ctx, func() bool { _, runs := f.got(); return runs >= n }) {
+		t.Fatalf("the tool did not run %d times", n)
+	}
+}
+
+// A server that knows the session but refuses pings as it refuses the call, or that answers nothing but initialize in a
+// new session either, has lost none: no session takes the place of the old one.
+func TestSessionMakesNoDifference(t *testing.T) {
+	t.Parallel()
+	for name, refuses := range map[string]func(method string) bool{
+		"all but initialize": func(method string) bool { return method != "initialize" },
+		"calls and pings":    func(method string) bool { return method == "tools/call" || method == "ping" },
+	} {
+		for _, status := range doubtfulStatuses {
+			for _, form := range slices.Sorted(maps.Keys(forms)) {
+				if status == 404 && form != "JSON with the id" && form != "an event" {
+					continue // says that the session is unknown
+				}
+				t.Run(fmt.Sprint(name, ", ", status, " with ", form), func(t *testing.T) {
+					t.Parallel()
+					f, url := newLoser(t, status, form)
+					r := newRaw(t, url, client.Options{NoListen: true})
+					r.open()
+					before := r.SessionID()
+					f.become("")
+					f.mu.Lock()
+					f.refuses = refuses
+					f.mu.Unlock()
+					for id := range 5 {
+						r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id+1)
+						if m := r.answer(fmt.Sprint(id + 1)); m.Error == nil || strings.Contains(string(m.Error), "ended the session") {
+							t.Errorf("it is %s", m.Raw)
+						}
+					}
+					seen, runs := f.got()
+					if runs != 5 || seen["initialize"] > 1 || seen["ping"] > 3 || r.SessionID() != before {
+						t.Errorf("%d runs in session %s, before in %s, and the server got %v", runs, r.SessionID(), before, seen)
+					}
+				})
+			}
+		}
+	}
+}
