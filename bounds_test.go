@@ -37,6 +37,7 @@ var boundTests = map[string][]string{
 	"an id, a method, a progress token":                           {"internal/server TestWordsAreBounded"},
 	"messages in a batch":                                         {"internal/server TestBatchBound"},
 	"questions of a server in one result":                         {"internal/translate TestManyQuestions"},
+	"stderr of one process in the log":                            {"e2e TestStderrBounded"},
 	"lines in the log of one text":                                {"internal/lograte TestRate", "internal/lograte TestTexts"},
 	"tokens that the issuer is asked about at a time":             {"e2e TestAuthMadeUpTokens"},
 	"an `initialize` request; what a client of 2026-07-28 says":   {"internal/server TestWordsAreBounded", "internal/server TestLongClient"},

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,9 @@ type conn struct {
 	queue          queue
 	requests       rpc.Table[struct{}]
 	unreadable     *rpc.Unreadable // used by readMessages
+	spoke          bool            // it has sent a message; used by readMessages, and once that has ended
+	asked          atomic.Bool     // it was asked for more than what it is
+	said           tail            // of stderr; used by readLog, and once that has ended
 
 	closeOnce sync.Once     // closes closing
 	closing   chan struct{} // closed: Close was called
@@ -159,9 +163,9 @@ func (c *conn) supervise() {
 	c.log.Debug("server process ended", "pid", c.pid, "status", status)
 	if !c.closed() {
 		if why == nil {
-			why = fmt.Errorf("server process exited: %s", status)
+			why = &exitError{atStart: !c.spoke && !c.asked.Load(), status: status, stderr: c.said.String(), toClient: c.b.opts.StderrToClient}
 		}
-		c.sink.Closed(why, true) // clients see the reason; stderr goes to the log only
+		c.sink.Closed(why, true) // clients see the reason
 	}
 	c.b.sweep(c.tag)
 	c.b.forget(c)
@@ -213,6 +217,9 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	m := in.Message
 	switch {
 	case m.Kind == jsonrpc.Request:
+		if m.Method != protocol.MethodInitialize && m.Method != protocol.MethodDiscover {
+			c.asked.Store(true)
+		}
 		m = c.requests.Add(m, struct{}{})
 	case m.Kind == jsonrpc.Notification && m.Method == protocol.MethodCancelled:
 		m = c.requests.Cancelled(m)

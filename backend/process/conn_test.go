@@ -269,7 +269,7 @@ func TestFaults(t *testing.T) {
 			"server process stopped reading its stdin: broken pipe"},
 		"exit after closed stdout": {
 			`exec >&-; exit 5`,
-			"server process exited: exit status 5"},
+			"the server ended at its start (exit status 5)"},
 		"last line without an end": {
 			`printf '{"jsonrpc":"2.0","method":"ready"}'; exit 6`,
 			"server process exited: exit status 6"},

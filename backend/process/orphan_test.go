@@ -27,7 +27,7 @@ func TestGrandchildHoldsStdout(t *testing.T) {
 	f := newFixture(t, Options{}, sh("sleep 1000 & echo bye >&2; exit 1")...)
 	_, r := f.open()
 	why := within(t, soon, "Closed", r.closed)
-	if want := "server process exited: exit status 1"; why.Error() != want {
+	if want := "the server ended at its start (exit status 1)"; why.Error() != want {
 		t.Errorf("got %q, want %q", why, want)
 	}
 	poll(t, "the grandchild gone", func() bool { return len(marked(f.mark)) == 0 })

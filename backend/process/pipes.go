@@ -162,6 +162,7 @@ func (l *lines) skip(w io.Writer) error {
 func (c *conn) skip(l *lines, why error) (known bool, err error) {
 	var found skim.Message
 	err = l.skip(&found)
+	c.spoke = true
 	c.log.Warn("message of the server dropped", "error", why)
 	c.unreadable.Read()
 	id := found.ID()
@@ -196,6 +197,7 @@ func (c *conn) emit(line []byte) {
 		c.refuse(line, err)
 		return
 	}
+	c.spoke = true
 	c.unreadable.Read()
 	for _, m := range msgs {
 		if len(msgs) > 1 { // one that is kept must not hold all
@@ -244,9 +246,15 @@ func quote(line []byte) string {
 }
 
 // readLog logs what the process writes to stderr, line by line. Of a line that is too long
-// the beginning is logged.
+// the beginning is logged. Of more lines than an [allowance] has their number is.
 func (c *conn) readLog() {
 	r := bufio.NewReaderSize(c.stderr, maxLogLine)
+	var said allowance
+	defer func() {
+		if said.left > 0 {
+			c.log.Warn("server stderr: lines left out", "lines", said.left)
+		}
+	}()
 	for {
 		part, more, err := r.ReadLine()
 		if err != nil {
@@ -262,7 +270,14 @@ func (c *conn) readLog() {
 		if line == "" {
 			continue
 		}
-		c.log.Info("server stderr", "stderr", line)
+		c.said.add(line)
+		pass, left := said.take(len(line), time.Now())
+		if left > 0 {
+			c.log.Warn("server stderr: lines left out", "lines", left)
+		}
+		if pass {
+			c.log.Info("server stderr", "stderr", line)
+		}
 	}
 }
 

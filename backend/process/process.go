@@ -54,6 +54,9 @@ type Options struct {
 	Env []string
 	// Logger logs the stderr of the processes, and failures; slog.Default().
 	Logger *slog.Logger
+	// StderrToClient adds the last lines of a process's stderr to the error that clients get if
+	// it exits by itself. By default they are in the log only.
+	StderrToClient bool
 	// Grace is how long a process may run after its stdin is closed, before SIGTERM, and
 	// after that again, before SIGKILL; 2 s.
 	Grace time.Duration

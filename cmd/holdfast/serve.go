@@ -303,7 +303,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	var many *configured
 	switch {
 	case f.config.file != "":
-		if many, err = f.config.open(out, f.auth.allows(f.role.isWorker())); err != nil {
+		if many, err = f.config.open(out, f.auth.allows(f.role.isWorker()), f.command.stderrToClient); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, many.close()) }()

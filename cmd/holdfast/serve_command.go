@@ -8,11 +8,15 @@ import (
 	manyservers "holdfast/internal/servers"
 )
 
-// commandFlags are the flags for a server that is a command.
-type commandFlags struct{ share bool }
+// commandFlags are the flags for servers that are commands.
+type commandFlags struct {
+	share          bool
+	stderrToClient bool
+}
 
 func (f *commandFlags) add(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.share, "share", false, "run COMMAND once for all sessions, not once for each: for servers without state, which cannot ask clients then")
+	fs.BoolVar(&f.stderrToClient, "stderr-to-client", false, "add the last lines of a server's stderr to the error that clients get when its process exits; they are always in the log")
 }
 
 // check returns an error for wrong values of flags.
@@ -25,7 +29,7 @@ func (f *commandFlags) check(command []string) error {
 
 // open returns the backend for a command, and what ends it.
 func (f *commandFlags) open(command []string) (backend.Backend, func() error, error) {
-	b, err := process.New(command, nil)
+	b, err := process.New(command, &process.Options{StderrToClient: f.stderrToClient})
 	if err != nil || !f.share {
 		return b, func() error { return b.Close() }, err
 	}

@@ -68,6 +68,7 @@ type configured struct {
 	options config.Options
 	values  map[string]string // of inputs, as far as they are known
 	set     *manyservers.Set
+	stderr  bool                       // --stderr-to-client
 	allows  func(*config.Server) error // says why a server cannot be served; nil: any can
 	text    []byte                     // of the file, when it was last read
 	missed  int                        // how often the file could not be read, lately
@@ -87,9 +88,9 @@ func (f *configFlags) prepare(out io.Writer) *configured {
 }
 
 // open reads the file.
-func (f *configFlags) open(out io.Writer, allows func(*config.Server) error) (*configured, error) {
+func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, stderrToClient bool) (*configured, error) {
 	c := f.prepare(out)
-	c.allows = allows
+	c.allows, c.stderr = allows, stderrToClient
 	text, file, err := c.read()
 	if err != nil {
 		return nil, err
@@ -109,8 +110,9 @@ func (c *configured) read() (text []byte, file *config.File, err error) {
 		return text, nil, err
 	}
 	for _, s := range file.Servers {
+		s.StderrToClient = c.stderr
 		if c.allows == nil {
-			break
+			continue
 		}
 		if err := c.allows(s); err != nil { // it must not be served to anybody
 			return text, nil, fmt.Errorf("%s:%d: the server %q %w", c.file, s.Line, s.Name, err)

@@ -25,7 +25,7 @@ func serveGroups() []flagGroup {
 		{"Who may connect", "auth-issuer auth-audience auth-scopes auth-resource auth-client-id auth-client-secret-file auth-introspection auth-keys tls-cert tls-key tls-client-ca"},
 		{"The server behind --upstream", "upstream-wait upstream-header upstream-auth upstream-token-url upstream-client-id upstream-client-secret-file upstream-scopes upstream-audience upstream-resource"},
 		{"Variables of --config", "input workspace"},
-		{"For operators", "admin admin-token audit audit-arguments trace-parent webhook-secret webhook-allow"},
+		{"For operators", "admin admin-token audit audit-arguments stderr-to-client trace-parent webhook-secret webhook-allow"},
 		{"Protocol", "eras response upgrade-after retry keepalive ping-after legacy-only"},
 	}
 }

@@ -57,6 +57,8 @@ type Server struct {
 	Header http.Header
 
 	Shown string // what runs, for a person: without the values of variables
+	// StderrToClient is for the program to set: clients get the last lines of a command's stderr when it exits.
+	StderrToClient bool
 	Settings
 }
 

@@ -77,7 +77,7 @@ func (c *command) backend() (*process.Backend, error) {
 		}
 		return c.inner, nil
 	}
-	b, err := process.New(c.conf.Command, &process.Options{Dir: c.conf.Dir, Env: environment(c.conf), Logger: c.log})
+	b, err := process.New(c.conf.Command, &process.Options{Dir: c.conf.Dir, Env: environment(c.conf), Logger: c.log, StderrToClient: c.conf.StderrToClient})
 	if err != nil {
 		return nil, fmt.Errorf("%w (line %d of the configuration)", err, c.conf.Line)
 	}

@@ -34,6 +34,7 @@ type sharing struct {
 	used     time.Time                 // when a message of a call was last passed on
 	idle     *time.Timer               // ends it; nil: it is not about to end
 	over     bool
+	why      error // why the server ended it; nil: it has not
 }
 
 // sharedRequest is a request that the server has not answered.
@@ -74,7 +75,7 @@ func (s *shared) open(start backend.Start, sink backend.Sink, revision string) (
 	case m, ok := <-rq.answer:
 		switch {
 		case !ok:
-			return now, errors.New("the server ended at once")
+			return now, now.whyEnded()
 		case m.Error != nil:
 			return now, fmt.Errorf("initialize failed: %s", m.Error)
 		}
@@ -282,7 +283,7 @@ func (n *sharing) Closed(why error, _ bool) {
 	s := n.s
 	s.mu.Lock()
 	over := n.over
-	n.over = true
+	n.over, n.why = true, why
 	lost := n.asked
 	n.asked, n.tokens = make(map[string]*sharedRequest), make(map[string]*sharedRequest)
 	was := s.current[n.revision] == n
@@ -308,4 +309,11 @@ func (n *sharing) Closed(why error, _ bool) {
 			_ = n.conn.Close()
 		}()
 	}
+}
+
+// whyEnded returns why the server ended the conversation.
+func (n *sharing) whyEnded() error {
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	return cmp.Or(n.why, errors.New("the server ended"))
 }

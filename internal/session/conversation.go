@@ -21,6 +21,7 @@ type link struct {
 	s       *Session
 	conn    backend.Conn      // nil until Open has returned
 	over    bool              // guarded by s.mu
+	why     error             // why the backend ended it; nil: it has not; guarded by s.mu
 	held    int64             // bytes that the conversation holds; guarded by s.mu
 	version uint64            // of the server, where there are many
 	replies []jsonrpc.Message // our own, to what the backend asks before it is open; guarded by s.mu
@@ -283,6 +284,9 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	if err == nil && reply.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", reply.Error)
 	}
+	if errors.Is(err, errEnded) {
+		err = s.whyEnded(l)
+	}
 	if err != nil {
 		s.unlink()
 		return fmt.Errorf("server did not start again: %w", err)
@@ -370,16 +374,51 @@ func (l *link) Closed(why error, reopen bool) {
 		s.mu.Unlock()
 		return
 	}
+	l.why = why
 	conn := l.finish()
 	lost := s.takeInFlight(!reopen)
 	s.asked.dropAll()
 	s.mu.Unlock()
-	s.m.logger.Warn("backend ended", "session", s.Name(), "error", why, "calls", len(lost))
-	s.failAll(lost, outcomeUnknown("%v", why))
+	s.logEnd(why, len(lost))
+	start, begun := splitStart(lost)
+	s.failAll(start, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
+	s.failAll(begun, outcomeUnknown("%v", why))
 	if !reopen {
 		s.m.lose(s, why)
 	}
 	if conn != nil {
 		s.m.closeBackend(conn)
 	}
+}
+
+// logEnd logs that the session's server ended by itself, with the end of what it wrote to its stderr.
+func (s *Session) logEnd(why error, calls int) {
+	attrs := []any{"session", s.Name(), "error", why, "calls", calls}
+	var said interface{ Stderr() string }
+	if errors.As(why, &said) && said.Stderr() != "" {
+		attrs = append(attrs, "stderr", said.Stderr())
+	}
+	s.m.logger.Warn("backend ended", attrs...)
+}
+
+// splitStart tells the requests that begin a conversation, and do nothing, from those that may have run.
+func splitStart(lost []*inflight) (start, begun []*inflight) {
+	for _, rq := range lost {
+		if m := rq.call.method; m == protocol.MethodInitialize || m == protocol.MethodDiscover {
+			start = append(start, rq)
+		} else {
+			begun = append(begun, rq)
+		}
+	}
+	return start, begun
+}
+
+// whyEnded returns why a backend ended a link.
+func (s *Session) whyEnded(l *link) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if l == nil || l.why == nil {
+		return errEnded
+	}
+	return l.why
 }

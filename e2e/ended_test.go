@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// FAILURES 27: a server that ends at its start has begun nothing. No client is told that an outcome is unknown, and
+// the log has the status and the end of stderr; clients have that only with --stderr-to-client.
+func TestFailure27EndedAtStart(t *testing.T) {
+	t.Parallel()
+	const script = "echo cannot find module >&2; echo secret-path >&2; exit 3"
+	command := []string{"--", "sh", "-c", script}
+	file := func(share string) []string {
+		at := filepath.Join(t.TempDir(), "mcp.json")
+		text := fmt.Sprintf(`{"mcpServers":{"a":{"command":"sh","args":["-c",%q]%s}}}`, script, share)
+		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return []string{"--config", at}
+	}
+	const modern = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"m","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+	for name, args := range map[string][]string{
+		"process": command,
+		"shared":  append([]string{"--share"}, command...),
+		"file":    file(""),
+	} {
+		for _, toClient := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/%t", name, toClient), func(t *testing.T) {
+				t.Parallel()
+				args := append([]string{"--eras", "both"}, args...)
+				if toClient {
+					args = append([]string{"--stderr-to-client"}, args...)
+				}
+				p := serve(t, args...)
+				for what, body := range map[string]string{
+					"initialize":  begins,
+					"modern call": `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","arguments":{},` + modern + `}}`,
+				} {
+					got := post(t, p.URL, "", "", body)
+					if !strings.Contains(got.body, "the server ended at its start (exit status 3") || strings.Contains(got.body, "unknown") {
+						t.Errorf("%s: %d %s", what, got.status, got.body)
+					}
+					if strings.Contains(got.body, "secret-path") != toClient {
+						t.Errorf("%s: stderr for clients is %t: %s", what, toClient, got.body)
+					}
+				}
+				if err := p.stop(t); err != nil {
+					t.Error(err)
+				}
+				log := p.log.String()
+				if name != "shared" && !strings.Contains(log, `stderr="cannot find module\nsecret-path"`) {
+					t.Errorf("the log has no line with all of it: %s", log)
+				}
+				if !strings.Contains(log, "exit status 3") {
+					t.Errorf("the log does not say how it ended: %s", log)
+				}
+			})
+		}
+	}
+}
+
+// A server that writes much to its stderr does not fill the log, and the lines that are left out are counted.
+func TestStderrBounded(t *testing.T) {
+	t.Parallel()
+	const lines = 2000
+	p := serve(t, "--", "sh", "-c", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "line $i" >&2; i=$((i+1)); done; exit 1`, lines))
+	post(t, p.URL, "", "", begins)
+	if err := p.stop(t); err != nil {
+		t.Error(err)
+	}
+	log := p.log.String()
+	n := strings.Count(log, `msg="server stderr"`)
+	if n > lines/5 {
+		t.Errorf("%d lines are in the log", n)
+	}
+	for _, more := range regexp.MustCompile(`msg="server stderr: lines left out".* lines=(\d+)`).FindAllStringSubmatch(log, -1) {
+		left, _ := strconv.Atoi(more[1])
+		n += left
+	}
+	if n != lines {
+		t.Errorf("%d lines are counted, not %d", n, lines)
+	}
+	if !strings.Contains(log, fmt.Sprintf(`line %d"`, lines-1)) {
+		t.Error("the last lines are not in the line about the end")
+	}
+}
