@@ -83,7 +83,7 @@ var layers = []struct {
 	{"internal/auth", nil},
 	{"internal/config", []string{"internal/limit", "internal/redact"}},
 	{"internal/merge", []string{"backend", "jsonrpc", "internal/protocol", "internal/rpc", "internal/budget"}},
-	{"internal/servers", []string{"internal/auth", "internal/merge", "internal/feature/handoff", "internal/limit", "internal/config", "internal/redact", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate", "internal/budget"}},
+	{"internal/servers", []string{"internal/auth", "internal/merge", "internal/feature/handoff", "internal/limit", "internal/config", "internal/redact", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate", "internal/budget", "internal/rpc"}},
 	{"internal/statefile", nil},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},

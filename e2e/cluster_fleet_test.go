@@ -33,6 +33,7 @@ type shape struct {
 	nodes   int  // 3
 	doors   int  // so many of the nodes, the first, are doors, and the others workers; 0: all are both
 	library bool // nodes are programs with the library in them, not holdfast serve
+	legacy  bool // the processes speak legacy revisions only
 	remote  bool // they stand in front of one server over HTTP, instead of one process for each session
 	wires   bool // between each node and each server of the engine
 	flags   []string
@@ -63,6 +64,9 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 		s.nodes = 3
 	}
 	behind := []string{"--", os.Args[0], "worker", f.traces}
+	if s.legacy {
+		behind = append(behind, "legacy")
+	}
 	if s.remote {
 		behind = []string{"--upstream", upstream(t, workServer(f.traces))}
 	}

@@ -63,12 +63,20 @@ func (c inputCall) post(ctx context.Context, url, method, name, params string) (
 	}
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"i","method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
 		`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}%s}}}}`, method, params, extensions)
+	return postModern(ctx, url, method, name, body, "User", c.user)
+}
+
+// postModern posts a request of revision 2026-07-28. more are headers: their names and values.
+func postModern(ctx context.Context, url, method, name, body string, more ...string) (r inputReply, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
 	if err != nil {
 		return r, err
 	}
+	for i := 0; i < len(more); i += 2 {
+		req.Header.Set(more[i], more[i+1])
+	}
 	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "User": c.user,
+		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
 		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
 	} {
 		req.Header.Set(name, value)

@@ -33,7 +33,7 @@ type workArgs struct {
 //
 //	work  reports progress so many times within so many milliseconds
 //	look  the same, and says that it is safe to call again
-//	ask   asks the user, and returns the answer
+//	ask   asks the user after so many milliseconds, and returns the answer
 //	inquire  the same, and says that it is safe to call again
 //	process  says which process it is
 func workServer(traces string) *mcp.Server {
@@ -51,8 +51,11 @@ func workServer(traces string) *mcp.Server {
 		if err := trace(traces, a.ID); err != nil {
 			return nil, nil, err
 		}
+		if err := pace(ctx, req, 0, time.Duration(a.MS)*time.Millisecond); err != nil {
+			return nil, nil, err
+		}
 		res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
-			Message:         "Who?",
+			Message:         "Who is " + a.ID + "?",
 			RequestedSchema: map[string]any{"type": "object", "properties": map[string]any{"name": map[string]any{"type": "string"}}},
 		})
 		if err != nil {
@@ -107,9 +110,13 @@ func pace(ctx context.Context, req *mcp.CallToolRequest, steps int, over time.Du
 	}
 }
 
-// worker makes the test binary that server, over stdio.
+// worker makes the test binary that server, over stdio; with another argument it speaks legacy revisions only.
 func worker(args []string) {
-	if err := workServer(args[0]).Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+	s := workServer(args[0])
+	if len(args) > 1 {
+		refuseDiscover(s)
+	}
+	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}

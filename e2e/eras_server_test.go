@@ -20,19 +20,24 @@ func eraStdio(args []string) {
 	legacy := len(args) > 0
 	s := eraServer(!legacy)
 	if legacy {
-		s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
-			return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
-				if method == "server/discover" {
-					return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found"}
-				}
-				return next(ctx, method, r)
-			}
-		})
+		refuseDiscover(s)
 	}
 	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
+}
+
+// refuseDiscover makes a server one that was made before there were two eras.
+func refuseDiscover(s *mcp.Server) {
+	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
+		return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
+			if method == "server/discover" {
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found"}
+			}
+			return next(ctx, method, r)
+		}
+	})
 }
 
 const eraWatched = "test://watched"

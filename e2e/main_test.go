@@ -48,6 +48,7 @@ var modes = map[string]func(args []string){
 	"node":     libraryNode,
 	"piped":    piped,
 	"eras":     eraStdio,
+	"asking":   askingStdio,
 	"bodies":   bodyStdio,
 	"keep":     keep,
 	"big":      bigStdio,

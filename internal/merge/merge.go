@@ -95,6 +95,10 @@ func (b *Backend) setLate(name string, late bool) {
 	}
 }
 
+// SeparatesCallers says that the members are told of conversations that several callers share, and not the whole: a server
+// of its own for a call need not bring all the others.
+func (b *Backend) SeparatesCallers() bool { return true }
+
 // Open implements [backend.Backend]. The servers are opened by the client's first request.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	c := &conn{b: b, start: start, sink: sink, log: b.log.With("session", start.Session)}

@@ -8,6 +8,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -19,6 +20,12 @@ type linkSink struct {
 
 // Account implements [budget.Accounted].
 func (s *linkSink) Account() budget.Account { return budget.Of(s.l.c.sink) }
+
+// Shared reports whether several callers share the conversation; see [rpc.IsShared].
+func (s *linkSink) Shared() bool { return rpc.IsShared(s.l.c.sink) }
+
+// TakePlace asks the next sink; see [rpc.TakePlace].
+func (s *linkSink) TakePlace() (free func(), ok bool) { return rpc.TakePlace(s.l.c.sink) }
 
 // Emit implements [backend.Sink].
 func (s *linkSink) Emit(call backend.Call, m jsonrpc.Message) { s.l.receive(s.n, call, m, false) }

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/config"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -44,6 +45,22 @@ func newConn(s *server, sink backend.Sink) *conn {
 
 // Account implements [budget.Accounted].
 func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
+
+// Shared reports whether several callers share the conversation; see [rpc.IsShared].
+func (c *conn) Shared() bool { return rpc.IsShared(c.sink) }
+
+// TakePlace takes one of the server's places, and one of all; see [rpc.TakePlace].
+func (c *conn) TakePlace() (free func(), ok bool) {
+	if !c.s.tryEnter() {
+		return nil, false
+	}
+	all, ok := rpc.TakePlace(c.sink)
+	if !ok {
+		c.s.leave()
+		return nil, false
+	}
+	return func() { all(); c.s.leave() }, true
+}
 
 // Deliver implements [backend.Conn].
 func (c *conn) Deliver(in backend.Inbound) error {

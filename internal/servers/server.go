@@ -109,6 +109,18 @@ func (s *server) enter(ctx context.Context) error {
 	}
 }
 
+// tryEnter is enter for another process of a conversation that is open. It does not wait.
+func (s *server) tryEnter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := s.conf.Load().MaxProcesses
+	if s.stopped || most > 0 && s.open >= most && s.shared == nil {
+		return false
+	}
+	s.open++
+	return true
+}
+
 // leave counts a conversation less.
 func (s *server) leave() {
 	s.mu.Lock()

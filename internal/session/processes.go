@@ -98,6 +98,19 @@ func (m *Manager) takePlace(ctx context.Context, s *Session, wait time.Duration,
 	}
 }
 
+// TakePlace takes a place for another process of the conversation, for a call that must be alone in one (package
+// translate). It does not wait.
+func (l *link) TakePlace() (free func(), ok bool) {
+	took, err := l.s.m.takePlace(context.Background(), l.s, 0, false)
+	switch {
+	case err != nil:
+		return nil, false
+	case !took:
+		return func() {}, true
+	}
+	return func() { l.s.m.freePlace(l.s.tenant, false) }, true
+}
+
 // noPlace reports whether there is no place for a conversation of the session, and then
 // whether one is about to be free. A session that was taken over counts for nobody's
 // share: it had its place at another node. m.mu is held.

@@ -94,6 +94,9 @@ func (k *recovery) release() {
 // c may be nil.
 func (c *Call) isRepeat() bool { return c != nil && c.recovery != nil && c.recovery.repeat }
 
+// Repeated is isRepeat for backends.
+func (c *Call) Repeated() bool { return c.isRepeat() }
+
 // hasJournal reports whether the call has a stream for nothing but its note.
 func (c *Call) hasJournal() bool { return c.recovery != nil && c.recovery.journal != 0 }
 

@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -33,6 +34,12 @@ type legacyProbe struct {
 
 // Account implements [budget.Accounted].
 func (p *legacyProbe) Account() budget.Account { return budget.Of(p.sink) }
+
+// Shared asks the next sink; see [rpc.IsShared].
+func (p *legacyProbe) Shared() bool { return rpc.IsShared(p.sink) }
+
+// TakePlace asks the next sink; see [rpc.TakePlace].
+func (p *legacyProbe) TakePlace() (free func(), ok bool) { return rpc.TakePlace(p.sink) }
 
 func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
 	p := &legacyProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}

@@ -51,10 +51,6 @@ func (c *legacyServer) asked(of backend.Call, m jsonrpc.Message) {
 	c.mu.Lock()
 	err := mayAsk(c.client, m)
 	rq := c.callOf(of)
-	if err == nil && rq != nil {
-		rq.open++
-		c.asking[key(m.ID)] = rq
-	}
 	c.mu.Unlock()
 	if err == nil && rq == nil {
 		err = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "no one call in flight that this belongs to, and revision %s asks clients nothing else", protocol.V20260728)
@@ -73,37 +69,19 @@ func mayAsk(client []byte, m jsonrpc.Message) *jsonrpc.Error {
 	return err
 }
 
-// settled notes that a question of the server waits for no answer any more.
-func (c *legacyServer) settled(id []byte) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if rq := c.asking[key(id)]; rq != nil {
-		rq.open--
-		delete(c.asking, key(id))
-	}
-}
-
 // callOf returns the request in flight that something belongs to which the server says in a
-// call, or in none that it names: then it is the only one that takes input. One whose last
-// question is not answered yet is taken only if there is no other: its server waits. c.mu
-// is held.
-func (c *legacyServer) callOf(of backend.Call) *request {
-	var best *request
-	many := false
+// call, or in none that it names: then it is the only one that takes input. c.mu is held.
+func (c *legacyServer) callOf(of backend.Call) (only *request) {
 	for _, rq := range c.inFlight {
 		switch {
 		case !rq.takesInput() || of != nil && rq.call != of || rq.visit != nil && len(rq.visit.open) > 0:
-		case best == nil || best.open > 0 && rq.open == 0:
-			best, many = rq, false
-		case rq.open > 0 && best.open == 0:
+		case only != nil:
+			return nil
 		default:
-			many = true
+			only = rq
 		}
 	}
-	if many {
-		return nil
-	}
-	return best
+	return only
 }
 
 // notified takes a notification of the server.
@@ -117,7 +95,6 @@ func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
 		protocol.MethodResourcesListChanged, protocol.MethodResourceUpdated:
 		c.changed(m)
 	case protocol.MethodCancelled:
-		c.settled(jsonrpc.Field(m.Params, "requestId"))
 		c.sink.Emit(of, m) // of a request of the server, which Holdfast knows by its id
 	default:
 		// Such as notifications/elicitation/complete, whose call may still be in flight.

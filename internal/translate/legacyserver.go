@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -46,7 +46,6 @@ type legacyServer struct {
 	client   []byte            // its capabilities
 	server   serverFacts
 	inFlight map[string]*request // by the keys of their ids, as the server knows them
-	asking   map[string]*request // by the ids of the server's questions, until they are answered
 	visits   map[string]*request // that wait for the client, by the ids of the questions
 	tokens   map[string]*request // by the tokens that the server knows them by
 	level    int                 // that the server was told last, or noLevel
@@ -84,7 +83,6 @@ type request struct {
 	level  int    // of the log messages that it wants, or noLevel
 	listen *listen
 	visit  *visit // nil if the client visits no URLs
-	open   int    // questions of the server that the client has not answered
 	held   bool   // the server has not got it yet, see [legacyServer.setLevel]
 }
 
@@ -97,10 +95,16 @@ func (r *request) takesInput() bool {
 // Account implements [budget.Accounted].
 func (c *legacyServer) Account() budget.Account { return budget.Of(c.sink) }
 
+// Shared says that modern clients have no conversation of their own; see [rpc.IsShared].
+func (c *legacyServer) Shared() bool { return true }
+
+// TakePlace asks the next sink; see [rpc.TakePlace].
+func (c *legacyServer) TakePlace() (free func(), ok bool) { return rpc.TakePlace(c.sink) }
+
 func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
 	c := &legacyServer{
 		sink: sink, log: log, level: noLevel, own: newOwnRequests(),
-		inFlight: make(map[string]*request), tokens: make(map[string]*request), asking: make(map[string]*request), visits: make(map[string]*request),
+		inFlight: make(map[string]*request), tokens: make(map[string]*request), visits: make(map[string]*request),
 		subs: make(map[string]*subscription),
 	}
 	c.out.failed, c.out.log = c.notTaken, log
@@ -113,7 +117,6 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	case in.Kind == jsonrpc.Response && c.visited(in.Message):
 		return nil
 	case in.Kind == jsonrpc.Response: // to a request of the server
-		c.settled(in.ID)
 		return c.out.Deliver(in)
 	case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
 		return c.cancelled(in, c.out.Deliver, false)
@@ -331,10 +334,6 @@ func (c *legacyServer) forget(rq *request) {
 				delete(c.visits, id)
 			}
 			clear(rq.visit.open)
-		}
-		if rq.open > 0 {
-			maps.DeleteFunc(c.asking, func(_ string, of *request) bool { return of == rq })
-			rq.open = 0
 		}
 		delete(c.inFlight, key(rq.wire))
 		delete(c.tokens, rq.ours)

@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -46,6 +47,12 @@ type modernProbe struct {
 
 // Account implements [budget.Accounted].
 func (p *modernProbe) Account() budget.Account { return budget.Of(p.sink) }
+
+// Shared says that modern clients have no conversation of their own; see [rpc.IsShared].
+func (p *modernProbe) Shared() bool { return true }
+
+// TakePlace asks the next sink; see [rpc.TakePlace].
+func (p *modernProbe) TakePlace() (free func(), ok bool) { return rpc.TakePlace(p.sink) }
 
 func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *modernProbe {
 	p := &modernProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests(), done: make(chan struct{})}

@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -128,6 +129,12 @@ func (c *taskCaller) Closed(why error, reopen bool) {
 
 // Account implements [budget.Accounted].
 func (c *taskCaller) Account() budget.Account { return budget.Of(c.sink) }
+
+// Shared asks the next sink; see [rpc.IsShared].
+func (c *taskCaller) Shared() bool { return rpc.IsShared(c.sink) }
+
+// TakePlace asks the next sink; see [rpc.TakePlace].
+func (c *taskCaller) TakePlace() (free func(), ok bool) { return rpc.TakePlace(c.sink) }
 
 func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
 	t := &calledTasks{sink: sink, own: newOwnRequests(), required: make(map[string]bool), tasks: make(map[string]*taskCall)}

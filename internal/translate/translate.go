@@ -20,6 +20,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -48,6 +49,7 @@ type translator struct {
 	eras     backend.Eras  // of inner
 	patience time.Duration // probeTimeout
 	speaks   speech
+	habits   habits
 }
 
 // An answer is what is known of a server's era.
@@ -156,10 +158,20 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 
 // openServer opens the wrapped backend.
 func (t *translator) openServer(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	if start.Revision != "" || t.passes(sink) {
+	switch {
+	case start.Revision != "" || t.passes(sink):
 		return t.inner.Open(ctx, start, sink)
+	case rpc.IsShared(sink) && !separates(t.inner):
+		return t.openLanes(ctx, start, sink)
 	}
 	return openTasks(ctx, t.inner, start, sink)
+}
+
+// separates reports whether a backend itself has each question of its servers find its caller, where several share a
+// conversation.
+func separates(b backend.Backend) bool {
+	s, ok := b.(interface{ SeparatesCallers() bool })
+	return ok && s.SeparatesCallers()
 }
 
 // A passer is a backend whose legacy clients do themselves what its legacy servers need: their

@@ -1,0 +1,280 @@
+//nolint:staticcheck // what 2026-07-28 deprecates is still spoken, and checked here
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// askingStdio makes the test binary askingServer over stdio, for legacy clients only.
+func askingStdio([]string) {
+	s := askingServer()
+	refuseDiscover(s)
+	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// askingServer has the tools "elicit", "sample" and "roots", which ask their client and answer with what it says, and
+// "sleep". What they ask names their argument who.
+func askingServer() *mcp.Server {
+	s := mcp.NewServer(&mcp.Implementation{Name: "asking", Version: "1"}, nil)
+	type args struct {
+		Who string `json:"who"`
+		MS  int    `json:"ms,omitempty"`
+	}
+	add := func(name string, ask func(ctx context.Context, c *mcp.ServerSession, who string) (string, error)) {
+		mcp.AddTool(s, &mcp.Tool{Name: name}, func(ctx context.Context, r *mcp.CallToolRequest, a args) (*mcp.CallToolResult, any, error) {
+			select {
+			case <-time.After(time.Duration(a.MS) * time.Millisecond):
+			case <-ctx.Done():
+				return nil, nil, ctx.Err()
+			}
+			answer, err := ask(ctx, r.Session, a.Who)
+			return said(a.Who + " is " + answer), nil, err
+		})
+	}
+	add("sleep", func(context.Context, *mcp.ServerSession, string) (string, error) { return "asleep", nil })
+	add("elicit", func(ctx context.Context, c *mcp.ServerSession, who string) (string, error) {
+		r, err := c.Elicit(ctx, &mcp.ElicitParams{Message: "Who is " + who + "?", RequestedSchema: eraQuestion.RequestedSchema})
+		if err != nil {
+			return "", err
+		}
+		return fmt.Sprint(r.Content["name"]), nil
+	})
+	add("sample", func(ctx context.Context, c *mcp.ServerSession, who string) (string, error) {
+		r, err := c.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 10, Messages: []*mcp.SamplingMessage{{Role: "user", Content: &mcp.TextContent{Text: "Who is " + who + "?"}}}})
+		if err != nil {
+			return "", err
+		}
+		return r.Content.(*mcp.TextContent).Text, nil
+	})
+	add("roots", func(ctx context.Context, c *mcp.ServerSession, _ string) (string, error) {
+		r, err := c.ListRoots(ctx, nil)
+		if err != nil {
+			return "", err
+		}
+		return strings.TrimPrefix(r.Roots[0].URI, "file:///"), nil
+	})
+	return s
+}
+
+// askingAt are the ways in which an askingServer is reached: the URL of a Holdfast before it, and what begins the names
+// of its tools.
+func askingAt(t *testing.T) map[string]func(t *testing.T) (url, prefix string) {
+	t.Helper()
+	over := func(h http.Handler) string {
+		web := httptest.NewServer(h)
+		t.Cleanup(func() {
+			web.CloseClientConnections()
+			web.Close()
+		})
+		return web.URL
+	}
+	server := func(*http.Request) *mcp.Server { return askingServer() }
+	merged := func(url string) func(t *testing.T) (string, string) {
+		return func(t *testing.T) (string, string) {
+			t.Helper()
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			first := fmt.Sprintf(`{"command":%q,"args":["asking"]}`, self)
+			if url != "" {
+				first = fmt.Sprintf(`{"url":%q}`, url)
+			}
+			other := fmt.Sprintf(`{"command":%q,"args":["asking"]}`, self)
+			return serveFile(t, fmt.Sprintf(`{"mcpServers":{"one":%s,"two":%s},"holdfast":{"merge":true}}`, first, other), "--eras", "both") + "/mcp", "one_"
+		}
+	}
+	return map[string]func(t *testing.T) (string, string){
+		"process": func(t *testing.T) (string, string) {
+			t.Helper()
+			return serve(t, "--eras", "both", "--", os.Args[0], "asking").URL, ""
+		},
+		"process, few places": func(t *testing.T) (string, string) {
+			t.Helper()
+			return serve(t, "--eras", "both", "--max-processes", "3", "--max-share", "1", "--", os.Args[0], "asking").URL, ""
+		},
+		"remote": func(t *testing.T) (string, string) {
+			t.Helper()
+			return serve(t, "--eras", "both", "--upstream", over(mcp.NewStreamableHTTPHandler(server, nil))).URL, ""
+		},
+		"remote, HTTP+SSE": func(t *testing.T) (string, string) {
+			t.Helper()
+			return serve(t, "--eras", "both", "--upstream", over(mcp.NewSSEHandler(server, nil))).URL, ""
+		},
+		"merged": merged(""),
+		"merged, HTTP+SSE": func(t *testing.T) (string, string) {
+			t.Helper()
+			return merged(over(mcp.NewSSEHandler(server, nil)))(t)
+		},
+	}
+}
+
+// FAILURES 30: two callers, one process, one question each, and three at once of one caller. All are asked before the
+// first answers, in all kinds of questions.
+func TestFailure30Questions(t *testing.T) {
+	t.Parallel()
+	for name, at := range askingAt(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, prefix := at(t)
+			calls := []askingCall{{"elicit", "Ann", "1"}, {"elicit", "Bob", "2"}, {"sample", "Cleo", "3"}}
+			if !strings.Contains(name, "places") { // else there is no process for each
+				calls = append(calls, askingCall{"roots", "Dan", "4"}, askingCall{"elicit", "Eve", "5"})
+			}
+			ctx := bounded(t, time.Minute)
+			for round := range 2 { // the server is known in the second
+				asked := make([]inputReply, len(calls))
+				var all sync.WaitGroup
+				for i, c := range calls {
+					all.Go(func() { asked[i] = c.begin(ctx, t, url, prefix) })
+				}
+				all.Wait()
+				for i := len(calls) - 1; i >= 0 && !t.Failed(); i-- {
+					all.Go(func() { calls[i].goOn(ctx, t, url, prefix, asked[i]) })
+				}
+				all.Wait()
+				if t.Failed() {
+					t.Fatalf("in round %d", round+1)
+				}
+			}
+		})
+	}
+}
+
+// An askingCall is a call of a tool of an askingServer by a client without a name.
+type askingCall struct{ tool, who, answer string }
+
+const askingMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"sampling":{},"roots":{}}}`
+
+// begin makes the call, and checks that its own question comes.
+func (c askingCall) begin(ctx context.Context, t *testing.T, url, prefix string) inputReply {
+	t.Helper()
+	r := c.post(ctx, t, url, prefix, "")
+	text, err := json.Marshal(r.Result.InputRequests)
+	if err != nil || r.Result.ResultType != "input_required" || len(r.Result.InputRequests) != 1 || c.tool != "roots" && !strings.Contains(string(text), "Who is "+c.who+"?") {
+		t.Errorf("%s of %s: %+v %s, want its question", c.tool, c.who, r, text)
+	}
+	return r
+}
+
+// goOn answers the question, and checks that the answer has reached the call.
+func (c askingCall) goOn(ctx context.Context, t *testing.T, url, prefix string, asked inputReply) {
+	t.Helper()
+	answer := map[string]string{
+		"elicit": `{"action":"accept","content":{"name":%q}}`, "sample": `{"model":"m","role":"assistant","content":{"type":"text","text":%q}}`,
+		"roots": `{"roots":[{"uri":"file:///"}]}`,
+	}[c.tool]
+	if c.tool == "roots" {
+		answer = strings.Replace(answer, "///", "///"+c.answer, 1)
+	} else {
+		answer = fmt.Sprintf(answer, c.answer)
+	}
+	for key := range asked.Result.InputRequests {
+		r := c.post(ctx, t, url, prefix, fmt.Sprintf(`"requestState":%q,"inputResponses":{%q:%s},`, asked.Result.RequestState, key, answer))
+		if len(r.Result.Content) != 1 || r.Result.Content[0].Text != c.who+" is "+c.answer {
+			t.Errorf("%s of %s: %+v, want %s", c.tool, c.who, r, c.answer)
+		}
+	}
+}
+
+func (c askingCall) post(ctx context.Context, t *testing.T, url, prefix, more string) inputReply {
+	t.Helper()
+	tool := prefix + c.tool
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{"who":%q},%s%s}}`, tool, c.who, more, askingMeta)
+	r, err := postModern(ctx, url, "tools/call", tool, body)
+	if err != nil {
+		t.Error(err)
+	}
+	return r
+}
+
+// Clients of the go-sdk, which are one kind of client, and answer when all were asked.
+func TestFailure30OfficialClients(t *testing.T) {
+	t.Parallel()
+	url := serve(t, "--eras", "both", "--", os.Args[0], "asking").URL
+	ctx := bounded(t, time.Minute)
+	const most = 3
+	var asked sync.WaitGroup
+	asked.Add(most)
+	var all sync.WaitGroup
+	for i := range most {
+		who := fmt.Sprint("client", i)
+		c := mcp.NewClient(&mcp.Implementation{Name: "one kind", Version: "1"}, &mcp.ClientOptions{
+			ElicitationHandler: func(_ context.Context, r *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+				if want := "Who is " + who + "?"; r.Params.Message != want {
+					t.Errorf("%s was asked %q", who, r.Params.Message)
+				}
+				asked.Done()
+				asked.Wait()
+				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "n" + who}}, nil
+			},
+		})
+		s, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := s.InitializeResult().ProtocolVersion; got != "2026-07-28" {
+			t.Fatalf("the client speaks %s", got)
+		}
+		all.Go(func() {
+			defer s.Close()
+			r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "elicit", Arguments: map[string]any{"who": who}})
+			if err != nil || textOf(r) != who+" is n"+who {
+				t.Errorf("%s: %v %v", who, err, r)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// Two tasks whose node is lost ask on the node that takes them over.
+func TestFailure30TakeOver(t *testing.T) {
+	t.Parallel()
+	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
+		f := newFleet(t, e, shape{nodes: 2, legacy: true, flags: []string{"--eras", "both", "--task-after", "100ms"}})
+		ctx := bounded(t, 2*time.Minute)
+		owner, other := f.nodes[0], f.nodes[1]
+		ids := make(map[string]string) // of the tasks, by what they are called
+		for _, id := range []string{callID(t, "a"), callID(t, "b")} {
+			c := inputCall{tool: "inquire", id: id, tasks: true}
+			r, err := c.post(ctx, owner.url(), "tools/call", c.tool, fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":2000}`, c.tool, c.id))
+			if err != nil || r.Result.ResultType != "task" {
+				t.Fatalf("no task: %v %+v", err, r)
+			}
+			ids[id] = r.Result.TaskID
+		}
+		owner.kill()
+		for id, task := range ids {
+			c := inputCall{tool: "inquire", id: id, tasks: true}
+			for {
+				r, err := c.post(ctx, other.url(), "tasks/get", task, fmt.Sprintf(`"taskId":%q`, task))
+				text, _ := json.Marshal(r.Result.InputRequests)
+				if err == nil && len(r.Result.InputRequests) > 0 {
+					if !strings.Contains(string(text), "Who is "+id+"?") {
+						t.Errorf("the task %s was asked %s", id, text)
+					}
+					break
+				}
+				select {
+				case <-ctx.Done():
+					t.Fatalf("the task %s is not asked: %v %+v", id, err, r)
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,506 @@
+package translate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// An asker is a legacy server that is opened several times. What each opening hears is kept for the test.
+type asker struct {
+	t    *testing.T
+	mu   sync.Mutex
+	all  []*opened
+	fail error // of the next openings
+}
+
+// An opened is an opening of an asker.
+type opened struct {
+	sink backend.Sink
+
+	mu   sync.Mutex
+	told []string // but the handshake
+	over bool
+}
+
+// heard returns what it was told.
+func (o *opened) heard() []string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.told)
+}
+
+// closed reports whether it was closed.
+func (o *opened) closed() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.over
+}
+
+func (a *asker) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	if a.fail != nil {
+		return nil, a.fail
+	}
+	o := &opened{sink: sink}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = append(a.all, o)
+	return o, nil
+}
+
+func (o *opened) Deliver(in backend.Inbound) error {
+	switch in.Method {
+	case protocol.MethodInitialize:
+		o.sink.Emit(nil, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"2"}}}`, in.ID)))
+	case protocol.MethodInitialized:
+	default:
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.told = append(o.told, string(in.Raw))
+	}
+	return nil
+}
+
+func (o *opened) Close() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.over = true
+	return nil
+}
+
+// says has the opening say something, in no call.
+func (o *opened) says(text string) { o.sink.Emit(nil, parse(text)) }
+
+// asks has the opening ask for who, under an id.
+func (o *opened) asks(id int, who string) {
+	o.says(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"elicitation/create","params":{"message":%q}}`, id, who))
+}
+
+// answers has the opening answer a call.
+func (o *opened) answers(id string) { o.says(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)) }
+
+func parse(text string) jsonrpc.Message {
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// crowd is a modern conversation with an asker.
+type crowd struct {
+	*holdfast
+	server *asker
+	places int // that there are for more processes; -1: any number
+	lock   sync.Mutex
+	taken  int
+}
+
+func (c *crowd) TakePlace() (func(), bool) {
+	c.lock.Lock()
+	defer c.lock.Unlock()
+	if c.taken == c.places {
+		return nil, false
+	}
+	c.taken++
+	return func() {
+		c.lock.Lock()
+		defer c.lock.Unlock()
+		c.taken--
+	}, true
+}
+
+// inCrowd runs a test in a bubble.
+func inCrowd(t *testing.T, test func(t *testing.T, c *crowd)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		c := &crowd{holdfast: &holdfast{t: t, more: make(chan struct{})}, server: &asker{t: t}, places: -1}
+		conn, err := New(c.server, quiet).Open(t.Context(), backend.Start{Session: "s", Revision: protocol.V20260728}, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.conn = conn
+		c.deliver(&call{"d"}, modernRequest("0", "server/discover", "", ""))
+		c.next()
+		defer func() {
+			if t.Failed() {
+				_ = conn.Close() // else the bubble does not end
+			}
+		}()
+		test(t, c)
+		synctest.Wait()
+		c.quiet()
+		if t.Failed() {
+			return
+		}
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+		if c.taken != 0 {
+			t.Errorf("%d places are taken", c.taken)
+		}
+		for i, o := range c.server.all {
+			if !o.closed() {
+				t.Errorf("opening %d is not closed", i)
+			}
+		}
+	})
+}
+
+// calls makes a call of a tool.
+func (c *crowd) calls(id, tool string) *call {
+	c.t.Helper()
+	of := &call{id}
+	c.deliver(of, modernRequest(id, "tools/call", fmt.Sprintf(`"name":%q`, tool), ""))
+	synctest.Wait()
+	return of
+}
+
+// where returns which opening has a call, or -1.
+func (c *crowd) where(id string) int {
+	synctest.Wait()
+	for i, o := range c.server.all {
+		for _, text := range o.heard() {
+			if strings.HasPrefix(text, `{"jsonrpc":"2.0","id":`+id+`,"method":"tools/call"`) {
+				return i
+			}
+		}
+	}
+	return -1
+}
+
+// asked checks that a question has reached a call, and returns its id.
+func (c *crowd) asked(of *call, who string) string {
+	c.t.Helper()
+	synctest.Wait()
+	s := c.next()
+	if s.call != of || s.m.Kind != jsonrpc.Request || jsonrpc.String(jsonrpc.Field(s.m.Params, "message")) != who {
+		c.t.Fatalf("%v was said in %v, want the question %q in %v", string(s.m.Raw), s.call, who, of)
+	}
+	return string(s.m.ID)
+}
+
+// replies answers a question as the client.
+func (c *crowd) replies(id string) {
+	c.deliver(nil, `{"jsonrpc":"2.0","id":`+id+`,"result":{"action":"accept"}}`)
+	synctest.Wait()
+}
+
+// ended checks that the response to a call came, with a text in it.
+func (c *crowd) ended(of *call, text string) {
+	c.t.Helper()
+	synctest.Wait()
+	s := c.next()
+	if s.call != of || s.m.Kind != jsonrpc.Response || !strings.Contains(string(s.m.Raw), text) {
+		c.t.Fatalf("%v was said in %v, want the response to %v with %s", string(s.m.Raw), s.call, of, text)
+	}
+}
+
+// last returns what an opening heard last.
+func (o *opened) last() string {
+	all := o.heard()
+	return all[len(all)-1]
+}
+
+func TestQuestionsFindTheirCalls(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		a, b, d := c.calls("1", "ask"), c.calls("2", "ask"), c.calls("3", "ask")
+		if c.where("1") != 0 || c.where("2") != -1 {
+			t.Fatal("the first call of the tool is not alone")
+		}
+		main := c.server.all[0]
+		main.asks(1, "a")
+		qa := c.asked(a, "a")
+		if two, three := c.where("2"), c.where("3"); two < 1 || three < 1 || two == three {
+			t.Fatalf("calls 2 and 3 are in %d and %d", two, three)
+		}
+		second, third := c.server.all[c.where("2")], c.server.all[c.where("3")]
+		third.asks(1, "d") // under the same id
+		qd := c.asked(d, "d")
+		second.asks(1, "b")
+		qb := c.asked(b, "b")
+		second.asks(2, "b again") // while the first waits
+		qb2 := c.asked(b, "b again")
+		for q, o := range map[string]*opened{qa: main, qb: second, qd: third} {
+			c.replies(q)
+			if want := `{"jsonrpc":"2.0","id":1,"result":{"action":"accept"}}`; o.last() != want {
+				t.Errorf("the answer to %s: the server heard %s", q, o.last())
+			}
+		}
+		c.replies(qb2)
+		for of, o := range map[*call]*opened{a: main, b: second, d: third} {
+			o.answers(of.name)
+			c.ended(of, `"resultType":"complete"`)
+		}
+		// Alone again: the same process as ever. A second one has the lane that is there.
+		e, f := c.calls("4", "ask"), c.calls("5", "ask")
+		if c.where("4") != 0 || c.where("5") != 1 && c.where("5") != 2 {
+			t.Errorf("calls 4 and 5 are in %d and %d", c.where("4"), c.where("5"))
+		}
+		main.answers("4")
+		c.ended(e, "complete")
+		c.server.all[c.where("5")].answers("5")
+		c.ended(f, "complete")
+		time.Sleep(2 * idleLane)
+		synctest.Wait()
+		if !second.closed() || !third.closed() || c.taken != 0 || main.closed() {
+			t.Error("what no call needs was not closed")
+		}
+	})
+}
+
+// A server that does not ask is used as before, once that is known.
+func TestServerThatDoesNotAsk(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		a, b := c.calls("1", "slow"), c.calls("2", "slow")
+		began := time.Now()
+		for c.where("2") < 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took > firstLook+50*time.Millisecond {
+			t.Errorf("another call waited for %v", took)
+		}
+		d := c.calls("3", "slow")
+		if c.where("3") != 0 || len(c.server.all) != 1 {
+			t.Error("a tool that is known to be quiet is not called at once, in the one process")
+		}
+		for _, of := range []*call{a, b, d} {
+			c.server.all[0].answers(of.name)
+			c.ended(of, "complete")
+		}
+		e, f := c.calls("4", "new"), c.calls("5", "slow")
+		c.server.all[0].answers("4") // which lets the other go at once
+		c.ended(e, "complete")
+		if c.where("5") != 0 {
+			t.Error("a call waits for one that has ended")
+		}
+		c.server.all[0].answers("5")
+		c.ended(f, "complete")
+	})
+	inCrowd(t, func(t *testing.T, c *crowd) { // several that are slow do not add up
+		var all []*call
+		for i := range 9 {
+			all = append(all, c.calls(fmt.Sprint(i+1), fmt.Sprint("slow", i)))
+		}
+		time.Sleep(mostLook)
+		if c.where("9") != 0 {
+			t.Error("a call waits longer than it may")
+		}
+		for _, of := range all {
+			c.server.all[0].answers(of.name)
+			c.ended(of, "complete")
+		}
+	})
+}
+
+// What cannot be known waits until it can.
+func TestQuestionThatMayBeOfSeveral(t *testing.T) {
+	t.Parallel()
+	both := func(t *testing.T, c *crowd) (a, b *call, main *opened) {
+		t.Helper()
+		a, b = c.calls("1", "late"), c.calls("2", "late")
+		time.Sleep(firstLook)
+		if c.where("2") != 0 {
+			t.Fatal("the second call is not in the same process")
+		}
+		main = c.server.all[0]
+		main.asks(1, "b")
+		synctest.Wait()
+		c.quiet()
+		return a, b, main
+	}
+	t.Run("the other ends", func(t *testing.T) {
+		t.Parallel()
+		inCrowd(t, func(t *testing.T, c *crowd) {
+			a, b, main := both(t, c)
+			main.answers("1")
+			c.ended(a, "complete")
+			q := c.asked(b, "b")
+			c.replies(q)
+			main.answers("2")
+			c.ended(b, "complete")
+		})
+	})
+	t.Run("both ask", func(t *testing.T) {
+		t.Parallel()
+		inCrowd(t, func(t *testing.T, c *crowd) {
+			a, b, main := both(t, c)
+			d := c.calls("3", "late") // from now on each has a process
+			if c.where("3") != 1 {
+				t.Errorf("call 3 is in %d", c.where("3"))
+			}
+			time.Sleep(time.Second)
+			main.asks(2, "a")
+			time.Sleep(heldFor)
+			synctest.Wait()
+			if want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32600,`; !strings.HasPrefix(main.heard()[2], want) {
+				t.Errorf("the first question: %s", main.heard()[2])
+			}
+			main.answers("2") // whose tool could not ask
+			c.ended(b, "complete")
+			c.asked(a, "a")
+			main.answers("1")
+			c.ended(a, "complete")
+			c.server.all[1].answers("3")
+			c.ended(d, "complete")
+		})
+	})
+	t.Run("the server takes it back", func(t *testing.T) {
+		t.Parallel()
+		inCrowd(t, func(t *testing.T, c *crowd) {
+			a, b, main := both(t, c)
+			main.says(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+			time.Sleep(2 * heldFor)
+			main.answers("1")
+			c.ended(a, "complete")
+			main.answers("2")
+			c.ended(b, "complete")
+		})
+	})
+}
+
+// A call that was cancelled may ask yet: that is no other call's question.
+func TestQuestionOfCancelledCall(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.calls("1", "ask")
+		main := c.server.all[0]
+		c.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		main.asks(1, "a")
+		synctest.Wait()
+		if !strings.Contains(main.last(), `"id":1,"error"`) {
+			t.Errorf("a question of a cancelled call: %s", main.last())
+		}
+		b := c.calls("2", "ask")
+		if c.where("2") != 1 {
+			t.Fatalf("call 2 is in %d", c.where("2"))
+		}
+		main.asks(2, "a again")
+		c.server.all[1].asks(1, "b")
+		c.asked(b, "b")
+		c.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+		synctest.Wait()
+		if !strings.Contains(c.server.all[1].last(), "cancelled") || !c.server.all[1].closed() {
+			t.Errorf("the process of a cancelled call: %s, closed %v", c.server.all[1].last(), c.server.all[1].closed())
+		}
+		time.Sleep(ghostFor + time.Second)
+		d := c.calls("3", "ask")
+		if c.where("3") != 0 {
+			t.Errorf("call 3 is in %d", c.where("3"))
+		}
+		main.answers("3")
+		c.ended(d, "complete")
+	})
+}
+
+// Where there is no process for a call it waits for its turn, and those that wait can be cancelled.
+func TestCallsOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.places = 1
+		a := c.calls("1", "ask")
+		c.server.all[0].asks(1, "a")
+		q := c.asked(a, "a")
+		b, d, e := c.calls("2", "ask"), c.calls("3", "ask"), c.calls("4", "ask")
+		c.calls("5", "ask")
+		if c.where("2") != 1 || c.where("3") != -1 {
+			t.Fatalf("calls 2 and 3 are in %d and %d", c.where("2"), c.where("3"))
+		}
+		c.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`)
+		c.replies(q) // which waits for no other
+		c.server.all[0].answers("1")
+		c.ended(a, "complete")
+		time.Sleep(time.Second)
+		if c.where("3") != 0 || c.where("4") != -1 {
+			t.Fatalf("calls 3 and 4 are in %d and %d", c.where("3"), c.where("4"))
+		}
+		time.Sleep(laneWait)
+		c.ended(e, "has not begun")
+		c.server.all[0].answers("3")
+		c.ended(d, "complete")
+		c.server.all[1].answers("2")
+		c.ended(b, "complete")
+		if c.where("5") != -1 {
+			t.Error("a call was made that was cancelled before")
+		}
+	})
+	inCrowd(t, func(_ *testing.T, c *crowd) {
+		c.places = 0
+		a := c.calls("0", "ask")
+		c.server.all[0].asks(1, "a")
+		c.asked(a, "a")
+		for i := range mostWaiting {
+			c.calls(fmt.Sprint(i+1), "ask")
+		}
+		c.ended(c.calls("9000", "ask"), "it has not begun")
+		time.Sleep(laneWait)
+		synctest.Wait()
+		for range mostWaiting {
+			c.next()
+		}
+		c.server.all[0].answers("0")
+		c.ended(a, "complete")
+	})
+}
+
+// A lane that cannot be opened, or that ends, fails its call and no other.
+func TestLaneThatEnds(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(_ *testing.T, c *crowd) {
+		a := c.calls("1", "ask")
+		c.server.all[0].asks(1, "a")
+		c.asked(a, "a")
+		b := c.calls("2", "ask")
+		c.server.all[1].sink.Closed(errors.New("exit status 1"), true)
+		c.ended(b, fmt.Sprint(protocol.CodeOutcomeUnknown))
+		c.server.fail = errors.New("no such command")
+		c.ended(c.calls("3", "ask"), "no such command")
+		c.server.fail = nil
+		d := c.calls("4", "ask")
+		c.server.all[2].asks(1, "d")
+		c.asked(d, "d")
+		c.server.all[2].answers("4")
+		c.ended(d, "complete")
+		c.server.all[0].answers("1")
+		c.ended(a, "complete")
+	})
+}
+
+// repeatedCall is a call that is made again after a take-over.
+type repeatedCall struct{ call }
+
+func (*repeatedCall) Repeated() bool { return true }
+
+// Calls that are made again begin at the same time: each has a process, as long as there are some.
+func TestCallsAfterTakeOver(t *testing.T) {
+	t.Parallel()
+	inCrowd(t, func(t *testing.T, c *crowd) {
+		c.places = 1
+		for i := range 3 {
+			m := parse(modernRequest(fmt.Sprint(i+1), "tools/call", `"name":"late"`, ""))
+			if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &repeatedCall{}}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if one, two, three := c.where("1"), c.where("2"), c.where("3"); one != 0 || two != 1 || three != 0 {
+			t.Errorf("calls 1, 2 and 3 are in %d, %d and %d", one, two, three)
+		}
+		for id, i := range map[string]int{"1": 0, "2": 1, "3": 0} {
+			c.server.all[i].answers(id)
+			c.ended(nil, "complete")
+		}
+	})
+}
