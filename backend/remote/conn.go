@@ -20,6 +20,7 @@ import (
 // A conn is the conversation of one session: its session at the server. It has no goroutine
 // but those of its [client.Conn].
 type conn struct {
+	b        *Backend
 	sink     backend.Sink
 	up       *client.Conn
 	requests rpc.Table[request]
@@ -169,6 +170,9 @@ func (c *conn) opened(call backend.Call, m jsonrpc.Message) {
 		opening <- refused
 		return
 	}
+	if m.Error == nil {
+		c.b.refused.Store(0)
+	}
 	c.sink.Emit(call, withoutKeys(m))
 	if opening != nil {
 		opening <- nil
@@ -230,10 +234,13 @@ func (c *conn) Authorization(ctx context.Context) (string, error) {
 	return c.token, nil
 }
 
-// Authorize implements [client.Authorizer]. It notes how the server has refused a request:
-// only the client can do something about it.
+// Authorize implements [client.Authorizer]. It notes how the server has refused a request: only the
+// client can do something about it, or the operator, whose credentials were refused.
 func (c *conn) Authorize(ctx context.Context, _ *http.Request, resp *http.Response) error {
 	err := &protocol.Unauthorized{Status: resp.StatusCode, Challenge: resp.Header.Values("WWW-Authenticate")}
+	if !c.pass && c.b.refuses(resp) {
+		err = &protocol.Unauthorized{Status: http.StatusBadGateway, Text: ownRefused}
+	}
 	if key, ok := ctx.Value(requestKey{}).(string); ok {
 		c.requests.Update([]byte(key), func(rq *request) { rq.refused = err })
 	}

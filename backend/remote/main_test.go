@@ -67,7 +67,9 @@ func front(t *testing.T, url string, opts *remote.Options, hopts *holdfast.Optio
 		o = *opts
 	}
 	network := http.DefaultTransport.(*http.Transport).Clone()
-	o.Logger = slog.New(slog.DiscardHandler)
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
 	if o.HTTPClient == nil {
 		o.HTTPClient = &http.Client{Transport: network}
 	}

@@ -15,11 +15,13 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
 	"holdfast/client"
 	"holdfast/internal/protocol"
+	"holdfast/internal/redact"
 )
 
 // Options configure a [Backend]. The zero value of each field stands for the default given
@@ -56,6 +58,8 @@ type Options struct {
 type Backend struct {
 	url  string
 	opts Options
+
+	refused atomic.Int32 // the status with which the server refuses the operator's credentials; 0: it has answered since
 }
 
 // New returns a backend in front of the server at a URL that begins with http://, https://,
@@ -108,9 +112,11 @@ func (b *Backend) socket() bool {
 
 // Open implements [backend.Backend]. It sends nothing: the client's initialize request is the
 // first that the server gets. If the server answers that with status 401 or 403, so does
-// Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then.
+// Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then. But a client can do
+// nothing about credentials that are Options.Header, or that Options.HTTPClient adds: if those are refused the
+// status is 502, and the log says so.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c := &conn{sink: sink, pass: b.opts.PassAuthorization, socket: b.socket(), closed: make(chan struct{})}
+	c := &conn{b: b, sink: sink, pass: b.opts.PassAuthorization, socket: b.socket(), closed: make(chan struct{})}
 	if err := c.Account().Hold(conversationCost); err != nil {
 		return nil, err
 	}
@@ -135,4 +141,28 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	}
 	c.up = up
 	return c, nil
+}
+
+// ownRefused is what clients are told of credentials that are not theirs.
+const ownRefused = "the upstream server refuses the credentials that Holdfast has for it: tell the operator, whose log says more"
+
+// refuses reports whether a server that gets nothing of its clients has refused credentials of the
+// operator, and logs what to do: once, until the server has answered.
+func (b *Backend) refuses(resp *http.Response) (own bool) {
+	// What a transport has added to a request stands in the request of the response.
+	token := resp.Request != nil && resp.Request.Header.Get("Authorization") != "" && b.opts.Header.Get("Authorization") == ""
+	own = token || len(b.opts.Header) > 0
+	if b.refused.Swap(int32(resp.StatusCode)) == int32(resp.StatusCode) { //nolint:gosec // three digits
+		return own
+	}
+	at := slog.Group("upstream", "url", redact.URL(b.url), "status", resp.StatusCode)
+	switch {
+	case token: // and where it comes from
+		b.opts.Logger.Error("the upstream server refuses Holdfast's token: see that --upstream-client-id, its secret and --upstream-scopes are right (in a configuration file: \"auth\")", at)
+	case own:
+		b.opts.Logger.Error("the upstream server refuses Holdfast's credentials: change them with --upstream-header or HOLDFAST_UPSTREAM_HEADER (in a configuration file: \"headers\")", at)
+	default:
+		b.opts.Logger.Warn("the upstream server wants authorization, and gets none: give it credentials with --upstream-header 'Authorization: Bearer TOKEN' (in a configuration file: \"headers\"), or those of clients with --upstream-auth passthrough", at)
+	}
+	return own
 }

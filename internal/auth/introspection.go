@@ -49,7 +49,7 @@ func opaque(token string) bool {
 }
 
 // introspect checks an opaque token of a client at an address. The answer is kept for a short time, unless it
-// is that there was none. Requests with the same token wait for it together.
+// is that there was none, or that the token is not valid yet. Requests with the same token wait for it together.
 func (i *Issuer) introspect(ctx context.Context, token, address string) (*verified, error) {
 	in := i.introspection
 	if v, ok := in.good.get(token); ok {
@@ -65,6 +65,8 @@ func (i *Issuer) introspect(ctx context.Context, token, address string) (*verifi
 		until := time.Now().Add(answerKept)
 		switch {
 		case errors.Is(err, errUnavailable):
+		case errors.Is(err, errNotYet): // by our clock
+			in.good.drop(token)
 		case err != nil:
 			in.good.drop(token)
 			in.bad.put(token, err, until)
@@ -178,6 +180,9 @@ func (t *introspected) check(issuer string) (*verified, error) {
 // clockSkew is how far the clock of an issuer may be ahead of ours.
 const clockSkew = 5 * time.Minute
 
+// errNotYet says that a token will be good.
+var errNotYet = errors.New("the token is of the future")
+
 // begins is what a token says of when it begins to be valid.
 type begins struct {
 	NotBefore *json.Number `json:"nbf"`
@@ -193,9 +198,9 @@ func (b *begins) check() error {
 	case err1 != nil || err2 != nil:
 		return errors.Join(err1, err2)
 	case from.After(latest):
-		return errors.New("the token is not valid yet")
+		return fmt.Errorf("%w: it is not valid yet", errNotYet)
 	case issued.After(latest):
-		return errors.New("the token was issued in the future")
+		return fmt.Errorf("%w: it was issued in the future", errNotYet)
 	}
 	return nil
 }

@@ -76,7 +76,7 @@ func TestIntrospection(t *testing.T) {
 	if w := call(opaque(authtest.Claims{"scope": "other"})); w.Code != http.StatusForbidden || !strings.Contains(w.Header().Get("WWW-Authenticate"), `error="insufficient_scope"`) {
 		t.Errorf("without the scope: %d", w.Code)
 	}
-	if n := as.Asked.Load(); n != 23 {
+	if n := as.Asked.Load(); n != 23+2 { // a token of the future is asked about again
 		t.Errorf("it was asked %d times", n)
 	}
 }

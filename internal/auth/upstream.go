@@ -67,15 +67,16 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, fmt.Errorf("%s is not the server that a token is for", r.URL.Host)
 	}
 	for again := false; ; again = true {
+		with := r.Clone(r.Context())
+		with.Header.Set("Authorization", "Bearer")
 		token, err := t.token(r.Context(), client)
 		if err != nil {
 			if r.Context().Err() != nil {
 				return nil, r.Context().Err()
 			}
 			t.log.Error("no token for the upstream server", "error", err)
-			return refusal(r), nil
+			return refusal(with), nil
 		}
-		with := r.Clone(r.Context())
 		with.Header.Set("Authorization", "Bearer "+token)
 		if again && r.GetBody != nil {
 			if with.Body, err = r.GetBody(); err != nil {
@@ -89,13 +90,16 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		_ = resp.Body.Close()
 		t.tokens.drop(client)
 		if again || r.Body != nil && r.Body != http.NoBody && r.GetBody == nil {
-			t.log.Error("the upstream server refuses its token", "server", r.URL.Host)
-			return refusal(r), nil
+			if t.grant.Exchange { // else the backend says so
+				t.log.Error("the upstream server refuses its token", "server", r.URL.Host)
+			}
+			return refusal(with), nil
 		}
 	}
 }
 
-// refusal is the answer to a request that is not sent.
+// refusal is the answer to a request that is not sent, or whose token is refused. The request of the answer
+// has the header Authorization, as that of any answer: so it is seen that the token is not the client's.
 func refusal(r *http.Request) *http.Response {
 	const text = "Holdfast is not authorized at this server"
 	if r.Body != nil {

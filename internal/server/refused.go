@@ -142,6 +142,9 @@ func reasonOf(status int, err error) string {
 	case errors.As(err, &says):
 		return says.Reason()
 	case errors.As(err, &refused):
+		if status == http.StatusBadGateway { // the operator's credentials
+			return "backend_refused"
+		}
 		if refused.Text != "" {
 			return "insufficient_scope"
 		}

@@ -1,0 +1,148 @@
+package remote_test
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/backend/remote"
+	"holdfast/internal/protocol"
+)
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// errors returns the lines at level ERROR.
+func (l *lines) errors() (all []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.text.String()) {
+		if strings.Contains(line, "level=ERROR") {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// TestOwnCredentials has a server that refuses credentials which no client can change: each client gets 502
+// without the server's challenge, and the log has one line. The client that brings its own credentials gets
+// the server's status and challenge.
+func TestOwnCredentials(t *testing.T) {
+	t.Parallel()
+	const challenge = `Bearer resource_metadata="https://upstream.example.com/.well-known/oauth-protected-resource"`
+	discover := strings.Replace(tool("1", "count", `{"To":0}`), `"_meta":{`, `"_meta":{"`+protocol.MetaProtocolVersion+`":"2026-07-28","`+protocol.MetaClientCapabilities+`":{},`, 1)
+	modern := http.Header{protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {"tools/call"}, protocol.HeaderName: {"count"}}
+	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		for name, c := range map[string]struct {
+			opts   remote.Options
+			front  *holdfast.Options
+			body   string
+			header http.Header
+			socket bool
+			theirs bool
+			says   string // the log; "": --upstream-header
+		}{
+			"Authorization":     {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: hello},
+			"another header":    {opts: remote.Options{Header: http.Header{"X-Api-Key": {"s3cret"}}}, body: hello},
+			"stateless":         {opts: remote.Options{Header: http.Header{"X-Api-Key": {"s3cret"}}}, front: &holdfast.Options{Stateless: true}, body: hello},
+			"modern":            {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: discover, header: modern},
+			"over a WebSocket":  {opts: remote.Options{Header: http.Header{"Authorization": {"Bearer s3cret"}}}, body: hello, socket: true},
+			"of a transport":    {opts: remote.Options{HTTPClient: &http.Client{Transport: tokens{}}}, body: hello, says: "--upstream-client-id"},
+			"the client's":      {opts: remote.Options{PassAuthorization: true}, body: hello, theirs: true},
+			"the client's, too": {opts: remote.Options{PassAuthorization: true, Header: http.Header{"X-Api-Key": {"s3cret"}}}, body: discover, header: modern, theirs: true},
+		} {
+			t.Run(fmt.Sprint(name, status), func(t *testing.T) {
+				t.Parallel()
+				var log lines
+				var lets atomic.Bool
+				c.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
+				w := begin(t, nil, func(s *mcp.Server) http.Handler {
+					h := streamable(s)
+					return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+						if lets.Load() {
+							h.ServeHTTP(w, r)
+							return
+						}
+						w.Header().Set("WWW-Authenticate", challenge)
+						w.WriteHeader(status)
+					})
+				})
+				at := w.upstream
+				if c.socket {
+					at = "ws" + strings.TrimPrefix(at, "http")
+				}
+				w.url = front(t, at, &c.opts, c.front)
+				ask := func(want int) {
+					t.Helper()
+					r := (&raw{t: t, url: w.url, header: c.header.Clone()}).post(c.body)
+					var text string
+					if want != http.StatusOK {
+						all, err := io.ReadAll(r.Body)
+						if err != nil {
+							t.Error(err)
+						}
+						text = string(all)
+					}
+					r.cut()
+					if got := r.Header.Get("WWW-Authenticate"); r.StatusCode != want || (got == challenge) != c.theirs && want != http.StatusOK ||
+						strings.Contains(text, "s3cret") || strings.Contains(text, strings.TrimPrefix(w.upstream, "http://")) {
+						t.Errorf("status %d, want %d: %v %s", r.StatusCode, want, r.Header, text)
+					}
+				}
+				want, logged := http.StatusBadGateway, 1
+				if c.theirs {
+					want, logged = status, 0
+				}
+				ask(want)
+				ask(want)
+				all := log.errors()
+				if len(all) != logged || logged > 0 && (!strings.Contains(all[0], fmt.Sprint("status=", status)) || strings.Contains(all[0], "s3cret")) {
+					t.Fatalf("the log has %q", all)
+				}
+				if says := cmp.Or(c.says, "--upstream-header"); logged > 0 && !strings.Contains(all[0], says) {
+					t.Errorf("the log does not say what to do: %q", all)
+				}
+				if c.socket || c.theirs {
+					return
+				}
+				lets.Store(true)
+				ask(http.StatusOK)
+				lets.Store(false)
+				if c.front == nil && c.header == nil {
+					ask(want)
+					if n := len(log.errors()); n != 2 {
+						t.Errorf("refused again, the log has %d lines", n)
+					}
+				}
+			})
+		}
+	}
+}
+
+// tokens gives requests a token, as one of client credentials.
+type tokens struct{}
+
+func (tokens) RoundTrip(r *http.Request) (*http.Response, error) {
+	r = r.Clone(r.Context())
+	r.Header.Set("Authorization", "Bearer s3cret")
+	return http.DefaultTransport.RoundTrip(r)
+}
