@@ -23,9 +23,12 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -33,6 +36,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
 
@@ -46,7 +50,8 @@ var ErrClosed = errors.New("backend is closed")
 // with it.
 type Options struct {
 	// Dir is the working directory of the processes; by default that of this program.
-	// A command that is a relative path is looked up in Dir, as with [exec.Cmd].
+	// A command that is a relative path is looked up in Dir, as with [exec.Cmd], and one that is
+	// a name in the PATH of Env.
 	Dir string
 	// Env is the whole environment of the processes ("KEY=value"). By default it is that
 	// of this program without the variables that configure Holdfast (HOLDFAST_*) or hold its
@@ -99,7 +104,7 @@ func New(command []string, opts *Options) (*Backend, error) {
 		b.opts = *opts
 	}
 	b.opts.setDefaults()
-	path, err := find(command[0], b.opts.Dir)
+	path, err := find(command[0], b.opts.Dir, b.opts.Env)
 	if err != nil {
 		return nil, fmt.Errorf("find the server's command: %w", err)
 	}
@@ -129,15 +134,54 @@ func (o *Options) setDefaults() {
 
 // find returns the absolute path of a program, so that what New found is what
 // every Open starts.
-func find(name, dir string) (string, error) {
-	if dir != "" && filepath.Base(name) != name && !filepath.IsAbs(name) {
-		name = filepath.Join(dir, name)
+func find(name, dir string, env []string) (string, error) {
+	path, own := pathOf(env)
+	switch {
+	case filepath.Base(name) != name:
+		if dir != "" && !filepath.IsAbs(name) {
+			name = filepath.Join(dir, name)
+		}
+	case own && path != os.Getenv("PATH"):
+		return search(name, dir, path)
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return "", err
 	}
 	return filepath.Abs(path)
+}
+
+// search looks for a program in the folders of a PATH. Those that are relative are in dir; the folder itself, which
+// a PATH may have too, is left out, as [exec.LookPath] does it.
+func search(name, dir, path string) (string, error) {
+	failed := exec.ErrNotFound
+	for _, in := range filepath.SplitList(path) {
+		if in = filepath.Clean(in); in == "." {
+			continue
+		}
+		if !filepath.IsAbs(in) {
+			in = filepath.Join(dir, in)
+		}
+		at, err := exec.LookPath(filepath.Join(in, name))
+		if err == nil {
+			return filepath.Abs(at)
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			failed = fs.ErrPermission
+		}
+	}
+	return "", &exec.Error{Name: name, Err: failed}
+}
+
+// pathOf returns the PATH of an environment. Without one, a program is looked for in that of this program.
+func pathOf(env []string) (path string, is bool) {
+	for _, v := range env {
+		name, value, _ := strings.Cut(v, "=")
+		if name == "PATH" || runtime.GOOS == "windows" && strings.EqualFold(name, "PATH") {
+			path, is = value, true // the last counts, as with [exec.Cmd]
+		}
+	}
+	return path, is
 }
 
 // Open implements [backend.Backend]: it starts a process. It fails if the process cannot be
@@ -175,7 +219,8 @@ func (b *Backend) open(ctx context.Context, tag string, start backend.Start, sin
 	b.guard.ready()
 	c, err := b.start(tag, start, sink)
 	if err != nil {
-		return nil, err
+		b.opts.Logger.Error("the server cannot be started", "session", start.Session, "command", b.path, "error", err)
+		return nil, &protocol.NotStarted{Err: err}
 	}
 	b.guard.add(c.pid)
 

@@ -55,6 +55,10 @@ func report(out io.Writer, name string, file *config.File) error {
 			missing = append(missing, fmt.Sprintf("%s:%d: the server %q cannot start: %v", name, s.Line, s.Name, err))
 		}
 	}
+	for _, l := range file.LeftOut {
+		fmt.Fprintf(t, "%s\t\tleft out\t\t\n", l.Name)
+		missing = append(missing, l.Err.Error())
+	}
 	for _, s := range file.Disabled {
 		fmt.Fprintf(t, "%s\t\tdisabled\t\t\n", s)
 	}

@@ -43,7 +43,7 @@ func (f *configFlags) add(cmd *cobra.Command) {
 // addValues adds the flags that say what variables in the file stand for.
 func (f *configFlags) addValues(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&f.workspace, "workspace", "", "`directory` that ${workspaceFolder} in the configuration stands for (default that of the file, or the one above .vscode and the like)")
+	fs.StringVar(&f.workspace, "workspace", "", "`directory` in which servers run, and that ${workspaceFolder} in the configuration stands for (default that of the file, or the one above .vscode and the like)")
 	fs.StringArrayVar(&f.inputs, "input", nil, "value of an ${input:ID} in the configuration, as `ID=VALUE` (can be repeated). Other users can see a command line: better set HOLDFAST_INPUT_ID")
 	_ = cmd.MarkFlagDirname("workspace") // fails for unknown flags only
 }
@@ -52,6 +52,9 @@ func (f *configFlags) addValues(cmd *cobra.Command) {
 func (f *configFlags) check() error {
 	if f.file == "" && (f.workspace != "" || len(f.inputs) > 0) {
 		return usagef("--workspace and --input are for a configuration file: give it with --config")
+	}
+	if is, err := os.Stat(f.workspace); f.workspace != "" && (err != nil || !is.IsDir()) {
+		return usagef("--workspace %s: there is no such directory, in which servers could run", f.workspace)
 	}
 	for _, v := range f.inputs {
 		if id, _, ok := strings.Cut(v, "="); !ok || id == "" {
@@ -95,6 +98,7 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 	if err != nil {
 		return nil, err
 	}
+	tellLeftOut(file)
 	c.options.Input = c.input(false) // nobody waits at a terminal later
 	c.text, c.set = text, manyservers.New(file, nil)
 	c.stop = func() {}
@@ -122,6 +126,13 @@ func (c *configured) read() (text []byte, file *config.File, err error) {
 		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", fmt.Sprintf("%s:%d:%d", c.file, m.Line, m.Column))
 	}
 	return text, file, nil
+}
+
+// tellLeftOut logs which servers are not served, and why.
+func tellLeftOut(file *config.File) {
+	for _, l := range file.LeftOut {
+		slog.Error("configuration: a server is left out, others are served", "server", l.Name, "error", strings.ReplaceAll(l.Err.Error(), "\n", "; "))
+	}
 }
 
 // input returns a function that finds the values of inputs: on the command line, in the
@@ -233,6 +244,7 @@ func (c *configured) reload(asked bool) {
 		slog.Error("configuration not changed: the file is wrong", "error", err)
 		return
 	}
+	tellLeftOut(file)
 	did := c.set.Apply(file)
 	slog.Info("configuration read", "file", c.file, "added", did.Added, "changed", did.Changed, "removed", did.Removed, "kept", did.Kept)
 }

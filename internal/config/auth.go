@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"net/url"
 	"strings"
+
+	"holdfast/internal/redact"
 )
 
 // auth reads who may use a server: for each member what the server says, or else what holds for
@@ -87,8 +89,8 @@ func (r *reader) token(s *Server, q *tokenRequest) *TokenRequest {
 	}
 	if q.TokenURL.value == "" {
 		r.failf(q.at, "tokenUrl is missing: add it")
-	} else if err := t.Complete(s.URL); err != nil {
-		r.failf(q.TokenURL.at, "%q is no URL of a token endpoint: %v", q.TokenURL.value, err)
+	} else if err := t.Complete(s.URL); err != nil && len(r.lacks) == 0 {
+		r.failf(q.TokenURL.at, "%q is no URL of a token endpoint: %v", redact.Args([]string{q.TokenURL.value})[0], err)
 	}
 	return t
 }

@@ -1,11 +1,12 @@
 package config
 
 import (
-	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,8 +16,6 @@ import (
 	"slices"
 	"strings"
 	"unicode"
-
-	"github.com/joho/godotenv"
 
 	"holdfast/internal/redact"
 )
@@ -33,17 +32,29 @@ func Read(file string, opts Options) (*File, error) {
 // Parse is [Read] for what is in a file.
 func Parse(file string, data []byte, opts Options) (*File, error) {
 	opts.Workspace = cmp.Or(opts.Workspace, workspaceOf(file))
+	where := "" // servers run; a folder that is not there is a name only
+	if is, err := os.Stat(opts.Workspace); err == nil && is.IsDir() {
+		if abs, err := filepath.Abs(opts.Workspace); err == nil {
+			opts.Workspace, where = abs, abs
+		}
+	}
 	if opts.Env == nil {
 		opts.Env = os.LookupEnv
 	}
-	data = bytes.TrimPrefix(data, []byte("\ufeff")) // that some editors write
-	d := &decoder{file: file, data: data}
+	d := &decoder{file: file, data: plainText(data)}
+	if text := d.isOther(); text != "" {
+		return nil, &Error{file, 1, 1, text}
+	}
 	var host hostFile
 	d.decode(&host)
-	r := &reader{expander: &expander{decoder: d, opts: opts, inputs: make(map[string]hostInput)}, host: &host}
+	r := &reader{expander: &expander{decoder: d, opts: opts, inputs: make(map[string]hostInput)}, host: &host, where: where}
 	if len(d.errs) == 0 {
-		r.gemini = host.isGemini(file)
 		r.read()
+	}
+	if len(d.errs) > 0 || len(r.out.Servers) == 0 {
+		for _, l := range r.out.LeftOut {
+			d.errs = append(d.errs, l.errs...)
+		}
 	}
 	if len(d.errs) > 0 {
 		return nil, joined(d.errs)
@@ -59,20 +70,23 @@ func joined(errs []error) error {
 		var x, y *Error
 		errors.As(a, &x)
 		errors.As(b, &y)
-		return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
+		return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column), cmp.Compare(x.Text, y.Text))
 	})
+	errs = slices.CompactFunc(errs, func(a, b error) bool { return a.Error() == b.Error() }) // of settings for many servers
 	return errors.Join(errs...)
 }
 
 // reader makes a File of what a host's file says.
 type reader struct {
 	*expander
-	host *hostFile
-	out  File
+	host  *hostFile
+	where string // servers run without a cwd: the workspace folder, or ""
+	out   File
+	all   []*Server // of out, and those that are left out
 }
 
 func (r *reader) read() {
-	for _, in := range r.host.Inputs {
+	for _, in := range slices.Concat(r.host.Inputs, r.host.MCP.Inputs) {
 		if in.ID.value == "" {
 			r.failf(in.Type.at, "an input has no id: add one")
 		}
@@ -100,7 +114,7 @@ func (r *reader) read() {
 		}
 	}
 	if len(seen) == 0 {
-		r.failf(0, `no servers: add some to "mcpServers", as {"mcpServers": {"NAME": {"command": "…"}}}`)
+		r.failf(0, `no servers: add some to "mcpServers", as {"mcpServers": {"NAME": {"command": "…"}}}%s`, r.elsewhere())
 	}
 	r.checkPaths()
 	r.checkPrefixes()
@@ -119,15 +133,16 @@ func quoted[V any](set map[string]V) string {
 // add adds a server.
 func (r *reader) add(host member[hostServer], in section, ours member[settings]) {
 	h := &host.Value
-	if r.host.excludes(in, &host) {
+	if r.excludes(in, &host) {
 		r.out.Disabled = append(r.out.Disabled, host.Name)
 		return
 	}
-	if h.ofExtension(in) {
+	if h.isElsewhere(in) {
 		r.ignore(host.At, join(in.name, host.Name))
 		return
 	}
 	s := &Server{Name: host.Name}
+	r.begin(h, in.kind)
 	s.Line, _ = r.place(host.At)
 	if bad := strings.IndexFunc(s.Name, unicode.IsControl); s.Name == "" || s.Name == MergedName || bad >= 0 || path.Clean("/"+s.Name) != "/"+s.Name {
 		r.failf(host.At, "a server cannot have the name %q: rename it", s.Name)
@@ -141,6 +156,10 @@ func (r *reader) add(host member[hostServer], in section, ours member[settings])
 	}
 	all := r.hostSettings(&host, in)
 	r.settings(s, h.Holdfast, &all)
+	off, on := r.switched(&host, in)
+	if s.Deny = append(s.Deny, off...); on != nil && s.Allow == nil {
+		s.Allow = on
+	}
 	url := cmp.Or(h.HTTP, h.URL, h.Server) // as the Gemini CLI has it
 	switch {
 	case h.Command.value != "" && url.value != "":
@@ -153,6 +172,11 @@ func (r *reader) add(host member[hostServer], in section, ours member[settings])
 		r.command(s, h)
 	}
 	r.auth(s, h.Holdfast)
+	r.all = append(r.all, s)
+	if lacks := r.lacks; len(lacks) > 0 {
+		r.out.LeftOut = append(r.out.LeftOut, LeftOut{Name: s.Name, Err: joined(lacks), errs: lacks})
+		return
+	}
 	r.out.Servers = append(r.out.Servers, s)
 }
 
@@ -170,17 +194,16 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 	default:
 		r.failf(h.Type.at, "a server with a url cannot be of type %q: want http or sse", h.Type.value)
 	}
-	wrong := len(r.errs)
 	s.URL = r.expand(at)
-	if s.Shown = at.value; !strings.HasPrefix(s.Shown, "$") { // else that is where it leads
-		s.Shown = redact.URL(s.Shown)
+	if s.Shown = redact.Args([]string{at.value})[0]; !strings.HasPrefix(s.Shown, "$") && !strings.HasPrefix(s.Shown, "{") { // else that is where it leads
+		s.Shown = redact.URL(at.value)
 	}
 	switch u, err := url.Parse(s.URL); {
-	case wrong < len(r.errs):
+	case len(r.lacks) > 0:
 	case err == nil && (u.Scheme == "unix" || u.Scheme == "pipe"):
 		r.failf(at.at, "a server at a socket or a pipe (%s:) is not supported: want http://HOST/PATH or https://HOST/PATH", u.Scheme)
 	case err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme):
-		r.failf(at.at, "%q is no URL of a server: want http://HOST/PATH or https://HOST/PATH", redact.URL(s.URL))
+		r.failf(at.at, "%q is no URL of a server: want http://HOST/PATH or https://HOST/PATH", cmp.Or(redact.URL(s.URL), redact.Args([]string{at.value})[0]))
 	}
 	s.Header = make(http.Header)
 	for _, v := range h.Headers {
@@ -198,39 +221,27 @@ func (r *reader) command(s *Server, h *hostServer) {
 	if t := h.Type.value; t != "" && t != "stdio" && t != "local" {
 		r.failf(h.Type.at, "a server with a command cannot be of type %q: want stdio", t)
 	}
+	s.Env = make(map[string]string)
+	if h.EnvFile.value != "" {
+		maps.Copy(s.Env, r.envFile(h.EnvFile))
+	}
+	for _, v := range r.env {
+		if strings.ContainsAny(v.Name, "=\x00") || v.Name == "" {
+			r.failf(v.At, "%q cannot be the name of an environment variable: rename it", v.Name)
+		}
+		s.Env[v.Name] = r.ownValue(v)
+	}
 	s.Command = []string{r.expand(h.Command.text)}
 	shown := []string{h.Command.value}
 	for _, a := range slices.Concat(h.Command.Args, h.Args) {
 		s.Command = append(s.Command, r.expand(a))
-		shown = append(shown, masked(a.value, shown[len(shown)-1]))
+		shown = append(shown, a.value)
 	}
-	s.Shown = (*redact.Secrets)(nil).Text(strings.Join(shown, " "))
-	s.Env = make(map[string]string)
-	if h.EnvFile.value != "" {
-		r.envFile(s, h.EnvFile)
-	}
-	for _, v := range slices.Concat(h.Command.Env, h.Env) {
-		if strings.ContainsAny(v.Name, "=\x00") || v.Name == "" {
-			r.failf(v.At, "%q cannot be the name of an environment variable: rename it", v.Name)
-		}
-		s.Env[v.Name] = r.expand(v.Value)
-	}
+	s.Shown = strings.Join(redact.Args(shown), " ")
+	s.Dir = r.where
 	if h.Cwd.value != "" {
 		s.Dir = r.inWorkspace(r.expand(h.Cwd))
 	}
-}
-
-// masked returns an argument as a person may see it: not if it, or the one before it, names a
-// credential.
-func masked(arg, before string) string {
-	name, _, assigns := strings.Cut(arg, "=")
-	switch {
-	case assigns && redact.Credential(name):
-		return name + "=" + redact.Mark
-	case strings.HasPrefix(before, "-") && !strings.Contains(before, "=") && redact.Credential(before) && !variable.MatchString(arg):
-		return redact.Mark
-	}
-	return arg
 }
 
 func (r *reader) inWorkspace(name string) string {
@@ -240,19 +251,14 @@ func (r *reader) inWorkspace(name string) string {
 	return filepath.Join(r.opts.Workspace, name)
 }
 
-func (r *reader) envFile(s *Server, at text) {
-	file := r.inWorkspace(r.expand(at))
-	all, err := godotenv.Read(file)
-	var missing *fs.PathError
-	switch {
-	case errors.As(err, &missing):
-		r.failf(at.at, "the envFile cannot be read: %v", err)
-	case err != nil: // which has a part of the file
-		r.failf(at.at, "the envFile %s has a line that is not NAME=value", file)
+// envFile returns the variables in a file.
+func (r *reader) envFile(at text) map[string]string {
+	data, err := os.ReadFile(r.inWorkspace(r.expand(at)))
+	if err != nil {
+		r.lackf(at.at, "the envFile cannot be read: %v", err)
 	}
-	for name, value := range all {
-		s.Env[name] = value
-	}
+	r.own = envOf(string(plainText(data)))
+	return r.own
 }
 
 // settings reads what is ours: of the server, or else what holds without that.
@@ -353,18 +359,42 @@ func (r *reader) checkPaths() {
 	}
 }
 
-// checkPrefixes checks that, merged, each name belongs to one server.
+// checkPrefixes sees to it that, merged, each name belongs to one server. Of prefixes that are made of names,
+// equal ones get a part that differs.
 func (r *reader) checkPrefixes() {
-	if !r.out.Merge {
-		return
-	}
 	taken := make(map[string]string)
-	for _, s := range r.out.Servers {
-		p := s.MergedPrefix()
-		if is, ok := taken[p]; ok {
-			r.errs = append(r.errs, &Error{r.file, s.Line, 1, fmt.Sprintf("merged, the servers %q and %q have the same prefix %q: set another with \"prefix\"", is, s.Name, p)})
+	for _, s := range r.all {
+		if s.Prefix == nil {
+			continue
 		}
-		taken[p] = s.Name
+		if is, ok := taken[*s.Prefix]; ok && r.out.Merge {
+			r.errs = append(r.errs, &Error{r.file, s.Line, 1, fmt.Sprintf("merged, the servers %q and %q have the same prefix %q: set another with \"prefix\"", is, s.Name, *s.Prefix)})
+		}
+		taken[*s.Prefix] = s.Name
+	}
+	made := make(map[string]int)
+	for _, s := range r.all {
+		if s.Prefix == nil {
+			made[s.MergedPrefix()]++
+		}
+	}
+	for _, s := range r.all { // a name that is fit has its own prefix
+		if p := s.MergedPrefix(); s.Prefix == nil && p == s.Name+"_" && taken[p] == "" {
+			taken[p] = s.Name
+			made[p] = 2 // so that others differ
+		}
+	}
+	for _, s := range r.all {
+		p := s.MergedPrefix()
+		if s.Prefix != nil || made[p] < 2 && taken[p] == "" || taken[p] == s.Name {
+			continue
+		}
+		of := sha256.Sum256([]byte(s.Name))
+		sum := hex.EncodeToString(of[:])
+		for n := 4; s.merged == "" || taken[s.merged] != "" || made[s.merged] > 0; n++ {
+			s.merged = p[:min(len(p)-1, 30-n)] + "_" + sum[:n] + "_"
+		}
+		taken[s.merged] = s.Name
 	}
 }
 
@@ -376,6 +406,9 @@ var unfit = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 func (s *Server) MergedPrefix() string {
 	if s.Prefix != nil {
 		return *s.Prefix
+	}
+	if s.merged != "" {
+		return s.merged
 	}
 	name := unfit.ReplaceAllString(s.Name, "_")
 	return name[:min(len(name), 31)] + "_"

@@ -232,14 +232,14 @@ func TestMistakes(t *testing.T) {
 		"{\n  \"mcpServers\": {,}\n}":    "f.json:2:18: not JSON (comments and trailing commas are allowed): invalid character ',' at start of value",
 		`[]`:                             `f.json:1:1: the file must hold an object`,
 		`{}`:                             `f.json:1:1: no servers: add some to "mcpServers"`,
-		"{\"mcpServers\": {\n\"a\": 1}}": `f.json:2:6: mcpServers.a is 1: want an object`,
+		"{\"mcpServers\": {\n\"a\": 1}}": `f.json:2:6: mcpServers.a is a number: want an object`,
 		in(`{}`):                         `f.json:1:17: the server "a" has neither a command nor a url: add one`,
 		in(`{"command": "x", "url": "http://x"}`):                                                           `has both a command and a url: remove one`,
-		in(`{"command": "x", "args": ["y", true]}`):                                                         `f.json:1:53: mcpServers.a.args[1] is true: want a string`,
+		in(`{"command": "x", "args": ["y", true]}`):                                                         `f.json:1:53: mcpServers.a.args[1] is true or false: want a string`,
 		in(`{"command": "x", "type": "http"}`):                                                              `a server with a command cannot be of type "http"`,
 		in(`{"url": "http://x", "type": "ftp"}`):                                                            `a server with a url cannot be of type "ftp": want http or sse`,
 		in(`{"url": "unix:///tmp/x.sock"}`):                                                                 `a server at a socket or a pipe (unix:) is not supported`,
-		in(`{"url": "x"}`):                                                                                  `is no URL of a server`,
+		in(`{"url": "x"}`):                                                                                  `"x" is no URL of a server`,
 		in(`{"command": "${NOPE}"}`):                                                                        `f.json:1:34: ${NOPE}: the environment variable NOPE is not set: set it, or give a default with ${NOPE:-default}`,
 		in(`{"command": "${NONE:-${NOPE}}"}`):                                                               `f.json:1:34: ${NOPE}: the environment variable NOPE is not set`,
 		`{"mcpServers": {"..": {"command": "x"}}}`:                                                          `a server cannot have the name "..": rename it`,
@@ -250,7 +250,7 @@ func TestMistakes(t *testing.T) {
 		in(`{"command": "x", "envFile": "/nowhere/x"}`):                                                     `the envFile cannot be read`,
 		in(`{"command": "x", "command": "y"}`):                                                              `mcpServers.a.command is there twice: remove one`,
 		in(`{"command": "x"}, "a": {"command": "y"}`):                                                       `mcpServers.a is there twice: rename one`,
-		in(`{"command": "x", "holdfast": {"stopIdle": 5}}`):                                                 `holdfast.stopIdle is 5: want a duration like "30s" or "10m"`,
+		in(`{"command": "x", "holdfast": {"stopIdle": 5}}`):                                                 `holdfast.stopIdle is a number: want a duration like "30s" or "10m"`,
 		in(`{"command": "x", "holdfast": {"maxProcesses": 0}}`):                                             `is 0: want a whole number of 1 or more`,
 		in(`{"command": "x", "holdfast": {"prefix": "a b"}}`):                                               `prefix "a b": want up to 32 of the characters`,
 		in(`{"command": "x", "holdfast": {"path": "x"}}`):                                                   `path "x": want an absolute path like /a/mcp`,
@@ -258,10 +258,10 @@ func TestMistakes(t *testing.T) {
 		in(`{"command": "x", "holdfast": {"stopidle": "5s"}}`):                                              `there is no setting mcpServers.a.holdfast.stopidle: want one of auth, handoffAfter, maxCalls, maxProcesses, path,`,
 		in(`{"command": "x", "holdfast": {"rate": "5"}}`):                                                   `f.json:1:60: mcpServers.a.holdfast.rate is "5": want a rate like "50/s", "600/m" or "10/h"`,
 		in(`{"command": "x", "holdfast": {"rateBurst": 5}}`):                                                `f.json:1:65: rateBurst is 5: it needs a rate`,
-		in(`{"command": "x", "holdfast": {"toolCalls": {"x": "many"}}}`):                                    `holdfast.toolCalls.x is "many": want a whole number of 1 or more`,
+		in(`{"command": "x", "holdfast": {"toolCalls": {"x": "many"}}}`):                                    `holdfast.toolCalls.x is a string: want a whole number of 1 or more`,
 		in(`{"command": "x", "holdfast": {"auth": "passthrough"}}`):                                         `the server "a" is a command: only a server with a url gets a token`,
-		in(`{"url": "http://x", "holdfast": {"auth": "none"}}`):                                             `mcpServers.a.holdfast.auth is "none": want "passthrough", or an object`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": 5}}}`):                                    `mcpServers.a.holdfast.auth.upstream is 5: want an object`,
+		in(`{"url": "http://x", "holdfast": {"auth": "none"}}`):                                             `mcpServers.a.holdfast.auth is another string than "passthrough": want that, or an object`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": 5}}}`):                                    `mcpServers.a.holdfast.auth.upstream is a number: want an object`,
 		in(`{"url": "http://x", "holdfast": {"auth": {"scope": []}}}`):                                      `there is no setting mcpServers.a.holdfast.auth.scope: want one of scopes, tools, upstream`,
 		in(`{"url": "http://x", "holdfast": {"auth": {"scopes": ["a b"]}}}`):                                `f.json:1:75: "a b" cannot be a scope`,
 		in(`{"url": "http://x", "holdfast": {"auth": {"tools": {"x*": ["\"\""]}}}}`):                        `cannot be a scope`,
@@ -270,16 +270,16 @@ func TestMistakes(t *testing.T) {
 		in(`{"url": "http://x", "holdfast": {"share": true, "auth": {"upstream": {"tokenExchange": {}}}}}`): `is shared by all clients (share)`,
 		in(`{"url": "http://x", "headers": {"authorization": "x"}, "holdfast": {"auth": "passthrough"}}`):   `has a header Authorization too: remove one`,
 		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {"clientCredentials": {"clientId": "h", "tokenUrl": "http://a/${API_KEY}"}}}}}`): `"http://a/${API_KEY}" is no URL of a token endpoint: want https`,
-		`{"mcpServers": {"*": {"command": "x"}}}`:                                                            `a server cannot have the name "*": rename it`,
-		`{"mcpServers": {"a": {"command": "x"}}, "servers": {"a": {"command": "x"}}}`:                        `is in both mcpServers and servers`,
-		`{"mcpServers": {"a": {"command": "x"}}, "context_servers": {"a": {"command": "x"}}}`:                `is in both mcpServers and context_servers`,
-		in(`{"command": {"path": 1.5, "args": "x"}}`):                                                        `mcpServers.a.command.args is "x": want an array`,
-		in(`{"command": "$NOPE", "trust": true}`):                                                            `f.json:1:34: $NOPE: the environment variable NOPE is not set`,
-		in(`{"command": "x", "includeTools": ["t"], "holdfast": {"tools": {"deny": ["x"]}}}`):                `has tools in includeTools or excludeTools, and in the settings of holdfast: put them in one place`,
-		`{"mcpServers": {"a": {"command": "x"}}, "holdfast": {"servers": {"b": {}}}}`:                        `there is no server "b" that these settings could be for: the servers are "a"`,
-		`{"mcpServers": {"a": {"command": "x", "holdfast": {}}}, "holdfast": {"servers": {"a": {}}}}`:        `put them in one place`,
-		`{"mcpServers": {"a": {"command": "x", "holdfast": {"path": "/mcp"}}}, "holdfast": {"merge": true}}`: `the path /mcp of the server "a" is that of all servers as one`,
-		`{"mcpServers": {"a b": {"command": "x"}, "a+b": {"command": "x"}}, "holdfast": {"merge": true}}`:    `the servers "a b" and "a+b" have the same prefix "a_b_"`,
+		`{"mcpServers": {"*": {"command": "x"}}}`:                                                                                                               `a server cannot have the name "*": rename it`,
+		`{"mcpServers": {"a": {"command": "x"}}, "servers": {"a": {"command": "x"}}}`:                                                                           `is in both mcpServers and servers`,
+		`{"mcpServers": {"a": {"command": "x"}}, "context_servers": {"a": {"command": "x"}}}`:                                                                   `is in both mcpServers and context_servers`,
+		in(`{"command": {"path": 1.5, "args": "x"}}`):                                                                                                           `mcpServers.a.command.args is a string: want an array`,
+		in(`{"command": "$NOPE", "trust": true}`):                                                                                                               `f.json:1:34: $NOPE: the environment variable NOPE is not set`,
+		in(`{"command": "x", "includeTools": ["t"], "holdfast": {"tools": {"deny": ["x"]}}}`):                                                                   `has tools in includeTools or excludeTools, and in the settings of holdfast: put them in one place`,
+		`{"mcpServers": {"a": {"command": "x"}}, "holdfast": {"servers": {"b": {}}}}`:                                                                           `there is no server "b" that these settings could be for: the servers are "a"`,
+		`{"mcpServers": {"a": {"command": "x", "holdfast": {}}}, "holdfast": {"servers": {"a": {}}}}`:                                                           `put them in one place`,
+		`{"mcpServers": {"a": {"command": "x", "holdfast": {"path": "/mcp"}}}, "holdfast": {"merge": true}}`:                                                    `the path /mcp of the server "a" is that of all servers as one`,
+		`{"mcpServers": {"a": {"command": "x", "holdfast": {"prefix": "x"}}, "b": {"command": "x", "holdfast": {"prefix": "x"}}}, "holdfast": {"merge": true}}`: `the servers "a" and "b" have the same prefix "x"`,
 	} {
 		_, err := Parse("f.json", []byte(text), Options{Env: environment})
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -318,7 +318,7 @@ func TestDeniedEverywhere(t *testing.T) {
 func TestAllMistakes(t *testing.T) {
 	t.Parallel()
 	_, err := Parse("f.json", []byte("{\"mcpServers\": {\n\"a\": {\"command\": 1.5, \"cwd\": []},\n\"b\": {\"args\": 1}}}"), Options{})
-	if want := "f.json:2:30: mcpServers.a.cwd is an array: want a string\nf.json:3:15: mcpServers.b.args is 1: want an array"; fmt.Sprint(err) != want {
+	if want := "f.json:2:30: mcpServers.a.cwd is an array: want a string\nf.json:3:15: mcpServers.b.args is a number: want an array"; fmt.Sprint(err) != want {
 		t.Errorf("got %v\nwant %s", err, want)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -119,18 +120,28 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 		to.at = from.StartOffset
 		if l, ok := literal(from, '"'); ok {
 			to.value = l.String()
-		} else if l, ok := literal(from, '0'); ok { // the value of a variable may be a number
+		} else if l, ok := literal(from, '0'); ok && mayBeNumber.MatchString(path) {
 			to.value = string(l)
 		} else {
 			d.wrong(from, path, "a string")
 		}
 	case *hostCommand:
-		if _, ok := from.Value.(*hujson.Object); !ok {
+		switch from.Value.(type) {
+		case *hujson.Object:
+			d.composite(from, v, path)
+			to.text = to.Path
+		case *hujson.Array:
+			d.composite(from, reflect.ValueOf(&to.Args).Elem(), path)
+			if len(to.Args) > 0 {
+				to.text, to.Args = to.Args[0], to.Args[1:]
+			}
+		default:
 			d.value(from, reflect.ValueOf(&to.text), path)
-			return
 		}
-		d.composite(from, v, path)
-		to.text = to.Path
+	case *hostTools:
+		d.tools(from, to, path)
+	case *hostSwitches:
+		d.switches(from, to)
 	case *loose:
 		to.at = from.StartOffset
 		if l, ok := literal(from, '0'); ok {
@@ -147,14 +158,14 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 		to.at = from.StartOffset
 		l, ok := literal(from, '"')
 		if to.value, ok = parseDuration(l.String(), ok); !ok {
-			d.wrong(from, path, `a duration like "30s" or "10m"`)
+			d.unfit(from, '"', path, `a duration like "30s" or "10m"`)
 		}
 	case *count:
 		to.at = from.StartOffset
 		l, ok := from.Value.(hujson.Literal)
 		n, err := strconv.Atoi(string(l))
 		if !ok || err != nil || n < 1 {
-			d.wrong(from, path, "a whole number of 1 or more")
+			d.unfit(from, '0', path, "a whole number of 1 or more")
 		}
 		to.value = n
 	case *rate:
@@ -162,7 +173,7 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 		l, ok := literal(from, '"')
 		var err error
 		if to.value, err = limit.ParseRate(l.String()); !ok || err != nil {
-			d.wrong(from, path, `a rate like "50/s", "600/m" or "10/h"`)
+			d.unfit(from, '"', path, `a rate like "50/s", "600/m" or "10/h"`)
 		}
 	case *authSettings:
 		if _, ok := literal(from, '"'); ok {
@@ -177,7 +188,7 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 		switch to.passthrough = ok && l.String() == "passthrough"; {
 		case to.passthrough:
 		case ok:
-			d.wrong(from, path, `"passthrough", or an object`)
+			d.failf(to.at, `%s is another string than "passthrough": want that, or an object`, path)
 		default:
 			d.composite(from, v, path)
 		}
@@ -188,6 +199,9 @@ func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 		d.composite(from, v, path)
 	}
 }
+
+// mayBeNumber matches the paths of strings for which hosts also take numbers.
+var mayBeNumber = regexp.MustCompile(`\.(args|options)\[[0-9]+\]$|\.(env|environment|headers)\.|\.(command|command\.path|default)$`)
 
 func literal(from *hujson.Value, kind hujson.Kind) (l hujson.Literal, ok bool) {
 	l, ok = from.Value.(hujson.Literal)
@@ -234,6 +248,11 @@ func (d *decoder) composite(from *hujson.Value, v reflect.Value, path string) {
 		sub := join(path, name)
 		field, known := fieldOf(v, name)
 		switch {
+		case !known && v.Type() == reflect.TypeFor[hostMCP]() && isServer(&m.Value):
+			others := v.Addr().Interface().(*hostMCP)
+			others.others = append(others.others, member[hostServer]{At: m.Name.StartOffset, Name: name})
+			d.value(&m.Value, reflect.ValueOf(&others.others[len(others.others)-1].Value).Elem(), sub)
+			continue
 		case !known && isOurs(v.Type()):
 			d.failf(m.Name.StartOffset, "there is no setting %s: want one of %s", sub, strings.Join(settingsOf(v.Type()), ", "))
 			continue
@@ -285,6 +304,9 @@ func isNamed(t reflect.Type) bool {
 func (d *decoder) members(from *hujson.Value, v reflect.Value, path string) {
 	all, ok := from.Value.(*hujson.Object)
 	if !ok {
+		all, ok = d.byName(from, v.Type(), path)
+	}
+	if !ok {
 		d.wrong(from, path, "an object")
 		return
 	}
@@ -308,6 +330,32 @@ func (d *decoder) members(from *hujson.Value, v reflect.Value, path string) {
 	}
 }
 
+// byName returns a list of servers, as Continue has them, as an object with their names.
+func (d *decoder) byName(from *hujson.Value, t reflect.Type, path string) (*hujson.Object, bool) {
+	list, ok := from.Value.(*hujson.Array)
+	if !ok || t != reflect.TypeFor[named[hostServer]]() {
+		return nil, false
+	}
+	all := &hujson.Object{}
+	for i := range list.Elements {
+		one, ok := list.Elements[i].Value.(*hujson.Object)
+		if !ok {
+			d.wrong(&list.Elements[i], fmt.Sprintf("%s[%d]", path, i), "an object")
+			continue
+		}
+		at := slices.IndexFunc(one.Members, func(m hujson.ObjectMember) bool {
+			_, isText := literal(&m.Value, '"')
+			return isText && m.Name.Value.(hujson.Literal).String() == "name"
+		})
+		if at < 0 {
+			d.failf(list.Elements[i].StartOffset, `%s[%d] has no name: add "name"`, path, i)
+			continue
+		}
+		all.Members = append(all.Members, hujson.ObjectMember{Name: one.Members[at].Value, Value: list.Elements[i]})
+	}
+	return all, true
+}
+
 // fieldOf returns the field of a struct that a member is read into.
 func fieldOf(v reflect.Value, name string) (reflect.Value, bool) {
 	t := v.Type()
@@ -324,7 +372,30 @@ func fieldOf(v reflect.Value, name string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
-// wrong notes that a value has the wrong type.
+// unfit notes that the value of a setting, which is of the kind that is wanted or not, is none that it can have.
+func (d *decoder) unfit(from *hujson.Value, kind hujson.Kind, path, want string) {
+	l, ok := literal(from, kind)
+	if !ok {
+		d.wrong(from, path, want)
+		return
+	}
+	d.failf(from.StartOffset, "%s is %.40s: want %s", path, string(l), want)
+}
+
+// isServer reports whether a value looks like a server.
+func isServer(v *hujson.Value) bool {
+	all, ok := v.Value.(*hujson.Object)
+	return ok && slices.ContainsFunc(all.Members, func(m hujson.ObjectMember) bool {
+		switch m.Name.Value.(hujson.Literal).String() {
+		case "type", "command", "url", "enabled":
+			return true
+		}
+		return false
+	})
+}
+
+// wrong notes that a value has the wrong type. It does not show the value, which may be a secret in the wrong
+// place.
 func (d *decoder) wrong(from *hujson.Value, path, want string) {
 	is := "null"
 	switch v := from.Value.(type) {
@@ -333,9 +404,13 @@ func (d *decoder) wrong(from *hujson.Value, path, want string) {
 	case *hujson.Array:
 		is = "an array"
 	case hujson.Literal:
-		is = string(v)
-		if len(is) > 40 {
-			is = is[:40] + "…"
+		switch v.Kind() {
+		case '"':
+			is = "a string"
+		case '0':
+			is = "a number"
+		case 't', 'f':
+			is = "true or false"
 		}
 	}
 	d.failf(from.StartOffset, "%s is %s: want %s", path, is, want)

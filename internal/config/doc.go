@@ -1,6 +1,6 @@
 // Package config reads the configuration files of MCP hosts: Claude Desktop, Claude Code,
 // Cursor, Windsurf, the Gemini CLI and others ("mcpServers"), VS Code ("servers" and "inputs"),
-// and Zed ("context_servers"). Beside what hosts know, a file may have a member "holdfast" with settings of our own.
+// Zed ("context_servers"), opencode ("mcp") and Amp ("amp.mcpServers"). Beside what hosts know, a file may have a member "holdfast" with settings of our own.
 //
 // Files are JSON with comments and trailing commas, as hosts accept them. Members that are
 // not known are ignored: [File.Ignored] has them. What is wrong is an [Error] with line and
@@ -18,8 +18,17 @@ import (
 type File struct {
 	Servers  []*Server // in the order of the file
 	Disabled []string  // the names of servers that are not to be served
+	LeftOut  []LeftOut // servers that cannot be served here
 	Merge    bool      // all servers are also served as one, at MergedPath
 	Ignored  []Ignored
+}
+
+// A LeftOut server has a value that is not there: of a variable, an input or an envFile. Other servers are
+// served.
+type LeftOut struct {
+	Name string
+	Err  error // an [Error] for each value
+	errs []error
 }
 
 // MergedPath is where all servers are served as one.
@@ -51,12 +60,13 @@ type Server struct {
 
 	Command []string
 	Env     map[string]string // beside the environment of this program
-	Dir     string            // absolute, or "" for that of this program
+	Dir     string            // absolute: what the file says, or the workspace folder; "" for that of this program, if that is not there
 
 	URL    string
 	Header http.Header
 
-	Shown string // what runs, for a person: without the values of variables
+	Shown  string // what runs, for a person: without the values of variables
+	merged string // the prefix, where that made of the name would be another's too
 	// StderrToClient is for the program to set: clients get the last lines of a command's stderr when it exits.
 	StderrToClient bool
 	Settings

@@ -4,6 +4,7 @@ import (
 	"math"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -13,13 +14,34 @@ type section struct {
 	servers named[hostServer]
 	// unit is what the timeout of a server is counted in. 0: hosts differ.
 	unit time.Duration
+	kind kind
 }
 
+// A kind of host is one whose variables and settings differ from those of others.
+type kind int
+
+const (
+	ofGemini   kind = iota + 1 // $NAME is a variable, too. So it is with Crush
+	ofOpencode                 // variables are {env:NAME} and {file:PATH}
+	ofAmp
+)
+
 func (r *reader) sections() []section {
-	all := []section{{name: "mcpServers", servers: r.host.McpServers}, {name: "servers", servers: r.host.Servers},
-		{name: "context_servers", servers: r.host.ContextServers, unit: time.Second}}
-	if r.gemini {
-		all[0].unit = time.Millisecond
+	all := []section{
+		{name: "mcpServers", servers: r.host.McpServers},
+		{name: "servers", servers: r.host.Servers},
+		{name: "context_servers", servers: r.host.ContextServers, unit: time.Second},
+		{name: "mcp.servers", servers: r.host.MCP.Servers},
+		{name: "mcp", servers: r.host.MCP.others, kind: ofOpencode},
+		{name: "amp.mcpServers", servers: r.host.AmpServers, kind: ofAmp},
+	}
+	if r.host.isGemini(r.file) {
+		all[0].unit, all[0].kind = time.Millisecond, ofGemini
+	}
+	if slices.ContainsFunc(all[4].servers, func(m member[hostServer]) bool { // Crush
+		return slices.Contains([]string{"stdio", "http", "sse"}, m.Value.Type.value)
+	}) {
+		all[4].unit, all[4].kind = time.Second, ofGemini
 	}
 	return all
 }
@@ -28,8 +50,8 @@ func (r *reader) sections() []section {
 // that only this host knows.
 func (h *hostFile) isGemini(file string) bool {
 	abs, err := filepath.Abs(file)
-	return err == nil && filepath.Base(filepath.Dir(abs)) == ".gemini" ||
-		h.MCP.Allowed != nil || h.MCP.Excluded != nil ||
+	return err == nil && slices.Contains([]string{".gemini", ".qwen"}, filepath.Base(filepath.Dir(abs))) ||
+		h.MCP.Allowed != nil || h.MCP.Excluded != nil || h.Allow != nil || h.Excluded != nil ||
 		slices.ContainsFunc(h.McpServers, func(m member[hostServer]) bool {
 			s := &m.Value
 			return s.HTTP.value != "" || s.Trust.at > 0 || s.Include != nil || s.Exclude != nil
@@ -37,16 +59,19 @@ func (h *hostFile) isGemini(file string) bool {
 }
 
 // excludes reports whether the host has a server in its file that it does not use.
-func (h *hostFile) excludes(in section, s *member[hostServer]) bool {
+func (r *reader) excludes(in section, s *member[hostServer]) bool {
+	h := r.host
 	is := func(t text) bool { return t.value == s.Name }
-	return s.Value.Disabled || s.Value.Enabled != nil && !*s.Value.Enabled || in.name == "mcpServers" &&
-		(slices.ContainsFunc(h.MCP.Excluded, is) || h.MCP.Allowed != nil && !slices.ContainsFunc(h.MCP.Allowed, is))
+	not := func(allowed []text) bool { return allowed != nil && !slices.ContainsFunc(allowed, is) }
+	return s.Value.Disabled || s.Value.Enabled != nil && !*s.Value.Enabled ||
+		in.name == "mcpServers" && (slices.ContainsFunc(h.MCP.Excluded, is) || slices.ContainsFunc(h.Excluded, is) || not(h.MCP.Allowed) || not(h.Allow)) ||
+		in.kind == ofAmp && r.rejected(&s.Value)
 }
 
-// ofExtension reports whether an extension of Zed knows what the server runs, and the file does
-// not.
-func (h *hostServer) ofExtension(in section) bool {
-	return in.name == "context_servers" && h.Command.value == "" && h.URL.value == ""
+// isElsewhere reports whether an extension of Zed, or another file of opencode, says what the server runs, and
+// this file does not.
+func (h *hostServer) isElsewhere(in section) bool {
+	return (in.name == "context_servers" || in.kind == ofOpencode) && h.Command.value == "" && h.URL.value == ""
 }
 
 // ignore notes that something of a server is not used.
@@ -66,16 +91,29 @@ func (r *reader) hostSettings(s *member[hostServer], in section) defaults {
 			d.Timeout = &duration{t.at, time.Duration(within)}
 		}
 	}
-	if h.Include == nil && h.Exclude == nil {
-		return d
-	}
-	if h.Holdfast != nil && h.Holdfast.Tools != nil {
+	own := h.Holdfast != nil && h.Holdfast.Tools != nil
+	if own && (h.Include != nil || h.Exclude != nil) {
 		r.failf(s.At, "the server %q has tools in includeTools or excludeTools, and in the settings of holdfast: put them in one place", s.Name)
 	}
-	tools := &toolList{Allow: h.Include, Deny: h.Exclude}
+	var names []string
+	tools := &toolList{Deny: h.Exclude}
+	for _, c := range []struct {
+		name  string
+		allow []text
+	}{{"includeTools", h.Include}, {"tools", h.Tools.allow}, {"enabled_tools", h.On}} {
+		if c.allow != nil && !slices.ContainsFunc(c.allow, func(t text) bool { return t.value == "*" }) {
+			names, tools.Allow = append(names, c.name), c.allow
+		}
+	}
+	if own && h.Holdfast.Tools.Allow != nil && names != nil {
+		names = append(names, `"allow" of holdfast`)
+	}
+	if len(names) > 1 {
+		r.failf(s.At, "the server %q says in %s which tools it has: put them in one place", s.Name, strings.Join(names, " and "))
+	}
 	if all := d.Tools; all != nil { // what is denied for all servers stays so
 		tools.Deny = slices.Concat(all.Deny, h.Exclude)
-		if h.Include == nil {
+		if tools.Allow == nil {
 			tools.Allow = all.Allow
 		}
 	}

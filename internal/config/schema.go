@@ -7,19 +7,30 @@ package config
 type hostFile struct {
 	Schema         text              `json:"$schema"`
 	McpServers     named[hostServer] `json:"mcpServers"`
-	Servers        named[hostServer] `json:"servers"`         // VS Code
-	ContextServers named[hostServer] `json:"context_servers"` // Zed
-	Inputs         []hostInput       `json:"inputs"`          // VS Code
-	MCP            hostNames         `json:"mcp"`             // Gemini CLI
+	Servers        named[hostServer] `json:"servers"`            // VS Code
+	ContextServers named[hostServer] `json:"context_servers"`    // Zed
+	AmpServers     named[hostServer] `json:"amp.mcpServers"`     // Amp
+	Inputs         []hostInput       `json:"inputs"`             // VS Code
+	MCP            hostMCP           `json:"mcp"`                // the Gemini CLI, opencode, or settings of VS Code
+	Allow          []text            `json:"allowMCPServers"`    // Gemini CLI, older
+	Excluded       []text            `json:"excludeMCPServers"`  // Gemini CLI, older
+	Exclude        []text            `json:"excludeTools"`       // Gemini CLI, older
+	Tools          hostSwitches      `json:"tools"`              // opencode; Gemini CLI
+	Permission     hostSwitches      `json:"permission"`         // opencode
+	AmpDisable     []text            `json:"amp.tools.disable"`  // Amp
+	AmpEnable      []text            `json:"amp.tools.enable"`   // Amp
+	AmpPermissions []hostRule        `json:"amp.mcpPermissions"` // Amp
 	Holdfast       ours              `json:"holdfast"`
 }
 
 // hostServer is a server, as hosts have it.
 type hostServer struct {
+	Name     text        `json:"name"` // Continue, whose servers are a list
 	Type     text        `json:"type"`
 	Command  hostCommand `json:"command"`
 	Args     []text      `json:"args"`
 	Env      named[text] `json:"env"`
+	Environ  named[text] `json:"environment"` // opencode
 	EnvFile  text        `json:"envFile"`
 	Cwd      text        `json:"cwd"`
 	URL      text        `json:"url"`
@@ -27,16 +38,20 @@ type hostServer struct {
 	HTTP     text        `json:"httpUrl"`   // Gemini CLI
 	Headers  named[text] `json:"headers"`
 	Timeout  loose       `json:"timeout"`
-	Trust    loose       `json:"trust"`        // Gemini CLI: whether it asks the user before calls
-	Include  []text      `json:"includeTools"` // Gemini CLI
-	Exclude  []text      `json:"excludeTools"` // Gemini CLI
-	Source   loose       `json:"source"`       // Zed: the file, or an extension that has the command
+	Trust    loose       `json:"trust"`          // Gemini CLI: whether it asks the user before calls
+	Include  []text      `json:"includeTools"`   // Gemini CLI, Amp
+	Exclude  []text      `json:"excludeTools"`   // Gemini CLI
+	Tools    hostTools   `json:"tools"`          // Copilot CLI
+	On       []text      `json:"enabled_tools"`  // Codex, Crush
+	Off      []text      `json:"disabledTools"`  // Kiro, Roo, Windsurf
+	Off2     []text      `json:"disabled_tools"` // Codex, Crush
+	Source   loose       `json:"source"`         // Zed: the file, or an extension that has the command
 	Disabled bool        `json:"disabled"`
 	Enabled  *bool       `json:"enabled"`
 	Holdfast *settings   `json:"holdfast"`
 }
 
-// hostCommand is a program, or in older files of Zed an object.
+// hostCommand is a program; with opencode a list of it and its arguments, and in older files of Zed an object.
 type hostCommand struct {
 	text             // the program
 	Path text        `json:"path"`
@@ -50,10 +65,14 @@ type loose struct {
 	number float64
 }
 
-// hostNames are the servers of its file that the Gemini CLI uses.
-type hostNames struct {
-	Allowed  []text `json:"allowed"`
-	Excluded []text `json:"excluded"`
+// hostMCP has what hosts call "mcp": with the Gemini CLI which servers it uses, in settings of VS Code the
+// servers and inputs, and else servers (opencode, Crush).
+type hostMCP struct {
+	Allowed  []text            `json:"allowed"`
+	Excluded []text            `json:"excluded"`
+	Servers  named[hostServer] `json:"servers"`
+	Inputs   []hostInput       `json:"inputs"`
+	others   named[hostServer]
 }
 
 // hostInput is a value that VS Code asks for.

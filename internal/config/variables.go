@@ -1,10 +1,12 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -28,8 +30,8 @@ type Input struct {
 	Options                  []string // one of which it is; nil: any text
 }
 
-// variable is one in a text: ${NAME}, ${NAME:-default}, ${env:NAME}, ${input:ID} and others.
-var variable = regexp.MustCompile(`\$\{([^{}]*)\}`)
+// opencodeVariable is one of opencode.
+var opencodeVariable = regexp.MustCompile(`^\{(env|file):[^{}]*\}`)
 
 // plainVariable is $NAME.
 var plainVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*`)
@@ -42,7 +44,46 @@ type expander struct {
 	*decoder
 	opts   Options
 	inputs map[string]hostInput
-	gemini bool // the file is one of the Gemini CLI, which has $NAME too
+
+	// Of the server that is read:
+	kind  kind
+	env   named[text]       // its own variables
+	own   map[string]string // those of its envFile
+	using []string          // variables of env that are being expanded
+	lacks []error           // values that are not there
+}
+
+// begin begins a server.
+func (e *expander) begin(h *hostServer, of kind) {
+	e.kind, e.env, e.own, e.using, e.lacks = of, slices.Concat(h.Command.Env, h.Environ, h.Env), nil, nil, nil
+}
+
+// lackf notes a value that is not there, for which the server is left out.
+func (e *expander) lackf(at int, format string, args ...any) {
+	line, column := e.place(at)
+	e.lacks = append(e.lacks, &Error{e.file, line, column, fmt.Sprintf(format, args...)})
+}
+
+// ownValue returns the value of one of the server's own variables. In it, the name of the variable is that of
+// the environment.
+func (e *expander) ownValue(v member[text]) string {
+	e.using = append(e.using, v.Name)
+	defer func() { e.using = e.using[:len(e.using)-1] }()
+	return e.expand(v.Value)
+}
+
+// ownVariable returns one of the server's own variables.
+func (e *expander) ownVariable(name string) (string, bool) {
+	if slices.Contains(e.using, name) {
+		return "", false
+	}
+	for _, v := range slices.Backward(e.env) {
+		if v.Name == name {
+			return e.ownValue(v), true
+		}
+	}
+	value, ok := e.own[name]
+	return value, ok
 }
 
 // expand returns a text with its variables.
@@ -51,34 +92,45 @@ func (e *expander) expand(t text) string { return e.expanded(t.at, t.value) }
 // expanded returns a text, or the default of a variable, with its variables. at is its place.
 func (e *expander) expanded(at int, s string) string {
 	var out strings.Builder
-	for {
-		i := strings.IndexByte(s, '$')
-		if i < 0 {
-			out.WriteString(s)
-			return out.String()
-		}
-		out.WriteString(s[:i])
-		s = s[i:]
+	for s != "" {
 		n := e.variableAt(s)
 		if n == 0 {
-			out.WriteByte('$')
+			out.WriteByte(s[0])
 			s = s[1:]
 			continue
 		}
 		value, err := e.lookUp(at, s[:n])
-		if err != nil {
-			e.failf(at, "%s: %v", s[:n], err)
+		switch {
+		case errors.Is(err, errShell):
+			value = s[:n]
+		case err != nil:
+			name, _, _ := strings.Cut(s[:n], ":-") // the default may be a secret
+			if len(name) < n {
+				name += "}"
+			}
+			e.lackf(at, "%s: %v", name, err)
 		}
 		out.WriteString(value)
 		s = s[n:]
 	}
+	return out.String()
 }
 
 // variableAt returns the length of the variable that a text begins with, or 0. A default may have
 // variables in it.
 func (e *expander) variableAt(s string) int {
-	if !strings.HasPrefix(s, "${") {
-		if e.gemini {
+	switch {
+	case e.kind == ofOpencode:
+		return len(opencodeVariable.FindString(s))
+	case s[0] != '$':
+		return 0
+	case strings.HasPrefix(s, "${{"): // of Continue
+		if end := strings.Index(s, "}}"); end > 0 {
+			return end + 2
+		}
+		return 0
+	case !strings.HasPrefix(s, "${"):
+		if e.kind == ofGemini {
 			return len(plainVariable.FindString(s))
 		}
 		return 0
@@ -102,22 +154,56 @@ func (e *expander) variableAt(s string) int {
 
 // lookUp returns the value of a variable as it stands in a text.
 func (e *expander) lookUp(at int, whole string) (string, error) {
+	if e.kind == ofOpencode {
+		if path, isFile := strings.CutPrefix(whole, "{file:"); isFile {
+			return e.contents(strings.TrimSuffix(path, "}"))
+		}
+		return e.environment(at, strings.TrimSuffix(strings.TrimPrefix(whole, "{env:"), "}"), false)
+	}
+	if strings.HasPrefix(whole, "${{") {
+		return "", errors.New("only Continue knows this kind of variable: write ${NAME}, and set NAME in the environment")
+	}
 	if name, braced := strings.CutPrefix(whole, "${"); braced {
 		return e.value(at, strings.TrimSuffix(name, "}"))
 	}
-	return e.environment(at, whole[1:])
+	return e.environment(at, whole[1:], true)
 }
+
+// contents returns what is in a file, for opencode.
+func (e *expander) contents(path string) (string, error) {
+	if rest, ok := strings.CutPrefix(path, "~/"); ok {
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", err
+		}
+		path = filepath.Join(home, rest)
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(filepath.Dir(e.file), path)
+	}
+	data, err := os.ReadFile(path)
+	return strings.TrimSpace(string(plainText(data))), err
+}
+
+// errShell says that what looks like a variable is for a shell.
+var errShell = errors.New("for a shell")
+
+// shellText is a parameter of a shell with what a shell does to it, such as ${1:-d}, ${@}, ${#x} or ${x%.*}: no
+// host has that. What is behind a colon is another kind of variable if it begins with a letter.
+var shellText = regexp.MustCompile(`(?s)^[#!]?([0-9]+|[@*#?$!-]|[A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?([-+=?%#/^,@~].*|:[^A-Za-z_].*)?$`)
 
 // value returns the value of a variable.
 func (e *expander) value(at int, name string) (string, error) {
 	kind, rest, qualified := strings.Cut(name, ":")
 	switch {
 	case qualified && kind == "env":
-		return e.environment(at, rest)
+		return e.environment(at, rest, false)
 	case qualified && kind == "input":
 		return e.input(rest)
 	case qualified && variableName.MatchString(kind) && strings.HasPrefix(rest, "-"):
-		return e.environment(at, name)
+		return e.environment(at, name, true)
+	case !variableName.MatchString(name) && name != "/" && shellText.MatchString(name):
+		return "", errShell
 	case qualified:
 		return "", fmt.Errorf("only some hosts know this kind of variable: write its value in its place, or use ${env:NAME}")
 	}
@@ -136,18 +222,27 @@ func (e *expander) value(at int, name string) (string, error) {
 	if !variableName.MatchString(name) {
 		return "", fmt.Errorf("this is no variable: want ${NAME}, ${NAME:-default}, ${env:NAME} or ${input:ID}")
 	}
-	return e.environment(at, name)
+	return e.environment(at, name, true)
 }
 
-// environment returns a variable of the environment, which may have a default ("NAME:-default").
-func (e *expander) environment(at int, name string) (string, error) {
+// environment returns a variable of the server's own, or of the environment; own says which counts more. It may
+// have a default ("NAME:-default").
+func (e *expander) environment(at int, name string, own bool) (string, error) {
 	name, fallback, has := strings.Cut(name, ":-")
-	value, ok := e.opts.Env(name)
+	from := []func(string) (string, bool){e.opts.Env, e.ownVariable}
+	if own {
+		slices.Reverse(from)
+	}
+	for _, look := range from {
+		if value, ok := look(name); ok && (value != "" || !has) {
+			return value, nil
+		}
+	}
 	switch {
-	case ok && (value != "" || !has):
-		return value, nil
 	case has:
 		return e.expanded(at, fallback), nil
+	case e.kind == ofOpencode:
+		return "", fmt.Errorf("the environment variable %s is not set: set it", name)
 	}
 	return "", fmt.Errorf("the environment variable %s is not set: set it, or give a default with ${%s:-default}", name, name)
 }
@@ -181,6 +276,9 @@ func workspaceOf(file string) string {
 		return ""
 	}
 	dir := filepath.Dir(abs)
+	if in := filepath.Base(filepath.Dir(dir)); in == ".kiro" || in == ".junie" { // .kiro/settings/mcp.json
+		dir = filepath.Dir(dir)
+	}
 	if base := filepath.Base(dir); len(base) > 1 && base[0] == '.' {
 		return filepath.Dir(dir)
 	}

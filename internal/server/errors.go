@@ -101,6 +101,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	var panicked *panics.Error
 	var refused *protocol.Unauthorized
 	var limited *limit.Refusal
+	var notStarted *protocol.NotStarted
 	switch {
 	case errors.As(err, &limited):
 		return explainLimit(limited)
@@ -148,6 +149,8 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		// net/http takes for the same.
 		h.logger.Debug("session not opened", "error", err)
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "the connection ended while the server was being started: try again")
+	case errors.As(err, &notStarted): // and was logged
+		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", notStarted)
 	case errors.Is(err, session.ErrRefused):
 		h.logger.Error("session not opened", "error", err)
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)

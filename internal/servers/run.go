@@ -2,10 +2,12 @@ package servers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"holdfast/backend/remote"
 	"holdfast/client"
 	"holdfast/internal/config"
+	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
 
@@ -65,7 +68,12 @@ func (c *command) Open(ctx context.Context, start backend.Start, sink backend.Si
 	if err != nil {
 		return nil, err
 	}
-	return b.Open(ctx, start, sink)
+	conn, err := b.Open(ctx, start, sink)
+	var not *protocol.NotStarted
+	if errors.As(err, &not) {
+		return nil, &protocol.NotStarted{Server: c.conf.Name, Err: not.Err}
+	}
+	return conn, err
 }
 
 func (c *command) backend() (*process.Backend, error) {
@@ -77,9 +85,10 @@ func (c *command) backend() (*process.Backend, error) {
 		}
 		return c.inner, nil
 	}
-	b, err := process.New(c.conf.Command, &process.Options{Dir: c.conf.Dir, Env: environment(c.conf), Logger: c.log, StderrToClient: c.conf.StderrToClient})
+	b, err := newProcess(c.conf, c.log)
 	if err != nil {
-		return nil, fmt.Errorf("%w (line %d of the configuration)", err, c.conf.Line)
+		c.log.Error("the server cannot be started", "command", c.conf.Command[0], "line of the configuration", c.conf.Line, "error", err)
+		return nil, &protocol.NotStarted{Server: c.conf.Name, Err: err}
 	}
 	c.inner = b
 	return b, nil
@@ -117,9 +126,23 @@ func Runnable(conf *config.Server) error {
 	if conf.Type != config.Stdio {
 		return nil
 	}
-	b, err := process.New(conf.Command, &process.Options{Dir: conf.Dir})
+	b, err := newProcess(conf, nil)
 	if err != nil {
 		return err
 	}
 	return b.Close()
+}
+
+// newProcess returns the backend of a command. The error says what to do.
+func newProcess(conf *config.Server, log *slog.Logger) (*process.Backend, error) {
+	if conf.Dir != "" {
+		if is, err := os.Stat(conf.Dir); err != nil || !is.IsDir() {
+			return nil, fmt.Errorf("its working directory %s is not there: make it, or set another with \"cwd\"", conf.Dir)
+		}
+	}
+	b, err := process.New(conf.Command, &process.Options{Dir: conf.Dir, Env: environment(conf), Logger: log, StderrToClient: conf.StderrToClient})
+	if errors.Is(err, exec.ErrNotFound) && conf.Env["PATH"] != "" {
+		return nil, fmt.Errorf("%w, which the file sets for it", err)
+	}
+	return b, err
 }

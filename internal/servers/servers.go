@@ -73,7 +73,7 @@ type Change struct{ Added, Changed, Removed, Kept []string }
 // Apply replaces the file. A server that runs as before keeps its sessions and its processes;
 // other settings of it hold from now on. The sessions of one that runs differently go on in a
 // new process as soon as they have nothing in flight. The sessions of one that was removed
-// end, when their calls have ended.
+// end, when their calls have ended. One that is left out goes on as it ran before.
 func (s *Set) Apply(file *config.File) Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,6 +103,14 @@ func (s *Set) Apply(file *config.File) Change {
 		}
 		s.versions++
 		next.add(newServer(conf, s.versions, s.log))
+	}
+	for _, out := range file.LeftOut { // what ran goes on as it was
+		if old := was.byName[out.Name]; old != nil {
+			if _, taken := next.routes[old.conf.Load().Path]; !taken {
+				next.add(old)
+				did.Kept = append(did.Kept, old.name)
+			}
+		}
 	}
 	for _, old := range was.order {
 		if next.byName[old.name] == nil {
