@@ -1,0 +1,195 @@
+package servers_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast"
+	"holdfast/internal/config"
+	"holdfast/internal/protocol"
+	"holdfast/internal/servers"
+)
+
+// loggedLines is a log.
+type loggedLines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *loggedLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *loggedLines) take() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.text.Reset()
+	return l.text.String()
+}
+
+// TestNotStarted has commands that cannot be started: the log says which and why, at level ERROR, and clients
+// learn the server's name and no more, in both eras, alone and shared and merged.
+func TestNotStarted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain-s3cret")
+	if err := os.WriteFile(plain, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	script := filepath.Join(dir, "script-s3cret")
+	if err := os.WriteFile(script, []byte("#!/no/such/interpreter-s3cret\n"), 0o700); err != nil { //nolint:gosec // it is to be run
+		t.Fatal(err)
+	}
+	text := `{"mcpServers": {
+		"gone": {"command": "gone-s3cret"},
+		"gone shared": {"command": "gone-s3cret", "holdfast": {"share": true}},
+		"nowhere": {"command": "cat", "cwd": "/nowhere/s3cret"},
+		"not executable": {"command": "` + plain + `"},
+		"no interpreter": {"command": "` + script + `"}
+	}, "holdfast": {"merge": true}}`
+	file, err := config.Parse("test.json", []byte(text), config.Options{Workspace: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log loggedLines
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	set := servers.New(file, logger)
+	handler := holdfast.NewBackendHandler(set, &holdfast.Options{Logger: logger, Eras: holdfast.ErasBoth})
+	front := httptest.NewServer(set.Handler(handler, true))
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = handler.Shutdown(ctx)
+		_ = set.Close()
+		front.Close()
+	})
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
+	modern := func(name string) (string, http.Header) {
+		return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + name + `","arguments":{},"_meta":{"` + protocol.MetaProtocolVersion + `":"2026-07-28","` + protocol.MetaClientCapabilities + `":{}}}}`,
+			http.Header{protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {"tools/call"}, protocol.HeaderName: {name}}
+	}
+	post := func(path, body string, head http.Header) (int, string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Header = head.Clone(); r.Header == nil {
+			r.Header = make(http.Header)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		all, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return resp.StatusCode, string(all)
+	}
+	for _, s := range file.Servers {
+		path := strings.ReplaceAll(s.Path, " ", "%20")
+		call, head := modern("x")
+		for name, c := range map[string]struct {
+			body string
+			head http.Header
+		}{"legacy": {initialize, nil}, "modern": {call, head}} {
+			status, answer := post(path, c.body, c.head)
+			logged := log.take()
+			shared := s.Share // whose sessions are there before it is started
+			if (status != http.StatusBadGateway) != shared || strings.Contains(answer, "s3cret") || !strings.Contains(answer, fmt.Sprintf(`the server \"%s\" cannot be started`, s.Name)) {
+				t.Errorf("%s, %s: %d %s", s.Name, name, status, answer)
+			}
+			if n := strings.Count(logged, "level=ERROR"); n != 1 && !shared || n == 0 || !strings.Contains(logged, "s3cret") {
+				t.Errorf("%s, %s: the log has %s", s.Name, name, logged)
+			}
+		}
+		call, head = modern(s.MergedPrefix() + "x")
+		status, answer := post("/mcp", call, head)
+		if logged := log.take(); strings.Contains(answer, "s3cret") || !strings.Contains(answer, "error") || !strings.Contains(logged, "level=ERROR") {
+			t.Errorf("%s, merged: %d %s\nthe log has %s", s.Name, status, answer, logged)
+		}
+	}
+}
+
+// TestOwnPath has commands that are only in the PATH of their server, said by env or by an envFile, and relative to
+// the folder in which it runs.
+func TestOwnPath(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "node_modules", ".bin")
+	if err := os.MkdirAll(bin, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	script := "#!/bin/sh\nexec env " + standIn + "=1 '" + exe + "' only-here \"$PWD\" \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(bin, "only-here"), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, ".env"), []byte("PATH="+bin+":/usr/bin:/bin\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`{"mcpServers": {
+		"env": {"command": "only-here", "env": {"PATH": "%s:${PATH}"}},
+		"file": {"command": "only-here", "envFile": "${workspaceFolder}/.env"},
+		"relative": {"command": "only-here", "env": {"PATH": "node_modules/.bin:${PATH}"}},
+		"wrong": {"command": "only-here", "env": {"PATH": "/nowhere"}},
+		"none": {"command": "only-here"}
+	}}`, bin)
+	f := newFarm(t, `{"mcpServers": {"a": "$a"}}`, "a")
+	file, err := config.Parse(filepath.Join(dir, ".vscode", "mcp.json"), []byte(text), config.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.set.Apply(file)
+	for _, s := range file.Servers {
+		bad := s.Name == "wrong" || s.Name == "none"
+		if err := servers.Runnable(s); (err != nil) != bad {
+			t.Errorf("%s: %v", s.Name, err)
+		}
+		if bad {
+			continue
+		}
+		if got := call(t, f.connect(s.Path), "about"); got != dir {
+			t.Errorf("%s runs in %s", s.Name, got)
+		}
+	}
+}
+
+// TestLeftOut has a server whose variable is gone after a change of the file: it goes on as it ran, and others
+// change.
+func TestLeftOut(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a", "b": "$b"}}`, "a", "b")
+	s := f.connect("/a/mcp")
+	did := f.set.Apply(f.parse(`{"mcpServers": {"a": {"$url_a", "headers": {"X": "${NOT_SET_HERE}"}}, "b": {"$url_b", "headers": {"X": "y"}}}}`))
+	if got := fmt.Sprint(did.Kept, did.Changed, did.Removed); got != "[a] [b] []" {
+		t.Errorf("%s", got)
+	}
+	if got := call(t, s, "echo"); got != "a:echo:hi" {
+		t.Error(got)
+	}
+	if got := call(t, f.connect("/a/mcp"), "echo"); got != "a:echo:hi" {
+		t.Error(got)
+	}
+}
