@@ -13,7 +13,7 @@ import (
 // plainText returns a text in UTF-8 without the mark that some editors write at its beginning. It may be in
 // UTF-16, as PowerShell writes it.
 func plainText(data []byte) []byte {
-	order := binary.ByteOrder(nil)
+	var order binary.ByteOrder
 	switch {
 	case bytes.HasPrefix(data, []byte{0xff, 0xfe}), len(data) > 3 && data[0] != 0 && data[1] == 0 && data[3] == 0:
 		order = binary.LittleEndian
