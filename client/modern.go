@@ -249,7 +249,7 @@ func (k *call) listAgain() error {
 		params, _ = jsonrpc.Set(params, withoutToken(meta), "_meta")
 	}
 	tool := jsonrpc.String(jsonrpc.Field(k.body, "params", "name"))
-	for range mostPages {
+	for pages := protocol.NewPages(mostPages); ; {
 		m, err := k.c.request(k.ctx, protocol.MethodToolsList, params)
 		if err != nil {
 			return err
@@ -261,7 +261,6 @@ func (k *call) listAgain() error {
 			Tools []struct {
 				Name string `json:"name"`
 			} `json:"tools"`
-			NextCursor json.RawMessage `json:"nextCursor"`
 		}
 		if err := json.Unmarshal(m.Result, &page); err != nil {
 			return err
@@ -271,12 +270,15 @@ func (k *call) listAgain() error {
 				return nil
 			}
 		}
-		if len(page.NextCursor) == 0 || string(page.NextCursor) == "null" {
-			break
+		cursor, _, err := pages.Next(m.Result)
+		if err != nil {
+			return err
 		}
-		params, _ = jsonrpc.Set(params, page.NextCursor, "cursor")
+		if cursor == nil {
+			return fmt.Errorf("the server lists no tool %q", tool)
+		}
+		params, _ = jsonrpc.Set(params, cursor, "cursor")
 	}
-	return fmt.Errorf("the server lists no tool %q", tool)
 }
 
 // withoutToken returns a _meta without the progress token, which is one request's.

@@ -105,7 +105,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	t, params, err := f.params(ctx, p, name, object, cmd.InOrStdin())
+	t, params, err := f.params(ctx, p, name, object, cmd.InOrStdin(), show)
 	if err != nil {
 		return err
 	}
@@ -137,20 +137,28 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// params returns the tool, and the params of the call. The server must have the tool, and its schema
-// must fit the arguments.
-func (f *callFlags) params(ctx context.Context, p *peer, name, object string, stdin io.Reader) (*tool, map[string]any, error) {
-	list, _, err := p.tools(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
+// params returns the tool, and the params of the call. The server must have the tool, and its schema must fit the
+// arguments. If the server does not list its tools to the end, it decides that itself, and the tool returned is nil.
+func (f *callFlags) params(ctx context.Context, p *peer, name, object string, stdin io.Reader, show *terminal.Display) (*tool, map[string]any, error) {
+	list, _, err := p.tools(ctx, name)
+	var t *tool
 	for i := range list {
-		if t := &list[i]; t.Name == name {
-			args, err := arguments(object, f.args, t, stdin)
-			return t, map[string]any{"name": name, "arguments": args}, err
+		if list[i].Name == name {
+			t = &list[i]
 		}
 	}
-	return nil, nil, unknownTool(name, list)
+	var refused *jsonrpc.Error
+	switch {
+	case t != nil:
+	case err == nil:
+		return nil, nil, unknownTool(name, list)
+	case ctx.Err() != nil, len(list) == 0 && !errors.As(err, &refused):
+		return nil, nil, err
+	default:
+		show.Printf("holdfast: the tool is called without its schema, so each --arg is text: %v", err)
+	}
+	args, err := arguments(object, f.args, t, stdin)
+	return t, map[string]any{"name": name, "arguments": args}, err
 }
 
 // options returns the options for following a call, and for the connection to the server.

@@ -11,7 +11,7 @@ import (
 // callsAsTask reports whether a tool can be called at the server as a task only (2025-11-25, Tasks,
 // "Tool-Level Negotiation").
 func (p *peer) callsAsTask(t *tool) bool {
-	return t.Execution.TaskSupport == "required" && p.meta == nil &&
+	return t != nil && t.Execution.TaskSupport == "required" && p.meta == nil &&
 		jsonrpc.Field(p.capabilities, "tasks", "requests", "tools", "call") != nil
 }
 

@@ -47,7 +47,7 @@ func TestLongSchemas(t *testing.T) {
 func TestLongList(t *testing.T) {
 	testlong.Only(t, "it takes seconds of computing")
 	t.Parallel()
-	page := fmt.Sprintf(`{"tools":[{"name":"t","description":%q,"inputSchema":{}}],"nextCursor":"x"}`, strings.Repeat("A", 15<<20))
+	page := fmt.Sprintf(`{"tools":[{"name":"t","description":%q,"inputSchema":{}}],"nextCursor":"NEXT"}`, strings.Repeat("A", 15<<20))
 	pages := 0
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
@@ -60,7 +60,7 @@ func TestLongList(t *testing.T) {
 			if pages++; pages > 10 {
 				page = `{"tools":[]}` // it was too much long before
 			}
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, page)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, strings.Replace(page, "NEXT", fmt.Sprint(pages), 1))
 		default:
 			w.WriteHeader(http.StatusAccepted)
 		}

@@ -276,35 +276,46 @@ const (
 	maxList  = 32 << 20 // bytes
 )
 
-// tools returns the tools of the server. raw is their JSON.
-func (p *peer) tools(ctx context.Context) (list []tool, raw []json.RawMessage, err error) {
+// tools returns the tools of the server: all, or those up to the page that has the one of a name. raw is their JSON. What
+// had come before an error is returned with it.
+func (p *peer) tools(ctx context.Context, name string) (list []tool, raw []json.RawMessage, err error) {
+	failed := func(err error) ([]tool, []json.RawMessage, error) {
+		return list, raw, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+	}
 	params, size := map[string]any{}, 0
-	for range maxPages {
+	for pages := protocol.NewPages(maxPages); ; {
 		result, err := p.request(ctx, "tools/list", params)
 		if err != nil {
-			return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+			return failed(err)
 		}
 		if size += len(result); size > maxList {
-			return nil, nil, fmt.Errorf("%s: tools/list: it is longer than %d MiB", redacted(p.url), maxList>>20)
+			return failed(fmt.Errorf("it is longer than %d MiB", maxList>>20))
+		}
+		cursor, again, endless := pages.Next(result)
+		if again {
+			return list, raw, nil
 		}
 		var page struct {
-			Tools      []json.RawMessage `json:"tools"`
-			NextCursor string            `json:"nextCursor"`
+			Tools []json.RawMessage `json:"tools"`
 		}
 		if err := json.Unmarshal(result, &page); err != nil {
-			return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+			return failed(err)
 		}
+		found := false
 		for _, one := range page.Tools {
 			var t tool
 			if err := json.Unmarshal(one, &t); err != nil {
-				return nil, nil, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+				return failed(err)
 			}
 			list, raw = append(list, t), append(raw, one)
+			found = found || name != "" && t.Name == name
 		}
-		if page.NextCursor == "" {
+		switch {
+		case found, cursor == nil && endless == nil:
 			return list, raw, nil
+		case endless != nil:
+			return failed(endless)
 		}
-		params["cursor"] = page.NextCursor
+		params["cursor"] = json.RawMessage(cursor)
 	}
-	return nil, nil, fmt.Errorf("%s: tools/list: it has no end", redacted(p.url))
 }

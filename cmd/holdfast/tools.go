@@ -52,7 +52,7 @@ func listTools(ctx context.Context, f *remoteFlags, url string, raw bool, out io
 	if err != nil {
 		return err
 	}
-	list, lines, err := p.tools(ctx)
+	list, lines, err := p.tools(ctx, "")
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -258,8 +259,8 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 		}
 		params, again := in.Params, []byte("{}")
 		if wanted {
-			params, _ = jsonrpc.Set(params, jsonrpc.Quote(cursor), "cursor")
-			again = jsonrpc.Object("cursor", cursor)
+			params, _ = jsonrpc.Set(params, cursor.Cursor, "cursor")
+			again, _ = jsonrpc.Set(again, cursor.Cursor, "cursor")
 		}
 		parts[i] = l.listed(within, in, params, what)
 		if err := parts[i].err; err != nil && ctx.Err() == nil {
@@ -271,22 +272,36 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 		return nil, err
 	}
 	items := []json.RawMessage{}
-	next := make(map[string]string)
+	next := make(map[string]place)
+	var endless error
 	var result union
 	for i := range parts {
 		page := parts[i].page
 		if page == nil {
 			continue
 		}
+		name := lineup.links[i].name
+		now := cursors[name]
+		follows, more, err := now.next(page)
+		if errors.Is(err, errFirstPage) {
+			continue
+		}
 		items = append(items, c.itemsOf(what, lineup, i, page)...)
-		if cursor := jsonrpc.String(jsonrpc.Field(page, "nextCursor")); cursor != "" {
-			next[lineup.links[i].name] = cursor
+		switch {
+		case err != nil:
+			endless = fmt.Errorf("the server %q: %w", name, err)
+			c.log.Warn("a server's list is left out from here on", "server", name, "method", in.Method, "error", err)
+		case more:
+			next[name] = follows
 		}
 		jsonrpc.Each(page, func(name, value []byte) {
 			if name := string(name); name != what.member && name != "nextCursor" {
 				result.add(name, value)
 			}
 		})
+	}
+	if endless != nil && len(items) == 0 && len(next) == 0 {
+		return nil, jsonrpc.Errorf(jsonrpc.CodeServer, "%s: %v", in.Method, endless)
 	}
 	text, err := json.Marshal(items)
 	if err != nil {
@@ -416,7 +431,50 @@ func (l *link) offers(capability string) (bool, error) {
 	return true, nil
 }
 
-func parseCursor(raw []byte) (cursors map[string]string, ok bool) {
+// A place is where a client is in a server's list. Cursors have it, so it is short however long the list is.
+type place struct {
+	Cursor json.RawMessage `json:"c"`           // as the server spelled it
+	Mark   json.RawMessage `json:"m,omitempty"` // a cursor of before, by which a circle is found (R. P. Brent, 1980)
+	Count  int             `json:"n"`           // of the pages that came
+	First  string          `json:"f,omitempty"` // a hash of the first page, where the cursor is empty
+}
+
+// mostPages bounds how many pages a list may have.
+const mostPages = 10_000
+
+// errFirstPage says that a page is the first one again: its server means by an empty cursor that there is no other.
+var errFirstPage = errors.New("the first page comes again")
+
+// next returns the place after a page that was asked for at p; false: the page is the last one.
+func (p place) next(page []byte) (after place, more bool, err error) {
+	if p.First != "" && p.First == hashOf(page) {
+		return after, false, errFirstPage
+	}
+	after.Cursor, after.Mark, after.Count = protocol.NextCursor(page), p.Mark, p.Count+1
+	switch {
+	case after.Cursor == nil:
+		return after, false, nil
+	case string(after.Cursor) == string(p.Cursor), string(after.Cursor) == string(p.Mark):
+		return after, false, fmt.Errorf("the list has no end: the cursor %.60s of page %d comes again", after.Cursor, after.Count)
+	case after.Count >= mostPages:
+		return after, false, fmt.Errorf("the list has no end: there is another page after %d", after.Count)
+	}
+	if after.Count&(after.Count-1) == 0 {
+		after.Mark = after.Cursor
+	}
+	if p.Count == 0 && string(after.Cursor) == `""` {
+		after.First = hashOf(page)
+	}
+	return after, true, nil
+}
+
+// hashOf returns a short hash of a page.
+func hashOf(page []byte) string {
+	sum := sha256.Sum256(page)
+	return base64.RawURLEncoding.EncodeToString(sum[:12])
+}
+
+func parseCursor(raw []byte) (cursors map[string]place, ok bool) {
 	if raw == nil {
 		return nil, true
 	}
@@ -424,11 +482,16 @@ func parseCursor(raw []byte) (cursors map[string]string, ok bool) {
 	if err != nil || json.Unmarshal(text, &cursors) != nil || cursors == nil {
 		return nil, false
 	}
+	for _, at := range cursors {
+		if len(at.Cursor) == 0 {
+			return nil, false
+		}
+	}
 	return cursors, true
 }
 
-func cursorOf(next map[string]string) string {
-	text, _ := json.Marshal(next) // strings always marshal
+func cursorOf(next map[string]place) string {
+	text, _ := json.Marshal(next) // which is JSON already
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 

@@ -22,10 +22,11 @@ import (
 type fake struct {
 	tool   string
 	silent atomic.Bool
-	mute   []string      // methods that it leaves unanswered
-	asks   string        // the method at which it asks the client, in no call in particular
-	starts time.Duration // how long it takes to start
-	more   string        // capabilities beside those that it has
+	mute   []string          // methods that it leaves unanswered
+	asks   string            // the method at which it asks the client, in no call in particular
+	starts time.Duration     // how long it takes to start
+	more   string            // capabilities beside those that it has
+	pages  map[string]string // of its tools, by the cursor; nil: there is one
 
 	closed    atomic.Int32
 	cancelled atomic.Int32 // requests
@@ -85,6 +86,12 @@ func (c *fakeConn) Deliver(in backend.Inbound) error {
 	if in.Method == "tools/list" {
 		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, c.f.tool)
 	}
+	if in.Method == "tools/list" && c.f.pages != nil {
+		if result = c.f.pages[string(jsonrpc.Field(in.Params, "cursor"))]; result == "" {
+			c.sink.Emit(in.Call, response(in.ID, nil, jsonrpc.Errorf(-32603, "no such page")))
+			return nil
+		}
+	}
 	c.sink.Emit(in.Call, response(in.ID, []byte(result), nil))
 	return nil
 }
@@ -123,9 +130,15 @@ func newClient(t *testing.T, b *Backend) *client {
 // ask makes a request, and returns the response and how long it took.
 func (c *client) ask(t *testing.T, method string) (jsonrpc.Message, time.Duration) {
 	t.Helper()
+	return c.askWith(t, method, []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+}
+
+// askWith is ask with params.
+func (c *client) askWith(t *testing.T, method string, params []byte) (jsonrpc.Message, time.Duration) {
+	t.Helper()
 	began := time.Now()
 	c.requests++
-	id, params := fmt.Appendf(nil, "%d", c.requests), []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`)
+	id := fmt.Appendf(nil, "%d", c.requests)
 	m := jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: jsonrpc.AppendRequest(nil, id, method, params)}
 	if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context()}); err != nil {
 		t.Fatal(err)
@@ -154,6 +167,92 @@ func (c *client) tools(t *testing.T) (string, time.Duration) {
 	}
 	return strings.Join(names, " "), took
 }
+
+// A merged list follows the cursors of its servers as they are. One that has no end is told of in the log, and is an error
+// where nothing else came.
+func TestCursors(t *testing.T) {
+	page := func(tool, cursor string) string {
+		if cursor != "" {
+			cursor = `,"nextCursor":` + cursor
+		}
+		if tool != "" {
+			tool = fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, tool)
+		}
+		return fmt.Sprintf(`{"tools":[%s]%s}`, tool, cursor)
+	}
+	for name, test := range map[string]struct {
+		pages  map[string]string
+		want   string // the tools of all pages, with the other server's
+		failed string // the error with which they end
+		logged string
+	}{
+		"text":              {map[string]string{"": page("a", `"x"`), `"x"`: page("b", "")}, "p_a q_z p_b", "", ""},
+		"a number":          {map[string]string{"": page("a", `7`), `7`: page("b", "")}, "p_a q_z p_b", "", ""},
+		"an empty one":      {map[string]string{"": page("a", `""`), `""`: page("b", "")}, "p_a q_z p_b", "", ""},
+		"empty for the end": {map[string]string{"": page("a", `""`), `""`: page("a", `""`)}, "p_a q_z", "", ""},
+		"one that stands":   {map[string]string{"": page("a", `"x"`), `"x"`: page("b", `"x"`)}, "p_a q_z p_b", "", "comes again"},
+		"nothing, standing": {map[string]string{"": page("a", `"x"`), `"x"`: page("", `"x"`)}, "p_a q_z", "comes again", "comes again"},
+		"a page that fails": {map[string]string{"": page("a", `"x"`)}, "p_a q_z", "no such page", "no such page"},
+		"a circle": {map[string]string{"": page("a", `1`), `1`: page("b", `2`), `2`: page("c", `3`), `3`: page("d", `1`)},
+			"p_a q_z p_b p_c p_d p_b p_c", "", "comes again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var log strings.Builder
+				var mu sync.Mutex
+				logger := slog.New(slog.NewTextHandler(writer(func(p []byte) (int, error) {
+					mu.Lock()
+					defer mu.Unlock()
+					return log.Write(p)
+				}), nil))
+				b := New(func() []Member {
+					return []Member{{Name: "p", Prefix: "p_", Backend: &fake{pages: test.pages}}, {Name: "q", Prefix: "q_", Backend: &fake{tool: "z"}}}
+				}, logger)
+				c := newClient(t, b)
+				c.ask(t, "initialize")
+				var names []string
+				params, failed := []byte("{}"), ""
+				for range 20 {
+					m, _ := c.askWith(t, "tools/list", params)
+					if m.Error != nil {
+						failed = string(m.Error)
+						break
+					}
+					var list struct {
+						Tools      []struct{ Name string }
+						NextCursor json.RawMessage
+					}
+					if err := json.Unmarshal(m.Result, &list); err != nil {
+						t.Fatal(err)
+					}
+					for _, tool := range list.Tools {
+						names = append(names, tool.Name)
+					}
+					if list.NextCursor == nil {
+						break
+					}
+					params, _ = jsonrpc.Set([]byte("{}"), list.NextCursor, "cursor")
+				}
+				if got := strings.Join(names, " "); !strings.HasPrefix(got, test.want) || test.logged == "" && got != test.want {
+					t.Errorf("listed %s", got)
+				}
+				if (failed != "") != (test.failed != "") || !strings.Contains(failed, test.failed) {
+					t.Errorf("it ends with %s", failed)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				if said := log.String(); (test.logged != "") != strings.Contains(said, "level=WARN") || !strings.Contains(said, test.logged) {
+					t.Errorf("logged %s", said)
+				}
+			})
+		})
+	}
+}
+
+// writer is a function as an [io.Writer].
+type writer func(p []byte) (int, error)
+
+func (w writer) Write(p []byte) (int, error) { return w(p) }
 
 // A name that some hosts do not take is told of in the log, once.
 func TestLongNames(t *testing.T) {

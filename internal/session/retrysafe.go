@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -44,14 +45,13 @@ type toolList struct {
 			Idempotent bool `json:"idempotentHint"`
 		} `json:"annotations"`
 	} `json:"tools"`
-	NextCursor string `json:"nextCursor"`
 }
 
 // A toolPage is what matters here of one page of a tools/list result.
 type toolPage struct {
 	tools []toolHint
-	next  string // the cursor of the next page
-	ok    bool   // it is such a page
+	last  bool // no other page follows
+	ok    bool // it is such a page
 }
 
 // A toolHint is what matters of a tool.
@@ -68,7 +68,7 @@ func readPage(result []byte) (p toolPage) {
 	if json.Unmarshal(result, &page) != nil {
 		return p
 	}
-	p.next, p.ok = page.NextCursor, page.Tools != nil
+	p.last, p.ok = protocol.NextCursor(result) == nil, page.Tools != nil
 	p.tools = make([]toolHint, len(page.Tools))
 	for i := range page.Tools {
 		t := &page.Tools[i]
@@ -222,7 +222,7 @@ func (s *Session) learnPage(rq *inflight, result []byte, listed int) (news bool)
 		return false
 	}
 	s.tools.learn(&page, s.m.handsOff())
-	if !page.ok || page.next != "" || !rq.list || s.tools.complete {
+	if !page.ok || !page.last || !rq.list || s.tools.complete {
 		return false
 	}
 	s.tools.complete = true
@@ -236,8 +236,8 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	defer stop()
 	var all toolHints
 	params := []byte("{}")
-	failed := false // the server ended; one that does not answer is not asked again
-	for range 100 { // pages; a server that has no last one is not believed
+	failed := false                          // the server ended; one that does not answer is not asked again
+	for pages := protocol.NewPages(100); ; { // a server that has no last one is not believed
 		m, err := s.ask(ctx, l, "tools/list", params, in)
 		if err != nil {
 			s.m.logger.Debug("tools not listed", "session", s.Name(), "error", err)
@@ -247,10 +247,17 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 		s.observeTools(m.Result)
 		page := readPage(m.Result)
 		all.learn(&page, s.m.handsOff())
-		if page.next == "" {
+		cursor, _, err := pages.Next(m.Result)
+		if m.Error != nil {
+			err = fmt.Errorf("the server answers %.200s", m.Error)
+		}
+		if err != nil {
+			s.m.logger.Warn("not all tools listed: calls of the others are taken for unsafe to repeat", "session", s.Name(), "error", err)
+		}
+		if cursor == nil || err != nil {
 			break
 		}
-		params, _ = json.Marshal(map[string]string{"cursor": page.next})
+		params, _ = jsonrpc.Set([]byte("{}"), cursor, "cursor")
 	}
 	s.mu.Lock()
 	current := s.tools.listed == listed // else it is an old list

@@ -37,6 +37,7 @@ type calledTasks struct {
 	mu       sync.Mutex
 	listing  tasksListing
 	required map[string]bool      // tools that are called as tasks only
+	pages    *protocol.Pages      // of the list of tools that is being read
 	waiting  []backend.Inbound    // calls, until the tools are listed, and cancellations of them
 	tasks    map[string]*taskCall // by the keys of the ids of their requests
 	closed   bool
@@ -191,7 +192,11 @@ func (t *calledTasks) deliver(in backend.Inbound) error {
 // list asks for a page of the tools, because of a call.
 func (t *calledTasks) list(in backend.Inbound, cursor []byte) {
 	params := []byte("{}")
-	if cursor != nil {
+	if cursor == nil {
+		t.mu.Lock()
+		t.pages = protocol.NewPages(100)
+		t.mu.Unlock()
+	} else {
 		params, _ = jsonrpc.Set(params, cursor, "cursor")
 	}
 	id := t.own.add(func(m jsonrpc.Message) { t.listed(in, m) })
@@ -206,16 +211,16 @@ func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
 			Name      string
 			Execution struct{ TaskSupport string }
 		}
-		NextCursor json.RawMessage
 	}
 	_ = json.Unmarshal(m.Result, &page) // of a server that lists no tools none needs a task
 	t.mu.Lock()
+	cursor, _, _ := t.pages.Next(m.Result) // a list without an end ends
 	for _, tool := range page.Tools {
 		t.required[tool.Name] = tool.Execution.TaskSupport == "required"
 	}
-	if len(page.Tools) > 0 && jsonrpc.String(page.NextCursor) != "" {
+	if cursor != nil {
 		t.mu.Unlock()
-		t.list(in, page.NextCursor)
+		t.list(in, cursor)
 		return
 	}
 	t.mu.Unlock()

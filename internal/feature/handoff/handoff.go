@@ -238,11 +238,12 @@ func result(text string, s *State, failed bool, f Form) []byte {
 	return append(append(r, about...), "}}"...)
 }
 
-// AddTools adds our tools to the response to a tools/list, if it is the last page. most is that
-// of [ToolWait].
+// AddTools adds our tools to the response to a tools/list, if it is the last page, or one that many clients take for that:
+// its cursor is empty. most is that of [ToolWait].
 func AddTools(response []byte, most time.Duration) []byte {
 	tools := jsonrpc.Field(response, "result", "tools")
-	if len(tools) < 2 || tools[0] != '[' || jsonrpc.String(jsonrpc.Field(response, "result", "nextCursor")) != "" {
+	cursor := protocol.NextCursor(jsonrpc.Field(response, "result"))
+	if len(tools) < 2 || tools[0] != '[' || cursor != nil && string(cursor) != `""` {
 		return response
 	}
 	all := bytes.TrimSpace(tools[1 : len(tools)-1])

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// A paged server lists its tools in pages.
+type paged struct {
+	pages map[string]string // what follows "result": or so, by the cursor
+	lists atomic.Int32
+	calls atomic.Int32
+}
+
+func (p *paged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	id, answer := jsonrpc.Field(body, "id"), `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`
+	switch jsonrpc.String(jsonrpc.Field(body, "method")) {
+	case "tools/list":
+		p.lists.Add(1)
+		answer = p.pages[string(jsonrpc.Field(body, "params", "cursor"))]
+	case "tools/call":
+		p.calls.Add(1)
+		answer = `"result":{"content":[{"type":"text","text":` + string(jsonrpc.Quote(string(jsonrpc.Field(body, "params", "arguments")))) + `}]}`
+	}
+	if id == nil {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, id, answer)
+}
+
+// onPage returns a page with a tool, and a cursor as JSON, or no cursor.
+func onPage(tool, cursor string) string {
+	if cursor != "" {
+		cursor = `,"nextCursor":` + cursor
+	}
+	return fmt.Sprintf(`"result":{"tools":[{"name":%q,"inputSchema":{"type":"object","properties":{"n":{"type":"string"}}}}]%s}`, tool, cursor)
+}
+
+// A list of tools is whole, or an error; a call needs only the page with its tool, and none where the server does not
+// list them.
+func TestPagesOfTools(t *testing.T) {
+	t.Parallel()
+	const noPage = `"error":{"code":-32603,"message":"no such page"}`
+	for name, test := range map[string]struct {
+		pages  map[string]string
+		want   string // the tools that are listed
+		failed string // why they are not
+		last   string // a call of the tool b: what it gets, or the error
+	}{
+		"text":              {map[string]string{"": onPage("a", `"x"`), `"x"`: onPage("b", "")}, "a b", "", `{"n":"5"}`},
+		"a number":          {map[string]string{"": onPage("a", `7`), `7`: onPage("b", "")}, "a b", "", `{"n":"5"}`},
+		"an empty one":      {map[string]string{"": onPage("a", `""`), `""`: onPage("b", "")}, "a b", "", `{"n":"5"}`},
+		"empty for the end": {map[string]string{"": onPage("b", `""`), `""`: onPage("b", `""`)}, "b", "", `{"n":"5"}`},
+		"one that stands":   {map[string]string{"": onPage("b", `"x"`), `"x"`: onPage("c", `"x"`)}, "", "comes again", `{"n":"5"}`},
+		"a circle":          {map[string]string{"": onPage("a", `"x"`), `"x"`: onPage("c", `"y"`), `"y"`: onPage("d", `"x"`)}, "", "comes again", `{"n":"5"}`},
+		"a page that fails": {map[string]string{"": onPage("a", `"x"`), `"x"`: noPage}, "", "no such page", `{"n":"5"}`},
+		"no list":           {map[string]string{"": noPage}, "", "no such page", `{"n":"5"}`},
+		"none of the name":  {map[string]string{"": onPage("a", "")}, "a", "", `unknown tool "b"`},
+		"a later one fails": {map[string]string{"": onPage("b", `"x"`), `"x"`: noPage}, "", "no such page", `{"n":"5"}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := &paged{pages: test.pages}
+			s := httptest.NewServer(p)
+			defer s.Close()
+			run := func(args ...string) (string, error) {
+				var out, says bytes.Buffer
+				cmd := newRoot()
+				cmd.SetArgs(args)
+				cmd.SetOut(&out)
+				cmd.SetErr(&says)
+				cmd.SetIn(strings.NewReader(""))
+				err := cmd.ExecuteContext(t.Context())
+				return out.String(), err
+			}
+			out, err := run("tools", s.URL)
+			var names []string
+			for line := range strings.Lines(out) {
+				if name, _, _ := strings.Cut(line, " "); name != "" {
+					names = append(names, strings.TrimSpace(name))
+				}
+			}
+			if got := strings.Join(names, " "); got != test.want || (err != nil) != (test.failed != "") || err != nil && !strings.Contains(err.Error(), test.failed) {
+				t.Errorf("listed %q, and %v", got, err)
+			}
+			p.lists.Store(0)
+			out, err = run("call", "--state=", s.URL, "b", "--arg", "n=5")
+			if strings.TrimSpace(out) != test.last && (err == nil || !strings.Contains(err.Error(), test.last)) {
+				t.Errorf("the call is %q, %v", out, err)
+			}
+			if strings.Contains(test.pages[""], `"b"`) && p.lists.Load() != 1 {
+				t.Errorf("it needed %d pages", p.lists.Load())
+			}
+		})
+	}
+}

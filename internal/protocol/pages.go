@@ -1,0 +1,56 @@
+package protocol
+
+import (
+	"crypto/sha256"
+	"fmt"
+
+	"holdfast/jsonrpc"
+)
+
+// NextCursor returns the cursor of the page that follows a page of a list, as the server spelled it; nil: that is the
+// last one. An empty string is a cursor (2026-07-28, Pagination), and a number is taken for one.
+func NextCursor(page []byte) []byte {
+	switch c := jsonrpc.Field(page, "nextCursor"); string(c) {
+	case "", "null", "false":
+		return nil
+	default:
+		return c
+	}
+}
+
+// Pages follows a list from one page to the next.
+type Pages struct {
+	most  int
+	count int
+	first [sha256.Size]byte // of the first page
+	sent  map[string]bool   // the cursors that were followed
+	last  string            // the newest of these
+}
+
+// NewPages returns what follows a list over so many pages at the most.
+func NewPages(most int) *Pages { return &Pages{most: most, sent: make(map[string]bool)} }
+
+// Next takes a page, and returns the cursor of the next; nil: there is none. again reports whether the page is the first
+// one once more: many servers mean by an empty cursor that there is no other page. An error says that the list has no
+// end.
+func (p *Pages) Next(page []byte) (cursor []byte, again bool, err error) {
+	sum := sha256.Sum256(page)
+	switch p.count++; {
+	case p.count == 1:
+		p.first = sum
+	case p.last == `""` && sum == p.first:
+		return nil, true, nil
+	}
+	cursor = NextCursor(page)
+	switch {
+	case cursor == nil:
+		return nil, false, nil
+	case p.sent[string(cursor)]:
+		return nil, false, fmt.Errorf("the list has no end: the cursor %.60s of page %d comes again", cursor, p.count)
+	case p.count >= p.most:
+		return nil, false, fmt.Errorf("the list has no end: there is another page after %d", p.count)
+	}
+	p.last = string(cursor)
+	p.sent[p.last] = true
+	return cursor, false, nil
+}
