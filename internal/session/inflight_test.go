@@ -459,3 +459,40 @@ func (c listerConn) Deliver(in backend.Inbound) error {
 	}
 	return c.deskConn.Deliver(in)
 }
+
+// Tools on later pages are known, whatever the cursors of a server look like, and a list without an end ends.
+func TestToolsOnPages(t *testing.T) {
+	t.Parallel()
+	for name, cursors := range map[string][]string{
+		"text": {`"a"`}, "numbers": {`1`, `2`}, "an empty one": {`""`}, "a circle": {`"a"`, `"b"`, `"a"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, Options{}, nil)
+			defer h.close()
+			b := &lister{asked: make(chan backend.Inbound, 1)}
+			h.backend = b
+			s := h.open("")
+			call := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t%d"}}`, len(cursors)))
+			go s.Light(t.Context(), &call, nil) // has the list read
+			for i := range len(cursors) + 1 {
+				next := ""
+				if i < len(cursors) {
+					next = `,"nextCursor":` + cursors[i]
+				} else if name == "a circle" {
+					break
+				}
+				in := <-b.asked
+				if got := string(jsonrpc.Field(in.Params, "cursor")); i > 0 && got != cursors[i-1] {
+					t.Errorf("page %d is asked for by %s", i+1, got)
+				}
+				b.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"t%d","annotations":{"readOnlyHint":true}}]%s}}`, in.ID, i, next))
+			}
+			last := call
+			if name == "a circle" {
+				last = parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t2"}}`)
+			}
+			eventually(t, "the tool to be known", func() bool { return s.Light(t.Context(), &last, nil) })
+		})
+	}
+}
