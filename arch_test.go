@@ -71,7 +71,7 @@ var layers = []struct {
 	{"internal/traces", []string{"internal/observe", "internal/protocol", "jsonrpc"}},
 	{"internal/live", []string{"internal/observe", "internal/protocol", "jsonrpc"}},
 	{"internal/server/guard", []string{"jsonrpc"}},
-	{"internal/server/watch", nil},
+	{"internal/server/watch", []string{"internal/budget"}},
 	{"internal/server/stdio", []string{"jsonrpc"}},
 	{"internal/server/websocket", []string{"jsonrpc", "internal/protocol"}},
 	{"internal/placement", []string{"internal/cluster", "internal/limit", "internal/panics", "internal/protocol", "internal/server/watch", "internal/server/websocket", "internal/session", "internal/sse", "jsonrpc", "stream"}},

@@ -90,7 +90,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		o.Store = h.store
 	}
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
-	observers := h.observers(&o, flight, limits)
+	connections := budget.NewConnections(o.Memory, o.MaxShare)
+	observers := h.observers(&o, figures{flight, connections}, limits)
 	h.sessions = session.NewManager(o.Store, b, session.Options{
 		TTL:          o.SessionTTL,
 		MaxSessions:  o.MaxSessions,
@@ -123,6 +124,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		TaskAfter:       o.TaskAfter,
 		MaxBody:         o.MaxBody,
 		Flight:          flight,
+		Connections:     connections,
 		Stateless:       o.Stateless,
 		Eras:            serverEras(&o),
 		AllowedOrigins:  o.AllowedOrigins,
@@ -215,8 +217,16 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) error
 // it, h learns that a client has closed its connection without reading all that was sent
 // (the network reports a reset). A call that was written to its end on such a
 // connection is then sent again when the client resumes with nothing but its
-// session id; without Listener that loss cannot be seen. Only TCP connections without TLS
-// are watched.
+// session id; without Listener that loss cannot be seen. Connections below TLS say nothing
+// of that.
+//
+// Listener also bounds what open connections take beside Options.Memory: each counts for its
+// client's address from when it is accepted until it is closed, and is closed at once if
+// there is no room, after an answer with status 503 and the reason, if that can be told. l must be
+// what net.Listen returns: with TLS, h.Listener(l) is what tls.NewListener is given. Without
+// Listener only requests are bounded that take more than others: WebSockets, streams that a GET opens, and
+// requests over HTTP/2 or of proxies that are trusted. What comes before a request's header has ended is the http.Server's: set
+// its ReadHeaderTimeout and MaxHeaderBytes.
 //
 // It also turns the statuses 501 and 505 that net/http answers by itself, where a
 // client speaks another version of HTTP, into 400.

@@ -14,9 +14,15 @@ import (
 	"holdfast/internal/traces"
 )
 
+// figures are the counts of memory that metrics tell of.
+type figures struct {
+	flight      *budget.Flight
+	connections *budget.Connections
+}
+
 // observers returns those of the handler: one for each thing that listens to what happens to calls
 // (docs/decisions/0026-observers.md); nil if there is none.
-func (h *Handler) observers(o *Options, flight *budget.Flight, limits *limit.Limiter) (all observe.Observers) {
+func (h *Handler) observers(o *Options, memory figures, limits *limit.Limiter) (all observe.Observers) {
 	if o.TracerProvider != nil { // first: the others say what span a call is
 		h.traces = traces.New(traces.Options{Provider: o.TracerProvider, UnderHTTP: o.TraceUnderHTTP})
 		all = append(all, h.traces)
@@ -25,7 +31,7 @@ func (h *Handler) observers(o *Options, flight *budget.Flight, limits *limit.Lim
 		h.audit = audit.New(audit.Options{Handler: o.Audit, Arguments: o.AuditArguments, Logger: o.Logger})
 		all = append(all, h.audit)
 	}
-	if m := h.startMetrics(o, flight, limits); m != nil {
+	if m := h.startMetrics(o, memory, limits); m != nil {
 		all = append(all, m)
 	}
 	if o.Page != nil {
@@ -46,7 +52,7 @@ func (h *Handler) observers(o *Options, flight *budget.Flight, limits *limit.Lim
 }
 
 // startMetrics registers the handler's figures; nil if they are not wanted.
-func (h *Handler) startMetrics(o *Options, flight *budget.Flight, limits *limit.Limiter) *metrics.Metrics {
+func (h *Handler) startMetrics(o *Options, memory figures, limits *limit.Limiter) *metrics.Metrics {
 	if o.Metrics == nil {
 		return nil
 	}
@@ -54,7 +60,10 @@ func (h *Handler) startMetrics(o *Options, flight *budget.Flight, limits *limit.
 	source := metrics.Source{
 		Ready: h.Ready,
 		Memory: func() []metrics.Memory {
-			all := []metrics.Memory{{Part: "in_flight", Used: flight.Used() + flight.Arriving(), Most: flight.Most()}}
+			all := []metrics.Memory{
+				{Part: "in_flight", Used: memory.flight.Used() + memory.flight.Arriving(), Most: memory.flight.Most()},
+				{Part: "connections", Used: memory.connections.Used(), Most: memory.connections.Most()},
+			}
 			if kept != nil {
 				bytes, most := kept.Kept()
 				all = append(all, metrics.Memory{Part: "kept", Used: bytes, Most: most})

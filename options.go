@@ -157,7 +157,8 @@ type Options struct {
 	UnusedProcess time.Duration
 	// Memory is the maximum size of what is kept for clients, in bytes: three quarters
 	// for the messages of calls and what sessions keep beside them, and a quarter for requests that
-	// are being read or run. Messages of servers that are being read have three sixteenths more.
+	// are being read or run. Messages of servers that are being read have three sixteenths more, and what open
+	// connections take half as much again as all ([Handler.Listener]).
 	// A request beyond it is answered with status 429. By default it is a quarter of
 	// the memory that the process may use (GOMEMLIMIT, the limit of its cgroup, or the
 	// machine's memory), and at most 1 GiB. A Store that is given bounds what it keeps

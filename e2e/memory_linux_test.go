@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/auth/authtest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -325,6 +327,9 @@ func loads(t *testing.T) []load {
 	}
 	process := []string{"--", os.Args[0], "big"}
 	upstream := func(how says) []string { return []string{"--upstream", bigServer(t, how)} }
+	cert, key := authtest.NewCA(t, "ca").Server("one")
+	files := authtest.Files(t, cert, key)
+	secure := []string{"--demo", "--tls-cert", files[0], "--tls-key", files[1]}
 	merged := filepath.Join(t.TempDir(), "merged.json")
 	conf := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t, saysJSON), bigServer(t, saysJSON))
 	if err := os.WriteFile(merged, []byte(conf), 0o600); err != nil {
@@ -368,6 +373,132 @@ func loads(t *testing.T) []load {
 		{"100 results of 4 MB, a process", process, results(5, 4_000_000), ""},
 		{"100 results of 4 MB, HTTP with JSON", upstream(saysJSON), results(5, 4_000_000), ""},
 		{"300 clients that do not read results of 1 MB", process, unread(300, 1_000_000), ""},
+		{"9,000 connections that send nothing", []string{"--demo"}, connections(9000, "", false), ""},
+		{"6,000 half-sent headers of 27 KB", []string{"--demo"}, connections(6000, "POST /mcp HTTP/1.1\r\n"+ordinary(250), false), ""},
+		{"6,000 half-sent headers of short fields", []string{"--demo"}, connections(6000, "POST /mcp HTTP/1.1\r\n"+short(650), false), ""},
+		{"4,500 half-open bodies with 24 KB of header", []string{"--demo"}, connections(4500, halfOpen+ordinary(220)+"\r\n{", false), ""},
+		{"3,000 half-open bodies with 4,000 fields", []string{"--demo"}, connections(3000, halfOpen+short(4000)+"\r\n{", false), ""},
+		{"9,000 idle connections that were used", []string{"--demo"}, connections(9000, "GET /nothing HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", true), "503 .*--memory"},
+		{"9,200 idle WebSockets", []string{"--demo"}, connections(9200, socketHandshake, true), "(429|503) .*--memory"},
+		{"6,000 streams of HTTP+SSE", []string{"--demo"}, connections(6000, "GET /sse HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n\r\n", true), "(429|503) .*--memory"},
+		{"6,000 handshakes of TLS that do not end", secure, connections(6000, "\x16\x03\x01\x40\x00\x01\x00\xff\xf0"+strings.Repeat("x", 0x4000-4)+"\x16\x03\x01\x40\x00"+strings.Repeat("x", 0x4000), false), ""},
+		{"8,000 streams of HTTP/2", secure, streamsOfHTTP2(8000), "429 .*--memory"},
+	}
+}
+
+// socketHandshake asks for a WebSocket, and halfOpen begins a request whose body does not come.
+const (
+	socketHandshake = "GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+	halfOpen        = "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\nContent-Length: 8000\r\n"
+)
+
+// ordinary and short are fields of a header.
+func ordinary(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "X-%d: %s\r\n", i, strings.Repeat("j", 100))
+	}
+	return b.String()
+}
+
+func short(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "%x:\r\n", i)
+	}
+	return b.String()
+}
+
+// connections has clients of two addresses open so many connections, say something on each, and leave them open. Where they are
+// answered, they hear how.
+func connections(n int, says string, answered bool) func(t *testing.T, l *loaded) {
+	return func(t *testing.T, l *loaded) {
+		var all sync.WaitGroup
+		for a := range 2 {
+			all.Go(func() {
+				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 3, byte(1+a))}}
+				for range n / 2 {
+					c, err := d.DialContext(t.Context(), "tcp", l.Addr)
+					if err != nil {
+						continue // it is turned away
+					}
+					t.Cleanup(func() { _ = c.Close() })
+					_ = c.SetDeadline(time.Now().Add(time.Minute))
+					if _, err := io.WriteString(c, says); err != nil || !answered {
+						continue // the same
+					}
+					b := make([]byte, 1<<10)
+					m, err := c.Read(b)
+					if err != nil {
+						continue // the same
+					}
+					status, _ := strconv.Atoi(string(b[min(m, 9):min(m, 12)]))
+					if status >= 400 && status != http.StatusNotFound {
+						rest := make([]byte, 1<<10)
+						if !bytes.Contains(b[:m], []byte("--memory")) { // the body comes by itself
+							more, _ := c.Read(rest)
+							m += copy(b[m:], rest[:more])
+						}
+						l.hears(status, string(b[:m]))
+					} else {
+						l.hears(http.StatusOK, "")
+					}
+				}
+			})
+		}
+		all.Wait()
+		l.honest(t)
+	}
+}
+
+// honest has another client begin a session and call a tool, while what the load has opened is open.
+func (l *loaded) honest(t *testing.T) {
+	s := l.stranger(t, "127.0.9.8")
+	s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
+	id := l.session(s, anInitialize)
+	status, _, text := s.posts(l.URL, id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1}}}`)
+	if l.hears(status, text); id == "" || status != http.StatusOK {
+		t.Errorf("another client, meanwhile: %d %s", status, text)
+	}
+}
+
+// streamsOfHTTP2 has clients of two addresses open so many streams, over connections of HTTP/2.
+func streamsOfHTTP2(n int) func(t *testing.T, l *loaded) {
+	return func(t *testing.T, l *loaded) {
+		var all sync.WaitGroup
+		for a := range 2 {
+			dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 3, byte(1+a))}}
+			transport := &http.Transport{DialContext: dialer.DialContext, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} //nolint:gosec // the same
+			t.Cleanup(transport.CloseIdleConnections)
+			for range 4 {
+				all.Go(func() {
+					for range n / 8 {
+						req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(l.URL, "/mcp")+"/sse", nil)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						res, err := transport.RoundTrip(req)
+						if err != nil {
+							continue // its connection was turned away
+						}
+						if res.ProtoMajor != 2 {
+							t.Errorf("it is %s", res.Proto)
+						}
+						if res.StatusCode == http.StatusOK {
+							t.Cleanup(func() { _ = res.Body.Close() })
+							l.hears(res.StatusCode, "")
+							continue
+						}
+						text, _ := io.ReadAll(res.Body)
+						_ = res.Body.Close()
+						l.hears(res.StatusCode, string(text))
+					}
+				})
+			}
+		}
+		all.Wait()
+		l.honest(t)
 	}
 }
 
@@ -439,7 +570,9 @@ func TestMemoryUnderLoad(t *testing.T) {
 			fmt.Fprintf(&table, "%-60s %5d served, %4d refused %6.1f s %4d MB  %.110s\n", load.kind, l.fine, refusals(l.told), time.Since(began).Seconds(), peak>>20, seen)
 
 			// An ordinary client is served afterwards, unless several addresses together hold all that sessions may.
-			status, _, text := l.stranger(t, "127.0.9.9").posts(l.URL, "", anInitialize)
+			s := l.stranger(t, "127.0.9.9")
+			s.http.Transport.(*http.Transport).TLSClientConfig = &tls.Config{InsecureSkipVerify: true} //nolint:gosec // the test's own server
+			status, _, text := s.posts(l.URL, "", anInitialize)
 			if status != http.StatusOK && (status != http.StatusTooManyRequests || !strings.Contains(text, "--memory")) {
 				t.Errorf("another client, afterwards: %d %s", status, text)
 			}
@@ -568,14 +701,17 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		}
 		res.Body.Close()
 	}
-	conns[3].Close()
+	for _, c := range conns {
+		c.Close()
+	}
+	s.http.CloseIdleConnections()
 	var left map[string]float64
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if left = memory(t, admin); left["kept"] == 0 && left["in_flight"] == 0 {
+		if left = memory(t, admin); left["kept"] == 0 && left["in_flight"] == 0 && left["connections"] == 0 {
 			break
 		}
 	}
-	if len(left) != 2 || left["kept"] != 0 || left["in_flight"] != 0 {
+	if len(left) != 3 || left["kept"] != 0 || left["in_flight"] != 0 || left["connections"] != 0 {
 		t.Errorf("in the end the program counts %v", left)
 	}
 }

@@ -341,11 +341,12 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	defer f.show(ctx, admin, listener.Addr(), out)()
 	admin.watch(handler.Ready)
-	if f.tls.files != nil { // which the listener of the handler does not see through
+	listener = handler.Listener(listener) // below TLS, as what it takes is bounded from the accept on
+	if f.tls.files != nil {
 		f.tls.watch(ctx)
-		return serveUntil(ctx, tls.NewListener(listener, f.tls.files.Config()), routes, handler, admin, f.drain)
+		listener = tls.NewListener(listener, f.tls.files.Config())
 	}
-	return serveUntil(ctx, handler.Listener(listener), routes, handler, admin, f.drain)
+	return serveUntil(ctx, listener, routes, handler, admin, f.drain)
 }
 
 // notListening returns the error for an address that cannot be listened on.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/server/watch"
 )
 
 // serveUntil serves until ctx ends. Then it drains: clients that only listen are told to
@@ -31,6 +32,14 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          newHTTPLog(),
+		ConnState:         watch.State,
+		// What a connection of HTTP/2 may keep that no request has read yet; the defaults are 1 MiB each.
+		HTTP2: &http.HTTP2Config{
+			MaxConcurrentStreams:          250,
+			MaxReadFrameSize:              16 << 10,
+			MaxReceiveBufferPerConnection: 64 << 10,
+			MaxReceiveBufferPerStream:     64 << 10,
+		},
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()

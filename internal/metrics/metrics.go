@@ -26,7 +26,7 @@ type Source struct {
 
 // Memory is a part of the memory budget.
 type Memory struct {
-	Part       string // "kept" or "in_flight"
+	Part       string // "kept", "in_flight" or "connections"
 	Used, Most int64
 }
 
@@ -95,7 +95,7 @@ func (m *Metrics) Collect(to chan<- prometheus.Metric) {
 }
 
 var (
-	memoryUsed = prometheus.NewDesc("holdfast_memory_bytes", "Bytes used of a part of the memory budget: kept (messages of calls, and what sessions keep) or in_flight (requests, and messages on their way).", []string{"part"}, nil)
+	memoryUsed = prometheus.NewDesc("holdfast_memory_bytes", "Bytes used of a part of the memory budget: kept (messages of calls, and what sessions keep), in_flight (requests, and messages on their way) or connections (those that are open, which have a bound of their own).", []string{"part"}, nil)
 	memoryMost = prometheus.NewDesc("holdfast_memory_limit_bytes", "Bytes that a part of the memory budget has.", []string{"part"}, nil)
 	auditLost  = prometheus.NewDesc("holdfast_audit_lost_total", "Lines of the audit that could not be written.", nil, nil)
 	waiting    = prometheus.NewDesc("holdfast_queue_calls", "Calls that wait for others to end, because of a limit.", nil, nil)

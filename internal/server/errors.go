@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
@@ -135,7 +136,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrOtherCredential):
 		return http.StatusGone, errf(protocol.CodeOutcomeUnknown,
 			"outcome unknown: %v; make it again with that Authorization to get its result, or find out whether it ran and use a new key", err)
-	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom):
+	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom), errors.Is(err, budget.ErrConnections):
 		return http.StatusTooManyRequests, errf(jsonrpc.CodeServer, "%v: try again later", err)
 	case errors.Is(err, session.ErrClosing), errors.Is(err, session.ErrNotDelivered), errors.Is(err, session.ErrMoved),
 		errors.Is(err, placement.ErrUnreached), errors.Is(err, placement.ErrLeaving), errors.Is(err, stream.ErrConflict):

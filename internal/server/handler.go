@@ -52,23 +52,24 @@ type Options struct {
 	Manager *session.Manager // required
 
 	Response        Response
-	UpgradeAfter    time.Duration  // how long JSON is waited for before it becomes a stream; 50 ms
-	DisconnectAfter time.Duration  // age at which a stream's connection is ended, to be resumed; 0: never
-	Retry           time.Duration  // what clients are told to wait before they come back; 1 s
-	KeepAlive       time.Duration  // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
-	PingAfter       time.Duration  // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
-	WriteTimeout    time.Duration  // how long one write may wait for a slow client; 30 s
-	BodyTimeout     time.Duration  // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
-	TaskAfter       time.Duration  // how old a call is when it becomes a task, if its client knows tasks; 0 or less: never
-	InputGrace      time.Duration  // how long a connection is held while the client is asked; 1 s
-	DrainSpread     time.Duration  // the most over which a drain disconnects clients; 15 s
-	MaxBody         int64          // bytes of a request body, or of a message; 4 MiB
-	Flight          *budget.Flight // counts the bytes of requests on their way; nil: nobody does
-	Stateless       bool           // no sessions: each POST stands alone
-	Eras            Eras           // which clients are served in which era; ErasBoth
-	AllowedOrigins  []string       // beside the server's own; "*" allows any
-	AllowedHosts    []string       // beside loopback names on a loopback address; "*" allows any
-	TrustedProxies  []netip.Prefix // who are believed what address their client has
+	UpgradeAfter    time.Duration       // how long JSON is waited for before it becomes a stream; 50 ms
+	DisconnectAfter time.Duration       // age at which a stream's connection is ended, to be resumed; 0: never
+	Retry           time.Duration       // what clients are told to wait before they come back; 1 s
+	KeepAlive       time.Duration       // silence after which a comment is sent, and how often a WebSocket is pinged; 15 s; negative: never
+	PingAfter       time.Duration       // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
+	WriteTimeout    time.Duration       // how long one write may wait for a slow client; 30 s
+	BodyTimeout     time.Duration       // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
+	TaskAfter       time.Duration       // how old a call is when it becomes a task, if its client knows tasks; 0 or less: never
+	InputGrace      time.Duration       // how long a connection is held while the client is asked; 1 s
+	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
+	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
+	Flight          *budget.Flight      // counts the bytes of requests on their way; nil: nobody does
+	Connections     *budget.Connections // counts what open connections take; nil: nobody does
+	Stateless       bool                // no sessions: each POST stands alone
+	Eras            Eras                // which clients are served in which era; ErasBoth
+	AllowedOrigins  []string            // beside the server's own; "*" allows any
+	AllowedHosts    []string            // beside loopback names on a loopback address; "*" allows any
+	TrustedProxies  []netip.Prefix      // who are believed what address their client has
 	// Principal returns who makes a request, "" for nobody in particular. A
 	// session can be used only by the principal that began it.
 	Principal func(*http.Request) string
@@ -149,6 +150,7 @@ func New(opts Options) *Handler {
 		draining: make(chan struct{}),
 		leaving:  make(chan struct{}),
 	}
+	h.watched.Bound = h.bound()
 	if opts.Authenticate != nil {
 		h.authenticated = opts.Authenticate(http.HandlerFunc(h.endpoint))
 	}
@@ -187,7 +189,7 @@ func (h *Handler) AskPage(r *http.Request) (*http.Response, error) {
 	return h.nodes.AskPage(r)
 }
 
-// Listener wraps l, on which the handler is served, so that the handler learns of
+// Listener wraps l, on which the handler is served, so that what its connections take is bounded, and the handler learns of
 // clients that left with bytes unread (package watch). A call that was written to its end
 // for such a client may be told again to it when it comes back with nothing but its
 // session id. Without Listener that can't be known, and is not done.
@@ -207,7 +209,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
 		return
 	}
-	r = h.guards.OfClient(r)
+	r, cost := h.carries(r)
+	if cost > 0 {
+		if !h.takes(w, r, cost) {
+			return
+		}
+		defer h.gives(r, cost)
+	}
 	h.limit(w, r)
 	switch {
 	case !h.guard(w, r, h.allow()):

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/budget"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
@@ -99,6 +100,7 @@ var reasons = []struct {
 	{session.ErrKeyReused, "key_reused"},
 	{session.ErrGone, "gone"},
 	{errNoRoom, "memory"},
+	{budget.ErrConnections, "memory"},
 	{session.ErrBusy, "busy"},
 	{session.ErrClosing, "draining"},
 	{placement.ErrLeaving, "draining"},

@@ -28,10 +28,17 @@ func (h *Handler) SSE(messages string) http.Handler {
 			allow = "OPTIONS" // the pair is nothing without a session
 		}
 		defer h.caught(w)
-		if h.refuseAtWorker(w) {
+		if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
 			return
 		}
-		r = h.told(h.guards.OfClient(r))
+		r, cost := h.carries(r)
+		if cost > 0 {
+			if !h.takes(w, r, cost) {
+				return
+			}
+			defer h.gives(r, cost)
+		}
+		r = h.told(r)
 		h.limit(w, r)
 		if !h.guard(w, r, allow) {
 			return

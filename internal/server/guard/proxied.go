@@ -47,6 +47,12 @@ func (g *Guard) clientAddress(r *http.Request) (at netip.Addr, ok bool) {
 	return at, true
 }
 
+// TrustsProxy reports whether an address is that of a proxy that is trusted.
+func (g *Guard) TrustsProxy(address string) bool {
+	at, ok := parseAddress(address)
+	return ok && g.trusts(at)
+}
+
 func (g *Guard) trusts(at netip.Addr) bool {
 	for _, p := range g.proxies {
 		if p.Contains(at) {

@@ -1,5 +1,5 @@
 // Package watch wraps the connections on which a handler is served, so that it learns of
-// clients that left with bytes unread.
+// clients that left with bytes unread, and so that what connections take is bounded (charge.go).
 package watch
 
 import (
@@ -16,7 +16,12 @@ import (
 
 // Connections are those that are watched, by their client's address. Entries are
 // added and removed as connections are accepted and closed. The zero value has none.
-type Connections struct{ open sync.Map }
+type Connections struct {
+	Bound *Bound // what they may take; nil: there is no bound. Set before any is accepted
+
+	open   sync.Map
+	turned turned
+}
 
 // A Source is where what a client was sent came from.
 type Source interface {
@@ -38,7 +43,8 @@ func (cs *Connections) At(r *http.Request) *Conn {
 }
 
 // Listener wraps a listener whose connections are to be watched. The network says with a reset
-// that a client left with bytes unread. Only TCP connections, without TLS, are watched.
+// that a client left with bytes unread. Only TCP connections are watched, and those below TLS say nothing of
+// that. Each counts for what [Connections.Bound] bounds, until it is closed.
 //
 // What net/http answers there with 501 or 505 by itself, to a client that speaks another
 // HTTP, becomes 400.
@@ -50,14 +56,19 @@ type listener struct {
 }
 
 func (l listener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	tcp, ok := c.(*net.TCPConn)
-	if !ok {
-		return c, err
+	for {
+		c, err := l.Listener.Accept()
+		tcp, ok := c.(*net.TCPConn)
+		if !ok {
+			return c, err
+		}
+		w := &Conn{TCPConn: tcp, addr: tcp.RemoteAddr().String(), connections: l.connections}
+		if !w.accepts() {
+			continue
+		}
+		w.connections.open.Store(w.addr, w)
+		return w, nil
 	}
-	w := &Conn{TCPConn: tcp, addr: tcp.RemoteAddr().String(), connections: l.connections}
-	w.connections.open.Store(w.addr, w)
-	return w, err
 }
 
 // A Conn is a connection that says when it was reset. A client that closes it
@@ -68,6 +79,7 @@ type Conn struct {
 	addr        string      // the client's
 	ended       atomic.Bool // nothing more comes from the client
 	reset       atomic.Bool
+	charge
 
 	mu     sync.Mutex
 	source Source // of what was last written, and may not arrive; nil: nothing was
@@ -105,6 +117,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	c.note(err)
 	if errors.Is(err, io.EOF) {
 		c.note(pending(c.TCPConn))
+	}
+	if n > 0 && !c.takes(b[:n]) {
+		return 0, c.turnAway()
 	}
 	return n, err
 }
@@ -148,6 +163,7 @@ func notOurs(b []byte) []byte {
 // Close closes the connection, and asks once more whether the client has left.
 func (c *Conn) Close() error {
 	c.connections.open.CompareAndDelete(c.addr, c)
+	c.uncharge()
 	if c.last() != nil {
 		c.note(pending(c.TCPConn))
 	}

@@ -1,0 +1,95 @@
+package server
+
+import (
+	"net"
+	"net/http"
+
+	"holdfast/internal/budget"
+	"holdfast/internal/server/watch"
+	"holdfast/internal/server/websocket"
+	"holdfast/internal/session"
+)
+
+// What follows charges requests that take more than their connection counts for (watch.Bound), to the address of their client.
+// A plain request over a connection of its own does not.
+
+// What such requests count for, in bytes, beside their connection.
+const (
+	socketCost  = 24 << 10 // a WebSocket
+	streamCost  = 12 << 10 // a stream of events that a GET opens
+	sharedCost  = 16 << 10 // one of the requests that a connection of HTTP/2 carries at a time
+	proxiedCost = 20 << 10 // one that a proxy has sent on, on a connection that is charged to no client
+	fieldCost   = 96       // a field of a header, of HTTP/2, beside its bytes
+)
+
+// carries returns a request with the address of its client, and what it is charged.
+func (h *Handler) carries(r *http.Request) (_ *http.Request, cost int64) {
+	of := h.guards.OfClient(r)
+	if of != r {
+		cost += proxiedCost
+	}
+	if r.ProtoMajor > 1 {
+		cost += sharedCost + headerCost(r.Header)
+	}
+	if r.Method == http.MethodGet {
+		if websocket.IsUpgrade(r) {
+			return of, cost + socketCost
+		}
+		cost += streamCost
+	}
+	return of, cost
+}
+
+// headerCost returns what a header takes, in bytes.
+func headerCost(header http.Header) (cost int64) {
+	for name, values := range header {
+		for _, value := range values {
+			cost += int64(len(name)+len(value)) + fieldCost
+		}
+	}
+	return cost
+}
+
+// takes charges a request to its client's address. If it is false there is no room, and the request is answered.
+func (h *Handler) takes(w http.ResponseWriter, r *http.Request, cost int64) bool {
+	if h.opts.Connections.Take(addressOf(r), cost) {
+		return true
+	}
+	h.crowded(r.RemoteAddr)
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close") // and a body that comes is not read
+	}
+	h.fail(w, budget.ErrConnections)
+	return false
+}
+
+// gives ends that.
+func (h *Handler) gives(r *http.Request, cost int64) {
+	h.opts.Connections.Add(addressOf(r), -cost)
+}
+
+// addressOf names whom a connection is charged to, before it is known who its client is.
+func addressOf(r *http.Request) string { return session.TenantOf(session.Principal{}, r.RemoteAddr) }
+
+// bound returns that of the connections on which the handler is served. Those of a proxy that is trusted have no share, as
+// they are of many clients.
+func (h *Handler) bound() *watch.Bound {
+	if h.opts.Connections == nil {
+		return nil
+	}
+	return &watch.Bound{
+		Memory: h.opts.Connections,
+		Tenant: func(remote net.Addr) string {
+			if h.guards.TrustsProxy(remote.String()) {
+				return ""
+			}
+			return session.TenantOf(session.Principal{}, remote.String())
+		},
+		Refused: func(remote net.Addr) { h.crowded(remote.String()) },
+	}
+}
+
+// crowded logs that there was no room for a connection, or for what it carries.
+func (h *Handler) crowded(remote string) {
+	h.logger.Warn("a connection was refused: those that are open take up what --memory has room for, in all or for one address (--max-share)", "address", remote)
+}
