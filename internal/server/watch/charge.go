@@ -68,7 +68,7 @@ func State(c net.Conn, state http.ConnState) {
 		c = secure.NetConn()
 	}
 	w, ok := c.(*Conn)
-	if !ok || w.charge.bound == nil {
+	if !ok || w.bound == nil {
 		return
 	}
 	switch state {

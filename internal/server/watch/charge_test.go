@@ -3,6 +3,7 @@ package watch
 import (
 	"bufio"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,7 +28,12 @@ func bounded(t *testing.T, memory int64, tenant string, handler http.Handler) (a
 	server := &http.Server{Handler: handler, ConnState: State, MaxHeaderBytes: 32 << 10, ReadHeaderTimeout: time.Minute}
 	over := make(chan error, 1)
 	go func() { over <- server.Serve(cs.Listener(l)) }()
-	t.Cleanup(func() { _ = server.Close(); <-over })
+	t.Cleanup(func() {
+		_ = server.Close()
+		if err := <-over; !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
 	return l.Addr().String(), held, refused
 }
 
@@ -130,7 +136,9 @@ func TestChargeTLS(t *testing.T) {
 	State(secure, http.StateIdle)
 	becomes(t, "a request that has ended", held, is(connectionCost+securedCost))
 	_ = here.Close()
-	<-over
+	if err := <-over; err == nil {
+		t.Error("the handshake has ended well")
+	}
 	becomes(t, "a closed connection", held, is(0))
 }
 
