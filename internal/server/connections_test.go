@@ -132,23 +132,22 @@ func TestPiecesWithinBudget(t *testing.T) {
 		return w
 	}
 	send := func(w *wire, size int) {
-		if _, err := w.c.Write([]byte(strings.Repeat(" ", size))); err != nil {
-			t.Fatal(err)
-		}
+		_, _ = w.c.Write([]byte(strings.Repeat(" ", size))) // which fails when the message is refused meanwhile
 	}
+	// A message is read in pieces that double, so some of what was sent may not have been counted yet.
 	small := begin("small")
 	send(small, 8<<10)
 	large := begin("large")
 	send(large, 900<<10)
-	eventually(t, "the message to be counted", func() bool { return flight.Used() >= 900<<10 })
-	if used := flight.Used(); used > 2*900<<10 {
-		t.Errorf("900 KiB count for %d bytes", used)
-	}
+	eventually(t, "the message to be counted", func() bool { return flight.Used() >= 400<<10 })
 	before := flight.Used()
-	send(small, 24<<10) // it is read in pieces that double
-	eventually(t, "what is longer than 8 KiB to be counted", func() bool { return flight.Used() > before+8<<10 })
+	if before > 2*900<<10 {
+		t.Errorf("900 KiB count for %d bytes", before)
+	}
+	send(small, 400<<10)
+	eventually(t, "what is longer than 8 KiB to be counted", func() bool { return flight.Used() > before+100<<10 })
 	over := begin("large")
-	send(over, 600<<10)
+	send(over, 2<<20)
 	over.wait()
 	var said []byte
 	for b := make([]byte, 512); len(said) < 4<<10; {
@@ -163,8 +162,8 @@ func TestPiecesWithinBudget(t *testing.T) {
 	}
 	other := begin("other")
 	before = flight.Used()
-	send(other, 600<<10)
-	eventually(t, "another client's to be counted", func() bool { return flight.Used() >= before+600<<10 })
+	send(other, 900<<10)
+	eventually(t, "another client's to be counted", func() bool { return flight.Used() >= before+200<<10 })
 	for _, w := range []*wire{small, large, other} {
 		_ = w.c.Close()
 	}
