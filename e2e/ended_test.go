@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 )
 
 // FAILURES 27: a server that ends at its start has begun nothing. No client is told that an outcome is unknown, and
@@ -88,5 +89,27 @@ func TestStderrBounded(t *testing.T) {
 	}
 	if !strings.Contains(log, fmt.Sprintf(`line %d"`, lines-1)) {
 		t.Error("the last lines are not in the line about the end")
+	}
+}
+
+// A drain that is over names the calls that it cuts short.
+func TestDrainNamesCalls(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--demo", "--drain", "200ms")
+	session := post(t, p.URL, "", "", begins).header.Get("Mcp-Session-Id")
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		post(t, p.URL, "", session, `{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{"name":"count","arguments":{"to":1000,"delay_ms":100},"_meta":{"progressToken":1}}}`)
+	}()
+	eventually(t, "the call runs", 20*time.Second, func() bool {
+		return strings.Contains(post(t, p.URL, "", session, `{"jsonrpc":"2.0","id":"long","method":"ping"}`).body, "in flight")
+	})
+	if err := p.stop(t); err != nil {
+		t.Error(err)
+	}
+	<-answered
+	if log := p.log.String(); !strings.Contains(log, `msg="calls did not end in time" calls=1 which="[tools/call of session `) || !strings.Contains(log, `id \"long\"]`) {
+		t.Errorf("the log does not name the call: %s", log)
 	}
 }

@@ -140,6 +140,14 @@ func newHelp() *cobra.Command {
 	}
 }
 
+// inSeconds has durations be numbers of seconds, which programs that read logs expect.
+func inSeconds(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
+	}
+	return a
+}
+
 // logHandler returns the handler for the log, with the level and format of the command line.
 // Lines of one text are bounded.
 func logHandler(cmd *cobra.Command, w io.Writer) slog.Handler {
@@ -149,6 +157,7 @@ func logHandler(cmd *cobra.Command, w io.Writer) slog.Handler {
 		opts.Level = least
 	}
 	if cmd.Flag("log-format").Value.String() == "json" {
+		opts.ReplaceAttr = inSeconds
 		return lograte.New(slog.NewJSONHandler(w, opts))
 	}
 	return lograte.New(slog.NewTextHandler(w, opts))

@@ -99,7 +99,7 @@ func serves(ts *testscript.TestScript, neg bool, args []string) {
 	for lines := bufio.NewReader(stderr); ; {
 		line, err := lines.ReadString('\n')
 		said.WriteString(line)
-		if strings.HasPrefix(line, "Try it: ") {
+		if strings.HasPrefix(line, "Try it: ") || strings.Contains(line, `"msg":"serving"`) {
 			ts.Check(cmd.Process.Signal(syscall.SIGTERM))
 		}
 		if err != nil {

@@ -29,6 +29,7 @@ import (
 // serveFlags are the flags of holdfast serve: one field for each, and so more than a struct of
 // ours has else.
 type serveFlags struct {
+	greeting        io.Writer // for a person: where it serves
 	demo            bool
 	listen          string
 	path, ssePath   string
@@ -95,6 +96,10 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.audit.stdout = cmd.OutOrStdout()
 			f.ownPage = f.demo && f.role.value == "both" && !cmd.Flags().Changed("admin")
+			f.greeting = cmd.ErrOrStderr()
+			if cmd.Flag("log-format").Value.String() == "json" {
+				f.greeting = io.Discard // the log has the same, and stderr nothing but JSON
+			}
 			return f.serve(cmd.Context(), args, cmd.ErrOrStderr())
 		},
 	}
@@ -294,7 +299,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	defer func() { err = errors.Join(err, store.Close()) }()
 	opts.Store = store
 	f.auth.require(opts)
-	f.servePage(opts, admin, out)
+	f.servePage(opts, admin)
 	if err := f.observe(opts, admin); err != nil {
 		return err
 	}
@@ -326,7 +331,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 
 	if f.role.isWorker() {
-		return f.work(ctx, out, handler, many, admin)
+		return f.work(ctx, handler, many, admin)
 	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
@@ -335,11 +340,11 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	routes := f.routes(ctx, handler, many)
 	f.auth.tryIssuer(ctx)
-	f.greet(out, listener.Addr(), many)
+	f.greet(listener.Addr(), many)
 	if f.ownPage {
-		f.greetPage(admin, opts.PageToken, out)
+		f.greetPage(admin, opts.PageToken)
 	}
-	defer f.show(ctx, admin, listener.Addr(), out)()
+	defer f.show(ctx, admin, listener.Addr())()
 	admin.watch(handler.Ready)
 	listener = handler.Listener(listener) // below TLS, as what it takes is bounded from the accept on
 	if f.tls.files != nil {
@@ -357,9 +362,10 @@ func (f *serveFlags) notListening(err error) error {
 	return fmt.Errorf("--listen %s: %w", f.listen, err)
 }
 
-// greet prints the URL of the server and how to try it. It warns if other machines reach it.
-func (f *serveFlags) greet(out io.Writer, at net.Addr, many *configured) {
-	addr := at.String()
+// greet prints the URL of the server and how to try it, and logs how it serves. It warns if other machines
+// reach it.
+func (f *serveFlags) greet(at net.Addr, many *configured) {
+	out, addr := f.greeting, at.String()
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
 		if !f.upstream.passes() && f.auth.policy == nil { // else the upstream server authenticates users
 			slog.Warn("there is no authentication: everybody who reaches this port can call every tool; " +
@@ -371,6 +377,7 @@ func (f *serveFlags) greet(out io.Writer, at net.Addr, many *configured) {
 	}
 	if many != nil {
 		many.greet(out, f.tls.scheme()+"://"+addr)
+		f.logStart("servers", many.paths(), "address", f.tls.scheme()+"://"+addr)
 		return
 	}
 	url := f.tls.scheme() + "://" + addr + f.path
@@ -386,6 +393,20 @@ func (f *serveFlags) greet(out io.Writer, at net.Addr, many *configured) {
 		try = "--method tools/call --tool-name count --tool-arg to=5 --tool-arg delay_ms=500"
 	}
 	fmt.Fprintf(out, "Try it: npx -y @modelcontextprotocol/inspector --cli %s --transport http %s\n", url, try)
+	f.logStart("url", url)
+}
+
+// storeShown is the address of the store, without a password.
+func (f *serveFlags) storeShown() string {
+	if strings.Contains(f.store, "//") {
+		return redacted(f.store)
+	}
+	return f.store // memory: or file:
+}
+
+// logStart logs how this program serves.
+func (f *serveFlags) logStart(where ...any) {
+	slog.Info("serving", append(where, "version", versionText(), "store", f.storeShown(), "eras", f.eras.value, "authentication", f.auth.kind(&f.upstream))...)
 }
 
 // reachable returns an address for a server that listens on all addresses: one that other

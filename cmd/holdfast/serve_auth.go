@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -41,6 +42,26 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.secretFile, "auth-client-secret-file", "", "`file` with the secret for --auth-client-id")
 	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` of the introspection endpoint (default: from the issuer's metadata)")
 	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys, made by 'holdfast key', that clients may send instead of tokens; it is read again when it changes")
+}
+
+// kind says for the log how clients prove who they are.
+func (f *authFlags) kind(upstream *upstreamFlags) string {
+	var kinds []string
+	if f.policy != nil {
+		if f.policy.Issuer != nil {
+			kinds = append(kinds, "tokens of "+f.issuer)
+		}
+		if f.policy.Keys != nil {
+			kinds = append(kinds, "keys")
+		}
+		if f.policy.Certificates {
+			kinds = append(kinds, "certificates")
+		}
+	}
+	if upstream.passes() {
+		kinds = append(kinds, "passed to the upstream server")
+	}
+	return cmp.Or(strings.Join(kinds, ", "), "none")
 }
 
 // check returns an error for wrong values of flags, and sets f.policy.

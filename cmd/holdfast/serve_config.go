@@ -269,6 +269,14 @@ func (c *configured) greet(out io.Writer, base string) {
 	}
 }
 
+// paths returns where the servers are.
+func (c *configured) paths() (all []string) {
+	for _, s := range c.set.List() {
+		all = append(all, s.Path)
+	}
+	return all
+}
+
 // checkServed returns an error if it is not one thing that is to be served.
 func (f *serveFlags) checkServed(command []string) error {
 	var given []string

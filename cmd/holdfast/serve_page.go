@@ -3,15 +3,15 @@ package main
 import (
 	"crypto/rand"
 	"fmt"
-	"io"
 	"sync"
 
 	"holdfast"
+	"holdfast/internal/terminal"
 )
 
 // servePage serves the live page beside the probes. What an operator may do there needs a token: the
 // one that is given, or a new one. It prints where the page is, but that of the demo is told of last.
-func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin, out io.Writer) {
+func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin) {
 	if admin.server == nil {
 		return
 	}
@@ -21,14 +21,19 @@ func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin, out io.Writ
 		opts.PageToken = rand.Text()
 	}
 	if !f.ownPage {
-		f.greetPage(admin, opts.PageToken, out)
+		f.greetPage(admin, opts.PageToken)
 	}
 }
 
-// greetPage prints where the live page is, and the token of its actions if nobody else knows that.
-func (f *serveFlags) greetPage(admin *admin, token string, out io.Writer) {
-	fmt.Fprintf(out, "Live page at http://%s/\n", admin.place())
-	if f.adminToken == "" {
-		fmt.Fprintf(out, "  its actions need the token %s\n", token)
+// greetPage prints where the live page is, and the token of its actions if nobody else knows that. The token is
+// shown on a terminal alone: what is kept in a log is read by others.
+func (f *serveFlags) greetPage(admin *admin, token string) {
+	fmt.Fprintf(f.greeting, "Live page at http://%s/\n", admin.place())
+	switch {
+	case f.adminToken != "":
+	case terminal.IsTerminal(f.greeting):
+		fmt.Fprintf(f.greeting, "  its actions need the token %s\n", token)
+	default:
+		fmt.Fprintln(f.greeting, "  its actions need a token: choose one with HOLDFAST_ADMIN_TOKEN")
 	}
 }

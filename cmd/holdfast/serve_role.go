@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
@@ -59,9 +58,10 @@ func (noServer) Open(context.Context, backend.Start, backend.Sink) (backend.Conn
 }
 
 // work serves what doors send, until ctx ends. Then it drains.
-func (f *serveFlags) work(ctx context.Context, out io.Writer, handler *holdfast.Handler, many *configured, admin *admin) error {
+func (f *serveFlags) work(ctx context.Context, handler *holdfast.Handler, many *configured, admin *admin) error {
 	routes := f.routes(ctx, handler, many) // which watches a configuration file
-	fmt.Fprintf(out, "Working for doors on %s: this node has no port for clients\n", redacted(f.store))
+	fmt.Fprintf(f.greeting, "Working for doors on %s: this node has no port for clients\n", redacted(f.store))
+	f.logStart("role", f.role.value)
 	admin.watch(handler.Ready)
 	return serveUntil(ctx, &noListener{closed: make(chan struct{})}, routes, handler, admin, f.drain)
 }

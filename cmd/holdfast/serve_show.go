@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -33,7 +32,7 @@ func (f *serveFlags) listenAdmin() (*admin, error) {
 
 // show has the demo make its call for who opens the page, and says so. The function that it returns
 // ends that. Where clients must prove who they are, or need a certificate, there is no such call.
-func (f *serveFlags) show(ctx context.Context, admin *admin, at net.Addr, out io.Writer) func() {
+func (f *serveFlags) show(ctx context.Context, admin *admin, at net.Addr) func() {
 	tcp, ok := at.(*net.TCPAddr)
 	if !f.demo || admin.server == nil || !ok || f.stateless || f.auth.policy != nil || f.tls.files != nil || f.role.value != "both" {
 		return func() {}
@@ -45,7 +44,7 @@ func (f *serveFlags) show(ctx context.Context, admin *admin, at net.Addr, out io
 	s := newShow(ctx, "http://"+net.JoinHostPort(host, strconv.Itoa(tcp.Port))+f.path)
 	visit := s.visit
 	admin.visit.Store(&visit)
-	fmt.Fprintf(out, "Open http://%s/ in a browser: it shows a call whose connection is cut, and that survives\n", admin.place())
+	fmt.Fprintf(f.greeting, "Open http://%s/ in a browser: it shows a call whose connection is cut, and that survives\n", admin.place())
 	return s.close
 }
 

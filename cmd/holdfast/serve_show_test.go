@@ -67,8 +67,8 @@ func TestShow(t *testing.T) {
 	t.Cleanup(func() { _ = page.close() })
 
 	var out bytes.Buffer
-	f := &serveFlags{demo: true, path: "/", role: newRoleFlags()}
-	stop := f.show(t.Context(), page, l.Addr(), &out)
+	f := &serveFlags{greeting: &out, demo: true, path: "/", role: newRoleFlags()}
+	stop := f.show(t.Context(), page, l.Addr())
 	defer stop()
 	if !strings.Contains(out.String(), "Open http://"+page.addr+"/ in a browser") {
 		t.Errorf("it says %q", out.String())

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
@@ -69,8 +70,11 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 		case <-drained:
 		}
 	}()
-	if err := handler.Shutdown(bounded); err != nil {
-		slog.Warn("calls did not finish in time", "error", err)
+	switch err := handler.Shutdown(bounded); {
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled): // calls that are cut short are logged by their names
+		slog.Info("the time to drain is over: clients are disconnected", "drain", drain)
+	case err != nil:
+		slog.Warn("shutting down", "error", err)
 	}
 	close(drained)
 	last, cancel := context.WithTimeout(context.Background(), 2*time.Second)

@@ -224,6 +224,9 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// servingURL finds in a log where it serves.
+var servingURL = regexp.MustCompile(`(http://[0-9.:]+/mcp)"?[ ,]`)
+
 // TestTerminalLog shows a process's stderr on a terminal, as the log of holdfast serve.
 func TestTerminalLog(t *testing.T) {
 	t.Parallel()
@@ -253,8 +256,8 @@ func TestTerminalLog(t *testing.T) {
 					time.Sleep(5 * time.Millisecond)
 				}
 			}
-			wait(func(text string) bool { return servingAt.MatchString(text) })
-			to := "http://" + servingAt.FindStringSubmatch(term.text())[1] + "/mcp"
+			wait(func(text string) bool { return servingURL.MatchString(text) })
+			to := servingURL.FindStringSubmatch(term.text())[1]
 			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // which waits for an answer in vain
 			if err := asking.Start(); err != nil {
 				t.Fatal(err)

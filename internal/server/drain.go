@@ -36,6 +36,7 @@ func (h *Handler) Drain(ctx context.Context) error {
 	for last := time.Now(); !h.sessions.Idle(patience); last = time.Now() {
 		select {
 		case <-ctx.Done():
+			h.sessions.LogUnfinished()
 			return ctx.Err()
 		case <-t.C:
 		}

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -51,6 +52,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
+			m.LogUnfinished()
 			late := time.AfterFunc(closePatience, m.stop)
 			defer late.Stop()
 			m.cut(m.all())
@@ -282,4 +284,26 @@ func (a *appender) isIdle() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return !a.busy && a.holders == 0 && len(a.waiting) == 0
+}
+
+// mostUnfinished is how many calls one line of the log names.
+const mostUnfinished = 20
+
+// LogUnfinished logs which calls have not ended, because the time that they had at the end of this node is over.
+func (m *Manager) LogUnfinished() {
+	var names []string
+	n := 0
+	for _, s := range m.all() {
+		s.mu.Lock()
+		for _, rq := range s.inFlight {
+			if n++; len(names) < mostUnfinished {
+				names = append(names, fmt.Sprintf("%s of session %s, id %.64s", rq.call.method, s.Name(), rq.id))
+			}
+		}
+		s.mu.Unlock()
+	}
+	if n > 0 {
+		slices.Sort(names)
+		m.logger.Warn("calls did not end in time", "calls", n, "which", names)
+	}
 }
