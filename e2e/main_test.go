@@ -53,6 +53,7 @@ var modes = map[string]func(args []string){
 	"keep":     keep,
 	"big":      bigStdio,
 	"checking": checkingStdio,
+	"odd":      oddStdio,
 }
 
 // built is where the program is built, once, by the first test that needs it.

@@ -188,6 +188,9 @@ func TestUnreadable(t *testing.T) {
 		"cut off":                 {`{"jsonrpc":"2.0","id":7,"resu`, "7", "7", "7"},
 		"cut off after the id":    {`{"jsonrpc":"2.0","id":7`, "7", "7", "7"},
 		"a line break in a text":  {"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\"a\":\"b\nc\"}}", "7", "7", "7"},
+		"cut off, then another":   {"{\"jsonrpc\":\"2.0\",\"id\":99,\"result\":{\"a\":\"b\n{\"jsonrpc\":\"2.0\",\"id\":7}", "7", "7", "7"},
+		"two that are cut off":    {"{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":{\n{\"jsonrpc\":\"2.0\",\"id\":8,\"result\":{", "7", "7 8", "7 8"},
+		"a brace, then NaN":       {"{\n{\"jsonrpc\":\"2.0\",\"id\":7,\"result\":NaN}", "7", "7", "7"},
 		"single quotes":           {`{'jsonrpc': '2.0', 'id': 7, 'result': {'a': True}}`, "7", "7", "7"},
 		"id null":                 {`{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad"}}`, "7", "", "7 8"},
 		"no id":                   {`{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad"}}`, "7", "", "7 8"},
@@ -254,6 +257,30 @@ func TestUnreadable(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A try at a message that was cut off has no rest: what comes when its request has ended is another one.
+func TestUnreadableCutOff(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &inFlight{ended: make(map[string]error), all: make(map[string]*testRequest)}
+		u := NewUnreadable(f)
+		defer u.Close()
+		for id, text := range map[string]string{
+			"7": `{"jsonrpc":"2.0","id":7,"result":{"a":"b`, "8": "{\n\"jsonrpc\": \"2.0\",\n\"id\": 8,\n\"result\": {", "9": "{\n\"jsonrpc\": \"2.0\",\n\"id\": 9,\n\"result\": {",
+		} {
+			f.begin(id)
+			for line := range strings.SplitSeq(text, "\n") {
+				u.Take([]byte(line), errors.New("no message"))
+			}
+			time.Sleep(soonEnded)
+			synctest.Wait()
+			if f.err(id) == nil {
+				t.Errorf("%s ends no request", text)
+			}
+			f.forget()
+		}
+	})
 }
 
 // What was answered meanwhile keeps its answer; the server's own error is passed on; a secret is not quoted.

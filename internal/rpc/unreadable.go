@@ -106,7 +106,7 @@ func (u *Unreadable) Read() {
 
 // Take takes a text, and why it is no message.
 func (u *Unreadable) Take(text []byte, why error) {
-	if len(u.text) > longestTry {
+	if u.text != nil && !u.goesOn(text) {
 		u.Read()
 	}
 	u.scan.take(text)
@@ -125,6 +125,26 @@ func (u *Unreadable) Take(text []byte, why error) {
 	if !u.scan.begun() {
 		u.text, u.scan, u.last = nil, scanner{}, nil
 	}
+}
+
+// goesOn reports whether a text can be the rest of the present try. A try that was cut off has no rest: what comes when its
+// request has ended is something else, and so is an answer in one line.
+func (u *Unreadable) goesOn(text []byte) bool {
+	if len(u.text) > longestTry || u.last != nil && !u.waits(u.last) {
+		return false
+	}
+	var alone scanner
+	alone.take(text)
+	answer, _ := alone.answer()
+	return !answer
+}
+
+// waits reports whether a suspicion may still be withdrawn.
+func (u *Unreadable) waits(s *suspicion) bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	_, ok := u.open[s]
+	return ok
 }
 
 // longestTry bounds, in bytes, how many lines are taken for one try at a message.

@@ -1,0 +1,233 @@
+package e2e
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+
+	"github.com/coder/websocket"
+
+	"holdfast/jsonrpc"
+)
+
+// An oddAnswer is what a server says when a tool is called: nearly JSON, nearly JSON-RPC, or more than the answer.
+type oddAnswer struct {
+	text string // lines, each one message; ID stands for the id of the request, and ⏎ for the end of a line within a message
+	want string // is in the response that the client gets: of the result where the meaning is clear, else of the error
+	json string // the same where the text is one body of JSON, if that is another
+	pipe string // the same on stdio, if that is another
+}
+
+// on returns what a client gets of a server whose answer is one body, or on stdio.
+func (a oddAnswer) on(body, pipe bool) string {
+	switch {
+	case body && a.json != "":
+		return a.json
+	case pipe && a.pipe != "":
+		return a.pipe
+	}
+	return a.want
+}
+
+// oddAnswers are the answers of FAILURES 20, by their names.
+func oddAnswers() map[string]oddAnswer {
+	const fine = `"result":{"content":[{"type":"text","text":"fine"}]}}`
+	content := func(text string) string {
+		return `{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"` + text + `"}]}}`
+	}
+	const result, unknown, bad = `"result":{"content":[{"type":"text","text":"fine"}]`, "outcome unknown", `"error":{"code":-32602,"message":"bad"`
+	return map[string]oddAnswer{
+		"Latin-1":                      {text: content("caf\xe9"), want: "caf\uFFFD"},
+		"GBK":                          {text: content("fine \xc4\xe3\xba\xc3"), want: "fine "},
+		"CESU-8":                       {text: content("fine \xed\xa0\xbd\xed\xb8\x80"), want: "fine "},
+		"UTF-8, cut off":               {text: content("fine \xe2\x82"), want: "fine \uFFFD"},
+		"half a surrogate":             {text: content(`fine \ud83d`), want: "fine "},
+		"a raw tab":                    {text: content("fine\tx"), want: "fine\\u0009x"},
+		"a raw escape":                 {text: content("\x1b[1mfine"), want: "\\u001b[1mfine"},
+		"a byte order mark":            {text: "\xef\xbb\xbf" + content("fine"), want: result},
+		"id 7.0":                       {text: `{"jsonrpc":"2.0","id":ID.0,` + fine, want: result},
+		"id 7e0":                       {text: `{"jsonrpc":"2.0","id":IDe0,` + fine, want: result},
+		`id "7"`:                       {text: `{"jsonrpc":"2.0","id":"ID",` + fine, want: result},
+		"error null":                   {text: `{"jsonrpc":"2.0","id":ID,"error":null,` + fine, want: result},
+		"result null beside an error":  {text: `{"jsonrpc":"2.0","id":ID,"result":null,"error":{"code":-32602,"message":"bad"}}`, want: bad},
+		"method null":                  {text: `{"jsonrpc":"2.0","id":ID,"method":null,"params":null,` + fine, want: result},
+		"an error under id null":       {text: `{"jsonrpc":"2.0","id":null,"error":{"code":-32602,"message":"bad"}}`, want: bad},
+		"an error without id":          {text: `{"jsonrpc":"2.0","error":{"code":-32602,"message":"bad"}}`, want: bad},
+		"NaN":                          {text: `{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"a":NaN}}}`, want: "NaN"},
+		"Infinity":                     {text: `{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"a":-Infinity}}}`, want: "Infinity"},
+		"single quotes":                {text: `{'jsonrpc':'2.0','id':ID,'result':{'content':[]}}`, want: unknown},
+		"a comma too many":             {text: `{"jsonrpc":"2.0","id":ID,"result":{"content":[],}}`, want: unknown},
+		"cut off":                      {text: `{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"te`, want: unknown},
+		"text before the message":      {text: `INFO done {"jsonrpc":"2.0","id":ID,` + fine, want: "INFO done"},
+		"text after the message":       {text: content("fine") + " done", want: unknown},
+		"two messages in a line":       {text: `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}` + content("fine"), want: unknown},
+		"over lines":                   {text: `{⏎  "jsonrpc": "2.0",⏎  "id": ID,⏎  "result": {"content": []}⏎}`, want: `"content":`, pipe: unknown},
+		"an error that is text":        {text: `{"jsonrpc":"2.0","id":ID,"error":"no luck"}`, want: "no luck"},
+		"no jsonrpc":                   {text: `{"id":ID,` + fine, want: unknown},
+		"jsonrpc 2":                    {text: `{"jsonrpc":2.0,"id":ID,` + fine, want: unknown},
+		"neither result nor error":     {text: `{"jsonrpc":"2.0","id":ID}`, want: unknown},
+		"a banner, then the answer":    {text: "Server {v1} is ready\n" + content("fine"), want: result, json: unknown},
+		"another id, then the answer":  {text: `{"jsonrpc":"2.0","id":987654,"result":{}}` + "\n" + content("fine"), want: result, json: unknown},
+		"id null in a notification":    {text: `{"jsonrpc":"2.0","id":null,"method":"notifications/message","params":{"level":"info","data":"x"}}` + "\n" + content("fine"), want: result, json: unknown},
+		"params null in a notice":      {text: `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":null}` + "\n" + content("fine"), want: result, json: unknown},
+		"params null in a request":     {text: `{"jsonrpc":"2.0","id":5,"method":"roots/list","params":null}` + "\n" + content("fine"), want: result, json: unknown},
+		"ping under an id of fraction": {text: `{"jsonrpc":"2.0","id":5.0,"method":"ping"}` + "\n" + content("fine"), want: result, json: unknown},
+		"an error that names no call":  {text: `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`, want: `"code":-32700`},
+	}
+}
+
+// oddly returns what an odd server says to a message, line by line.
+func oddly(m jsonrpc.Message) []string {
+	if m.Kind != jsonrpc.Request {
+		return nil
+	}
+	id := string(m.ID)
+	switch m.Method {
+	case "initialize":
+		version := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
+		return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"odd","version":"1"}}}`, id, version)}
+	case "tools/list":
+		return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"odd","inputSchema":{"type":"object"}},{"name":"even","inputSchema":{"type":"object"}}]}}`, id)}
+	case "tools/call":
+		if jsonrpc.String(jsonrpc.Field(m.Params, "name")) == "silent" {
+			return nil
+		}
+		if jsonrpc.String(jsonrpc.Field(m.Params, "name")) == "even" {
+			return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"even"}]}}`, id)}
+		}
+		answer := oddAnswers()[jsonrpc.String(jsonrpc.Field(jsonrpc.Field(m.Params, "arguments"), "case"))]
+		return strings.Split(strings.ReplaceAll(answer.text, "ID", id), "\n")
+	}
+	return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found"}}`, id)}
+}
+
+// oddStdio makes the test binary an odd server on stdio. If arguments name a method and an answer, it gives that answer to
+// that method.
+func oddStdio(args []string) {
+	lines := bufio.NewReader(os.Stdin)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		if strings.Contains(string(line), `"id":5.0`) { // the answer to a request of ours, as it is written
+			fmt.Printf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"under 5.0: %s"}}`+"\n",
+				strings.ReplaceAll(strings.TrimSpace(string(line)), `"`, "'"))
+			continue
+		}
+		m, err := jsonrpc.Parse(line)
+		if err != nil {
+			continue
+		}
+		if m.Kind == jsonrpc.Request && len(args) == 2 && m.Method == args[0] {
+			fmt.Println(strings.NewReplacer("ID", string(m.ID), "⏎", "\n").Replace(oddAnswers()[args[1]].text))
+			continue
+		}
+		for _, text := range oddly(m) {
+			fmt.Println(strings.ReplaceAll(text, "⏎", "\n"))
+		}
+	}
+}
+
+// oddHTTP is an odd server by its path: /json answers with a body, /events with a stream; /sse is HTTP+SSE, /ws a WebSocket.
+type oddHTTP struct {
+	mu    sync.Mutex
+	pairs map[string]chan string // what is for the streams of HTTP+SSE, by their sessions
+}
+
+func (h *oddHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path == "/ws":
+		h.socket(w, r)
+		return
+	case r.URL.Path == "/sse" && r.Method == http.MethodGet:
+		h.pair(w, r)
+		return
+	case r.Method != http.MethodPost:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	m, err := jsonrpc.Parse(body)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	said := oddly(m)
+	switch {
+	case r.URL.Path == "/said":
+		h.mu.Lock()
+		pair := h.pairs[r.URL.Query().Get("s")]
+		h.mu.Unlock()
+		for _, text := range said {
+			pair <- text
+		}
+		w.WriteHeader(http.StatusAccepted)
+	case r.URL.Path == "/sse":
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	case m.Kind != jsonrpc.Request:
+		w.WriteHeader(http.StatusAccepted)
+	case r.URL.Path == "/json":
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Mcp-Session-Id", "odd")
+		_, _ = io.WriteString(w, strings.ReplaceAll(strings.Join(said, "\n"), "⏎", "\n"))
+	default:
+		w.Header().Set("Content-Type", "text/event-stream")
+		w.Header().Set("Mcp-Session-Id", "odd")
+		for _, text := range said {
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", strings.ReplaceAll(text, "⏎", "\ndata: "))
+		}
+	}
+}
+
+// pair is the stream of an HTTP+SSE session.
+func (h *oddHTTP) pair(w http.ResponseWriter, r *http.Request) {
+	said := make(chan string, 100)
+	h.mu.Lock()
+	if h.pairs == nil {
+		h.pairs = make(map[string]chan string)
+	}
+	id := fmt.Sprint(len(h.pairs))
+	h.pairs[id] = said
+	h.mu.Unlock()
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = fmt.Fprintf(w, "event: endpoint\ndata: /said?s=%s\n\n", id)
+	for {
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case text := <-said:
+			_, _ = fmt.Fprintf(w, "event: message\ndata: %s\n\n", strings.ReplaceAll(text, "⏎", "\ndata: "))
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func (h *oddHTTP) socket(w http.ResponseWriter, r *http.Request) {
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
+	if err != nil {
+		return
+	}
+	defer func() { _ = ws.CloseNow() }()
+	for {
+		_, data, err := ws.Read(r.Context())
+		if err != nil {
+			return
+		}
+		m, err := jsonrpc.Parse(data)
+		if err != nil {
+			continue
+		}
+		for _, text := range oddly(m) {
+			// Bytes that are no UTF-8 must not be in a text message (RFC 6455, section 8.1), but they are.
+			if err := ws.Write(r.Context(), websocket.MessageText, []byte(strings.ReplaceAll(text, "⏎", "\n"))); err != nil {
+				return
+			}
+		}
+	}
+}
