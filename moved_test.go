@@ -659,8 +659,8 @@ func askedClient(c *movedClients) {
 	c.sees("%s", c.call(s, "ask", nil))
 }
 
-// TestMovedOptions is docs/go-sdk.md, which names each option of the go-sdk's handler.
-func TestMovedOptions(t *testing.T) {
+// FAILURES 26: TestFailure26Options is docs/go-sdk.md, which names each option of the go-sdk's handler.
+func TestFailure26Options(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("docs/go-sdk.md")
 	if err != nil {
@@ -673,10 +673,10 @@ func TestMovedOptions(t *testing.T) {
 	}
 }
 
-// TestMoved runs programs that were written for the go-sdk's handler, under that and under ours: their
+// FAILURES 26: TestFailure26Moved runs programs that were written for the go-sdk's handler, under that and under ours: their
 // clients see the same, and nothing else in them changes than the name of the handler, and of its
 // options.
-func TestMoved(t *testing.T) {
+func TestFailure26Moved(t *testing.T) {
 	t.Parallel()
 	for name, program := range movedPrograms() {
 		t.Run(name, func(t *testing.T) {

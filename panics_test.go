@@ -318,6 +318,7 @@ func (n *panicNodes) fails(node int, session, method, params string) {
 // TestUserPanics has a user's code panic wherever it is called: while a session is
 // begun, in its life, after its backend has died, and where it is taken over. The call
 // ends with an error, and the session, its node and all others go on.
+// This is failure 17.
 func TestUserPanics(t *testing.T) {
 	t.Parallel()
 	const prompt = `{"name":"prompt"}`
@@ -413,6 +414,7 @@ func TestQuietPanics(t *testing.T) {
 
 // TestTakeOverPanics has calls be left to another node, where the backend panics. They
 // end there, those who wait are told, and the node lives.
+// This is failure 17.
 func TestTakeOverPanics(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ kind, at string }{

@@ -164,6 +164,7 @@ func pay(id int, amount, meta string) string {
 // and asks again under another id, with another progress token and another _meta: the
 // tool runs once. Hosts put what is new in each request into _meta (Codex: callId and
 // the turn).
+// This is failure 15.
 func TestConnectAskedAgain(t *testing.T) {
 	t.Parallel()
 	if err := build(); err != nil {

@@ -25,6 +25,7 @@ import (
 // again, while a host makes a call, and makes the same call again after each
 // restart: the tool runs once, and the host gets its answer. A host that has the id of a
 // task asks for that.
+// This is failure 15.
 func TestConnectKilled(t *testing.T) {
 	t.Parallel()
 	for name, host := range killHosts {

@@ -61,6 +61,7 @@ func remote(t *testing.T, url, revision string) *bridged {
 		}
 	})
 	b := &bridged{t: t, in: in, lines: bufio.NewScanner(out)}
+	b.lines.Buffer(nil, 4<<20)
 	b.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`, revision)
 	if got := b.response("0"); !strings.Contains(got, revision) {
 		t.Fatalf("initialize: %s", got)
@@ -95,6 +96,7 @@ func (b *bridged) response(id string) string {
 
 // TestRemote is mcp-remote, whose silent call is cut before any event has arrived. The
 // only connection that it has besides is its GET stream, which was there before.
+// This is failure 16.
 func TestRemote(t *testing.T) {
 	t.Parallel()
 	for _, revision := range []string{"2025-06-18", "2025-11-25"} {
@@ -135,6 +137,7 @@ func TestRemote(t *testing.T) {
 
 // TestPinged is each client in a revision without empty events, whose silent call is
 // given an id by a ping, and cut then. Each resumes the call by the id.
+// This is failure 16.
 func TestPinged(t *testing.T) {
 	t.Parallel()
 	const revision = "2025-06-18"

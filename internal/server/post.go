@@ -46,7 +46,6 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	case initializes(x.msgs) && x.secret == "" && x.r.Header[protocol.HeaderSession] == nil:
 		x.purpose = forSession
 		err = checkMessages(x.msgs, x.batch, stageNew, "")
-		x.batch = false
 	default:
 		x.purpose = forMessages
 	}
