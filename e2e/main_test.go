@@ -55,6 +55,7 @@ var modes = map[string]func(args []string){
 	"checking": checkingStdio,
 	"odd":      oddStdio,
 	"bad":      badStdio,
+	"told":     toldStdio,
 	"alive":    func([]string) { alive() },
 }
 

@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// toldStdio makes the test binary a server on stdio whose tool "odd" tells its arguments and the variables of the test.
+func toldStdio(args []string) {
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
+		if err != nil {
+			continue
+		}
+		if m.Method == "tools/call" && m.Kind == jsonrpc.Request {
+			text, _ := json.Marshal(fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
+			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}]}}`+"\n", m.ID, text)
+			continue
+		}
+		for _, said := range oddly(m) {
+			fmt.Println(said)
+		}
+	}
+}
+
+// regexpBase finds where a file is served.
+var regexpBase = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
+
+// FAILURES 23: a host's file as people have it, with a byte order mark, comments, variables of the server's own env, PATH in env,
+// secrets with $, and tools that are off in the host's words. A wrong entry costs that entry.
+func TestFailure23File(t *testing.T) {
+	t.Setenv("FAILURE23_OWN", "of-holdfast")
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := t.TempDir()
+	if err := os.Symlink(self, filepath.Join(bin, "failure23-server")); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	text := "\xef\xbb\xbf" + fmt.Sprintf(`{
+  // as people have it
+  "mcpServers": {
+    "own": {"command": %[1]q, "args": ["told", "Authorization:${FAILURE23_OWN}"], "env": {"FAILURE23_OWN": "Bearer of-the-file"}},
+    "default": {"command": %[1]q, "args": ["told", "${FAILURE23_NONE:-or-this}", "${env:FAILURE23_OWN}"]},
+    "dollars": {"command": %[1]q, "args": ["told", "a$b", "$1", "100$"], "env": {"FAILURE23_SECRET": "p$ss$$w0rd$"}},
+    "path": {"command": "failure23-server", "args": ["told", "found"], "env": {"PATH": %[2]q}},
+    "off": {"command": %[1]q, "args": ["told"], "disabled": true},
+    "tools": {"command": %[1]q, "args": ["told"], "disabledTools": ["odd"], "alwaysAllow": ["even"], "timeout": 60},
+    /* wrong in several ways */
+    "unset": {"command": %[1]q, "args": ["told", "${FAILURE23_NONE}"]},
+    "missing": {"command": "no-such-command-here"},
+  },
+  "theme": "dark",
+}`, self, bin)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	p := serveBy(t, exec.Command(built, "serve", "--listen", "127.0.0.1:0", "--config", file))
+	base := regexpBase.FindString(p.log.String())
+	for name, want := range map[string]string{
+		"own":     "args Authorization:Bearer of-the-file, own Bearer of-the-file",
+		"default": "args or-this of-holdfast,",
+		"dollars": "args a$b $1 100$, own of-holdfast, secret p$ss$$w0rd$",
+		"path":    "args found,",
+		"tools":   "",
+	} {
+		c := connect(t, &program{URL: base + "/" + name + "/mcp"})
+		if want == "" {
+			names, _ := toolNames(t, c)
+			if all := strings.Join(names, " "); all != "even" {
+				t.Errorf("%s: the tools are %q", name, all)
+			}
+			if got := c.ask(oddCall(8, "odd", "")); !strings.Contains(got, `"error"`) {
+				t.Errorf("%s: a tool that is off answers %s", name, got)
+			}
+			continue
+		}
+		if got := c.ask(oddCall(7, "odd", "")); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	for _, name := range []string{"off", "unset", "missing"} {
+		r := post(t, base+"/"+name+"/mcp", "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+		if r.status == http.StatusOK {
+			t.Errorf("%s: %s", name, r.body)
+		}
+	}
+	if log := p.log.String(); !strings.Contains(log, "FAILURE23_NONE") || strings.Contains(log, "w0rd") {
+		t.Errorf("the log is %s", log)
+	}
+}
