@@ -30,6 +30,7 @@ type inputReply struct {
 type replyError struct {
 	Code    int
 	Message string
+	Data    struct{ RequiredCapabilities json.RawMessage }
 }
 
 func (e *replyError) String() string { return fmt.Sprint(e.Code, " ", e.Message) }

@@ -10,10 +10,13 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
 )
 
 // askingStdio makes the test binary askingServer over stdio, for legacy clients only.
@@ -26,10 +29,11 @@ func askingStdio([]string) {
 	}
 }
 
-// askingServer has the tools "elicit", "sample" and "roots", which ask their client and answer with what it says, and
-// "sleep". What they ask names their argument who.
+// askingServer has the tools "elicit", "sample" and "roots", which ask their client and answer with what it says,
+// "error", which fails with the client's error, "count", which counts its calls, and "sleep". What they ask names their argument who.
 func askingServer() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "asking", Version: "1"}, nil)
+	var counted atomic.Int32
 	type args struct {
 		Who string `json:"who"`
 		MS  int    `json:"ms,omitempty"`
@@ -46,6 +50,13 @@ func askingServer() *mcp.Server {
 		})
 	}
 	add("sleep", func(context.Context, *mcp.ServerSession, string) (string, error) { return "asleep", nil })
+	mcp.AddTool(s, &mcp.Tool{Name: "count"}, func(context.Context, *mcp.CallToolRequest, args) (*mcp.CallToolResult, any, error) {
+		return said(fmt.Sprint("run ", counted.Add(1))), nil, nil
+	})
+	s.AddTool(&mcp.Tool{Name: "error", InputSchema: json.RawMessage(`{"type":"object"}`)}, func(ctx context.Context, r *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
+		_, err := r.Session.CreateMessage(ctx, &mcp.CreateMessageParams{MaxTokens: 10})
+		return nil, err // of the protocol, and not of the tool
+	})
 	add("elicit", func(ctx context.Context, c *mcp.ServerSession, who string) (string, error) {
 		r, err := c.Elicit(ctx, &mcp.ElicitParams{Message: "Who is " + who + "?", RequestedSchema: eraQuestion.RequestedSchema})
 		if err != nil {
@@ -277,4 +288,109 @@ func TestFailure30TakeOver(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A client that has not declared what a tool needs gets -32021, with what is missing, and status 400, whoever finds out: the
+// server, by its library, or Holdfast, when the server asks.
+func TestUndeclaredCapabilities(t *testing.T) {
+	t.Parallel()
+	ways := askingAt(t)
+	ways["library"] = func(t *testing.T) (string, string) {
+		t.Helper()
+		s := askingServer()
+		h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, &holdfast.Options{Eras: holdfast.ErasBoth})
+		web := httptest.NewServer(h)
+		t.Cleanup(func() {
+			_ = h.Shutdown(context.Background())
+			web.Close()
+		})
+		return web.URL, ""
+	}
+	for name, at := range ways {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, prefix := at(t)
+			ctx := bounded(t, time.Minute)
+			for _, c := range []struct{ tool, capabilities, required string }{
+				{"elicit", `{}`, `{"elicitation":{}}`},
+				{"elicit", `{"sampling":{},"roots":{}}`, `{"elicitation":{}}`},
+				{"elicit", `{"elicitation":{"url":{}}}`, `{"elicitation":{"form":{}}}`},
+				{"sample", `{}`, `{"sampling":{}}`},
+				{"sample", `{"elicitation":{}}`, `{"sampling":{}}`},
+				{"error", `{}`, `{"sampling":{}}`},
+				{"roots", `{}`, `{"roots":{}}`},
+				{"roots", `{"elicitation":{}}`, `{"roots":{}}`},
+				{"sleep", `{}`, ""},
+			} {
+				tool := prefix + c.tool
+				body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{"who":"Ann"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}}}`, tool, c.capabilities)
+				r, err := postModern(ctx, url, "tools/call", tool, body)
+				switch {
+				case err != nil:
+					t.Error(err)
+				case c.required == "":
+					if r.Status != http.StatusOK || r.Error != nil {
+						t.Errorf("%s: %+v", c.tool, r)
+					}
+				case r.Status != http.StatusBadRequest || r.Error == nil || r.Error.Code != -32021 || string(r.Error.Data.RequiredCapabilities) != c.required:
+					t.Errorf("%s of a client with %s: %+v %+v", c.tool, c.capabilities, r, r.Error)
+				}
+			}
+		})
+	}
+}
+
+// A requestState that Holdfast has not given, or for another request, is refused, also before a server that knows nothing
+// of them: the tool does not run.
+func TestForeignRequestState(t *testing.T) {
+	t.Parallel()
+	for name, at := range askingAt(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url, prefix := at(t)
+			ctx := bounded(t, time.Minute)
+			post := func(tool, more string) inputReply {
+				t.Helper()
+				return askingCall{tool: tool, who: "Ann"}.post(ctx, t, url, prefix, more)
+			}
+			asked := askingCall{"elicit", "Ann", ""}.begin(ctx, t, url, prefix)
+			state := asked.Result.RequestState
+			if len(state) < 10 {
+				t.Fatal("no state")
+			}
+			answers := `"inputResponses":{"input-1":{"action":"accept","content":{"name":"x"}}},`
+			for what, more := range map[string]string{
+				"of another call": fmt.Sprintf(`"requestState":%q,`, state),
+				"tampered":        fmt.Sprintf(`"requestState":%q,`, state[:len(state)-1]+"!"),
+				"shortened":       fmt.Sprintf(`"requestState":%q,`, state[:len(state)-9]),
+				"of nobody":       `"requestState":"eyJhIjoxfQ==",`,
+				"empty":           `"requestState":"",`,
+				"a prefix":        `"requestState":"holdfast.",`,
+				"a number":        `"requestState":5,`,
+				"an object":       `"requestState":{},`,
+				"a list":          `"requestState":["holdfast."],`,
+				"true":            `"requestState":true,`,
+				"large":           `"requestState":"` + strings.Repeat("x", 100_000) + `",`,
+				"absent":          "",
+			} {
+				for _, more := range []string{more + answers, more} {
+					if more == "" {
+						continue
+					}
+					if r := post("count", more); r.Status != http.StatusBadRequest || r.Error == nil || r.Error.Code != -32602 {
+						t.Errorf("%s: %+v %+v", what, r, r.Error)
+					}
+				}
+			}
+			for _, more := range []string{"", `"requestState":null,`, `"inputResponses":{},`} {
+				if r := post("sleep", more); r.Status != http.StatusOK || len(r.Result.Content) != 1 {
+					t.Errorf("with %q, which brings nothing: %+v %+v", more, r, r.Error)
+				}
+			}
+			if r := post("count", ""); len(r.Result.Content) != 1 || r.Result.Content[0].Text != "run 1" {
+				t.Errorf("a tool has run for what was refused: %+v", r)
+			}
+			askingCall{"elicit", "Ann", "3"}.goOn(ctx, t, url, prefix, asked) // which is good yet
+		})
+	}
 }

@@ -31,6 +31,7 @@ type modern struct {
 	alone        bool   // legacy clients are refused here
 	resumes      bool   // its client can come back for it, see modernresume.go
 	follows      bool   // it is Holdfast's own, see taskfollow.go
+	returns      bool   // it brings a requestState, or answers
 }
 
 // isModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta
@@ -109,12 +110,16 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 // read checks what a request says of its client, and the headers that repeat what its body
 // says (2026-07-28, Overview, "_meta"; Streamable HTTP, "Server Validation").
 func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *jsonrpc.Error) {
-	var meta, about, raw, info []byte
+	var meta, about, raw, info, state []byte
 	field := protocol.NameField(m.Method)
 	jsonrpc.Each(m.Params, func(name, value []byte) {
 		switch {
 		case string(name) == "_meta":
 			meta = value
+		case string(name) == "requestState":
+			state, q.returns = value, true
+		case string(name) == "inputResponses":
+			q.returns = true
 		case field != "" && string(name) == field:
 			about = value
 		}
@@ -152,6 +157,9 @@ func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *js
 	}
 	if len(info)+len(q.capabilities) > session.MaxInitialize {
 		return http.StatusRequestEntityTooLarge, session.ErrClient
+	}
+	if state != nil && state[0] != '"' && string(state) != "null" {
+		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "requestState must be a string, as the server gave it; make the request again without it")
 	}
 	q.client = string(info) + "," + string(q.capabilities)
 	q.name = jsonrpc.String(about)
@@ -267,9 +275,9 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 
 // statusOf returns the HTTP status of a response that is an error of some codes (2026-07-28,
 // Streamable HTTP, "Protocol Version Header", "Server Validation"; Overview, "_meta").
-func statusOf(response, id []byte) int {
+func (x *exchange) statusOf(response []byte) int {
 	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok { // as a rule it is a result
-		if rest, ok = bytes.CutPrefix(rest, id); ok && bytes.HasPrefix(rest, []byte(`,"result":`)) {
+		if rest, ok = bytes.CutPrefix(rest, x.modern.id); ok && bytes.HasPrefix(rest, []byte(`,"result":`)) {
 			return http.StatusOK
 		}
 	}
@@ -278,6 +286,10 @@ func statusOf(response, id []byte) int {
 		return http.StatusNotFound
 	case "-32020", "-32021", "-32022":
 		return http.StatusBadRequest
+	case "-32602":
+		if x.modern.returns { // what it has brought is not good, as with a requestState of ours
+			return http.StatusBadRequest
+		}
 	}
 	return http.StatusOK
 }

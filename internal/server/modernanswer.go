@@ -195,7 +195,9 @@ func (x *exchange) own(response []byte) []byte {
 	id := x.modern.id
 	switch method := x.method(); {
 	case method == protocol.MethodSubscriptions:
-		response = x.subscribed(response, "result")
+		if jsonrpc.Field(response, "result", "_meta", protocol.MetaSubscriptionID) != nil {
+			response = x.subscribed(response, "result")
+		}
 	case method == protocol.MethodDiscover:
 		response = x.modern.discovered(response)
 	case x.modern.tasks && isTaskMethod(method):
@@ -226,12 +228,9 @@ func (x *exchange) method() string {
 	return ""
 }
 
-// subscribed puts the client's id into what names its subscription, in the params or the
-// result of a message.
+// subscribed has a message of a listen name the subscription by the client's id, in its params or its result. Each
+// notification of a listen does so (2026-07-28, Subscriptions), whatever its server has forgotten.
 func (x *exchange) subscribed(message []byte, of string) []byte {
-	if jsonrpc.Field(message, of, "_meta", protocol.MetaSubscriptionID) == nil {
-		return message
-	}
 	message, _ = jsonrpc.Set(message, x.modern.id, of, "_meta", protocol.MetaSubscriptionID)
 	return message
 }
@@ -239,7 +238,7 @@ func (x *exchange) subscribed(message []byte, of string) []byte {
 // writeModern answers a modern request with one message: as JSON, or as the only event of a
 // stream. An error that has a status of its own is JSON.
 func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
-	status := statusOf(message, x.modern.id)
+	status := x.statusOf(message)
 	switch {
 	case status != http.StatusOK:
 		h.rejectAs(w, status, message)

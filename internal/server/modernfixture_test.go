@@ -36,6 +36,7 @@ type toolbox struct {
 	cancelled map[string]int               // the same
 	answers   map[string]func(jsonrpc.Message)
 	asked     int
+	tells     []string        // what each listen is told
 	muted     map[string]bool // by the text of their argument "key": they take the client's input, and do not end
 }
 
@@ -88,7 +89,12 @@ func (c *toolboxConn) Deliver(in backend.Inbound) error {
 			go answer(in.Message)
 		}
 	case in.Method == "subscriptions/listen":
-		go c.sink.Emit(in.Call, parse(`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{}}}`))
+		all := append([]string{`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{}}}`}, b.tells...)
+		go func() {
+			for _, text := range all {
+				c.sink.Emit(in.Call, parse(text))
+			}
+		}()
 	case in.Kind == jsonrpc.Request && in.Method != "tools/call":
 		c.sink.Emit(in.Call, parse(string(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(codeMethod, "no %s", in.Method)))))
 	case in.Kind == jsonrpc.Request:

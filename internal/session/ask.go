@@ -3,6 +3,8 @@ package session
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"regexp"
 	"strings"
 
 	"holdfast/internal/protocol"
@@ -91,10 +93,17 @@ func (s *Session) mayNotAsk(c *Call, m *jsonrpc.Message) *jsonrpc.Error {
 	return refusal
 }
 
-// checkInput returns the response in the place of a modern backend's, if that asks the client
-// for what it has not declared, or nil. id is the request's.
-func (s *Session) checkInput(id, result []byte) (refusal []byte) {
-	if s.carrier == nil || s.carrier.capabilities == nil || !bytes.Contains(result, []byte(protocol.ResultInputRequired)) ||
+// checkInput returns the response in the place of a backend's to a modern client, if that asks the client
+// for what it has not declared, or has failed for that, or nil. id is the request's.
+func (s *Session) checkInput(id []byte, m *jsonrpc.Message) (refusal []byte) {
+	if s.carrier == nil || s.carrier.capabilities == nil {
+		return nil
+	}
+	result := m.Result
+	if required := missing(s.carrier.capabilities, m); required != "" {
+		return missesCapability(id, failureText(m), required)
+	}
+	if !bytes.Contains(result, []byte(protocol.ResultInputRequired)) ||
 		jsonrpc.String(jsonrpc.Field(result, "resultType")) != protocol.ResultInputRequired {
 		return nil
 	}
@@ -113,9 +122,77 @@ func (s *Session) checkInput(id, result []byte) (refusal []byte) {
 			known[kind] = true
 			return
 		}
-		e := jsonrpc.Errorf(protocol.CodeMissingCapability, "the server asks the client for %.100s: %s", method, err.Message)
-		e.Data = json.RawMessage(`{"requiredCapabilities":` + required + `}`)
-		refusal = jsonrpc.AppendError(nil, id, e)
+		refusal = missesCapability(id, fmt.Sprintf("the server asks the client for %.100s: %s", method, err.Message), required)
 	})
 	return refusal
+}
+
+// missesCapability returns the error of a request whose client has not declared what its server needs.
+func missesCapability(id []byte, text, required string) []byte {
+	e := jsonrpc.Errorf(protocol.CodeMissingCapability, "%s", text)
+	e.Data = json.RawMessage(`{"requiredCapabilities":` + required + `}`)
+	return jsonrpc.AppendError(nil, id, e)
+}
+
+// What servers of older revisions say, in an error or in the result of a tool that has failed, if the client has not
+// declared what they need: ours ([protocol.Question.MayAsk]), and, of those that look for themselves, the official SDKs'.
+var (
+	missingTexts = [][]byte{[]byte("the client has not declared "), []byte("lient does not support ")}
+	missingText  = regexp.MustCompile(`(?:the client has not declared|[Cc]lient does not support) (?:listing )?(?:\\*"?(form|url)\\*"? )?(elicitation|sampling|roots)(?:\.(url|form|tools)| (tools))?`)
+)
+
+// missing returns the capability for want of which a call has failed, as requiredCapabilities has it, or "". One that the
+// client has declared is not missing, whatever the server says.
+func missing(capabilities []byte, m *jsonrpc.Message) (required string) {
+	where := m.Result
+	if m.Error != nil {
+		where = m.Error
+	}
+	if !bytes.Contains(where, missingTexts[0]) && !bytes.Contains(where, missingTexts[1]) {
+		return ""
+	}
+	text := failureText(m)
+	found := missingText.FindStringSubmatch(text)
+	if found == nil {
+		return ""
+	}
+	q := protocol.Question{}
+	switch found[2] {
+	case "elicitation":
+		params := `{}`
+		if found[1] == "url" || found[3] == "url" {
+			params = `{"mode":"url"}`
+		}
+		q = protocol.QuestionOf(protocol.MethodElicit, []byte(params))
+	case "sampling":
+		params := `{}`
+		if found[3] == "tools" || found[4] == "tools" {
+			params = `{"tools":[]}`
+		}
+		q = protocol.QuestionOf(protocol.MethodSample, []byte(params))
+	case "roots":
+		q = protocol.QuestionOf(protocol.MethodListRoots, nil)
+	}
+	required, err := q.MayAsk(capabilities)
+	if err == nil {
+		return ""
+	}
+	return required
+}
+
+// failureText returns what the failure of a call says, or "".
+func failureText(m *jsonrpc.Message) string {
+	if m.Error != nil {
+		return jsonrpc.String(jsonrpc.Field(m.Error, "message"))
+	}
+	if string(jsonrpc.Field(m.Result, "isError")) != "true" {
+		return ""
+	}
+	var content []struct{ Text string }
+	_ = json.Unmarshal(jsonrpc.Field(m.Result, "content"), &content) // else there is none
+	var all []string
+	for _, c := range content {
+		all = append(all, c.Text)
+	}
+	return strings.Join(all, " ")
 }

@@ -152,7 +152,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if adds {
 		data = handoff.AddTools(data, s.mostWait(""))
 	}
-	if refusal := s.checkInput([]byte(rq.id), m.Result); refusal != nil {
+	if refusal := s.checkInput([]byte(rq.id), &m); refusal != nil {
 		data = refusal
 	}
 	rq.call.respond(rq, data)

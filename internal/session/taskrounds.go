@@ -69,7 +69,7 @@ func (s *Session) asksInTask(l *link, call *Call, m *jsonrpc.Message) bool {
 	if s.modern == "" || s.tasks.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
 		return false
 	}
-	mayNot := s.checkInput(m.ID, m.Result) != nil
+	mayNot := s.checkInput(m.ID, m) != nil
 	type question struct {
 		name, method string
 		params       []byte

@@ -21,7 +21,7 @@ import (
 // lanes is a conversation of several callers with a legacy server that may ask them something, and need not say in
 // which call. A question finds its call because that is alone: once the server was seen to ask, each call that it may
 // ask in has a lane, which is another opening of the server, or waits for one. See
-// docs/decisions/0038-lanes.md.
+// docs/decisions/0039-lanes.md.
 //
 // The main lane has everything else: lists, subscriptions, notifications, and calls as long as the server was not seen to
 // ask. The first call of each tool has it to itself for [firstLook], so that a server that asks is known before a question
@@ -702,7 +702,10 @@ func mayBeAsked(capabilities []byte) bool {
 func (ln *lane) question(of backend.Call, m jsonrpc.Message) {
 	l := ln.of
 	l.mu.Lock()
-	if of != nil || !l.asks || !protocol.AsksClient(m.Method) {
+	if of != nil || !l.asks || !l.mayAsk(m) { // what the client cannot be asked is answered at once
+		if c := ln.only(); of == nil && c != nil {
+			of = c.in.Call
+		}
 		m = ln.known(m)
 		l.mu.Unlock()
 		l.sink.Emit(of, m)
@@ -732,6 +735,11 @@ func (ln *lane) question(of backend.Call, m jsonrpc.Message) {
 	m = ln.known(m)
 	l.mu.Unlock()
 	l.sink.Emit(c.in.Call, m)
+}
+
+// mayAsk reports whether the client of the conversation can be asked something. l.mu is held.
+func (l *lanes) mayAsk(m jsonrpc.Message) bool {
+	return protocol.AsksClient(m.Method) && mayAsk(jsonrpc.Field(l.initialize.Params, "capabilities"), m) == nil
 }
 
 // only returns the only call of the lane, or nil. lanes.mu is held.

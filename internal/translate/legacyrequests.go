@@ -39,7 +39,25 @@ func (c *legacyServer) serve(in backend.Inbound, send func(backend.Inbound) erro
 		c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeMethodNotFound, "method not found: revision %s has no %s", protocol.V20260728, in.Method))
 		return nil
 	}
+	if comesBack(in.Params) {
+		c.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidParams, "requestState is not valid: this server gives none; make the request again without it, and without inputResponses"))
+		return nil
+	}
 	return c.forward(in, send)
+}
+
+// comesBack reports whether a request brings what a server has given its client to come back with, or answers. A legacy
+// server has given nothing, and would run the request from its beginning. What Holdfast gives in its place does not come here.
+func comesBack(params []byte) (does bool) {
+	jsonrpc.Each(params, func(name, value []byte) {
+		switch string(name) {
+		case "requestState":
+			does = does || string(value) != "null"
+		case "inputResponses":
+			jsonrpc.Each(value, func(_, _ []byte) { does = true })
+		}
+	})
+	return does
 }
 
 // forward hands a request to the server.

@@ -1,6 +1,8 @@
 package translate
 
 import (
+	"strconv"
+
 	"holdfast/backend"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -35,6 +37,9 @@ func (c *legacyServer) responded(m jsonrpc.Message) {
 	case rq == nil: // it was cancelled, and nobody wants it
 	case string(jsonrpc.Field(m.Error, "code")) == codeURLRequired:
 		c.mustVisit(rq, m.Error)
+	case m.Error != nil && rq.failedFor(m.Error):
+		c.sink.Emit(rq.call, newFailure(rq.id, []byte(`{"code":-32021,"message":`+string(jsonrpc.Quote("the server asks the client for "+rq.lacks.text))+
+			`,"data":{"requiredCapabilities":`+rq.lacks.required+`}}`)))
 	case m.Error != nil:
 		c.sink.Emit(rq.call, newFailure(rq.id, modernError(m.Error, rq.uri)))
 	default:
@@ -49,8 +54,11 @@ func (c *legacyServer) asked(of backend.Call, m jsonrpc.Message) {
 		return
 	}
 	c.mu.Lock()
-	err := mayAsk(c.client, m)
+	required, err := protocol.MayAsk(c.client, m.Method, m.Params)
 	rq := c.callOf(of)
+	if err != nil && protocol.AsksClient(m.Method) {
+		c.lack(rq, &refusal{code: err.Code, required: required, text: m.Method + ": " + err.Message})
+	}
 	c.mu.Unlock()
 	if err == nil && rq == nil {
 		err = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "no one call in flight that this belongs to, and revision %s asks clients nothing else", protocol.V20260728)
@@ -61,6 +69,21 @@ func (c *legacyServer) asked(of backend.Call, m jsonrpc.Message) {
 		return
 	}
 	c.sink.Emit(rq.call, m)
+}
+
+// lack notes that the server could not ask during a request; nil: during one of those in flight. c.mu is held.
+func (c *legacyServer) lack(only *request, why *refusal) {
+	for _, rq := range c.inFlight {
+		if rq.takesInput() && (only == nil || rq == only) {
+			rq.lacks = why
+		}
+	}
+}
+
+// failedFor reports whether a request has failed because the server could not ask: it has passed on the code that it got.
+// Some libraries pass on that alone, so that the method of the request seems to be the one that is not known.
+func (rq *request) failedFor(failure []byte) bool {
+	return rq.lacks != nil && string(jsonrpc.Field(failure, "code")) == strconv.Itoa(rq.lacks.code)
 }
 
 // mayAsk says why a client with these capabilities must not be asked something, or nil.

@@ -84,6 +84,15 @@ type request struct {
 	listen *listen
 	visit  *visit // nil if the client visits no URLs
 	held   bool   // the server has not got it yet, see [legacyServer.setLevel]
+	lacks  *refusal
+}
+
+// A refusal says that the server could not ask the client something during a request, or, if it does not say during which,
+// maybe during that one.
+type refusal struct {
+	code     int    // that the server got
+	required string // what the client has not declared, as requiredCapabilities has it
+	text     string
 }
 
 // takesInput reports whether a server may ask the client something during the request
