@@ -2,6 +2,7 @@ package translate
 
 import (
 	"strconv"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -30,11 +31,35 @@ func (c *legacyServer) responded(m jsonrpc.Message) {
 	}
 	c.mu.Lock()
 	rq := c.inFlight[key(m.ID)]
+	if rq != nil && c.apart && rq.call != nil && rq.level != noLevel && !rq.told && rq.done == nil && jsonrpc.Field(c.server.capabilities, "logging") != nil {
+		rq.done = &m
+		c.mu.Unlock()
+		time.AfterFunc(logGrace, func() { c.answer(rq, m) })
+		return
+	}
+	wanted := rq != nil && rq.done == nil // else it was cancelled, or has an answer
+	c.mu.Unlock()
+	if wanted {
+		c.answer(rq, m)
+	}
+}
+
+// logGrace is for how long a response waits for log messages that its client wants. Over HTTP those that do not come on
+// the stream of their call have a connection of their own, and may be overtaken by the response.
+const logGrace = 50 * time.Millisecond
+
+// answer gives a request the server's response, unless it was cancelled or answered meanwhile.
+func (c *legacyServer) answer(rq *request, m jsonrpc.Message) {
+	c.mu.Lock()
+	if c.inFlight[key(rq.wire)] != rq {
+		c.mu.Unlock()
+		return
+	}
 	c.forget(rq)
+	rq.done = nil
 	info := c.server.info
 	c.mu.Unlock()
 	switch {
-	case rq == nil: // it was cancelled, and nobody wants it
 	case string(jsonrpc.Field(m.Error, "code")) == codeURLRequired:
 		c.mustVisit(rq, m.Error)
 	case m.Error != nil && rq.failedFor(m.Error):
@@ -153,6 +178,9 @@ func (c *legacyServer) progressed(m jsonrpc.Message) {
 // are of one principal.
 func (c *legacyServer) logged(of backend.Call, m jsonrpc.Message) {
 	c.mu.Lock()
+	for _, rq := range c.inFlight {
+		rq.told = rq.told || of != nil && rq.call == of
+	}
 	wanted := loggedTo(c.inFlight, of, m)
 	c.mu.Unlock()
 	for _, call := range wanted {

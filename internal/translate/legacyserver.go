@@ -36,6 +36,8 @@ type legacyServer struct {
 	// initialized. answer is what it has said to initialize, or nothing. If it returns true it
 	// takes over what waits; it may be nil.
 	instead func(answer jsonrpc.Message, waiting []backend.Inbound) bool
+	// apart says that log messages may come on another connection than the response to the request that they belong to.
+	apart bool
 	// begun is told that the server was initialized; nil: nobody wants to know.
 	begun func()
 
@@ -85,6 +87,8 @@ type request struct {
 	visit  *visit // nil if the client visits no URLs
 	held   bool   // the server has not got it yet, see [legacyServer.setLevel]
 	lacks  *refusal
+	told   bool             // a log message came that named its call
+	done   *jsonrpc.Message // its response, which waits for log messages, see logGrace; or nil
 }
 
 // A refusal says that the server could not ask the client something during a request, or, if it does not say during which,
@@ -181,7 +185,11 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 	waiting := c.waiting
 	c.waiting = nil
 	var listens []*listen
+	done := make(map[*request]jsonrpc.Message)
 	for _, rq := range c.inFlight {
+		if rq.done != nil {
+			done[rq] = *rq.done
+		}
 		if rq.listen != nil {
 			listens = append(listens, rq.listen)
 		}
@@ -192,6 +200,9 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 	}
 	for _, l := range listens {
 		c.finish(l)
+	}
+	for rq, m := range done {
+		c.answer(rq, m)
 	}
 	c.sink.Closed(why, reopen)
 }

@@ -277,6 +277,42 @@ func TestLogLevel(t *testing.T) {
 	s.hears(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{}}`)
 }
 
+// Over HTTP a log message may be overtaken by the response to its request, which has a stream of its own.
+func TestLogAfterResponse(t *testing.T) {
+	t.Parallel()
+	h, s := modernTalk(t, func(s *script, in backend.Inbound) bool {
+		if in.Method == protocol.MethodSetLevel {
+			s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+			return true
+		}
+		return initialize(s, in)
+	})
+	a, b := &call{"a"}, &call{"b"}
+	log := func(level string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":%q,"data":"x"}}`, level)
+	}
+	h.deliver(a, modernRequest("1", "tools/call", "", `"io.modelcontextprotocol/logLevel":"warning"`))
+	s.hears(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{}}`)
+	h.deliver(b, modernRequest("2", "tools/list", "", ""))
+	s.hears(`{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{}}`)
+	s.say(nil, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	s.say(nil, `{"jsonrpc":"2.0","id":1,"result":{"again":true}}`)
+	s.say(nil, log("info"))
+	s.say(nil, log("warning"))
+	h.expect(a, log("warning"))
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{"resultType":"complete",`+info+`}}`)
+	s.say(nil, log("warning"))
+	s.say(nil, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+	h.expect(b, `{"jsonrpc":"2.0","id":2,"result":{"resultType":"complete","ttlMs":0,"cacheScope":"private",`+info+`}}`)
+
+	h.deliver(a, modernRequest("3", "tools/call", "", `"io.modelcontextprotocol/logLevel":"warning"`))
+	s.hears(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{}}`)
+	s.say(nil, `{"jsonrpc":"2.0","id":3,"result":{}}`)
+	s.sink.Closed(errors.New("gone"), true) // which takes nothing from what was answered
+	h.expect(a, `{"jsonrpc":"2.0","id":3,"result":{"resultType":"complete",`+info+`}}`)
+	h.next()
+}
+
 func TestServerRequests(t *testing.T) {
 	t.Parallel()
 	h, s := modernConversation(t)

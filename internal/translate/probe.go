@@ -175,6 +175,7 @@ func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 // goOnLegacy translates what comes from now on.
 func (p *modernProbe) goOnLegacy() *legacyServer {
 	c := newLegacyServer(p.sink, p.t.log.With("session", p.session))
+	c.apart = !p.t.Processes()
 	c.instead = func(answer jsonrpc.Message, waiting []backend.Inbound) bool {
 		refuses := isModern(answer) // which may come before its answer to server/discover
 		if refuses {

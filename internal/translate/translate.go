@@ -138,6 +138,7 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 	case isModern && modern == no:
 		start.Revision = ""
 		c := newLegacyServer(sink, log)
+		c.apart = !t.Processes()
 		if t.eras == backend.Unknown {
 			c.instead = func(jsonrpc.Message, []backend.Inbound) bool { t.speaks.doubt(); return false }
 		}
