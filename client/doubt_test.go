@@ -356,3 +356,20 @@ func TestSessionMakesNoDifference(t *testing.T) {
 		}
 	}
 }
+
+// An error under the id of no request, in the answer to a call, is the call's: also where the stream stays open.
+func TestErrorUnderUnknownID(t *testing.T) {
+	t.Parallel()
+	s := &script{t: t}
+	s.serve = func(w http.ResponseWriter, r *http.Request, _ []byte) {
+		stream(w, "", data(`{"jsonrpc":"2.0","id":"server-error","error":{"code":-32602,"message":"bad"}}`))
+		_ = http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}
+	r := newRaw(t, serve(t, s), client.Options{NoListen: true})
+	r.open()
+	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
+	if m := r.answer("1"); string(m.Error) != `{"code":-32602,"message":"bad"}` {
+		t.Errorf("it is %s", m.Raw)
+	}
+}

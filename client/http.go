@@ -1,8 +1,11 @@
 package client
 
 import (
+	"bufio"
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
+	"compress/zlib"
 	"context"
 	"errors"
 	"fmt"
@@ -282,34 +285,53 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
 }
 
-// unpack has a body decoded that the server has compressed with gzip, although it was not asked to. How long the body
-// may be is a matter of those who read it.
+// unpack has a body decoded that the server has compressed, although it was not asked to. How long the body may be is a
+// matter of those who read it.
 func unpack(resp *http.Response) {
+	u := &unpacked{packed: resp.Body}
 	switch strings.ToLower(resp.Header.Get("Content-Encoding")) {
 	case "gzip", "x-gzip": // which is the same (RFC 9110, section 8.4.1.3)
+		u.open = func(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) }
+	case "deflate":
+		u.open = inflate
 	default:
 		return
 	}
 	resp.Header.Del("Content-Encoding")
 	resp.Header.Del("Content-Length")
 	resp.ContentLength = -1
-	resp.Body = &unpacked{packed: resp.Body}
+	resp.Body = u
+}
+
+// inflate reads what is compressed with deflate: in the zlib format (RFC 9110, section 8.4.1.2), or without it, as some
+// servers have it.
+func inflate(r io.Reader) (io.Reader, error) {
+	b := bufio.NewReader(r)
+	head, err := b.Peek(2)
+	if err != nil {
+		return nil, err
+	}
+	if head[0]&0xf == 8 && (uint(head[0])<<8|uint(head[1]))%31 == 0 { // RFC 1950, section 2.2
+		return zlib.NewReader(b)
+	}
+	return flate.NewReader(b), nil
 }
 
 // unpacked is the body of a response without its compression.
 type unpacked struct {
 	packed io.ReadCloser
-	gzip   *gzip.Reader // nil before the first Read: to make one waits for the body
+	open   func(io.Reader) (io.Reader, error)
+	plain  io.Reader // nil before the first Read: to make one waits for the body
 }
 
 // Read implements io.Reader.
 func (u *unpacked) Read(p []byte) (n int, err error) {
-	if u.gzip == nil {
-		if u.gzip, err = gzip.NewReader(u.packed); err != nil {
+	if u.plain == nil {
+		if u.plain, err = u.open(u.packed); err != nil {
 			return 0, err
 		}
 	}
-	return u.gzip.Read(p)
+	return u.plain.Read(p)
 }
 
 // Close implements io.Closer.

@@ -2,7 +2,9 @@ package client_test
 
 import (
 	"bytes"
+	"compress/flate"
 	"compress/gzip"
+	"compress/zlib"
 	"fmt"
 	"io"
 	"net/http"
@@ -215,6 +217,19 @@ func away(r *http.Request) {
 	case <-r.Context().Done():
 	case <-time.After(soon):
 	}
+}
+
+// deflated is text, packed in the zlib format or without its header.
+func deflated(text string, header bool) string {
+	var b bytes.Buffer
+	var w io.WriteCloser = zlib.NewWriter(&b)
+	if !header {
+		b.Reset()
+		w, _ = flate.NewWriter(&b, flate.BestSpeed)
+	}
+	_, _ = io.WriteString(w, text)
+	_ = w.Close()
+	return b.String()
 }
 
 // gzipped is text, packed.
