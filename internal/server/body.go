@@ -7,7 +7,6 @@ import (
 	"mime"
 	"net/http"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -178,25 +177,17 @@ func (x *pieces) Begin(r io.Reader) io.Reader {
 // Done ends the reading of a message.
 func (x *pieces) Done() { x.done() }
 
-// readPost reads and parses the body of a POST. If it is not what it should be the request
-// is answered, and ok is false.
-func (h *Handler) readPost(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
-	if accept := r.Header["Accept"]; len(accept) == 1 && accept[0] == usualAccept {
-		return h.readMessages(w, r)
-	}
-	if !accepts(r.Header["Accept"], "application/json") || !accepts(r.Header["Accept"], "text/event-stream") {
-		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
-			"Accept must list both application/json and text/event-stream"))
-		return nil, false, false
-	}
-	return h.readMessages(w, r)
-}
-
 // readMessages reads the body of a request and parses its messages. If ok is false the request
 // was answered.
 func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
 	if !isJSON(r.Header["Content-Type"]) {
 		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
+		return nil, false, false
+	}
+	if coding := codingOf(r.Header["Content-Encoding"]); coding != "" {
+		w.Header().Set("Accept-Encoding", "identity") // RFC 9110, section 15.5.16
+		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid,
+			"Content-Encoding %.40q is not understood here: send the body as it is, without Content-Encoding", coding))
 		return nil, false, false
 	}
 	data, err := h.read(w, r)
@@ -302,47 +293,6 @@ func (e *unclear) answer(msgs []jsonrpc.Message, batch bool) []byte {
 	return appendAnswers(nil, answers, batch)
 }
 
-// usualAccept is what most clients accept.
-const usualAccept = "application/json, text/event-stream"
-
-// accepts reports whether an Accept header allows a media type: what the range that
-// fits it best says (RFC 9110, section 12.5.1).
-func accepts(accept []string, media string) bool {
-	major, _, _ := strings.Cut(media, "/")
-	best, ok := 0, false
-	for _, list := range accept {
-		for item := range strings.SplitSeq(list, ",") {
-			item, params, _ := strings.Cut(item, ";")
-			item = strings.TrimSpace(item)
-			fit := 0
-			switch {
-			case strings.EqualFold(item, media):
-				fit = 3
-			case strings.EqualFold(item, major+"/*"):
-				fit = 2
-			case item == "*/*":
-				fit = 1
-			}
-			if fit > best {
-				best, ok = fit, params == "" || !refused(params)
-			}
-		}
-	}
-	return ok
-}
-
-// refused reports whether the parameters of a media range give it no weight.
-func refused(params string) bool {
-	for p := range strings.SplitSeq(params, ";") {
-		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")
-		if strings.EqualFold(name, "q") {
-			q, err := strconv.ParseFloat(value, 64)
-			return err == nil && q == 0
-		}
-	}
-	return false
-}
-
 func isJSON(contentType []string) bool {
 	if len(contentType) != 1 {
 		return false
@@ -352,4 +302,16 @@ func isJSON(contentType []string) bool {
 	}
 	media, _, err := mime.ParseMediaType(contentType[0])
 	return err == nil && media == "application/json"
+}
+
+// codingOf returns the coding that a body has according to its Content-Encoding, or "" if it has none.
+func codingOf(contentEncoding []string) string {
+	for _, list := range contentEncoding {
+		for coding := range strings.SplitSeq(list, ",") {
+			if coding = strings.TrimSpace(coding); coding != "" && !strings.EqualFold(coding, "identity") {
+				return coding
+			}
+		}
+	}
+	return ""
 }

@@ -45,8 +45,10 @@ type copier struct {
 	yields bool
 	// continues says that a node goes on by itself after what it has written: see [exchange].
 	continues bool
-	state     copyState
-	door      observe.Door
+	// stays says that the connection may stay although a newer one has the standalone stream.
+	stays bool
+	state copyState
+	door  observe.Door
 }
 
 // A copyState is how far a stream was copied:
@@ -101,11 +103,16 @@ var (
 // read attaches the copier to a stream of its session. ids reports whether the client
 // gets event ids.
 func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error {
-	read := c.s.Read
-	if c.continues {
-		read = c.s.ReadOn
+	var r *session.Reader
+	var err error
+	switch number := cursor.Stream.Number; {
+	case number == 0 && c.stays:
+		r, err = c.s.ReadStandalone(ctx, cursor.Epoch, cursor.Seq, c.ready)
+	case c.continues:
+		r, err = c.s.ReadOn(ctx, number, cursor.Epoch, cursor.Seq, c.ready)
+	default:
+		r, err = c.s.Read(ctx, number, cursor.Epoch, cursor.Seq, c.ready)
 	}
-	r, err := read(ctx, cursor.Stream.Number, cursor.Epoch, cursor.Seq, c.ready)
 	if err != nil && c.s.Moved() {
 		return session.ErrMoved
 	}
@@ -129,7 +136,7 @@ func (c *copier) run(ctx context.Context) error {
 		gone := c.r.Gone() // asked first, so that everything before is written
 		var more bool
 		var err error
-		if !gone || !c.yields {
+		if (!gone || !c.yields) && !c.r.Aside(ctx) {
 			more, err = c.turn(ctx)
 		}
 		switch {
@@ -278,6 +285,9 @@ func (c *copier) standalone(ctx context.Context, logger *slog.Logger, whole, ids
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
 		logger.Warn("messages of the standalone stream were dropped unread", "session", c.s.Name())
 		err = c.read(ctx, stream.Cursor{Seq: c.s.Oldest(ctx)}, ids)
+	}
+	if err != nil {
+		c.s.KeepStandalone()
 	}
 	return err
 }

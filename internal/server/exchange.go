@@ -69,6 +69,7 @@ type exchange struct {
 
 	msgs  []jsonrpc.Message
 	batch bool
+	form  form // of the answer
 	once  runOnce
 
 	mine   stream.SessionKey // the session of the connection that the exchange came on with others

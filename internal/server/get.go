@@ -40,6 +40,7 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange, o *outcome) error {
 //go:noinline
 func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c *events, began, err error) {
 	c = h.newConn(w, x, o.session)
+	c.stays = o.kind != outcomePair && !c.via.isMuxed()
 	var first []byte
 	switch o.kind {
 	case outcomeStream:
@@ -84,13 +85,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 		if stored {
 			return nil, nil, h.undelivered(w, o.call, x.msgs, err)
 		}
-		if o.call.Retriable() {
-			return nil, nil, session.ErrMoved
-		}
-		o.call.ConnectionLost()
-		h.logger.Warn("stream of a call not opened", "session", o.session.Name(), "error", err)
-		h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
-		return nil, nil, nil
+		return nil, nil, h.unreadable(w, x, o.call, err)
 	}
 	if stored && x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
 		o.deliver(x.values(), x.msgs, x.r.Header)
@@ -115,6 +110,18 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
 	return c, began, nil
+}
+
+// unreadable answers the messages of a call that runs, and whose stream can't be read. An error says that nothing was
+// answered.
+func (h *Handler) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
+	if call.Retriable() {
+		return session.ErrMoved
+	}
+	call.ConnectionLost()
+	h.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
+	h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	return nil
 }
 
 // readOn has a connection go on with a stream from a cursor. A client that resumes the standalone
@@ -160,7 +167,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 		}
 		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it
 	case !accepts(x.r.Header["Accept"], "text/event-stream"):
-		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
+		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	x.purpose = forRead
@@ -227,12 +234,12 @@ func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 // decodeAnswers decodes a POST of the responses that a client has gathered, at the URL of
 // the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
 // request was answered.
-func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) (ok bool) {
+func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
 	if h.opts.Stateless || h.refusesLegacy() && x.from == nil {
 		h.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
 		return false
 	}
-	if x.msgs, x.batch, ok = h.readPost(w, x.r); !ok {
+	if !h.readPost(w, x) {
 		return false
 	}
 	for i := range x.msgs {

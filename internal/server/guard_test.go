@@ -264,9 +264,10 @@ func TestCORS(t *testing.T) {
 	needed := []string{
 		"accept", "authorization", "content-type", "last-event-id", "mcp-session-id",
 		"mcp-protocol-version", "mcp-method", "mcp-name", "mcp-param-path",
+		"x-api-key", "baggage", "traceparent", "tracestate", "x-requested-with", "x-custom.header_1", "ngrok-skip-browser-warning",
 	}
 	for _, target := range []string{"/mcp", "/mcp?stream=x", "/sse", "/messages?sessionId=x"} {
-		r := preflight(target, app, strings.Join(needed, ",")+",x-evil")
+		r := preflight(target, app, strings.Join(needed, ",")+", X-Bad Name,x-bad;name,x-bad\"name, ,*,")
 		if r.status != 204 || len(r.body) > 0 || r.header.Get("Access-Control-Allow-Origin") != app || r.header.Get("Vary") != "Origin" {
 			t.Errorf("preflight of %s: %d %v", target, r.status, r.header)
 		}
@@ -275,8 +276,20 @@ func TestCORS(t *testing.T) {
 		if got := strings.Contains(r.header.Get("Access-Control-Allow-Methods"), "DELETE"); got != strings.HasPrefix(target, "/mcp") {
 			t.Errorf("preflight of %s allows DELETE: %v", target, got)
 		}
-		if strings.Contains(r.header.Get("Access-Control-Allow-Headers"), "x-evil") {
-			t.Errorf("x-evil is allowed")
+		if got := r.header.Get("Access-Control-Allow-Headers"); strings.Contains(got, "x-bad") || strings.ContainsAny(got, "\";") {
+			t.Errorf("what is no name is allowed: %s", got)
+		}
+		r = preflight(target, app, strings.Repeat(strings.Repeat("x", 30)+",", 10)+strings.Repeat("y,", 1000))
+		if got := r.header.Get("Access-Control-Allow-Headers"); r.status != 204 || got != strings.Repeat("x", 30)+", y" {
+			t.Errorf("the same names many times: %d %s", r.status, got)
+		}
+		var many []string
+		for i := range 2000 {
+			many = append(many, fmt.Sprintf("x-%d", i))
+		}
+		r = preflight(target, app, strings.Join(many, ","))
+		if got := r.header.Get("Access-Control-Allow-Headers"); r.status != 204 || strings.Count(got, ",") != 99 || len(got) > 4<<10 {
+			t.Errorf("2000 names: %d, %d bytes, %d names", r.status, len(got), strings.Count(got, ",")+1)
 		}
 		r = preflight(target, "https://evil.example", "content-type")
 		refused(t, "a foreign preflight", r, 403, codeInvalid, "Origin")
@@ -286,7 +299,7 @@ func TestCORS(t *testing.T) {
 			}
 		}
 	}
-	lists(preflight("/mcp", app, "x-evil"), "Access-Control-Allow-Headers", "mcp-session-id", "last-event-id")
+	lists(preflight("/mcp", app, "x evil"), "Access-Control-Allow-Headers", "mcp-session-id", "last-event-id")
 
 	origin := map[string]string{"Origin": "Origin: " + app}
 	with := func(name, line string) map[string]string {
@@ -302,7 +315,7 @@ func TestCORS(t *testing.T) {
 		"no answer":      {crafted{head: origin, body: `{"jsonrpc":"2.0","method":"notifications/initialized"}`}, 202},
 		"listening":      {crafted{method: "GET", head: origin}, 200},
 		"bad JSON":       {crafted{head: origin, body: "{"}, 400},
-		"bad Accept":     {crafted{head: with("Accept", ""), body: "{}"}, 406},
+		"bad Accept":     {crafted{head: with("Accept", "Accept: text/html"), body: "{}"}, 406},
 		"bad type":       {crafted{head: with("Content-Type", ""), body: "{}"}, 415},
 		"too much":       {crafted{head: with("Content-Length", "Content-Length: 99999999"), raw: true}, 413},
 		"no session":     {crafted{method: "GET", head: with("Mcp-Session-Id", "Mcp-Session-Id: x")}, 404},

@@ -71,7 +71,7 @@ func (c *events) continueLost(ctx context.Context) {
 // continueDue does so when it is time. The error is that of a call that ends the
 // connection.
 func (c *events) continueDue(ctx context.Context, a *alarm) error {
-	if !c.isStandalone() || c.via.isMuxed() {
+	if !c.isStandalone() || c.via.isMuxed() || c.r.Aside(ctx) {
 		return nil
 	}
 	if x := c.continued; x != nil && x.ctx.Err() != nil {

@@ -98,7 +98,11 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		h.rejectModern(w, x, status, err)
 		return false
 	}
-	x.modern.resumes = bytes.Contains(x.modern.capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
+	if x.form == onlyJSON && (m.Method == protocol.MethodSubscriptions || m.Method == protocol.MethodResume) {
+		h.rejectModern(w, x, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: the answer to %s is a stream", m.Method))
+		return false
+	}
+	x.modern.resumes = x.form != onlyJSON && bytes.Contains(x.modern.capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
 	if isTaskMethod(m.Method) {
 		if id, ours := parseTaskID(x.modern.name); ours {
 			x.modern.task, x.ref = id, id.text // which names the session

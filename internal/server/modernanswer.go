@@ -8,7 +8,6 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -242,11 +241,9 @@ func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte
 	switch {
 	case status != http.StatusOK:
 		h.rejectAs(w, status, message)
-	case h.opts.Response == ResponseSSE:
-		head := w.Header()
-		head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
-		_ = h.finish(w, sse.AppendMessage(nil, nil, message)) // who has gone does not hear it
+	case h.opts.Response == ResponseSSE && x.form == anyForm:
+		_ = h.answer(w, onlyEvents, [][]byte{message}, false) // who has gone does not hear it
 	default:
-		_ = h.answer(w, [][]byte{message}, false)
+		_ = h.answer(w, x.form, [][]byte{message}, false)
 	}
 }

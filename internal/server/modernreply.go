@@ -147,6 +147,9 @@ func (p *reply) write(text []byte, last bool) error {
 	if last && p.final == nil && p.resumes { // it was cancelled, maybe from elsewhere
 		p.final = modernError(p.x.modern.id, errCancelled)
 	}
+	if p.x.form == onlyJSON { // it takes the response alone
+		text = text[:0]
+	}
 	switch {
 	case last && !p.opened && p.call != nil && p.call.Refusal() != nil:
 		p.h.failModern(p.w, p.x, p.call.Refusal())
@@ -203,6 +206,9 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 			p.ends = func() []byte { return p.endListen("all its tasks have ended") }
 			return a.next, errReplied
 		}
+	}
+	if p.x.form == onlyJSON {
+		return a.next, nil
 	}
 	if every := p.h.opts.KeepAlive; !p.opened && (every > 0 || p.resumes) {
 		if !p.resumes && !a.due(p.began.Add(every)) { // who resumes is to know at once that it goes on

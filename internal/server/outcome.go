@@ -37,6 +37,17 @@ type outcome struct {
 	body []byte
 }
 
+// beginning returns where the stream of an outcome is read from.
+func (o *outcome) beginning() stream.Cursor {
+	switch o.kind {
+	case outcomeStream:
+		return o.at
+	case outcomeLight: // it was stored since
+		return stream.Cursor{Stream: stream.ID{Number: o.call.Number()}}
+	}
+	return stream.Cursor{Stream: stream.ID{Number: o.number}}
+}
+
 // serveIn serves an exchange in its session, which is here. An error says that nothing
 // was answered.
 func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
@@ -52,8 +63,16 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 		if stored, err := h.answerLight(w, x, &o); !stored {
 			return err
 		}
+		if x.form == onlyJSON {
+			return h.plain(w, x, &o)
+		}
 		return h.stream(w, x, &o)
-	case outcomeCall, outcomeStream, outcomeStandalone, outcomePair:
+	case outcomeCall, outcomeStream:
+		if x.form == onlyJSON {
+			return h.plain(w, x, &o)
+		}
+		return h.stream(w, x, &o)
+	case outcomeStandalone, outcomePair:
 		return h.stream(w, x, &o)
 	}
 	return h.write(w, x, &o)
@@ -176,10 +195,12 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeNothing:
 		w.WriteHeader(http.StatusNoContent)
 	case outcomeAnswer:
-		_ = h.answer(w, [][]byte{o.body}, false)
+		_ = h.answer(w, x.form, [][]byte{o.body}, false)
 	case outcomeTask:
-		w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
-		_ = h.answer(w, [][]byte{o.body}, false)
+		if x.form != onlyEvents {
+			w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
+		}
+		_ = h.answer(w, x.form, [][]byte{o.body}, false)
 		_ = http.NewResponseController(w).Flush() // delivering may take its time
 		o.deliver(x.values(), x.msgs, x.r.Header)
 	case outcomeJSON:

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"time"
 
@@ -25,27 +27,40 @@ var errNotPlain = errors.New("the call needs a stream")
 // in it, and writes them at its end.
 type plain struct {
 	*events
+	x       *exchange
 	answers [][]byte
-	batch   bool
 	more    bool          // the stream holds more than responses
+	asked   [][]byte      // the ids of requests of the backend that the client will not get
 	call    *session.Call // nil if it was begun before
 }
 
+// isAll reports whether responses are all that the client takes.
+func (p *plain) isAll() bool { return p.x.form == onlyJSON }
+
 // plain answers a POST with the responses of a stored call, as soon as it has ended; or
-// with its stream, if that has anything else in it. An error says that nothing was
+// with its stream, if that has anything else in it that the client takes. An error says that nothing was
 // answered.
 func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 	r := x.r
 	c := h.newConn(w, x, o.session)
-	if err := c.read(r.Context(), stream.Cursor{Stream: stream.ID{Number: o.number}}); err != nil {
-		if o.call != nil {
-			return h.undelivered(w, o.call, x.msgs, err)
-		}
+	err := c.read(r.Context(), o.beginning())
+	switch {
+	case err == nil:
+	case o.kind == outcomeLight:
+		return h.unreadable(w, x, o.call, err)
+	case o.call != nil:
+		return h.undelivered(w, o.call, x.msgs, err)
+	case o.kind == outcomeStream && errors.Is(err, io.EOF):
+		w.WriteHeader(http.StatusNoContent) // all was said
+		return nil
+	default:
 		return err
 	}
-	o.deliver(x.values(), x.msgs, r.Header)
-	x.confirmDelivery(w)
-	err := c.respond(r.Context(), x.batch, o.call)
+	if o.kind != outcomeLight { // else its messages are delivered
+		o.deliver(x.values(), x.msgs, r.Header)
+		x.confirmDelivery(w)
+	}
+	err = c.respond(r.Context(), x, o.call)
 	switch {
 	case errors.Is(err, errNotPlain):
 		c.link()
@@ -64,11 +79,14 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 
 // respond waits for the end of the stream, and answers with the responses in it. After
 // errNotPlain the stream is where it was before.
-func (c *events) respond(ctx context.Context, batch bool, call *session.Call) error {
+func (c *events) respond(ctx context.Context, x *exchange, call *session.Call) error {
 	begin := c.r.Cursor()
-	p := &plain{events: c, batch: batch, call: call}
+	p := &plain{events: c, x: x, call: call}
 	c.sink = p
 	err := c.run(ctx)
+	if p.isAll() {
+		return err
+	}
 	if p.more || errors.Is(err, errSuperseded) || errors.Is(err, errNotPlain) {
 		c.r.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
 		c.state, c.sink = attached, c
@@ -83,6 +101,10 @@ func (p *plain) append(text, _, data []byte) []byte {
 	case isResponse(data):
 		p.answers = append(p.answers, data)
 	case jsonrpc.String(jsonrpc.Field(data, "method")) == protocol.MethodResumePolicy: // of no use with an answer
+	case p.isAll():
+		if id := jsonrpc.Field(data, "id"); id != nil {
+			p.asked = append(p.asked, bytes.Clone(id))
+		}
 	default:
 		p.more = true
 	}
@@ -92,15 +114,18 @@ func (p *plain) append(text, _, data []byte) []byte {
 // write implements [sink]. If the client had left before all was written, it was not:
 // then the error says so.
 func (p *plain) write(_ []byte, last bool) error {
+	p.refuseAsked()
 	switch {
 	case p.more:
 		return errNotPlain
+	case !last && p.isAll() && len(p.answers) == 0:
+		return nil // what was read is not for the client, and no backend is to wait until it is
 	case !last:
 		return errHeld
 	}
 	if p.call != nil && p.call.Refusal() != nil {
 		p.h.fail(p.w, p.call.Refusal())
-	} else if err := p.h.answer(p.w, p.answers, p.batch); err != nil {
+	} else if err := p.h.answer(p.w, p.x.form, p.answers, p.x.batch); err != nil {
 		return err
 	}
 	if p.gone() || p.via.isSeen() && p.h.nodes.HasLeft(p.from, p.opened) {
@@ -109,9 +134,27 @@ func (p *plain) write(_ []byte, last bool) error {
 	return nil
 }
 
+// errNotAsked is what a backend gets that asks a client which takes only JSON.
+var errNotAsked = errf(codeInvalid, "the client takes only application/json, so that it cannot be asked in a call: "+
+	"it has to send Accept: "+usualAccept)
+
+// refuseAsked answers requests of the backend that the client will not get.
+func (p *plain) refuseAsked() {
+	for _, id := range p.asked {
+		m, err := jsonrpc.Parse(jsonrpc.AppendError(nil, id, errNotAsked))
+		if err == nil {
+			err = p.s.Send(p.x.values(), m, p.x.r.Header)
+		}
+		if err != nil {
+			p.h.logger.Warn("request of the server not refused", "session", p.s.Name(), "error", err)
+		}
+	}
+	p.asked = nil
+}
+
 // idle implements [sink].
 func (p *plain) idle(context.Context, time.Time) (time.Time, error) {
-	if p.r.HasDisconnectRequest() {
+	if p.r.HasDisconnectRequest() && !p.isAll() {
 		return time.Time{}, errNotPlain
 	}
 	return time.Time{}, nil

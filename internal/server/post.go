@@ -13,14 +13,14 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
 // decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
 // Server"). If it is false the request was answered.
 func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
-	var ok bool
-	if x.msgs, x.batch, ok = h.readPost(w, x.r); !ok {
+	if !h.readPost(w, x) {
 		return false
 	}
 	if isModern(x) {
@@ -106,7 +106,7 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	switch {
 	case o.number == 0:
 		o.kind = outcomeLight
-	case h.opts.Response == ResponseJSON && x.once.key == "":
+	case h.opts.Response == ResponseJSON && x.once.key == "" && x.form != onlyEvents:
 		o.kind = outcomeJSON
 	case o.call != nil:
 		o.kind = outcomeCall
@@ -186,7 +186,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}
 		}
-		_ = h.answer(w, answers, x.batch) // what is lost on the way is lost: it is stored nowhere
+		_ = h.answer(w, x.form, answers, x.batch) // what is lost on the way is lost: it is stored nowhere
 		return false, nil
 	case left:
 		o.call.ConnectionLost()
@@ -215,12 +215,15 @@ func (h *Handler) light(ctx context.Context, header http.Header, s *session.Sess
 // shortAnswer is how many bytes net/http gathers of an answer, to say by itself how long it is.
 const shortAnswer = 2 << 10
 
-// answer writes the responses of a call as JSON. A cancelled one has none. Nothing is done for the
-// request after that.
-func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) error {
+// answer writes the responses of a call as JSON, or as events to a client that takes nothing else. A cancelled one has
+// none. Nothing is done for the request after that.
+func (h *Handler) answer(w http.ResponseWriter, as form, answers [][]byte, batch bool) error {
 	if len(answers) == 0 {
 		w.WriteHeader(http.StatusAccepted)
 		return nil
+	}
+	if as == onlyEvents {
+		return h.answerEvents(w, answers)
 	}
 	body := answers[0]
 	if batch {
@@ -232,6 +235,17 @@ func (h *Handler) answer(w http.ResponseWriter, answers [][]byte, batch bool) er
 		head["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
 	return h.finish(w, body)
+}
+
+// answerEvents writes responses as a stream of events that is over. It cannot be resumed.
+func (h *Handler) answerEvents(w http.ResponseWriter, answers [][]byte) error {
+	var text []byte
+	for _, a := range answers {
+		text = sse.AppendMessage(text, nil, a)
+	}
+	head := w.Header()
+	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
+	return h.finish(w, text)
 }
 
 // appendAnswers appends the responses of a light call.

@@ -71,8 +71,8 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
 	if x.r.Method == http.MethodPost {
 		return h.decodePairMessages(w, x)
 	}
-	if a := x.r.Header["Accept"]; len(a) > 0 && !accepts(a, "text/event-stream") {
-		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream"))
+	if !accepts(x.r.Header["Accept"], sse.ContentType) {
+		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	// A new session, or the one that the last event id names.

@@ -118,7 +118,7 @@ func TestStatelessBadInput(t *testing.T) {
 	refused(t, "a batch", p.post("["+run+"]", revision), 400, codeInvalid, "no batches")
 	refused(t, "initialize in a batch", p.post("["+initialize+","+run+"]"), 400, codeInvalid, "initialize")
 	refused(t, "an id twice", p.post("["+run+","+run+"]"), 400, codeInvalid, "use an id once")
-	refused(t, "bad Accept", p.craft(crafted{body: run, head: map[string]string{"Accept": ""}}).all(), 406, codeInvalid, "Accept must")
+	refused(t, "bad Accept", p.craft(crafted{body: run, head: map[string]string{"Accept": "Accept: text/html"}}).all(), 406, codeInvalid, "Accept must")
 	if p.n.runs("bad") > 0 {
 		t.Error("a call ran that was refused")
 	}

@@ -142,13 +142,13 @@ func (m *Manager) forget(s *Session) {
 	}
 }
 
-// closeStandalone ends the connection of the standalone stream's reader.
+// closeStandalone ends the connections of the standalone stream's readers.
 func (t *table) closeStandalone() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if r := t.streams[standalone].reader; r != nil {
 		t.setReader(standalone, nil)
-		r.end()
+		r.all((*Reader).end)
 	}
 }
 

@@ -24,6 +24,7 @@ type Reader struct {
 	endWritten      bool // and it was written to the client
 	cut             bool // see [Reader.NoteCut]
 	gone            atomic.Bool
+	aside           aside
 	lostChanged     atomic.Bool
 	ready           chan<- struct{}
 	beside          beside
@@ -49,16 +50,32 @@ type beside struct {
 // [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from there,
 // and [ErrMoved] where another node, which owns the session by now, may know more.
 func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	r, err := s.read(ctx, number, epoch, seq, ready, true)
+	r, err := s.read(ctx, number, epoch, seq, ready, readerSays)
 	return r, s.unlessMoved(ctx, err)
 }
 
 // ReadOn is [Session.Read] for a node that goes on by itself with a stream that it writes to a
 // client: seq is what it has written, and the client may not have that.
 func (s *Session) ReadOn(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	r, err := s.read(ctx, number, epoch, seq, ready, false)
+	r, err := s.read(ctx, number, epoch, seq, ready, readerGoesOn)
 	return r, s.unlessMoved(ctx, err)
 }
+
+// ReadStandalone is [Session.Read] of the standalone stream for a connection that may stay although another reads that:
+// it asks [Reader.Aside].
+func (s *Session) ReadStandalone(ctx context.Context, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+	r, err := s.read(ctx, standalone, epoch, seq, ready, readerStays)
+	return r, s.unlessMoved(ctx, err)
+}
+
+// A readerKind is how a reader begins, and how it ends.
+type readerKind uint8
+
+const (
+	readerSays   readerKind = iota // its client says itself that it has what comes before
+	readerGoesOn                   // a node goes on by itself, and its client may not have that
+	readerStays                    // of the standalone stream, with a connection that may stay beside another
+)
 
 // unlessMoved returns the error of a reader, or [ErrMoved] where another node may know more.
 func (s *Session) unlessMoved(ctx context.Context, err error) error {
@@ -70,9 +87,9 @@ func (s *Session) unlessMoved(ctx context.Context, err error) error {
 	return err
 }
 
-// read attaches a reader. says reports whether the client says itself that it has what is up to
-// seq.
-func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, says bool) (*Reader, error) {
+// read attaches a reader.
+func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, kind readerKind) (*Reader, error) {
+	says := kind != readerGoesOn
 	if s.streams.isBlind(number) {
 		return nil, stream.ErrTrimmed
 	}
@@ -82,6 +99,7 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		began:  seq,
 		since:  time.Now(),
 		ready:  ready,
+		aside:  aside{patient: kind == readerStays},
 	}
 	if says {
 		r.has = seq
@@ -152,7 +170,7 @@ func (s *Session) SupersedeStandalone(ctx context.Context) {
 	t := &s.streams
 	t.mu.Lock()
 	r := t.streams[standalone].reader
-	if r == nil {
+	if r == nil || r.aside.done {
 		t.mu.Unlock()
 		return
 	}
@@ -160,13 +178,14 @@ func (s *Session) SupersedeStandalone(ctx context.Context) {
 		t.superseded, t.left = r, make(chan struct{})
 	}
 	left := t.left
+	t.displace(r)
 	t.mu.Unlock()
-	r.end()
 	ctx, stop := context.WithTimeout(ctx, supersedeWait)
 	defer stop()
 	select {
 	case <-left:
 	case <-ctx.Done():
+		r.end() // it is stuck
 	}
 }
 
@@ -226,6 +245,13 @@ func (t *table) attach(r *Reader) {
 	case old == nil:
 	case r.s.modern != "":
 		r.beside.older = old
+	case number == standalone:
+		t.displace(old)
+		r.beside.older = old
+		if old.Gone() {
+			r.beside.older = old.beside.older
+		}
+		t.boundAside(r)
 	default:
 		old.end()
 		t.addFollower(number)
@@ -389,6 +415,7 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 	if newest := t.streams[number].reader; newest != r || r.beside.older != nil {
 		if newest == r {
 			t.setReader(number, r.beside.older)
+			r.beside.older.comeBack()
 		}
 		newest.unlink(r)
 		return // another reads it

@@ -17,7 +17,8 @@ type table struct {
 	followed absences // of one of the clients of a call that may have several
 
 	superseded *Reader       // a reader of the standalone stream that somebody waits for
-	left       chan struct{} // closed when that one leaves
+	left       chan struct{} // closed when that one leaves, or steps aside
+	displaced  displaced
 }
 
 // A streamUser is who uses a stream. Its zero value stands for nobody.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"holdfast/jsonrpc"
@@ -35,12 +36,11 @@ func New(origins, hosts []string, proxies []netip.Prefix) *Guard {
 // exposed are the response headers that a browser's script may read.
 const exposed = "Mcp-Session-Id, MCP-Protocol-Version, Link, Retry-After, WWW-Authenticate"
 
-// allowedHeaders are the request headers that a browser's script may set, in
-// lower case; so may it those that start with "mcp-".
-var allowedHeaders = map[string]bool{
-	"accept": true, "authorization": true, "cache-control": true, "content-type": true,
-	"last-event-id": true, "idempotency-key": true, "traceparent": true, "tracestate": true,
-}
+// mostAsked bounds the request headers that a preflight is told of, in number and in bytes.
+const (
+	mostAsked      = 100
+	mostAskedBytes = 4 << 10
+)
 
 // Check checks Host, Origin and Sec-Fetch-Site, answers a preflight, and sets what a
 // browser wants to see on the answer (2025-11-25, Transports, "Security Warning"). It
@@ -97,22 +97,40 @@ func refuse(format string, args ...any) (passes bool, refusal *jsonrpc.Error) {
 	return false, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, format, args...)
 }
 
-// allowable returns the headers that are allowed, of those that a preflight asks for; the usual
-// ones if it asks for none.
+// allowable returns the headers that a script of an allowed origin may set: all that its preflight asks for. They give
+// it no right that the script of any other HTTP client had not; a browser lets none set those that it sets itself. Names
+// that are no tokens (RFC 9110, section 5.6.2) are left out.
 func allowable(asked []string) string {
 	var names []string
+	size := 0
 	for _, list := range asked {
 		for name := range strings.SplitSeq(list, ",") {
-			name = strings.ToLower(strings.TrimSpace(name))
-			if allowedHeaders[name] || strings.HasPrefix(name, "mcp-") {
-				names = append(names, name)
+			name = strings.ToLower(strings.Trim(name, " \t"))
+			if !isToken(name) || slices.Contains(names, name) {
+				continue
 			}
+			if size += len(name); size > mostAskedBytes || len(names) == mostAsked {
+				return strings.Join(names, ", ")
+			}
+			names = append(names, name)
 		}
 	}
 	if names == nil {
 		return "Content-Type, Accept, Authorization, Mcp-Session-Id, MCP-Protocol-Version, Last-Event-ID"
 	}
 	return strings.Join(names, ", ")
+}
+
+// isToken reports whether a text can be the name of a header field.
+func isToken(text string) bool {
+	for i := range len(text) {
+		switch c := text[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return text != ""
 }
 
 // hostAllowed reports whether a Host header is one of the server's names. On a

@@ -1,0 +1,106 @@
+package server
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+
+	"holdfast/internal/sse"
+)
+
+// Clients are to take both forms of an answer, JSON and a stream of events (2025-11-25, Transports, "Sending Messages to
+// the Server"). Many that are not made with an SDK say nothing, or name one. They get what they take:
+// docs/decisions/0038-clients-that-take-less.md.
+
+// A form is in which form a client takes the answer to a POST.
+type form uint8
+
+const (
+	anyForm    form = iota // JSON or a stream of events, as the server chooses
+	onlyJSON               // one JSON text. Nothing can come before the response
+	onlyEvents             // a stream of events
+)
+
+// readPost reads and parses the body of a POST. If it is not what it should be the request
+// is answered, and it is false.
+func (h *Handler) readPost(w http.ResponseWriter, x *exchange) (ok bool) {
+	if accept := x.r.Header["Accept"]; len(accept) != 1 || accept[0] != usualAccept {
+		if x.form, ok = formOf(accept); !ok {
+			h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
+				"Accept must list application/json and text/event-stream, or at least one of them"))
+			return false
+		}
+	}
+	x.msgs, x.batch, ok = h.readMessages(w, x.r)
+	return ok
+}
+
+// formOf returns the form that an Accept header asks for. It is false if there is none.
+func formOf(accept []string) (as form, ok bool) {
+	switch json, events := accepts(accept, "application/json"), accepts(accept, sse.ContentType); {
+	case json && events:
+		return anyForm, true
+	case json:
+		return onlyJSON, true
+	case events:
+		return onlyEvents, true
+	}
+	return anyForm, false
+}
+
+// usualAccept is what most clients accept.
+const usualAccept = "application/json, text/event-stream"
+
+// accepts reports whether a client takes a media type. It takes all if it sends no Accept, or an empty one (RFC 9110,
+// section 12.5.1).
+func accepts(accept []string, media string) bool {
+	return isSilent(accept) || allows(accept, media)
+}
+
+// isSilent reports whether an Accept header says nothing.
+func isSilent(accept []string) bool {
+	for _, list := range accept {
+		if strings.Trim(list, " \t,") != "" {
+			return false
+		}
+	}
+	return true
+}
+
+// allows reports whether an Accept header allows a media type: what the range that
+// fits it best says (RFC 9110, section 12.5.1).
+func allows(accept []string, media string) bool {
+	major, _, _ := strings.Cut(media, "/")
+	best, ok := 0, false
+	for _, list := range accept {
+		for item := range strings.SplitSeq(list, ",") {
+			item, params, _ := strings.Cut(item, ";")
+			item = strings.TrimSpace(item)
+			fit := 0
+			switch {
+			case strings.EqualFold(item, media):
+				fit = 3
+			case strings.EqualFold(item, major+"/*"):
+				fit = 2
+			case item == "*/*":
+				fit = 1
+			}
+			if fit > best {
+				best, ok = fit, params == "" || !refused(params)
+			}
+		}
+	}
+	return ok
+}
+
+// refused reports whether the parameters of a media range give it no weight.
+func refused(params string) bool {
+	for p := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(strings.TrimSpace(p), "=")
+		if strings.EqualFold(name, "q") {
+			q, err := strconv.ParseFloat(value, 64)
+			return err == nil && q == 0
+		}
+	}
+	return false
+}
