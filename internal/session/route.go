@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"holdfast/backend"
@@ -107,6 +108,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
 	}
+	s.backendTasks = s.backendTasks || makesTask(rq.call, m.Result)
 	noted, listed, list := false, false, s.tools.listed
 	var initialize []byte // if the session has begun with this
 	if rq.call.method == protocol.MethodInitialize {
@@ -305,10 +307,15 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			call = s.standalone
 		}
 	case protocol.MethodProgress:
-		if call == nil {
+		if call == nil || call == s.standalone {
 			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
 		} else {
 			call = s.heir(call, m.Params)
+		}
+		if call == nil {
+			s.mu.Unlock()
+			s.m.logger.Debug("progress of no call in flight not told", "session", s.Name())
+			return
 		}
 		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
 			s.mu.Unlock()
@@ -339,30 +346,51 @@ func cancelled(id, params []byte) []byte {
 	return jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params)
 }
 
-// callByToken returns the call that gave a progress token, or the standalone stream. Clients of a carrier may
-// have chosen the same: then it is no call's. s.mu is held.
+// callByToken returns the call that gave a progress token, or nil: the call has ended, or there never was one, and no
+// client waits for what is said of it (2025-11-25, Progress). Clients of a carrier may have chosen the same: then it is no
+// call's. s.mu is held.
 func (s *Session) callByToken(token []byte) *Call {
 	key := string(jsonrpc.Key(token))
-	var found, looked *Call // the call of a batch has many requests, and the tokens of all
+	if call := s.callWithToken(func(t string) bool { return t == key }); call != nil {
+		return call
+	}
+	// Some servers make a text of a number, and some clients a number of that.
+	key = strings.Trim(key, `"`)
+	if call := s.callWithToken(func(t string) bool { return strings.Trim(t, `"`) == key }); call != nil {
+		return call
+	}
+	if s.backendTasks {
+		return s.standalone // it may be of a task, whose call has ended
+	}
+	return nil
+}
+
+// callWithToken returns the call in flight one of whose tokens is as is asked for; nil if there is none, or, in a carrier,
+// several. s.mu is held.
+func (s *Session) callWithToken(is func(token string) bool) (found *Call) {
+	var looked *Call // the call of a batch has many requests, and the tokens of all
 	for _, rq := range s.inFlight {
 		if rq.call == looked {
 			continue
 		}
 		looked = rq.call
 		switch {
-		case !slices.Contains(looked.tokens, key):
+		case !slices.ContainsFunc(looked.tokens, is):
 		case s.modern == "":
 			return looked
 		case found != nil && found != looked:
-			return s.standalone
+			return nil
 		default:
 			found = looked
 		}
 	}
-	if found == nil {
-		return s.standalone
-	}
 	return found
+}
+
+// makesTask reports whether a result says that its call has become a task of the backend, whose progress goes on under the
+// call's token.
+func makesTask(c *Call, result []byte) bool {
+	return len(c.tokens) > 0 && bytes.Contains(result, []byte(`"task"`)) && jsonrpc.Field(result, "task") != nil
 }
 
 // guessCall returns the call that a message belongs to whose backend does not say

@@ -73,16 +73,17 @@ type Session struct {
 	resumes     atomic.Pointer[resumes] // nil but for clients of SEP-975
 	tasks       atomic.Pointer[tasks]   // nil if there were none
 
-	mu       sync.Mutex
-	revision string
-	noted    uint64               // how far the standalone stream was told, as the store knows
-	inFlight map[string]*inflight // in flight, by [requestKey]
-	abroad   []waitAbroad         // oldest first
-	waiting  turns                // requests that a limit has wait, by the key of their id
-	asked    serverRequests
-	backend  conversation
-	tools    toolHints
-	subs     subscriptions // nil if there are none
+	mu           sync.Mutex
+	revision     string
+	backendTasks bool                 // a call has become a task of the backend
+	noted        uint64               // how far the standalone stream was told, as the store knows
+	inFlight     map[string]*inflight // in flight, by [requestKey]
+	abroad       []waitAbroad         // oldest first
+	waiting      turns                // requests that a limit has wait, by the key of their id
+	asked        serverRequests
+	backend      conversation
+	tools        toolHints
+	subs         subscriptions // nil if there are none
 }
 
 // An identity is what of a session does not change.

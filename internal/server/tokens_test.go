@@ -1,0 +1,58 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// TestProgressTokens is progress that a server tells of outside its call: under the token of a call in flight, however
+// that is spelled, it comes on the call's stream. Under the token of a call that has ended, or of none, no client hears
+// of it, unless it may be that of a task of the server.
+func TestProgressTokens(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{})
+	p := n.connect("2025-11-25", nil)
+	get := p.open("GET", "/mcp", "")
+	get.head()
+	withToken := func(id int, token string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"hold","arguments":{},"_meta":{"progressToken":%s}}}`, id, token)
+	}
+	for i, c := range []struct{ given, said string }{{`7`, `7`}, {`"a"`, `"a"`}, {`8`, `"8"`}, {`"9"`, `9`}} {
+		w := p.open("POST", "/mcp", withToken(i, c.given))
+		held := n.release(1)[0]
+		progress := func(token string) {
+			for _, emit := range []func(jsonrpc.Message){func(m jsonrpc.Message) { held.Sink.Emit(nil, m) }, held.Sink.EmitUnrelated} {
+				emit(parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, token, i+1)))
+			}
+		}
+		progress(`"made up"`)
+		progress(c.said)
+		for range 2 {
+			if ev := w.message(); !strings.Contains(string(ev.Data), `"progressToken":`+c.said+`,`) {
+				t.Errorf("%s for %s: %s", c.said, c.given, ev.Data)
+			}
+		}
+		held.Result(result("done"))
+		if ev := w.message(); !strings.Contains(string(ev.Data), "done") {
+			t.Errorf("%s for %s: %s", c.said, c.given, ev.Data)
+		}
+		progress(c.said)
+		progress(`"made up"`)
+		p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"after %d"}}`, i))
+		if ev := get.message(); !strings.Contains(string(ev.Data), fmt.Sprint("after ", i)) {
+			t.Errorf("%s was told after its call: %s", c.said, ev.Data)
+		}
+	}
+	// A call that has become a task of the server itself has its progress after its answer.
+	w := p.open("POST", "/mcp", withToken(100, `"task"`))
+	held := n.release(1)[0]
+	held.Result([]byte(`{"task":{"taskId":"1","status":"working"}}`))
+	w.message()
+	held.Sink.Emit(nil, parse(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"task","progress":1}}`))
+	if ev := get.message(); !strings.Contains(string(ev.Data), `"progressToken":"task"`) {
+		t.Errorf("a task: %s", ev.Data)
+	}
+}
