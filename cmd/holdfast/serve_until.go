@@ -33,6 +33,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    32 << 10,
 		ErrorLog:          newHTTPLog(),
+		Protocols:         protocols(),
 		ConnState:         watch.State,
 		// What a connection of HTTP/2 may keep that no request has read yet; the defaults are 1 MiB each.
 		HTTP2: &http.HTTP2Config{
@@ -84,4 +85,14 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	}
 	slog.Info("stopped")
 	return cause
+}
+
+// protocols are those that are served: HTTP/1.1, and HTTP/2, which some proxies and meshes speak to their servers without
+// TLS and without asking before.
+func protocols() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetHTTP2(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
 }

@@ -1,0 +1,91 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPriorKnowledge is a client or proxy that speaks HTTP/2 without TLS, and does not ask before: it is served as others
+// are, also with many streams on a connection. HTTP/1.1 beside it is as ever.
+func TestPriorKnowledge(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--demo")
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	defer transport.CloseIdleConnections()
+	h2 := &http.Client{Transport: transport}
+	post := func(client *http.Client, id, body string, header ...string) (*http.Response, []byte) {
+		t.Helper()
+		req, err := http.NewRequest(http.MethodPost, p.URL, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		if id != "" {
+			req.Header.Set("Mcp-Session-Id", id)
+		}
+		for i := 0; i < len(header); i += 2 {
+			req.Header.Set(header[i], header[i+1])
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		data, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res, data
+	}
+	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"h2","version":"1"}}}`
+	for what, client := range map[string]*http.Client{"HTTP/2.0": h2, "HTTP/1.1": http.DefaultClient} {
+		res, data := post(client, "", initialize)
+		id := res.Header.Get("Mcp-Session-Id")
+		if res.Proto != what || res.StatusCode != 200 || id == "" {
+			t.Fatalf("%s: %s %s %s", what, res.Proto, res.Status, data)
+		}
+		post(client, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		if res, data := post(client, id, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`); res.StatusCode != 200 || !bytes.Contains(data, []byte(`"tools"`)) {
+			t.Errorf("%s: %s %s", what, res.Status, data)
+		}
+		if res, data := post(client, id, `{"jsonrpc":"2.0","id":3,"method":"ping"}`); res.StatusCode != 200 {
+			t.Errorf("%s: %s %s", what, res.Status, data)
+		}
+	}
+	// Many streams of as many sessions.
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	var streams []io.Closer
+	for i := range 120 {
+		res, _ := post(h2, "", initialize)
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
+		req.Header.Set("Accept", "text/event-stream")
+		req.Header.Set("Mcp-Session-Id", res.Header.Get("Mcp-Session-Id"))
+		stream, err := h2.Do(req)
+		if err != nil {
+			t.Fatalf("stream %d: %v", i, err)
+		}
+		streams = append(streams, stream.Body)
+		if line, err := bufio.NewReader(stream.Body).ReadString('\n'); err != nil || stream.StatusCode != 200 {
+			t.Fatalf("stream %d: %s %q %v", i, stream.Status, line, err)
+		}
+	}
+	for _, s := range streams {
+		_ = s.Close()
+	}
+	// One that asks in HTTP/1.1 whether the server changes to HTTP/2 is answered in HTTP/1.1.
+	if res, data := post(http.DefaultClient, "", initialize, "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAAP__"); res.StatusCode != 200 || res.Proto != "HTTP/1.1" {
+		t.Errorf("an upgrade: %s %s", res.Status, data)
+	}
+	if err := p.stop(t); err != nil {
+		t.Error(err)
+	}
+}
