@@ -223,7 +223,7 @@ func (g *guardedNodes) pair() {
 	if err != nil || first.Name != "endpoint" {
 		t.Fatalf("the first event is %+v: %v", first, err)
 	}
-	at := func(p *program) string { return "http://" + p.Addr + string(first.Data) }
+	at := func(p *program) string { return "http://" + p.Addr + "/" + string(first.Data) }
 	begin := strings.Replace(beginsAsking, "2025-11-25", "2024-11-05", 1)
 	if r := g.send(http.MethodPost, at(g.one), g.token("ada", "/sse"), begin, nil); r.status != http.StatusAccepted {
 		t.Fatalf("initialize: %d %s", r.status, r.body)

@@ -299,6 +299,9 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	defer func() { err = errors.Join(err, store.Close()) }()
 	opts.Store = store
 	f.auth.require(opts)
+	if f.config.file == "" {
+		f.auth.takeEndpoint(f.servesAt)
+	}
 	f.servePage(opts, admin)
 	if err := f.observe(opts, admin); err != nil {
 		return err
@@ -312,6 +315,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 			return err
 		}
 		defer func() { err = errors.Join(err, many.close()) }()
+		f.auth.takeEndpoint(func(path string) bool { return many.set.Serves(path, f.hasPair()) })
 		f.auth.requireEach(opts, many.set)
 		handler = holdfast.NewBackendHandler(many.set, opts)
 	case f.role.isDoor() && !f.demo && f.upstream.url == "":

@@ -37,7 +37,7 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.issuer, "auth-issuer", "", "`URL` of the authorization server (OAuth 2.1) whose tokens clients must have, as https://HOST; empty: clients need none")
 	fs.StringArrayVar(&f.audience, "auth-audience", nil, "`audience` that a token must be for (can be repeated; default the URL of the endpoint, if --auth-resource is given)")
 	fs.StringArrayVar(&f.scopes, "auth-scopes", nil, "`scopes` that a token must have, separated by spaces (can be repeated)")
-	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, without the path of an endpoint, as https://HOST (default: from the Host of each request)")
+	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, as https://HOST, or an endpoint of it, as https://HOST/mcp (default: from the Host of each request)")
 	fs.StringVar(&f.clientID, "auth-client-id", "", "`id` of Holdfast at the authorization server, to ask it about tokens that are no JWTs (RFC 7662); the secret is in HOLDFAST_AUTH_CLIENT_SECRET or --auth-client-secret-file")
 	fs.StringVar(&f.secretFile, "auth-client-secret-file", "", "`file` with the secret for --auth-client-id")
 	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` of the introspection endpoint (default: from the issuer's metadata)")
@@ -164,6 +164,27 @@ func (f *authFlags) require(opts *holdfast.Options) {
 	opts.Principal = auth.Principal
 	f.policy.Refused = front.TellRefused
 	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy })
+}
+
+// takeEndpoint has --auth-resource name the server, if it ends in the path of an endpoint, as URLs do that clients are
+// given. served reports whether there is one at a path.
+func (f *authFlags) takeEndpoint(served func(path string) bool) {
+	if f.policy == nil || f.policy.Resource == "" {
+		return
+	}
+	whole := strings.TrimRight(f.policy.Resource, "/")
+	u, err := url.Parse(whole)
+	if err != nil {
+		return // which was checked
+	}
+	for i := range len(u.Path) {
+		if at := u.Path[i:]; at[0] == '/' && served(at) {
+			if f.policy.Resource = strings.TrimSuffix(whole, (&url.URL{Path: at}).EscapedPath()); f.policy.Resource != whole {
+				slog.Info("--auth-resource names an endpoint: clients reach this server without its path", "endpoint", at, "server", f.policy.Resource)
+			}
+			return
+		}
+	}
 }
 
 // tryIssuer logs whether the authorization server can be asked. Clients are served anyway, with

@@ -307,7 +307,8 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 	pairs := f.hasPair()
 	if many != nil {
 		many.watch(ctx)
-		return f.auth.routes(func(path string) bool { return many.set.Serves(path, pairs) }, many.set, many.set.Handler(handler, pairs))
+		served := func(path string) bool { return many.set.Serves(path, pairs) }
+		return slashless(served, f.auth.routes(served, many.set, many.set.Handler(handler, pairs)))
 	}
 	mux := http.NewServeMux()
 	mux.Handle(f.path, handler)
@@ -317,7 +318,27 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 		mux.Handle(f.ssePath, pair)
 		mux.Handle(messages, auth.At(f.ssePath, pair)) // clients know that URL only
 	}
-	return f.auth.routes(func(path string) bool {
-		return path == f.path || pairs && (path == f.ssePath || path == f.messagesPath())
-	}, nil, mux)
+	return slashless(f.servesAt, f.auth.routes(f.servesAt, nil, mux))
+}
+
+// servesAt reports whether something is served at a path, without a configuration file.
+func (f *serveFlags) servesAt(path string) bool {
+	return path == f.path || f.hasPair() && (path == f.ssePath || path == f.messagesPath())
+}
+
+// slashless serves a path with a slash at its end as that without, where nothing else is served: some clients and proxies
+// add one. It is no redirect, after which a client may GET what it has POSTed. served reports whether something is served
+// at a path.
+func slashless(served func(path string) bool, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at, ok := strings.CutSuffix(r.URL.Path, "/")
+		if ok && !served(r.URL.Path) && served(auth.ResourceAt(at)) {
+			to := *r
+			to.URL = &url.URL{}
+			*to.URL = *r.URL
+			to.URL.Path, to.URL.RawPath = at, strings.TrimSuffix(r.URL.RawPath, "/")
+			r = &to
+		}
+		next.ServeHTTP(w, r)
+	})
 }

@@ -35,6 +35,9 @@ type Policy struct {
 // (RFC 9728, section 3.1).
 const metadataPath = "/.well-known/oauth-protected-resource"
 
+// ResourceAt returns the path of the resource of which the metadata is at a path, or else the path itself.
+func ResourceAt(path string) string { return strings.TrimPrefix(path, metadataPath) }
+
 // An identityKey is the key of who makes a request in its context: a *verified.
 type identityKey struct{}
 
@@ -303,7 +306,7 @@ func Metadata(policy func(path string) *Policy, next http.Handler) http.Handler 
 		p := policy(at)
 		if p == nil { // a proxy may keep the path that it serves us at
 			for _, rest := range suffixes(at) {
-				if q := policy(rest); q != nil && strings.HasSuffix(strings.TrimSuffix(q.Resource, "/"), strings.TrimSuffix(at, rest)) {
+				if q := policy(rest); q != nil && strings.HasSuffix(strings.TrimSuffix(q.Resource, "/"), (&url.URL{Path: strings.TrimSuffix(at, rest)}).EscapedPath()) {
 					p, at = q, rest
 				}
 			}

@@ -10,7 +10,7 @@ import (
 
 // Clients are to take both forms of an answer, JSON and a stream of events (2025-11-25, Transports, "Sending Messages to
 // the Server"). Many that are not made with an SDK say nothing, or name one. They get what they take:
-// docs/decisions/0038-clients-that-take-less.md.
+// docs/decisions/0041-clients-as-they-are.md.
 
 // A form is in which form a client takes the answer to a POST.
 type form uint8

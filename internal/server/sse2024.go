@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -13,7 +14,8 @@ import (
 
 // SSE returns the pair of endpoints of revision 2024-11-05: GET opens the session's
 // one stream, and POST, at the URL that the stream's first event gives, takes
-// messages. messages is that URL, relative to the GET's.
+// messages. messages is that URL, relative to the GET's. If it is a path beside the GET's, clients are told the last part of
+// it alone: so it is right behind proxies that remove a prefix from paths.
 //
 // Unlike others of its kind the stream can be resumed: event ids name the
 // session.
@@ -54,10 +56,37 @@ func (h *Handler) SSE(messages string) http.Handler {
 
 // pair serves a request of the pair. Its Host and Origin were checked.
 func (h *Handler) pair(w http.ResponseWriter, r *http.Request, endpoint string) {
-	x := exchange{r: r, from: h.visit(r), endpoint: endpoint}
+	x := exchange{r: r, from: h.visit(r), endpoint: endpointFor(r, endpoint)}
 	if h.decodePair(w, &x) {
 		h.serve(w, &x)
 	}
+}
+
+// endpointFor returns what the client of a GET is told of a path to which it is to POST. Most clients resolve it against the
+// URL of their GET, as RFC 3986 has it. Those on the HTTP clients of Java and of Reactor, on which the Java SDK is, know
+// their server without a path, and append: a path that does not begin with a slash would be part of the host.
+func endpointFor(r *http.Request, endpoint string) string {
+	agent := r.Header.Get("User-Agent")
+	if strings.HasPrefix(agent, "Java-http-client/") || strings.HasPrefix(agent, "ReactorNetty/") {
+		return endpoint
+	}
+	at, _, _ := strings.Cut(r.RequestURI, "?") // as it came, before a handler in front has changed it
+	dir := at[:strings.LastIndexByte(at, '/')+1]
+	if last, ok := lastPart(endpoint, dir); ok {
+		return last
+	}
+	if above := strings.TrimSuffix(dir, "/"); above != "" && dir == at {
+		if last, ok := lastPart(endpoint, above[:strings.LastIndexByte(above, '/')+1]); ok {
+			return "../" + last
+		}
+	}
+	return endpoint
+}
+
+// lastPart returns what follows a directory in a path, if that is one part.
+func lastPart(path, dir string) (string, bool) {
+	last, ok := strings.CutPrefix(path, dir)
+	return last, ok && strings.HasPrefix(dir, "/") && last != "" && !strings.ContainsAny(last, "/:?#")
 }
 
 // decodePair decodes a request of the pair. If it is false the request was answered.

@@ -50,13 +50,13 @@ func (c *pair) open() {
 		t.Fatalf("GET /sse: %d", s)
 	}
 	ev, err := c.w.next()
-	if err != nil || ev.Name != "endpoint" || ev.ID == "" || !strings.HasPrefix(string(ev.Data), "/messages?sessionId=") {
+	if err != nil || ev.Name != "endpoint" || ev.ID == "" || !strings.HasPrefix(string(ev.Data), "messages?sessionId=") {
 		t.Fatalf("the stream begins with %+v (%v)", ev, err)
 	}
-	if c.endpoint != "" && c.endpoint != string(ev.Data) {
+	if c.endpoint != "" && c.endpoint != "/"+string(ev.Data) {
 		t.Fatalf("the endpoint was %s, is %s", c.endpoint, ev.Data)
 	}
-	c.endpoint, c.last = string(ev.Data), ev.ID
+	c.endpoint, c.last = "/"+string(ev.Data), ev.ID
 }
 
 // send posts messages.
@@ -214,7 +214,7 @@ func (n *node) cutPair(key string, at int, how cut, pause int) (all bool, err er
 	if err != nil || len(first) != 1 {
 		return false, fmt.Errorf("the stream begins with %q (%w)", raw.Bytes(), err)
 	}
-	c.endpoint, c.last = string(first[0].Data), first[0].ID
+	c.endpoint, c.last = "/"+string(first[0].Data), first[0].ID
 	c.send(initialize)
 	c.send(callAs(`"c"`, "steps", fmt.Sprintf(`{"key":%q,"n":2,"pause":%d}`, key, pause)))
 	read(at, `done"}]}}`+"\n\n")

@@ -7,7 +7,7 @@ import (
 )
 
 // Some clients open two standalone streams, and open each again when it ends: each would end the other for ever. So after
-// a few times the older connection stays, and says nothing, while the newer one has the stream: docs/decisions/0039-two-streams.md.
+// a few times the older connection stays, and says nothing, while the newer one has the stream: docs/decisions/0041-clients-as-they-are.md.
 
 const (
 	// seconds is how soon after one standalone stream has taken the place of another that happens again, if two

@@ -56,7 +56,7 @@ func (l *listener) listen() {
 
 func (l *listener) send(body string) {
 	l.c.t.Helper()
-	l.c.request("POST", l.endpoint, body).rest()
+	l.c.request("POST", "/"+l.endpoint, body).rest()
 }
 
 // hear records what is said up to the response to a request. Where the stream ends

@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// stripping returns the URL of a proxy that serves what is at a URL under a prefix, which it removes.
+func stripping(t *testing.T, to, prefix string) string {
+	t.Helper()
+	at, err := url.Parse(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at.Path = ""
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(at)
+			r.Out.Host = at.Host
+		},
+		FlushInterval: -1,
+	}
+	s := httptest.NewServer(http.StripPrefix(prefix, proxy))
+	t.Cleanup(s.Close)
+	return s.URL + prefix
+}
+
+// TestEndpointEvent is FAILURES 29: clients of revision 2024-11-05 find the URL to which they POST, by the rules of the
+// official SDKs, behind a proxy that removes a prefix, with a slash at the end, and for each server of a file.
+func TestEndpointEvent(t *testing.T) {
+	t.Parallel()
+	resolved := func(get *url.URL, endpoint string) string { // TypeScript, Python, Go, C#: RFC 3986
+		u, err := get.Parse(endpoint)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return u.String()
+	}
+	appended := func(get *url.URL, endpoint string) string { // Java: the server has no path
+		return get.Scheme + "://" + get.Host + endpoint
+	}
+	beside := func(get *url.URL, endpoint string) string { // Kotlin: what is after the directory
+		dir := get.String()[:strings.LastIndexByte(get.String(), '/')]
+		return dir + "/" + strings.TrimPrefix(endpoint, "/")
+	}
+	one := serve(t, "--demo")
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	behind := serve(t, "--demo")
+	if err := os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q}}}`, behind.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	many := serve(t, "--config", file)
+	base := strings.TrimSuffix(one.URL, "/mcp")
+	fileBase := strings.TrimSuffix(many.URL, "/one/mcp")
+	for _, c := range []struct {
+		what, get, agent string
+		to               func(get *url.URL, endpoint string) string
+	}{
+		{"RFC 3986", base + "/sse", "node", resolved},
+		{"RFC 3986, a slash", base + "/sse/", "node", resolved},
+		{"RFC 3986, a query", base + "/sse?key=a/b", "node", resolved},
+		{"RFC 3986, a prefix", stripping(t, base, "/api") + "/sse", "python-httpx/0.28", resolved},
+		{"RFC 3986, a long prefix", stripping(t, base, "/a/b/c") + "/sse", "Go-http-client/1.1", resolved},
+		{"RFC 3986, a prefix and a slash", stripping(t, base, "/api") + "/sse/", "node", resolved},
+		{"RFC 3986, a server of a file", fileBase + "/one/sse", "node", resolved},
+		{"RFC 3986, a server of a file with a slash", fileBase + "/one/sse/", "node", resolved},
+		{"RFC 3986, a server of a file and a prefix", stripping(t, fileBase, "/api") + "/one/sse", "node", resolved},
+		{"Java", base + "/sse", "Java-http-client/21.0.2", appended},
+		{"Java, of Reactor", base + "/sse", "ReactorNetty/1.2.3", appended},
+		{"Java, a server of a file", fileBase + "/one/sse", "Java-http-client/21.0.2", appended},
+		{"Java, resolving", base + "/sse", "Java-http-client/21.0.2", resolved},
+		{"Kotlin", base + "/sse", "ktor-client", beside},
+		{"Kotlin, a prefix", stripping(t, base, "/api") + "/sse", "ktor-client", beside},
+	} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.get, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("User-Agent", c.agent)
+		req.Header.Set("Accept", "text/event-stream")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewReader(res.Body)
+		endpoint := ""
+		for endpoint == "" {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Fatalf("%s: %s: %s %v", c.what, c.get, res.Status, err)
+			}
+			endpoint, _ = strings.CutPrefix(strings.TrimSpace(line), "data: ")
+			if !strings.HasPrefix(line, "data: ") {
+				endpoint = ""
+			}
+		}
+		to := c.to(req.URL, endpoint)
+		post, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(`{"jsonrpc":"2.0","id":"found","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
+		if err != nil {
+			t.Errorf("%s: the endpoint %s is %s: %v", c.what, endpoint, to, err)
+			continue
+		}
+		post.Header.Set("Content-Type", "application/json")
+		answer, err := http.DefaultClient.Do(post)
+		if err != nil {
+			t.Errorf("%s: the endpoint %s is %s: %v", c.what, endpoint, to, err)
+			continue
+		}
+		body, _ := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusAccepted {
+			t.Errorf("%s: the endpoint %s is %s: %s %s", c.what, endpoint, to, answer.Status, body)
+			continue
+		}
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				t.Errorf("%s: no answer: %v", c.what, err)
+				break
+			}
+			if strings.Contains(line, `"found"`) && strings.Contains(line, `"result"`) {
+				break
+			}
+		}
+		res.Body.Close()
+	}
+}
+
+// TestSlash is a slash at the end of an endpoint's path: it is served as that without, and not by a redirect.
+func TestSlash(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "mcp.json")
+	one := serve(t, "--demo", "--path", "/deep/mcp")
+	if err := os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q},"two":{"type":"http","url":%[1]q,"holdfast":{"path":"/other"}}}}`, one.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	many := serve(t, "--config", file)
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
+	oneBase, manyBase := strings.TrimSuffix(one.URL, "/deep/mcp"), strings.TrimSuffix(many.URL, "/one/mcp")
+	for at, want := range map[string]int{
+		one.URL + "/":              200,
+		one.URL + "/?x=1":          200,
+		one.URL + "//":             404,
+		oneBase + "/":              404,
+		oneBase + "/deep/":         404,
+		manyBase + "/one/mcp/":     200,
+		manyBase + "/other/":       200,
+		manyBase + "/other/other/": 404,
+	} {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(initialize))
+		req.Header.Set("Content-Type", "application/json")
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if res.StatusCode != want && (want == 200 || res.StatusCode/100 == 2) || want == 200 && !bytes.Contains(body, []byte("serverInfo")) {
+			t.Errorf("%s: %s %s", at, res.Status, body)
+		}
+	}
+}
