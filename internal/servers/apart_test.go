@@ -639,7 +639,8 @@ func (p *party) join() {
 		if status, _ := p.do(http.MethodGet, p.at.pair, p.headers(), ""); status != http.StatusOK {
 			return
 		}
-		p.endpoint = jsonrpc.String(jsonrpc.Field(p.await("endpoint", func(m *jsonrpc.Message) bool { return m.Method == "endpoint" }).Params, "at"))
+		beside := strings.TrimSuffix(p.at.pair, "sse")
+		p.endpoint = beside + jsonrpc.String(jsonrpc.Field(p.await("endpoint", func(m *jsonrpc.Message) bool { return m.Method == "endpoint" }).Params, "at"))
 	}
 	if p.transport != "legacy" {
 		p.in = p.response(p.ask("initialize", hello, "")).Result != nil

@@ -101,10 +101,10 @@ func TestPair(t *testing.T) {
 		return ""
 	}
 	to := next("data: ")
-	if !strings.HasPrefix(to, "/a/messages?sessionId=") {
+	if !strings.HasPrefix(to, "messages?sessionId=") {
 		t.Fatal(to)
 	}
-	f.post(to, "", hello)
+	f.post("/a/"+to, "", hello)
 	if got := next("data: "); !strings.Contains(got, `"serverInfo":{"name":"a"`) {
 		t.Error(got)
 	}
