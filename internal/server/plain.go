@@ -27,7 +27,9 @@ var errNotPlain = errors.New("the call needs a stream")
 // in it, and writes them at its end.
 type plain struct {
 	*events
-	x       *exchange
+	of      *http.Request
+	form    form
+	batch   bool
 	answers [][]byte
 	more    bool          // the stream holds more than responses
 	asked   [][]byte      // the ids of requests of the backend that the client will not get
@@ -35,7 +37,7 @@ type plain struct {
 }
 
 // isAll reports whether responses are all that the client takes.
-func (p *plain) isAll() bool { return p.x.form == onlyJSON }
+func (p *plain) isAll() bool { return p.form == onlyJSON }
 
 // plain answers a POST with the responses of a stored call, as soon as it has ended; or
 // with its stream, if that has anything else in it that the client takes. An error says that nothing was
@@ -81,7 +83,7 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 // errNotPlain the stream is where it was before.
 func (c *events) respond(ctx context.Context, x *exchange, call *session.Call) error {
 	begin := c.r.Cursor()
-	p := &plain{events: c, x: x, call: call}
+	p := &plain{events: c, of: x.r, form: x.form, batch: x.batch, call: call}
 	c.sink = p
 	err := c.run(ctx)
 	if p.isAll() {
@@ -125,7 +127,7 @@ func (p *plain) write(_ []byte, last bool) error {
 	}
 	if p.call != nil && p.call.Refusal() != nil {
 		p.h.fail(p.w, p.call.Refusal())
-	} else if err := p.h.answer(p.w, p.x.form, p.answers, p.x.batch); err != nil {
+	} else if err := p.h.answer(p.w, p.form, p.answers, p.batch); err != nil {
 		return err
 	}
 	if p.gone() || p.via.isSeen() && p.h.nodes.HasLeft(p.from, p.opened) {
@@ -143,7 +145,7 @@ func (p *plain) refuseAsked() {
 	for _, id := range p.asked {
 		m, err := jsonrpc.Parse(jsonrpc.AppendError(nil, id, errNotAsked))
 		if err == nil {
-			err = p.s.Send(p.x.values(), m, p.x.r.Header)
+			err = p.s.Send(context.WithoutCancel(p.of.Context()), m, p.of.Header)
 		}
 		if err != nil {
 			p.h.logger.Warn("request of the server not refused", "session", p.s.Name(), "error", err)
