@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -11,9 +12,21 @@ import (
 	"holdfast/internal/sse"
 )
 
+// A headersOf is an Authorizer that has headers for single messages, as a server in front of another one has
+// those of its clients. Headers of the options, and what the protocol says, take precedence.
+type headersOf interface {
+	// Headers returns those of the message that the host has sent with ctx. They are not changed.
+	Headers(ctx context.Context) http.Header
+}
+
 // head sets the header of a request.
 func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 	h := req.Header
+	if more, ok := c.opts.Auth.(headersOf); ok && x.message {
+		if host, ok := ctx.Value(hostKey{}).(context.Context); ok {
+			maps.Copy(h, more.Headers(host))
+		}
+	}
 	for name, values := range c.opts.Header {
 		h[http.CanonicalHeaderKey(name)] = values
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -206,7 +207,7 @@ type tokenKey struct{}
 // client's message with. Another client of the session may have more rights: a call never gets its
 // Authorization, whenever and however often it is sent. Messages of Holdfast itself get the last one.
 func (c *conn) note(header http.Header, call bool) context.Context {
-	ctx := context.Background()
+	ctx := withHeaders(header)
 	if !c.pass {
 		return ctx
 	}
@@ -219,6 +220,38 @@ func (c *conn) note(header http.Header, call bool) context.Context {
 		return ctx
 	}
 	return context.WithValue(ctx, tokenKey{}, token)
+}
+
+// headersKey is the key of the headers that a message is sent with beside those of the protocol, in its context.
+type headersKey struct{}
+
+// withHeaders returns a context with the headers Mcp-* of a client's message that are not the protocol's own: those say
+// of the connection to Holdfast what is otherwise at the server.
+func withHeaders(header http.Header) context.Context {
+	var more http.Header
+	for name, values := range header {
+		if !strings.HasPrefix(name, "Mcp-") {
+			continue
+		}
+		switch name {
+		case protocol.HeaderSession, protocol.HeaderVersion, protocol.HeaderMethod, protocol.HeaderName:
+			continue
+		}
+		if more == nil {
+			more = make(http.Header)
+		}
+		more[name] = values
+	}
+	if more == nil {
+		return context.Background()
+	}
+	return context.WithValue(context.Background(), headersKey{}, more)
+}
+
+// Headers is what package client asks for besides.
+func (c *conn) Headers(ctx context.Context) http.Header {
+	more, _ := ctx.Value(headersKey{}).(http.Header)
+	return more
 }
 
 // Account implements [budget.Accounted], for the client, of whose Options this is the Auth.

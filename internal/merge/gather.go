@@ -2,7 +2,6 @@ package merge
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -303,11 +302,7 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	if endless != nil && len(items) == 0 && len(next) == 0 {
 		return nil, jsonrpc.Errorf(jsonrpc.CodeServer, "%s: %v", in.Method, endless)
 	}
-	text, err := json.Marshal(items)
-	if err != nil {
-		return nil, jsonrpc.Errorf(jsonrpc.CodeInternal, "merge lists: %v", err)
-	}
-	result.add(what.member, text)
+	result.add(what.member, appendArray(nil, items))
 	if len(next) > 0 {
 		result.add("nextCursor", jsonrpc.Quote(cursorOf(next)))
 	}
@@ -557,12 +552,11 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 
 // tryEach makes a request about a resource to one server after the other, until one has it.
 func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
-	var refused *jsonrpc.Error
-	var unauthorized error
+	var refused, unauthorized error
 	for _, l := range links {
 		if offers, err := l.offers("resources"); !offers || err != nil && !wantsToken(err) && len(links) > 1 {
-			if err != nil {
-				refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.name, err))
+			if refused == nil && err != nil {
+				refused = fmt.Errorf("the server %q: %w", l.name, err)
 			}
 			continue
 		}
@@ -578,16 +572,20 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 			if unauthorized == nil && wantsToken(err) {
 				unauthorized = err
 			}
-			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeServer, "the server %q: %v", l.name, err))
+			if refused == nil {
+				refused = fmt.Errorf("the server %q: %w", l.name, err)
+			}
 			continue
 		case m.Error != nil:
-			var e jsonrpc.Error
-			if json.Unmarshal(m.Error, &e) == nil && (refused == nil || refused.Code == notFound || refused.Code == jsonrpc.CodeMethodNotFound) {
-				refused = &e
+			var was *failed
+			if refused == nil || errors.As(refused, &was) && (was.is(notFound) || was.is(jsonrpc.CodeMethodNotFound)) {
+				refused = &failed{m.Error}
 			}
 			continue
 		case in.Method == "completion/complete" && len(links) > 1 && string(jsonrpc.Field(m.Result, "completion", "values")) == "[]":
-			refused = cmp.Or(refused, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "no server has the resource"))
+			if refused == nil {
+				refused = jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "no server has the resource")
+			}
 			continue
 		case in.Method == protocol.MethodReadResource:
 			c.claim(uri, l)
@@ -602,6 +600,38 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		refused = &jsonrpc.Error{Code: notFound, Message: "no server has the resource", Data: jsonrpc.Object("uri", uri)}
 	}
 	return nil, refused
+}
+
+// vendors makes a request of a method that no revision has: to one server after the other, until one knows the method. A
+// request that a server may have begun is made to no other.
+func (c *conn) vendors(ctx context.Context, in backend.Inbound) ([]byte, error) {
+	var unknown error
+	for _, l := range c.links() {
+		if !l.opens(ctx, in) {
+			c.log.Debug("server of the merged ones not asked", "server", l.name, "method", in.Method, "error", l.notOpen())
+			continue
+		}
+		m, err := l.ask(ctx, in, in.Params)
+		var untouched *notRun
+		switch of := (&failed{m.Error}); {
+		case errors.As(err, &untouched):
+			c.log.Debug("server of the merged ones not asked", "server", l.name, "method", in.Method, "error", err)
+		case err != nil && !wantsToken(err):
+			return nil, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: the server %q: %v", protocol.TextOutcomeUnknown, l.name, err)
+		case err != nil:
+			return nil, err
+		case m.Error == nil:
+			return m.Result, nil
+		case !of.is(jsonrpc.CodeMethodNotFound):
+			return nil, of
+		case unknown == nil:
+			unknown = of
+		}
+	}
+	if unknown == nil {
+		unknown = jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no server of the merged ones could be asked for %s", in.Method)
+	}
+	return nil, unknown
 }
 
 // askOneOf asks a server for what others may have, too, which are not kept waiting for ever.

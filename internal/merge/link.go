@@ -175,6 +175,9 @@ func (l *link) fail(p *pending, why error, ran bool) {
 		return
 	case p.answer != nil:
 		p.why = why
+		if !ran {
+			p.why = &notRun{why}
+		}
 		close(p.answer)
 		return
 	}
@@ -190,6 +193,11 @@ func (l *link) fail(p *pending, why error, ran bool) {
 	}
 	l.c.sink.Emit(p.call, response(p.id, nil, failure))
 }
+
+// A notRun is why a request of our own that no server has begun has no answer.
+type notRun struct{ error }
+
+func (n *notRun) Unwrap() error { return n.error }
 
 // A notTaken is a [backend.Call] that can be told that no server has its request.
 type notTaken interface{ NotTaken() }

@@ -17,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -284,7 +285,11 @@ func (c *conn) request(in backend.Inbound) {
 		c.mu.Unlock()
 		c.gather(in, c.setLevel)
 	default:
-		c.respond(in, nil, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method %s is not served where servers are merged", in.Method))
+		if strings.HasPrefix(in.Method, "tasks/") {
+			c.respond(in, nil, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method %s is not served where servers are merged", in.Method))
+			return
+		}
+		c.gather(in, c.vendors)
 	}
 }
 
@@ -378,7 +383,20 @@ func response(id, result []byte, failure *jsonrpc.Error) jsonrpc.Message {
 	return m
 }
 
-// An answerer answers a request. Its error is a [jsonrpc.Error], or has a [protocol.Unauthorized] in it.
+// A failed is the error with which a server has answered, as it is.
+type failed struct{ raw []byte }
+
+func (f *failed) Error() string {
+	if text := jsonrpc.String(jsonrpc.Field(f.raw, "message")); text != "" {
+		return text
+	}
+	return string(f.raw)
+}
+
+// is reports whether the server's error has a code.
+func (f *failed) is(code int) bool { return string(jsonrpc.Field(f.raw, "code")) == strconv.Itoa(code) }
+
+// An answerer answers a request. Its error is a [jsonrpc.Error], a failed, or has a [protocol.Unauthorized] in it.
 type answerer func(ctx context.Context, in backend.Inbound) ([]byte, error)
 
 // gather answers a request with what several servers say, in the background. A request that is
@@ -406,6 +424,12 @@ func (c *conn) gather(in backend.Inbound, answer answerer) {
 		delete(c.gathering, key)
 		c.mu.Unlock()
 		if ctx.Err() != nil || errors.Is(err, errDelivered) {
+			return
+		}
+		var said *failed
+		if errors.As(err, &said) {
+			raw := jsonrpc.Message{Kind: jsonrpc.Response, Error: said.raw}
+			c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Error: said.raw, Raw: raw.WithID(in.ID)})
 			return
 		}
 		var failure *jsonrpc.Error

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"strconv"
 	"time"
 
 	"holdfast/backend"
@@ -161,11 +160,8 @@ func (l *link) part(ctx context.Context, in backend.Inbound, params []byte) part
 	if err != nil {
 		return part{err: err}
 	}
-	if m.Error != nil && jsonrpc.String(jsonrpc.Field(m.Error, "message")) == "" {
-		return part{err: errors.New(string(m.Error))}
-	}
-	if m.Error != nil && string(jsonrpc.Field(m.Error, "code")) != strconv.Itoa(jsonrpc.CodeMethodNotFound) { // else it has none
-		return part{err: errors.New(jsonrpc.String(jsonrpc.Field(m.Error, "message")))}
+	if of := (&failed{m.Error}); m.Error != nil && !of.is(jsonrpc.CodeMethodNotFound) { // else it has none
+		return part{err: of}
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()

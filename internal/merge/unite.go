@@ -99,8 +99,13 @@ func (v *united) append(dst []byte) []byte {
 	case v.known == nil:
 		return append(dst, v.first...)
 	}
+	return appendArray(dst, v.elements)
+}
+
+// appendArray appends an array, whose elements stay as they are.
+func appendArray(dst []byte, elements []json.RawMessage) []byte {
 	dst = append(dst, '[')
-	for i, e := range v.elements {
+	for i, e := range elements {
 		if i > 0 {
 			dst = append(dst, ',')
 		}

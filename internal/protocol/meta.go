@@ -61,3 +61,6 @@ const (
 	ResultInputRequired = "input_required"
 	ResultTask          = "task"
 )
+
+// OwnExtensions begin the names of Holdfast's extensions.
+const OwnExtensions = "holdfast/"

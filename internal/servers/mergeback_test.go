@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -26,12 +27,12 @@ import (
 type moody struct {
 	name       string
 	url        string
-	down       atomic.Bool            // each request has status 503
-	revision   atomic.Pointer[string] // that it answers initialize with; nil: the one that it is asked for
-	ill        atomic.Pointer[string] // begins the methods that it answers with an error
-	hangs      atomic.Pointer[string] // is the method that it does not answer
-	token      atomic.Pointer[string] // the Authorization that it takes; nil: any
-	requests   atomic.Int32
+	down       atomic.Bool                // each request has status 503
+	revision   atomic.Pointer[string]     // that it answers initialize with; nil: the one that it is asked for
+	ill        atomic.Pointer[string]     // begins the methods that it answers with an error
+	hangs      atomic.Pointer[string]     // is the method that it does not answer
+	token      atomic.Pointer[string]     // the Authorization that it takes; nil: any
+	heard      func(http.Header)          // is told of each request; may be nil
 	initialize func(result string) string // what it makes of its answer to initialize; may be nil
 }
 
@@ -57,7 +58,9 @@ func is(p *atomic.Pointer[string], text string) bool {
 func set(p *atomic.Pointer[string], text string) { p.Store(&text) }
 
 func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	m.requests.Add(1)
+	if m.heard != nil {
+		m.heard(r.Header)
+	}
 	if token := m.token.Load(); token != nil && r.Header.Get("Authorization") != *token {
 		w.Header().Set("WWW-Authenticate", challenge)
 		w.WriteHeader(http.StatusUnauthorized)
@@ -525,5 +528,53 @@ func TestMergePassthrough(t *testing.T) {
 			status, text, h = ask("Bearer new", "tools/call", `"name":"b_echo",`)
 			refused("a call of the one that refuses", status, text, h)
 		})
+	}
+}
+
+// Headers Mcp-* of a client that no revision has reach the server over HTTP, and those that say of the connection to Holdfast do not.
+func TestMcpHeaders(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/mcp", "/a/mcp"} {
+		for _, era := range []string{"legacy", "modern"} {
+			t.Run(path+" "+era, func(t *testing.T) {
+				t.Parallel()
+				a := newMoody(t, "a")
+				var mu sync.Mutex
+				var heard []http.Header
+				a.heard = func(h http.Header) {
+					mu.Lock()
+					defer mu.Unlock()
+					heard = append(heard, h.Clone())
+				}
+				f := mergeMoody(t, a)
+				session, params := "", `"name":"a_echo"`
+				if path != "/mcp" {
+					params = `"name":"echo"`
+				}
+				header := []string{"Mcp-Tenant", "t1", "Mcp-Param-Region", "eu"}
+				if era == "legacy" {
+					_, _, h := f.post(path, "", hello, header...)
+					session = h.Get("Mcp-Session-Id")
+				} else {
+					header = append(header, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", jsonrpc.String(jsonrpc.Field([]byte(`{`+params+`}`), "name")))
+					params += `,"_meta":{` + modernMeta + `}`
+				}
+				status, text, _ := f.post(path, session, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{`+params+`}}`, header...)
+				if status != http.StatusOK || !strings.Contains(text, "a:echo") {
+					t.Fatalf("%d %s", status, text)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				last := heard[len(heard)-1]
+				if last.Get("Mcp-Tenant") != "t1" || last.Get("Mcp-Param-Region") != "eu" {
+					t.Errorf("the server gets %v", last)
+				}
+				for _, h := range heard {
+					if id := h.Get("Mcp-Session-Id"); id != "" && id != "s-a" || h.Get("Mcp-Name") == "a_echo" || len(h.Values("Mcp-Protocol-Version")) > 1 {
+						t.Errorf("the server gets what is said of the connection to Holdfast: %v", h)
+					}
+				}
+			})
+		}
 	}
 }

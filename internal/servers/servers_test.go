@@ -24,6 +24,9 @@ func TestMain(m *testing.M) {
 	case "loose", "loose modern":
 		runLoose(os.Getenv(standIn) == "loose modern")
 		return
+	case "mirror", "mirror modern":
+		runMirror(os.Getenv(standIn) == "mirror modern")
+		return
 	default:
 		runStandIn()
 		return

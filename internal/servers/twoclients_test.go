@@ -102,6 +102,14 @@ func newSetGround(t testing.TB, path, tool, kind, settings string) *ground {
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf(`{"mcpServers": {"a": {"command": %q, "env": {%q: %q}, "holdfast": {%s}}, "b": {"command": %[1]q, "env": {%[2]q: "loose"}}}, "holdfast": {"merge": true}}`, exe, standIn, kind, settings)
+	s := newFileGround(t, path, text)
+	s.tool = tool
+	return s
+}
+
+// newFileGround serves a configuration. Its endpoint is at a path.
+func newFileGround(t testing.TB, path, text string) *ground {
+	t.Helper()
 	file, err := config.Parse("test.json", []byte(text), config.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -109,7 +117,7 @@ func newSetGround(t testing.TB, path, tool, kind, settings string) *ground {
 	set := servers.New(file, slog.New(slog.DiscardHandler))
 	h := holdfast.NewBackendHandler(set, quiet())
 	s := serveGround(t, set.Handler(h, true), h, func() { _ = set.Close() })
-	s.url, s.tool = strings.TrimSuffix(s.url, "/mcp")+path, tool
+	s.url = strings.TrimSuffix(s.url, "/mcp") + path
 	return s
 }
 

@@ -67,9 +67,6 @@ const (
 	longSpelling  = 2048
 )
 
-// ownExtensions begin the names of Holdfast's extensions.
-const ownExtensions = "holdfast/"
-
 // kindOf returns what tells kinds of clients apart, of what a request says of its client. If that is not
 // longer than longSpelling, it is the same for all spellings of equal values, and whatever extensions of Holdfast are declared:
 // our client declares them for calls alone.
@@ -107,7 +104,7 @@ func canonicalClient(client string) string {
 	}
 	if capabilities, ok := both[1].(map[string]any); ok {
 		if extensions, ok := capabilities["extensions"].(map[string]any); ok {
-			maps.DeleteFunc(extensions, func(name string, _ any) bool { return strings.HasPrefix(name, ownExtensions) })
+			maps.DeleteFunc(extensions, func(name string, _ any) bool { return strings.HasPrefix(name, protocol.OwnExtensions) })
 			if len(extensions) == 0 {
 				delete(capabilities, "extensions")
 			}

@@ -219,9 +219,13 @@ func (f *serverFacts) discovered() []byte {
 	}
 	dst := appendMember([]byte{'{'}, "supportedVersions", append(versions, ']'))
 	dst = appendMember(dst, "capabilities", capabilities)
-	if f.instructions != nil {
-		dst = appendMember(dst, "instructions", f.instructions)
-	}
+	jsonrpc.Each(f.result, func(name, value []byte) { // instructions, and what no revision has
+		switch name := string(name); name {
+		case "protocolVersion", "capabilities", "serverInfo", "supportedVersions":
+		default:
+			dst = appendMember(dst, name, value)
+		}
+	})
 	return modernResult(protocol.MethodDiscover, append(dst, '}'), f.info)
 }
 

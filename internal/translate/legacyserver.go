@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,7 +71,7 @@ const (
 type serverFacts struct {
 	info         []byte
 	capabilities []byte
-	instructions []byte
+	result       []byte // of initialize
 }
 
 // A request is one of a client, in flight to the server.
@@ -272,7 +273,7 @@ func (c *legacyServer) initialized(m jsonrpc.Message) {
 	c.server = serverFacts{
 		info:         jsonrpc.Field(m.Result, "serverInfo"),
 		capabilities: jsonrpc.Field(m.Result, "capabilities"),
-		instructions: jsonrpc.Field(m.Result, "instructions"),
+		result:       m.Result,
 	}
 	c.mu.Unlock()
 	send := func(in backend.Inbound) error { c.out.later(in); return nil }
@@ -360,13 +361,12 @@ func (c *legacyServer) forget(rq *request) {
 	}
 }
 
-// initializeParams returns the params of initialize for the client that a request is of.
+// initializeParams returns the params of initialize for the client that a request is of. Tasks, and what is
+// Holdfast's own, are not the server's business.
 func initializeParams(m meta) []byte {
 	capabilities := []byte("{}")
 	if m.capabilities != nil {
-		capabilities = pick(m.capabilities, func(name string) bool {
-			return slices.Contains([]string{"experimental", "roots", "sampling", "elicitation"}, name)
-		})
+		capabilities = withoutTasks(m.capabilities)
 	}
 	info := m.clientInfo
 	if info == nil { // the client does not say; a legacy server has to be told something
@@ -375,4 +375,24 @@ func initializeParams(m meta) []byte {
 	dst := appendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(protocol.V20251125))
 	dst = appendMember(dst, "capabilities", capabilities)
 	return append(appendMember(dst, "clientInfo", info), '}')
+}
+
+// withoutTasks returns capabilities as the other era knows them: the tasks of either era are Holdfast's, and so are its extensions.
+func withoutTasks(capabilities []byte) []byte {
+	dst := []byte{'{'}
+	jsonrpc.Each(capabilities, func(name, value []byte) {
+		switch string(name) {
+		case "tasks":
+			return
+		case "extensions":
+			value = pick(value, func(name string) bool {
+				return name != protocol.ExtensionTasks && !strings.HasPrefix(name, protocol.OwnExtensions)
+			})
+			if string(value) == "{}" {
+				return
+			}
+		}
+		dst = appendMember(dst, string(name), value)
+	})
+	return append(dst, '}')
 }

@@ -58,7 +58,7 @@ func TestHandshake(t *testing.T) {
 	h.deliver(c, modernRequest("3", "tools/call", `"name":"u"`, ""))
 	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
 	id := s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
-		`"capabilities":{"elicitation":{},"roots":{}},"clientInfo":{"name":"c","version":"1"}}}`)
+		`"capabilities":{"elicitation":{},"roots":{},"extensions":{"x/y":{}}},"clientInfo":{"name":"c","version":"1"}}}`)
 	s.untold()
 	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, facts))
 	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{"supportedVersions":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],`+

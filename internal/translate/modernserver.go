@@ -112,7 +112,7 @@ func (c *modernServer) notice(in backend.Inbound) error {
 func (c *modernServer) initialize(in backend.Inbound) error {
 	client := clientFacts{info: jsonrpc.Field(in.Params, "clientInfo")}
 	if capabilities := jsonrpc.Field(in.Params, "capabilities"); capabilities != nil {
-		client.capabilities = pick(capabilities, func(name string) bool { return name != "tasks" })
+		client.capabilities = withoutTasks(capabilities)
 	}
 	c.mu.Lock()
 	c.client = client
@@ -162,9 +162,13 @@ func (c *modernServer) discovered(in backend.Inbound, m jsonrpc.Message) {
 	dst := appendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(revision))
 	dst = appendMember(dst, "capabilities", c.capabilities)
 	dst = appendMember(dst, "serverInfo", info)
-	if instructions := jsonrpc.Field(m.Result, "instructions"); instructions != nil {
-		dst = appendMember(dst, "instructions", instructions)
-	}
+	jsonrpc.Each(legacyResult(protocol.MethodDiscover, m.Result), func(name, value []byte) { // instructions, and what no revision has
+		switch name := string(name); name {
+		case "protocolVersion", "capabilities", "serverInfo", "supportedVersions":
+		default:
+			dst = appendMember(dst, name, value)
+		}
+	})
 	c.sink.Emit(in.Call, newResult(in.ID, append(dst, '}')))
 }
 

@@ -91,7 +91,7 @@ func TestModernProbe(t *testing.T) {
 			continue
 		}
 		id = s.hears(`{"jsonrpc":"2.0","id":ID,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
-			`"capabilities":{"elicitation":{},"roots":{}},"clientInfo":{"name":"c","version":"1"}}}`)
+			`"capabilities":{"elicitation":{},"roots":{},"extensions":{"x/y":{}}},"clientInfo":{"name":"c","version":"1"}}}`)
 		for h.conn.(*modernProbe).path.Load().down.(*legacyServer).waits() < 2 {
 			time.Sleep(time.Millisecond)
 		}

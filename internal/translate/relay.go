@@ -143,7 +143,23 @@ func (r *relay) logged(of backend.Call, m jsonrpc.Message) {
 	}
 }
 
-// notified takes any other notification to the listen that it names.
+// only returns the call of the only request in flight that is no listen, or nil.
+func (r *relay) only() (only backend.Call) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, rq := range r.inFlight {
+		switch {
+		case rq.call == nil || rq.method == protocol.MethodSubscriptions:
+		case only != nil:
+			return nil
+		default:
+			only = rq.call
+		}
+	}
+	return only
+}
+
+// notified takes any other notification to the listen that it names, or to the only request that it can be about.
 func (r *relay) notified(of backend.Call, m jsonrpc.Message) {
 	if id := jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID); id != nil {
 		r.mu.Lock()
@@ -153,6 +169,9 @@ func (r *relay) notified(of backend.Call, m jsonrpc.Message) {
 			return // it has ended, or is no listen
 		}
 		of = rq.call
+	}
+	if of == nil {
+		of = r.only()
 	}
 	r.sink.Emit(of, m)
 }
