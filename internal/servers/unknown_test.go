@@ -473,7 +473,7 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 		})
 		c.send = func(text string) { out <- text }
 	case era == "legacy":
-		ws, _, err := websocket.Dial(ctx, strings.Replace(g.url, "http", "ws", 1), &websocket.DialOptions{Subprotocols: []string{"mcp"}})
+		ws, _, err := websocket.Dial(ctx, strings.Replace(g.url, "http", "ws", 1), &websocket.DialOptions{Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
 		if err != nil {
 			t.Fatal(err)
 		}
