@@ -1,0 +1,164 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	neturl "net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/sse"
+)
+
+// prefixed starts a proxy in front of a program that serves it under a prefix, which it strips. With h2 its clients speak HTTP/2
+// over TLS to it, and it HTTP/1.1 to the program.
+func prefixed(t *testing.T, p *program, prefix string, h2 bool) *httptest.Server {
+	t.Helper()
+	to, err := neturl.Parse("http://" + p.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	proxy := httptest.NewUnstartedServer(http.StripPrefix(prefix, pass))
+	if proxy.EnableHTTP2 = h2; h2 {
+		proxy.StartTLS()
+	} else {
+		proxy.Start()
+	}
+	t.Cleanup(func() {
+		proxy.CloseClientConnections()
+		proxy.Close()
+	})
+	return proxy
+}
+
+// FAILURES 29: behind a proxy that strips a path prefix, clients of all transports are served, with HTTP/1.1 and with HTTP/2 at the
+// proxy. The endpoint of HTTP+SSE is found by the rules for URLs.
+func TestFailure29Prefix(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--demo")
+	for _, prefix := range []string{"", "/a", "/a/b/c"} {
+		for _, h2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%q, HTTP/2 %v", prefix, h2), func(t *testing.T) {
+				t.Parallel()
+				proxy := prefixed(t, p, prefix, h2)
+				for _, path := range []string{"/mcp", "/mcp/"} {
+					client := mcp.NewClient(&mcp.Implementation{Name: "prefix", Version: "1"}, nil)
+					s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: proxy.URL + prefix + path, HTTPClient: proxy.Client()}, nil)
+					if err != nil {
+						t.Fatalf("%s: %v", path, err)
+					}
+					r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "count", Arguments: map[string]any{"to": 3, "delay_ms": 1}})
+					if err != nil || r.IsError {
+						t.Errorf("%s: %+v, %v", path, r, err)
+					}
+					if err := s.Close(); err != nil {
+						t.Errorf("%s: %v", path, err)
+					}
+				}
+				// The client of the go-sdk resolves the endpoint as RFC 3986 has it. This transport cannot tell it that there is no
+				// modern era, so the revision is given.
+				client := mcp.NewClient(&mcp.Implementation{Name: "prefix", Version: "1"}, nil)
+				s, err := client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: proxy.URL + prefix + "/sse", HTTPClient: proxy.Client()},
+					&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+				if err != nil {
+					t.Fatalf("HTTP+SSE: %v", err)
+				}
+				defer s.Close()
+				if r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hello"}}); err != nil || r.IsError {
+					t.Errorf("HTTP+SSE: %+v, %v", r, err)
+				}
+				sameOrigin(t, proxy, prefix)
+			})
+		}
+	}
+}
+
+// sameOrigin checks the endpoint event as the TypeScript and the Python client do: it leads to the same origin.
+func sameOrigin(t *testing.T, proxy *httptest.Server, prefix string) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, proxy.URL+prefix+"/sse", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/event-stream")
+	resp, err := proxy.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	event, err := sse.NewReader(resp.Body, 1<<16).Next()
+	if err != nil || event.Name != "endpoint" {
+		t.Fatalf("the first event is %+v, %v", event, err)
+	}
+	to, err := r.URL.Parse(string(event.Data))
+	if err != nil || to.Host != r.URL.Host || to.Scheme != r.URL.Scheme || !strings.HasPrefix(to.Path, prefix+"/") {
+		t.Errorf("the endpoint %q is %v, %v", event.Data, to, err)
+	}
+}
+
+// FAILURES 29: a client that speaks HTTP/2 without TLS from its first byte on is served, or refused in words; it does not wait.
+func TestFailure29PriorKnowledge(t *testing.T) {
+	t.Parallel()
+	p := serve(t, "--demo")
+	var h2c http.Protocols
+	h2c.SetUnencryptedHTTP2(true)
+	transport := &http.Transport{Protocols: &h2c}
+	t.Cleanup(transport.CloseIdleConnections)
+	web := &http.Client{Transport: transport, Timeout: time.Minute}
+	began := time.Now()
+	resp, err := web.Post(p.URL, "application/json", strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
+	if time.Since(began) > 30*time.Second {
+		t.Errorf("it took %v", time.Since(began))
+	}
+	if err == nil {
+		body, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.ProtoMajor != 2 || len(body) == 0 {
+			t.Errorf("%s %d %s", resp.Proto, resp.StatusCode, body)
+		}
+		return
+	}
+	// It is refused: a person who looks at the connection reads why.
+	c, err := net.Dial("tcp", p.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
+	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(c)
+	if err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 ") || !strings.Contains(string(text), "HTTP/2") {
+		t.Errorf("it reads %q, %v", text, err)
+	}
+}
+
+// FAILURES 29: a proxy adds a slash to the path, or takes one away: nothing is redirected.
+func TestFailure29Slash(t *testing.T) {
+	t.Parallel()
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
+	file := serveFile(t, `{"mcpServers":{"a":{"command":"cat"}}}`)
+	demo := serve(t, "--demo")
+	for _, url := range []string{demo.URL, demo.URL + "/"} {
+		if r := post(t, url, "", "", initialize); r.status != http.StatusOK {
+			t.Errorf("%s: %d %s", url, r.status, r.body)
+		}
+	}
+	for _, path := range []string{"/a/mcp", "/a/mcp/"} {
+		if r := post(t, file+path, "", "", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); r.status == http.StatusNotFound && !strings.Contains(r.body, "jsonrpc") || r.status/100 == 3 {
+			t.Errorf("%s: %d %s", path, r.status, r.body)
+		}
+	}
+}
