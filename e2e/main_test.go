@@ -56,6 +56,7 @@ var modes = map[string]func(args []string){
 	"odd":      oddStdio,
 	"bad":      badStdio,
 	"told":     toldStdio,
+	"unknown":  unknownStdio,
 	"alive":    func([]string) { alive() },
 }
 

@@ -1,0 +1,200 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"holdfast/jsonrpc"
+)
+
+// An unknowing server says and tells members that no revision has. Its tool answers with what it was told.
+type unknowing struct {
+	mu    sync.Mutex
+	hello string // the params of initialize
+}
+
+// answer returns its response to a message, or "".
+func (u *unknowing) answer(m jsonrpc.Message) string {
+	if m.Kind != jsonrpc.Request {
+		return ""
+	}
+	result := func(text string) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, text) }
+	switch m.Method {
+	case "initialize":
+		u.mu.Lock()
+		u.hello = string(m.Params)
+		u.mu.Unlock()
+		return result(fmt.Sprintf(`{"protocolVersion":%s,"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"x/server":{}},"x-capability":{"a":1}},`+
+			`"serverInfo":{"name":"unknown","version":"1","icons":[{"src":"https://example.com/i.png"}],"x-info":1},"x-hello":2}`, jsonrpc.Field(m.Params, "protocolVersion")))
+	case "tools/list":
+		return result(`{"tools":[{"name":"tell","inputSchema":{"type":"object","x-schema":true},"icons":[{"src":"https://example.com/t.png","theme":"dark"}],"annotations":{"readOnlyHint":true,"x-hint":"h"},` +
+			`"_meta":{"ui":{"resourceUri":"ui://app"},"x/tool":1},"x-tool":{"b":2}}],"_meta":{"x/list":1},"x-list":3}`)
+	case "tools/call":
+		u.mu.Lock()
+		told, _ := json.Marshal(u.hello + string(m.Params))
+		u.mu.Unlock()
+		return result(fmt.Sprintf(`{"content":[{"type":"text","text":%s,"annotations":{"x-note":1},"_meta":{"x/content":1},"x-content":4},{"type":"x-kind","x-of":5}],"structuredContent":{"c":[]},"_meta":{"x/result":1},"x-result":6}`, told))
+	}
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found","data":{"x-data":7},"x-error":8}}`, m.ID)
+}
+
+// unknownStdio makes the test binary such a server on stdio.
+func unknownStdio([]string) {
+	var u unknowing
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Buffer(nil, 1<<20); lines.Scan(); {
+		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
+		if err != nil {
+			continue
+		}
+		if answer := u.answer(m); answer != "" {
+			fmt.Println(answer)
+		}
+	}
+}
+
+// unknownHTTP is one over HTTP for each session.
+type unknownHTTP struct {
+	mu  sync.Mutex
+	all map[string]*unknowing
+}
+
+// of returns that of a session. Without an id it begins one.
+func (h *unknownHTTP) of(id string) (string, *unknowing) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.all == nil {
+		h.all = make(map[string]*unknowing)
+	}
+	if id == "" {
+		id = fmt.Sprint("session-", len(h.all))
+		h.all[id] = &unknowing{}
+	}
+	return id, h.all[id]
+}
+
+func (h *unknownHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	m, err := jsonrpc.Parse(body)
+	switch {
+	case r.Method == http.MethodDelete:
+		return
+	case err != nil || r.Method != http.MethodPost:
+		w.WriteHeader(http.StatusMethodNotAllowed)
+		return
+	}
+	id, u := h.of(r.Header.Get("Mcp-Session-Id"))
+	if u == nil {
+		w.WriteHeader(http.StatusNotFound)
+		return
+	}
+	answer := u.answer(m)
+	if answer == "" {
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if m.Method == "initialize" {
+		w.Header().Set("Mcp-Session-Id", id)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, answer)
+}
+
+// wantAll checks that a text has others in it, whatever is escaped.
+func wantAll(t *testing.T, what, text string, want ...string) {
+	t.Helper()
+	plain := strings.ReplaceAll(text, `\"`, `"`)
+	for _, w := range want {
+		if !strings.Contains(plain, w) {
+			t.Errorf("%s: %s is missing in %s", what, w, plain)
+		}
+	}
+}
+
+// FAILURES 28: extensions and members that Holdfast does not know pass through every backend and both translations, both ways.
+func TestFailure28Unknown(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := httptest.NewServer(&unknownHTTP{})
+	t.Cleanup(func() {
+		up.CloseClientConnections()
+		up.Close()
+	})
+	const capabilities = `{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"x/client":{}},"x-client":{"d":1}}`
+	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"c","version":"1","x-info":1},"x-init":2}}`
+	ofServer := []string{`"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}`, `"x/server":{}`}
+	ofInfo := []string{`"icons":[{"src":"https://example.com/i.png"}]`, `"x-info":1`}
+	ofTool := []string{`"x-schema":true`, `"theme":"dark"`, `"x-hint":"h"`, `"resourceUri":"ui://app"`, `"x/tool":1`, `"x-tool":{"b":2}`}
+	ofResult := []string{`"x-note":1`, `"x/content":1`, `"x-content":4`, `{"type":"x-kind","x-of":5}`, `"x/result":1`, `"x-result":6`}
+	ofClient := []string{`"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}`, `"x/client":{}`, `"x-client":{"d":1}`}
+	ofCall := []string{`"x/call":{"e":1}`, `"x-param":9`, `"x-argument":[1]`}
+	calls := func(prefix, meta string) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"%stell","arguments":{"x-argument":[1]},"x-param":9,"_meta":{"x/call":{"e":1}%s}}}`, prefix, meta)
+	}
+	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["unknown"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up.URL)
+	for name, of := range map[string]struct {
+		url    func() string
+		prefix string
+		shared bool // the server has one client, which declares nothing
+		merged bool // the server's name, and what is said of its list, are those of all
+	}{
+		"process":          {url: func() string { return serve(t, "--", self, "unknown").URL }},
+		"upstream":         {url: func() string { return serve(t, "--upstream", up.URL).URL }},
+		"shared":           {url: func() string { return serve(t, "--share", "--", self, "unknown").URL }, shared: true},
+		"merged, process":  {url: func() string { return serveFile(t, merged) + "/mcp" }, prefix: "a_", merged: true},
+		"merged, upstream": {url: func() string { return serveFile(t, merged) + "/mcp" }, prefix: "b_", merged: true},
+	} {
+		url := of.url()
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := post(t, url, "", "", hello)
+			session := r.header.Get("Mcp-Session-Id")
+			post(t, url, "", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			wantAll(t, "the server's capabilities", r.body, ofServer...)
+			if !of.merged {
+				wantAll(t, "the server's info", r.body, append(ofInfo, `"x-capability":{"a":1}`, `"x-hello":2`)...)
+			}
+			list := post(t, url, "", session, `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":{"x/call":1}}}`).body
+			wantAll(t, "a tool", list, ofTool...)
+			if !of.merged {
+				wantAll(t, "the list", list, `"x/list":1`, `"x-list":3`)
+			}
+			got := post(t, url, "", session, calls(of.prefix, "")).body
+			wantAll(t, "a result", got, ofResult...)
+			wantAll(t, "a call", got, ofCall...)
+			if !of.shared {
+				wantAll(t, "the client's capabilities", got, ofClient...)
+			}
+			if failed := post(t, url, "", session, `{"jsonrpc":"2.0","id":4,"method":"vendor/unknown","params":{}}`).body; !of.merged {
+				wantAll(t, "an error", failed, `"x-data":7`)
+			}
+			modern := post(t, url, "", "", calls(of.prefix, `,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"m","version":"1"},"io.modelcontextprotocol/clientCapabilities":`+capabilities)).body
+			wantAll(t, "a result for a modern client", modern, ofResult...)
+			wantAll(t, "a call of a modern client", modern, ofCall...)
+			if !of.shared {
+				wantAll(t, "a modern client's capabilities", modern, ofClient...)
+			}
+		})
+	}
+	t.Run("connect", func(t *testing.T) {
+		t.Parallel()
+		b := hostOf(t, connectCommand(t, "connect:"+up.URL)...)
+		b.say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+		wantAll(t, "a tool", b.response("2"), append(ofTool, `"x/list":1`, `"x-list":3`)...)
+		b.say("%s", calls("", ""))
+		got := b.response("3")
+		wantAll(t, "a result", got, ofResult...)
+		wantAll(t, "a call", got, ofCall...)
+	})
+}
