@@ -30,7 +30,7 @@ func TestAuthResource(t *testing.T) {
 		t.Run(strings.TrimPrefix(given, "https://"), func(t *testing.T) {
 			t.Parallel()
 			p := serve(t, "--demo", "--auth-issuer", as.URL, "--auth-resource", given, "--auth-scopes", "mcp")
-			initialize := func(at, token string) *http.Response {
+			initialize := func(at, token string) http.Response {
 				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
 				req.Header.Set("Content-Type", "application/json")
 				if token != "" {
@@ -41,16 +41,16 @@ func TestAuthResource(t *testing.T) {
 					t.Fatal(err)
 				}
 				res.Body.Close()
-				return res
+				return *res
 			}
 			for _, at := range []string{p.URL, p.URL + "/"} {
-				if res := initialize(at, ""); res.StatusCode != 401 || !strings.Contains(res.Header.Get("WWW-Authenticate"), `resource_metadata="`+want.metadata+`"`) {
+				if res := initialize(at, ""); res.StatusCode != http.StatusUnauthorized || !strings.Contains(res.Header.Get("WWW-Authenticate"), `resource_metadata="`+want.metadata+`"`) {
 					t.Errorf("%s: %s %v", at, res.Status, res.Header)
 				}
-				if res := initialize(at, as.Token(authtest.Claims{"aud": want.resource, "scope": "mcp"})); res.StatusCode != 200 {
+				if res := initialize(at, as.Token(authtest.Claims{"aud": want.resource, "scope": "mcp"})); res.StatusCode != http.StatusOK {
 					t.Errorf("%s with a token: %s", at, res.Status)
 				}
-				if res := initialize(at, as.Token(authtest.Claims{"aud": "https://other.example/mcp", "scope": "mcp"})); res.StatusCode != 401 {
+				if res := initialize(at, as.Token(authtest.Claims{"aud": "https://other.example/mcp", "scope": "mcp"})); res.StatusCode != http.StatusUnauthorized {
 					t.Errorf("%s with a token of another: %s", at, res.Status)
 				}
 			}

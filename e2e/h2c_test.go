@@ -20,7 +20,7 @@ func TestPriorKnowledge(t *testing.T) {
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	defer transport.CloseIdleConnections()
 	h2 := &http.Client{Transport: transport}
-	post := func(client *http.Client, id, body string, header ...string) (*http.Response, []byte) {
+	post := func(client *http.Client, id, body string, header ...string) (res http.Response, data []byte) {
 		t.Helper()
 		req, err := http.NewRequest(http.MethodPost, p.URL, strings.NewReader(body))
 		if err != nil {
@@ -34,29 +34,28 @@ func TestPriorKnowledge(t *testing.T) {
 		for i := 0; i < len(header); i += 2 {
 			req.Header.Set(header[i], header[i+1])
 		}
-		res, err := client.Do(req)
+		got, err := client.Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer res.Body.Close()
-		data, err := io.ReadAll(res.Body)
-		if err != nil {
+		defer got.Body.Close()
+		if data, err = io.ReadAll(got.Body); err != nil {
 			t.Fatal(err)
 		}
-		return res, data
+		return *got, data
 	}
 	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"h2","version":"1"}}}`
 	for what, client := range map[string]*http.Client{"HTTP/2.0": h2, "HTTP/1.1": http.DefaultClient} {
 		res, data := post(client, "", initialize)
 		id := res.Header.Get("Mcp-Session-Id")
-		if res.Proto != what || res.StatusCode != 200 || id == "" {
+		if res.Proto != what || res.StatusCode != http.StatusOK || id == "" {
 			t.Fatalf("%s: %s %s %s", what, res.Proto, res.Status, data)
 		}
 		post(client, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-		if res, data := post(client, id, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`); res.StatusCode != 200 || !bytes.Contains(data, []byte(`"tools"`)) {
+		if res, data := post(client, id, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`); res.StatusCode != http.StatusOK || !bytes.Contains(data, []byte(`"tools"`)) {
 			t.Errorf("%s: %s %s", what, res.Status, data)
 		}
-		if res, data := post(client, id, `{"jsonrpc":"2.0","id":3,"method":"ping"}`); res.StatusCode != 200 {
+		if res, data := post(client, id, `{"jsonrpc":"2.0","id":3,"method":"ping"}`); res.StatusCode != http.StatusOK {
 			t.Errorf("%s: %s %s", what, res.Status, data)
 		}
 	}
@@ -69,12 +68,12 @@ func TestPriorKnowledge(t *testing.T) {
 		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
 		req.Header.Set("Accept", "text/event-stream")
 		req.Header.Set("Mcp-Session-Id", res.Header.Get("Mcp-Session-Id"))
-		stream, err := h2.Do(req)
+		stream, err := h2.Do(req) //nolint:bodyclose // all are closed below
 		if err != nil {
 			t.Fatalf("stream %d: %v", i, err)
 		}
 		streams = append(streams, stream.Body)
-		if line, err := bufio.NewReader(stream.Body).ReadString('\n'); err != nil || stream.StatusCode != 200 {
+		if line, err := bufio.NewReader(stream.Body).ReadString('\n'); err != nil || stream.StatusCode != http.StatusOK {
 			t.Fatalf("stream %d: %s %q %v", i, stream.Status, line, err)
 		}
 	}
@@ -82,7 +81,7 @@ func TestPriorKnowledge(t *testing.T) {
 		_ = s.Close()
 	}
 	// One that asks in HTTP/1.1 whether the server changes to HTTP/2 is answered in HTTP/1.1.
-	if res, data := post(http.DefaultClient, "", initialize, "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAAP__"); res.StatusCode != 200 || res.Proto != "HTTP/1.1" {
+	if res, data := post(http.DefaultClient, "", initialize, "Connection", "Upgrade, HTTP2-Settings", "Upgrade", "h2c", "HTTP2-Settings", "AAMAAABkAAQAAP__"); res.StatusCode != http.StatusOK || res.Proto != "HTTP/1.1" {
 		t.Errorf("an upgrade: %s %s", res.Status, data)
 	}
 	if err := p.stop(t); err != nil {

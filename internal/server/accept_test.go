@@ -3,6 +3,7 @@ package server_test
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
@@ -117,7 +118,7 @@ func TestAccept(t *testing.T) {
 			for _, c := range acceptTable {
 				w := p.craft(crafted{method: "GET", head: map[string]string{"Accept": c.accept}})
 				head := w.head()
-				if c.events != (head.StatusCode == 200 && head.Header.Get("Content-Type") == "text/event-stream") {
+				if c.events != (head.StatusCode == http.StatusOK && head.Header.Get("Content-Type") == "text/event-stream") {
 					t.Errorf("GET with %q: %d", c.accept, head.StatusCode)
 				}
 				if !c.events {

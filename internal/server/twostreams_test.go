@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -49,7 +50,7 @@ func (l *listener) run(opened func()) {
 		}
 		l.opens++
 		l.mu.Unlock()
-		if w.head().StatusCode != 200 {
+		if w.head().StatusCode != http.StatusOK {
 			l.p.n.t.Errorf("a stream was answered with %d: %s (last %s)", w.head().StatusCode, w.all().body, last)
 		}
 		l.mu.Lock()
@@ -173,7 +174,7 @@ func TestTwoStreams(t *testing.T) {
 					})
 					// One that comes then is the newest at once.
 					w := p.open("GET", "/mcp", "")
-					if w.head().StatusCode != 200 {
+					if w.head().StatusCode != http.StatusOK {
 						t.Fatalf("a new stream: %d", w.head().StatusCode)
 					}
 					say("newest")
