@@ -64,11 +64,9 @@ func TestFailure29Prefix(t *testing.T) {
 						t.Errorf("%s: %v", path, err)
 					}
 				}
-				// The client of the go-sdk resolves the endpoint as RFC 3986 has it. This transport cannot tell it that there is no
-				// modern era, so the revision is given.
+				// The client of the go-sdk resolves the endpoint as RFC 3986 has it, and asks for the modern era first.
 				client := mcp.NewClient(&mcp.Implementation{Name: "prefix", Version: "1"}, nil)
-				s, err := client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: proxy.URL + prefix + "/sse", HTTPClient: proxy.Client()},
-					&mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+				s, err := client.Connect(t.Context(), &mcp.SSEClientTransport{Endpoint: proxy.URL + prefix + "/sse", HTTPClient: proxy.Client()}, nil)
 				if err != nil {
 					t.Fatalf("HTTP+SSE: %v", err)
 				}

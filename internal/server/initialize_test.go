@@ -73,11 +73,13 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	n := newNode(t, config{backend: b})
 	c := n.pair(http.Header{"X-Begun": {"by GET"}})
 	for what, body := range map[string]string{
-		"a request": ping1, "a notification": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
+		"a notification": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
 		"an answer": `{"jsonrpc":"2.0","id":1,"result":{}}`, "a batch": "[" + ping1 + "]",
 	} {
 		refused(t, what, c.p.open("POST", c.endpoint, body).all(), 400, codeInvalid, "the first message must be an initialize request")
 	}
+	c.send(ping1)
+	c.wants(`"id":1,"error":{"code":-32600,"message":"the first message must be an initialize request"}`)
 	socket, _, err := n.dialSocket(1 << 20)
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ func (h *Handler) leftPair(x *exchange, err error) {
 func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 	s := x.session
 	if err := checkMessages(x.msgs, x.batch, stageOf(s), s.Revision()); err != nil {
-		return err
+		return h.refuseOnStream(x, o, err)
 	}
 	ctx := x.values()
 	var calls []jsonrpc.Message
@@ -181,4 +181,16 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 		x.msgs = calls // the others were taken
 	}
 	return err
+}
+
+// refuseOnStream answers a request that is refused on the stream, where all answers of 2024-11-05 are: clients end the
+// connection at a POST that fails, also where they only ask for another era (2026-07-28, server/discover). Else it returns
+// the error.
+func (h *Handler) refuseOnStream(x *exchange, o *outcome, err error) error {
+	var why *jsonrpc.Error
+	if !errors.As(err, &why) || len(x.msgs) != 1 || x.batch || x.msgs[0].Kind != jsonrpc.Request || !x.session.Refuse(x.msgs[0].ID, why) {
+		return err
+	}
+	o.kind = outcomeAccepted
+	return nil
 }

@@ -387,6 +387,11 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 // HasID reports whether id is the session's secret id.
 func (s *Session) HasID(id string) bool { return KeyOf(id) == s.key }
 
+// Refuse tells the client of a session with a single stream, on that, that a request was not taken.
+func (s *Session) Refuse(id []byte, why *jsonrpc.Error) bool {
+	return s.single && s.standalone.emit(jsonrpc.AppendError(nil, id, why), false)
+}
+
 // SingleStream reports whether all the session's messages go to its standalone stream.
 func (s *Session) SingleStream() bool { return s.single }
 
