@@ -21,7 +21,7 @@ import (
 // lanes is a conversation of several callers with a legacy server that may ask them something, and need not say in
 // which call. A question finds its call because that is alone: once the server was seen to ask, each call that it may
 // ask in has a lane, which is another opening of the server, or waits for one. See
-// docs/decisions/0041-lanes.md.
+// docs/decisions/0038-lanes.md.
 //
 // The main lane has everything else: lists, subscriptions, notifications, and calls as long as the server was not seen to
 // ask. The first call of each tool has it to itself for [firstLook], so that a server that asks is known before a question
