@@ -43,12 +43,12 @@ func Parse(file string, data []byte, opts Options) (*File, error) {
 	}
 	d := &decoder{file: file, data: plainText(data)}
 	if text := d.isOther(); text != "" {
-		return nil, &Error{file, 1, 1, text}
+		return nil, &Error{File: file, Line: 1, Column: 1, Text: text}
 	}
 	var host hostFile
 	d.decode(&host)
 	r := &reader{expander: &expander{decoder: d, opts: opts, inputs: make(map[string]hostInput)}, host: &host, where: where}
-	if len(d.errs) == 0 {
+	if r.wrong = d.ofServers(r.has); len(d.errs) == 0 {
 		r.read()
 	}
 	if len(d.errs) > 0 || len(r.out.Servers) == 0 {
@@ -82,7 +82,23 @@ type reader struct {
 	host  *hostFile
 	where string // servers run without a cwd: the workspace folder, or ""
 	out   File
-	all   []*Server // of out, and those that are left out
+	all   []*Server          // of out, and those that are left out
+	wrong map[string][]error // mistakes in single servers
+}
+
+// has reports whether the file has a server.
+func (r *reader) has(name string) bool {
+	for _, in := range r.sections() {
+		if slices.ContainsFunc(in.servers, func(s member[hostServer]) bool { return s.Name == name }) {
+			return true
+		}
+	}
+	return false
+}
+
+// leaveOut has a server not be served.
+func (r *reader) leaveOut(name string, errs []error) {
+	r.out.LeftOut = append(r.out.LeftOut, LeftOut{Name: name, Err: joined(errs), errs: errs})
 }
 
 func (r *reader) read() {
@@ -105,6 +121,10 @@ func (r *reader) read() {
 				continue
 			}
 			seen[s.Name] = in.name
+			if errs := r.wrong[s.Name]; errs != nil {
+				r.leaveOut(s.Name, errs)
+				continue
+			}
 			r.add(s, in, own[s.Name])
 		}
 	}
@@ -130,23 +150,41 @@ func quoted[V any](set map[string]V) string {
 	return strings.Join(all, ", ")
 }
 
-// add adds a server.
+// add adds a server, or leaves it out if it cannot be served as the file has it.
 func (r *reader) add(host member[hostServer], in section, ours member[settings]) {
+	before := len(r.errs)
+	s := r.server(host, in, ours)
+	wrong := slices.Clone(r.errs[before:])
+	r.errs = r.errs[:before]
+	if s != nil {
+		r.all = append(r.all, s)
+		wrong = append(wrong, r.lacks...)
+	}
+	switch {
+	case len(wrong) > 0:
+		r.leaveOut(host.Name, wrong)
+	case s != nil:
+		r.out.Servers = append(r.out.Servers, s)
+	}
+}
+
+// server reads a server. It is nil if it is not to be served.
+func (r *reader) server(host member[hostServer], in section, ours member[settings]) *Server {
 	h := &host.Value
 	if r.excludes(in, &host) {
 		r.out.Disabled = append(r.out.Disabled, host.Name)
-		return
+		return nil
 	}
 	if h.isElsewhere(in) {
 		r.ignore(host.At, join(in.name, host.Name))
-		return
+		return nil
 	}
 	s := &Server{Name: host.Name}
 	r.begin(h, in.kind)
 	s.Line, _ = r.place(host.At)
 	if bad := strings.IndexFunc(s.Name, unicode.IsControl); s.Name == "" || s.Name == MergedName || bad >= 0 || path.Clean("/"+s.Name) != "/"+s.Name {
 		r.failf(host.At, "a server cannot have the name %q: rename it", s.Name)
-		return
+		return nil
 	}
 	switch {
 	case ours.Name != "" && h.Holdfast != nil:
@@ -172,12 +210,7 @@ func (r *reader) add(host member[hostServer], in section, ours member[settings])
 		r.command(s, h)
 	}
 	r.auth(s, h.Holdfast)
-	r.all = append(r.all, s)
-	if lacks := r.lacks; len(lacks) > 0 {
-		r.out.LeftOut = append(r.out.LeftOut, LeftOut{Name: s.Name, Err: joined(lacks), errs: lacks})
-		return
-	}
-	r.out.Servers = append(r.out.Servers, s)
+	return s
 }
 
 // remote reads a server that runs elsewhere.
@@ -353,7 +386,7 @@ func (r *reader) checkPaths() {
 	}
 	for _, s := range r.out.Servers {
 		if is, ok := taken[s.Path]; ok {
-			r.errs = append(r.errs, &Error{r.file, s.Line, 1, fmt.Sprintf("the path %s of the server %q is that of %s: set another with \"path\"", s.Path, s.Name, is)})
+			r.errs = append(r.errs, &Error{File: r.file, Line: s.Line, Column: 1, Text: fmt.Sprintf("the path %s of the server %q is that of %s: set another with \"path\"", s.Path, s.Name, is)})
 		}
 		taken[s.Path] = fmt.Sprintf("the server %q", s.Name)
 	}
@@ -368,7 +401,7 @@ func (r *reader) checkPrefixes() {
 			continue
 		}
 		if is, ok := taken[*s.Prefix]; ok && r.out.Merge {
-			r.errs = append(r.errs, &Error{r.file, s.Line, 1, fmt.Sprintf("merged, the servers %q and %q have the same prefix %q: set another with \"prefix\"", is, s.Name, *s.Prefix)})
+			r.errs = append(r.errs, &Error{File: r.file, Line: s.Line, Column: 1, Text: fmt.Sprintf("merged, the servers %q and %q have the same prefix %q: set another with \"prefix\"", is, s.Name, *s.Prefix)})
 		}
 		taken[*s.Prefix] = s.Name
 	}

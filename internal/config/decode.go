@@ -21,6 +21,8 @@ type Error struct {
 	File         string
 	Line, Column int // from 1; columns are bytes
 	Text         string
+
+	at int // its offset; 0: it is about the file
 }
 
 // Error returns "FILE:LINE:COLUMN: what is wrong".
@@ -66,6 +68,31 @@ type decoder struct {
 	data    []byte
 	ignored []Ignored
 	errs    []error
+	spans   []span
+}
+
+// A span is where a server, or settings for it, are in the file.
+type span struct {
+	server   string
+	from, to int // offsets
+}
+
+// ofServers takes the mistakes that are in the spans of servers off errs, and returns them by their names: a wrong entry costs
+// that entry.
+func (d *decoder) ofServers(known func(server string) bool) map[string][]error {
+	all := make(map[string][]error)
+	d.errs = slices.DeleteFunc(d.errs, func(err error) bool {
+		var e *Error
+		if !errors.As(err, &e) || e.at == 0 {
+			return false
+		}
+		i := slices.IndexFunc(d.spans, func(s span) bool { return s.from <= e.at && e.at < s.to && known(s.server) })
+		if i >= 0 {
+			all[d.spans[i].server] = append(all[d.spans[i].server], err)
+		}
+		return i >= 0
+	})
+	return all
 }
 
 // place returns line and column of an offset.
@@ -77,7 +104,7 @@ func (d *decoder) place(at int) (line, column int) {
 // failf notes a mistake.
 func (d *decoder) failf(at int, format string, args ...any) {
 	line, column := d.place(at)
-	d.errs = append(d.errs, &Error{d.file, line, column, fmt.Sprintf(format, args...)})
+	d.errs = append(d.errs, &Error{File: d.file, Line: line, Column: column, Text: fmt.Sprintf(format, args...), at: at})
 }
 
 // decode reads the whole file into v, which is a pointer.
@@ -326,6 +353,10 @@ func (d *decoder) members(from *hujson.Value, v reflect.Value, path string) {
 		one := v.Index(v.Len() - 1)
 		one.FieldByName("At").SetInt(int64(m.Name.StartOffset))
 		one.FieldByName("Name").SetString(name)
+		switch v.Type() {
+		case reflect.TypeFor[named[hostServer]](), reflect.TypeFor[named[settings]]():
+			d.spans = append(d.spans, span{name, m.Value.StartOffset, m.Value.EndOffset})
+		}
 		d.value(&m.Value, one.FieldByName("Value"), join(path, name))
 	}
 }

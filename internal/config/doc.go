@@ -23,11 +23,11 @@ type File struct {
 	Ignored  []Ignored
 }
 
-// A LeftOut server has a value that is not there: of a variable, an input or an envFile. Other servers are
-// served.
+// A LeftOut server has a mistake in its entry, or a value that is not there: of a variable, an input or an
+// envFile. Other servers are served.
 type LeftOut struct {
 	Name string
-	Err  error // an [Error] for each value
+	Err  error // an [Error] for each mistake or value
 	errs []error
 }
 

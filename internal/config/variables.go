@@ -61,7 +61,7 @@ func (e *expander) begin(h *hostServer, of kind) {
 // lackf notes a value that is not there, for which the server is left out.
 func (e *expander) lackf(at int, format string, args ...any) {
 	line, column := e.place(at)
-	e.lacks = append(e.lacks, &Error{e.file, line, column, fmt.Sprintf(format, args...)})
+	e.lacks = append(e.lacks, &Error{File: e.file, Line: line, Column: column, Text: fmt.Sprintf(format, args...)})
 }
 
 // ownValue returns the value of one of the server's own variables. In it, the name of the variable is that of
