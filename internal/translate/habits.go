@@ -13,6 +13,7 @@ type habits struct {
 	mu    sync.Mutex
 	asks  bool
 	quiet map[string]struct{} // what was called and has not asked, by [calledName]
+	deaf  bool                // a ping was not answered
 }
 
 // mostQuiet bounds how many names are kept. They are the clients' choice.
@@ -51,6 +52,20 @@ func (h *habits) proven(name string) bool {
 	defer h.mu.Unlock()
 	_, ok := h.quiet[name]
 	return ok || len(h.quiet) >= mostQuiet
+}
+
+// noPing notes that the server has not answered a ping in time.
+func (h *habits) noPing() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.deaf = true
+}
+
+// answersNoPing reports whether a ping was not answered in time.
+func (h *habits) answersNoPing() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.deaf
 }
 
 // calledName names what a request calls.

@@ -24,8 +24,8 @@ import (
 // docs/decisions/0038-lanes.md.
 //
 // The main lane has everything else: lists, subscriptions, notifications, and calls as long as the server was not seen to
-// ask. The first call of each tool has it to itself for [firstLook], so that a server that asks is known before a question
-// could be another call's.
+// ask. The first call of each tool has it to itself for a look, if there is another: until the server has answered a ping that
+// came after it, and a moment more. A server that asks at once is known then, before a question could be another call's.
 //
 // mu is not held while the server or the sink is told anything.
 type lanes struct {
@@ -49,6 +49,9 @@ type lanes struct {
 	waiting    []*laneCall     // calls, until there is a lane
 	asked      map[string]laneQuestion
 	look       *time.Timer // when waiting is looked at again; nil: not
+	looks      int         // that were taken
+	ping       string      // the key of the id of our ping that the server has not answered, or ""
+	pinged     time.Time   // when that was sent
 	full       time.Time   // no more processes may be had until then
 	closed     bool
 }
@@ -79,6 +82,8 @@ type laneCall struct {
 	name   string // of what it calls
 	came   time.Time
 	since  time.Time // when it got its lane
+	looks  int       // that were taken before it came
+	quiet  time.Time // when the look at it ends; zero: that is not known, as no ping after it was answered
 	again  bool      // it is made again, after a take-over
 	asked  bool
 	ghost  bool        // it was cancelled, and the server may not have heard of it yet
@@ -100,10 +105,11 @@ type heldQuestion struct {
 }
 
 const (
-	// firstLook is for how long the first call of a tool is left alone, to see whether its server asks, and mostLook bounds
-	// how long another call waits for that.
-	firstLook = time.Second
-	mostLook  = 2 * time.Second
+	// lookAfter is for how long the first call of a tool is left alone after a ping was answered, to see whether its server
+	// asks; longest bounds such a look, and mostLooks how many another call waits for.
+	lookAfter = 25 * time.Millisecond
+	longest   = 500 * time.Millisecond
+	mostLooks = 2
 	// heldFor bounds how long a question waits until it is known which call it is for.
 	heldFor = 10 * time.Second
 	// ghostFor is how long a cancelled call may ask yet.
@@ -211,7 +217,7 @@ func (l *lanes) take(in backend.Inbound) (taken bool, _ error) {
 		l.mu.Unlock()
 		return false, nil
 	}
-	c := &laneCall{in: in, name: calledName(&in.Message), came: now, unsent: true}
+	c := &laneCall{in: in, name: calledName(&in.Message), came: now, looks: l.looks, unsent: true}
 	if of, ok := in.Call.(repeated); ok {
 		c.again = of.Repeated()
 	}
@@ -309,21 +315,60 @@ func (l *lanes) pick(c *laneCall, now time.Time) *lane {
 
 // pickMain returns the main lane, or nil if the call has to wait, as another in it may be the first that asks. l.mu is held.
 func (l *lanes) pickMain(c *laneCall, now time.Time) *lane {
-	if now.Sub(c.came) >= mostLook {
+	if l.looks-c.looks >= mostLooks {
 		return l.main
 	}
 	for _, other := range l.main.calls {
-		left := firstLook - now.Sub(other.since)
-		switch {
-		case l.habits.proven(other.name):
-		case left > 0:
+		if l.habits.proven(other.name) {
+			continue
+		}
+		if left := l.leftOfLook(other, now); left > 0 {
 			l.lookAgain(left)
 			return nil
-		default:
-			l.habits.prove(other.name)
 		}
+		l.habits.prove(other.name)
+		l.looks++
 	}
 	return l.main
+}
+
+// leftOfLook returns how long a call of the main lane is to be left alone yet. A ping says when the server has taken the call: one
+// that is busy, or on a slow machine, takes its time for both. l.mu is held.
+func (l *lanes) leftOfLook(c *laneCall, now time.Time) time.Duration {
+	switch {
+	case !c.quiet.IsZero():
+	case l.habits.answersNoPing():
+		c.quiet = c.since.Add(lookAfter)
+	case now.Sub(c.since) >= longest:
+		l.habits.noPing()
+		return 0
+	case l.ping == "":
+		id := l.ids.Next()
+		l.ping, l.pinged = key(id), now
+		l.main.out.later(about(c.in, newRequest(id, protocol.MethodPing, nil)))
+		fallthrough
+	default:
+		return longest - now.Sub(c.since)
+	}
+	return c.quiet.Sub(now)
+}
+
+// ponged takes the answer to our ping: the server has taken the calls that it came after. l.mu is held.
+func (l *lanes) ponged() {
+	now := time.Now()
+	took := now.Sub(l.pinged)
+	for _, c := range l.main.calls {
+		if c.quiet.IsZero() && !c.since.After(l.pinged) {
+			c.quiet = now.Add(lookAfter + 2*took)
+			if last := c.since.Add(longest); c.quiet.After(last) {
+				c.quiet = last
+			}
+		}
+	}
+	l.ping = ""
+	stopTimer(l.look)
+	l.look = nil
+	l.goOn()
 }
 
 // lookAgain has what waits looked at after a time. l.mu is held.
@@ -664,6 +709,10 @@ func (ln *lane) responded(of backend.Call, m jsonrpc.Message) {
 		if !c.asked {
 			l.habits.prove(c.name)
 		}
+	case ln == l.main && id == l.ping:
+		l.ponged()
+		l.mu.Unlock()
+		return
 	case ln != l.main:
 		if id == ln.began {
 			select {

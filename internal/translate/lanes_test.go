@@ -22,14 +22,17 @@ type asker struct {
 	mu   sync.Mutex
 	all  []*opened
 	fail error // of the next openings
+	deaf bool  // they answer no pings
 }
 
 // An opened is an opening of an asker.
 type opened struct {
 	sink backend.Sink
 
+	deaf bool // it answers no pings
+
 	mu   sync.Mutex
-	told []string // but the handshake
+	told []string // but the handshake, and pings
 	over bool
 }
 
@@ -51,7 +54,7 @@ func (a *asker) Open(_ context.Context, _ backend.Start, sink backend.Sink) (bac
 	if a.fail != nil {
 		return nil, a.fail
 	}
-	o := &opened{sink: sink}
+	o := &opened{sink: sink, deaf: a.deaf}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.all = append(a.all, o)
@@ -63,6 +66,10 @@ func (o *opened) Deliver(in backend.Inbound) error {
 	case protocol.MethodInitialize:
 		o.sink.Emit(nil, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"2"}}}`, in.ID)))
 	case protocol.MethodInitialized:
+	case protocol.MethodPing:
+		if !o.deaf {
+			o.answers(string(in.ID))
+		}
 	default:
 		o.mu.Lock()
 		defer o.mu.Unlock()
@@ -265,11 +272,7 @@ func TestServerThatDoesNotAsk(t *testing.T) {
 	t.Parallel()
 	inCrowd(t, func(t *testing.T, c *crowd) {
 		a, b := c.calls("1", "slow"), c.calls("2", "slow")
-		began := time.Now()
-		for c.where("2") < 0 {
-			time.Sleep(10 * time.Millisecond)
-		}
-		if took := time.Since(began); took > firstLook+50*time.Millisecond {
+		if took := c.until("2"); took > lookAfter {
 			t.Errorf("another call waited for %v", took)
 		}
 		d := c.calls("3", "slow")
@@ -289,20 +292,47 @@ func TestServerThatDoesNotAsk(t *testing.T) {
 		c.server.all[0].answers("5")
 		c.ended(f, "complete")
 	})
-	inCrowd(t, func(t *testing.T, c *crowd) { // several that are slow do not add up
-		var all []*call
-		for i := range 9 {
-			all = append(all, c.calls(fmt.Sprint(i+1), fmt.Sprint("slow", i)))
+	for _, deaf := range []bool{false, true} { // several that are slow do not add up
+		inCrowd(t, func(t *testing.T, c *crowd) {
+			c.server.all[0].deaf = deaf
+			var all []*call
+			for i := range 9 {
+				all = append(all, c.calls(fmt.Sprint(i+1), fmt.Sprint("slow", i)))
+			}
+			want := mostLooks * lookAfter
+			if deaf { // which is found out once
+				want += longest
+			}
+			if took := c.until("9"); took > want {
+				t.Errorf("a call waits for %v, with a server that answers no pings: %v", took, deaf)
+			}
+			for _, of := range all {
+				c.server.all[0].answers(of.name)
+				c.ended(of, "complete")
+			}
+			a, b := c.calls("21", "late"), c.calls("22", "later")
+			if took := c.until("22"); took > lookAfter {
+				t.Errorf("a later call waits for %v, with a server that answers no pings: %v", took, deaf)
+			}
+			for _, of := range []*call{a, b} {
+				c.server.all[0].answers(of.name)
+				c.ended(of, "complete")
+			}
+		})
+	}
+}
+
+// until waits until a call is with the server, and returns how long that took.
+func (c *crowd) until(id string) time.Duration {
+	c.t.Helper()
+	began := time.Now()
+	for c.where(id) < 0 {
+		if time.Since(began) > time.Minute {
+			c.t.Fatalf("no server has call %s", id)
 		}
-		time.Sleep(mostLook)
-		if c.where("9") != 0 {
-			t.Error("a call waits longer than it may")
-		}
-		for _, of := range all {
-			c.server.all[0].answers(of.name)
-			c.ended(of, "complete")
-		}
-	})
+		time.Sleep(time.Millisecond)
+	}
+	return time.Since(began)
 }
 
 // What cannot be known waits until it can.
@@ -311,7 +341,7 @@ func TestQuestionThatMayBeOfSeveral(t *testing.T) {
 	both := func(t *testing.T, c *crowd) (a, b *call, main *opened) {
 		t.Helper()
 		a, b = c.calls("1", "late"), c.calls("2", "late")
-		time.Sleep(firstLook)
+		c.until("2")
 		if c.where("2") != 0 {
 			t.Fatal("the second call is not in the same process")
 		}
