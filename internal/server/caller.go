@@ -48,6 +48,14 @@ func (x *exchange) credential() session.Credential {
 	return session.CredentialOf(x.r.Header)
 }
 
+// apart returns the credential that tells an exchange's client apart, if it is nobody in particular; else none.
+func (x *exchange) apart() (credential session.Credential) {
+	if x.principal.IsAnonymous() {
+		credential = x.credential()
+	}
+	return credential
+}
+
 type serverKey struct{}
 
 // WithServer returns a context for a request to the server of a name, where the handler has

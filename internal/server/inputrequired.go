@@ -62,7 +62,7 @@ func (p *reply) inputRequired() []byte {
 	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
 	result, _ = jsonrpc.Set(result, append(questions, '}'), "inputRequests")
 	s := waitingState{number: at.Stream.Number, told: at.Seq, until: time.Now().Add(wait)}
-	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.s, p.x.modern.sum)), "requestState")
+	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.s, p.x.modern.sum, p.x.apart())), "requestState")
 	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
 }
 
@@ -111,15 +111,20 @@ const sealInput = "holdfast request state"
 const freeState = ".free"
 
 // bound returns what a requestState is bound to beside the call, as a JSON string. sum is that of
-// the request, "" if it is free: no request has that.
-func (s *waitingState) bound(sum string) []byte {
-	return []byte(`"` + strings.Join([]string{hex.EncodeToString([]byte(sum)), strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36)}, ".") + `"`)
+// the request, "" if it is free: no request has that. credential tells its client apart, see
+// [exchange.apart].
+func (s *waitingState) bound(sum string, credential session.Credential) []byte {
+	parts := []string{hex.EncodeToString([]byte(sum)), strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36)}
+	if of := credential.Bytes(); of != nil {
+		parts = append(parts, hex.EncodeToString(of))
+	}
+	return []byte(`"` + strings.Join(parts, ".") + `"`)
 }
 
-// seal returns the requestState, for a request of a sum, "" if that is not known.
-func (s *waitingState) seal(of *session.Session, sum string) string {
+// seal returns the requestState, for a request of a sum, "" if that is not known, and a credential.
+func (s *waitingState) seal(of *session.Session, sum string, credential session.Credential) string {
 	text := statePrefix + strings.Join([]string{
-		of.Seal(sealInput, s.number, s.bound(sum)),
+		of.Seal(sealInput, s.number, s.bound(sum, credential)),
 		strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36),
 	}, ".")
 	if sum == "" {
@@ -149,7 +154,7 @@ func (h *Handler) isWaitingState(m *jsonrpc.Message) bool {
 
 // errBadState refuses a requestState that is not good for a request.
 var errBadState = errf(jsonrpc.CodeInvalidParams,
-	"requestState is not valid: it is of another request or client, has expired, or was used before; make the request again without it")
+	"requestState is not valid: it is of another request or client (who sends another Authorization is one), has expired, or was used before; make the request again without it")
 
 // continueModern serves a retry that brings what a call has waited for.
 func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
@@ -162,7 +167,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	if !at.free {
 		sum = sumOf(m)
 	}
-	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(sum), x.principal)
+	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(sum, x.apart()), x.principal)
 	switch {
 	case errors.Is(err, session.ErrNotFound), err == nil && time.Now().After(at.until):
 		return errBadState

@@ -177,6 +177,39 @@ func TestModernStateNotAwaited(t *testing.T) {
 	})
 }
 
+// TestModernStateOfCredential has clients that are nobody in particular: a requestState is good for the Authorization that
+// it was given for. That of a named principal is good with a refreshed token.
+func TestModernStateOfCredential(t *testing.T) {
+	t.Parallel()
+	inBubble(t, config{}, func(t *testing.T, b *bubble) {
+		for i, c := range []struct {
+			who, first, then string
+			good             bool
+		}{
+			{"", "a", "a", true}, {"", "", "", true},
+			{"", "a", "b", false}, {"", "a", "", false}, {"", "", "b", false},
+			{"alice", "a", "b", true}, {"alice", "a", "", true},
+		} {
+			key := fmt.Sprint("k", i)
+			a := wish{who: c.who, token: c.first, params: tool("ask", key), caps: `{"elicitation":{}}`}
+			_, retry := b.do(a).state(t)
+			a.params = with(a.params, retry)
+			a.token = c.then
+			is := b.do(a)
+			if good := strings.HasPrefix(is.text(), "answered"); good != c.good || !good && (is.status != 400 || is.code() != codeParams) {
+				t.Errorf("%q with the token %q, and then %q: %d %s", c.who, c.first, c.then, is.status, is.body)
+			}
+			a.token = c.first // whose answer is still awaited
+			if is := b.do(a); !c.good && !strings.HasPrefix(is.text(), "answered") {
+				t.Errorf("%q with the token %q again: %d %s", c.who, c.first, is.status, is.body)
+			}
+			if got := b.tools.count(&b.tools.ran, key); got != 1 {
+				t.Errorf("it ran %d times", got)
+			}
+		}
+	})
+}
+
 // TestModernStateIsNoTask has the id of a task be no requestState, and the other way round.
 func TestModernStateIsNoTask(t *testing.T) {
 	t.Parallel()

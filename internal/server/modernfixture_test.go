@@ -202,6 +202,7 @@ func inBubble(t *testing.T, c config, do func(*testing.T, *bubble)) {
 // A wish is a modern request.
 type wish struct {
 	who    string // the principal
+	token  string // of its Authorization
 	from   string // the client's address
 	id     string // as JSON; "c1" if empty
 	method string // tools/call if empty
@@ -255,6 +256,9 @@ func (a wish) request(ctx context.Context) *http.Request {
 	}
 	if a.key != "" {
 		r.Header["Idempotency-Key"] = []string{fmt.Sprintf("%q", a.key)}
+	}
+	if a.token != "" {
+		r.Header["Authorization"] = []string{"Bearer " + a.token}
 	}
 	if a.from != "" {
 		r.RemoteAddr = a.from + ":1"
