@@ -116,7 +116,7 @@ func TestMaxProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, path, _ := strings.Cut(string(event[:n]), "data: ")
-	messages := "http://" + p.Addr + strings.TrimSpace(path)
+	messages := "http://" + p.Addr + "/" + strings.TrimPrefix(strings.TrimSpace(path), "/")
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+p.Addr+"/mcp", nil) //nolint:bodyclose // "you never need to"
 	if err != nil {
 		t.Fatal(err)

@@ -188,7 +188,7 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 // the error.
 func (h *Handler) refuseOnStream(x *exchange, o *outcome, err error) error {
 	var why *jsonrpc.Error
-	if !errors.As(err, &why) || len(x.msgs) != 1 || x.batch || x.msgs[0].Kind != jsonrpc.Request || !x.session.Refuse(x.msgs[0].ID, why) {
+	if errors.Is(err, session.ErrInitialize) || !errors.As(err, &why) || len(x.msgs) != 1 || x.batch || x.msgs[0].Kind != jsonrpc.Request || !x.session.Refuse(x.msgs[0].ID, why) {
 		return err
 	}
 	o.kind = outcomeAccepted

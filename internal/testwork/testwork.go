@@ -4,6 +4,7 @@ package testwork
 import (
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"testing"
 	"time"
 )
@@ -75,8 +76,11 @@ func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 	return fmt.Sprintf("%d take %v, and %d take %v: more than %d times as long", n, least/one, 4*n, 4*most/one, mostGrowth), most > least/4*8
 }
 
-// measure returns the processor time of doing work some times.
+// measure returns the processor time of doing work some times, without that of collecting garbage: of that the work's
+// thread has a share which depends on all else that the process does.
 func measure(times int, work func()) time.Duration {
+	runtime.GC()
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	began := threadTime()
