@@ -137,10 +137,10 @@ func sameRequest(x *exchange, m jsonrpc.Message) bool {
 // have no response yet.
 func (h *modernHost) reply(x *exchange, m jsonrpc.Message) (missing int) {
 	var replies []jsonrpc.Message
-	results := make(map[string][]byte)
 	h.mu.Lock()
-	for _, q := range x.questions {
-		results[inputKey(q.ID)] = nil
+	results := make(map[string][]byte, len(x.questions))
+	for i := range x.questions {
+		results[inputKey(x.questions[i].ID)] = nil
 	}
 	h.mu.Unlock()
 	jsonrpc.Each(jsonrpc.Field(m.Params, "inputResponses"), func(name, value []byte) {
@@ -149,11 +149,12 @@ func (h *modernHost) reply(x *exchange, m jsonrpc.Message) (missing int) {
 		}
 	})
 	h.mu.Lock()
-	rest := x.questions[:0:0]
-	for _, q := range x.questions {
+	rest := make([]jsonrpc.Message, 0, len(x.questions))
+	for i := range x.questions {
+		q := &x.questions[i]
 		result := results[inputKey(q.ID)]
 		if len(result) == 0 || result[0] != '{' {
-			rest = append(rest, q)
+			rest = append(rest, *q)
 			continue
 		}
 		replies = append(replies, mustParse(jsonrpc.AppendResult(nil, q.ID, result)))
