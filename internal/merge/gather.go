@@ -205,7 +205,7 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	if ready == nil { // the conversation ends
 		return false
 	}
-	wait := time.NewTimer(l.c.b.waitFor(l.name))
+	wait := time.NewTimer(l.c.b.waitFor(matter{member: l.name}))
 	defer wait.Stop()
 	select {
 	case <-ready:
@@ -263,7 +263,7 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 		}
 		parts[i] = l.listed(within, in, params, what)
 		if err := parts[i].err; err != nil && ctx.Err() == nil {
-			c.log.Warn("server left out of a merged list", "server", l.name, "method", in.Method, "error", err)
+			c.log.Log(ctx, c.b.fails(matter{l.name, in.Method}, err), "server left out of a merged list", "server", l.name, "method", in.Method, "error", err)
 			l.miss(in.Method, again)
 		}
 	})
@@ -321,7 +321,14 @@ func (l *link) listed(ctx context.Context, in backend.Inbound, params []byte, wh
 	if !offers || err != nil {
 		return part{err: err}
 	}
-	return l.part(ctx, in, params)
+	list := matter{l.name, in.Method}
+	ctx, stop := context.WithTimeout(ctx, l.c.b.waitFor(list))
+	defer stop()
+	p := l.part(ctx, in, params)
+	if errors.Is(p.err, errLate) {
+		l.c.b.setLate(list, true)
+	}
+	return p
 }
 
 // failure returns why a list has no part at all, if servers have failed, or that those who get the client's token
@@ -496,13 +503,20 @@ func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, error)
 	defer stop()
 	each(c.links(), func(_ int, l *link) {
 		if offers, err := l.offers("logging"); l.isOpen() && offers && err == nil {
-			ctx := ctx
+			what := matter{l.name, in.Method}
 			if !l.isReady() { // it is told then, but the client does not wait for that
-				short, stop := context.WithTimeout(ctx, l.c.b.waitFor(l.name))
-				defer stop()
-				ctx = short
+				what.method = ""
 			}
-			_, _ = l.ask(ctx, in, in.Params) // others learn of the level when they are opened
+			ctx, stop := context.WithTimeout(ctx, c.b.waitFor(what))
+			defer stop()
+			_, err := l.ask(ctx, in, in.Params) // others learn of the level when they are opened
+			switch {
+			case what.method == "":
+			case errors.Is(err, errLate):
+				c.b.setLate(what, true)
+			case err == nil:
+				c.b.works(what)
+			}
 		}
 	})
 	return nil, nil
@@ -550,10 +564,11 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 	return nil, nil
 }
 
-// tryEach makes a request about a resource to one server after the other, until one has it.
+// tryEach makes a request about a resource to one server after the other, until one has it. Servers that did not
+// answer such a request in time are asked last.
 func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
 	var refused, unauthorized error
-	for _, l := range links {
+	for _, l := range c.b.lateLast(links, in.Method) {
 		if offers, err := l.offers("resources"); !offers || err != nil && !wantsToken(err) && len(links) > 1 {
 			if refused == nil && err != nil {
 				refused = fmt.Errorf("the server %q: %w", l.name, err)
@@ -566,6 +581,12 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 			m, err = l.askOneOf(ctx, in)
 		} else {
 			m, err = l.ask(ctx, in, in.Params)
+		}
+		switch what := (matter{l.name, in.Method}); {
+		case errors.Is(err, errLate):
+			c.b.setLate(what, true)
+		case err == nil:
+			c.b.works(what)
 		}
 		switch {
 		case err != nil:

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -307,11 +306,7 @@ func (l *link) opened(n int, result []byte, err error) {
 			l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
 		}
 		if l.c.ctx.Err() == nil {
-			level := slog.LevelDebug // it was said before
-			if l.c.b.isNews(l.name, err.Error()) {
-				level = slog.LevelWarn
-			}
-			l.c.log.Log(context.Background(), level, "server of the merged ones not opened", "server", l.name, "error", err)
+			l.c.log.Log(context.Background(), l.c.b.fails(matter{member: l.name}, err), "server of the merged ones not opened", "server", l.name, "error", err)
 			l.c.b.tryLater(l)
 		}
 		for _, w := range waits {
@@ -340,8 +335,7 @@ func (l *link) opened(n int, result []byte, err error) {
 	}
 	close(l.ready)
 	l.mu.Unlock()
-	l.c.b.setLate(l.name, false)
-	l.c.b.isNews(l.name, "")
+	l.c.b.works(matter{member: l.name})
 	if changed {
 		l.c.tellChanged()
 	}

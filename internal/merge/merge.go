@@ -49,16 +49,16 @@ type Backend struct {
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	long    map[string]bool   // members of which was said that they have a long name
-	late    map[string]bool   // members that clients have waited for in vain, by name, until they open again
-	trouble map[string]string // why members could last not be opened, by name, until they open again
+	late    map[matter]bool   // what clients have waited for in vain, until it works
+	trouble map[matter]string // why it last did not work, until it does
 	retries map[backend.Backend]*retry
 }
 
 // New returns a backend. members returns the servers for a new conversation, in their order.
 func New(members func() []Member, log *slog.Logger) *Backend {
 	return &Backend{
-		log: log, members: members, conns: make(map[*conn]struct{}), late: make(map[string]bool), long: make(map[string]bool),
-		trouble: make(map[string]string), retries: make(map[backend.Backend]*retry),
+		log: log, members: members, conns: make(map[*conn]struct{}), late: make(map[matter]bool), long: make(map[string]bool),
+		trouble: make(map[matter]string), retries: make(map[backend.Backend]*retry),
 	}
 }
 
@@ -74,26 +74,47 @@ func (b *Backend) first(name string) bool {
 	return !was
 }
 
-// waitFor returns how long a client waits until a member is open. It waits once for one that hangs, and
+// A matter is what a member is to do for all clients alike: to open, or to answer a method.
+type matter struct {
+	member string // by name
+	method string // to answer; "": to open
+}
+
+// waitFor returns how long a client waits for a member. It waits once for one that hangs, and
 // then, in any conversation, only for a moment: what comes later is told as a change.
-func (b *Backend) waitFor(name string) time.Duration {
+func (b *Backend) waitFor(what matter) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.late[name] {
+	if b.late[what] {
 		return lateWait
 	}
 	return initWait
 }
 
 // setLate notes whether a member was waited for in vain.
-func (b *Backend) setLate(name string, late bool) {
+func (b *Backend) setLate(what matter, late bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if late {
-		b.late[name] = true
+		b.late[what] = true
 	} else {
-		delete(b.late, name)
+		delete(b.late, what)
 	}
+}
+
+// lateLast returns links with those at the end that were waited for in vain at a method.
+func (b *Backend) lateLast(links []*link, method string) []*link {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var first, last []*link
+	for _, l := range links {
+		if b.late[matter{l.name, method}] {
+			last = append(last, l)
+		} else {
+			first = append(first, l)
+		}
+	}
+	return append(first, last...)
 }
 
 // SeparatesCallers says that the members are told of conversations that several callers share, and not the whole: a server

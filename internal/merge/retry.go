@@ -3,6 +3,7 @@ package merge
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"time"
 
@@ -166,6 +167,7 @@ func (l *link) part(ctx context.Context, in backend.Inbound, params []byte) part
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.missed, in.Method)
+	l.c.b.works(matter{l.name, in.Method})
 	return part{page: m.Result}
 }
 
@@ -182,14 +184,23 @@ func (l *link) miss(method string, params []byte) {
 	l.c.b.tryLater(l)
 }
 
-// isNews notes why a member could not be opened, and reports whether that was not said before. It is opened if why is "".
-func (b *Backend) isNews(name, why string) bool {
+// fails notes why a member does not do something, and returns how that is to be logged: as a debug message if it was
+// said before, as clients ask again and again.
+func (b *Backend) fails(what matter, why error) slog.Level {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	was := b.trouble[name]
-	b.trouble[name] = why
-	if why == "" {
-		delete(b.trouble, name)
+	was, said := b.trouble[what]
+	b.trouble[what] = why.Error()
+	if said && was == why.Error() {
+		return slog.LevelDebug
 	}
-	return was != why
+	return slog.LevelWarn
+}
+
+// works notes that a member does something.
+func (b *Backend) works(what matter) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.late, what)
+	delete(b.trouble, what)
 }

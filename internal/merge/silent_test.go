@@ -14,6 +14,64 @@ import (
 	"holdfast/jsonrpc"
 )
 
+// A server that begins, and then leaves a method unanswered, is waited for once. Then no client waits for it longer than
+// a moment, also of what only it could have, until it answers; and the log says so once.
+func TestWaitedForOnce(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"tools/list", "resources/list", "logging/setLevel", "resources/read"} {
+		t.Run(method, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var said lines
+				a := &fake{tool: "x", mute: []string{method}}
+				b := New(func() []Member {
+					return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
+				}, slog.New(slog.NewTextHandler(&said, nil)))
+				id := 20
+				ask := func(c *client) time.Duration {
+					t.Helper()
+					id++
+					c.tell(t, fmt.Sprint(id), method, fmt.Sprintf(`{"level":"info","uri":"b://%d"}`, id))
+					m, took := c.answered(fmt.Sprint(id))
+					if m.Error != nil {
+						t.Errorf("%s", m.Raw)
+					}
+					return took
+				}
+				for i := range 3 {
+					c := newClient(t, b)
+					c.ask(t, "initialize")
+					c.tell(t, "", "notifications/initialized", "{}")
+					for n := range 20 {
+						if took := ask(c); took > lateWait && (i > 0 || n > 0) {
+							t.Errorf("client %d waited %v, in turn %d", i, took, n)
+						}
+						time.Sleep(time.Second)
+					}
+				}
+				if n := said.n.Load(); n > 2 {
+					t.Errorf("the log has %d lines", n)
+				}
+				a.mute = nil
+				time.Sleep(time.Minute)
+				c := newClient(t, b)
+				c.ask(t, "initialize")
+				ask(c)
+				if method != "resources/read" && b.waitFor(matter{"a", method}) != initWait {
+					t.Error("a server that answers again is waited for no longer")
+				}
+			})
+		})
+	}
+}
+
+// lines counts what is written.
+type lines struct{ n atomic.Int32 }
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.n.Add(1)
+	return len(p), nil
+}
+
 // tell sends a request, or a notification if it has no id.
 func (c *client) tell(t *testing.T, id, method, params string) {
 	t.Helper()

@@ -28,7 +28,7 @@ func (l *link) limit(p *pending, began time.Time) {
 	if p == nil || p.method == protocol.MethodSetLevel {
 		return
 	}
-	wait := l.c.b.waitFor(l.name)
+	wait := l.c.b.waitFor(matter{member: l.name})
 	if wait > lateWait {
 		wait = max(wait-time.Since(began), lateWait)
 	}
@@ -56,13 +56,13 @@ func (l *link) giveUp(p *pending) {
 
 // isLate notes that an opening was waited for in vain. The client is told when the server works.
 func (l *link) isLate() {
-	l.c.b.setLate(l.name, true)
+	l.c.b.setLate(matter{member: l.name}, true)
 	l.mu.Lock()
 	open := l.state == linkOpen // since a moment, and may have been noted so before
 	l.unknown = l.unknown || !open
 	l.mu.Unlock()
 	if open {
-		l.c.b.setLate(l.name, false)
+		l.c.b.setLate(matter{member: l.name}, false)
 	}
 }
 

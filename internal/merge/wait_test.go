@@ -106,7 +106,7 @@ func TestCallWaits(t *testing.T) {
 		if !slices.Contains(others, "notifications/tools/list_changed") {
 			t.Errorf("the client is not told of the server that came late, but %v", others)
 		}
-		if wait := c.conn.(*conn).b.waitFor("a"); wait != initWait {
+		if wait := c.conn.(*conn).b.waitFor(matter{member: "a"}); wait != initWait {
 			t.Errorf("a server that works is waited for %v", wait)
 		}
 	})
