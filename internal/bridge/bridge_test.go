@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -259,6 +260,28 @@ func TestUnusableState(t *testing.T) {
 	c.open()
 	c.count(1, 2)
 	c.read(`"id":1,"result"`)
+}
+
+// A host that has said all, and reads on, gets the responses of what it has asked: also if the session is kept.
+func TestAnsweredAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, state := range []string{"", t.TempDir()} {
+		url, _ := countServer(t)
+		var out bytes.Buffer
+		in := strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"h","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":40}}}
+{"jsonrpc":"2.0","id":2,"method":"tools/list"}
+`)
+		if err := Run(t.Context(), url, in, &out, &Options{State: state}); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{`"id":1,"result"`, `"id":2,"result"`} {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("state %q: no %s in %s", state, want, out.String())
+			}
+		}
+	}
 }
 
 // A line that is too long is an error, and the next one is read.
