@@ -74,7 +74,7 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	c := n.pair(http.Header{"X-Begun": {"by GET"}})
 	for what, body := range map[string]string{
 		"a notification": `{"jsonrpc":"2.0","method":"notifications/initialized"}`,
-		"an answer": `{"jsonrpc":"2.0","id":1,"result":{}}`, "a batch": "[" + ping1 + "]",
+		"an answer":      `{"jsonrpc":"2.0","id":1,"result":{}}`, "a batch": "[" + ping1 + "]",
 	} {
 		refused(t, what, c.p.open("POST", c.endpoint, body).all(), 400, codeInvalid, "the first message must be an initialize request")
 	}
