@@ -51,7 +51,7 @@ const (
 	mostRefusals = time.Minute
 )
 
-// pingFor bounds how long a ping may take: a refused request waits for it.
+// pingFor bounds how long a request of a proof may take: a refused request waits for it.
 const pingFor = 5 * time.Second
 
 // downFor is how long the way back to a call must have been refused as by a server that is down, before that is a doubt.
@@ -260,21 +260,26 @@ const mostDoubts = 100
 
 // prove finds out whether a session is lost in which a request was refused like no:
 //
-//  1. A ping in the session is refused as well: the request is not at fault.
+//  1. A harmless request in the session is refused as well: the request is not at fault.
 //  2. The server begins another session: it does not refuse everything.
-//  3. It answers a ping in that: the session made the difference. Where the status says that the server may have been
-//     down, it refuses the old session still.
+//  3. It answers the harmless request in that: the session made the difference. Where the status says that the server may
+//     have been down, it refuses the old session still.
 //
-// Then the other session takes the place of the old one. A request that the server may run is not part of it. host is what
-// the refused message was sent with.
+// The harmless request is a ping. Where that tells nothing, because the server answers it without a look at the session or
+// refuses it in each, it is a list. Then the other session takes the place of the old one. A request that the server may
+// run is not part of it. host is what the refused message was sent with.
 func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
-	refused, err := c.pingOnce(s, host)
+	p := probe{c: c, host: host, no: no, method: protocol.MethodPing}
+	refused, err := p.refusedIn(s)
+	if err == nil && refused == nil && p.list() {
+		refused, err = p.refusedIn(s)
+	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return verdictAlive // it leaves pings alone, as far as is known
+		return verdictAlive // it leaves such requests alone, as far as is known
 	case err != nil:
 		return verdictRefuses
-	case refused == nil || !refused.refusesSession(no):
+	case refused == nil:
 		return verdictAlive
 	}
 	begun, k := c.beginOnce(host)
@@ -288,13 +293,13 @@ func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
 	if ready {
 		err = c.tellOnce(sentWith(c.ctx, host), fresh, initialized)
 	}
-	var again *refusal
-	if err == nil {
-		again, err = c.pingOnce(fresh, host)
+	works := err == nil && p.worksIn(fresh, refused)
+	if !works && err == nil && p.list() {
+		refused, err = p.refusedIn(s)
+		works = err == nil && refused != nil && p.worksIn(fresh, refused)
 	}
-	works := err == nil && (again == nil || again.answer && !again.like(refused))
-	if works && refused.status >= 500 {
-		still, err := c.pingOnce(s, host)
+	if works && (refused.status >= 500 || p.method != protocol.MethodPing) {
+		still, err := p.in(s)
 		works = err == nil && still != nil && still.like(refused)
 	}
 	if !works {
@@ -316,11 +321,52 @@ func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
 	return verdictLost
 }
 
-// pingOnce sends a ping in a session, once. It returns how it was refused, if it was.
-func (c *Conn) pingOnce(s session, host context.Context) (*refusal, error) {
-	ctx, stop := context.WithTimeout(c.ctx, pingFor)
+// A probe is the harmless request of a proof.
+type probe struct {
+	c      *Conn
+	host   context.Context
+	no     *refusal // that is put to the proof
+	method string
+}
+
+// list makes a list the harmless request: a server looks at the session to serve it. It reports false if it was one
+// already, or if the server has said that it has none.
+func (p *probe) list() bool {
+	if p.method != protocol.MethodPing {
+		return false
+	}
+	p.c.mu.Lock()
+	has := jsonrpc.Field(p.c.opening.result, "capabilities")
+	p.c.mu.Unlock()
+	for _, kind := range []string{"tools", "prompts", "resources"} {
+		if jsonrpc.Field(has, kind) != nil {
+			p.method = kind + "/list"
+			return true
+		}
+	}
+	return false
+}
+
+// refusedIn returns how the request was refused in a session, if it was as by a server that may not know the session.
+func (p *probe) refusedIn(s session) (*refusal, error) {
+	refused, err := p.in(s)
+	if refused != nil && !refused.refusesSession(p.no) {
+		refused = nil
+	}
+	return refused, err
+}
+
+// worksIn reports whether a new session takes the request that was refused in the old one.
+func (p *probe) worksIn(fresh session, refused *refusal) bool {
+	again, err := p.in(fresh)
+	return err == nil && (again == nil || again.answer && !again.like(refused))
+}
+
+// in sends the request in a session, once. It returns how it was refused, if it was.
+func (p *probe) in(s session) (*refusal, error) {
+	ctx, stop := context.WithTimeout(p.c.ctx, pingFor)
 	defer stop()
-	_, m, err := c.once(ctx, s, host, protocol.MethodPing, nil)
+	_, m, err := p.c.once(ctx, s, p.host, p.method, nil)
 	var no *refusal
 	switch {
 	case errors.As(err, &no):

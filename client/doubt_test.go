@@ -29,6 +29,7 @@ type loser struct {
 	streams  chan struct{}            // closed to end the streams that are open
 	text     string                   // in refusals
 	refuses  func(method string) bool // requests of sessions that it knows; nil: none
+	pings    string                   // taken: in sessions that it does not know, too; refused: in all; "": as other requests
 }
 
 // forms are the bodies of refusals. ID is that of the request.
@@ -92,6 +93,10 @@ func (f *loser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	f.seen[method]++
 	mode, known, streams, refuses := f.mode, f.known[session], f.streams, f.refuses
+	ping := ""
+	if method == "ping" {
+		ping = f.pings
+	}
 	begins := method == "initialize" && mode != "all"
 	if begins {
 		f.sessions++
@@ -113,12 +118,15 @@ func (f *loser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	switch {
-	case mode == "all", refuses != nil && refuses(method), method != "initialize" && !known, mode == "tool" && method == "tools/call":
+	case ping == "taken" && mode != "all":
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+	case ping == "refused", mode == "all", refuses != nil && refuses(method), method != "initialize" && !known, mode == "tool" && method == "tools/call":
 		f.refuse(w, id)
 	case begins:
 		w.Header().Set("Mcp-Session-Id", session)
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, strings.Replace(hello, `"id":0`, `"id":`+string(id), 1))
+		fmt.Fprint(w, strings.NewReplacer(`"id":0`, `"id":`+string(id), `"capabilities":{}`, `"capabilities":{"tools":{}}`).Replace(hello))
 	case method == "GET":
 		w.Header().Set("Content-Type", "text/event-stream")
 		_ = http.NewResponseController(w).Flush()
@@ -184,6 +192,32 @@ func TestSessionLost(t *testing.T) {
 			t.Errorf("the next one is %s", m.Raw)
 		}
 	})
+}
+
+// A lost session is found out where pings tell nothing of it: the server takes them without a look at the session, or
+// refuses them in each.
+func TestSessionLostWherePingsTellNothing(t *testing.T) {
+	for _, pings := range []string{"taken", "refused"} {
+		t.Run("pings are "+pings, func(t *testing.T) {
+			eachLoser(t, func(t *testing.T, f *loser, r *raw) {
+				if f.form == "nothing" && (f.status == 200 || f.status >= 500) {
+					t.Skip("the outcome is unknown")
+				}
+				f.become("lost")
+				f.pings = pings
+				for id := range 2 {
+					r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id+2)
+					if m := r.answer(fmt.Sprint(id + 2)); m.Error != nil {
+						t.Errorf("it is %s", m.Raw)
+					}
+				}
+				seen, runs := f.got()
+				if runs != 3 || seen["initialize"] != 1 || seen["tools/call"] != 3 || seen["ping"] > 2 || seen["tools/list"] > 3 {
+					t.Errorf("the tool ran %d times, and the server got %v", runs, seen)
+				}
+			})
+		})
+	}
 }
 
 // The refusals of a tool that has run reach the host as they are. They cost one ping, and no session.
