@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/client"
 	"holdfast/jsonrpc"
@@ -405,5 +407,59 @@ func TestErrorUnderUnknownID(t *testing.T) {
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	if m := r.answer("1"); string(m.Error) != `{"code":-32602,"message":"bad"}` {
 		t.Errorf("it is %s", m.Raw)
+	}
+}
+
+// A result under the id of no request, in the answer to a call, is not the call's. The call does not wait for ever for
+// another one, also where the stream stays open; but it does where the server goes on with the call.
+func TestResultUnderUnknownID(t *testing.T) {
+	t.Parallel()
+	const stray, mine = `{"jsonrpc":"2.0","id":987654,"result":{}}`, `{"jsonrpc":"2.0","id":1,"result":{"content":[]}}`
+	for name, of := range map[string]struct {
+		then  []string // after a second
+		later string   // after a minute
+		want  string
+	}{
+		"nothing more":          {want: "outcome unknown"},
+		"its own":               {then: []string{mine}, want: mine},
+		"news, and its own":     {then: []string{`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"x"}}`}, later: mine, want: mine},
+		"another, and then its": {then: []string{stray, mine}, want: mine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				url, hc := serveInside(t, &hostile{call: func(w http.ResponseWriter, r *http.Request) {
+					say := func(texts ...string) {
+						fmt.Fprint(w, data(texts...))
+						_ = http.NewResponseController(w).Flush()
+					}
+					w.Header().Set("Content-Type", "text/event-stream")
+					say(stray)
+					time.Sleep(time.Second)
+					say(of.then...)
+					if of.later != "" {
+						time.Sleep(time.Minute)
+						say(of.later)
+					}
+					<-r.Context().Done()
+				}})
+				r := newRaw(t, url, client.Options{NoListen: true, HTTPClient: hc})
+				r.open()
+				r.send(oneCall)
+				for {
+					m, err := r.Receive(t.Context())
+					if err != nil {
+						t.Fatal(err)
+					}
+					if m.Kind == jsonrpc.Notification {
+						continue
+					}
+					if !strings.Contains(string(m.Raw), of.want) {
+						t.Errorf("it is %s", m.Raw)
+					}
+					return
+				}
+			})
+		})
 	}
 }

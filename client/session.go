@@ -121,7 +121,7 @@ func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 		return m
 	}
 	revision := jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
-	if !headable(revision) {
+	if revision == "" || !headable(revision) {
 		return noRevision(m)
 	}
 	c.mu.Lock()
@@ -135,7 +135,7 @@ func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 
 // noRevision returns the error response that replaces such a response.
 func noRevision(m jsonrpc.Message) jsonrpc.Message {
-	e := jsonrpc.Errorf(jsonrpc.CodeServer, "the server sends what cannot be used: a protocol version that is none")
+	e := jsonrpc.Errorf(jsonrpc.CodeServer, "the server sends what cannot be used: its answer to initialize has no protocol version that could be one")
 	if refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, e)); err == nil {
 		return refused
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
@@ -196,6 +197,8 @@ func (k *call) readStream(r *response) error {
 	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
 	arrival := k.c.count(events)
 	defer arrival.Done()
+	k.strayed = false
+	var stray *time.Timer
 	for {
 		arrival.Done()
 		ev, err := events.Next()
@@ -214,6 +217,7 @@ func (k *call) readStream(r *response) error {
 		if err := k.event(&ev, replay); err != nil {
 			return err
 		}
+		stray = k.endAfterStray(r, stray)
 		if k.done() {
 			r.drain()
 			return nil
@@ -309,6 +313,8 @@ func (k *call) message(m jsonrpc.Message) error {
 	case jsonrpc.Response:
 		if k.claims(m) {
 			m.Raw, m.ID = m.WithID(k.id), k.id
+		} else if k.strays(m) {
+			k.strayed = true
 		}
 		if m.Error != nil && k.answeredUnder(m.ID) {
 			if no := (&refusal{status: http.StatusOK, rpc: errorOf(m.Error), response: m, answer: true}); k.doubts(no) {
@@ -317,14 +323,14 @@ func (k *call) message(m jsonrpc.Message) error {
 		}
 		return k.respond(m)
 	case jsonrpc.Request:
-		k.spoken = true
+		k.speaks()
 		if k.isModern() { // which has InputRequiredResult for it, and takes no reply
 			k.c.logger.Warn("request of the server dropped: its revision has none", "method", m.Method)
 			return nil
 		}
 		k.c.serverRequest(k, m)
 	case jsonrpc.Notification:
-		k.spoken = true
+		k.speaks()
 		switch m.Method {
 		case protocol.MethodResumePolicy:
 			if (!k.isModern() || k.declared) && k.policy(m) {
@@ -356,9 +362,32 @@ func (k *call) respond(m jsonrpc.Message) error {
 // claims reports whether a response under the id of no request is the call's: it came in the answer to the request, which
 // is about nothing else (2025-11-25, Transports, "Sending Messages to the Server"). Some servers bring there what belongs
 // to a request that was given up.
-func (k *call) claims(m jsonrpc.Message) bool {
-	return k.kind == attemptRequest && !k.answeredUnder(m.ID) && m.Error != nil && !k.c.givenUp.Load() && k.c.callNamed(m.ID) == nil
+func (k *call) claims(m jsonrpc.Message) bool { return m.Error != nil && k.strays(m) }
+
+// strays reports whether a response came in the answer to the request under the id of no request that was ever made.
+func (k *call) strays(m jsonrpc.Message) bool {
+	return k.kind == attemptRequest && !k.answeredUnder(m.ID) && !k.c.givenUp.Load() && k.c.callNamed(m.ID) == nil
 }
+
+// strayFor is how long a call still has after a result that was to be its own, as it seems: its stream may stay open
+// for ever. The result is not taken for its answer, as it may be that of another client's request.
+const strayFor = 10 * time.Second
+
+// endAfterStray ends an answer in which nothing more of the call has come for [strayFor] after such a result. timer is that
+// of the last message, or nil.
+func (k *call) endAfterStray(r *response, timer *time.Timer) *time.Timer {
+	switch {
+	case k.strayed && timer == nil:
+		return time.AfterFunc(strayFor, func() { r.cancel(unusable("its answer is for another request")) })
+	case !k.strayed && timer != nil:
+		timer.Stop()
+		return nil
+	}
+	return timer
+}
+
+// speaks notes that the server has sent something of the call that is no response.
+func (k *call) speaks() { k.spoken, k.strayed = true, false }
 
 // policy notes the resume policy of a call (SEP-975). It reports whether the host is not to
 // see it.

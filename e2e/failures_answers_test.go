@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 // oddCall is the call of a tool of an odd server.
@@ -212,6 +213,40 @@ func TestFailure20Beginnings(t *testing.T) {
 				t.Errorf("tools/list is answered with %s", got)
 			}
 			wantOdd(t, c.ask(oddCall(8, "even", "")), 8, "even")
+		})
+	}
+}
+
+// FAILURES 20: a result of initialize that begins no session is an error at once, over each transport.
+func TestFailure20NoRevision(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, jsonrpc.Field(body, "id"), r.URL.Query().Get("result"))
+	}))
+	t.Cleanup(up.Close)
+	const initialize = `{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
+	for name, backend := range map[string][]string{
+		"process":             {"--", self, "odd", "initialize", "result null"},
+		"process, an object":  {"--", self, "odd", "initialize", "another result"},
+		"upstream":            {"--upstream", up.URL + "/?result=null"},
+		"upstream, an object": {"--upstream", up.URL + "/?result={}"},
+		"upstream, a number":  {"--upstream", up.URL + "/?result=7"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := lastEvent(post(t, serve(t, backend...).URL, "", "", initialize).body)
+			if !strings.Contains(got, `"id":7`) || !strings.Contains(got, `"error":{"code":`) || !strings.Contains(got, "initialize") {
+				t.Errorf("initialize is answered with %s", got)
+			}
 		})
 	}
 }

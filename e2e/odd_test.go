@@ -77,6 +77,13 @@ func oddAnswers() map[string]oddAnswer {
 		"params null in a notice":      {text: `{"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":null}` + "\n" + content("fine"), want: result, json: unknown},
 		"params null in a request":     {text: `{"jsonrpc":"2.0","id":5,"method":"roots/list","params":null}` + "\n" + content("fine"), want: result, json: unknown},
 		"ping under an id of fraction": {text: `{"jsonrpc":"2.0","id":5.0,"method":"ping"}` + "\n" + content("fine"), want: result, json: unknown},
+		"an error without a code":      {text: `{"jsonrpc":"2.0","id":ID,"error":{"message":"bad","x":1}}`, want: `"error":{"message":"bad","x":1,"code":-32000}`},
+		"an error without a message":   {text: `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"data":[1]}}`, want: `"code":-32602,`},
+		"an error without anything":    {text: `{"jsonrpc":"2.0","id":ID,"error":{}}`, want: `"code":-32000`},
+		"an error whose code is text":  {text: `{"jsonrpc":"2.0","id":ID,"error":{"code":"-32602","message":"bad"}}`, want: bad},
+		"an error with a fraction":     {text: `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602.0,"message":"bad"}}`, want: bad},
+		"result null":                  {text: `{"jsonrpc":"2.0","id":ID,"result":null}`, want: `"result":null`},
+		"another result":               {text: `{"jsonrpc":"2.0","id":ID,"result":{"capabilities":{}}}`, want: `"capabilities":{}`},
 		"an error that names no call":  {text: `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}`, want: `"code":-32700`},
 	}
 }

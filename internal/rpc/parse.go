@@ -3,6 +3,9 @@ package rpc
 import (
 	"bytes"
 	"errors"
+	"math"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"holdfast/jsonrpc"
@@ -17,6 +20,7 @@ func Parse(data []byte) ([]jsonrpc.Message, error) {
 	if len(data) > 0 && data[0] == '{' { // without the slice that ParseBody makes for a batch
 		m, err := jsonrpc.Parse(data)
 		if err == nil {
+			complete(&m)
 			return []jsonrpc.Message{m}, nil
 		}
 		if !errors.Is(err, jsonrpc.ErrParse) {
@@ -29,7 +33,49 @@ func Parse(data []byte) ([]jsonrpc.Message, error) {
 			msgs, _, err = jsonrpc.ParseBody(mended)
 		}
 	}
+	for i := range msgs {
+		complete(&msgs[i])
+	}
 	return msgs, err
+}
+
+// complete has an error of a response have a code and a message of their types (JSON-RPC 2.0, section 5.1): clients take no
+// other for an answer, and some wait on. What else is in the error stays.
+func complete(m *jsonrpc.Message) {
+	if m.Kind != jsonrpc.Response || m.Error == nil {
+		return
+	}
+	given, message := jsonrpc.Field(m.Error, "code"), jsonrpc.Field(m.Error, "message")
+	code := codeOf(given)
+	text := len(message) > 0 && message[0] == '"'
+	if text && string(code) == string(given) {
+		return
+	}
+	e, ok := jsonrpc.Set(m.Error, code, "code")
+	if ok && !text {
+		e, ok = jsonrpc.Set(e, noText, "message")
+	}
+	if raw, set := jsonrpc.Set(m.Raw, e, "error"); ok && set {
+		if whole, err := jsonrpc.Parse(raw); err == nil {
+			*m = whole
+		}
+	}
+}
+
+// noText is the message of an error that has none.
+var noText = []byte(`"the server answered with an error that says nothing"`)
+
+// codeOf returns the code of an error: an integer, which may be written as -5.0 or as "-5". Where it is none of these it is
+// [jsonrpc.CodeServer].
+func codeOf(given []byte) []byte {
+	text := strings.Trim(string(given), `"`)
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
+		return strconv.AppendInt(nil, n, 10)
+	}
+	if f, err := strconv.ParseFloat(text, 64); err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		return strconv.AppendInt(nil, int64(f), 10)
+	}
+	return strconv.AppendInt(nil, jsonrpc.CodeServer, 10)
 }
 
 // mend returns a text in UTF-8, with control characters in strings as escapes. It reports whether that is another

@@ -418,6 +418,8 @@ func TestAdvertised(t *testing.T) {
 		`{"instructions":"capabilities"}`:                                                  `{"instructions":"capabilities","capabilities":{"experimental":` + says + `}}}`,
 		`{"capabilities":{"experimental":{"holdfast/idempotencyKey":{"header":"Other"}}}}`: `{"capabilities":{"experimental":` + says + `}}}`,
 	} {
+		const revision = `{"protocolVersion":"2025-11-25",`
+		result, want = revision+result[1:], revision+want[1:]
 		for _, o := range []Options{{}, {Stateless: true}} {
 			for _, single := range []bool{false, true} {
 				want := want

@@ -115,6 +115,8 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 		if s.revision != "" {
 			initialize = s.backend.initialize
+		} else if m.Error == nil {
+			m = noRevision(m)
 		}
 		s.offerTasks(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
@@ -159,6 +161,17 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	}
 	rq.call.respond(rq, data)
 	s.requestEnded(rq)
+}
+
+// noRevision returns the error that an answer to initialize becomes which names no revision: no client takes it, and
+// Holdfast knows no session then.
+func noRevision(m jsonrpc.Message) jsonrpc.Message {
+	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer,
+		"the server has answered initialize with a result that has no protocolVersion: is it an MCP server?")))
+	if err != nil {
+		return m
+	}
+	return refused
 }
 
 // request takes a request of the backend to the client, under an id that is
