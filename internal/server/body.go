@@ -177,8 +177,8 @@ func (x *pieces) Begin(r io.Reader) io.Reader {
 // Done ends the reading of a message.
 func (x *pieces) Done() { x.done() }
 
-// readMessages reads the body of a request and parses its messages. If ok is false the request
-// was answered.
+// readMessages reads the body of a request and parses its messages, which [Handler.admits] is still to see. If ok is
+// false the request was answered.
 func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
 	if !isJSON(r.Header["Content-Type"]) {
 		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
@@ -210,26 +210,37 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
 		return nil, false, false
 	}
-	msgs, batch, err = parse(data)
+	msgs, batch, err = parseBody(data)
 	switch {
-	case err != nil && isUnclear(err) != nil:
-		e, status := isUnclear(err), http.StatusBadRequest
-		if version := jsonrpc.String(jsonrpc.Field(e.at.Params, "_meta", protocol.MetaProtocolVersion)); protocol.Modern(version) && removed(e.at.Method) {
-			status, e.why = http.StatusNotFound, noMethod(version, e.at.Method) // whatever its params are
-		}
-		h.tellRefused(status, e.why)
-		h.rejectAs(w, status, e.answer(msgs, batch))
 	case errors.Is(err, jsonrpc.ErrParse):
 		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
 		h.rejectInvalid(w, data, errf(codeInvalid, "%v", err))
-	default:
-		var not *jsonrpc.Message
-		if not, err = h.permitted(r.Context(), msgs); err != nil {
-			h.failDenied(w, err, h.denied(r, not, h.asker(r)))
-		}
 	}
 	return msgs, batch, err == nil
+}
+
+// admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
+// the request was answered. A method that the era of the request does not have is not looked at: no server gets it, and
+// what its params may be is not known.
+func (h *Handler) admits(w http.ResponseWriter, x *exchange, modern bool) bool {
+	for i := range x.msgs {
+		m := &x.msgs[i]
+		if modern && m.Kind == jsonrpc.Request && removed(m.Method) {
+			continue
+		}
+		if why := protocol.CheckClear(m); why != nil {
+			e := &unclear{m, why}
+			h.tellRefused(http.StatusBadRequest, why)
+			h.rejectAs(w, http.StatusBadRequest, e.answer(x.msgs, x.batch))
+			return false
+		}
+	}
+	not, err := h.permitted(x.r.Context(), x.msgs)
+	if err != nil {
+		h.failDenied(w, err, h.denied(x.r, not, h.asker(x.r)))
+	}
+	return err == nil
 }
 
 // mostBatch is how many messages a batch may have: as many as a session may have requests in flight.
@@ -243,13 +254,19 @@ func (h *Handler) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.E
 	h.rejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
 }
 
-// parse returns the messages that a client has sent, which mean the same to every server. The errors
-// are [jsonrpc.ErrParse], [jsonrpc.ErrInvalid] and an [*unclear].
-func parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
+// parseBody returns the messages that a client has sent. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
+func parseBody(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	msgs, batch, err = jsonrpc.ParseBody(data)
 	if err == nil && len(msgs) > mostBatch {
 		return nil, true, fmt.Errorf("%w: a batch of %d messages: send at most %d at a time", jsonrpc.ErrInvalid, len(msgs), mostBatch)
 	}
+	return msgs, batch, err
+}
+
+// parse returns the messages that a legacy client has sent, which mean the same to every server. The errors
+// are those of parseBody and an [*unclear].
+func parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
+	msgs, batch, err = parseBody(data)
 	for i := 0; err == nil && i < len(msgs); i++ {
 		if why := protocol.CheckClear(&msgs[i]); why != nil {
 			err = &unclear{&msgs[i], why}

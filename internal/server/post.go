@@ -23,7 +23,11 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	if !h.readPost(w, x) {
 		return false
 	}
-	if isModern(x) {
+	modern := isModern(x)
+	if !h.admits(w, x, modern) {
+		return false
+	}
+	if modern {
 		x.principal = h.principal(x.r)
 		return h.decodeModern(w, x)
 	}

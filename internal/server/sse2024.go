@@ -124,7 +124,7 @@ func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange) (ok boo
 		return false
 	}
 	x.msgs, x.batch, ok = h.readMessages(w, x.r)
-	return ok
+	return ok && h.admits(w, x, false)
 }
 
 // readPair has a connection read a session's one stream, and returns its first event.
