@@ -359,7 +359,7 @@ func (l *lanes) ponged() {
 	took := now.Sub(l.pinged)
 	for _, c := range l.main.calls {
 		if c.quiet.IsZero() && !c.since.After(l.pinged) {
-			c.quiet = now.Add(lookAfter + 2*took)
+			c.quiet = now.Add(lookAfter + took)
 			if last := c.since.Add(longest); c.quiet.After(last) {
 				c.quiet = last
 			}
