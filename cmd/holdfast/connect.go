@@ -35,10 +35,9 @@ Host and server may speak different revisions of the protocol. For a host of rev
 2026-07-28 that knows tasks, a call that takes longer than --task-after becomes one. If
 the server has tasks itself, the host gets those.
 
-When stdin ends, connect waits for half a second for the responses to all requests.
-What takes longer goes on at the server, for a host that repeats the request. With
---state '', connect keeps nothing on disk: it waits for all responses, however long
-that takes, and then ends the session.`,
+When stdin ends, connect waits for the responses to all requests. SIGTERM ends it at
+once: a request without a response gets an error, and a call goes on at the server. With
+--state '', connect keeps nothing on disk, and ends the session with itself.`,
 		Example: `  holdfast connect https://example.com/mcp --header 'Authorization: Bearer TOKEN'
 
 In the configuration of a host:

@@ -44,9 +44,9 @@ type Options struct {
 }
 
 // Run carries messages between a host and the server at a URL until the host closes in, does
-// not take what is written to out, or ctx ends. If sessions are kept, the session stays open
-// at the server for the next bridge. If not, the requests of a host that closes in are
-// answered first, and the session is ended.
+// not take what is written to out, or ctx ends. The requests of a host that closes in are
+// answered first. If sessions are kept, the session then stays open at the server for the next
+// bridge. If not, it is ended.
 //
 // An in that does not end is still read when Run returns.
 func Run(ctx context.Context, url string, in io.Reader, out io.Writer, opts *Options) error {
@@ -118,7 +118,7 @@ type said struct {
 
 func newBridge(ctx context.Context, url string, out io.Writer, opts *Options) *bridge {
 	b := &bridge{
-		url: url, opts: opts.Client, host: &host{w: out, gone: make(chan struct{})}, requests: newRequests(),
+		url: url, opts: opts.Client, host: &host{w: out, out: out, gone: make(chan struct{})}, requests: newRequests(),
 		began: time.Now(), dirty: make(chan struct{}, 1), said: make(chan said),
 		ending: ending{ctx: ctx, answered: make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{})},
 	}

@@ -299,7 +299,7 @@ func TestReadLine(t *testing.T) {
 			break
 		}
 	}
-	want := []string{"one", errLongLine.Error(), "", strings.Repeat("y", 50), "last"}
+	want := []string{"one", (&longLineError{}).Error(), "", strings.Repeat("y", 50), "last"}
 	if strings.Join(got, "|") != strings.Join(want, "|") {
 		t.Errorf("%q; want %q", got, want)
 	}

@@ -158,6 +158,12 @@ func (c *conversation) close() {
 func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	why := protocol.CheckKind(&m)
 	switch {
+	case m.Kind == jsonrpc.Request:
+		b.host.waits.begin(m.ID)
+	case m.Method == protocol.MethodCancelled:
+		defer b.host.waits.end(jsonrpc.Field(m.Params, "requestId"))
+	}
+	switch {
 	case why != nil:
 		b.host.fail(m.ID, why)
 	case isModern(m):
@@ -180,10 +186,88 @@ type legacyHost struct {
 	b            *bridge
 	conversation conversation
 	opening      atomic.Pointer[exchange] // the initialize request, until it is answered
+
+	mu           sync.Mutex
+	capabilities []byte            // that the host has declared; nil: they are not known
+	questions    map[string][]byte // ids of what the host was asked and has not answered
+	left         chan struct{}     // closed when the server waits for a host that has left; nil: it is there
+	stuck        bool              // left is closed
+}
+
+// leave notes that the host will answer nothing any more. The channel is closed when the server waits for
+// an answer of the host: the next process may get the question. Where nothing is kept, such a question is refused.
+func (h *legacyHost) leave() <-chan struct{} {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.left = make(chan struct{})
+	for _, id := range h.questions {
+		h.unansweredLocked(id)
+	}
+	return h.left
+}
+
+// unansweredLocked handles a question to a host that has left. h.mu is held.
+func (h *legacyHost) unansweredLocked(id []byte) {
+	switch {
+	case !h.b.store.isOpen():
+		h.refuse(id, jsonrpc.Errorf(jsonrpc.CodeServer, "the client has closed its end, and answers nothing"))
+	case !h.stuck:
+		h.stuck = true
+		close(h.left)
+	}
+}
+
+// refuse answers a request of the server with an error.
+func (h *legacyHost) refuse(id []byte, why *jsonrpc.Error) {
+	answer := mustParse(jsonrpc.AppendError(nil, id, why))
+	h.b.start(func() { _ = h.conversation.deliver("", h, answer, nil) }) // if it has ended, so has the question
+}
+
+// heard notes what a message of the host says of it.
+func (h *legacyHost) heard(m jsonrpc.Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case m.Kind == jsonrpc.Response:
+		delete(h.questions, string(jsonrpc.Key(m.ID)))
+	case m.Kind == jsonrpc.Request && m.Method == protocol.MethodInitialize:
+		h.capabilities = jsonrpc.Field(m.Params, "capabilities")
+	}
+}
+
+// shows reports whether a message of the server is for the host. What the host cannot answer is answered here.
+func (h *legacyHost) shows(m jsonrpc.Message) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case m.Kind == jsonrpc.Notification && m.Method == protocol.MethodCancelled:
+		delete(h.questions, string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId"))))
+	case m.Kind != jsonrpc.Request:
+	case h.left != nil:
+		h.unansweredLocked(m.ID)
+		return false
+	default:
+		if h.capabilities != nil {
+			why := protocol.DoesNotKnow(h.capabilities, m.Method)
+			if why == nil && protocol.AsksClient(m.Method) {
+				_, why = protocol.MayAsk(h.capabilities, m.Method, m.Params)
+			}
+			if why != nil {
+				h.refuse(m.ID, why)
+				return false
+			}
+		}
+		if h.questions == nil {
+			h.questions = make(map[string][]byte)
+		}
+		h.questions[string(jsonrpc.Key(m.ID))] = m.ID
+	}
+	return true
 }
 
 // say handles a message of the host.
 func (h *legacyHost) say(ctx context.Context, m jsonrpc.Message) {
+	h.heard(m)
 	var x *exchange
 	if m.Kind == jsonrpc.Request {
 		x = &exchange{}
@@ -208,6 +292,9 @@ func (h *legacyHost) say(ctx context.Context, m jsonrpc.Message) {
 
 // Emit implements [backend.Sink].
 func (h *legacyHost) Emit(of backend.Call, m jsonrpc.Message) {
+	if !h.shows(m) {
+		return
+	}
 	taken := h.b.host.write(m.Raw)
 	if x, _ := of.(*exchange); x != nil && !taken {
 		x.refused.Store(true)

@@ -2,7 +2,9 @@ package bridge
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,10 +22,15 @@ const maxLine = 16 << 20
 func (b *bridge) read(ctx context.Context, in io.Reader) error {
 	r := bufio.NewReaderSize(in, 64<<10)
 	for {
+		var long *longLineError
 		line, err := readLine(r, maxLine)
 		switch {
-		case errors.Is(err, errLongLine):
-			b.host.fail(nil, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "the message is larger than %d bytes", maxLine))
+		case errors.As(err, &long):
+			if long.answered {
+				b.host.fail(long.id, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "the message is larger than %d bytes", maxLine))
+			} else {
+				slog.Warn("a notification of the host is too large", "max", maxLine)
+			}
 			continue
 		case err != nil && !errors.Is(err, io.EOF):
 			return fmt.Errorf("read from the host: %w", err)
@@ -37,41 +44,104 @@ func (b *bridge) read(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// readMessages handles one line of the host: a message, or a batch of them.
+// byteOrderMark is what some shells write before the first line.
+var byteOrderMark = []byte("\xef\xbb\xbf")
+
+// readMessages handles one line of the host: a message, a batch of them, or several without anything between them. What
+// of it is no message gets an error of its own: the others are not less valid for it.
 func (b *bridge) readMessages(ctx context.Context, line []byte) {
+	line = bytes.TrimSpace(bytes.TrimPrefix(line, byteOrderMark))
+	if len(line) == 0 {
+		return
+	}
 	msgs, _, err := jsonrpc.ParseBody(line)
-	if err != nil {
-		code := jsonrpc.CodeInvalidRequest
-		if errors.Is(err, jsonrpc.ErrParse) {
-			code = jsonrpc.CodeParse
-		}
-		if id, answered := rpc.RequestID(line); answered {
-			b.host.fail(id, jsonrpc.Errorf(code, "%v", err))
+	if err == nil {
+		for _, m := range msgs {
+			b.fromHost(ctx, m)
 		}
 		return
 	}
-	for _, m := range msgs {
-		b.fromHost(ctx, m)
+	if parts := partsOf(line); len(parts) > 0 {
+		for _, part := range parts {
+			if m, err := jsonrpc.Parse(part); err == nil {
+				b.fromHost(ctx, m)
+			} else {
+				b.refuse(part, err)
+			}
+		}
+		return
+	}
+	b.refuse(line, err)
+}
+
+// partsOf returns the members of a batch, or the values that stand in a line one after the other. There are none if the
+// line is not JSON, or is one value that is no batch.
+func partsOf(line []byte) (parts []json.RawMessage) {
+	if line[0] == '[' {
+		if json.Unmarshal(line, &parts) != nil {
+			return nil
+		}
+		return parts
+	}
+	d := json.NewDecoder(bytes.NewReader(line))
+	for {
+		var part json.RawMessage
+		switch err := d.Decode(&part); {
+		case errors.Is(err, io.EOF) && len(parts) > 1:
+			return parts
+		case err != nil || part[0] != '{': // what follows a message is something else
+			return nil
+		}
+		parts = append(parts, part)
 	}
 }
 
-var errLongLine = errors.New("the line is too long")
+// refuse answers a text of the host that is no message.
+func (b *bridge) refuse(text []byte, why error) {
+	code := jsonrpc.CodeInvalidRequest
+	if errors.Is(why, jsonrpc.ErrParse) {
+		code = jsonrpc.CodeParse
+	}
+	id, answered := rpc.RequestID(text)
+	if !answered {
+		slog.Warn("a notification of the host cannot be read", "error", why)
+		return
+	}
+	b.host.fail(id, jsonrpc.Errorf(code, "%v", why))
+}
+
+// A longLineError says that a line is too long. It has what [rpc.RequestID] returns for the line.
+type longLineError struct {
+	id       []byte
+	answered bool
+}
+
+// Error implements error.
+func (*longLineError) Error() string { return "the line is too long" }
 
 // readLine returns the next line without its end, in memory of its own. A line of more than
-// limit bytes is read to its end, and is errLongLine.
+// limit bytes is read to its end, and is a [longLineError].
 func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 	var line []byte
-	long := false
+	var long *rpc.IDScanner
 	for {
 		part, err := r.ReadSlice('\n')
-		if long = long || len(line)+len(part) > limit; !long {
+		if long == nil && len(line)+len(part) > limit {
+			long = &rpc.IDScanner{}
+			long.Take(line)
+			line = nil
+		}
+		if long == nil {
 			line = append(line, part...)
+		} else {
+			long.Take(part)
 		}
 		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		if long {
-			return nil, errLongLine
+		if long != nil {
+			id, answered := long.RequestID()
+			return nil, &longLineError{id, answered}
 		}
 		for n := len(line); n > 0 && (line[n-1] == '\n' || line[n-1] == '\r'); n = len(line) {
 			line = line[:n-1]
@@ -84,15 +154,92 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 // concurrently.
 type host struct {
 	gone chan struct{} // closed when a write has failed
+	out  io.Writer     // w, for as long as the bridge lives
 
-	mu sync.Mutex // held while a message is written: messages must not mix
-	w  io.Writer  // nil when a write has failed
+	mu    sync.Mutex // held while a message is written: messages must not mix
+	w     io.Writer  // nil when a write has failed, or the last was made
+	waits waits
+}
+
+// waits are the requests of the host that have no response yet.
+type waits struct {
+	mu   sync.Mutex
+	ids  map[string]unanswered // by [jsonrpc.Key]
+	idle chan struct{}         // closed when there are none; nil: it does not matter yet
+}
+
+// unanswered are the requests with one id: a host may use one twice.
+type unanswered struct {
+	id    []byte
+	count int
+}
+
+// begin notes a request of the host.
+func (w *waits) begin(id []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ids == nil {
+		w.ids = make(map[string]unanswered)
+	}
+	key := string(jsonrpc.Key(id))
+	w.ids[key] = unanswered{id, w.ids[key].count + 1}
+}
+
+// end notes that a request with an id has its response, or that the host does not want it.
+func (w *waits) end(id []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	key := string(jsonrpc.Key(id))
+	one, ok := w.ids[key]
+	if one.count--; one.count > 0 {
+		w.ids[key] = one
+	} else if ok {
+		delete(w.ids, key)
+	}
+	if len(w.ids) == 0 && w.idle != nil {
+		close(w.idle)
+		w.idle = nil
+	}
+}
+
+// none returns a channel that is closed when no request waits. It is called once.
+func (w *waits) none() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	idle := make(chan struct{})
+	if len(w.ids) == 0 {
+		close(idle)
+	} else {
+		w.idle = idle
+	}
+	return idle
+}
+
+// all returns the ids of the requests that wait.
+func (w *waits) all() (ids [][]byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.ids {
+		ids = append(ids, one.id)
+	}
+	return ids
 }
 
 // write writes a message. It reports whether the host has taken it.
 func (h *host) write(raw []byte) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if !h.writeLocked(raw) {
+		return false
+	}
+	if m, err := jsonrpc.Parse(raw); err == nil && m.Kind == jsonrpc.Response && m.ID != nil {
+		h.waits.end(m.ID)
+	}
+	return true
+}
+
+// writeLocked is write with h.mu held.
+func (h *host) writeLocked(raw []byte) bool {
 	if h.w == nil {
 		return false
 	}
@@ -104,6 +251,16 @@ func (h *host) write(raw []byte) bool {
 		return false
 	}
 	return true
+}
+
+// end writes an error response to each request that waits. Nothing is taken after that.
+func (h *host) end(e *jsonrpc.Error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, id := range h.waits.all() {
+		h.writeLocked(jsonrpc.AppendError(nil, id, e))
+	}
+	h.w = nil
 }
 
 // fail writes an error response to the request with an id.

@@ -2,33 +2,30 @@ package bridge
 
 import (
 	"context"
-	"log/slog"
 	"time"
 
 	"holdfast/client"
+	"holdfast/jsonrpc"
 )
 
-// leave ends the bridge. If finish is set the host may still read: its requests are answered first, of which those
-// that are kept are waited for only for a moment. They wait for the next process. If nothing is kept the session is ended.
+// leave ends the bridge. If finish is set, the host's requests are answered first. What is kept
+// waits for the next process. If nothing is kept, the session is ended.
 func (b *bridge) leave(ctx context.Context, finish bool) {
+	if finish {
+		b.finish(ctx)
+	}
 	b.move(eventLeft)
 	b.mu.Lock()
 	conn := b.conn
 	b.mu.Unlock()
-	switch {
-	case conn == nil:
-	case b.store.isOpen():
-		if finish && !b.finish(ctx, answerWithin) {
-			slog.Warn("stdin has ended, and calls go on at the server: whoever begins again and repeats one gets its response; with --state '' they are waited for")
-		}
+	if conn != nil && b.store.isOpen() {
 		// The host may be back already, with another bridge, which takes its calls over.
 		b.requests.leave()
 		b.save()
 		b.settle(conn)
-		b.save()
-	case finish:
-		b.finish(ctx, 0)
 	}
+	b.refuseRest()
+	b.save()
 	close(b.gone)
 	switch {
 	case conn == nil:
@@ -51,27 +48,59 @@ func (b *bridge) leave(ctx context.Context, finish bool) {
 	}
 }
 
-// answerWithin is how long what the host has asked is waited for, as the host may have said all that it has to say, and
-// read on. If it has left and is back, its next bridge waits twice as long for word of its calls.
-const answerWithin = decideTries * decidePause / 2
+// lookEvery is how often a bridge that waits for responses looks whether the host takes them.
+const lookEvery = 50 * time.Millisecond
 
-// finish waits until the host has all responses, and reports whether it has. If it has left, that is not waited for.
-func (b *bridge) finish(ctx context.Context, within time.Duration) bool {
-	var late <-chan time.Time
-	if within > 0 {
-		t := time.NewTimer(within)
-		defer t.Stop()
-		late = t.C
+// finish waits until the requests of a host that has closed its stdin are answered. It ends
+// before that if the host does not read, if the server waits for the host, if the host has come back with
+// another bridge, or if the process is to end.
+func (b *bridge) finish(ctx context.Context) {
+	if b.store.isOpen() {
+		b.requests.leave() // another bridge may take the calls over
+		b.save()
 	}
+	asked := b.eras.legacy.leave()
+	b.eras.modern.endListens()
+	answered := b.host.waits.none()
+	look := time.NewTicker(lookEvery)
+	defer look.Stop()
+	for {
+		select {
+		case <-answered:
+		case <-asked:
+		case <-b.host.gone:
+		case <-ctx.Done():
+		case <-look.C:
+			if !hasNoReader(b.host.out) && !b.store.anyTaken(b.requests.kept()) {
+				continue
+			}
+		}
+		return
+	}
+}
+
+// errEnds is what the host gets for a request that is not answered when the bridge ends.
+var errEnds = jsonrpc.Errorf(jsonrpc.CodeServer, "holdfast connect ends before the request is answered")
+
+// errEndsKept is errEnds where calls are kept.
+var errEndsKept = jsonrpc.Errorf(jsonrpc.CodeServer, "holdfast connect ends before the request is answered; if it is a call that has begun, it goes on, "+
+	"and the host gets its response when it makes the same call within %v, through another holdfast connect", repeatWithin)
+
+// refuseRest answers the requests that are not answered.
+func (b *bridge) refuseRest() {
+	why := errEnds
+	if b.store.isOpen() {
+		why = errEndsKept
+	}
+	done := make(chan struct{})
+	go func() {
+		b.host.end(why)
+		close(done)
+	}()
 	select {
-	case <-b.requests.allAnswered():
-		return true
-	case <-b.host.gone:
-	case <-ctx.Done():
-	case <-late:
-		return false
+	case <-done:
+	case <-time.After(settleWithin): // a host that reads nothing may block a write for ever
 	}
-	return true
 }
 
 // settleWithin bounds how long a bridge that ends waits for responses that are being written,

@@ -96,7 +96,6 @@ type requests struct {
 	byID   map[string]*request
 	byHost map[string]*request             // in state inFlight, by the host's ids
 	own    map[string]chan jsonrpc.Message // of the bridge itself, by id: take the responses
-	idle   chan struct{}                   // closed when the host has all responses; nil: nobody waits
 }
 
 func newRequests() *requests {
@@ -274,10 +273,6 @@ func (t *requests) deliver(r *request, taken bool) {
 			r.left = time.Now()
 		}
 	}
-	if t.idle != nil && len(t.byHost) == 0 && !t.delivering() {
-		close(t.idle)
-		t.idle = nil
-	}
 }
 
 // cancel ends a request that the host has cancelled. It returns the id at the server; nil if
@@ -306,17 +301,16 @@ func (t *requests) leave() {
 	}
 }
 
-// allAnswered returns a channel that is closed when the host waits for no response.
-func (t *requests) allAnswered() <-chan struct{} {
+// kept returns the ids, at the server, of the requests that the host waits for and that another process may take over.
+func (t *requests) kept() (ids [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	idle := make(chan struct{})
-	if len(t.byHost) == 0 && !t.delivering() {
-		close(idle)
-	} else {
-		t.idle = idle
+	for _, r := range t.byID {
+		if r.state == inFlight && !r.print.isZero() {
+			ids = append(ids, r.id)
+		}
 	}
-	return idle
+	return ids
 }
 
 // settled reports whether no response is being delivered, and all calls that the client has

@@ -171,19 +171,11 @@ func TestRequestIDs(t *testing.T) {
 	if got := mustParse(table.subscribed(part)); string(jsonrpc.Field(got.Params, "_meta", protocol.MetaSubscriptionID)) != "1" {
 		t.Errorf("%s", got.Raw)
 	}
-	idle := table.allAnswered()
 	table.respond(responseTo(r.id))
-	select {
-	case <-idle:
-		t.Error("all is answered before the host has the response")
-	default:
-	}
 	if table.settled(nil) {
 		t.Error("settled while a response is being written")
 	}
 	table.deliver(r, true)
-	<-idle
-	<-table.allAnswered()
 	if !table.settled(nil) || table.settled([]client.CallState{{ID: json.RawMessage(`"cancelled"`)}}) {
 		t.Error("settled, or not")
 	}

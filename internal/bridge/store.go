@@ -195,6 +195,24 @@ func (s *store) callFile(id []byte) string {
 	return filepath.Join(s.dir, s.prefix) + callFile + hex.EncodeToString(sum[:12])
 }
 
+// anyTaken reports whether another process has taken one of these calls over.
+func (s *store) anyTaken(ids [][]byte) bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, id := range ids {
+		if s.calls[string(id)] != nil {
+			continue // by this one
+		}
+		if _, err := os.Stat(s.callFile(id)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // sweep removes the files of calls that no host repeats any more. s.mu is held.
 func (s *store) sweep() {
 	names, err := filepath.Glob(filepath.Join(s.dir, s.prefix) + callFile + "*")

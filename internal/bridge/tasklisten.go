@@ -140,3 +140,22 @@ func (h *modernHost) collect(x *exchange) {
 		l.queue = append(l.queue, jsonrpc.AppendRequest(nil, nil, protocol.MethodTaskStatus, params))
 	}
 }
+
+// endListens answers the requests to listen, which nothing else would end.
+func (h *modernHost) endListens() {
+	h.mu.Lock()
+	var ids [][]byte
+	for x := range h.open {
+		if x.method == protocol.MethodSubscriptions && x.state == waiting {
+			ids = append(ids, x.hostID)
+		}
+	}
+	h.mu.Unlock()
+	for _, id := range ids {
+		if h.cancel(id) {
+			result := []byte(`{"resultType":"` + protocol.ResultComplete + `"}`)
+			result, _ = jsonrpc.Set(result, id, "_meta", protocol.MetaSubscriptionID)
+			h.b.host.write(jsonrpc.AppendResult(nil, id, result))
+		}
+	}
+}

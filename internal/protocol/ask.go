@@ -1,6 +1,10 @@
 package protocol
 
-import "holdfast/jsonrpc"
+import (
+	"strings"
+
+	"holdfast/jsonrpc"
+)
 
 // Requests of a server to a client. Since revision 2026-07-28 they stand in an
 // InputRequiredResult.
@@ -19,6 +23,26 @@ func TakesInput(method string) bool {
 // AsksClient reports whether a method is that of a request to a client with the capability for it.
 func AsksClient(method string) bool {
 	return method == MethodElicit || method == MethodSample || method == MethodListRoots
+}
+
+// DoesNotKnow says why a client of revision 2025-11-25 or earlier with these capabilities does not know a method, or
+// returns nil. One that has declared an extension may know methods of that.
+func DoesNotKnow(capabilities []byte, method string) *jsonrpc.Error {
+	switch {
+	case AsksClient(method), method == MethodPing:
+		return nil
+	case strings.HasPrefix(method, "tasks/") && jsonrpc.Field(capabilities, "tasks") != nil:
+		return nil // of what the server has asked the client
+	case declares(capabilities, "extensions") || declares(capabilities, "experimental"):
+		return nil
+	}
+	return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method not found: the client has declared nothing that has %.100s", method)
+}
+
+// declares reports whether a capability is there, and is not empty.
+func declares(capabilities []byte, name string) (some bool) {
+	jsonrpc.Each(jsonrpc.Field(capabilities, name), func(_, _ []byte) { some = true })
+	return some
 }
 
 // MayAsk says why a client with these capabilities must not be asked something, and which it

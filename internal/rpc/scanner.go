@@ -193,26 +193,37 @@ func (s *scanner) idOf(before []byte) []byte {
 	return bytes.Clone(s.word)
 }
 
-// RequestID returns the id that the error for a text has which is no message: nil if it is no request whose id can be
-// read, or is part of a batch. answered is false for a notification, to which nothing is answered (JSON-RPC 2.0,
+// RequestID returns the id that the error for a text has which is no message: nil if it is a response or part of a
+// batch, or if its id cannot be read. answered is false for a notification, to which nothing is answered (JSON-RPC 2.0,
 // sections 4.1 and 5).
 func RequestID(text []byte) (id []byte, answered bool) {
 	if text = bytes.TrimSpace(text); len(text) > 0 && text[0] == '[' {
 		return nil, true
 	}
-	var s scanner
-	s.take(text)
-	all := s.tries
-	if s.begun() {
-		s.at.id = s.idOf(s.at.id)
-		all = append(all, s.at)
+	var s IDScanner
+	s.Take(text)
+	return s.RequestID()
+}
+
+// An IDScanner is [RequestID] for a text that comes in parts.
+type IDScanner struct{ scan scanner }
+
+// Take reads a part of the text.
+func (s *IDScanner) Take(part []byte) { s.scan.take(part) }
+
+// RequestID returns what the function of that name does, for the parts together. It is called once.
+func (s *IDScanner) RequestID() (id []byte, answered bool) {
+	all := s.scan.tries
+	if s.scan.begun() {
+		s.scan.at.id = s.scan.idOf(s.scan.at.id)
+		all = append(all, s.scan.at)
 	}
 	switch {
 	case len(all) != 1:
 		return nil, true
 	case !all[0].named:
 		return nil, !all[0].method
-	case !all[0].method || all[0].outcome || all[0].twice || all[0].id == nil:
+	case all[0].outcome && !all[0].method || all[0].twice || all[0].id == nil:
 		return nil, true
 	}
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, all[0].id, "x", nil))

@@ -33,24 +33,13 @@ func capabilitiesOf(client []byte) []byte {
 	return bytes.Clone(capabilities)
 }
 
-// doesNotKnow refuses a method that no client knows. One that has declared an extension may know methods of that.
+// doesNotKnow refuses a method that no client knows.
 func (s *Session) doesNotKnow(method string) *jsonrpc.Error {
 	capabilities := s.capabilities()
-	switch {
-	case protocol.AsksClient(method):
-		return nil
-	case s.modern == "" && strings.HasPrefix(method, "tasks/") && jsonrpc.Field(capabilities, "tasks") != nil:
-		return nil // of what the backend has asked the client
-	case s.modern == "" && (declares(capabilities, "extensions") || declares(capabilities, "experimental")):
-		return nil
+	if s.modern != "" {
+		capabilities = nil // its extensions add no requests to clients
 	}
-	return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method not found: the client has declared nothing that has %.100s", method)
-}
-
-// declares reports whether a capability is there, and is not empty.
-func declares(capabilities []byte, name string) (some bool) {
-	jsonrpc.Each(jsonrpc.Field(capabilities, name), func(_, _ []byte) { some = true })
-	return some
+	return protocol.DoesNotKnow(capabilities, method)
 }
 
 // capabilities returns those that the client has declared, as JSON; nil: they are not known. Those of the clients of a

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"syscall"
 	"unicode"
 	"unicode/utf8"
 
@@ -29,6 +30,9 @@ func NewOutput(file *os.File, hide func(string) string) *Output {
 
 // TTY reports whether the output is a terminal.
 func (o *Output) TTY() bool { return o.tty }
+
+// SyscallConn implements [syscall.Conn]: package bridge asks whether the output has a reader.
+func (o *Output) SyscallConn() (syscall.RawConn, error) { return o.file.SyscallConn() }
 
 // Write implements io.Writer. Each call writes whole characters.
 func (o *Output) Write(p []byte) (int, error) {

@@ -1,0 +1,285 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// What a host writes that is no message gets one error, under its id if that can be read, and holdfast connect goes on.
+func TestConnectInvalid(t *testing.T) {
+	t.Parallel()
+	b := hostOf(t, connectCommand(t, "connect:"+serve(t, "--demo").URL)...)
+	const ping = `{"jsonrpc":"2.0","id":7,"method":"ping"}`
+	const pong = `"id":7,"result"`
+	under := func(id string, code int) string { return fmt.Sprintf(`"id":%s,"error":{"code":%d`, id, code) }
+	alone := func(code int) string { return fmt.Sprintf(`"2.0","error":{"code":%d`, code) }
+	for text, want := range map[string][]string{
+		`{"jsonrpc":"2.0","id":7}`:                              {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":7,"params":{}}`:                  {under("7", -32600)},
+		`{"id":7}`:                                              {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":7,"method":5}`:                   {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":7,"method":null}`:                {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":7,"Method":"ping"}`:              {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":"a","method":"ping","params":3}`: {under(`"a"`, -32600)},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","params":"x"}`: {under("7", -32600)},
+		`{"id":7,"method":"ping"}`:                              {under("7", -32600)},
+		`{"jsonrpc":"1.0","id":7,"method":"ping"}`:              {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","method":"x"}`: {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","result":{}}`:  {under("7", -32600)},
+		`{"jsonrpc":"2.0","id":7,"id":8,"method":"ping"}`:       {alone(-32600)},
+		`{"jsonrpc":"2.0","id":null,"method":"ping"}`:           {alone(-32600)},
+		`{"jsonrpc":"2.0","id":1.5,"method":"ping"}`:            {alone(-32600)},
+		`{"jsonrpc":"2.0","id":{},"method":"ping"}`:             {alone(-32600)},
+		`{"jsonrpc":"2.0","id":[1],"method":"ping"}`:            {alone(-32600)},
+		`{"jsonrpc":"2.0","id":true,"method":"ping"}`:           {alone(-32600)},
+		`[]`:     {alone(-32600)},
+		`[1,{}]`: {alone(-32600), alone(-32600)},
+		`[` + ping + `,{"jsonrpc":"2.0","id":8},3]`:                           {pong, under("8", -32600), alone(-32600)},
+		ping + `{"jsonrpc":"2.0","id":8,"method":5}`:                          {pong, under("8", -32600)},
+		ping + ` trailing`:                                                    {under("7", -32700)},
+		`hello ` + ping:                                                       {under("7", -32700)},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","extra":{"a":1}}`:            {pong},
+		"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\",\"x\":\"a\tb\"}":   {under("7", -32700)},
+		"{\"jsonrpc\":\"2.0\",\"id\":7,\"method\":\"ping\",\"x\":\"a\xe9b\"}": {under("7", -32700)},
+		`{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":`:              {under("7", -32700)},
+		"\xef\xbb\xbf" + ping:                                                 {pong},
+		ping + "\r":                                                           {pong},
+		"\n\r\n   \n\t":                                                       nil,
+		`{"jsonrpc":"2.0","id":99,"result":{}}`:                               nil,
+		`{"jsonrpc":"2.0","method":"notifications/x","params":{"x":`:          nil,
+		`{"jsonrpc":"2.0","id":7,"method":"ping","params":{"x":"` + strings.Repeat("a", 17<<20) + `"}}`:   {under("7", -32600)},
+		`{"jsonrpc":"2.0","method":"ping","params":{"x":"` + strings.Repeat("a", 17<<20) + `"},"id":"z"}`: {under(`"z"`, -32600)},
+		`nonsense`: {alone(-32700)},
+	} {
+		b.say("%s", text)
+		b.say(`{"jsonrpc":"2.0","id":"end","method":"ping"}`)
+		var got []string
+		for ended := false; !ended || len(got) < len(want); {
+			if !b.lines.Scan() {
+				t.Fatalf("holdfast connect ended after %.100q", text)
+			}
+			if line := b.lines.Text(); strings.Contains(line, `"id":"end"`) {
+				ended = true
+			} else {
+				got = append(got, line)
+			}
+		}
+		for _, one := range want {
+			i := slices.IndexFunc(got, func(line string) bool { return strings.Contains(line, one) })
+			if i < 0 {
+				t.Errorf("%.100q: want %s, got %q", text, one, got)
+				continue
+			}
+			got = slices.Delete(got, i, i+1)
+		}
+		if len(got) > 0 {
+			t.Errorf("%.100q: also %q", text, got)
+		}
+	}
+}
+
+// A host that ignores requests is not asked what it has not declared: holdfast connect answers the server, as serve does.
+func TestConnectServerChecks(t *testing.T) {
+	t.Parallel()
+	up := httptest.NewServer(&checkingHTTP{})
+	t.Cleanup(func() {
+		up.CloseClientConnections()
+		up.Close()
+	})
+	for name, url := range map[string]string{
+		"HTTP": up.URL + "/events", "the standalone stream": up.URL + "/get", "WebSocket": "ws" + strings.TrimPrefix(up.URL, "http") + "/ws",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := hostOf(t, connectCommand(t, "connect:"+url)...)
+			b.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"check","arguments":{}}}`)
+			for b.lines.Scan() {
+				line := b.lines.Text()
+				if strings.Contains(line, "check-") {
+					t.Errorf("the host is told %s", line)
+				}
+				if strings.Contains(line, `"id":1,`) {
+					if !strings.Contains(line, heardOfChecks) {
+						t.Errorf("got %s", line)
+					}
+					return
+				}
+			}
+			t.Error("no response")
+		})
+	}
+}
+
+// A slowServer has a tool that ends when it is let, and one that asks the user.
+type slowServer struct {
+	url         string
+	runs        atomic.Int32
+	notified    atomic.Int32
+	began, done chan struct{}
+}
+
+func newSlowServer(t *testing.T) *slowServer {
+	t.Helper()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	s := &slowServer{began: make(chan struct{}, 10), done: make(chan struct{})}
+	server := mcp.NewServer(&mcp.Implementation{Name: "slow", Version: "1"}, &mcp.ServerOptions{
+		RootsListChangedHandler: func(context.Context, *mcp.RootsListChangedRequest) { s.notified.Add(1) },
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "slow"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		s.runs.Add(1)
+		s.began <- struct{}{}
+		select {
+		case <-s.done:
+		case <-ctx.Done():
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "slow result"}}}, nil, nil
+	})
+	mcp.AddTool(server, &mcp.Tool{Name: "asks"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		_, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "well?", RequestedSchema: map[string]any{"type": "object"}})
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint("asked: ", err)}}}, nil, nil
+	})
+	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	up := httptest.NewServer(h)
+	t.Cleanup(func() {
+		ctx, stop := context.WithCancel(context.Background())
+		stop() // no client waits
+		_ = h.Shutdown(ctx)
+		up.CloseClientConnections()
+		up.Close()
+	})
+	s.url = up.URL
+	return s
+}
+
+// hello is how a legacy host begins.
+const hello = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{"listChanged":true},"elicitation":{}},"clientInfo":{"name":"pipe","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+`
+
+func callOf(tool string) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{}}}`, tool)
+}
+
+// start starts holdfast connect with an input that ends. It returns what it has written when it has ended.
+func (s *slowServer) start(t *testing.T, state, input string) (*exec.Cmd, func() string) {
+	t.Helper()
+	cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, os.Stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	return cmd, func() string {
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%v: %s", err, out.String())
+		}
+		late.Stop()
+		return out.String()
+	}
+}
+
+// When stdin ends, what the host has written is answered before holdfast connect ends.
+func TestConnectStdinEnds(t *testing.T) {
+	t.Parallel()
+	for name, state := range map[string]func(*testing.T) string{"kept": (*testing.T).TempDir, "not kept": func(*testing.T) string { return "" }} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSlowServer(t)
+			dir := state(t)
+			_, wait := s.start(t, dir, hello+`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`+"\n"+callOf("slow")+"\n"+
+				`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"+`{"jsonrpc":"2.0","id":3}`) // without an end of line
+			<-s.began
+			time.AfterFunc(500*time.Millisecond, func() { close(s.done) }) // long after it has read the end
+			got := wait()
+			for _, want := range []string{`"id":0,"result"`, `slow result`, `"id":2,"result"`, `"id":3,"error"`} {
+				if strings.Count(got, want) != 1 {
+					t.Errorf("want %s in %s", want, got)
+				}
+			}
+			if s.notified.Load() != 1 || s.runs.Load() != 1 {
+				t.Errorf("%d notifications, %d runs", s.notified.Load(), s.runs.Load())
+			}
+			if _, wait := s.start(t, dir, hello+callOf("asks")); true { // a user who has gone
+				if got := wait(); strings.Count(got, `"id":1,`) != 1 {
+					t.Errorf("a call that asks the host gets %s", got)
+				}
+			}
+		})
+	}
+}
+
+// SIGTERM ends holdfast connect at once: a request without a response gets an error, and the next process the response of
+// the call, which has run once. The same is so when no process reads its stdout.
+func TestConnectStdinEndsEarly(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]func(*testing.T, *slowServer, string){
+		"SIGTERM": func(t *testing.T, s *slowServer, state string) {
+			cmd, wait := s.start(t, state, hello+callOf("slow"))
+			<-s.began
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+			if got := wait(); strings.Count(got, `"id":1,"error":{"code":-32000,"message":"holdfast connect ends before`) != 1 {
+				t.Errorf("got %s", got)
+			}
+		},
+		"no reader": func(t *testing.T, s *slowServer, state string) {
+			if runtime.GOOS != "linux" {
+				t.Skip("it is not known there")
+			}
+			cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
+			cmd.Stdin = strings.NewReader(hello + callOf("slow"))
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd.Stdout = w
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_ = w.Close()
+			late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+			defer late.Stop()
+			<-s.began
+			_ = r.Close()
+			if err := cmd.Wait(); err != nil { // the call has not ended
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newSlowServer(t)
+			state := t.TempDir()
+			ends(t, s, state)
+			cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
+			in, out := io.Pipe()
+			cmd.Stdin = in
+			var got bytes.Buffer
+			cmd.Stdout = &got
+			go func() { _, _ = io.WriteString(out, hello+callOf("slow")+"\n"); close(s.done); _ = out.Close() }()
+			if err := cmd.Run(); err != nil || !strings.Contains(got.String(), "slow result") || s.runs.Load() != 1 {
+				t.Errorf("%v, %d runs: %s", err, s.runs.Load(), got.String())
+			}
+		})
+	}
+}
