@@ -141,7 +141,7 @@ func newSlowServer(t *testing.T) *slowServer {
 	}
 	s := &slowServer{began: make(chan struct{}, 10), done: make(chan struct{})}
 	server := mcp.NewServer(&mcp.Implementation{Name: "slow", Version: "1"}, &mcp.ServerOptions{
-		RootsListChangedHandler: func(context.Context, *mcp.RootsListChangedRequest) { s.notified.Add(1) },
+		RootsListChangedHandler: func(context.Context, *mcp.RootsListChangedRequest) { s.notified.Add(1) }, //nolint:staticcheck // hosts of revision 2025-11-25 have it
 	})
 	mcp.AddTool(server, &mcp.Tool{Name: "slow"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
 		s.runs.Add(1)

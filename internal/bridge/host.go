@@ -257,8 +257,10 @@ func (h *host) writeLocked(raw []byte) bool {
 func (h *host) end(e *jsonrpc.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, id := range h.waits.all() {
-		h.writeLocked(jsonrpc.AppendError(nil, id, e))
+	if !hasNoReader(h.out) { // else the write would end the process with SIGPIPE, before the rest is done
+		for _, id := range h.waits.all() {
+			h.writeLocked(jsonrpc.AppendError(nil, id, e))
+		}
 	}
 	h.w = nil
 }
