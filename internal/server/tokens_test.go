@@ -46,9 +46,22 @@ func TestProgressTokens(t *testing.T) {
 			t.Errorf("%s was told after its call: %s", c.said, ev.Data)
 		}
 	}
-	// A call that has become a task of the server itself has its progress after its answer.
-	w := p.open("POST", "/mcp", withToken(100, `"task"`))
+	// Progress without a token is of no call. The go-sdk's servers can send it, and its clients hear of it.
+	p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"before"}}`)
+	get.message()
+	w := p.open("POST", "/mcp", withToken(99, `"none"`))
 	held := n.release(1)[0]
+	for _, params := range []string{`{"progress":1}`, `{"progressToken":null,"progress":1}`} {
+		held.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/progress","params":` + params + `}`))
+		if ev := get.message(); !strings.Contains(string(ev.Data), params) {
+			t.Errorf("progress without a token: %s", ev.Data)
+		}
+	}
+	held.Result(result("done"))
+	w.message()
+	// A call that has become a task of the server itself has its progress after its answer.
+	w = p.open("POST", "/mcp", withToken(100, `"task"`))
+	held = n.release(1)[0]
 	held.Result([]byte(`{"task":{"taskId":"1","status":"working"}}`))
 	w.message()
 	held.Sink.Emit(nil, parse(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"task","progress":1}}`))

@@ -363,6 +363,9 @@ func cancelled(id, params []byte) []byte {
 // client waits for what is said of it (2025-11-25, Progress). Clients of a carrier may have chosen the same: then it is no
 // call's. s.mu is held.
 func (s *Session) callByToken(token []byte) *Call {
+	if len(token) == 0 || string(token) == "null" {
+		return s.standalone // it is of no call, and no client takes it for one's
+	}
 	key := string(jsonrpc.Key(token))
 	if call := s.callWithToken(func(t string) bool { return t == key }); call != nil {
 		return call

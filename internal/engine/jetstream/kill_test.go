@@ -332,6 +332,12 @@ func TestAway(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	until(t, func() error { // a signal takes its time to stop a process, which goes on with what has come meanwhile
+		if err := l.Ping(t.Context()); !errors.Is(err, stream.ErrUnavailable) {
+			return fmt.Errorf("Ping: %v", err)
+		}
+		return nil
+	})
 	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); {
 		start := time.Now()
 		if err := l.Ping(t.Context()); !errors.Is(err, stream.ErrUnavailable) {
