@@ -142,6 +142,9 @@ func TestBrokenRequests(t *testing.T) {
 		`{"jsonrpc":"1.0","id":45,"method":"ping"}`:              `"id":45,"error":{"code":-32600`,
 		`{"id":"46","method":"ping"}`:                            `"id":"46","error":{"code":-32600`,
 		`{"jsonrpc":"2.0","id":60,"method":"m","params":[NaN]}`:  `"id":60,"error":{"code":-32700`,
+		// Of what may be a log, or the beginning of an answer, it is told nothing.
+		`{"id":1,"level":"info"}` + "\n" + `{"id":47,"method":"ping"}`:       `"id":47,"error":{"code":-32600`,
+		`{"jsonrpc":"2.0","id":1,"resu` + "\n" + `{"id":48,"method":"ping"}`: `"id":48,"error":{"code":-32600`,
 	} {
 		c, r := newFixture(t, Options{}).open()
 		deliver(t, c, "print", fmt.Sprintf(`{"text":%q}`, text))

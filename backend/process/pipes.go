@@ -212,7 +212,7 @@ func (c *conn) refuse(line []byte, why error) {
 	if line[0] != '{' {
 		return // it may be a copy in a log
 	}
-	id, _ := rpc.RequestID(line)
+	id := rpc.AskedID(line)
 	if id == nil {
 		return
 	}

@@ -369,6 +369,8 @@ func TestRequestID(t *testing.T) {
 		`{"jsonrpc":"2.0","id":null,"method":"m"}`:                  {``, true},
 		`{"jsonrpc":"2.0","id":1,"id":2,"method":"m"}`:              {``, true},
 		`{"jsonrpc":"2.0","id":1,"error":"m"}`:                      {``, true},
+		`{"jsonrpc":"2.0","id":5}`:                                  {`5`, true},
+		`{"jsonrpc":"2.0","id":5,"method":"m","result":{}}`:         {`5`, true},
 		`[{"jsonrpc":"1.0","id":1,"method":"m"}]`:                   {``, true},
 		`{"jsonrpc":"2.0","id":1.5,"method":"m"}`:                   {``, true},
 		"{\"jsonrpc\":\"2.0\",\"id\":\"\xff\",\"method\":\"m\"}":    {``, true},
@@ -379,6 +381,31 @@ func TestRequestID(t *testing.T) {
 	} {
 		if id, answered := RequestID([]byte(text)); string(id) != of.id || answered != of.answered {
 			t.Errorf("%s: %s, %v", text, id, answered)
+		}
+		var parts IDScanner // the text comes byte by byte
+		for i := range text {
+			parts.Take([]byte(text[i : i+1]))
+		}
+		if id, answered := parts.RequestID(); text != "" && text[0] == '{' && (string(id) != of.id || answered != of.answered) {
+			t.Errorf("%s, in parts: %s, %v", text, id, answered)
+		}
+	}
+}
+
+// What a server prints, or answers, is no request of it that has an id.
+func TestAskedID(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"jsonrpc":"1.0","id":5,"method":"m"}`:                   `5`,
+		`{"jsonrpc":"2.0","id":5,"method":"m","params":{"x":`:     `5`,
+		`{"jsonrpc":"2.0","id":5,"resu`:                           ``,
+		`{"jsonrpc":"2.0","id":5,"method":"m","result":{"x":`:     ``,
+		`{"id":5,"level":"info","request":{"id":5,"method":"m"}}`: ``,
+		`{"method":"m"}`: ``,
+		``:               ``,
+	} {
+		if id := AskedID([]byte(text)); string(id) != want {
+			t.Errorf("%s: %s", text, id)
 		}
 	}
 }

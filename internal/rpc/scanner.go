@@ -209,26 +209,56 @@ func RequestID(text []byte) (id []byte, answered bool) {
 type IDScanner struct{ scan scanner }
 
 // Take reads a part of the text.
-func (s *IDScanner) Take(part []byte) { s.scan.take(part) }
+func (s *IDScanner) Take(part []byte) {
+	s.scan.take(part)
+	s.scan.tries = s.scan.tries[:min(len(s.scan.tries), 2)] // of several none is looked at
+}
 
 // RequestID returns what the function of that name does, for the parts together. It is called once.
 func (s *IDScanner) RequestID() (id []byte, answered bool) {
+	t := s.only()
+	switch {
+	case t == nil:
+		return nil, true
+	case !t.named:
+		return nil, !t.method
+	case t.outcome && !t.method:
+		return nil, true
+	}
+	return t.readID(), true
+}
+
+// AskedID is [RequestID] for a text of a peer that also answers, and may print: nil if it has no method, or an outcome.
+func AskedID(text []byte) []byte {
+	var s IDScanner
+	s.Take(text)
+	if t := s.only(); t != nil && t.method && !t.outcome {
+		return t.readID()
+	}
+	return nil
+}
+
+// only returns the message that the text tries to be, or nil if it is none or several.
+func (s *IDScanner) only() *try {
 	all := s.scan.tries
 	if s.scan.begun() {
 		s.scan.at.id = s.scan.idOf(s.scan.at.id)
 		all = append(all, s.scan.at)
 	}
-	switch {
-	case len(all) != 1:
-		return nil, true
-	case !all[0].named:
-		return nil, !all[0].method
-	case all[0].outcome && !all[0].method || all[0].twice || all[0].id == nil:
-		return nil, true
+	if len(all) != 1 {
+		return nil
 	}
-	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, all[0].id, "x", nil))
-	if err != nil { // it is none
-		return nil, true
+	return &all[0]
+}
+
+// readID returns the id of a try, or nil if it has none, another, or one that is no id.
+func (t *try) readID() []byte {
+	if t.twice || t.id == nil {
+		return nil
 	}
-	return m.ID, true
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, t.id, "x", nil))
+	if err != nil {
+		return nil
+	}
+	return m.ID
 }
