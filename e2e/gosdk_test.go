@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"holdfast/internal/testlong"
 )
 
 // notAlike are tests of the go-sdk's own that see a difference between the handlers, and which it is. Those without a word in
@@ -39,7 +37,7 @@ var notAlike = map[string]string{
 // FAILURES 26: the go-sdk's own tests of its handler and of its client run with Holdfast's handler in its place. The module is
 // copied, and its NewStreamableHTTPHandler passes what it gets on.
 func TestFailure26OwnTests(t *testing.T) {
-	testlong.Only(t, "it builds the go-sdk's tests")
+	peersOnly(t, "it builds the go-sdk's tests")
 	t.Parallel()
 	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/modelcontextprotocol/go-sdk")
 	dir, err := list.Output()

@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
@@ -87,10 +88,23 @@ func (w wild) asks(t *testing.T, c *peer, id int) {
 	wantOdd(t, c.ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, w.call.Name, arguments)), id, w.want)
 }
 
+// peers has the tests run that take minutes of many other programs: before a release, and when one of those is taken in a
+// newer version.
+var peers = flag.Bool("peers", false, "run the tests with real servers, hosts and the go-sdk's own tests, which take minutes")
+
+// peersOnly skips a test without -peers.
+func peersOnly(t *testing.T, why string) {
+	t.Helper()
+	if !*peers {
+		t.Skipf("only with -long -peers: %s", why)
+	}
+	testlong.Only(t, why)
+}
+
 // TestPeers serves servers that people run to clients that people use. What is served lives through cuts, a minute of silence,
 // and a SIGKILL of Holdfast.
 func TestPeers(t *testing.T) {
-	testlong.Only(t, "it runs servers from npm, and is silent for a minute")
+	peersOnly(t, "it runs servers from npm, and is silent for a minute")
 	t.Parallel()
 	for name, server := range wildServers(t) {
 		t.Run(name, func(t *testing.T) {
@@ -141,7 +155,7 @@ func TestPeers(t *testing.T) {
 // TestPeersPing serves Playwright's server over HTTP, which pings its client every three seconds once a tool was called, and ends
 // the session without an answer within a second. Its client reads no standalone stream.
 func TestPeersPing(t *testing.T) {
-	testlong.Only(t, "it runs a server from npm, and is silent for twenty seconds")
+	peersOnly(t, "it runs a server from npm, and is silent for twenty seconds")
 	t.Parallel()
 	dir := npm(t, playwright)
 	for _, kind := range []string{"serve", "stateless", "merged"} {

@@ -185,7 +185,7 @@ var fought = []string{"shared", "merged", "merged shared", "process", "modern", 
 // progress.
 func TestTwoClientsHostile(t *testing.T) {
 	t.Parallel()
-	rounds := testlong.Either(25, 2000)
+	rounds := testlong.Either(25, 1000)
 	if testlong.Race {
 		rounds = testlong.Either(8, 500)
 	}
