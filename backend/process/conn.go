@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,9 @@ import (
 // until whoever else holds the pipe lets go of it, then once more for what the
 // process itself left in it.
 const drainWait = 50 * time.Millisecond
+
+// reasonWait bounds how long a delivery that has failed waits for the reason: output is read before that.
+const reasonWait = 20 * drainWait
 
 // A conn is the process of one session. It has these goroutines, which have ended when done
 // is closed: supervise, which decides how the process ends; watch, which waits for its exit;
@@ -48,6 +52,8 @@ type conn struct {
 	closing   chan struct{} // closed: Close was called
 	faults    chan fault    // room for one from each goroutine that sends
 	exited    chan struct{} // closed: the process has exited, and may be a zombie
+	known     chan struct{} // closed: why is set
+	why       error         // why the conversation ended; nil: Close was called
 	done      chan struct{} // closed: nothing is left
 
 	readers, others sync.WaitGroup
@@ -70,6 +76,7 @@ func (b *Backend) start(tag string, start backend.Start, sink backend.Sink) (*co
 		closing: make(chan struct{}),
 		faults:  make(chan fault, 2),
 		exited:  make(chan struct{}),
+		known:   make(chan struct{}),
 		done:    make(chan struct{}),
 	}
 	c.queue.init(b.opts.MaxQueue)
@@ -165,7 +172,11 @@ func (c *conn) supervise() {
 		if why == nil {
 			why = &exitError{atStart: !c.spoke && !c.asked.Load(), status: status, stderr: c.said.String(), toClient: c.b.opts.StderrToClient}
 		}
-		c.sink.Closed(why, true) // clients see the reason
+		c.why = why
+	}
+	close(c.known)
+	if c.why != nil {
+		c.sink.Closed(c.why, true) // clients see the reason
 	}
 	c.b.sweep(c.tag)
 	c.b.forget(c)
@@ -228,9 +239,26 @@ func (c *conn) Deliver(in backend.Inbound) error {
 		if m.Kind == jsonrpc.Request {
 			c.requests.End(m.ID)
 		}
-		return fmt.Errorf("deliver to the server process: %w", err)
+		return fmt.Errorf("deliver to the server process: %w", c.reason(err))
 	}
 	return nil
+}
+
+// reason returns why the process has ended, if that is why a message was not delivered; else the error.
+func (c *conn) reason(err error) error {
+	select {
+	case <-c.exited:
+	default:
+		return err
+	}
+	t := time.NewTimer(reasonWait)
+	defer t.Stop()
+	select {
+	case <-c.known:
+	case <-t.C:
+		return err
+	}
+	return cmp.Or(c.why, err)
 }
 
 // Close ends the process: it closes its stdin, sends SIGTERM after a grace period and

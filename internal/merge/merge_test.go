@@ -49,6 +49,19 @@ func (f *fake) hearing(words ...string) (heard []string) {
 	return heard
 }
 
+// leaves has the server leave requests of some methods unanswered.
+func (f *fake) leaves(methods ...string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.mute = methods
+}
+
+func (f *fake) isMute(method string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Contains(f.mute, method)
+}
+
 type fakeConn struct {
 	f    *fake
 	sink backend.Sink
@@ -56,7 +69,9 @@ type fakeConn struct {
 
 func (f *fake) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
 	time.Sleep(f.starts)
+	f.mu.Lock()
 	f.ends = func(why error) { sink.Closed(why, false) }
+	f.mu.Unlock()
 	return &fakeConn{f, sink}, nil
 }
 
@@ -79,7 +94,7 @@ func (c *fakeConn) Deliver(in backend.Inbound) error {
 		question := jsonrpc.AppendRequest(nil, []byte("1"), "elicitation/create", []byte("{}"))
 		c.sink.Emit(nil, jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("1"), Method: "elicitation/create", Params: []byte("{}"), Raw: question})
 	}
-	if slices.Contains(c.f.mute, in.Method) {
+	if c.f.isMute(in.Method) {
 		return nil
 	}
 	result := `{"protocolVersion":"2025-11-25","capabilities":{` + c.f.more + `"tools":{},"resources":{},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`

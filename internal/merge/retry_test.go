@@ -19,7 +19,7 @@ import (
 type flaky struct {
 	fake
 	broken atomic.Bool
-	ends   string // the method at which it ends
+	dies   atomic.Value // the method at which it ends
 	opens  atomic.Int32
 }
 
@@ -39,7 +39,7 @@ func (f *flaky) Open(ctx context.Context, start backend.Start, sink backend.Sink
 }
 
 func (c *flakyConn) Deliver(in backend.Inbound) error {
-	if in.Method == c.f.ends {
+	if in.Method == c.f.dies.Load() {
 		c.sink.Closed(errors.New("it ends"), true)
 		return nil
 	}
@@ -114,8 +114,8 @@ func TestTriedAgain(t *testing.T) {
 func TestPageTriedAgain(t *testing.T) {
 	t.Parallel()
 	for name, fails := range map[string]func(f *flaky) (works func()){
-		"it ends":  func(f *flaky) func() { f.ends = "tools/list"; return func() { f.ends = "" } },
-		"it hangs": func(f *flaky) func() { f.mute = []string{"tools/list"}; return func() { f.mute = nil } },
+		"it ends":  func(f *flaky) func() { f.dies.Store("tools/list"); return func() { f.dies.Store("") } },
+		"it hangs": func(f *flaky) func() { f.leaves("tools/list"); return func() { f.leaves() } },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -211,7 +211,7 @@ func TestNoPart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := new(flaky)
-		f.ends = "tools/list"
+		f.dies.Store("tools/list")
 		hangs := &fake{mute: []string{"tools/list"}}
 		c := newClient(t, New(func() []Member {
 			return []Member{{Name: "hangs", Backend: hangs, Prefix: "h_"}, {Name: "ends", Backend: f, Prefix: "e_"}}

@@ -51,7 +51,7 @@ func TestWaitedForOnce(t *testing.T) {
 				if n := said.n.Load(); n > 2 {
 					t.Errorf("the log has %d lines", n)
 				}
-				a.mute = nil
+				a.leaves()
 				time.Sleep(time.Minute)
 				c := newClient(t, b)
 				c.ask(t, "initialize")
