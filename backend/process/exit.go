@@ -25,6 +25,9 @@ func (e *exitError) Error() string {
 	return "server process exited: " + status
 }
 
+// NothingBegan reports that the process has begun nothing that it was asked.
+func (e *exitError) NothingBegan() bool { return e.atStart }
+
 // Stderr is the end of what the process wrote to its stderr, for the log.
 func (e *exitError) Stderr() string { return e.stderr }
 

@@ -158,12 +158,12 @@ func TestComesBackOther(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		f.fake.ends(errors.New("killed"))
+		f.ends(errors.New("killed"))
 		call("20")
 		if n := c.changes(); n != 0 {
 			t.Errorf("told %d times of a server that is as it was", n)
 		}
-		f.fake.ends(errors.New("killed"))
+		f.ends(errors.New("killed"))
 		f.more = `"prompts":{},`
 		call("21")
 		if n := c.changes(); n != 1 {

@@ -96,7 +96,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	if ended { // while it was opened
 		s.observeClosed()
 		s.m.closeBackend(conn)
-		return fmt.Errorf("%w: it ended at once", ErrRefused)
+		return fmt.Errorf("%w: %w", ErrRefused, s.whyEnded(l))
 	}
 	for _, m := range replies {
 		l.replyNow(m)
@@ -380,7 +380,7 @@ func (l *link) Closed(why error, reopen bool) {
 	s.asked.dropAll()
 	s.mu.Unlock()
 	s.logEnd(why, len(lost))
-	start, begun := splitStart(lost)
+	start, begun := splitStart(lost, why)
 	s.failAll(start, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
 	s.failAll(begun, outcomeUnknown("%v", why))
 	if !reopen {
@@ -402,7 +402,12 @@ func (s *Session) logEnd(why error, calls int) {
 }
 
 // splitStart tells the requests that begin a conversation, and do nothing, from those that may have run.
-func splitStart(lost []*inflight) (start, begun []*inflight) {
+// Where nothing has begun they are all of the former.
+func splitStart(lost []*inflight, why error) (start, begun []*inflight) {
+	var none interface{ NothingBegan() bool }
+	if errors.As(why, &none) && none.NothingBegan() {
+		return lost, nil
+	}
 	for _, rq := range lost {
 		if m := rq.call.method; m == protocol.MethodInitialize || m == protocol.MethodDiscover {
 			start = append(start, rq)

@@ -334,7 +334,7 @@ func TestAway(t *testing.T) {
 	}
 	until(t, func() error { // a signal takes its time to stop a process, which goes on with what has come meanwhile
 		if err := l.Ping(t.Context()); !errors.Is(err, stream.ErrUnavailable) {
-			return fmt.Errorf("Ping: %v", err)
+			return fmt.Errorf("Ping: %w", err)
 		}
 		return nil
 	})
