@@ -87,9 +87,12 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 		}
 		return nil, nil, h.unreadable(w, x, o.call, err)
 	}
-	if stored && x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
-		o.deliver(x.values(), x.msgs, x.r.Header)
-		if stored = false; c.isRefused(x.r.Context(), o.call) {
+	if x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
+		if stored { // else they are delivered, and its server has not answered them yet
+			o.deliver(x.values(), x.msgs, x.r.Header)
+			stored = false
+		}
+		if c.isRefused(x.r.Context(), o.call) {
 			return nil, nil, nil
 		}
 	}

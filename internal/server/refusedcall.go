@@ -11,8 +11,8 @@ import (
 
 // What follows is for servers that check the tokens of clients themselves: a token may expire in
 // the middle of a session. A client gets a new one if its request has status 401, and not if its
-// call ends with an error. So the answer to a stored call, whose client is shown an event id
-// before the call runs elsewhere, waits a moment for the server.
+// call ends with an error. So the answer to a call that is stored, or was stored since the server
+// took its time, waits a moment for the server before it shows the client an event id.
 
 // refusedWithin is how long a server has to refuse a call. One that says nothing meanwhile has
 // taken it, as a rule.

@@ -32,6 +32,7 @@ type moody struct {
 	ill        atomic.Pointer[string]     // begins the methods that it answers with an error
 	hangs      atomic.Pointer[string]     // is the method that it does not answer
 	token      atomic.Pointer[string]     // the Authorization that it takes; nil: any
+	thinks     time.Duration              // before it refuses one
 	heard      func(http.Header)          // is told of each request; may be nil
 	initialize func(result string) string // what it makes of its answer to initialize; may be nil
 }
@@ -62,6 +63,7 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		m.heard(r.Header)
 	}
 	if token := m.token.Load(); token != nil && r.Header.Get("Authorization") != *token {
+		time.Sleep(m.thinks)
 		w.Header().Set("WWW-Authenticate", challenge)
 		w.WriteHeader(http.StatusUnauthorized)
 		return
@@ -452,6 +454,44 @@ func TestMergeNoPart(t *testing.T) {
 			t.Error(text)
 		}
 	})
+}
+
+// A client gets a new token if its request has status 401, however long the server looks at the old one: longer than a
+// request waits for JSON. The server has its own path, or all servers are one.
+func TestSlowRefusal(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/slow/mcp", "/mcp"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			slow := newMoody(t, "slow")
+			slow.thinks = 200 * time.Millisecond
+			set(&slow.token, "Bearer new")
+			f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"slow": {"type": "http", "url": %q, "holdfast": {"auth": "passthrough"}}},
+				"holdfast": {"merge": true}}`, slow.url))
+			session, tool, prompt := "", "echo", "greet"
+			if path == "/mcp" {
+				tool, prompt = "slow_echo", "slow_greet"
+			}
+			refused := func(body string) {
+				t.Helper()
+				status, text, h := f.post(path, session, body, "Authorization", "Bearer old")
+				if status != http.StatusUnauthorized || h.Get("WWW-Authenticate") != challenge {
+					t.Errorf("%s: %d %q %s; want the server's 401 and challenge", body, status, h.Get("WWW-Authenticate"), text)
+				}
+			}
+			refused(hello)
+			_, _, h := f.post(path, "", hello, "Authorization", "Bearer new")
+			session = h.Get("Mcp-Session-Id")
+			for _, one := range []string{
+				`"ping"`, `"tools/list"`, `"prompts/list"`, `"resources/list"`,
+				fmt.Sprintf(`"tools/call","params":{"name":%q}`, tool), fmt.Sprintf(`"prompts/get","params":{"name":%q}`, prompt),
+			} {
+				if one != `"ping"` || path != "/mcp" { // which the servers do not hear of
+					refused(`{"jsonrpc":"2.0","id":1,"method":` + one + `}`)
+				}
+			}
+		})
+	}
 }
 
 // A client whose token the servers refuse gets their status and challenge where all servers are one, as it does at the path of one.
