@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +22,7 @@ import (
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/bench/tools"
+	"holdfast/jsonrpc"
 )
 
 var (
@@ -74,6 +76,69 @@ func figures(t *testing.T) (names map[string]string, text []byte) {
 		t.Errorf("%d figures are left after Shutdown, %v", len(left), err)
 	}
 	return all.names, w.Body.Bytes()
+}
+
+// Nothing is written out of a tool that was not called, and no outcome that its calls never had. What
+// Prometheus must have seen at zero to see that it grows, as the rules and the dashboard do, has no label for the tool.
+func TestFiguresOfManyTools(t *testing.T) {
+	t.Parallel()
+	const listed, called = 500, 40
+	all := prometheus.NewRegistry()
+	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(func(x *message.Exchange) {
+		switch {
+		case x.Kind == jsonrpc.Request && x.Method == "tools/list":
+			list := make([]string, listed)
+			for i := range list {
+				list[i] = fmt.Sprintf(`{"name":"tool_%03d","inputSchema":{"type":"object"}}`, i)
+			}
+			x.Result([]byte(`{"tools":[` + strings.Join(list, ",") + `]}`))
+		case x.Kind == jsonrpc.Request && x.Method == "tools/call":
+			x.Result([]byte(`{"content":[]}`))
+		default:
+			tools.Answer(x)
+		}
+	})), &holdfast.Options{Metrics: all, Logger: slog.New(slog.DiscardHandler)})
+	m := &measured{Handler: h}
+	m.begin()
+	scrape := func() string {
+		w := httptest.NewRecorder()
+		promhttp.HandlerFor(all, promhttp.HandlerOpts{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+		return w.Body.String()
+	}
+	ofTools := func(text string) (names map[string]int) {
+		names = make(map[string]int)
+		for line := range strings.Lines(text) {
+			if m := figure.FindString(line); strings.Contains(line, `tool="tool_`) {
+				names[m]++
+				if strings.HasPrefix(m, "holdfast_calls_") && strings.HasSuffix(line, " 0\n") {
+					t.Errorf("a zero is written out: %s", line)
+				}
+			}
+		}
+		return names
+	}
+	before := scrape()
+	if names := ofTools(before); len(names) > 0 {
+		t.Errorf("of tools that were only listed: %v", names)
+	}
+	if zero := `holdfast_call_outcomes_total{outcome="outcome_unknown",server=""} 0`; !strings.Contains(before, zero) {
+		t.Errorf("there is no %s", zero)
+	}
+	for i := range called {
+		m.post(toolCall(2+i, fmt.Sprintf("tool_%03d", i)))(&sink{head: map[string][]string{}})
+	}
+	after := scrape()
+	names := ofTools(after)
+	if names["holdfast_calls_total"] != called || names["holdfast_call_duration_seconds_count"] != called || len(names) != 4 {
+		t.Errorf("of %d tools that were called: %v", called, names)
+	}
+	if each := (len(after) - len(before)) / called; each > 2000 {
+		t.Errorf("a tool that was called takes %d bytes", each)
+	}
+	t.Logf("%d bytes with %d tools of which none was called, %d with %d that were", len(before), listed, len(after), called)
+	if err := h.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
 // queries returns the queries of the dashboard.

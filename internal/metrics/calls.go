@@ -12,6 +12,7 @@ import (
 // calls are the figures of calls.
 type calls struct {
 	ended    *prometheus.CounterVec
+	outcomes *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inFlight *prometheus.GaugeVec
 	stored   *prometheus.CounterVec
@@ -25,6 +26,7 @@ type calls struct {
 
 func (m *Metrics) newCalls() {
 	m.ended = m.counter("holdfast_calls_total", "Calls that have ended here, by their outcome.", "server", "method", "tool", "outcome")
+	m.outcomes = m.counter("holdfast_call_outcomes_total", "Calls that have ended here, by their outcome, whatever their method and tool.", "server", "outcome")
 	m.duration = m.histogram("holdfast_call_duration_seconds", "How long calls took that have ended here, from their request to their response.", callBuckets, "server", "method", "tool")
 	m.inFlight = m.gauge("holdfast_calls_in_flight", "Calls in flight: light (in memory) or stored.", "server", "kind")
 	m.stored = m.counter("holdfast_calls_stored_total", "Calls that were given a stream. The others are answered from memory.", "server")
@@ -39,9 +41,11 @@ func (m *Metrics) newCalls() {
 }
 
 // A serverSeries is what is counted for all calls of a server. (The one without a name may be the
-// only one.)
+// only one.) All are there from its first call on, also those that are zero: Prometheus sees an increase only of
+// what was there before.
 type serverSeries struct {
 	light, stored             prometheus.Gauge
+	outcomes                  [observe.Left]prometheus.Counter
 	promoted, handles, left   prometheus.Counter
 	entries, received, sentTo prometheus.Counter
 	conns                     prometheus.Observer
@@ -53,13 +57,15 @@ type seriesKey struct{ server, method, tool string }
 // A series is what is counted for calls with the same labels, and their [observe.CallObserver]. It is
 // looked up once for each.
 type series struct {
-	m        *Metrics
-	outcomes [observe.Left]prometheus.Counter
-	duration prometheus.Observer
-	server   *serverSeries
+	m      *Metrics
+	key    seriesKey
+	server *serverSeries
 
 	mu    sync.Mutex
 	tally tally
+	// Nil until something is counted: there may be hundreds of tools, and few outcomes that a tool has ever had.
+	outcomes [observe.Left]prometheus.Counter
+	duration prometheus.Observer
 }
 
 // A tally is what calls of a series have not added to the figures yet. To write it under one lock costs
@@ -95,7 +101,13 @@ func (s *series) settle() {
 	server.received.Add(float64(t.received))
 	server.sentTo.Add(float64(t.sentTo))
 	for i, n := range t.outcomes {
-		s.outcomes[i].Add(float64(n))
+		if n > 0 {
+			s.outcome(observe.Outcome(i)).Add(float64(n))
+			server.outcomes[i].Add(float64(n))
+		}
+	}
+	if len(t.ended) > 0 && s.duration == nil {
+		s.duration = s.m.duration.WithLabelValues(s.key.server, s.key.method, s.key.tool)
 	}
 	exemplars, _ := s.duration.(prometheus.ExemplarObserver)
 	for _, e := range t.ended {
@@ -108,6 +120,14 @@ func (s *series) settle() {
 	}
 	clear(t.ended)
 	s.tally = tally{ended: t.ended[:0]}
+}
+
+// outcome returns what counts the calls that end so. Its caller holds the lock.
+func (s *series) outcome(o observe.Outcome) prometheus.Counter {
+	if s.outcomes[o] == nil {
+		s.outcomes[o] = s.m.ended.WithLabelValues(s.key.server, s.key.method, s.key.tool, o.String())
+	}
+	return s.outcomes[o]
 }
 
 // Began implements [observe.Observer].
@@ -136,16 +156,16 @@ func (m *Metrics) seriesOf(k seriesKey) *series {
 	if s := m.known(k); s != nil {
 		return s
 	}
-	s := &series{m: m, duration: m.duration.WithLabelValues(k.server, k.method, k.tool), server: m.servers[k.server]}
-	for i, outcome := range observe.Outcomes() {
-		s.outcomes[i] = m.ended.WithLabelValues(k.server, k.method, k.tool, outcome.String())
-	}
+	s := &series{m: m, key: k, server: m.servers[k.server]}
 	if s.server == nil {
 		s.server = &serverSeries{
 			light: m.inFlight.WithLabelValues(k.server, "light"), stored: m.inFlight.WithLabelValues(k.server, "stored"),
 			promoted: m.stored.WithLabelValues(k.server), handles: m.handles.WithLabelValues(k.server), left: m.left.WithLabelValues(k.server),
 			entries: m.entries.WithLabelValues(k.server), received: m.received.WithLabelValues(k.server), sentTo: m.sent.WithLabelValues(k.server),
 			conns: m.conns.WithLabelValues(k.server),
+		}
+		for i, outcome := range observe.Outcomes() {
+			s.server.outcomes[i] = m.outcomes.WithLabelValues(k.server, outcome.String())
 		}
 		m.servers[k.server] = s.server
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -25,6 +26,26 @@ type nodes struct {
 	webhooks      *prometheus.CounterVec
 	engine        *prometheus.HistogramVec
 	engineRefused *prometheus.CounterVec
+	operations    sync.Map // of the engine, by name: an operation
+}
+
+// An operation of the engine. The series of its errors are there from the first time on that it is asked for: Prometheus
+// sees an increase only of what was there before.
+type operation struct {
+	took    prometheus.Observer
+	refused map[string]prometheus.Counter // by reason
+}
+
+func (m *Metrics) operationOf(name string) *operation {
+	if known, ok := m.operations.Load(name); ok {
+		return known.(*operation)
+	}
+	o := &operation{took: m.engine.WithLabelValues(name), refused: make(map[string]prometheus.Counter)}
+	for _, reason := range []string{"full", "too_large", "unavailable", other} {
+		o.refused[reason] = m.engineRefused.WithLabelValues(name, reason)
+	}
+	known, _ := m.operations.LoadOrStore(name, o)
+	return known.(*operation)
 }
 
 func (m *Metrics) newNodes() {
@@ -64,8 +85,9 @@ func (m *Metrics) node(e observe.Event) {
 		m.again.WithLabelValues("outcome_unknown").Add(float64(e.Unknown))
 	case observe.BackendOpened:
 		m.opened.WithLabelValues(e.Server).Observe(e.Took.Seconds())
+		failed := m.failed.WithLabelValues(e.Server) // there before the first failure, too
 		if e.Err != nil {
-			m.failed.WithLabelValues(e.Server).Inc()
+			failed.Inc()
 			return
 		}
 		m.backends.WithLabelValues(e.Server).Inc()
@@ -82,9 +104,10 @@ func (m *Metrics) node(e observe.Event) {
 	case observe.WebhookTried:
 		m.webhooks.WithLabelValues(e.Result).Inc()
 	case observe.EngineAsked:
-		m.engine.WithLabelValues(e.Operation).Observe(e.Took.Seconds())
+		o := m.operationOf(e.Operation)
+		o.took.Observe(e.Took.Seconds())
 		if reason := engineError(e.Err); reason != "" {
-			m.engineRefused.WithLabelValues(e.Operation, reason).Inc()
+			o.refused[reason].Inc()
 		}
 	}
 }
