@@ -16,14 +16,17 @@ import (
 
 func newCheck() *cobra.Command {
 	var f configFlags
+	strict := false
 	cmd := &cobra.Command{
 		Use:   "check [flags] FILE",
 		Short: "Say what a configuration file would serve",
 		Long: `Check reads a configuration file as 'holdfast serve --config' does, and prints what would
 run. It starts nothing. Values of variables are not shown. The exit code is 1 if the file
-is wrong or a command is not there.`,
-		Example: `  holdfast check claude_desktop_config.json`,
-		Args:    cobra.ExactArgs(1),
+is wrong or a command is not there, and with --strict also if a member of the file is not
+known and would be ignored.`,
+		Example: `  holdfast check claude_desktop_config.json
+  holdfast check --strict servers.json`,
+		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.file = args[0]
 			if err := f.check(); err != nil {
@@ -34,30 +37,39 @@ is wrong or a command is not there.`,
 			if err != nil {
 				return codeError{exitError, err}
 			}
-			return report(cmd.OutOrStdout(), c.file, file)
+			if !strict {
+				tellIgnored(file)
+			}
+			return report(cmd.OutOrStdout(), file, strict)
 		},
 	}
 	f.addValues(cmd)
+	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings as errors: members that are not known, which are ignored otherwise")
 	return cmd
 }
 
-// report prints what would run. The error says that something would not.
-func report(out io.Writer, name string, file *config.File) error {
+// report prints what would run. The error says that something would not, and if strict is true that something is ignored.
+func report(out io.Writer, file *config.File, strict bool) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "SERVER\tPATH\tTYPE\tRUNS\tSETTINGS")
 	if file.Merge {
 		fmt.Fprintf(t, "(all)\t%s\tmerged\tall servers below as one\t\n", config.MergedPath)
 	}
-	var missing []string
+	var wrong []string
+	if strict {
+		for _, m := range file.Ignored {
+			wrong = append(wrong, fmt.Sprintf("%v: %s is not known, and would be ignored: remove it, or correct its name", m.Place, m.Member))
+		}
+	}
 	for _, s := range file.Servers {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", s.Name, s.Path, s.Type, s.Shown, described(s))
 		if err := manyservers.Runnable(s); err != nil {
-			missing = append(missing, fmt.Sprintf("%s:%d: the server %q cannot start: %v", name, s.Line, s.Name, err))
+			wrong = append(wrong, err.Error())
 		}
 	}
 	for _, l := range file.LeftOut {
 		fmt.Fprintf(t, "%s\t\tleft out\t\t\n", l.Name)
-		missing = append(missing, l.Err.Error())
+		wrong = append(wrong, l.Err.Error())
 	}
 	for _, s := range file.Disabled {
 		fmt.Fprintf(t, "%s\t\tdisabled\t\t\n", s)
@@ -65,8 +77,8 @@ func report(out io.Writer, name string, file *config.File) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	if len(missing) > 0 {
-		return codeError{exitError, fmt.Errorf("%s", strings.Join(missing, "\n"))}
+	if len(wrong) > 0 {
+		return codeError{exitError, fmt.Errorf("%s", strings.Join(wrong, "\n"))}
 	}
 	return nil
 }

@@ -98,6 +98,7 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 	if err != nil {
 		return nil, err
 	}
+	tellIgnored(file)
 	tellLeftOut(file)
 	c.options.Input = c.input(false) // nobody waits at a terminal later
 	c.text, c.set = text, manyservers.New(file, nil)
@@ -105,7 +106,7 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 	return c, nil
 }
 
-// read reads the file, and logs what is ignored of it.
+// read reads the file.
 func (c *configured) read() (text []byte, file *config.File, err error) {
 	if text, err = os.ReadFile(c.file); err != nil {
 		return nil, nil, fmt.Errorf("--config: %w", err)
@@ -119,13 +120,17 @@ func (c *configured) read() (text []byte, file *config.File, err error) {
 			continue
 		}
 		if err := c.allows(s); err != nil { // it must not be served to anybody
-			return text, nil, fmt.Errorf("%s:%d: the server %q %w", c.file, s.Line, s.Name, err)
+			return text, nil, fmt.Errorf("%v: the server %q %w", s.At, s.Name, err)
 		}
 	}
-	for _, m := range file.Ignored {
-		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", fmt.Sprintf("%s:%d:%d", c.file, m.Line, m.Column))
-	}
 	return text, file, nil
+}
+
+// tellIgnored logs what is ignored of a file.
+func tellIgnored(file *config.File) {
+	for _, m := range file.Ignored {
+		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", m.Place.String())
+	}
 }
 
 // tellLeftOut logs which servers are not served, and why.
@@ -227,23 +232,31 @@ func (c *configured) reload(asked bool) {
 		text, err := os.ReadFile(c.file)
 		if err != nil {
 			if c.missed++; c.missed == missedFor {
-				slog.Error("configuration not changed: the file cannot be read", "error", err)
+				slog.Warn("configuration not changed: the file cannot be read, what was read before stays in use", "error", err)
 			}
 			return // a file that is being replaced is not there for a moment
 		}
+		missed := c.missed
 		c.missed = 0
 		if bytes.Equal(text, c.text) {
+			if missed >= missedFor {
+				slog.Info("configuration unchanged: the file can be read again", "file", c.file)
+			}
 			return
 		}
 	}
 	text, file, err := c.read()
-	if text != nil {
-		c.text = text // what is wrong is told once
+	switch {
+	case text == nil: // it cannot be read, which is told of
+		c.missed = missedFor
+	default:
+		c.text, c.missed = text, 0 // what is wrong is told once
 	}
 	if err != nil {
-		slog.Error("configuration not changed: the file is wrong", "error", err)
+		slog.Warn("configuration not changed: the file is wrong, what was read before stays in use", "error", err)
 		return
 	}
+	tellIgnored(file)
 	tellLeftOut(file)
 	did := c.set.Apply(file)
 	slog.Info("configuration read", "file", c.file, "added", did.Added, "changed", did.Changed, "removed", did.Removed, "kept", did.Kept)

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/spf13/pflag"
 
 	"holdfast/internal/config"
+	"holdfast/internal/redact"
 )
 
 // tokenFlags are the flags of holdfast serve that say how a token for the upstream server is asked for:
@@ -59,7 +61,7 @@ func (f *tokenFlags) check(upstream *upstreamFlags, role *roleFlags) error {
 		}
 	}
 	if err := q.Complete(upstream.url); err != nil {
-		return usagef("--upstream-token-url %q: %w", redacted(f.url), err)
+		return usagef("--upstream-token-url %q: %w", cmp.Or(redact.URL(f.url), redact.Written(f.url)), err)
 	}
 	f.request = q
 	return nil

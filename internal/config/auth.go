@@ -90,7 +90,7 @@ func (r *reader) token(s *Server, q *tokenRequest) *TokenRequest {
 	if q.TokenURL.value == "" {
 		r.failf(q.at, "tokenUrl is missing: add it")
 	} else if err := t.Complete(s.URL); err != nil && len(r.lacks) == 0 {
-		r.failf(q.TokenURL.at, "%q is no URL of a token endpoint: %v", redact.Args([]string{q.TokenURL.value})[0], err)
+		r.failf(q.TokenURL.at, "%q is no URL of a token endpoint: %v", redact.Written(q.TokenURL.value), err)
 	}
 	return t
 }

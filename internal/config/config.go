@@ -181,7 +181,7 @@ func (r *reader) server(host member[hostServer], in section, ours member[setting
 	}
 	s := &Server{Name: host.Name}
 	r.begin(h, in.kind)
-	s.Line, _ = r.place(host.At)
+	s.At = r.placeOf(host.At)
 	if bad := strings.IndexFunc(s.Name, unicode.IsControl); s.Name == "" || s.Name == MergedName || bad >= 0 || path.Clean("/"+s.Name) != "/"+s.Name {
 		r.failf(host.At, "a server cannot have the name %q: rename it", s.Name)
 		return nil
@@ -227,8 +227,8 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 	default:
 		r.failf(h.Type.at, "a server with a url cannot be of type %q: want http or sse", h.Type.value)
 	}
-	s.URL = r.expand(at)
-	if s.Shown = redact.Args([]string{at.value})[0]; !strings.HasPrefix(s.Shown, "$") && !strings.HasPrefix(s.Shown, "{") { // else that is where it leads
+	s.URL, s.RunsAt = r.expand(at), r.placeOf(at.at)
+	if s.Shown = redact.Written(at.value); !strings.HasPrefix(s.Shown, "$") && !strings.HasPrefix(s.Shown, "{") { // else that is where it leads
 		s.Shown = redact.URL(at.value)
 	}
 	switch u, err := url.Parse(s.URL); {
@@ -236,7 +236,7 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 	case err == nil && (u.Scheme == "unix" || u.Scheme == "pipe"):
 		r.failf(at.at, "a server at a socket or a pipe (%s:) is not supported: want http://HOST/PATH or https://HOST/PATH", u.Scheme)
 	case err != nil || u.Host == "" || !slices.Contains([]string{"http", "https", "ws", "wss"}, u.Scheme):
-		r.failf(at.at, "%q is no URL of a server: want http://HOST/PATH or https://HOST/PATH", cmp.Or(redact.URL(s.URL), redact.Args([]string{at.value})[0]))
+		r.failf(at.at, "%q is no URL of a server: want http://HOST/PATH or https://HOST/PATH", redact.Written(at.value))
 	}
 	s.Header = make(http.Header)
 	for _, v := range h.Headers {
@@ -251,6 +251,8 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 // command reads a server that is a command.
 func (r *reader) command(s *Server, h *hostServer) {
 	s.Type = Stdio
+	s.RunsAt = r.placeOf(h.Command.at)
+	s.DirAt = s.RunsAt
 	if t := h.Type.value; t != "" && t != "stdio" && t != "local" {
 		r.failf(h.Type.at, "a server with a command cannot be of type %q: want stdio", t)
 	}
@@ -273,7 +275,7 @@ func (r *reader) command(s *Server, h *hostServer) {
 	s.Shown = strings.Join(redact.Args(shown), " ")
 	s.Dir = r.where
 	if h.Cwd.value != "" {
-		s.Dir = r.inWorkspace(r.expand(h.Cwd))
+		s.Dir, s.DirAt = r.inWorkspace(r.expand(h.Cwd)), r.placeOf(h.Cwd.at)
 	}
 }
 
@@ -386,7 +388,7 @@ func (r *reader) checkPaths() {
 	}
 	for _, s := range r.out.Servers {
 		if is, ok := taken[s.Path]; ok {
-			r.errs = append(r.errs, &Error{File: r.file, Line: s.Line, Column: 1, Text: fmt.Sprintf("the path %s of the server %q is that of %s: set another with \"path\"", s.Path, s.Name, is)})
+			r.errs = append(r.errs, s.At.errorf("the path %s of the server %q is that of %s: set another with \"path\"", s.Path, s.Name, is))
 		}
 		taken[s.Path] = fmt.Sprintf("the server %q", s.Name)
 	}
@@ -401,7 +403,7 @@ func (r *reader) checkPrefixes() {
 			continue
 		}
 		if is, ok := taken[*s.Prefix]; ok && r.out.Merge {
-			r.errs = append(r.errs, &Error{File: r.file, Line: s.Line, Column: 1, Text: fmt.Sprintf("merged, the servers %q and %q have the same prefix %q: set another with \"prefix\"", is, s.Name, *s.Prefix)})
+			r.errs = append(r.errs, s.At.errorf("merged, the servers %q and %q have the same prefix %q: set another with \"prefix\"", is, s.Name, *s.Prefix))
 		}
 		taken[*s.Prefix] = s.Name
 	}

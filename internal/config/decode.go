@@ -101,6 +101,17 @@ func (d *decoder) place(at int) (line, column int) {
 	return bytes.Count(before, []byte("\n")) + 1, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
+// placeOf returns the place of an offset.
+func (d *decoder) placeOf(at int) Place {
+	line, column := d.place(at)
+	return Place{d.file, line, column}
+}
+
+// errorf returns the error of something at the place.
+func (p Place) errorf(format string, args ...any) *Error {
+	return &Error{File: p.File, Line: p.Line, Column: p.Column, Text: fmt.Sprintf(format, args...)}
+}
+
 // failf notes a mistake.
 func (d *decoder) failf(at int, format string, args ...any) {
 	line, column := d.place(at)
@@ -284,8 +295,7 @@ func (d *decoder) composite(from *hujson.Value, v reflect.Value, path string) {
 			d.failf(m.Name.StartOffset, "there is no setting %s: want one of %s", sub, strings.Join(settingsOf(v.Type()), ", "))
 			continue
 		case !known:
-			line, column := d.place(m.Name.StartOffset)
-			d.ignored = append(d.ignored, Ignored{line, column, sub})
+			d.ignored = append(d.ignored, Ignored{d.placeOf(m.Name.StartOffset), sub})
 			continue
 		case seen[name]:
 			d.failf(m.Name.StartOffset, "%s is there twice: remove one", sub)

@@ -8,6 +8,7 @@
 package config
 
 import (
+	"fmt"
 	"net/http"
 	"time"
 
@@ -39,8 +40,8 @@ const MergedName = "*"
 
 // An Ignored member is one that is not known.
 type Ignored struct {
-	Line, Column int
-	Member       string // its path, such as "mcpServers.files.autoApprove"
+	Place
+	Member string // its path, such as "mcpServers.files.autoApprove"
 }
 
 // The types of servers.
@@ -56,7 +57,10 @@ type Server struct {
 	Name string
 	Path string // of its endpoint, "/NAME/mcp" unless it is set
 	Type string // Stdio, HTTP, SSE or Any
-	Line int    // of its name in the file
+
+	// Places in the file: of the server's name, of what runs (its command or URL), and of the directory in which
+	// that runs; where the file does not have that directory, of what runs.
+	At, RunsAt, DirAt Place
 
 	Command []string
 	Env     map[string]string // beside the environment of this program
@@ -71,6 +75,15 @@ type Server struct {
 	StderrToClient bool
 	Settings
 }
+
+// A Place is where something is in the file.
+type Place struct {
+	File         string
+	Line, Column int // from 1; columns are bytes
+}
+
+// String returns "FILE:LINE:COLUMN".
+func (p Place) String() string { return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column) }
 
 // Settings are ours, for one server.
 type Settings struct {

@@ -76,8 +76,7 @@ func (h *hostServer) isElsewhere(in section) bool {
 
 // ignore notes that something of a server is not used.
 func (r *reader) ignore(at int, member string) {
-	line, column := r.place(at)
-	r.ignored = append(r.ignored, Ignored{line, column, member})
+	r.ignored = append(r.ignored, Ignored{r.placeOf(at), member})
 }
 
 // hostSettings returns the settings that a host has for a server. Where it has none, they are

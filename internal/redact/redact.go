@@ -115,6 +115,30 @@ func URL(raw string) string {
 	return Of([]string{raw}).Text(where.String())
 }
 
+// Written is what may be told of a URL as its user has written it, which may be no URL that anything can
+// parse: without user, password, query and fragment. Variables (${NAME}) stay, and their defaults do not.
+func Written(raw string) string {
+	text := raw
+	if from, to := strings.Index(text, ":-"), strings.LastIndex(text, "}"); from >= 0 && from < to {
+		text = text[:from+len(":-")] + Mark + text[to:]
+	}
+	if at := strings.LastIndex(text, "@"); at >= 0 {
+		from := 0
+		if i := strings.Index(text[:at], "://"); i >= 0 {
+			from = i + len("://")
+		} else if i := begin.FindStringIndex(text[:at]); i != nil {
+			from = i[1]
+		}
+		if from < at {
+			text = text[:from] + Mark + text[at:]
+		}
+	}
+	if i := strings.IndexAny(text, "?#"); i >= 0 && i+1 < len(text) {
+		text = text[:i+1] + Mark
+	}
+	return argument(Of([]string{raw}).Text(text))
+}
+
 // begin is how a URL begins, somewhere in a text.
 var begin = regexp.MustCompile(`[a-zA-Z0-9+.-]*:/{1,3}`)
 

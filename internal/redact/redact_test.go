@@ -130,3 +130,36 @@ func FuzzText(f *testing.F) {
 		}
 	})
 }
+
+// What is no URL is shown as it was written, but for what may be a secret in it.
+func TestWritten(t *testing.T) {
+	t.Parallel()
+	for raw, want := range map[string]string{
+		"x": "x", "": "", "x y": "x y", "localhost:8080/mcp": "localhost:8080/mcp", "http ://x": "http ://x", "//h/p": "//h/p", "http://": "http://",
+		"${URL}": "${URL}", "${BASE}/mcp": "${BASE}/mcp", "{env:URL}": "{env:URL}", "@scope/name": "@scope/name", "x?": "x?",
+		"ftp://h/p":                     "ftp://h/p",
+		"user:s3cret@host/mcp":          "***@host/mcp",
+		"s3cret@host":                   "***@host",
+		"http:user:s3cret@host":         "***@host",
+		"http:/user:s3cret@host":        "http:/***@host",
+		"ftp://u:s3cret@h/p?q=s3cret":   "ftp://***@h/p?***",
+		"http://u:a@s3cret@h":           "http://***@h",
+		"http://u:a?s3cret@h":           "http://***@h",
+		"http://u:a#s3cret@h/p":         "http://***@h/p",
+		"host/mcp?api_key=s3cret":       "host/mcp?***",
+		"host/mcp?s3cret":               "host/mcp?***",
+		"host/mcp#s3cret":               "host/mcp#***",
+		"http:/x?k=s3cret":              "http:/x?***",
+		"http://h:port/p?k=${KEY}":      "http://h:port/p?***",
+		"${URL:-x?k=s3cret}":            "${URL:-***}",
+		"${URL:-s3cret}/p":              "${URL:-***}/p",
+		"${A:-${B}s3cret}/p":            "${A:-***}/p",
+		"ftp://h/s3crets3crets3crets3c": "ftp://h/***",
+		"sk-s3crets3cret":               "***",
+		"token=s3cret":                  "token=***",
+	} {
+		if got := redact.Written(raw); got != want {
+			t.Errorf("%q is shown as %q, want %q", raw, got, want)
+		}
+	}
+}

@@ -85,9 +85,9 @@ func (c *command) backend() (*process.Backend, error) {
 		}
 		return c.inner, nil
 	}
-	b, err := newProcess(c.conf, c.log)
+	b, at, err := newProcess(c.conf, c.log)
 	if err != nil {
-		c.log.Error("the server cannot be started", "command", c.conf.Command[0], "line of the configuration", c.conf.Line, "error", err)
+		c.log.Error("the server cannot be started", "command", c.conf.Command[0], "at", at.String(), "error", err)
 		return nil, &protocol.NotStarted{Server: c.conf.Name, Err: err}
 	}
 	c.inner = b
@@ -121,28 +121,29 @@ func environment(conf *config.Server) []string {
 	return env
 }
 
-// Runnable returns why a server cannot run, as far as that is known without running it.
+// Runnable returns why a server cannot run, as far as that is known without running it. The error has its place
+// in the file.
 func Runnable(conf *config.Server) error {
 	if conf.Type != config.Stdio {
 		return nil
 	}
-	b, err := newProcess(conf, nil)
+	b, at, err := newProcess(conf, nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("%v: the server %q cannot start: %w", at, conf.Name, err)
 	}
 	return b.Close()
 }
 
-// newProcess returns the backend of a command. The error says what to do.
-func newProcess(conf *config.Server, log *slog.Logger) (*process.Backend, error) {
+// newProcess returns the backend of a command. The error says what to do, and at where in the file.
+func newProcess(conf *config.Server, log *slog.Logger) (b *process.Backend, at config.Place, err error) {
 	if conf.Dir != "" {
 		if is, err := os.Stat(conf.Dir); err != nil || !is.IsDir() {
-			return nil, fmt.Errorf("its working directory %s is not there: make it, or set another with \"cwd\"", conf.Dir)
+			return nil, conf.DirAt, fmt.Errorf("its working directory %s is not there: make it, or set another with \"cwd\"", conf.Dir)
 		}
 	}
-	b, err := process.New(conf.Command, &process.Options{Dir: conf.Dir, Env: environment(conf), Logger: log, StderrToClient: conf.StderrToClient})
+	b, err = process.New(conf.Command, &process.Options{Dir: conf.Dir, Env: environment(conf), Logger: log, StderrToClient: conf.StderrToClient})
 	if errors.Is(err, exec.ErrNotFound) && conf.Env["PATH"] != "" {
-		return nil, fmt.Errorf("%w, which the file sets for it", err)
+		err = fmt.Errorf("%w, which the file sets for it", err)
 	}
-	return b, err
+	return b, conf.RunsAt, err
 }
