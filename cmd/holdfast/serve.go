@@ -343,6 +343,12 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		return f.notListening(err)
 	}
 	routes := f.routes(ctx, handler, many)
+	if f.auth.policy != nil && f.auth.policy.Keys != nil {
+		watchFiles(ctx, f.auth.policy.Keys.Reload)
+	}
+	if f.tls.files != nil {
+		watchFiles(ctx, f.tls.files.Reload)
+	}
 	f.auth.tryIssuer(ctx)
 	f.greet(listener.Addr(), many)
 	if f.ownPage {
@@ -352,7 +358,6 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	admin.watch(handler.Ready)
 	listener = handler.Listener(listener) // below TLS, as what it takes is bounded from the accept on
 	if f.tls.files != nil {
-		f.tls.watch(ctx)
 		listener = tls.NewListener(listener, f.tls.files.Config())
 	}
 	return serveUntil(ctx, listener, routes, handler, admin, f.drain)

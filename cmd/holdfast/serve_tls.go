@@ -52,8 +52,9 @@ func (f *tlsFlags) scheme() string {
 	return "https"
 }
 
-// watch reads the files again when they change, and at SIGHUP, until ctx ends.
-func (f *tlsFlags) watch(ctx context.Context) {
+// watchFiles calls reload, with true at SIGHUP, and else each second: files that are in use may have changed. It
+// returns at once, and ends with ctx.
+func watchFiles(ctx context.Context, reload func(asked bool)) {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)
 	go func() {
@@ -63,9 +64,9 @@ func (f *tlsFlags) watch(ctx context.Context) {
 		for {
 			select {
 			case <-again:
-				f.files.Reload(true)
+				reload(true)
 			case <-t.C:
-				f.files.Reload(false)
+				reload(false)
 			case <-ctx.Done():
 				return
 			}

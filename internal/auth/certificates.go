@@ -1,7 +1,6 @@
 package auth
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
@@ -12,8 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
-	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -22,31 +19,30 @@ import (
 // clients are issued by. They are files, which may change. Its methods may be called
 // concurrently.
 type Certificates struct {
-	names [3]string // of the files: certificate, key, and clients' issuers ("": clients need none)
-
+	files   // certificate, key, and clients' issuers ("": clients need none)
 	current atomic.Pointer[tls.Config]
-
-	mu   sync.Mutex       // held while files are read
-	used certificateFiles // the files that current was made of
-	bad  string           // what was wrong when they were last read
-	told bool             // that was logged
 }
 
 // OpenCertificates reads the files of a server's certificate (with those that it is issued by) and
 // key, and of the certificates that clients' are issued by: all PEM. The last is "" if clients
 // need no certificate.
 func OpenCertificates(cert, key, clientCA string) (*Certificates, error) {
-	c := &Certificates{names: [3]string{cert, key, clientCA}}
-	files, err := c.read()
-	if err != nil {
+	c := &Certificates{files: files{what: "certificates", names: []string{cert, key, clientCA}}}
+	c.take = func(texts [][]byte) ([]any, error) {
+		conf, err := c.parse(texts)
+		if err != nil {
+			return nil, err
+		}
+		c.current.Store(conf)
+		leaf := conf.Certificates[0].Leaf
+		if now := time.Now(); now.After(leaf.NotAfter) || now.Before(leaf.NotBefore) {
+			slog.Warn("the certificate is not valid now", "file", cert, "from", leaf.NotBefore, "until", leaf.NotAfter)
+		}
+		return []any{"valid until", leaf.NotAfter.UTC().Format(time.RFC3339)}, nil
+	}
+	if err := c.open(); err != nil {
 		return nil, err
 	}
-	conf, err := c.parse(files)
-	if err != nil {
-		return nil, err
-	}
-	c.current.Store(conf)
-	c.used = files
 	return c, nil
 }
 
@@ -58,62 +54,11 @@ func (c *Certificates) Config() *tls.Config {
 	return conf
 }
 
-// Reload reads the files again. If they are wrong nothing changes. That is logged once: at once
-// if asked is true, or else when the files are the same the next time: they may be about to be
-// replaced one by one.
-func (c *Certificates) Reload(asked bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	files, err := c.read()
-	if err == nil && files.equal(c.used) {
-		c.bad, c.told = "", false
-		return
-	}
-	var conf *tls.Config
-	if err == nil {
-		conf, err = c.parse(files)
-	}
-	if err != nil {
-		again := err.Error() == c.bad
-		c.told = c.told && again
-		if c.bad = err.Error(); asked || again && !c.told {
-			slog.Error("certificates not changed: the files are wrong", "error", err)
-			c.told = true
-		}
-		return
-	}
-	c.current.Store(conf)
-	c.used, c.bad, c.told = files, "", false
-	slog.Info("certificates read", "file", c.names[0], "valid until", conf.Certificates[0].Leaf.NotAfter.UTC().Format(time.RFC3339))
-}
-
-// certificateFiles is what is in the files.
-type certificateFiles [3][]byte
-
-func (a certificateFiles) equal(b certificateFiles) bool {
-	return bytes.Equal(a[0], b[0]) && bytes.Equal(a[1], b[1]) && bytes.Equal(a[2], b[2])
-}
-
-func (c *Certificates) read() (files certificateFiles, err error) {
-	for i, name := range c.names {
-		if name == "" {
-			continue
-		}
-		if files[i], err = os.ReadFile(name); err != nil {
-			return files, err
-		}
-	}
-	return files, nil
-}
-
 // parse makes a configuration of files.
-func (c *Certificates) parse(files certificateFiles) (*tls.Config, error) {
-	pair, err := tls.X509KeyPair(files[0], files[1])
+func (c *Certificates) parse(texts [][]byte) (*tls.Config, error) {
+	pair, err := tls.X509KeyPair(texts[0], texts[1])
 	if err != nil {
 		return nil, fmt.Errorf("%s and %s: %w", c.names[0], c.names[1], err)
-	}
-	if now := time.Now(); now.After(pair.Leaf.NotAfter) || now.Before(pair.Leaf.NotBefore) {
-		slog.Warn("the certificate is not valid now", "file", c.names[0], "from", pair.Leaf.NotBefore, "until", pair.Leaf.NotAfter)
 	}
 	conf := &tls.Config{
 		Certificates: []tls.Certificate{pair},
@@ -124,7 +69,7 @@ func (c *Certificates) parse(files certificateFiles) (*tls.Config, error) {
 		return conf, nil
 	}
 	conf.ClientCAs = x509.NewCertPool()
-	if !conf.ClientCAs.AppendCertsFromPEM(files[2]) {
+	if !conf.ClientCAs.AppendCertsFromPEM(texts[2]) {
 		return nil, fmt.Errorf("%s: there is no certificate in it", c.names[2])
 	}
 	conf.ClientAuth = tls.RequireAndVerifyClientCert

@@ -8,12 +8,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
 	"strings"
-	"sync"
-	"time"
+	"sync/atomic"
 )
 
 // keyPrefix begins every static key, so that people and scanners know one.
@@ -33,15 +29,11 @@ func NewKey(name string, scopes ...string) (key, line string, err error) {
 	return key, strings.Join(append([]string{name, hex.EncodeToString(sum[:])}, scopes...), " "), nil
 }
 
-// Keys are the static keys of a file, as hashes. The file is read again when it changes. Its
-// methods may be called concurrently.
+// Keys are the static keys of a file, as hashes. [Keys.Reload] reads the file again. Its methods may be called
+// concurrently.
 type Keys struct {
-	file string
-
-	mu     sync.Mutex
-	all    []key
-	looked time.Time   // when the file was last looked at
-	seen   fs.FileInfo // of what was read
+	files
+	all atomic.Pointer[[]key]
 }
 
 type key struct {
@@ -50,33 +42,28 @@ type key struct {
 	scopes []string
 }
 
-// lookEvery is how often the file is looked at, at most.
-const lookEvery = time.Second
-
 // OpenKeys reads a file: each line is a name, the SHA-256 of a key in hexadecimal, and the key's
 // scopes, with spaces between them. Empty lines and those that begin with # are skipped.
 func OpenKeys(file string) (*Keys, error) {
-	k := &Keys{file: file, looked: time.Now()}
-	if err := k.read(); err != nil {
+	k := &Keys{files: files{what: "keys", names: []string{file}}}
+	k.take = func(texts [][]byte) ([]any, error) {
+		all, err := keysOf(file, string(texts[0]))
+		if err != nil {
+			return nil, err
+		}
+		k.all.Store(&all)
+		return []any{"keys", len(all)}, nil
+	}
+	if err := k.open(); err != nil {
 		return nil, err
 	}
 	return k, nil
 }
 
-// read reads the file. k.mu is held, or k is not in use.
-func (k *Keys) read() error {
-	info, err := os.Stat(k.file)
-	if err != nil {
-		return err
-	}
-	text, err := os.ReadFile(k.file)
-	if err != nil {
-		return err
-	}
-	k.seen = info // what is wrong is told once
-	var all []key
+// keysOf returns the keys in a text, which is that of a file.
+func keysOf(file, text string) (all []key, err error) {
 	n := 0
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(text) {
 		n++
 		f := strings.Fields(line)
 		if len(f) == 0 || strings.HasPrefix(f[0], "#") {
@@ -84,45 +71,24 @@ func (k *Keys) read() error {
 		}
 		var one key
 		if len(f) < 2 {
-			return fmt.Errorf("%s:%d: want a name and the SHA-256 of a key, as holdfast key prints them", k.file, n)
+			return nil, fmt.Errorf("%s:%d: want a name and the SHA-256 of a key, as holdfast key prints them", file, n)
 		}
 		sum, err := hex.DecodeString(f[1])
 		if err != nil || len(sum) != sha256.Size {
-			return fmt.Errorf("%s:%d: want the SHA-256 of a key after the name, in hexadecimal", k.file, n)
+			return nil, fmt.Errorf("%s:%d: want the SHA-256 of a key after the name, in hexadecimal", file, n)
 		}
 		one.name, one.scopes = f[0], f[2:]
 		copy(one.hash[:], sum)
 		all = append(all, one)
 	}
-	k.all = all
-	return nil
-}
-
-// current returns the keys, of the file as it is now. A file that is wrong or away changes nothing.
-func (k *Keys) current() []key {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if time.Since(k.looked) < lookEvery {
-		return k.all
-	}
-	k.looked = time.Now()
-	info, err := os.Stat(k.file)
-	if err != nil || os.SameFile(info, k.seen) && info.ModTime().Equal(k.seen.ModTime()) && info.Size() == k.seen.Size() {
-		return k.all
-	}
-	if err := k.read(); err != nil {
-		slog.Error("keys not changed: the file is wrong", "error", err)
-	} else {
-		slog.Info("keys read", "file", k.file, "keys", len(k.all))
-	}
-	return k.all
+	return all, nil
 }
 
 // verify checks a key. All are compared, each in constant time.
 func (k *Keys) verify(token string) (*verified, error) {
 	sum := sha256.Sum256([]byte(token))
 	var found *verified
-	for _, one := range k.current() {
+	for _, one := range *k.all.Load() {
 		if subtle.ConstantTimeCompare(sum[:], one.hash[:]) == 1 {
 			found = &verified{principal: "key:" + one.name, scopes: one.scopes}
 		}

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestStaticKeys has keys of a file, which changes.
@@ -58,9 +57,7 @@ func TestStaticKeys(t *testing.T) {
 	}
 	changed := func(text string) {
 		write(text)
-		keys.mu.Lock()
-		keys.looked = time.Time{}
-		keys.mu.Unlock()
+		keys.Reload(false)
 	}
 	changed("wrong")
 	if w := call(ada); w.Code != http.StatusOK {
