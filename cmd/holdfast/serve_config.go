@@ -129,7 +129,7 @@ func (c *configured) read() (text []byte, file *config.File, err error) {
 // tellIgnored logs what is ignored of a file.
 func tellIgnored(file *config.File) {
 	for _, m := range file.Ignored {
-		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", m.Place.String())
+		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", m.String())
 	}
 }
 
@@ -246,10 +246,9 @@ func (c *configured) reload(asked bool) {
 		}
 	}
 	text, file, err := c.read()
-	switch {
-	case text == nil: // it cannot be read, which is told of
+	if text == nil { // it cannot be read, which is told of
 		c.missed = missedFor
-	default:
+	} else {
 		c.text, c.missed = text, 0 // what is wrong is told once
 	}
 	if err != nil {
