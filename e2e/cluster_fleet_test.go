@@ -35,6 +35,7 @@ type shape struct {
 	library bool // nodes are programs with the library in them, not holdfast serve
 	legacy  bool // the processes speak legacy revisions only
 	remote  bool // they stand in front of one server over HTTP, instead of one process for each session
+	late    int  // seconds that each process takes until it runs
 	wires   bool // between each node and each server of the engine
 	flags   []string
 	// doorFlags are for doors, and count more than flags.
@@ -66,6 +67,9 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 	behind := []string{"--", os.Args[0], "worker", f.traces}
 	if s.legacy {
 		behind = append(behind, "legacy")
+	}
+	if s.late > 0 {
+		behind = append([]string{"--", "sh", "-c", fmt.Sprintf(`sleep %d; exec "$0" "$@"`, s.late)}, behind[1:]...)
 	}
 	if s.remote {
 		behind = []string{"--upstream", upstream(t, workServer(f.traces))}

@@ -120,6 +120,9 @@ func (d *departure) waits()   { d.state.CompareAndSwap(canAsk, mustWait) }
 func (d *departure) hasID()   { d.state.CompareAndSwap(mustWait, canAsk) }
 func (d *departure) listens() { d.state.CompareAndSwap(canAsk, listening) }
 
+// awaitsID reports whether the client has made requests, and has nothing to resume them by.
+func (d *departure) awaitsID() bool { return d.state.Load() == mustWait }
+
 // due reports whether the client is to be disconnected: its turn has come, the time of the
 // drain is over, or the grace after that.
 func (d *departure) due(turn, over, gone bool) bool {

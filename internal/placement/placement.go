@@ -206,6 +206,17 @@ func (p *Placement) Run(err error) error {
 	return nil
 }
 
+// GoOn places the rest of a stream that this node has written to the client up to an event, as its session,
+// which has the secret id, has left this node. The error is as in [Placement.Run].
+func (p *Placement) GoOn(id, last string) error {
+	p.home = target{key: session.KeyOf(id)}
+	p.target = p.home
+	p.out = &forwardedStream{p: p, c: http.NewResponseController(p.w), session: id, last: last, base: session.NameOf(last), continued: true}
+	p.to(streaming)
+	p.to(broken)
+	return p.Run(errAgain)
+}
+
 // aim takes in why the exchange was not served here, and sets where it goes next. It returns
 // the error that says that this is nowhere, after so many moves.
 func (p *Placement) aim(err error, moves int) error {

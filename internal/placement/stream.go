@@ -140,6 +140,9 @@ func (f *forwardedStream) continueFrom(res *http.Response) error {
 	case res.StatusCode == http.StatusServiceUnavailable, res.StatusCode == http.StatusTooManyRequests:
 		return errAgain
 	}
+	if res.StatusCode != http.StatusNoContent && f.p.leaving.awaitsID() && !f.p.req.Visit.Stays {
+		return ErrUnreached // nothing is kept, and the client has nothing to come back with
+	}
 	return nil // all was said, or nothing is kept: a client that comes back is told
 }
 

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -278,11 +279,18 @@ func (c *events) copy(ctx context.Context) error {
 	return err
 }
 
+// errGoesOn is errSuperseded for a client that could not come back: this node goes on with its stream,
+// as a node does that has forwarded it.
+var errGoesOn = fmt.Errorf("%w: its session has left", errSuperseded)
+
 // sendOn has the client come back where its session is by now. When that is because
 // this node is drained, so have many others: they come one after the other.
 func (c *events) sendOn() error {
-	if c.via.isForwarded() {
+	switch {
+	case c.via.isForwarded():
 		return errSuperseded // its node goes on there
+	case !c.mayLeave() && c.h.nodes != nil:
+		return errGoesOn
 	}
 	retry := time.Duration(0)
 	if c.h.isDraining() {

@@ -214,6 +214,9 @@ func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
 		err = h.serveModern(w, x)
 	} else if x.opens() {
 		err = h.serveNew(w, x)
+		for moves := 0; x.purpose == forSession && errors.Is(err, session.ErrMoved) && moves < placement.MostMoves; moves++ {
+			err = h.serveNew(w, x) // no client knows the session that has left: another one begins, or is begun elsewhere
+		}
 	} else if err = h.find(x); err == nil {
 		err = h.serveIn(w, x)
 	}

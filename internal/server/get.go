@@ -27,10 +27,28 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange, o *outcome) error {
 		began = c.copy(x.r.Context())
 	}
 	c.close(began)
-	if o.kind == outcomePair {
+	switch {
+	case o.kind == outcomePair:
 		h.leftPair(x, began)
+	case errors.Is(began, errGoesOn):
+		h.goOn(w, x, c)
 	}
 	return nil
+}
+
+// goOn goes on with a stream whose session has left this node, in the same response: its client has no
+// event id to come back with.
+//
+//go:noinline
+func (h *Handler) goOn(w http.ResponseWriter, x *exchange, c *events) {
+	if _, ok := w.(placement.Ender); ok {
+		return // who has placed the exchange goes on with it
+	}
+	y := *x
+	p := h.newPlacement(w, &y)
+	if err := p.GoOn(c.s.ID(), string(c.eventID())); err != nil {
+		h.logger.Debug("stream not continued at another node", "session", c.s.Name(), "error", err)
+	}
 }
 
 // openStream does what comes before the copying, and returns with which error that

@@ -78,8 +78,9 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 	return h.write(w, x, &o)
 }
 
-// serveNew serves an exchange in a new session. An error says that there is none, as the
-// node is drained; any other is answered.
+// serveNew serves an exchange in a new session. An error says that nothing was answered: there is no
+// session, as the node is drained; or initialize came to a session that has left this node since
+// ([session.ErrMoved]). Any other error is answered.
 func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
 		if err := h.admitAlone(x); err != nil {
@@ -102,9 +103,14 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	}
 	if err = h.serveIn(w, x); err != nil {
 		w.Header().Del(protocol.HeaderSession)
-		h.failMessages(w, err, x.msgs, x.batch)
 	}
 	h.settle(x, err)
+	switch {
+	case x.purpose == forSession && errors.Is(err, session.ErrMoved):
+		return err
+	case err != nil:
+		h.failMessages(w, err, x.msgs, x.batch)
+	}
 	return nil
 }
 

@@ -166,10 +166,12 @@ func (p *placed) Repeatable() bool {
 }
 
 // Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, is
-// told that nobody knows how its call ended; a listen is left to be made again. Others are told
-// when to come back.
+// told that nobody knows how its call ended; a listen is left to be made again. Who sent an initialize
+// is to connect again. Others are told when to come back.
 func (p *placed) Lost() []byte {
 	switch {
+	case p.x.purpose == forSession:
+		return sse.AppendMessage(nil, nil, jsonrpc.AppendError(nil, p.x.msgs[0].ID, errNoAnswer))
 	case p.x.purpose != forModern:
 		retry := p.h.opts.Retry
 		return sse.AppendRetry(nil, retry+mathrand.N(retry+1))
@@ -179,6 +181,10 @@ func (p *placed) Lost() []byte {
 	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
 	return sse.AppendMessage(nil, nil, modernError(p.x.modern.id, says))
 }
+
+// errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without
+// this they would wait.
+var errNoAnswer = errf(jsonrpc.CodeServer, "initialize was not answered: the node that had it has ended; connect again")
 
 // A host is the handler as a [placement.Host].
 type host struct{ *Handler }

@@ -1,0 +1,210 @@
+package server_test
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/backend/message"
+	"holdfast/internal/server"
+	"holdfast/internal/testlong"
+)
+
+// slow is a script that answers initialize when it is let.
+type slow struct {
+	*script
+	mu   sync.Mutex
+	asks []*message.Exchange
+	lets bool
+	came chan struct{} // told of the first initialize that is to wait
+}
+
+func newSlow() *slow {
+	return &slow{script: &script{runs: map[string]int{}}, came: make(chan struct{}, 1)}
+}
+
+func (s *slow) Serve(x *message.Exchange) {
+	s.mu.Lock()
+	waits := x.Method == "initialize" && !s.lets
+	if waits {
+		s.asks = append(s.asks, x)
+	}
+	s.mu.Unlock()
+	if !waits {
+		s.script.Serve(x)
+		return
+	}
+	select {
+	case s.came <- struct{}{}:
+	default:
+	}
+}
+
+// let answers what waits, and what comes from now on.
+func (s *slow) let() {
+	s.mu.Lock()
+	asks := s.asks
+	s.asks, s.lets = nil, true
+	s.mu.Unlock()
+	for _, x := range asks {
+		s.script.Serve(x)
+	}
+}
+
+// An initializeCase is what happens to the node that has an initialize which is not answered yet.
+type initializeCase struct {
+	name string
+	door bool // its client is at a door, else at the node
+	head bool // the client has the head of a stream by then
+	// lose has the initialize lost by the node that has it. It may return what is done once another
+	// node has noticed.
+	lose func(t *testing.T, at, owner *farmNode) (later func())
+	one  bool // there is no other node
+	// mute says that no server answers: the client is told to ask again. refused says that it may be, in the
+	// place of a result.
+	mute, refused bool
+	long          bool // it takes seconds until a node is missed
+}
+
+// drainNow has a node end whose time is over.
+func drainNow(n *farmNode) {
+	ctx, stop := context.WithCancel(context.Background())
+	stop()
+	go func() { _ = n.Drain(ctx) }()
+}
+
+// TestInitializeOfLostNode has the node lost, stopped or drained that has an initialize, at each stage of
+// it. The client gets its answer all the same, in a session that is there then; or, where no node is left to
+// answer, an error that tells it to ask again. It never gets a stream that ends without an answer, which
+// official clients wait for.
+func TestInitializeOfLostNode(t *testing.T) {
+	t.Parallel()
+	killed := func(_ *testing.T, _, owner *farmNode) func() { owner.kill(); return nil }
+	stopped := func(_ *testing.T, _, owner *farmNode) func() { owner.handle.Cut(true); return nil }
+	wakes := func(_ *testing.T, _, owner *farmNode) func() {
+		owner.handle.Cut(true)
+		return func() { owner.handle.Cut(false) }
+	}
+	drained := func(_ *testing.T, _, owner *farmNode) func() { drainNow(owner); return nil }
+	doorDrained := func(_ *testing.T, at, _ *farmNode) func() { drainNow(at); return nil }
+	for _, x := range []initializeCase{
+		{name: "door, killed", door: true, lose: killed},
+		{name: "door, killed after the head", door: true, head: true, lose: killed},
+		{name: "door, stands still", door: true, lose: stopped, long: true},
+		{name: "door, stands still after the head", door: true, head: true, lose: stopped, long: true},
+		{name: "door, wakes", door: true, lose: wakes, long: true},
+		{name: "door, wakes after the head", door: true, head: true, lose: wakes, long: true},
+		{name: "door, drained", door: true, lose: drained},
+		{name: "door, drained after the head", door: true, head: true, lose: drained},
+		{name: "door, itself drained after the head", door: true, head: true, lose: doorDrained, mute: true},
+		{name: "node, wakes", lose: wakes, long: true},
+		{name: "node, wakes after the head", head: true, lose: wakes, long: true},
+		{name: "node, drained", lose: drained, refused: true}, // it takes nothing any more
+		{name: "node, drained after the head", head: true, lose: drained},
+		{name: "one node, wakes", one: true, lose: wakes, long: true},
+		{name: "one node, wakes after the head", one: true, head: true, lose: wakes, long: true},
+		{name: "one node, drained", one: true, lose: drained, mute: true},
+		{name: "one node, drained after the head", one: true, head: true, lose: drained, mute: true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			if x.long {
+				testlong.Only(t, "a node is missed after seconds")
+			}
+			t.Parallel()
+			x.run(t)
+		})
+	}
+}
+
+func (x *initializeCase) run(t *testing.T) {
+	const patience = 500 * time.Millisecond
+	c := config{patience: patience, server: server.Options{Role: server.RoleBoth, UpgradeAfter: unhurried}}
+	if x.door {
+		c.server.Role = server.RoleWorker
+	}
+	if x.head {
+		c.server.UpgradeAfter = time.Millisecond
+	}
+	f := newFarm(t, 0, config{})
+	var servers []*slow
+	for range 2 {
+		servers = append(servers, newSlow())
+		c.backend = message.New(servers[len(servers)-1])
+		f.start(c)
+		if x.one {
+			break
+		}
+	}
+	at := f.nodes[0]
+	if x.door {
+		at = f.start(config{server: server.Options{Role: server.RoleDoor}})
+	}
+	for _, n := range f.nodes {
+		eventually(t, "the nodes to know each other", func() bool { return len(n.member.Peers()) >= len(servers)-1 })
+	}
+	eventually(t, "the workers to be known", func() bool { return !x.door || len(at.member.Peers()) == len(servers) })
+	p := &peer{n: at.node, version: "2025-11-25"}
+	w := p.open("POST", "/mcp", initialize0)
+	owner := 0
+	select {
+	case <-servers[0].came:
+	case <-servers[len(servers)-1].came:
+		owner = len(servers) - 1
+	}
+	if x.head {
+		w.head()
+	}
+	has := f.nodes[owner]
+	later := x.lose(t, at, has)
+	if later != nil && x.one {
+		time.Sleep(4 * patience) // the store has no patience for longer
+		later()
+	} else if later != nil {
+		other := f.nodes[1-owner]
+		eventually(t, "the node to be missed", func() bool { return !knows(other, has) })
+		if x.head {
+			eventually(t, "the session to be taken over", func() bool { return other.sessions.Sessions() > 0 })
+		}
+		later()
+	}
+	for i, s := range servers {
+		if !x.mute && (later != nil || i != owner) {
+			s.let()
+		}
+	}
+	r := w.all()
+	has.handle.Cut(false)
+	said := string(r.body)
+	switch answered := strings.Contains(said, `"id":0,"result":{"protocolVersion"`); {
+	case answered && !x.mute:
+	case !x.refused && !x.mute:
+		t.Fatalf("no answer: %d %v %q", r.status, r.header, said)
+	case r.status == http.StatusServiceUnavailable && r.header.Get("Retry-After") != "":
+		return
+	case r.status == http.StatusOK && strings.Contains(said, `"id":0,"error"`) && strings.Contains(said, "again"):
+		return
+	default:
+		t.Fatalf("neither an answer nor a word: %d %v %q", r.status, r.header, said)
+	}
+	p.id = r.header.Get("Mcp-Session-Id")
+	alive := at
+	if has.killed || !x.door && !x.one {
+		alive = f.nodes[len(f.nodes)-1]
+	}
+	if r := p.at(alive).post(listTools); r.status != http.StatusOK {
+		t.Errorf("in the session: %d %s", r.status, r.body)
+	}
+}
+
+// knows reports whether a node takes another for alive.
+func knows(n, other *farmNode) bool {
+	for _, name := range n.member.Peers() {
+		if name == other.handle.Node() {
+			return true
+		}
+	}
+	return false
+}
