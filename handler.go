@@ -198,8 +198,9 @@ var ErrClosing = session.ErrClosing
 // ServeConn serves one client over a pair of pipes, such as the standard input and output
 // of a process, with one JSON-RPC message on each line (2025-11-25, Transports, "stdio").
 // It begins a session, which outlives the connection: calls that are cut off continue,
-// and their client can resume them on another connection (SEP-975). It may be called
-// concurrently for different pipes.
+// and their client can resume them on another connection (SEP-975). Requests of 2026-07-28
+// need no session, and are served as over POST, if Options.Eras has that revision. It may be
+// called concurrently for different pipes.
 //
 // ServeConn returns nil when r has ended and all responses have been written; the error of
 // ctx when ctx is done; an error that wraps [ErrClosing] when the handler shuts down and

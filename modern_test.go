@@ -3,6 +3,7 @@ package holdfast_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -13,7 +14,7 @@ import (
 )
 
 // TestEras has the go-sdk's client, which prefers the newest revision, call a tool whose
-// handler asks the client: the handler is the same for both eras.
+// handler asks the client, and cancel a call: the handler is the same for both eras.
 func TestEras(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "asks", Version: "1"}, nil)
@@ -26,37 +27,75 @@ func TestEras(t *testing.T) {
 		}
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "thanks"}}}, nil, nil
 	})
+	began, ended := make(chan struct{}, 4), make(chan struct{}, 4)
+	mcp.AddTool(server, &mcp.Tool{Name: "hold"}, func(ctx context.Context, _ *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		began <- struct{}{}
+		<-ctx.Done()
+		ended <- struct{}{}
+		return nil, nil, ctx.Err()
+	})
 	for revision, o := range map[string]*holdfast.Options{"2026-07-28": {Eras: holdfast.ErasBoth}, "2025-11-25": nil} {
-		t.Run(revision, func(t *testing.T) {
-			t.Parallel()
-			h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, o)
-			web := httptest.NewServer(h)
-			t.Cleanup(func() {
-				_ = h.Shutdown(context.Background())
-				web.Close()
+		for over, connect := range map[string]func(*testing.T, *holdfast.Handler) mcp.Transport{
+			"HTTP": func(t *testing.T, h *holdfast.Handler) mcp.Transport {
+				web := httptest.NewServer(h)
+				t.Cleanup(web.Close)
+				return &mcp.StreamableClientTransport{Endpoint: web.URL}
+			},
+			"pipes": func(t *testing.T, h *holdfast.Handler) mcp.Transport {
+				toServer, in := io.Pipe()
+				out, toClient := io.Pipe()
+				served := make(chan error, 1)
+				go func() {
+					served <- h.ServeConn(context.WithoutCancel(t.Context()), toServer, toClient)
+					_ = toClient.Close()
+				}()
+				t.Cleanup(func() {
+					_ = in.Close()
+					if err := <-served; err != nil {
+						t.Errorf("served: %v", err)
+					}
+				})
+				return &mcp.IOTransport{Reader: out, Writer: in}
+			},
+		} {
+			t.Run(revision+" over "+over, func(t *testing.T) {
+				h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, o)
+				t.Cleanup(func() { _ = h.Shutdown(context.Background()) })
+				asked := 0
+				client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+					ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+						asked++
+						return &mcp.ElicitResult{Action: "accept"}, nil
+					},
+				})
+				session, err := client.Connect(t.Context(), connect(t, h), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer session.Close()
+				if got := session.InitializeResult().ProtocolVersion; got != revision {
+					t.Errorf("the revision is %s", got)
+				}
+				if session.InitializeResult().Capabilities.Experimental["holdfast/idempotencyKey"] == nil {
+					t.Error("the client is not told of idempotency keys")
+				}
+				result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "ask"})
+				if err != nil || result.IsError || asked != 2 {
+					t.Errorf("%d questions, then %+v, %v", asked, result, err)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				left := make(chan error, 1)
+				go func() {
+					_, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "hold"})
+					left <- err
+				}()
+				<-began
+				cancel()
+				<-ended
+				if err := <-left; err == nil {
+					t.Error("a call that was cancelled has a result")
+				}
 			})
-			asked := 0
-			client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
-				ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
-					asked++
-					return &mcp.ElicitResult{Action: "accept"}, nil
-				},
-			})
-			session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: web.URL}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer session.Close()
-			if got := session.InitializeResult().ProtocolVersion; got != revision {
-				t.Errorf("the revision is %s", got)
-			}
-			if session.InitializeResult().Capabilities.Experimental["holdfast/idempotencyKey"] == nil {
-				t.Error("the client is not told of idempotency keys")
-			}
-			result, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "ask"})
-			if err != nil || result.IsError || asked != 2 {
-				t.Errorf("%d questions, then %+v, %v", asked, result, err)
-			}
-		})
+		}
 	}
 }

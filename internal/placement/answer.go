@@ -20,6 +20,9 @@ type Answer struct {
 // Status returns the status, 0 if there is none yet.
 func (a *Answer) Status() int { return a.status }
 
+// Text returns the body as it was written, whatever the status.
+func (a *Answer) Text() []byte { return a.body.Bytes() }
+
 // recorded is the beginning of an answer that stays on this node.
 type recorded struct {
 	head   http.Header

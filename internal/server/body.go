@@ -266,13 +266,20 @@ func parseBody(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 // parse returns the messages that a legacy client has sent, which mean the same to every server. The errors
 // are those of parseBody and an [*unclear].
 func parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
-	msgs, batch, err = parseBody(data)
-	for i := 0; err == nil && i < len(msgs); i++ {
-		if why := protocol.CheckClear(&msgs[i]); why != nil {
-			err = &unclear{&msgs[i], why}
-		}
+	if msgs, batch, err = parseBody(data); err == nil {
+		err = checkClear(msgs)
 	}
 	return msgs, batch, err
+}
+
+// checkClear returns an [*unclear] for the first message that is not clear.
+func checkClear(msgs []jsonrpc.Message) error {
+	for i := range msgs {
+		if why := protocol.CheckClear(&msgs[i]); why != nil {
+			return &unclear{&msgs[i], why}
+		}
+	}
+	return nil
 }
 
 // An unclear is the error of messages of which one is not clear: none of them is taken.

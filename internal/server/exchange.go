@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -163,6 +164,8 @@ func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 	r := x.r
 	switch {
+	case r.Method == http.MethodGet && !h.opts.Stateless && websocket.IsUpgrade(r):
+		return h.decodeGet(w, x)
 	case r.Method != http.MethodPost && isModernHeader(r) && h.opts.Eras == ErasLegacy:
 		h.reject(w, http.StatusBadRequest, unsupported(protocol.V20260728))
 		return false
@@ -190,7 +193,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 // the MCP-Protocol-Version header, which may be absent. If it is false the request was
 // answered.
 func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
-	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) {
+	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.purpose != forSocket || !protocol.Modern(v[0]) || h.opts.Eras == ErasLegacy) {
 		h.reject(w, http.StatusBadRequest, unsupported(v[0]))
 		return false
 	}

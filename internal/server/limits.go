@@ -145,11 +145,12 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 	return true
 }
 
-// isAnyWaiting reports whether a call of the connection waits for its turn.
+// isAnyWaiting reports whether a call of the connection waits for its turn, or a request of revision 2026-07-28 for its
+// answer.
 func (m *mux) isAnyWaiting() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.waiting > 0
+	return m.waiting > 0 || len(m.modern) > 0
 }
 
 // callAdmitted makes a call that has waited for its turn.

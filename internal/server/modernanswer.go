@@ -113,8 +113,11 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	return p.answer(x.r.Context(), b.number, 0)
 }
 
-// checkParams checks the headers that repeat arguments. If it is false the request was answered.
+// checkParams checks the headers that repeat arguments: those of a POST. If it is false the request was answered.
 func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
+	if x.muxed || x.from != nil && x.from.Stays {
+		return true
+	}
 	err := x.session.CheckParamHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
 	if err != nil {
 		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))

@@ -68,7 +68,8 @@ type muxSession struct {
 type muxExchanges struct {
 	open          map[*muxExchange]struct{}
 	foreign       map[string]*muxExchange // those of other sessions, by the ids of their requests
-	otherSessions bool                    // a call of another session was resumed here
+	otherSessions bool                    // a call of another session was resumed here, or a request has come that needs none
+	modern        map[string]*muxModern   // the requests of revision 2026-07-28 in flight, by their ids
 	work          sync.WaitGroup          // those that copy from the log, or wait for their turn
 	waiting       int                     // calls that a limit has wait
 }

@@ -31,6 +31,7 @@ func (m *mux) receive() {
 			m.mu.Lock()
 			m.become(muxFinished)
 			m.mu.Unlock()
+			m.stopListens()
 			session.Wake(m.ready)
 			return
 		case err != nil:
@@ -50,7 +51,18 @@ func (m *mux) take(data []byte) bool {
 	}
 	defer m.queue.handled()
 	m.touch()
-	msgs, batch, err := parse(data)
+	msgs, batch, err := parseBody(data)
+	switch {
+	case err != nil:
+	case m.isModern(msgs, batch):
+		m.takeModern(&msgs[0])
+		return true
+	case m.h.refusesLegacy():
+		m.refuseLegacy(msgs, batch)
+		return true
+	default:
+		err = checkClear(msgs)
+	}
 	switch {
 	case err != nil && isUnclear(err) != nil:
 		if requests(msgs) > 0 { // else nobody waits for an answer

@@ -55,7 +55,7 @@ func (m *mux) ends() error {
 	case m.remoteEnded() && quiet:
 		return errSessionEnded
 	case s == nil:
-	case s.Moved() && (m.client.returns || quiet):
+	case s.Moved() && (m.client.returns && !m.isAnyWaiting() || quiet):
 		return errComeBack
 	case s.Moved(): // what its client has asked for is gone on with elsewhere
 	case s.Ended() && quiet:

@@ -212,7 +212,7 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	other := m.foreign[string(jsonrpc.Key(id))]
-	return other != nil && other.key != key
+	return other != nil && other.key != key || m.modern[string(jsonrpc.Key(id))] != nil
 }
 
 // refusal returns, for each request, the error that err means.

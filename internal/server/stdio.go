@@ -13,7 +13,7 @@ import (
 
 // ServeConn serves one client over a pair of pipes, such as a process's standard
 // input and output: one JSON-RPC message on each line (2025-11-25, Transports,
-// "stdio"). It begins a session, which outlives the connection as those of other
+// "stdio"), in either era. It begins a session for clients of revisions with sessions, which outlives the connection as those of other
 // transports do: calls that are cut off go on, and their client can take them up
 // on another connection (SEP-975).
 //
@@ -30,9 +30,6 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 	defer panics.Catch(&err, h.logger, "a connection", "")
 	if h.opts.Stateless {
 		return errors.New("a stateless handler has no sessions, and cannot serve a pair of pipes")
-	}
-	if h.refusesLegacy() {
-		return errors.New("a pair of pipes is served in the legacy era, which Options.Eras refuses")
 	}
 	if h.opts.Role != RoleBoth {
 		return errors.New("a door has no sessions, and a worker no clients: neither can serve a pair of pipes")

@@ -217,9 +217,14 @@ func (p *reply) endListen(why string) []byte {
 	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
 		c.Withdraw(why)
 	}
+	return listenEnded(p.x.modern.id)
+}
+
+// listenEnded returns the response that ends the listen with an id.
+func listenEnded(id []byte) []byte {
 	result := []byte(`{"resultType":"` + protocol.ResultComplete + `"}`)
-	result, _ = jsonrpc.Set(result, p.x.modern.id, "_meta", protocol.MetaSubscriptionID)
-	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
+	result, _ = jsonrpc.Set(result, id, "_meta", protocol.MetaSubscriptionID)
+	return jsonrpc.AppendResult(nil, id, result)
 }
 
 // listenModern serves a listen that names tasks.

@@ -1,0 +1,258 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"time"
+
+	"holdfast/internal/panics"
+	"holdfast/internal/placement"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/sse"
+	"holdfast/jsonrpc"
+)
+
+// What follows serves requests of revision 2026-07-28 on a connection that carries many: each as if it had been POSTed,
+// with what its headers would repeat. Such a connection needs no session. notifications/cancelled ends a request, as the
+// end of its POST does over HTTP (2026-07-28, Cancellation, "stdio").
+
+// mostModern is how many requests of that revision a connection has in flight: as many as a session.
+const mostModern = mostBatch
+
+// A muxModern is a request of revision 2026-07-28 on a [mux]. As an [http.ResponseWriter] it takes the answer.
+type muxModern struct {
+	placement.Answer
+	m      *mux
+	msg    jsonrpc.Message
+	ctx    context.Context // ends with the connection, or when the client cancels the request
+	cancel context.CancelFunc
+	token  []byte // of the request's call, which its client can come back for; nil: it has none
+	last   bool   // the response was written
+}
+
+// isModern reports whether a message is of revision 2026-07-28: it says so, or it cancels a request that did.
+func (m *mux) isModern(msgs []jsonrpc.Message, batch bool) bool {
+	msg := &msgs[0]
+	switch {
+	case batch || msg.Kind == jsonrpc.Response:
+		return false
+	case msg.Kind == jsonrpc.Request && msg.Method == protocol.MethodDiscover, metaVersion(msg) != nil:
+		return true
+	}
+	return m.cancelled(msg) != nil
+}
+
+// cancelled returns the request in flight that a message cancels, or nil.
+func (m *mux) cancelled(msg *jsonrpc.Message) *muxModern {
+	if msg.Kind != jsonrpc.Notification || msg.Method != protocol.MethodCancelled {
+		return nil
+	}
+	key := string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.modern[key]
+}
+
+// takeModern takes a message of revision 2026-07-28. It does not wait.
+func (m *mux) takeModern(msg *jsonrpc.Message) {
+	if of := m.cancelled(msg); of != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.state != muxClosed {
+			m.work.Go(of.withdraw)
+		}
+		return
+	}
+	x := &muxModern{m: m, msg: *msg}
+	x.ctx, x.cancel = context.WithCancel(m.ctx)
+	if err := m.begins(x); err != nil {
+		x.cancel()
+		m.fail([]jsonrpc.Message{*msg}, err)
+	}
+}
+
+// stopListens ends what would never end by itself, for a client that sends no more.
+func (m *mux) stopListens() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, x := range m.modern {
+		if x.msg.Method == protocol.MethodSubscriptions {
+			x.cancel()
+		}
+	}
+}
+
+// refuseLegacy answers messages of revisions that have sessions, where those are refused.
+func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
+	if requests(msgs) == 0 {
+		return
+	}
+	var answer placement.Answer
+	m.h.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
+	m.queue.text(answer.Text())
+}
+
+// begins has a request served with a goroutine of its own.
+func (m *mux) begins(x *muxModern) error {
+	key := ""
+	if x.msg.Kind == jsonrpc.Request {
+		if m.clashes("", x.msg.ID) {
+			return session.ErrDuplicate
+		}
+		key = string(jsonrpc.Key(x.msg.ID))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.state == muxClosed:
+		x.cancel()
+		return nil
+	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.isDraining():
+		m.become(muxLeaving) // and its client asks again on the next connection
+		session.Wake(m.ready)
+		x.cancel()
+		return nil
+	case len(m.modern) >= mostModern:
+		return errf(codeInvalid, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
+	}
+	if m.modern == nil {
+		m.modern = make(map[string]*muxModern)
+	}
+	m.otherSessions = true
+	m.modern[key] = x // what is no request has no id, and is over soon
+	m.work.Go(func() {
+		x.serve()
+		x.cancel()
+		m.mu.Lock()
+		if m.modern[key] == x {
+			delete(m.modern, key)
+		}
+		m.mu.Unlock()
+		session.Wake(m.ready)
+	})
+	return nil
+}
+
+// serve has the request answered.
+func (x *muxModern) serve() {
+	err := x.run()
+	switch {
+	case x.msg.Kind != jsonrpc.Request || x.last || x.ctx.Err() != nil:
+		return
+	case err != nil:
+		x.say(x.m.refusal([][]byte{x.msg.ID}, err))
+	case placement.IsEvents(x.Header()): // a listen that its client is to make again
+		x.say(append(listenEnded(x.msg.ID), '\n'))
+	default:
+		if text := bytes.TrimSpace(x.Text()); len(text) > 0 {
+			x.say(append(text, '\n'))
+		}
+	}
+}
+
+// run serves the request as a POST.
+func (x *muxModern) run() (err error) {
+	h := x.m.h
+	defer panics.Catch(&err, h.logger, "a connection's request", "")
+	r := askFor(x.m.request()).WithContext(x.ctx)
+	r.Header.Del(protocol.HeaderSession)
+	r.Header[protocol.HeaderMethod] = []string{x.msg.Method}
+	if version := jsonrpc.String(metaVersion(&x.msg)); version != "" {
+		r.Header[protocol.HeaderVersion] = []string{version}
+	}
+	if last := jsonrpc.String(jsonrpc.Field(x.msg.Params, "_meta", protocol.MetaLastEventID)); last != "" {
+		r.Header[protocol.HeaderLastEventID] = []string{last}
+	}
+	if field := protocol.NameField(x.msg.Method); field != "" {
+		if name := jsonrpc.String(jsonrpc.Field(x.msg.Params, field)); name != "" {
+			r.Header[protocol.HeaderName] = []string{protocol.EncodeHeader(name)}
+		}
+	}
+	ex := exchange{r: r, principal: x.m.client.principal, msgs: []jsonrpc.Message{x.msg}, muxed: true}
+	if h.admits(x, &ex, true) && h.decodeModern(x, &ex) {
+		h.serve(x, &ex)
+	}
+	return nil
+}
+
+// withdraw cancels the request. One that goes on without its connection is cancelled by its token or its key, wherever it is.
+func (x *muxModern) withdraw() {
+	x.m.mu.Lock()
+	token := x.token
+	x.m.mu.Unlock()
+	x.cancel()
+	key, _ := messageKey(&x.msg)
+	if token == nil && key == "" {
+		return
+	}
+	params, _ := jsonrpc.Set([]byte(`{}`), x.msg.ID, "requestId")
+	if token != nil {
+		params, _ = jsonrpc.Set(params, token, "_meta", protocol.MetaResumeToken)
+	} else {
+		params, _ = jsonrpc.Set(params, jsonrpc.Quote(key), "_meta", protocol.MetaIdempotencyKey)
+	}
+	params, _ = jsonrpc.Set(params, jsonrpc.Quote(protocol.V20260728), "_meta", protocol.MetaProtocolVersion)
+	msg, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params))
+	if err == nil {
+		no := &muxModern{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func() {}}
+		err = no.run()
+	}
+	if err != nil {
+		x.m.h.logger.Warn("a request was not cancelled", "method", x.msg.Method, "error", err)
+	}
+}
+
+// Write implements [http.ResponseWriter]. Of a stream it is given whole events.
+func (x *muxModern) Write(text []byte) (int, error) {
+	if !placement.IsEvents(x.Header()) {
+		return x.Answer.Write(text)
+	}
+	if err := x.ctx.Err(); err != nil {
+		return 0, err
+	}
+	var lines []byte
+	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
+		ev, err := rd.Next()
+		if err != nil {
+			break
+		}
+		if len(ev.Data) == 0 {
+			continue
+		}
+		switch method := jsonrpc.Field(ev.Data, "method"); {
+		case method == nil:
+			x.last = true
+		case jsonrpc.String(method) == protocol.MethodResumePolicy:
+			x.m.mu.Lock()
+			x.token = jsonrpc.Field(ev.Data, "params", "resumeToken")
+			x.m.mu.Unlock()
+		}
+		var id []byte
+		if ev.ID != "" {
+			id = jsonrpc.Quote(ev.ID)
+		}
+		lines = appendTagged(lines, id, ev.Data)
+	}
+	x.say(lines)
+	return len(text), nil
+}
+
+// say writes messages to the client. The id of a request that is answered is free before its client knows.
+func (x *muxModern) say(lines []byte) {
+	if len(lines) == 0 {
+		return
+	}
+	if err := x.m.out.write(lines); err != nil {
+		x.m.stop(err)
+	}
+}
+
+// Flush and the deadlines are there for [http.ResponseController], as those of a forwardedExchange are.
+func (x *muxModern) Flush() {}
+
+// SetReadDeadline is one of them.
+func (x *muxModern) SetReadDeadline(time.Time) error { return nil }
+
+var _ http.ResponseWriter = (*muxModern)(nil)

@@ -1,0 +1,260 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/server"
+	"holdfast/jsonrpc"
+)
+
+// modernAs is a request of revision 2026-07-28 under an id, of a client with capabilities. params begin with a brace.
+func modernAs(id, method, params, capabilities string) string {
+	return `{"jsonrpc":"2.0","id":` + id + strings.TrimPrefix(modernBody(method, params, capabilities), `{"jsonrpc":"2.0","id":"c1"`)
+}
+
+// modernCall is a tools/call of that revision.
+func modernCall(id, tool, arguments string) string {
+	return modernAs(id, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, tool, arguments), `{"elicitation":{}}`)
+}
+
+// A connection that goes both ways serves revision 2026-07-28, without a session, beside older ones.
+func TestDuplexModern(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		n := newNode(t, config{})
+		c := open(n, 0)
+		c.plain = true
+		c.say(modernAs("1", "server/discover", `{}`, `{}`))
+		c.hears(`"id":1`, "no server/discover") // says the server
+		c.say(modernCall(`"two"`, "echo", `{"text":"hello"}`))
+		c.hears(`"id":"two"`, "hello")
+		c.say(modernCall("3", "steps", `{"key":"k","n":3}`))
+		for i := 1; i <= 3; i++ {
+			c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i))
+		}
+		c.hears(`"id":3`, "done")
+		c.say(modernAs(`"é"`, "resources/read", `{"uri":"test:é\u2713"}`, `{}`)) // no header holds its name as it is
+		c.fails(`"é"`, jsonrpc.CodeMethodNotFound, "resources/read")
+		c.say(modernAs("4", "nothing/here", `{}`, `{}`))
+		c.fails("4", jsonrpc.CodeMethodNotFound, "nothing/here")
+		c.say(modernAs("5", "ping", `{}`, `{}`))
+		c.fails("5", jsonrpc.CodeMethodNotFound, "has no method ping")
+		c.say(strings.Replace(modernAs("6", "tools/list", `{}`, `{}`), "2026-07-28", "2030-01-01", 1))
+		c.fails("6", -32022, "2030-01-01")
+		c.say(strings.Replace(modernAs("7", "tools/list", `{}`, `{}`), "clientCapabilities", "x", 1))
+		c.fails("7", codeParams, "clientCapabilities")
+		c.say(`[` + modernAs("8", "tools/list", `{}`, `{}`) + `]`)
+		c.fails("8", codeInvalid, "")
+
+		c.begin("2025-11-25", "") // both eras on one connection
+		c.say(callAs("9", "echo", `{"text":"older"}`), modernCall("10", "echo", `{"text":"newer"}`))
+		got := string(c.hears(`"text":`)) + string(c.hears(`"text":`))
+		for _, want := range []string{`"id":9`, "older", `"id":10`, "newer"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("got %s, want %s", got, want)
+			}
+		}
+	})
+}
+
+// The ids of requests in flight are apart, also of those of the other era. A request is cancelled by its id, and not
+// answered then.
+func TestDuplexModernCancel(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		n := newNode(t, config{})
+		c := open(n, 0)
+		c.begin("2025-11-25", "")
+		c.say(modernCall("1", "hold", `{}`))
+		n.release(1)
+		c.say(modernCall("1", "echo", `{}`))
+		c.fails("1", codeInvalid, "in flight")
+		c.say(callAs("1", "echo", `{}`))
+		c.fails("1", codeInvalid, "in flight")
+		c.say(callAs("2", "hold", `{}`))
+		older := n.release(1)[0]
+		c.say(modernCall("2", "echo", `{}`))
+		c.fails("2", codeInvalid, "in flight")
+		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 1 })
+		older.Result(result("older"))
+		c.hears(`"id":2`, "older")
+		eventually(t, "the id to be free", func() bool {
+			c.say(modernCall("1", "echo", `{"text":"again"}`))
+			return strings.Contains(string(c.hears(`"id":1`)), "again")
+		})
+	})
+}
+
+// A call whose client can come back goes on when its connection is cut, and is cancelled by its id alone.
+func TestDuplexModernResume(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		n := newNode(t, config{})
+		begin := func(id string) (*talker, string) {
+			c := open(n, 0)
+			c.plain = true
+			c.say(modernAs(id, "tools/call", `{"name":"hold","arguments":{}}`, comesBack))
+			policy := c.hears("notifications/requests/resumePolicy")
+			return c, jsonrpc.String(jsonrpc.Field(policy, "params", "resumeToken"))
+		}
+		c, token := begin("1")
+		held := n.release(1)[0]
+		held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1}`))
+		first := jsonrpc.String(jsonrpc.Field(c.hears(`"progress":1`), "params", "_meta", "holdfast/eventId"))
+		if first == "" {
+			t.Error("a notification has no event id")
+		}
+		c.cut(fin)
+		held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":2}`))
+		c = open(n, 0)
+		c.plain = true
+		resume := modernAs("1", "requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), comesBack)
+		c.say(strings.Replace(resume, `"_meta":{`, fmt.Sprintf(`"_meta":{"holdfast/lastEventId":%q,`, first), 1))
+		c.hears("notifications/requests/resumePolicy")
+		c.hears(`"progress":2`)
+		held.Result(result("whole"))
+		c.hears(`"id":1`, "whole")
+
+		c, _ = begin("2")
+		n.release(1)
+		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+		eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 0 })
+	})
+}
+
+// Which revisions a connection serves is the handler's to say, and the client's to ask.
+func TestDuplexEras(t *testing.T) {
+	t.Parallel()
+	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
+	discover := modernAs("2", "server/discover", `{}`, `{}`)
+	for _, c := range []struct {
+		eras           server.Eras
+		legacy, modern string // in the answers
+	}{
+		{server.ErasBoth, `"result"`, "no server/discover"}, // says the server
+
+		{server.ErasLegacy, `"result"`, `-32022`},
+		{server.ErasAuto, `"result"`, `-32022`}, // as the client's calls would end with their connection
+		{server.ErasModern, `-32022`, "no server/discover"},
+	} {
+		bothWays(t, func(t *testing.T, open dialer) {
+			n := newNode(t, config{server: server.Options{Eras: c.eras}})
+			old, now := open(n, 0), open(n, 0)
+			now.plain = true
+			old.say(initialize)
+			old.hears(`"id":1`, c.legacy)
+			now.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+			now.say(discover)
+			now.hears(`"id":2`, c.modern)
+		})
+	}
+	for eras, status := range map[server.Eras]int{server.ErasBoth: http.StatusSwitchingProtocols, server.ErasLegacy: http.StatusBadRequest, server.ErasModern: http.StatusSwitchingProtocols} {
+		n := newNode(t, config{server: server.Options{Eras: eras}})
+		_, res, _ := n.dialSocket(0, "MCP-Protocol-Version: 2026-07-28")
+		if res == nil || res.StatusCode != status {
+			t.Errorf("eras %v: a WebSocket of 2026-07-28: %v, want %d", eras, res, status)
+		}
+	}
+}
+
+// A listen is open until its client sends no more, and does not keep the connection then.
+func TestDuplexModernListen(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		tools := newToolbox()
+		tools.tells = []string{`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`}
+		n := newNode(t, config{backend: tools})
+		c := open(n, 0)
+		c.plain = true
+		c.say(modernAs("7", "subscriptions/listen", `{"notifications":{"toolsListChanged":true}}`, `{}`))
+		c.hears("notifications/subscriptions/acknowledged", `"io.modelcontextprotocol/subscriptionId":7`)
+		c.hears("notifications/tools/list_changed", `"io.modelcontextprotocol/subscriptionId":7`)
+		c.say(modernCall("8", "who", `{"key":"beside"}`))
+		c.hears(`"id":8`, "beside")
+		c.say(modernCall("9", "ask", `{"key":"asks"}`)) // a question is the result, and its answer comes with the request made again
+		m := c.message()
+		if jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != "input_required" {
+			t.Fatalf("got %s", m.Raw)
+		}
+		state := jsonrpc.Field(m.Result, "requestState")
+		c.say(modernAs("10", "tools/call", fmt.Sprintf(
+			`{"name":"ask","arguments":{"key":"asks"},"requestState":%s,"inputResponses":{%s:{"action":"accept","content":{}}}}`,
+			state, firstName(jsonrpc.Field(m.Result, "inputRequests"))), `{"elicitation":{}}`))
+		c.hears(`"id":10`, "answered")
+		if c.over != nil { // a WebSocket has no half that ends
+			c.cut(fin)
+			<-c.over
+			if c.err != nil {
+				t.Errorf("ended with %v", c.err)
+			}
+		}
+	})
+}
+
+// firstName returns the name of an object's first member, as JSON.
+func firstName(object []byte) (name string) {
+	jsonrpc.Each(object, func(n, _ []byte) {
+		if name == "" {
+			name = string(jsonrpc.Quote(string(n)))
+		}
+	})
+	return name
+}
+
+// A node that is drained lets requests end, ends listens, and has the client come back then.
+func TestDuplexModernDrain(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, config{backend: newToolbox(), server: server.Options{Retry: time.Millisecond}})
+	c := openSocket(n, 0)
+	c.plain = true
+	c.say(modernAs("1", "subscriptions/listen", `{"notifications":{"toolsListChanged":true}}`, `{}`))
+	c.hears("notifications/subscriptions/acknowledged")
+	c.say(modernCall("2", "who", `{"key":"before"}`))
+	c.hears(`"id":2`, "before")
+	drained := make(chan error, 1)
+	go func() { drained <- n.Drain(t.Context()) }()
+	c.hears(`"id":1`, `"resultType":"complete"`)
+	c.ended(websocket.StatusGoingAway, "retry")
+	if err := <-drained; err != nil {
+		t.Error(err)
+	}
+}
+
+// A call that was cut is gone on with at another node, and cancelled there.
+func TestDuplexModernElsewhere(t *testing.T) {
+	t.Parallel()
+	bothWays(t, func(t *testing.T, open dialer) {
+		f := newFarm(t, 2, config{})
+		begin := func(id string) string {
+			c := open(f.nodes[0].node, 0)
+			c.plain = true
+			c.say(modernAs(id, "tools/call", `{"name":"hold","arguments":{}}`, comesBack))
+			token := jsonrpc.String(jsonrpc.Field(c.hears("notifications/requests/resumePolicy"), "params", "resumeToken"))
+			c.cut(fin)
+			return modernAs(id, "requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), comesBack)
+		}
+		c := open(f.nodes[1].node, 0)
+		c.plain = true
+		resume := begin("1")
+		held := f.nodes[0].release(1)[0]
+		c.say(resume)
+		c.hears("notifications/requests/resumePolicy")
+		held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1}`))
+		c.hears(`"progress":1`, `"holdfast/eventId"`)
+		held.Result(result("whole"))
+		c.hears(`"id":1`, "whole")
+		resume = begin("2")
+		f.nodes[0].release(1)
+		c.say(resume)
+		c.hears("notifications/requests/resumePolicy")
+		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+		eventually(t, "the call to be cancelled", func() bool { return f.nodes[0].sessions.Calls() == 0 })
+	})
+}
