@@ -9,6 +9,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/backend/message"
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
@@ -232,26 +233,25 @@ func TestDuplexModernElsewhere(t *testing.T) {
 	t.Parallel()
 	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFarm(t, 2, config{})
-		begin := func(id string) string {
+		begin := func(id string) (resume string, held *message.Exchange) {
 			c := open(f.nodes[0].node, 0)
 			c.plain = true
 			c.say(modernAs(id, "tools/call", `{"name":"hold","arguments":{}}`, comesBack))
 			token := jsonrpc.String(jsonrpc.Field(c.hears("notifications/requests/resumePolicy"), "params", "resumeToken"))
+			held = f.nodes[0].release(1)[0] // else it may be cut before it begins
 			c.cut(fin)
-			return modernAs(id, "requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), comesBack)
+			return modernAs(id, "requests/resume", fmt.Sprintf(`{"resumeToken":%q}`, token), comesBack), held
 		}
 		c := open(f.nodes[1].node, 0)
 		c.plain = true
-		resume := begin("1")
-		held := f.nodes[0].release(1)[0]
+		resume, held := begin("1")
 		c.say(resume)
 		c.hears("notifications/requests/resumePolicy")
 		held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1}`))
 		c.hears(`"progress":1`, `"holdfast/eventId"`)
 		held.Result(result("whole"))
 		c.hears(`"id":1`, "whole")
-		resume = begin("2")
-		f.nodes[0].release(1)
+		resume, _ = begin("2")
 		c.say(resume)
 		c.hears("notifications/requests/resumePolicy")
 		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
