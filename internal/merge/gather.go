@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -192,7 +191,8 @@ func addCapabilities(all *union, of []byte) {
 	})
 }
 
-// opens has a server opened, and waits for that, but not for long. It reports whether it is open.
+// opens has a server opened, and waits for that, but not for long: clients that come while it is being opened wait for the rest
+// of the time, or not at all. It reports whether it is open.
 func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	l.mu.Lock()
 	if l.state == linkOpen {
@@ -200,12 +200,12 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 		return true
 	}
 	l.open(in)
-	ready := l.ready
+	ready, began := l.ready, l.began
 	l.mu.Unlock()
 	if ready == nil { // the conversation ends
 		return false
 	}
-	wait := time.NewTimer(l.c.b.waitFor(matter{member: l.name}))
+	wait := time.NewTimer(l.c.b.waitFor(matter{member: l.name}) - time.Since(began))
 	defer wait.Stop()
 	select {
 	case <-ready:
@@ -214,6 +214,13 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	case <-ctx.Done():
 	}
 	return l.isReady()
+}
+
+// starts has a server opened, and does not wait for that.
+func (l *link) starts(in backend.Inbound) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open(in)
 }
 
 // isReady reports whether the server is open.
@@ -322,11 +329,17 @@ func (l *link) listed(ctx context.Context, in backend.Inbound, params []byte, wh
 		return part{err: err}
 	}
 	list := matter{l.name, in.Method}
-	ctx, stop := context.WithTimeout(ctx, l.c.b.waitFor(list))
+	wait, began := l.c.b.waitFor(list), time.Now()
+	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	p := l.part(ctx, in, params)
-	if errors.Is(p.err, errLate) {
+	switch {
+	case p.err == nil: // which part has noted
+	case !errors.Is(p.err, errLate):
+		l.outcome(list, p.err)
+	case time.Since(began) >= wait: // else it was the opening that took so long
 		l.c.b.setLate(list, true)
+		p.err = l.c.b.inVain(list, p.err)
 	}
 	return p
 }
@@ -361,11 +374,15 @@ func failure(method string, links []*link, parts []part) error {
 // notOpen returns why the server is not open.
 func (l *link) notOpen() error {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.why != nil && l.state == linkClosed {
-		return l.why
+	why := l.why
+	if l.state != linkClosed {
+		why = nil
 	}
-	return errNotOpen
+	l.mu.Unlock()
+	if why != nil {
+		return why
+	}
+	return l.c.b.inVain(matter{member: l.name}, errNotOpen)
 }
 
 // itemsOf returns the items on a page of a server, as clients know them.
@@ -510,124 +527,23 @@ func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, error)
 			ctx, stop := context.WithTimeout(ctx, c.b.waitFor(what))
 			defer stop()
 			_, err := l.ask(ctx, in, in.Params) // others learn of the level when they are opened
-			switch {
-			case what.method == "":
-			case errors.Is(err, errLate):
-				c.b.setLate(what, true)
-			case err == nil:
-				c.b.works(what)
+			if what.method != "" {
+				l.outcome(what, err)
 			}
 		}
 	})
 	return nil, nil
-}
-
-// resource routes a request about a resource: to the server that has listed it, or else to one
-// server after the other until one has it.
-func (c *conn) resource(in backend.Inbound, uri string) {
-	c.mu.Lock()
-	owner := c.ownerOf(uri)
-	c.mu.Unlock()
-	if owner != nil && in.Method == protocol.MethodReadResource {
-		owner.send(in, nil)
-		return
-	}
-	c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, error) {
-		links := c.links()
-		if owner != nil {
-			links = []*link{owner}
-		}
-		if in.Method == protocol.MethodSubscribe || in.Method == protocol.MethodUnsubscribe {
-			return c.subscribeAll(ctx, in, uri, links)
-		}
-		return c.tryEach(ctx, in, uri, links)
-	})
-}
-
-// subscribeAll subscribes to a resource, or ends that: at the server that has listed it or, if none has, at all servers,
-// as some accept any URI. One that does not answer in time is told that nobody waits for it.
-func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
-	ctx, stop := context.WithTimeout(ctx, partFor)
-	defer stop()
-	refused := make([]error, len(links))
-	each(links, func(i int, l *link) {
-		_, refused[i] = c.tryEach(ctx, in, uri, []*link{l})
-	})
-	if len(refused) > 0 && !slices.Contains(refused, nil) {
-		return nil, refused[0]
-	}
-	for _, l := range links {
-		if !l.isReady() { // it is told when it is opened
-			l.noteSubscription(in.Method, uri, in.Params)
-		}
-	}
-	return nil, nil
-}
-
-// tryEach makes a request about a resource to one server after the other, until one has it. Servers that did not
-// answer such a request in time are asked last.
-func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
-	var refused, unauthorized error
-	for _, l := range c.b.lateLast(links, in.Method) {
-		if offers, err := l.offers("resources"); !offers || err != nil && !wantsToken(err) && len(links) > 1 {
-			if refused == nil && err != nil {
-				refused = fmt.Errorf("the server %q: %w", l.name, err)
-			}
-			continue
-		}
-		var m jsonrpc.Message
-		var err error
-		if len(links) > 1 {
-			m, err = l.askOneOf(ctx, in)
-		} else {
-			m, err = l.ask(ctx, in, in.Params)
-		}
-		switch what := (matter{l.name, in.Method}); {
-		case errors.Is(err, errLate):
-			c.b.setLate(what, true)
-		case err == nil:
-			c.b.works(what)
-		}
-		switch {
-		case err != nil:
-			if unauthorized == nil && wantsToken(err) {
-				unauthorized = err
-			}
-			if refused == nil {
-				refused = fmt.Errorf("the server %q: %w", l.name, err)
-			}
-			continue
-		case m.Error != nil:
-			var was *failed
-			if refused == nil || errors.As(refused, &was) && (was.is(notFound) || was.is(jsonrpc.CodeMethodNotFound)) {
-				refused = &failed{m.Error}
-			}
-			continue
-		case in.Method == "completion/complete" && len(links) > 1 && string(jsonrpc.Field(m.Result, "completion", "values")) == "[]":
-			if refused == nil {
-				refused = jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "no server has the resource")
-			}
-			continue
-		case in.Method == protocol.MethodReadResource:
-			c.claim(uri, l)
-		}
-		l.noteSubscription(in.Method, uri, in.Params)
-		return m.Result, nil
-	}
-	if unauthorized != nil {
-		return nil, unauthorized
-	}
-	if refused == nil {
-		refused = &jsonrpc.Error{Code: notFound, Message: "no server has the resource", Data: jsonrpc.Object("uri", uri)}
-	}
-	return nil, refused
 }
 
 // vendors makes a request of a method that no revision has: to one server after the other, until one knows the method. A
 // request that a server may have begun is made to no other.
 func (c *conn) vendors(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	var unknown error
-	for _, l := range c.links() {
+	links := c.links()
+	for _, l := range links { // at once: the client waits for all of them no longer than for one
+		l.starts(in)
+	}
+	for _, l := range links {
 		if !l.opens(ctx, in) {
 			c.log.Debug("server of the merged ones not asked", "server", l.name, "method", in.Method, "error", l.notOpen())
 			continue
@@ -653,38 +569,4 @@ func (c *conn) vendors(ctx context.Context, in backend.Inbound) ([]byte, error) 
 		unknown = jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no server of the merged ones could be asked for %s", in.Method)
 	}
 	return nil, unknown
-}
-
-// askOneOf asks a server for what others may have, too, which are not kept waiting for ever.
-func (l *link) askOneOf(ctx context.Context, in backend.Inbound) (jsonrpc.Message, error) {
-	ctx, stop := context.WithTimeout(ctx, partFor)
-	defer stop()
-	return l.ask(ctx, in, in.Params)
-}
-
-// notFound is the code for a resource that is not there (2025-11-25, Resources, "Error Handling").
-const notFound = -32002
-
-// subscribed returns what the server has to be told when it is opened again.
-func (l *link) subscribed() map[string][]byte {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return maps.Clone(l.subs)
-}
-
-// noteSubscription notes what the server has to be told when it is opened again.
-func (l *link) noteSubscription(method, uri string, params []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch method {
-	case protocol.MethodSubscribe:
-		if l.subs == nil {
-			l.subs = make(map[string][]byte)
-		}
-		if len(l.subs) < mostSubscriptions || l.subs[uri] != nil {
-			l.subs[uri] = protocol.Setting(params)
-		}
-	case protocol.MethodUnsubscribe:
-		delete(l.subs, uri)
-	}
 }

@@ -264,7 +264,7 @@ func (l *link) connect(n int, in backend.Inbound) {
 		about.Message = notification(protocol.MethodInitialized, nil)
 		_ = conn.Deliver(about) // it has ended, which is told elsewhere
 	}
-	ctx, stop := context.WithTimeout(ctx, stateFor)
+	ctx, stop := context.WithTimeout(ctx, min(restateFor, l.c.b.waitFor(matter{l.name, protocol.MethodSetLevel})))
 	defer stop()
 	if level != nil && jsonrpc.Field(m.Result, "capabilities", "logging") != nil {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
@@ -307,6 +307,7 @@ func (l *link) opened(n int, result []byte, err error) {
 		}
 		if l.c.ctx.Err() == nil {
 			l.c.log.Log(context.Background(), l.c.b.fails(matter{member: l.name}, err), "server of the merged ones not opened", "server", l.name, "error", err)
+			l.outcome(matter{member: l.name}, err)
 			l.c.b.tryLater(l)
 		}
 		for _, w := range waits {

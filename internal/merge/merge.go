@@ -49,8 +49,8 @@ type Backend struct {
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
 	long    map[string]bool   // members of which was said that they have a long name
-	late    map[matter]bool   // what clients have waited for in vain, until it works
-	trouble map[matter]string // why it last did not work, until it does
+	late    map[matter]bool   // what clients have waited for in vain, or has failed, until it works
+	trouble map[matter]string // why it last did not work, until it does; "": it was not there in time
 	retries map[backend.Backend]*retry
 }
 
@@ -80,7 +80,7 @@ type matter struct {
 	method string // to answer; "": to open
 }
 
-// waitFor returns how long a client waits for a member. It waits once for one that hangs, and
+// waitFor returns how long a client waits for a member. It waits once for one that hangs or fails, and
 // then, in any conversation, only for a moment: what comes later is told as a change.
 func (b *Backend) waitFor(what matter) time.Duration {
 	b.mu.Lock()
@@ -91,7 +91,7 @@ func (b *Backend) waitFor(what matter) time.Duration {
 	return initWait
 }
 
-// setLate notes whether a member was waited for in vain.
+// setLate notes whether a member was waited for in vain, or has failed.
 func (b *Backend) setLate(what matter, late bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -102,19 +102,21 @@ func (b *Backend) setLate(what matter, late bool) {
 	}
 }
 
-// lateLast returns links with those at the end that were waited for in vain at a method.
-func (b *Backend) lateLast(links []*link, method string) []*link {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var first, last []*link
+// apart tells the links to members that can be waited for from those of which clients have waited in vain, for them to open or
+// to answer a method.
+func (b *Backend) apart(links []*link, method string) (well, late []*link) {
 	for _, l := range links {
-		if b.late[matter{l.name, method}] {
-			last = append(last, l)
+		open := l.isReady()
+		b.mu.Lock()
+		is := b.late[matter{l.name, method}] || b.late[matter{member: l.name}] && !open
+		b.mu.Unlock()
+		if is {
+			late = append(late, l)
 		} else {
-			first = append(first, l)
+			well = append(well, l)
 		}
 	}
-	return append(first, last...)
+	return well, late
 }
 
 // SeparatesCallers says that the members are told of conversations that several callers share, and not the whole: a server
@@ -363,11 +365,45 @@ func (c *conn) notify(in backend.Inbound) {
 		}
 		return
 	}
+	if in.Method == protocol.MethodInitialized {
+		c.tellInitialized(in)
+		return
+	}
 	for _, l := range c.allLinks() {
 		if l.isOpen() { // else it learns of the state when it is opened
 			l.send(in, nil)
 		}
 	}
+}
+
+// tellInitialized passes notifications/initialized on. Servers over HTTP may take their time to take it; none is to be
+// asked before that, but one that hangs keeps no others waiting.
+func (c *conn) tellInitialized(in backend.Inbound) {
+	var open []*link
+	for _, l := range c.allLinks() {
+		if l.isOpen() {
+			open = append(open, l)
+		}
+	}
+	each(open, func(_ int, l *link) {
+		if !c.startWork() {
+			return
+		}
+		what, told := matter{l.name, in.Method}, make(chan struct{})
+		go func() {
+			defer c.work.Done()
+			l.send(in, nil)
+			close(told)
+			c.b.setLate(what, false)
+		}()
+		wait := time.NewTimer(c.b.waitFor(what))
+		defer wait.Stop()
+		select {
+		case <-told:
+		case <-wait.C:
+			c.b.setLate(what, true)
+		}
+	})
 }
 
 // answered hands the client's response to the server that has asked.
@@ -513,12 +549,14 @@ func requestOf(ctx context.Context, in backend.Inbound) *http.Request {
 // long a client waits for that when it begins or asks for a list: what comes later is told as a change.
 const (
 	openFor  = 60 * time.Second
-	initWait = 15 * time.Second
+	initWait = 5 * time.Second
 	// stateFor bounds how long one may take to take in what the client has set: a level, its subscriptions.
 	stateFor = 5 * time.Second
+	// restateFor is the same for one that is being opened, whose clients wait for it.
+	restateFor = 2 * time.Second
 	// partFor bounds how long one may take to answer what another may have.
 	partFor  = 15 * time.Second
-	lateWait = 500 * time.Millisecond // for a server that was waited for in vain
+	lateWait = 500 * time.Millisecond // for a server that was waited for in vain, or has failed
 	// againAfter is how long a server that could not be opened is left alone by lists.
 	againAfter = 5 * time.Second
 )

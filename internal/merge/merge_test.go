@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -20,13 +21,14 @@ import (
 
 // A fake is a server with one tool, which may be silent.
 type fake struct {
-	tool   string
-	silent atomic.Bool
-	mute   []string          // methods that it leaves unanswered
-	asks   string            // the method at which it asks the client, in no call in particular
-	starts time.Duration     // how long it takes to start
-	more   string            // capabilities beside those that it has
-	pages  map[string]string // of its tools, by the cursor; nil: there is one
+	tool     string
+	silent   atomic.Bool
+	mute     []string          // methods that it leaves unanswered
+	asks     string            // the method at which it asks the client, in no call in particular
+	starts   time.Duration     // how long it takes to start
+	revision string            // that it answers initialize with; "": 2025-11-25
+	more     string            // capabilities beside those that it has
+	pages    map[string]string // of its tools, by the cursor; nil: there is one
 
 	closed    atomic.Int32
 	cancelled atomic.Int32 // requests
@@ -97,7 +99,7 @@ func (c *fakeConn) Deliver(in backend.Inbound) error {
 	if c.f.isMute(in.Method) {
 		return nil
 	}
-	result := `{"protocolVersion":"2025-11-25","capabilities":{` + c.f.more + `"tools":{},"resources":{},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
+	result := `{"protocolVersion":"` + cmp.Or(c.f.revision, "2025-11-25") + `","capabilities":{` + c.f.more + `"tools":{},"resources":{},"logging":{}},"serverInfo":{"name":"x","version":"1"}}`
 	if in.Method == "tools/list" {
 		result = fmt.Sprintf(`{"tools":[{"name":%q,"inputSchema":{"type":"object"}}]}`, c.f.tool)
 	}

@@ -3,6 +3,7 @@ package merge
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"time"
@@ -165,8 +166,8 @@ func (l *link) part(ctx context.Context, in backend.Inbound, params []byte) part
 		return part{err: of}
 	}
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	delete(l.missed, in.Method)
+	l.mu.Unlock()
 	l.c.b.works(matter{l.name, in.Method})
 	return part{page: m.Result}
 }
@@ -185,16 +186,42 @@ func (l *link) miss(method string, params []byte) {
 }
 
 // fails notes why a member does not do something, and returns how that is to be logged: as a debug message if it was
-// said before, as clients ask again and again.
+// said before, as clients ask again and again. That it is not there in time says less than what was said before.
 func (b *Backend) fails(what matter, why error) slog.Level {
+	text := why.Error()
+	if errors.Is(why, errNotOpen) || errors.Is(why, errLate) {
+		text = ""
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	was, said := b.trouble[what]
-	b.trouble[what] = why.Error()
-	if said && was == why.Error() {
+	if said && (was == text || text == "") {
 		return slog.LevelDebug
 	}
+	b.trouble[what] = text
 	return slog.LevelWarn
+}
+
+// inVain returns an error of a member that is not there in time, with why it failed before, if that is known.
+func (b *Backend) inVain(what matter, err error) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if was := b.trouble[what]; was != "" {
+		return fmt.Errorf("%w (it has failed before: %s)", err, was)
+	}
+	return err
+}
+
+// outcome notes whether a member has done something that it was asked for.
+func (l *link) outcome(what matter, err error) {
+	var untouched *notRun // it could not be opened, which is noted there
+	switch {
+	case err == nil:
+		l.c.b.works(what)
+	case errors.Is(err, context.Canceled), errors.Is(err, errClosed), errors.As(err, &untouched), wantsToken(err):
+	default:
+		l.c.b.setLate(what, true)
+	}
 }
 
 // works notes that a member does something.

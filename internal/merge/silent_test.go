@@ -156,6 +156,7 @@ func TestSilent(t *testing.T) {
 				t.Errorf("%s is not answered, as one of the servers is silent", method)
 			}
 		}
+		time.Sleep(partFor) // until it is no longer waited for whether it subscribes
 		a.ends(errors.New("killed"))
 		if tools, _ := c.tools(t); tools != "a_x b_y" {
 			t.Errorf("a server that does not answer logging/setLevel is not there when it is opened again: %s", tools)

@@ -1,6 +1,7 @@
 package merge
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -49,9 +50,10 @@ func (l *link) giveUp(p *pending) {
 	l.c.work.Add(1) // something waited: the link is not closed, and who closes it waits for this
 	defer l.c.work.Done()
 	l.mu.Unlock()
-	l.c.log.Warn("request not sent to one of the merged servers", "server", l.name, "method", p.method, "error", errNotOpen)
 	l.isLate()
-	l.fail(p, errNotOpen, false)
+	why := l.c.b.inVain(matter{member: l.name}, errNotOpen)
+	l.c.log.Debug("request not sent to one of the merged servers", "server", l.name, "method", p.method, "error", why)
+	l.fail(p, why, false)
 }
 
 // isLate notes that an opening was waited for in vain. The client is told when the server works.
@@ -63,7 +65,9 @@ func (l *link) isLate() {
 	l.mu.Unlock()
 	if open {
 		l.c.b.setLate(matter{member: l.name}, false)
+		return
 	}
+	l.c.log.Log(context.Background(), l.c.b.fails(matter{member: l.name}, errNotOpen), "server of the merged ones is late: clients go on without it, and are told when it is there", "server", l.name)
 }
 
 // withdraw takes back a request if it still waits for an opening, and reports whether it did. It is not answered.

@@ -62,9 +62,9 @@ func TestCallWaits(t *testing.T) {
 		}
 		c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
 		c.tell(t, "", "notifications/initialized", "{}")
-		at(5 * time.Second)
+		at(2 * time.Second)
 		call("20")
-		wantFailed("20", initWait-5*time.Second)
+		wantFailed("20", initWait-2*time.Second)
 		synctest.Wait()
 		call("21")
 		wantFailed("21", lateWait)

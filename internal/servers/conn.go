@@ -22,6 +22,7 @@ type conn struct {
 	sink  backend.Sink
 	inner backend.Conn
 
+	leaves  sync.Once    // counts it among those that leave
 	watched atomic.Int32 // requests in asked: else no response is looked at
 	mu      sync.Mutex
 	asked   map[string]*asked // requests in flight whose responses matter, by the keys of their ids
@@ -224,14 +225,16 @@ func (c *conn) EmitUnrelated(m jsonrpc.Message) {
 // Closed implements [backend.Sink].
 func (c *conn) Closed(why error, reopen bool) {
 	c.end()
+	c.leaves.Do(c.s.leaves)
 	c.sink.Closed(why, reopen)
 }
 
 // Close implements [backend.Conn].
 func (c *conn) Close() error {
 	c.end()
+	c.leaves.Do(c.s.leaves)
 	err := c.inner.Close()
-	c.s.leave()
+	c.s.left()
 	return err
 }
 

@@ -29,7 +29,8 @@ type server struct {
 
 	mu      sync.Mutex
 	open    int           // conversations
-	freed   chan struct{} // closed when one has ended; nil if nobody waits
+	leaving int           // of them, those that have ended or are being closed
+	changed chan struct{} // closed when one has ended or begins to; nil if nothing waits for that
 	stopped bool
 	idle    chan struct{} // closed when there are none and there will be none
 }
@@ -60,8 +61,12 @@ func (s *server) runsLike(b *config.Server) bool {
 		a.Auth.Passthrough == b.Auth.Passthrough && reflect.DeepEqual(a.Auth.Token, b.Auth.Token)
 }
 
-// placeWait is how long a session waits for a process, if too many run of which some end.
-const placeWait = 5 * time.Second
+// Where too many processes run, a session waits for one that ends: placeWait. What ends a session may not have got to
+// its processes yet, as a client may begin its next one at once: that is waited for, too, but only for leaveWait.
+const (
+	placeWait = 5 * time.Second
+	leaveWait = 100 * time.Millisecond
+)
 
 var errStopped = errors.New("the server has left the configuration")
 
@@ -80,10 +85,12 @@ func (s *server) Open(ctx context.Context, start backend.Start, sink backend.Sin
 	return c, nil
 }
 
-// enter counts a conversation, once there is room for it.
+// enter counts a conversation, once there is room for it. Where none is about to be, it fails at once.
 func (s *server) enter(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, placeWait)
 	defer cancel()
+	early := time.NewTimer(leaveWait)
+	defer early.Stop()
 	for {
 		s.mu.Lock()
 		most := s.conf.Load().MaxProcesses
@@ -96,17 +103,47 @@ func (s *server) enter(ctx context.Context) error {
 			s.mu.Unlock()
 			return nil
 		}
-		if s.freed == nil {
-			s.freed = make(chan struct{})
+		none := early.C
+		if s.open-s.leaving < most {
+			none = nil // it waits for those that leave
 		}
-		freed := s.freed
+		if s.changed == nil {
+			s.changed = make(chan struct{})
+		}
+		changed := s.changed
 		s.mu.Unlock()
 		select {
-		case <-freed:
+		case <-changed:
+			continue
+		case <-none:
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %d processes of the server %q run on this node (its maxProcesses)", session.ErrBusy, most, s.name)
 		}
+		return fmt.Errorf("%w: %d processes of the server %q run on this node (its maxProcesses)", session.ErrBusy, most, s.name)
 	}
+}
+
+// change has those look again that wait for room. s.mu is held.
+func (s *server) change() {
+	if s.changed != nil {
+		close(s.changed)
+		s.changed = nil
+	}
+}
+
+// leaves notes that a conversation is about to leave.
+func (s *server) leaves() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.leaving++
+	s.change()
+}
+
+// left counts a conversation less that was about to leave.
+func (s *server) left() {
+	s.mu.Lock()
+	s.leaving--
+	s.mu.Unlock()
+	s.leave()
 }
 
 // tryEnter is enter for another process of a conversation that is open. It does not wait.
@@ -126,10 +163,7 @@ func (s *server) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.open--
-	if s.freed != nil {
-		close(s.freed)
-		s.freed = nil
-	}
+	s.change()
 	if s.stopped && s.open == 0 {
 		close(s.idle)
 	}
