@@ -69,11 +69,11 @@ func ailments() map[string]*ailing {
 			return errors.New("out of reach")
 		}},
 		"does not open": {opens: func(ctx context.Context, _ backend.Sink) error { <-ctx.Done(); return ctx.Err() }},
-		"ends at initialize": {tells: func(c *fakeConn, in backend.Inbound) bool {
+		"ends at initialize": {tells: func(c *fakeConn, _ backend.Inbound) bool {
 			go c.sink.Closed(errors.New("exit status 1"), true)
 			return true
 		}},
-		"ends 4 s after initialize": {tells: func(c *fakeConn, in backend.Inbound) bool {
+		"ends 4 s after initialize": {tells: func(c *fakeConn, _ backend.Inbound) bool {
 			time.AfterFunc(4*time.Second, func() { c.sink.Closed(errors.New("exit status 1"), true) })
 			return true
 		}},

@@ -183,7 +183,7 @@ func TestMaxProcesses(t *testing.T) {
 	f := newFarm(t, `{"mcpServers": {"a": {"$url_a", "holdfast": {"maxProcesses": 1}}, "b": "$b"}}`, "a", "b")
 	status, text, h := f.post("/a/mcp", "", hello)
 	if status != http.StatusOK {
-		t.Fatal(status)
+		t.Fatal(status, text)
 	}
 	if status, text, _ := f.post("/b/mcp", "", hello); status != http.StatusOK {
 		t.Errorf("the other server: %d %s", status, text)
