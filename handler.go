@@ -79,6 +79,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	}
 	o.defaults(b)
 	h.log = lograte.New(o.Logger.Handler())
+	h.watchStore(&o)
 	handOff := handOffAfter(b, o.HandoffAfter)
 	limits := limiter(&o, b)
 	b = translate.New(b, o.Logger)
@@ -110,6 +111,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Observers:    observers,
 		Flight:       flight,
 		Limits:       limits,
+		Outage:       h.health.outage(),
 		Logger:       o.Logger,
 	})
 	h.join(&o)
@@ -133,6 +135,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Principal:       o.Principal,
 		Authenticate:    o.Authenticate,
 		Observers:       observers,
+		Outage:          h.health.outage(),
 		Logger:          o.Logger,
 		Node:            h.node,
 		Limits:          limits,

@@ -5,11 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/cluster"
+	"holdfast/internal/outage"
 	"holdfast/internal/server"
+	"holdfast/stream"
 )
 
 // join makes the handler a node of those that share its store, and prepares to watch whether
@@ -22,6 +27,9 @@ func (h *Handler) join(o *Options) {
 			l.Calls, l.Sessions = h.sessions.Load()
 			return l
 		}}
+		if h.health != nil {
+			opts.Bus = h.health.bus.set
+		}
 		if h.node, failed = cluster.Join(bus, opts); failed != nil {
 			logger.Error("this node does not see others, and they don't see it", "error", failed)
 		}
@@ -32,9 +40,25 @@ func (h *Handler) join(o *Options) {
 	case role != server.RoleBoth && h.node == nil:
 		logger.Error("a door or a worker needs a Store that nodes share: this one serves nobody", "role", o.Role)
 	}
-	if store, ok := store.(pinger); ok {
-		h.health = newHealth(store, failed)
+	if h.health != nil {
+		h.health.failed = failed
 	}
+}
+
+// watchStore prepares to watch whether the store answers. What each request would say of a store that does not is logged
+// from here, once for all.
+func (h *Handler) watchStore(o *Options) {
+	store, ok := o.Store.(pinger)
+	if !ok || o.Stateless {
+		return
+	}
+	h.health = newHealth(store, o.Logger, func() int {
+		calls, _ := h.sessions.Load()
+		return calls
+	})
+	o.Logger = slog.New(h.health.away.Handler(o.Logger.Handler(), func(err error) bool {
+		return errors.Is(err, stream.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded)
+	}))
 }
 
 // serverRole returns the role that Options.Role names.
@@ -69,10 +93,13 @@ const (
 	awayAfter = 3 * time.Second
 )
 
-// health watches the store of a handler.
+// health watches the store of a handler, and tells the operator when it is away.
 type health struct {
 	store  pinger
 	failed error // the handler could not join the other nodes
+	away   *outage.Outage
+	full   *outage.Outage // nil: the store says that itself
+	bus    busHealth
 
 	ctx  context.Context // done: stop
 	stop context.CancelFunc
@@ -84,10 +111,49 @@ type health struct {
 	draining bool
 }
 
-func newHealth(store pinger, failed error) *health {
-	h := &health{store: store, failed: failed, answered: time.Now()}
+// busHealth is whether messages between nodes come through. While the store is away none does, which is not told.
+type busHealth struct {
+	silent atomic.Bool
+	outage *outage.Outage
+}
+
+// set notes that the store carries messages of nodes no more, or does again.
+func (b *busHealth) set(silent bool) {
+	if b.silent.Store(silent); !silent {
+		b.outage.Reached()
+	}
+}
+
+func newHealth(store pinger, logger *slog.Logger, calls func() int) *health {
+	h := &health{store: store, answered: time.Now()}
 	h.ctx, h.stop = context.WithCancel(context.Background())
+	about := outage.Options{Logger: logger, Calls: calls, Confirm: time.Second}
+	if at, ok := store.(interface{ Address() string }); ok {
+		about.Attrs = []any{"store", at.Address()}
+	}
+	const wait = "calls wait for it for up to 30s, and if they have begun by then their outcome is unknown; new sessions are refused with status 503. If it stays away, see that it runs and that this machine reaches it (--store)"
+	away := about
+	away.Away, away.Still, away.Back = "the store is away: "+wait, "the store is still away: "+wait, "the store is back"
+	h.away = outage.New(away)
+	if alone, ok := store.(interface{ Alone() bool }); !ok || !alone.Alone() {
+		const room = "new calls are refused with status 503, and of calls whose messages it does not take the outcome is unknown. Give it more room, or have it keep less (--keep, --session-ttl)"
+		full := about
+		full.Away, full.Still, full.Back = "the store is full: "+room, "the store is still full: "+room, "the store has room again"
+		h.full = outage.New(full)
+	}
+	const apart = "requests for sessions of other nodes wait, or are refused with status 503. If it stays so, see that this node may publish and subscribe there"
+	bus := about
+	bus.Away, bus.Still, bus.Back = "the store carries no messages between nodes: "+apart, "the store still carries no messages between nodes: "+apart, "the store carries messages between nodes again"
+	h.bus.outage = outage.New(bus)
 	return h
+}
+
+// outage returns what is told of requests and calls that are lost because the store is away; nil: it is in this process.
+func (h *health) outage() *outage.Outage {
+	if h == nil {
+		return nil
+	}
+	return h.away
 }
 
 // errDraining says that a handler shuts down.
@@ -136,7 +202,11 @@ func (h *health) start(back func()) {
 func (h *health) ping() (back bool) {
 	ctx, cancel := context.WithTimeout(h.ctx, awayAfter)
 	defer cancel()
+	silent := h.bus.silent.Load()
 	err := h.store.Ping(ctx)
+	if h.ctx.Err() == nil {
+		h.tell(err, silent)
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.why = err
@@ -148,8 +218,40 @@ func (h *health) ping() (back bool) {
 	return back
 }
 
+// tell tells the operator's log how a ping has ended. silent says that no message of nodes came through before it.
+func (h *health) tell(err error, silent bool) {
+	switch {
+	case errors.Is(err, stream.ErrFull):
+		h.full.Failed(err)
+		h.away.Reached()
+	case err != nil:
+		h.away.Failed(cause(err))
+		h.bus.outage.Reached() // it has no line of its own
+	default:
+		h.full.Reached()
+		h.away.Reached()
+		if silent && h.bus.silent.Load() {
+			h.bus.outage.Failed(errSilentBus)
+		}
+	}
+}
+
+// cause returns what an engine says of itself, without that the outcome of the ping is unknown.
+func cause(err error) error {
+	if _, why, ok := strings.Cut(err.Error(), stream.ErrUnavailable.Error()+": "); ok {
+		return errors.New(why)
+	}
+	return err
+}
+
+// errSilentBus is why messages do not come through, while the store answers.
+var errSilentBus = errors.New("the store answers, but no message of this node comes back to it")
+
 // close stops the watch and waits for it.
 func (h *health) close() {
 	h.stop()
 	h.work.Wait()
+	h.away.Close()
+	h.full.Close()
+	h.bus.outage.Close()
 }

@@ -2,20 +2,26 @@ package holdfast_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/internal/cluster"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/stream"
 )
 
 // TestNodes has two handlers share a store. A tool that is called through the one
@@ -82,6 +88,79 @@ func TestNodes(t *testing.T) {
 		}
 	}
 	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestStoreAway has the store of a handler away, full, and not carrying what nodes say, for half an hour each: each is logged when it begins, less and less
+// often meanwhile, and when it is over.
+func TestStoreAway(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		set  func(f *faulty, on bool)
+		want [3]string
+	}{
+		"away":   {func(f *faulty, on bool) { f.Cut(on) }, [3]string{"the store is away: ", "the store is still away: ", "the store is back"}},
+		"full":   {func(f *faulty, on bool) { f.full.Store(on) }, [3]string{"the store is full: ", "the store is still full: ", "the store has room again"}},
+		"silent": {func(f *faulty, on bool) { f.mute.Store(on) }, [3]string{"the store carries no messages between nodes: ", "the store still carries no messages", "the store carries messages between nodes again"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var log strings.Builder
+				engine := &faulty{Handle: logtest.New(logtest.Options{}).Open()}
+				store := durable.New(engine, durable.Options{Address: "redis://store:6379/0", Logger: slog.New(slog.DiscardHandler)})
+				defer store.Close()
+				h := holdfast.NewBackendHandler(message.New(nil), &holdfast.Options{Store: store, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+				time.Sleep(time.Minute)
+				log.Reset()
+				c.set(engine, true)
+				time.Sleep(30 * time.Minute)
+				c.set(engine, false)
+				time.Sleep(time.Minute)
+				all := strings.Split(strings.TrimSpace(log.String()), "\n")
+				if len(all) != 4 || !strings.Contains(all[0], "level=WARN msg=\""+c.want[0]) || !strings.Contains(all[1], "level=WARN msg=\""+c.want[1]) ||
+					!strings.Contains(all[2], "level=WARN msg=\""+c.want[1]) || !strings.Contains(all[3], "level=INFO msg=\""+c.want[2]) {
+					t.Errorf("the log is\n%s", strings.Join(all, "\n"))
+				}
+				for _, line := range all {
+					if !strings.Contains(line, "store=redis://store:6379/0") {
+						t.Errorf("where is it? %s", line)
+					}
+				}
+				if err := h.Shutdown(t.Context()); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// A faulty is an engine that answers, but is full, or does not carry what nodes say.
+type faulty struct {
+	*logtest.Handle
+	full, mute atomic.Bool
+}
+
+func (f *faulty) Ping(ctx context.Context) error {
+	if f.full.Load() {
+		return fmt.Errorf("ping: %w", stream.ErrFull)
+	}
+	return f.Handle.Ping(ctx)
+}
+
+func (f *faulty) Receive(r cluster.Receiver) (stop func(), err error) {
+	return f.Handle.Receive(muted{r, f})
+}
+
+// A muted hears nothing while its engine is mute.
+type muted struct {
+	cluster.Receiver
+	f *faulty
+}
+
+func (m muted) Message(message []byte) {
+	if !m.f.mute.Load() {
+		m.Receiver.Message(message)
+	}
 }
 
 // exchange POSTs a message, and returns all of the answer.

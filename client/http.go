@@ -82,7 +82,14 @@ type response struct {
 }
 
 // errSilent is why a connection was ended on which nothing came.
-var errSilent = errors.New("nothing came for too long")
+var errSilent error = silence{}
+
+type silence struct{}
+
+func (silence) Error() string { return "nothing came for too long" }
+
+// Timeout is that of [net.Error].
+func (silence) Timeout() bool { return true }
 
 // Close ends the response.
 func (r *response) Close() {
@@ -350,8 +357,13 @@ func plainly(err error) error {
 
 // traces reports whether the http.Client's transport calls httptrace.ClientTrace.
 func (c *Conn) traces() bool {
-	_, ok := c.remote.http.Transport.(*http.Transport)
-	return ok || c.remote.http.Transport == nil
+	switch t := c.remote.http.Transport.(type) {
+	case nil, *http.Transport:
+		return true
+	case interface{ Traces() bool }:
+		return t.Traces()
+	}
+	return false
 }
 
 // dialing reports whether an error says that there was no connection.

@@ -13,6 +13,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,6 +88,7 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	l := memory.Limits(o.Memory, o.MaxShare)
 	d := durable.Options{
 		Keep: o.Keep, SessionTTL: o.SessionTTL, Logger: o.Logger,
+		Address:     addressOf(rawURL),
 		StreamBytes: l.StreamBytes, SessionBytes: l.SessionBytes, TotalBytes: l.TotalBytes, TenantBytes: l.TenantBytes,
 	}
 	log, err := open(ctx, scheme+":"+rest, d)
@@ -94,6 +96,12 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 		return nil, fmt.Errorf("store %q: %w", scheme+":", redact.Of([]string{rawURL}, files...).Error(err))
 	}
 	return durable.New(log, d), nil
+}
+
+// addressOf returns what may be told of a store's URL: where it leads, without passwords and parameters.
+func addressOf(rawURL string) string {
+	at, _, _ := strings.Cut(rawURL, "?")
+	return cmp.Or(redact.URL(at), redact.Of([]string{rawURL}, files...).Text(at)) // several hosts with ports are no URL
 }
 
 // isScheme reports whether s, in lower case, is the scheme of a URL (RFC 3986, section 3.1).

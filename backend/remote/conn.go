@@ -121,6 +121,9 @@ func (c *conn) receive(request []byte, m jsonrpc.Message) {
 		m.Raw, m.ID = m.WithID(e.ID), e.ID
 	}
 	rq := e.Value
+	if m.Error != nil {
+		c.b.ended(m.Error, rq.opens)
+	}
 	if rq.opens {
 		c.opened(rq.call, m)
 		return
@@ -183,7 +186,10 @@ func (c *conn) opened(call backend.Call, m jsonrpc.Message) {
 // Close ends the session at the server. It waits for the server at most five seconds.
 func (c *conn) Close() error {
 	close(c.closed)
-	if err := c.up.Close(); err != nil {
+	c.b.mu.Lock()
+	delete(c.b.conns, c)
+	c.b.mu.Unlock()
+	if err := c.up.Close(); err != nil && !c.b.away.Covers() { // else the log has that it is out of reach
 		return fmt.Errorf("close the upstream session: %w", err)
 	}
 	return nil

@@ -15,11 +15,13 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
 	"holdfast/client"
+	"holdfast/internal/outage"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
@@ -59,13 +61,19 @@ type Backend struct {
 	url  string
 	opts Options
 
+	away *outage.Outage // the server is out of reach
+	busy *outage.Outage // it takes no more for now
+
+	mu    sync.Mutex
+	conns map[*conn]struct{}
+
 	refused atomic.Int32 // the status with which the server refuses the operator's credentials; 0: it has answered since
 }
 
 // New returns a backend in front of the server at a URL that begins with http://, https://,
 // ws:// or wss://. A wrong URL is the error of each Open. opts may be nil.
 func New(url string, opts *Options) *Backend {
-	b := &Backend{url: url}
+	b := &Backend{url: url, conns: make(map[*conn]struct{})}
 	if opts != nil {
 		b.opts = *opts
 	}
@@ -82,6 +90,7 @@ func New(url string, opts *Options) *Backend {
 		own.MaxResponseHeaderBytes = 256 << 10
 		b.opts.HTTPClient = &http.Client{Transport: own}
 	}
+	b.watch()
 	return b
 }
 
@@ -134,12 +143,17 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 		NoListen:   b.opts.NoListen,
 		Receive:    c.receive,
 		GiveUp:     b.opts.GiveUp,
-		Logger:     b.opts.Logger.With("session", start.Session),
+		Away:       b.silent,
+		Lost:       func([]string) { b.away.LostSession() },
+		Logger:     slog.New(b.away.Handler(b.opts.Logger.Handler(), isError)).With("session", start.Session),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the upstream server: %w", err)
 	}
 	c.up = up
+	b.mu.Lock()
+	b.conns[c] = struct{}{}
+	b.mu.Unlock()
 	return c, nil
 }
 

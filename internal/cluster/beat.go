@@ -45,7 +45,8 @@ func (c *clock) tick() {
 	late := max(now-c.due, wall.Sub(c.wall)-(now-c.mono))
 	c.wall, c.mono = wall, now
 	if late > n.o.jump() {
-		n.wake("this process was stopped", late)
+		n.wake(late)
+		n.log.Warn("this process stood still: other nodes may have taken its sessions over", "for", late.Round(time.Millisecond))
 	}
 	c.count++
 	if c.count%2 == 0 {
@@ -66,7 +67,12 @@ func (c *clock) isAway(now time.Duration) bool {
 		return false
 	case well:
 		n.health.returned.Store(int64(now))
-		n.wake("the bus was away", now-c.away)
+		n.wake(now - c.away)
+		if n.o.Bus != nil {
+			n.o.Bus(false)
+		} else {
+			n.log.Info("cluster: messages of nodes come through again", "for", (now - c.away).Round(time.Millisecond))
+		}
 		c.away = 0
 		return false
 	case c.away == 0:
@@ -74,7 +80,11 @@ func (c *clock) isAway(now time.Duration) bool {
 		if echo := time.Duration(n.health.echo.Load()); echo != 0 {
 			c.away = echo
 		}
-		n.log.Warn("cluster: the bus carries nothing")
+		if n.o.Bus != nil {
+			n.o.Bus(true)
+		} else {
+			n.log.Warn("cluster: no message of nodes comes through")
+		}
 		n.doubt()
 	case now-c.away > 5*n.o.Silence:
 		n.loseAll()
@@ -198,7 +208,7 @@ func (n *Node) onBeat(p *peer, body []byte) {
 
 // wake is called when no message has come for a while, for a reason that lies with this
 // node: its peers get time to send one, and so do those that seemed gone before.
-func (n *Node) wake(why string, away time.Duration) {
+func (n *Node) wake(away time.Duration) {
 	now := n.now()
 	n.mu.Lock()
 	for _, p := range n.peers {
@@ -216,7 +226,6 @@ func (n *Node) wake(why string, away time.Duration) {
 	for _, c := range all {
 		c.recheck()
 	}
-	n.log.Warn("cluster: "+why, "for", away.Round(time.Millisecond))
 	if away < n.o.jump() {
 		return // no other node can have taken this one for gone
 	}

@@ -26,6 +26,9 @@ type Options struct {
 	// called with each heartbeat, and must not wait; nil: they are not told.
 	Load func() Load
 
+	// Bus is called when the bus carries nothing any more, and when it does again. It must not wait. Nil: that is logged.
+	Bus func(silent bool)
+
 	Logger *slog.Logger // slog.Default()
 }
 
@@ -170,7 +173,7 @@ func (n *Node) sendQueued(p outgoing) {
 	err := n.bus.Cast(p.m.b)
 	packets.Put(p.m)
 	if n.health.failing.Swap(err != nil) != (err != nil) && err != nil {
-		n.log.Warn("cluster: the bus takes no messages", "error", err)
+		n.log.Debug("cluster: the bus takes no messages", "error", err) // which isAway notices
 	}
 }
 

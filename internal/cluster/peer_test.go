@@ -53,11 +53,11 @@ func TestPeerSigns(t *testing.T) {
 	c.ask()
 	want("a", suspected)
 	d.expect(t, kindPing)
-	n.wake("this is a test", 0)
+	n.wake(0)
 	want("a", alive)
 	n.lose(p, signNoAnswer, "does not answer")
 	want("a", gone)
-	n.wake("this is a test", 0)
+	n.wake(0)
 	want("a", suspected) // it may have come back meanwhile
 	n.hears(from("a", kindBeat).bytes(0))
 	want("a", alive)

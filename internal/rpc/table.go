@@ -95,6 +95,13 @@ func (t *Table[T]) GivenUp() bool {
 	return t.givenUp
 }
 
+// Len returns how many there are.
+func (t *Table[T]) Len() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.open)
+}
+
 // All returns the requests.
 func (t *Table[T]) All() []*Entry[T] {
 	t.mu.Lock()

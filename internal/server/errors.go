@@ -166,6 +166,9 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 			"outcome unknown: %v; they were dropped after the time or the size they are kept for", stream.ErrTrimmed)
 	}
 	if text := session.StoreErrorText(err); text != "" {
+		if !errors.Is(err, stream.ErrFull) && !errors.Is(err, stream.ErrTooLarge) {
+			h.opts.Outage.Refused()
+		}
 		h.logger.Warn("request not served", "error", err)
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%s: try again later", text)
 	}

@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
+	"holdfast/internal/outage"
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
 	"holdfast/internal/server/guard"
@@ -75,6 +76,7 @@ type Options struct {
 	Principal func(*http.Request) string
 	// Authenticate wraps what serves requests whose Host and Origin are allowed; nil: nothing does.
 	Authenticate func(http.Handler) http.Handler
+	Outage       *outage.Outage    // told of what is refused while the store is away; may be nil
 	Logger       *slog.Logger      // slog.Default()
 	Observers    observe.Observers // are told of readers and refused requests; nil: there are none
 

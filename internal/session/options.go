@@ -7,6 +7,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
+	"holdfast/internal/outage"
 )
 
 // Options bound what a Manager takes on. The zero value of each field stands for
@@ -52,7 +53,8 @@ type Options struct {
 	Flight *budget.Flight
 	// Limits bounds the calls that clients begin; nil: nothing does.
 	Limits *limit.Limiter
-	Logger *slog.Logger // slog.Default()
+	Outage *outage.Outage // told of what is lost while the store is away; may be nil
+	Logger *slog.Logger   // slog.Default()
 }
 
 func (o *Options) setDefaults() {

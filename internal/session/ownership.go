@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -28,7 +29,7 @@ func unavailable(err error) bool {
 // to have taken it, those who read its calls are told how they ended, from memory.
 func (a *appender) giveUp(rest []queuedEntry, err error) {
 	s := a.s
-	s.m.logger.Warn("session lost", "session", s.Name(), "error", err)
+	s.logLost("session lost", "error", err)
 	if !unavailable(err) {
 		s.m.leaveNode(s, 0)
 		observeLeft(rest)
@@ -43,9 +44,11 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 		}
 		s.mu.Unlock()
 		s.standalone.endInMemory(endings(ids, err))
+		s.m.opts.Outage.Ended(len(ids), 0)
 	}
 	for number, c := range s.streams.all() {
 		ids := a.unanswered(c, rest)
+		s.m.opts.Outage.Ended(len(ids), 0)
 		end := endings(ids, err)
 		end[len(end)-1].Last = true
 		c.endInMemory(end)
@@ -55,6 +58,17 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 	}
 	s.streams.wake(standalone)
 	s.m.leaveNode(s, lingerFor)
+}
+
+// logLost logs that this node has lost the session. While the store is away, and when it is back without what it kept,
+// many are lost: then they are counted.
+func (s *Session) logLost(text string, attrs ...any) {
+	level := slog.LevelWarn
+	if s.m.opts.Outage.Covers() {
+		s.m.opts.Outage.LostSession()
+		level = slog.LevelDebug
+	}
+	s.m.logger.Log(s.m.ctx, level, text, append([]any{"session", s.Name()}, attrs...)...)
 }
 
 // all returns the calls whose streams are still written.
@@ -209,7 +223,7 @@ func (m *Manager) checkOwner(ctx context.Context, s *Session) error {
 		return nil
 	}
 	if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
-		m.logger.Warn("session was taken by another node", "session", s.Name())
+		s.logLost("session was taken by another node")
 		m.leaveNode(s, 0)
 	}
 	return nil
@@ -249,7 +263,7 @@ func (s *Session) renewDue(now time.Duration) bool {
 func (m *Manager) renew(s *Session, now time.Duration) {
 	last := s.use.renewed.Swap(int64(now))
 	if err := m.touch(s); err != nil && !unavailable(err) {
-		m.logger.Warn("session lost", "session", s.Name(), "error", err)
+		s.logLost("session lost", "error", err)
 		m.leaveNode(s, 0)
 	} else if err != nil {
 		s.use.renewed.CompareAndSwap(int64(now), last) // the next time, then

@@ -139,6 +139,10 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	if len(found.retry)+len(found.lost) > 0 {
 		level = slog.LevelInfo
 	}
+	if m.opts.Outage.Covers() { // all are taken over that their owners had to give up
+		m.opts.Outage.TookOver(len(found.retry), len(found.lost))
+		level = slog.LevelDebug
+	}
 	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
 		"again", len(found.retry), "unknown", len(found.lost))
 	s.observeTakenOver(was.Owner, began, &found)

@@ -28,7 +28,8 @@ type Options struct {
 	TotalBytes   int64 // most bytes of all sessions; 1 GiB
 	TenantBytes  int64 // most bytes of one tenant; three quarters of TotalBytes
 
-	Logger *slog.Logger // slog.Default()
+	Address string       // of the engine, for the operator: without secrets
+	Logger  *slog.Logger // slog.Default()
 }
 
 func (o Options) withDefaults() Options {
@@ -122,6 +123,9 @@ func (st *Store) Close() error {
 
 // Ping reports whether the engine answers, and takes writes.
 func (st *Store) Ping(ctx context.Context) error { return st.log.Ping(ctx) }
+
+// Address is where the engine is, without secrets.
+func (st *Store) Address() string { return st.o.Address }
 
 // Crowded reports whether the engine has no room but for what has begun: nothing more
 // should. It is as of the last Ping; an engine that can't tell never is.

@@ -3,6 +3,7 @@ package durable
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -92,8 +93,16 @@ func (st *Store) refreshOlder(old time.Duration) {
 // report says what has gone wrong, unless whoever appends next will notice.
 func (st *Store) report(s *session, what string, err error) {
 	if err != nil && !errors.Is(err, stream.ErrFenced) && st.ctx.Err() == nil {
-		st.o.Logger.Warn("what the engine keeps of a session: "+what, "session", s.lease.Session, "error", err)
+		st.o.Logger.Log(st.ctx, levelOf(err), "what the engine keeps of a session: "+what, "session", s.lease.Session, "error", err)
 	}
+}
+
+// levelOf is that of a line about an error. A store that is away has lines of its own, for all that it concerns.
+func levelOf(err error) slog.Level {
+	if errors.Is(err, stream.ErrUnavailable) {
+		return slog.LevelDebug
+	}
+	return slog.LevelWarn
 }
 
 // refresh appends again what a session has in frames from before a time.
@@ -173,7 +182,7 @@ func (st *Store) trimDeleted() {
 		case g := <-st.deleted:
 			err := st.ask(st.ctx, func(ctx context.Context) error { return st.log.Trim(ctx, framesKey(g.key), g.before) })
 			if err != nil && st.ctx.Err() == nil {
-				st.o.Logger.Warn("frames of a deleted session are kept", "session", g.key, "error", err)
+				st.o.Logger.Log(st.ctx, levelOf(err), "frames of a deleted session are kept", "session", g.key, "error", err)
 			}
 		}
 	}

@@ -54,13 +54,18 @@ func (l *Log) options(a address) (nats.Options, error) {
 	o.PingInterval, o.MaxPingsOut = 2*time.Second, 2
 	o.Timeout, o.FlusherTimeout = attempt, attempt
 	o.IgnoreAuthErrorAbort = true // a server that starts may not know us yet
+	var last string               // the server of before; callbacks come one at a time
+	o.ConnectedCB = func(nc *nats.Conn) { last = nc.ConnectedAddr() }
 	o.DisconnectedErrCB = func(_ *nats.Conn, err error) {
 		if err != nil {
-			l.log.Warn("the connection to the engine is lost", "error", err)
+			l.log.Debug("the connection to the engine is lost", "error", err) // the store's user pings, and tells of it
 		}
 	}
 	o.ReconnectedCB = func(nc *nats.Conn) {
-		l.log.Info("the connection to the engine is back", "server", nc.ConnectedAddr())
+		if now := nc.ConnectedAddr(); now != "" && now != last {
+			l.log.Info("the store is reached over another of its servers", "server", now)
+			last = now
+		}
 		l.again(a)
 	}
 	o.AsyncErrorCB = func(_ *nats.Conn, _ *nats.Subscription, err error) {

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
+
+	"holdfast/stream"
 )
 
 // A healer opens the streams of the server in this process again after the disk was full. A stream
@@ -88,15 +90,23 @@ func (h *healer) look() (full bool, err error) {
 }
 
 // errReopening is what is said of each write until the streams are open again.
-var errReopening = errors.New("the disk of the store was full: the store is being opened again")
+var errReopening error = diskFull("the disk of the store was full: the store is being opened again")
+
+// A diskFull says that the disk of the store is full. It is a [stream.ErrFull].
+type diskFull string
+
+func (e diskFull) Error() string { return string(e) }
+
+// Is implements what errors.Is asks.
+func (diskFull) Is(target error) bool { return target == stream.ErrFull }
 
 // failure returns why the server can't write, or nil.
 func (h *healer) failure() error {
 	if line := h.log.server.log.noSpace.Load(); line != nil {
-		return fmt.Errorf("the disk of the store is full: %s", *line)
+		return diskFull("the disk of the store is full: " + *line)
 	}
 	if err := h.log.disk.failed(); isNoSpace(err) {
-		return fmt.Errorf("the disk of the store is full: %w", err)
+		return diskFull("the disk of the store is full: " + err.Error())
 	}
 	return nil
 }

@@ -168,6 +168,9 @@ func (l *Log) Ping(ctx context.Context) error {
 		}
 	}
 	if err := l.write(ctx); err != nil {
+		if !l.nc.IsConnected() { // the client only says that it has no room for what it should send
+			return errNotConnected
+		}
 		return err
 	}
 	if _, _, err := l.last(ctx, l.events, l.prefix+".ev.-ping"); err != nil {
@@ -176,6 +179,8 @@ func (l *Log) Ping(ctx context.Context) error {
 	l.survey(ctx, full)
 	return nil
 }
+
+var errNotConnected = fmt.Errorf("%w: there is no connection to any of its servers", stream.ErrUnavailable)
 
 // write writes a value that nobody reads.
 func (l *Log) write(ctx context.Context) error {

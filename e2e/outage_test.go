@@ -1,0 +1,337 @@
+package e2e
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/testlong"
+)
+
+// logged are the lines of a program's log, without what is printed for people.
+func (p *program) logged() (all []string) {
+	for line := range strings.Lines(p.log.String()) {
+		if strings.HasPrefix(line, "time=") {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// wantOutage waits for the line that says that something is back, and looks at what was logged after the first n lines: one line of
+// level Warn that says away, with what it has to say, and then one of level Info that says back. The others are those that may be there.
+func wantOutage(t *testing.T, p *program, n int, away, back string, others ...string) (away1, back1 string) {
+	t.Helper()
+	eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.logged()[n:], ""), back) })
+	var rest []string
+	for _, line := range p.logged()[n:] {
+		switch {
+		case strings.Contains(line, "level=WARN") && strings.Contains(line, away) && away1 == "" && back1 == "":
+			away1 = line
+		case strings.Contains(line, "level=INFO") && strings.Contains(line, back) && away1 != "" && back1 == "":
+			back1 = line
+		default:
+			rest = append(rest, line)
+		}
+	}
+	for _, other := range others {
+		for i, line := range rest {
+			if strings.Contains(line, other) {
+				rest = append(rest[:i], rest[i+1:]...)
+				break
+			}
+		}
+	}
+	if away1 == "" || back1 == "" || len(rest) > 0 {
+		t.Errorf("it went with %q and came with %q, and the log has besides:\n%s", away1, back1, strings.Join(rest, ""))
+	}
+	return away1, back1
+}
+
+// TestOutageOfStore has the store of one or two nodes killed under calls, and started again: each node logs one line when it goes and one when it
+// is back, with how many calls wait and were refused.
+func TestOutageOfStore(t *testing.T) {
+	testlong.Only(t, "a store is away for seconds")
+	t.Parallel()
+	engines := map[string]func(t *testing.T) (url, place string, kill, restart func()){
+		"redis": func(t *testing.T) (string, string, func(), func()) {
+			s := redistest.Start(t)
+			return s.URL(), s.URL(), s.Kill, s.Restart
+		},
+		"nats": func(t *testing.T) (string, string, func(), func()) {
+			s, err := natstest.StartProcesses(t.TempDir(), 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(s.Close)
+			return "nats://" + natstest.User + ":" + natstest.Password + "@" + s.Addr(0), "nats://" + s.Addr(0), func() { s.Kill(0) }, func() {
+				if err := s.Restart(0); err != nil {
+					t.Error(err)
+				}
+			}
+		},
+	}
+	for name, start := range engines {
+		for nodes := 1; nodes <= 2; nodes++ {
+			t.Run(fmt.Sprint(name, ", nodes: ", nodes), func(t *testing.T) {
+				t.Parallel()
+				url, place, kill, restart := start(t)
+				var all []*program
+				for range nodes {
+					all = append(all, serve(t, "--demo", "--admin", "127.0.0.1:0", "--store", url))
+				}
+				var calls sync.WaitGroup
+				const each = 5
+				for i := range each * nodes {
+					c := connect(t, all[i%nodes])
+					l := c.listen("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":12,"delay_ms":500},"_meta":{"progressToken":1}}}`)
+					l.until(1)
+					calls.Go(func() {
+						if l.rest(); !strings.HasPrefix(l.received[len(l.received)-1], "result ") {
+							t.Errorf("a call ended with %q", l.received)
+						}
+					})
+				}
+				var before []int
+				for _, p := range all {
+					before = append(before, len(p.logged()))
+				}
+				kill()
+				var begins sync.WaitGroup
+				for _, p := range all {
+					begins.Go(func() {
+						if status, head, text := tryBegin(t, p); status != http.StatusServiceUnavailable || head.Get("Retry-After") == "" {
+							t.Errorf("a new session while the store is away: %d %s", status, text)
+						}
+					})
+				}
+				begins.Wait()
+				restart()
+				calls.Wait()
+				for i, p := range all {
+					away, back := wantOutage(t, p, before[i], "the store is away: ", "the store is back")
+					for _, want := range []string{place, "calls_waiting=5", "since=", "503", "outcome is unknown", "--store"} {
+						if !strings.Contains(away, want) {
+							t.Errorf("the line lacks %s: %s", want, away)
+						}
+					}
+					if !regexp.MustCompile(`for=\d+(\.\d)?s requests_refused=1\n`).MatchString(back) {
+						t.Errorf("it is back: %s", back)
+					}
+					if strings.Contains(away, natstest.Password) {
+						t.Errorf("the log has a password: %s", away)
+					}
+				}
+			})
+		}
+	}
+}
+
+// tryBegin makes an initialize request.
+func tryBegin(t *testing.T, p *program) (status int, head http.Header, text string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(begins))
+	if err != nil {
+		t.Error(err)
+		return 0, nil, ""
+	}
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Error(err)
+		return 0, nil, ""
+	}
+	defer resp.Body.Close()
+	all, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return resp.StatusCode, resp.Header, string(all)
+}
+
+// An outUpstream is a server over HTTP that a test stops and starts again, at the same address. What it knew it has forgotten then.
+type outUpstream struct {
+	t       *testing.T
+	at      string
+	handler func(*mcp.Server) http.Handler
+	web     *http.Server
+	ended   chan struct{}
+	calls   atomic.Int32
+
+	mu    sync.Mutex
+	conns []net.Conn // that were accepted, also those that have become WebSockets
+}
+
+func startUpstream(t *testing.T, handler func(*mcp.Server) http.Handler) *outUpstream {
+	t.Helper()
+	u := &outUpstream{t: t, handler: handler}
+	u.start()
+	t.Cleanup(u.stop)
+	return u
+}
+
+// start starts a new server.
+func (u *outUpstream) start() {
+	u.t.Helper()
+	server := mcp.NewServer(&mcp.Implementation{Name: "upstream", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "sleep"}, func(ctx context.Context, _ *mcp.CallToolRequest, in struct{ MS int }) (*mcp.CallToolResult, any, error) {
+		u.calls.Add(1)
+		select {
+		case <-time.After(time.Duration(in.MS) * time.Millisecond):
+		case <-ctx.Done():
+		}
+		return &mcp.CallToolResult{}, nil, nil
+	})
+	var l net.Listener
+	var err error
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		l, err = (&net.ListenConfig{}).Listen(u.t.Context(), "tcp", cmp.Or(u.at, "127.0.0.1:0"))
+		if err == nil {
+			break
+		} else if time.Now().After(end) {
+			u.t.Fatal(err)
+		}
+	}
+	u.at = l.Addr().String()
+	u.web, u.ended = &http.Server{Handler: u.handler(server), ReadHeaderTimeout: time.Minute, ConnState: func(c net.Conn, s http.ConnState) {
+		if s == http.StateNew {
+			u.mu.Lock()
+			u.conns = append(u.conns, c)
+			u.mu.Unlock()
+		}
+	}}, make(chan struct{})
+	go func() {
+		defer close(u.ended)
+		_ = u.web.Serve(l)
+	}()
+}
+
+// stop closes the server and all connections to it.
+func (u *outUpstream) stop() {
+	_ = u.web.Close()
+	<-u.ended
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, c := range u.conns {
+		_ = c.Close()
+	}
+	u.conns = nil
+}
+
+// socketOf serves servers over WebSockets.
+func socketOf(t *testing.T) func(*mcp.Server) http.Handler {
+	return func(server *mcp.Server) http.Handler {
+		h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
+		t.Cleanup(func() {
+			ctx, stop := context.WithTimeout(context.Background(), time.Second)
+			defer stop()
+			_ = h.Shutdown(ctx)
+		})
+		return h
+	}
+}
+
+// TestOutageOfUpstream has a server over HTTP stopped under calls of several sessions, and started again: there is one line when it goes, with how
+// many calls wait, and one when it is back, with what was lost, however it is reached. One that is not there at the first request has them, too.
+func TestOutageOfUpstream(t *testing.T) {
+	testlong.Only(t, "a server is away for seconds")
+	t.Parallel()
+	streamable := func(*testing.T) func(*mcp.Server) http.Handler {
+		return func(s *mcp.Server) http.Handler {
+			return mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
+		}
+	}
+	for name, c := range map[string]struct {
+		handler func(t *testing.T) func(*mcp.Server) http.Handler
+		path    string
+		config  string // a configuration file with the server at %s; empty: --upstream
+		scheme  string
+		at      string // where it is served
+		tool    string
+		first   bool // it is away at the first request
+	}{
+		"Streamable HTTP": {handler: streamable},
+		"first":           {handler: streamable, first: true},
+		"HTTP+SSE": {handler: func(*testing.T) func(*mcp.Server) http.Handler {
+			return func(s *mcp.Server) http.Handler {
+				return mcp.NewSSEHandler(func(*http.Request) *mcp.Server { return s }, nil)
+			}
+		}},
+		"first, a WebSocket": {scheme: "ws", first: true, handler: socketOf},
+		"a WebSocket":        {scheme: "ws", handler: socketOf},
+		"one of a file":      {handler: streamable, config: `{"mcpServers":{"one":{"url":%q},"two":{"url":%q}}}`},
+		"a merged one":       {handler: streamable, config: `{"mcpServers":{"one":{"url":%q},"two":{"url":%q}},"holdfast":{"merge":true}}`, at: "/mcp", tool: "one_sleep"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := startUpstream(t, c.handler(t))
+			url := cmp.Or(c.scheme, "http") + "://" + u.at
+			flags := []string{"--upstream", url}
+			if c.config != "" {
+				file := filepath.Join(t.TempDir(), "mcp.json")
+				other := startUpstream(t, streamable(t))
+				if err := os.WriteFile(file, fmt.Appendf(nil, c.config, url, "http://"+other.at), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				flags = []string{"--config", file}
+			}
+			p := serve(t, flags...)
+			before := len(p.logged())
+			if c.at != "" {
+				p.URL = "http://" + p.Addr + c.at
+			}
+			const away, back, other = "the upstream server is out of reach: ", "the upstream server is reached again", "a kind of client"
+			if c.first {
+				u.stop()
+				if status, _, text := tryBegin(t, p); !strings.Contains(text, `"error":{`) {
+					t.Errorf("the first request, to no server: %d %s", status, text)
+				}
+				u.start()
+				connect(t, p)
+				went, came := wantOutage(t, p, before, away, back, other)
+				if !strings.Contains(went, "url="+url+" calls_waiting=1 since=") || !strings.Contains(came, "calls_failed=1") {
+					t.Errorf("it went with %q and came with %q", went, came)
+				}
+				return
+			}
+			var calls sync.WaitGroup
+			for range 5 {
+				peer := connect(t, p)
+				calls.Go(func() {
+					resp := peer.send("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"`+cmp.Or(c.tool, "sleep")+`","arguments":{"MS":60000}}}`)
+					defer resp.Body.Close()
+					if text, err := io.ReadAll(resp.Body); err != nil || !strings.Contains(string(text), "outcome unknown") {
+						t.Errorf("a call was answered with %s, %v", text, err)
+					}
+				})
+			}
+			eventually(t, "the calls are at the server", time.Minute, func() bool { return u.calls.Load() == 5 })
+			u.stop()
+			eventually(t, "it is out of reach", time.Minute, func() bool { return strings.Contains(p.log.String(), away) })
+			u.start()
+			calls.Wait()
+			went, came := wantOutage(t, p, before, away, back, other)
+			if !strings.Contains(went, "url="+url) || !strings.Contains(came, "outcome_unknown=5") || !strings.Contains(came, "sessions_lost=") {
+				t.Errorf("it went with %q and came with %q", went, came)
+			}
+		})
+	}
+}

@@ -1,0 +1,3 @@
+package outage
+
+import _ "holdfast/internal/testlong" // the flag -long
