@@ -15,7 +15,7 @@ import (
 // watch has all requests to the server tell whether it is reached. So the operator's log has one line when it is out of reach,
 // however many sessions try.
 func (b *Backend) watch() {
-	about := outage.Options{Logger: b.opts.Logger, Attrs: []any{slog.String("url", redact.URL(b.url))}, Calls: b.inFlight, Confirm: time.Second}
+	about := outage.Options{Logger: b.opts.Logger, Attrs: []any{slog.String("url", redact.URL(b.url))}, Calls: b.inFlight, Confirm: time.Second, Wait: 4 * time.Second}
 	wait := "calls wait for it for up to " + b.opts.GiveUp.String() + " (--upstream-wait), or their outcome is unknown where it cannot continue them; those that begin a session fail within seconds. If it stays so, see that it runs, that this machine reaches it, and that the URL is right"
 	away := about
 	away.Away, away.Still, away.Back = "the upstream server is out of reach: "+wait, "the upstream server is still out of reach: "+wait, "the upstream server is reached again"

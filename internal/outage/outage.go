@@ -27,6 +27,8 @@ type Options struct {
 	Calls func() int
 	// Confirm is how long it must be away before that is logged.
 	Confirm time.Duration
+	// Wait is how much longer than usual, when it is back, that is not logged yet while calls wait: until all have tried again.
+	Wait time.Duration
 }
 
 const (
@@ -253,6 +255,10 @@ func (x *Outage) due() {
 		x.told = now
 		x.log(slog.LevelWarn, x.o.Still, append(x.calls(), "for", now.Sub(x.since).Round(time.Second), "error", x.err))
 	case settling:
+		if x.o.Wait > now.Sub(x.back)-settle && x.o.Calls() > 0 {
+			x.after(time.Second)
+			return
+		}
 		x.logBack()
 	case here:
 	}
