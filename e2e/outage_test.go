@@ -294,6 +294,7 @@ func TestOutageOfUpstream(t *testing.T) {
 				flags = []string{"--config", file}
 			}
 			p := serve(t, flags...)
+			eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
 			before := len(p.logged())
 			if c.at != "" {
 				p.URL = "http://" + p.Addr + c.at
