@@ -249,6 +249,7 @@ func (m *Manager) release(s *Session, open bool) {
 	defer stop()
 	err := m.shared.Release(ctx, s.lease, open)
 	if err == nil {
+		m.moves.add(moveKind{how: wentReleased}, moved{sessions: 1})
 		return
 	}
 	if !errors.Is(err, stream.ErrFenced) {

@@ -95,6 +95,7 @@ type takeOvers struct {
 	lists     lists
 	taking    map[stream.SessionKey]*taking // those that are being taken over
 	nextRetry time.Time                     // when the next session that was taken over makes its calls again
+	moves     moves
 }
 
 // NewManager returns a manager of sessions that are answered by backend and kept
@@ -110,7 +111,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		running:       running{quit: make(chan struct{})},
 		sessionTables: sessionTables{sessions: make(map[stream.SessionKey]*Session), tenants: make(map[string]*tenant)},
 		places:        places{links: make(map[*link]struct{})},
-		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}},
+		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}, moves: moves{logger: opts.Logger}},
 	}
 	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over
@@ -438,4 +439,5 @@ func (m *Manager) Close() {
 	}
 	m.become(managerClosed)
 	m.work.Wait()
+	m.moves.end()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"time"
 
@@ -29,7 +28,7 @@ func unavailable(err error) bool {
 // to have taken it, those who read its calls are told how they ended, from memory.
 func (a *appender) giveUp(rest []queuedEntry, err error) {
 	s := a.s
-	s.logLost("session lost", "error", err)
+	s.went(err)
 	if !unavailable(err) {
 		s.m.leaveNode(s, 0)
 		observeLeft(rest)
@@ -58,17 +57,6 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 	}
 	s.streams.wake(standalone)
 	s.m.leaveNode(s, lingerFor)
-}
-
-// logLost logs that this node has lost the session. While the store is away, and when it is back without what it kept,
-// many are lost: then they are counted.
-func (s *Session) logLost(text string, attrs ...any) {
-	level := slog.LevelWarn
-	if s.m.opts.Outage.Covers() {
-		s.m.opts.Outage.LostSession()
-		level = slog.LevelDebug
-	}
-	s.m.logger.Log(s.m.ctx, level, text, append([]any{"session", s.Name()}, attrs...)...)
 }
 
 // all returns the calls whose streams are still written.
@@ -223,7 +211,7 @@ func (m *Manager) checkOwner(ctx context.Context, s *Session) error {
 		return nil
 	}
 	if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
-		s.logLost("session was taken by another node")
+		s.went(err)
 		m.leaveNode(s, 0)
 	}
 	return nil
@@ -263,7 +251,7 @@ func (s *Session) renewDue(now time.Duration) bool {
 func (m *Manager) renew(s *Session, now time.Duration) {
 	last := s.use.renewed.Swap(int64(now))
 	if err := m.touch(s); err != nil && !unavailable(err) {
-		s.logLost("session lost", "error", err)
+		s.went(err)
 		m.leaveNode(s, 0)
 	} else if err != nil {
 		s.use.renewed.CompareAndSwap(int64(now), last) // the next time, then

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -135,16 +134,8 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	if s.Resumable() {
 		m.resumer(s)
 	}
-	level := slog.LevelDebug
-	if len(found.retry)+len(found.lost) > 0 {
-		level = slog.LevelInfo
-	}
-	if m.opts.Outage.Covers() { // all are taken over that their owners had to give up
-		m.opts.Outage.TookOver(len(found.retry), len(found.lost))
-		level = slog.LevelDebug
-	}
-	m.logger.Log(ctx, level, "session taken over", "session", s.Name(), "from", was.Owner,
-		"again", len(found.retry), "unknown", len(found.lost))
+	m.logger.Debug("session taken over", "session", s.Name(), "from", was.Owner, "again", len(found.retry), "unknown", len(found.lost))
+	m.came(was.Owner, &found)
 	s.observeTakenOver(was.Owner, began, &found)
 	m.awaitReturn(s, found)
 	s.Touch()

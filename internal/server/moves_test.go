@@ -1,0 +1,135 @@
+package server_test
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"holdfast/internal/server"
+	"holdfast/internal/testlong"
+)
+
+// A logbook is a log that is kept: lines of level Info and above, with their attributes.
+type logbook struct {
+	mu    sync.Mutex
+	lines []logLine
+}
+
+type logLine struct {
+	level slog.Level
+	text  string
+	attrs map[string]slog.Value
+}
+
+func (l *logbook) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelInfo }
+func (l *logbook) WithAttrs([]slog.Attr) slog.Handler               { return l }
+func (l *logbook) WithGroup(string) slog.Handler                    { return l }
+
+func (l *logbook) Handle(_ context.Context, r slog.Record) error {
+	line := logLine{r.Level, r.Message, map[string]slog.Value{}}
+	r.Attrs(func(a slog.Attr) bool { line.attrs[a.Key] = a.Value; return true })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lines = append(l.lines, line)
+	return nil
+}
+
+// about returns the lines that have a text in them, or any of level Warn.
+func (l *logbook) about(texts ...string) (found []logLine) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, line := range l.lines {
+		is := line.level >= slog.LevelWarn && !strings.HasPrefix(line.text, "cluster: ")
+		for _, text := range texts {
+			is = is || strings.Contains(line.text, text)
+		}
+		if is {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+// TestMovesAreCounted has a node of thirty sessions end, be lost, and stand still. Each node logs one line of the
+// sessions that came or went, with how many they are, and what became of their calls; and no other that warns.
+func TestMovesAreCounted(t *testing.T) {
+	t.Parallel()
+	const sessions, calls = 30, 5
+	for _, x := range []struct {
+		how         string
+		calls       int // in flight
+		came, went  string
+		level       slog.Level // of the line of what came
+		wentLevel   slog.Level
+		unknown     int64
+		long, names bool
+	}{
+		{how: "drained", came: "took over sessions that a node gave up", went: "gave up sessions", level: slog.LevelInfo, wentLevel: slog.LevelInfo},
+		{how: "killed", calls: calls, came: "took over the sessions of a node that was lost", level: slog.LevelWarn, unknown: calls, names: true},
+		{how: "stopped", calls: calls, came: "took over the sessions of a node that was lost", level: slog.LevelWarn, unknown: calls, names: true,
+			went: "other nodes have taken sessions over", wentLevel: slog.LevelWarn, long: true},
+	} {
+		t.Run(x.how, func(t *testing.T) {
+			if x.long {
+				testlong.Only(t, "a node is missed after seconds")
+			}
+			t.Parallel()
+			f := newFarm(t, 0, config{})
+			logs := []*logbook{{}, {}}
+			for _, l := range logs {
+				f.start(config{server: server.Options{Logger: slog.New(l), UpgradeAfter: 1}})
+			}
+			a, b := f.nodes[0], f.nodes[1]
+			eventually(t, "the nodes to know each other", func() bool { return knows(a, b) && knows(b, a) })
+			peers := make([]*peer, sessions)
+			for i := range peers {
+				peers[i] = a.connect("2025-11-25", nil)
+			}
+			for i := range x.calls {
+				w := peers[i].open("POST", "/mcp", call("hold", `{"key":"k"}`))
+				w.head()
+			}
+			a.holds(x.calls)
+			switch x.how {
+			case "drained":
+				if err := a.Drain(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			case "killed":
+				a.kill()
+			case "stopped":
+				a.handle.Cut(true)
+			}
+			eventually(t, "the node to be missed", func() bool { return x.how == "drained" || !knows(b, a) })
+			for _, p := range peers {
+				if r := p.at(b).post(ping1); r.status != 200 {
+					t.Errorf("in a session that has moved: %d %s", r.status, r.body)
+				}
+			}
+			if x.how == "stopped" {
+				a.handle.Cut(false)
+				for _, p := range peers { // those that nobody uses are found out when they are asked for
+					_ = p.post(ping1)
+				}
+			}
+			eventually(t, "the line of what came", func() bool { return len(logs[1].about(x.came)) > 0 })
+			eventually(t, "the line of what went", func() bool { return x.went == "" || len(logs[0].about(x.went)) > 0 })
+			came := logs[1].about("took over")
+			if len(came) != 1 || came[0].level != x.level || came[0].attrs["sessions"].Int64() != sessions || came[0].attrs["outcome_unknown"].Int64() != x.unknown {
+				t.Errorf("the log of what came: %+v", came)
+			}
+			if x.names && came[0].attrs["node"].String() != a.handle.Node() {
+				t.Errorf("the node that was lost is not named: %+v", came[0].attrs)
+			}
+			if x.went == "" {
+				return
+			}
+			went := logs[0].about(x.went)
+			if n := went[0].attrs["sessions"].Int64(); len(went) != 1 || went[0].level != x.wentLevel || n == 0 || n > sessions {
+				t.Errorf("the log of what went: %+v", went)
+			}
+		})
+	}
+}
