@@ -8,7 +8,7 @@ RUN go mod download
 # .git too: go build reads the version from it.
 COPY . .
 ARG TARGETOS TARGETARCH
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags=-s -o /out/holdfast ./cmd/holdfast \
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -tags grpcnotrace -ldflags=-s -o /out/holdfast ./cmd/holdfast \
 	&& mkdir /out/state
 
 FROM gcr.io/distroless/static-debian12:nonroot

@@ -91,7 +91,6 @@ unknown, 130 interrupted.`,
   holdfast serve -- npx -y @modelcontextprotocol/server-everything stdio
   holdfast connect http://127.0.0.1:8080/mcp
   holdfast call http://127.0.0.1:8080/mcp count --arg to=5 --arg delay_ms=500`,
-		Version:       versionText(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -102,7 +101,15 @@ unknown, 130 interrupted.`,
 			return nil
 		},
 	}
-	root.SetVersionTemplate(versionLine())
+	// cobra's own flag has a template for what it prints, and a program that has templates keeps all methods of all types.
+	tell := root.Flags().BoolP("version", "v", false, "version for holdfast")
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !*tell {
+			return cmd.Help()
+		}
+		_, err := io.WriteString(cmd.OutOrStdout(), versionLine())
+		return err
+	}
 	root.SetFlagErrorFunc(wrongFlag)
 	flags := root.PersistentFlags()
 	flags.Var(format, "log-format", "format of the log on stderr")
