@@ -52,6 +52,7 @@ var boundTests = map[string][]string{
 	"how long an upstream server may take to begin its answer":    {"client TestInputSilence"},
 	"a line of a stdio server":                                    {"backend/process TestFaults"},
 	"messages that wait until a stdio server reads them":          {"backend/process TestNeverReads"},
+	"wrong tokens for the [live page]":                            {". TestPageActionsAreLogged", "internal/live TestTries", "internal/live TestManyTriers"},
 	"webhooks that wait to be sent":                               {"internal/webhook TestFull"},
 	"messages of a server to Holdfast's client":                   {"client TestWebSocketTooLarge", "client TestInputComments"},
 }

@@ -35,7 +35,10 @@ func (h *Handler) observers(o *Options, memory figures, limits *limit.Limiter) (
 		all = append(all, m)
 	}
 	if o.Page != nil {
-		h.page = live.New(live.Options{Hosts: o.AllowedHosts, Token: o.PageToken})
+		h.page = live.New(live.Options{
+			Hosts: o.AllowedHosts, Token: o.PageToken, Logger: o.Logger,
+			Happened: func(e observe.Event) { all.Happened(e) }, // the page is served when all are there
+		})
 		all = append(all, h.page)
 	}
 	if all == nil {

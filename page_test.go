@@ -103,7 +103,38 @@ func TestOperatorCancels(t *testing.T) {
 }
 
 // callOnPage returns the name of the call of a tool on the live page, once it is there.
-func callOnPage(t *testing.T, url string) string {
+func callOnPage(t *testing.T, url string) (name string) {
+	t.Helper()
+	onPage(t, url, func(v *pageView) bool {
+		for _, c := range v.Calls {
+			if c.Tool == "slow" {
+				name = c.UID
+			}
+		}
+		return name != ""
+	})
+	return name
+}
+
+// sessionOnPage returns the name of a session on the live page, once one is there.
+func sessionOnPage(t *testing.T, url string) (name string) {
+	t.Helper()
+	onPage(t, url, func(v *pageView) bool {
+		for _, s := range v.Sessions {
+			name = s.Name
+		}
+		return name != ""
+	})
+	return name
+}
+
+type pageView struct {
+	Calls    []struct{ UID, Tool string }
+	Sessions []struct{ Name string }
+}
+
+// onPage shows what the live page shows, until it is enough.
+func onPage(t *testing.T, url string, enough func(*pageView) bool) {
 	t.Helper()
 	resp, err := http.Get(url + "/live/events")
 	if err != nil {
@@ -113,22 +144,17 @@ func callOnPage(t *testing.T, url string) string {
 	lines := bufio.NewScanner(resp.Body)
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
-		var v struct {
-			Calls []struct{ UID, Tool string }
-		}
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		if !ok {
 			continue
 		}
+		var v pageView
 		if err := json.Unmarshal([]byte(data), &v); err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range v.Calls {
-			if c.Tool == "slow" {
-				return c.UID
-			}
+		if enough(&v) {
+			return
 		}
 	}
 	t.Fatal("the page has ended")
-	return ""
 }

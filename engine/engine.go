@@ -101,6 +101,9 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 // addressOf returns what may be told of a store's URL: where it leads, without passwords and parameters.
 func addressOf(rawURL string) string {
 	at, _, _ := strings.Cut(rawURL, "?")
+	if scheme, _, _ := strings.Cut(at, ":"); strings.EqualFold(scheme, "file") {
+		return at
+	}
 	return cmp.Or(redact.URL(at), redact.Of([]string{rawURL}, files...).Text(at)) // several hosts with ports are no URL
 }
 

@@ -71,6 +71,8 @@ type serveFlags struct {
 	traces          traceFlags
 	webhook         webhookFlags
 	webhooks        *webhook.Options // made of webhook
+	found           *sessionCount    // of the store
+	storeAt         string           // its address, as it says itself
 }
 
 func newServe() *cobra.Command {
@@ -298,6 +300,11 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
 	opts.Store = store
+	if at, ok := store.(interface{ Address() string }); ok {
+		f.storeAt = at.Address()
+	}
+	f.found = countSessions(ctx, store)
+	defer f.found.close()
 	f.auth.require(opts)
 	if f.config.file == "" {
 		f.auth.takeEndpoint(f.servesAt)
@@ -407,15 +414,21 @@ func (f *serveFlags) greet(at net.Addr, many *configured) {
 
 // storeShown is the address of the store, without a password.
 func (f *serveFlags) storeShown() string {
+	if f.storeAt != "" {
+		return f.storeAt
+	}
 	if strings.Contains(f.store, "//") {
 		return redacted(f.store)
 	}
 	return f.store // memory: or file:
 }
 
-// logStart logs how this program serves.
+// logStart logs how this program serves, and how many sessions it has found, for whose count it does not wait.
 func (f *serveFlags) logStart(where ...any) {
-	slog.Info("serving", append(where, "version", versionText(), "store", f.storeShown(), "eras", f.eras.value, "authentication", f.auth.kind(&f.upstream))...)
+	f.found.tell(func(found ...any) {
+		slog.Info("serving", slices.Concat(where, []any{"version", versionText(), "store", f.storeShown()}, found,
+			[]any{"eras", f.eras.value, "authentication", f.auth.kind(&f.upstream)})...)
+	})
 }
 
 // reachable returns an address for a server that listens on all addresses: one that other

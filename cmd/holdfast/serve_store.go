@@ -8,9 +8,12 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/engine"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -53,6 +56,64 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 		case <-ctx.Done():
 		}
 		t.Stop()
+	}
+}
+
+// countFor is how long the line about the start waits for the number of sessions.
+const countFor = time.Second
+
+// A sessionCount is how many sessions a store had when it was opened. Nil: those of a store in memory.
+type sessionCount struct {
+	n    atomic.Int64
+	err  error // of the count; only once done is closed
+	done chan struct{}
+	stop context.CancelFunc
+	work sync.WaitGroup
+}
+
+// countSessions begins to count the sessions of a store, also those of other nodes. close must be called.
+func countSessions(ctx context.Context, store stream.Store) *sessionCount {
+	sharing, ok := store.(shared.Store)
+	if !ok {
+		return nil
+	}
+	c := &sessionCount{done: make(chan struct{})}
+	ctx, c.stop = context.WithTimeout(ctx, countFor)
+	c.work.Go(func() {
+		defer close(c.done)
+		c.err = sharing.Sessions(ctx, func(shared.Session) bool {
+			c.n.Add(1)
+			return ctx.Err() == nil
+		})
+		if c.err == nil {
+			c.err = ctx.Err()
+		}
+	})
+	return c
+}
+
+// tell calls log with what is known of the count, when all is known or the time for that is over. It does not wait, but
+// for close.
+func (c *sessionCount) tell(log func(found ...any)) {
+	if c == nil {
+		log()
+		return
+	}
+	c.work.Go(func() {
+		<-c.done
+		var found any = c.n.Load()
+		if c.err != nil { // there are so many, or the store is slow
+			found = fmt.Sprintf("%d or more", found)
+		}
+		log("sessions", found)
+	})
+}
+
+// close ends the count.
+func (c *sessionCount) close() {
+	if c != nil {
+		c.stop()
+		c.work.Wait()
 	}
 }
 

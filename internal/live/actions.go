@@ -1,10 +1,10 @@
 package live
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
+	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 
@@ -29,6 +29,7 @@ type action struct {
 	Node    string `json:"node,omitempty"` // "": this one
 	Call    string `json:"call,omitempty"` // as the page names it, of the node
 	Session string `json:"session,omitempty"`
+	From    string `json:"from,omitempty"` // who asks, of another node: for its log
 }
 
 var (
@@ -39,8 +40,7 @@ var (
 
 // serveAction does what an operator who has the token asks for.
 func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
-	if !l.hasToken(r) {
-		refuseToken(w)
+	if !l.admit(w, r) {
 		return
 	}
 	if kind, _, _ := strings.Cut(r.Header.Get("Content-Type"), ";"); kind != "application/json" {
@@ -59,18 +59,41 @@ func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// hasToken reports whether a request is of an operator who has the token.
-func (l *Live) hasToken(r *http.Request) bool {
-	want, got := sha256.Sum256([]byte(l.opts.Token)), sha256.Sum256([]byte(r.Header.Get(HeaderToken)))
-	return l.opts.Token != "" && subtle.ConstantTimeCompare(want[:], got[:]) == 1
-}
-
-func refuseToken(w http.ResponseWriter) {
-	http.Error(w, "the token is not the one that this node has printed, or was given with --admin-token", http.StatusForbidden)
-}
-
-// order has the node that an action is for do it.
+// order has the node that an action is for do it, and logs who has asked for what.
 func (l *Live) order(r *http.Request, a action) error {
+	from := addressOf(r)
+	a.From = from
+	session, err := l.orderFrom(r, &a)
+	l.opts.Happened(observe.PageActed{Action: a.kind(), Done: err == nil})
+	l.logAction("an operator has acted on the live page", &a, session, from, err)
+	return err
+}
+
+// logAction logs what an operator has asked for.
+func (l *Live) logAction(text string, a *action, session, from string, err error) {
+	attrs := []any{"action", a.kind(), "address", from}
+	for _, one := range [][2]string{{"session", session}, {"node", a.Node}, {"call", a.Call}} {
+		if one[1] != "" {
+			attrs = append(attrs, one[0], shortened(one[1]))
+		}
+	}
+	level := slog.LevelInfo
+	if err != nil {
+		level, attrs = slog.LevelWarn, append(attrs, "error", err)
+	}
+	l.opts.Logger.Log(context.Background(), level, text, attrs...)
+}
+
+// kind is the action, if there is such a one.
+func (a *action) kind() string {
+	switch a.Action {
+	case "cancel", "cut", "end", "drain":
+		return a.Action
+	}
+	return "unknown"
+}
+
+func (l *Live) orderFrom(r *http.Request, a *action) (session string, err error) {
 	self, from := "", l.from()
 	if from.Nodes != nil {
 		self, _ = from.Nodes()
@@ -79,47 +102,47 @@ func (l *Live) order(r *http.Request, a action) error {
 		a.Node, a.Call = at.node, place{id: at.id}.uid()
 	}
 	if a.Node == "" || a.Node == self {
-		return l.act(a)
+		return l.act(*a)
 	}
 	l.others.mu.Lock()
 	n := l.others.nodes[a.Node]
 	known := n != nil && n.state < NodeLost
 	l.others.mu.Unlock()
 	if !known {
-		return errGone
+		return a.Session, errGone
 	}
-	return l.askAction(r.Context(), a.Node, a)
+	return a.Session, l.askAction(r.Context(), a.Node, *a)
 }
 
-// act does it, on this node.
-func (l *Live) act(a action) error {
+// act does it, on this node. It returns the name of the session that it is about.
+func (l *Live) act(a action) (session string, err error) {
 	do := l.from().Actions
 	switch {
 	case a.Action == "cancel" && do.Cancel != nil:
 		c := l.callOf(a.Call)
 		if c == nil {
-			return errGone
+			return a.Session, errGone
 		}
-		return do.Cancel(c.Session, c.Server, c.Principal, c.ID)
+		return c.Session, do.Cancel(c.Session, c.Server, c.Principal, c.ID)
 	case a.Action == "cut" && do.Cut != nil:
 		c := l.callOf(a.Call)
 		if c == nil || c.Number() == 0 {
-			return errGone
+			return a.Session, errGone
 		}
-		return do.Cut(c.Session, c.Server, c.Principal, c.Number())
+		return c.Session, do.Cut(c.Session, c.Server, c.Principal, c.Number())
 	case a.Action == "end" && do.End != nil:
 		l.mu.Lock()
 		s := l.sessions[a.Session]
 		l.mu.Unlock()
 		if s == nil {
-			return errGone
+			return a.Session, errGone
 		}
-		return do.End(s.Name, s.Server, s.Principal)
+		return s.Name, do.End(s.Name, s.Server, s.Principal)
 	case a.Action == "drain" && do.Drain != nil:
 		do.Drain()
-		return nil
+		return "", nil
 	}
-	return errUnknown
+	return "", errUnknown
 }
 
 // callOf returns a call of this node that is in flight, or nil.

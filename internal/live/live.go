@@ -4,6 +4,7 @@
 package live
 
 import (
+	"log/slog"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -32,6 +33,7 @@ type Live struct {
 	changed  atomic.Uint64 // on this node
 	news     atomic.Uint64 // of other nodes
 	viewers  viewers
+	tries    tries
 	requests atomic.Int32
 	closed   chan struct{}
 	once     sync.Once
@@ -53,6 +55,9 @@ type Options struct {
 	Hosts []string
 	// Token has to come with an action; "": there are none.
 	Token string
+	// Happened is told of actions, and of requests without the token. May be nil.
+	Happened func(observe.Event)
+	Logger   *slog.Logger // slog.Default()
 }
 
 // A Source tells the page what observers are not told, and does what it asks for.
@@ -89,6 +94,12 @@ const (
 
 // New returns what keeps the state of a page.
 func New(o Options) *Live {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	if o.Happened == nil {
+		o.Happened = func(observe.Event) {}
+	}
 	return &Live{opts: o, sessions: make(map[string]*session), closed: make(chan struct{})}
 }
 

@@ -100,9 +100,8 @@ func (l *Live) knowsHost(host string) bool {
 
 // serveEvents sends what the page shows, whenever it changes, until the page is closed.
 func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
-	operator := l.hasToken(r)
-	if !operator && r.Header.Get(HeaderToken) != "" {
-		refuseToken(w)
+	operator := r.Header.Get(HeaderToken) != ""
+	if operator && !l.admit(w, r) {
 		return
 	}
 	place, ok := l.viewers.enter(operator)

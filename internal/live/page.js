@@ -45,7 +45,7 @@ async function read(own, headers) {
   const r = await fetch("/live/events?call=" + encodeURIComponent(chosen), { signal: own.signal, credentials: "omit", cache: "no-store", headers });
   $("enter").hidden = r.status !== 503;
   if (r.status === 403) token = "";
-  if (!r.ok) return r.status === 503 ? "too many pages are open" : "refused";
+  if (!r.ok) return { 503: "too many pages are open", 429: "too many wrong tokens came from this address: wait a minute" }[r.status] || "refused";
   const body = r.body.pipeThrough(new TextDecoderStream()).getReader();
   for (let text = ""; ;) {
     const { value, done } = await body.read();

@@ -143,7 +143,9 @@ func (l *Live) actForNode(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the body is no action", http.StatusBadRequest)
 		return
 	}
-	if err := l.act(a); err != nil {
+	session, err := l.act(a)
+	l.logAction("an operator has acted on the live page of another node", &a, session, a.From, err)
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusConflict)
 		return
 	}

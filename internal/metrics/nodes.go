@@ -26,6 +26,8 @@ type nodes struct {
 	webhooks      *prometheus.CounterVec
 	engine        *prometheus.HistogramVec
 	engineRefused *prometheus.CounterVec
+	acted         *prometheus.CounterVec
+	noToken       *prometheus.CounterVec
 	operations    sync.Map // of the engine, by name: an operation
 }
 
@@ -67,6 +69,11 @@ func (m *Metrics) newNodes() {
 	for _, result := range []string{"sent", "failed", "given_up", "refused", "dropped"} {
 		m.webhooks.WithLabelValues(result)
 	}
+	m.acted = m.counter("holdfast_page_actions_total", "Actions that operators have asked for on the live page, by what became of them: done, failed.", "action", "result")
+	m.noToken = m.counter("holdfast_page_refusals_total", "Requests to the live page that were refused for their token: missing, wrong, or limited (too many were wrong).", "reason")
+	for _, reason := range []string{"missing", "wrong", "limited"} {
+		m.noToken.WithLabelValues(reason)
+	}
 	m.engine = m.histogram("holdfast_engine_operation_duration_seconds", "How long the engine of the store took to answer.", engineBuckets, "operation")
 	m.engineRefused = m.counter("holdfast_engine_errors_total", "What the engine did not do: full, too_large, unavailable, other.", "operation", "reason")
 }
@@ -103,6 +110,14 @@ func (m *Metrics) node(e observe.Event) {
 		m.waited.WithLabelValues(result).Observe(e.Took.Seconds())
 	case observe.WebhookTried:
 		m.webhooks.WithLabelValues(e.Result).Inc()
+	case observe.PageActed:
+		result := "failed"
+		if e.Done {
+			result = "done"
+		}
+		m.acted.WithLabelValues(e.Action, result).Inc()
+	case observe.PageRefused:
+		m.noToken.WithLabelValues(e.Reason).Inc()
 	case observe.EngineAsked:
 		o := m.operationOf(e.Operation)
 		o.took.Observe(e.Took.Seconds())

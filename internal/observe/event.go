@@ -171,6 +171,14 @@ type (
 	// WebhookTried says what became of a webhook: "sent", "failed" (it is tried again), "given_up",
 	// "refused" or "dropped".
 	WebhookTried struct{ Result string }
+	// PageActed says that an operator has asked for an action on the live page.
+	PageActed struct {
+		Action string // one of few
+		Done   bool   // else it failed
+	}
+	// PageRefused says that the live page has refused a request for its token: "missing", "wrong", or "limited", after too
+	// many that were wrong.
+	PageRefused struct{ Reason string }
 	// EngineAsked says how long the engine of the store took.
 	EngineAsked struct {
 		Operation string // one of few
@@ -210,4 +218,6 @@ func (BackendClosed) event() {}
 func (Refused) event()       {}
 func (Waited) event()        {}
 func (WebhookTried) event()  {}
+func (PageActed) event()     {}
+func (PageRefused) event()   {}
 func (EngineAsked) event()   {}
