@@ -37,7 +37,8 @@ type Metrics struct {
 	calls
 	readers
 	nodes
-	all []prometheus.Collector
+	forwarded passed
+	all       []prometheus.Collector
 
 	series atomic.Pointer[map[seriesKey]*series] // replaced, not changed
 
@@ -52,6 +53,7 @@ func New(source Source) *Metrics {
 	m.newCalls()
 	m.newReaders()
 	m.newNodes()
+	m.newPassed()
 	return m
 }
 
@@ -143,6 +145,8 @@ func (m *Metrics) Happened(e observe.Event) {
 		m.read(e)
 	case observe.ToolsListed:
 		m.tools.add(&e)
+	case observe.StreamPassed, observe.StreamPassedOver, observe.RequestPassed:
+		m.forwarded.pass(e)
 	default:
 		m.node(e)
 	}

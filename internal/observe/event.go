@@ -1,6 +1,9 @@
 package observe
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // An Event is what happened.
 type Event interface{ event() }
@@ -42,6 +45,28 @@ type (
 	}
 )
 
+// Events of what this node passes on between its clients and other nodes, which have the sessions. Calls and readers are
+// told of there.
+type (
+	// StreamPassed says that a stream of another node begins to be passed on to a client.
+	StreamPassed struct {
+		Door    Door
+		Resumes bool // it goes on with what another connection began
+	}
+	// StreamPassedOver says that it is not passed on any more.
+	StreamPassedOver struct {
+		Door Door
+		Why  Why
+	}
+	// RequestPassed says that another node has answered a client's request, or its client has left before that.
+	RequestPassed struct {
+		Begins  bool          // it begins calls
+		Status  int           // of HTTP; 0: its client has left before there was one
+		Refused string        // why it was refused before there was a call, or ""; as in [Refused]
+		Took    time.Duration // until the end of the answer
+	}
+)
+
 // A Reader is a connection that reads a stream.
 type Reader struct {
 	Session, Server string
@@ -79,6 +104,12 @@ var doors = [...]string{
 
 // String implements fmt.Stringer.
 func (d Door) String() string { return doors[d] }
+
+// DoorOf returns the door of a name.
+func DoorOf(name string) (d Door, ok bool) {
+	i := slices.Index(doors[:], name)
+	return Door(max(i, 0)), i >= 0
+}
 
 // Doors returns all doors.
 func Doors() []Door {
@@ -202,22 +233,25 @@ type Denied struct {
 // MostDenied is how long each text of a [Denied] is that the client chooses.
 const MostDenied = 256
 
-func (Promoted) event()      {}
-func (BecameTask) event()    {}
-func (HandedOff) event()     {}
-func (Appended) event()      {}
-func (ReaderCame) event()    {}
-func (ReaderRead) event()    {}
-func (ReaderWent) event()    {}
-func (SessionBegan) event()  {}
-func (SessionEnded) event()  {}
-func (TakenOver) event()     {}
-func (ToolsListed) event()   {}
-func (BackendOpened) event() {}
-func (BackendClosed) event() {}
-func (Refused) event()       {}
-func (Waited) event()        {}
-func (WebhookTried) event()  {}
-func (PageActed) event()     {}
-func (PageRefused) event()   {}
-func (EngineAsked) event()   {}
+func (Promoted) event()         {}
+func (BecameTask) event()       {}
+func (HandedOff) event()        {}
+func (Appended) event()         {}
+func (ReaderCame) event()       {}
+func (ReaderRead) event()       {}
+func (ReaderWent) event()       {}
+func (SessionBegan) event()     {}
+func (SessionEnded) event()     {}
+func (TakenOver) event()        {}
+func (ToolsListed) event()      {}
+func (BackendOpened) event()    {}
+func (BackendClosed) event()    {}
+func (Refused) event()          {}
+func (Waited) event()           {}
+func (WebhookTried) event()     {}
+func (PageActed) event()        {}
+func (PageRefused) event()      {}
+func (EngineAsked) event()      {}
+func (StreamPassed) event()     {}
+func (StreamPassedOver) event() {}
+func (RequestPassed) event()    {}

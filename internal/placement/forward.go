@@ -244,6 +244,8 @@ func (p *Placement) pass(res *http.Response, at *session.Remote) error {
 		return p.out.continueFrom(res)
 	case res.StatusCode == http.StatusSwitchingProtocols:
 		p.setHeader(res)
+		p.passed = &Passed{Status: res.StatusCode, Streamed: true}
+		p.req.Exchange.Streams(res.Header, false)
 		return p.upgrade(res)
 	case IsEvents(res.Header):
 		return p.begin(res, at)
@@ -253,6 +255,7 @@ func (p *Placement) pass(res *http.Response, at *session.Remote) error {
 		p.to(sent)
 		return errCut
 	}
+	p.passed = &Passed{Status: res.StatusCode, Refused: res.Header.Get(HeaderRefused)}
 	p.setHeader(res)
 	head := p.w.Header()
 	if len(body) > 0 {

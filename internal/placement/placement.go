@@ -16,6 +16,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
@@ -56,6 +57,20 @@ type Exchange interface {
 	Repeatable() bool
 	// Lost returns what its client is told at the end of a stream that nobody can continue.
 	Lost() []byte
+	// Streams says that a stream begins to be passed on to its client, which has begun at another node with a
+	// header, or was begun here (nil). calls says that it is of calls, and not a standalone one.
+	Streams(head http.Header, calls bool)
+	// Passed says that another node has answered it. It is called once, at the end of the answer.
+	Passed(how *Passed)
+}
+
+// Passed is how another node has answered an exchange.
+type Passed struct {
+	Status  int    // of HTTP; 0: the client has left before there was one
+	Refused string // why it was refused before there was a call, or ""
+	// Streamed says that Exchange.Streams was called, and Why why that stream is not passed on any more.
+	Streamed bool
+	Why      observe.Why
 }
 
 // A Run is how an exchange is served on this node once it was placed.
@@ -119,6 +134,7 @@ type Placement struct {
 	out     *forwardedStream // the stream that answers; nil before it begins
 	end     time.Time        // until when it is tried
 	leaving departure
+	passed  *Passed // nil: no node has answered
 }
 
 // A placementState is how far a placement has come.
@@ -185,6 +201,11 @@ func (p *Placement) Last() string {
 func (p *Placement) Run(err error) error {
 	if p.req.From == nil {
 		defer p.nodes.enter(&p.leaving)()
+		defer func() {
+			if p.passed != nil {
+				p.req.Exchange.Passed(p.passed)
+			}
+		}()
 	}
 	// What the client has sent is taken, whether it stays or not.
 	ctx := context.WithoutCancel(p.req.HTTP.Context())
@@ -214,7 +235,21 @@ func (p *Placement) GoOn(id, last string) error {
 	p.out = &forwardedStream{p: p, c: http.NewResponseController(p.w), session: id, last: last, base: session.NameOf(last), continued: true}
 	p.to(streaming)
 	p.to(broken)
+	p.streams(nil)
 	return p.Run(errAgain)
+}
+
+// streams notes that a stream begins to be passed on. head is the header of the node that it comes from, or nil.
+func (p *Placement) streams(head http.Header) {
+	p.passed = &Passed{Status: http.StatusOK, Streamed: true}
+	p.req.Exchange.Streams(head, !session.IsStandaloneName(p.out.base))
+}
+
+// endsAs notes why a stream that was passed on ends.
+func (p *Placement) endsAs(why observe.Why) {
+	if p.passed != nil {
+		p.passed.Why = why
+	}
 }
 
 // aim takes in why the exchange was not served here, and sets where it goes next. It returns
@@ -259,9 +294,18 @@ func (p *Placement) try(ctx context.Context) error {
 		err = p.serveIn(s)
 	}
 	if errors.Is(err, errLeft) {
+		p.left()
 		return nil
 	}
 	return err
+}
+
+// left notes that the client has left before it was answered, or before its stream has ended.
+func (p *Placement) left() {
+	if p.passed == nil {
+		p.passed = &Passed{}
+	}
+	p.endsAs(observe.Cut)
 }
 
 // over returns why it is not worth while to try again, or nil.
@@ -322,6 +366,12 @@ func (p *Placement) continueIn(s *session.Session) error {
 	if err := p.req.Exchange.Continue(p.out, s, p.out.last); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
+	switch {
+	case p.out.ending == EndsTaken:
+		p.endsAs(observe.Superseded)
+	case p.req.HTTP.Context().Err() != nil || p.out.broken != nil:
+		p.endsAs(observe.Cut)
+	}
 	return p.out.result() // if nothing is kept, a client that comes back is told
 }
 
@@ -353,9 +403,11 @@ func (p *Placement) failed(err error) error {
 	was := p.state
 	p.to(done)
 	if errors.Is(err, errLeft) {
+		p.left()
 		return nil
 	}
 	if p.out != nil {
+		p.endsAs(observe.Disconnected)
 		p.out.end()
 		return err
 	}

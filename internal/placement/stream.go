@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/stream"
@@ -58,6 +59,7 @@ func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 		w.Opens(res.Header)
 	}
 	p.w.WriteHeader(http.StatusOK)
+	p.streams(res.Header)
 	return f.copy(res)
 }
 
@@ -98,15 +100,20 @@ func (f *forwardedStream) copy(from *http.Response) error {
 		n, err := from.Body.Read(chunk[:])
 		if _, werr := f.Write(chunk[:n]); werr != nil {
 			f.p.leftNotice().send()
+			f.p.endsAs(observe.Cut)
 			return nil // the client has left
 		}
 		switch {
 		case err != nil && f.p.req.HTTP.Context().Err() != nil:
 			f.p.leftNotice().send()
+			f.p.endsAs(observe.Cut)
 			return nil
 		case errors.Is(err, io.EOF):
 			if from.Trailer[HeaderTaken] != nil {
 				f.ending = EndsTaken
+				f.p.endsAs(observe.Superseded)
+			} else if from.Trailer[HeaderAway] != nil {
+				f.p.endsAs(observe.Disconnected)
 			}
 			f.p.finished()
 			return nil

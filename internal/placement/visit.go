@@ -56,6 +56,11 @@ const (
 	headerVisit = "Holdfast-Visit" // a visit, in a request
 	headerMoved = "Holdfast-Moved" // that the request is for another node, and maybe the name of the session that it is about, in a response
 	HeaderAt    = "Holdfast-At"    // the event id of the place that a stream begins after, in a response
+	// HeaderRefused is why a request was refused before there was a call, in a response.
+	HeaderRefused = "Holdfast-Refused"
+	// HeaderDoor is the way in which the reader of a stream has come, in a response: [observe.Door].
+	HeaderDoor  = "Holdfast-Door"
+	HeaderAway  = "Holdfast-Away"  // that the client is to come back for the rest of a stream, in the trailer of one that ends
 	HeaderTaken = "Holdfast-Taken" // that a newer connection reads the stream, in the trailer of one that ends
 )
 
@@ -100,5 +105,6 @@ func (n *Nodes) receive(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	r.RemoteAddr = v.From
+	w.Header()[HeaderRefused] = nil // nothing, until a reason is known
 	n.opts.Host.Receive(w, r, v)
 }

@@ -231,7 +231,7 @@ func (h *Handler) admits(w http.ResponseWriter, x *exchange, modern bool) bool {
 		}
 		if why := protocol.CheckClear(m); why != nil {
 			e := &unclear{m, why}
-			h.tellRefused(http.StatusBadRequest, why)
+			h.tellRefused(w, http.StatusBadRequest, why)
 			h.rejectAs(w, http.StatusBadRequest, e.answer(x.msgs, x.batch))
 			return false
 		}
@@ -250,7 +250,7 @@ const mostBatch = 1000
 // read (JSON-RPC 2.0, section 5).
 func (h *Handler) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.Error) {
 	id, _ := rpc.RequestID(data)
-	h.tellRefused(http.StatusBadRequest, e)
+	h.tellRefused(w, http.StatusBadRequest, e)
 	h.rejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
 }
 

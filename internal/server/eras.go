@@ -105,6 +105,6 @@ func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
 		}
 	}
 	e := unserved(version, []string{protocol.V20260728}, "this server has no sessions: begin with server/discover, or start the server with --eras both (Options.Eras)")
-	h.tellRefused(http.StatusBadRequest, e)
+	h.tellRefused(w, http.StatusBadRequest, e)
 	h.rejectAs(w, http.StatusBadRequest, modernError(id, e))
 }

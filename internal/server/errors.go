@@ -30,13 +30,13 @@ func errf(code int, format string, args ...any) *jsonrpc.Error {
 // reject answers a request with an HTTP status and a JSON-RPC error that has no
 // id: it is about the HTTP request.
 func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
-	h.tellRefused(status, e)
+	h.tellRefused(w, status, e)
 	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
 // forbid is reject with status 403, for a request of which nobody knows who makes it.
 func (h *Handler) forbid(w http.ResponseWriter, r *http.Request, e *jsonrpc.Error) {
-	h.tellDenied(http.StatusForbidden, e, h.denied(r, nil, ""))
+	h.tellDenied(w, http.StatusForbidden, e, h.denied(r, nil, ""))
 	h.rejectAs(w, http.StatusForbidden, jsonrpc.AppendError(nil, nil, e))
 }
 
@@ -63,7 +63,7 @@ func (h *Handler) failDenied(w http.ResponseWriter, err error, denied *observe.D
 	}
 	status, e := h.explain(err)
 	setRetryAfter(w, status, err)
-	h.tellDenied(status, err, denied)
+	h.tellDenied(w, status, err, denied)
 	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
@@ -91,7 +91,7 @@ func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.
 		return
 	}
 	setRetryAfter(w, status, err)
-	h.tellRefused(status, err)
+	h.tellRefused(w, status, err)
 	h.rejectAs(w, status, appendAnswers(nil, answers, batch))
 }
 

@@ -162,6 +162,7 @@ func (c *events) open(first []byte) error {
 	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
 	if c.via.isForwarded() {
 		head[placement.HeaderAt] = []string{string(c.eventID())}
+		head[placement.HeaderDoor] = []string{c.door.String()}
 	}
 	if c.via.isMuxed() {
 		head[headerClient] = []string{clientOf(c.s)}
@@ -321,8 +322,10 @@ func (c *events) close(err error) {
 		w.Ends(how)
 	case how == placement.EndsMoved && c.via.isForwarded():
 		panic(http.ErrAbortHandler) // the node goes on with it where the session is
-	case c.via.isMuxed() && how == placement.EndsTaken:
+	case c.via.isForwarded() && how == placement.EndsTaken, c.via.isMuxed() && how == placement.EndsTaken:
 		c.w.Header().Set(http.TrailerPrefix+placement.HeaderTaken, "1")
+	case c.via.isForwarded() && errors.Is(err, errComeBack):
+		c.w.Header().Set(http.TrailerPrefix+placement.HeaderAway, "1")
 	}
 }
 

@@ -79,7 +79,8 @@ type exchange struct {
 	endpoint string // where the client of 2024-11-05 is told to POST
 	// muxed says that the connection below carries other exchanges: the client is not to
 	// be sent away from it, and asks again itself for what was lost.
-	muxed bool
+	muxed   bool
+	muxDoor observe.Door // that of the connection
 	// continues says that last is what a node has written to the client, and goes on after by
 	// itself, and not what the client says that it has.
 	continues bool

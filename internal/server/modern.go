@@ -246,7 +246,7 @@ func sumOf(m *jsonrpc.Message) string {
 // rejectModern answers a modern request with an error. Unlike older revisions this one knows
 // no id that is null.
 func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
-	h.tellRefused(status, e)
+	h.tellRefused(w, status, e)
 	h.rejectAs(w, status, modernError(x.modern.id, e))
 }
 
@@ -273,7 +273,7 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 		status, e = http.StatusOK, errNoTask
 	}
 	setRetryAfter(w, status, err)
-	h.tellRefused(status, err)
+	h.tellRefused(w, status, err)
 	h.rejectAs(w, status, modernError(x.modern.id, e))
 }
 

@@ -221,7 +221,7 @@ func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	if !errors.As(err, &e) {
 		status, e = m.h.explain(err)
 	}
-	m.h.tellRefused(status, err)
+	m.h.tellRefused(nil, status, err)
 	for _, id := range ids {
 		text = append(jsonrpc.AppendError(text, id, e), '\n')
 	}

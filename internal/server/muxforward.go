@@ -87,7 +87,7 @@ func (s *forwardedExchange) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
 	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
-	x := exchange{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, unsafe: s.unsafe, mine: m.key}
+	x := exchange{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, muxDoor: m.client.door, unsafe: s.unsafe, mine: m.key}
 	if m.h.ours(&s.msgs[0]) {
 		x.purpose = forRequest
 	}

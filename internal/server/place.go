@@ -6,7 +6,9 @@ import (
 	"errors"
 	mathrand "math/rand/v2"
 	"net/http"
+	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -56,7 +58,8 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
 func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Placement {
-	p := &placed{h: h, x: x}
+	p := &placed{h: h, x: x, began: time.Now()}
+	_, p.ours = w.(*placement.Answer)
 	p.req = placement.Request{
 		HTTP:      x.r,
 		Exchange:  p,
@@ -122,6 +125,41 @@ type placed struct {
 	h   *Handler
 	x   *exchange
 	req placement.Request // as which it is handed over
+
+	began time.Time
+	door  observe.Door // through which its stream came
+	ours  bool         // its answer stays on this node: no client has asked
+}
+
+// Streams implements [placement.Exchange].
+func (p *placed) Streams(head http.Header, calls bool) {
+	if p.ours || p.h.opts.Observers == nil {
+		return
+	}
+	switch door, told := observe.DoorOf(head.Get(placement.HeaderDoor)); {
+	case p.x.muxed:
+		p.door = p.x.muxDoor
+	case p.x.purpose == forSocket:
+		p.door = observe.DoorSocket
+	case told:
+		p.door = door
+	default:
+		p.door = p.x.door()
+	}
+	p.h.opts.Observers.Happened(observe.StreamPassed{Door: p.door, Resumes: calls && p.door.Resumes()})
+}
+
+// Passed implements [placement.Exchange].
+func (p *placed) Passed(how *placement.Passed) {
+	if p.ours || p.h.opts.Observers == nil {
+		return
+	}
+	if how.Streamed {
+		p.h.opts.Observers.Happened(observe.StreamPassedOver{Door: p.door, Why: how.Why})
+	}
+	p.h.opts.Observers.Happened(observe.RequestPassed{
+		Begins: p.x.begins(), Status: how.Status, Refused: how.Refused, Took: time.Since(p.began),
+	})
 }
 
 // Serve implements [placement.Exchange].

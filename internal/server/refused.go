@@ -18,13 +18,24 @@ import (
 	"holdfast/stream"
 )
 
-// tellRefused tells observers of a request that is answered with a status because of err.
-func (h *Handler) tellRefused(status int, err error) { h.tellDenied(status, err, nil) }
+// tellRefused tells observers of a request that is answered with a status because of err. w is nil for a message of
+// a connection.
+func (h *Handler) tellRefused(w http.ResponseWriter, status int, err error) {
+	h.tellDenied(w, status, err, nil)
+}
 
 // tellDenied is tellRefused for a request that may have been refused with status 401 or 403. denied
 // may be nil.
-func (h *Handler) tellDenied(status int, err error, denied *observe.Denied) {
-	if h.opts.Observers == nil || status < http.StatusBadRequest {
+func (h *Handler) tellDenied(w http.ResponseWriter, status int, err error, denied *observe.Denied) {
+	if status < http.StatusBadRequest {
+		return
+	}
+	if w != nil {
+		if _, forwarded := w.Header()[placement.HeaderRefused]; forwarded {
+			w.Header()[placement.HeaderRefused] = []string{reasonOf(status, err)}
+		}
+	}
+	if h.opts.Observers == nil {
 		return
 	}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden {

@@ -167,7 +167,7 @@ func (x *exchange) confirmDelivery(w http.ResponseWriter) {
 
 // home prepares the placement of an exchange with the connection's own session.
 func (m *mux) home(x *exchange, w http.ResponseWriter) *placement.Placement {
-	x.muxed = true
+	x.muxed, x.muxDoor = true, m.client.door
 	p := m.h.newPlacement(w, x)
 	p.InSession(m.key, nil)
 	return p
