@@ -103,7 +103,10 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	var refused *protocol.Unauthorized
 	var limited *limit.Refusal
 	var notStarted *protocol.NotStarted
+	var away *moved
 	switch {
+	case errors.As(err, &away):
+		return http.StatusNotFound, errf(jsonrpc.CodeServer, "%v", away)
 	case errors.As(err, &limited):
 		return explainLimit(limited)
 	case errors.As(err, &refused):

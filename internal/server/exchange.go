@@ -213,7 +213,11 @@ func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 // serve serves an exchange: here, if its session is here, which costs nothing more; else
 // where placement finds the session.
 func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
-	var err error
+	err := x.movedOn()
+	if err != nil {
+		h.failMessages(w, err, x.msgs, x.batch)
+		return
+	}
 	if x.purpose == forModern {
 		err = h.serveModern(w, x)
 	} else if x.opens() {

@@ -42,6 +42,9 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}
+	if err := h.movedModern(x); err != nil {
+		return err
+	}
 	if x.isListen() {
 		x.once.key = "" // which nobody could come back to
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // At returns the name of the server at a path, or "".
-func (s *Set) At(path string) string { return s.table.Load().routes[path].server }
+func (s *Set) At(path string) string { return s.table.Load().routes[path].present().server }
 
 // Scopes returns the scopes that are needed for a server, and whether single tools of it need others.
 // All servers as one need those of all of them.

@@ -23,11 +23,13 @@ type conn struct {
 	inner backend.Conn
 
 	leaves  sync.Once    // counts it among those that leave
-	watched atomic.Int32 // requests in asked: else no response is looked at
+	watched atomic.Int32 // requests in asked and listening: else no response is looked at
 	mu      sync.Mutex
 	asked   map[string]*asked // requests in flight whose responses matter, by the keys of their ids
 	hinted  map[string]bool   // tools that say they may be called again, in the lists that came by, by the server's names
 	closed  bool
+
+	listening map[string]*listen // by the keys of their ids
 }
 
 // An asked request is in flight.
@@ -66,7 +68,7 @@ func (c *conn) TakePlace() (free func(), ok bool) {
 // Deliver implements [backend.Conn].
 func (c *conn) Deliver(in backend.Inbound) error {
 	conf := c.s.conf.Load()
-	if plain(conf) && c.watched.Load() == 0 {
+	if plain(conf) && c.watched.Load() == 0 && !opens[in.Method] {
 		return c.inner.Deliver(in)
 	}
 	if in.Kind == jsonrpc.Request {
@@ -77,6 +79,14 @@ func (c *conn) Deliver(in backend.Inbound) error {
 			return nil
 		}
 		in.Message = m
+		if in.Method == protocol.MethodSubscriptions {
+			c.listens(in)
+			err := c.inner.Deliver(in)
+			if err != nil {
+				c.unlisten(in.ID)
+			}
+			return err
+		}
 		if !c.watch(conf, in) {
 			return c.inner.Deliver(in)
 		}
@@ -87,7 +97,10 @@ func (c *conn) Deliver(in backend.Inbound) error {
 		return err
 	}
 	if in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled {
-		c.take(jsonrpc.Field(in.Params, "requestId"))
+		id := jsonrpc.Field(in.Params, "requestId")
+		if c.take(id); c.unlisten(id) {
+			return nil // the server has ended it
+		}
 	}
 	return c.inner.Deliver(in)
 }
@@ -96,11 +109,14 @@ func (c *conn) Deliver(in backend.Inbound) error {
 // last as long as their client likes.
 var untimed = map[string]bool{protocol.MethodInitialize: true, protocol.MethodDiscover: true, protocol.MethodSubscriptions: true}
 
+// opens are the requests that are looked at whatever the settings are: those whose results have capabilities, and listens.
+var opens = untimed
+
 // watch notes a request, if something is to be done about its response.
 func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
 	_, list := listed[in.Method]
 	timed := conf.Timeout > 0 && in.Call != nil && !untimed[in.Method]
-	if !list && !timed {
+	if !list && !timed && !opens[in.Method] {
 		return false
 	}
 	a := &asked{call: in.Call, id: in.ID, method: in.Method}
@@ -128,12 +144,11 @@ func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
 
 // take returns a request that is noted, and forgets it.
 func (c *conn) take(id []byte) *asked {
-	key := string(jsonrpc.Key(id))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a := c.asked[key]
+	a := c.asked[string(jsonrpc.Key(id))]
 	if a != nil {
-		delete(c.asked, key)
+		delete(c.asked, string(jsonrpc.Key(id)))
 		c.watched.Add(-1)
 		if a.timer != nil {
 			a.timer.Stop()
@@ -174,7 +189,13 @@ func (c *conn) ruled(m jsonrpc.Message) jsonrpc.Message {
 	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodToolsListChanged {
 		c.forget()
 	}
-	if m.Kind != jsonrpc.Response || c.watched.Load() == 0 {
+	if c.watched.Load() == 0 {
+		return m
+	}
+	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodAcknowledged {
+		return c.acknowledged(m)
+	}
+	if m.Kind != jsonrpc.Response {
 		return m
 	}
 	a := c.take(m.ID)
@@ -186,6 +207,10 @@ func (c *conn) ruled(m jsonrpc.Message) jsonrpc.Message {
 			c.learn(m.Result)
 		}
 		m.Result = ruledList(c.s.conf.Load(), a.method, m.Result)
+		m.Raw = jsonrpc.AppendResult(nil, m.ID, m.Result)
+	}
+	if opens[a.method] {
+		m.Result = announcing(m.Result)
 		m.Raw = jsonrpc.AppendResult(nil, m.ID, m.Result)
 	}
 	return m
@@ -214,11 +239,17 @@ func (c *conn) forget() {
 
 // Emit implements [backend.Sink].
 func (c *conn) Emit(call backend.Call, m jsonrpc.Message) {
+	if m.Kind == jsonrpc.Response && c.watched.Load() > 0 && c.lasts(m) {
+		return
+	}
 	c.sink.Emit(call, c.ruled(m))
 }
 
 // EmitUnrelated implements [backend.Sink].
 func (c *conn) EmitUnrelated(m jsonrpc.Message) {
+	if m.Kind == jsonrpc.Response && c.watched.Load() > 0 && c.lasts(m) {
+		return
+	}
 	c.sink.EmitUnrelated(c.ruled(m))
 }
 

@@ -1,6 +1,7 @@
 package servers_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -24,8 +25,11 @@ import (
 // tells with which arguments and environment it was started.
 const standIn = "STAND_IN_FOR_A_SERVER"
 
+// standInVersion is the version that it says that it has.
+const standInVersion = "STAND_IN_VERSION"
+
 func runStandIn() {
-	s := mcp.NewServer(&mcp.Implementation{Name: "stand-in", Version: "1"}, nil)
+	s := mcp.NewServer(&mcp.Implementation{Name: "stand-in", Version: cmp.Or(os.Getenv(standInVersion), "1")}, nil)
 	mcp.AddTool(s, &mcp.Tool{Name: "about"}, func(context.Context, *mcp.CallToolRequest, message) (*mcp.CallToolResult, any, error) {
 		text := strings.Join(os.Args[2:], " ")
 		for _, name := range []string{"API_KEY", "PERPLEXITY_API_KEY", "GITHUB_PERSONAL_ACCESS_TOKEN"} {

@@ -76,7 +76,10 @@ func (s *looseServer) result(id json.RawMessage, format string, args ...any) {
 	if id != nil {
 		kind := ""
 		if s.modern {
-			kind = `"resultType":"complete",`
+			kind = `"resultType":"complete"`
+			if format != "" {
+				kind += ","
+			}
 		}
 		s.say(`{"jsonrpc":"2.0","id":%s,"result":{%s%s}}`, id, kind, fmt.Sprintf(format, args...))
 	}

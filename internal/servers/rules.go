@@ -66,6 +66,17 @@ func allowed(conf *config.Server, tool string) bool {
 		!slices.ContainsFunc(conf.Deny, func(pattern string) bool { return restricts(pattern, tool) })
 }
 
+// showsLike reports whether clients know the same tools and prompts, by the same names, by two settings.
+func showsLike(a, b *config.Server) bool {
+	prefix := func(s *config.Server) string {
+		if s.Prefix == nil {
+			return ""
+		}
+		return *s.Prefix
+	}
+	return listsLike(a, b) && prefix(a) == prefix(b)
+}
+
 // listsLike reports whether clients may know the same tools by two settings.
 func listsLike(a, b *config.Server) bool {
 	return (a.Allow == nil) == (b.Allow == nil) && slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)

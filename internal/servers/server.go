@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path"
 	"reflect"
 	"slices"
 	"sync"
@@ -26,6 +27,7 @@ type server struct {
 	shared  *shared         // nil but where it is shared
 	inner   backend.Backend // what runs, in both eras
 	conf    atomic.Pointer[config.Server]
+	lists   atomic.Uint64 // see [Set.Lists]
 
 	mu      sync.Mutex
 	open    int           // conversations
@@ -38,6 +40,7 @@ type server struct {
 func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
 	s := &server{name: conf.Name, version: version, log: log.With("server", conf.Name), idle: make(chan struct{})}
 	s.conf.Store(conf)
+	s.lists.Store(version)
 	s.run = newRunner(conf, s.log)
 	s.inner = translate.New(s.run, s.log)
 	if conf.Share {
@@ -199,6 +202,15 @@ func (s *server) refuse() {
 			close(s.idle)
 		}
 	}
+}
+
+// endpoint returns the path at which the server is, or that of the stream of its pair.
+func (s *server) endpoint(pair bool) string {
+	at := s.conf.Load().Path
+	if pair {
+		return path.Join(path.Dir(at), "sse")
+	}
+	return at
 }
 
 // safe reports whether the operator calls a tool safe. Its name is as clients know it.

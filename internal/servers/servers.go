@@ -6,7 +6,7 @@ package servers
 import (
 	"context"
 	"log/slog"
-	"maps"
+	"net/http"
 	"path"
 	"slices"
 	"sync"
@@ -16,6 +16,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/config"
 	"holdfast/internal/merge"
+	front "holdfast/internal/server"
 	"holdfast/internal/translate"
 )
 
@@ -29,6 +30,7 @@ type Set struct {
 	versions uint64     // of servers, so far
 	watchers []func()
 	closed   bool
+	serverOf func(ctx context.Context, session string) (server string, ok bool) // nil until there is a handler
 
 	table  atomic.Pointer[table]
 	merge  *merge.Backend
@@ -47,6 +49,12 @@ type table struct {
 
 // A route is what is served at a path.
 type route struct {
+	place          // its server is "" where there is none any more
+	former []place // those of other servers that were at the path, the latest first: what was begun there goes on there
+}
+
+// A place is a server at a path.
+type place struct {
 	server string // its name
 	// For clients of revision 2024-11-05: the paths of the stream that they read, and that
 	// they post to; else "".
@@ -91,7 +99,12 @@ func (s *Set) Apply(file *config.File) Change {
 		switch {
 		case old != nil && old.runsLike(conf):
 			relisted = relisted || !listsLike(old.conf.Load(), conf)
+			shows := showsLike(old.conf.Load(), conf)
 			old.conf.Store(conf)
+			if !shows {
+				s.versions++
+				old.lists.Store(s.versions)
+			}
 			next.add(old)
 			did.Kept = append(did.Kept, conf.Name)
 			continue
@@ -128,11 +141,7 @@ func (s *Set) Apply(file *config.File) Change {
 			next.since = next.merged
 		}
 	}
-	for at, to := range was.routes { // the clients of removed servers come back for their calls
-		if _, taken := next.routes[at]; !taken && next.byName[to.server] == nil {
-			next.routes[at] = to
-		}
-	}
+	next.inherit(was)
 	s.table.Store(next)
 	for _, old := range retired {
 		s.wait.Go(old.retire)
@@ -143,6 +152,9 @@ func (s *Set) Apply(file *config.File) Change {
 			s.forget(old.name)
 		})
 	}
+	if was.merged != 0 && next.merged == 0 {
+		time.AfterFunc(forgetMerged, func() { s.forget(config.MergedName) })
+	}
 	if was.merged != next.merged || relisted && next.merged != 0 {
 		s.merge.Changed()
 	}
@@ -152,16 +164,25 @@ func (s *Set) Apply(file *config.File) Change {
 	return did
 }
 
+// forgetMerged is how long clients of all servers as one come back for their calls, where these are not served so any more:
+// a moment longer than their sessions go on.
+const forgetMerged = 35 * time.Second
+
 // forget removes the routes of a removed server.
 func (s *Set) forget(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	next := *s.table.Load()
-	if next.byName[name] != nil {
+	if next.byName[name] != nil || name == config.MergedName && next.merged != 0 {
 		return // it is there again
 	}
-	next.routes = maps.Clone(next.routes)
-	maps.DeleteFunc(next.routes, func(_ string, to route) bool { return to.server == name })
+	next.routes = make(map[string]route)
+	for at, to := range s.table.Load().routes {
+		to.former = slices.DeleteFunc(slices.Clone(to.former), func(p place) bool { return p.server == name })
+		if to.server != "" || len(to.former) > 0 {
+			next.routes[at] = to
+		}
+	}
 	s.table.Store(&next)
 }
 
@@ -174,14 +195,69 @@ func (t *table) add(s *server) {
 
 // serve adds an endpoint, and beside it the pair of revision 2024-11-05.
 func (t *table) serve(at, name string) {
-	t.routes[at] = route{server: name}
+	t.routes[at] = route{place: place{server: name}}
 	dir := path.Dir(at)
-	pair := route{server: name, stream: path.Join(dir, "sse"), pair: path.Join(dir, "messages")}
+	pair := place{server: name, stream: path.Join(dir, "sse"), pair: path.Join(dir, "messages")}
 	for _, p := range []string{pair.stream, pair.pair} {
 		if _, taken := t.routes[p]; !taken {
-			t.routes[p] = pair
+			t.routes[p] = route{place: pair}
 		}
 	}
+}
+
+// mostFormer bounds the servers that were at a path and are remembered there.
+const mostFormer = 8
+
+// inherit has the paths of servers that were there before, and are elsewhere now or were removed, lead to them still: their
+// clients come back there for their calls, and know no other path.
+func (t *table) inherit(was *table) {
+	for at, to := range was.routes {
+		next := t.routes[at]
+		for _, p := range append([]place{to.place}, to.former...) {
+			known := p.server == next.server || slices.ContainsFunc(next.former, func(f place) bool { return f.server == p.server })
+			if p.server != "" && !known && len(next.former) < mostFormer {
+				next.former = append(next.former, p)
+			}
+		}
+		if next.server != "" || len(next.former) > 0 {
+			t.routes[at] = next
+		}
+	}
+}
+
+// present returns the place of the server that is at the path, or of the last one that was.
+func (to route) present() place {
+	if to.server == "" && len(to.former) > 0 {
+		return to.former[0]
+	}
+	return to.place
+}
+
+// has reports whether a place is at the path, or was.
+func (to route) has(p place) bool { return to.place == p || slices.Contains(to.former, p) }
+
+// choose returns the place that a request is for, by the session that it names.
+func (s *Set) choose(to route, r *http.Request) place {
+	s.mu.Lock()
+	serverOf := s.serverOf
+	s.mu.Unlock()
+	if serverOf == nil || to.server == "" && len(to.former) == 1 {
+		return to.present()
+	}
+	for _, session := range front.SessionsNamed(r) {
+		server, ok := serverOf(r.Context(), session)
+		if i := slices.IndexFunc(to.former, func(p place) bool { return p.server == server }); ok && i >= 0 {
+			return to.former[i]
+		}
+	}
+	return to.present()
+}
+
+// AskSessions implements what the session manager asks.
+func (s *Set) AskSessions(serverOf func(ctx context.Context, session string) (server string, ok bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serverOf = serverOf
 }
 
 // An Entry is something that is served.
@@ -241,6 +317,15 @@ func (s *Set) Server(name string, carrier bool) (version uint64, stopIdle time.D
 		stopIdle = max(stopIdle, each)
 	}
 	return version, stopIdle
+}
+
+// Lists returns a number that changes when clients of a server are to be told that its lists have changed: with its settings, and
+// when it runs differently. All servers as one tell their clients themselves.
+func (s *Set) Lists(name string) uint64 {
+	if one := s.table.Load().byName[name]; one != nil {
+		return one.lists.Load()
+	}
+	return 0
 }
 
 // StartsProcess reports whether each session of a server has a process of its own: not one

@@ -291,6 +291,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 		s.unlink()
 		return fmt.Errorf("server did not start again: %w", err)
 	}
+	defer s.answeredAgain(reply.Result)
 	if ready {
 		return s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}

@@ -22,6 +22,9 @@ type inflight struct {
 	size int32       // bytes that are counted as on their way until it is answered
 	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
 	stop func()      // ends what is done for it besides; nil: nothing is
+	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
+	// request. Guarded by Session.mu.
+	listen *backend.Inbound
 }
 
 // addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.
@@ -183,6 +186,7 @@ func (s *Session) markDelivered(in *backend.Inbound) bool {
 		return false
 	}
 	rq.sent = true
+	s.keepListen(rq, in)
 	if len(in.Raw) > largeBody {
 		in.ID = bytes.Clone(in.ID) // which a backend keeps until it answers, and not the body with it
 	}

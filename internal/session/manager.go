@@ -24,14 +24,15 @@ import (
 //
 // What it still takes on is a [drainState].
 type Manager struct {
-	opts      Options
-	store     stream.Store
-	shared    shared.Store // the store, if other nodes take its sessions over; else nil
-	many      manyServers  // the backend, if it has many servers; else nil
-	backend   backend.Backend
-	logger    *slog.Logger
-	keys      idempotency.Registry
-	elsewhere Elsewhere // nil: there are no other nodes
+	opts       Options
+	store      stream.Store
+	shared     shared.Store // the store, if other nodes take its sessions over; else nil
+	many       manyServers  // the backend, if it has many servers; else nil
+	listTeller listTeller   // the same, if their lists may change
+	backend    backend.Backend
+	logger     *slog.Logger
+	keys       idempotency.Registry
+	elsewhere  Elsewhere // nil: there are no other nodes
 	limits
 	times
 	drain drain
@@ -124,6 +125,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.keeper, _ = store.(keeper)
 	m.mostQueued = int(min(mostQueued, opts.Flight.Most()/8))
 	m.many, _ = backend.(manyServers)
+	m.listTeller, _ = backend.(listTeller)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.watchServers()
 	m.work.Add(1)
@@ -263,6 +265,7 @@ func (m *Manager) list(s *Session) error {
 // tenant.
 func (m *Manager) session(id string, principal Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s.lists = m.listsOf(principal.server)
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
 	if kind.single && m.opts.OnEnded != nil {

@@ -119,6 +119,8 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 			m = noRevision(m)
 		}
 		s.offerTasks(m.Result)
+		s.noteOffer(m.Result)
+		s.backend.answer = hashOf(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
 	}
 	s.mu.Unlock()

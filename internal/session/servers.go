@@ -1,8 +1,11 @@
 package session
 
 import (
+	"context"
 	"errors"
 	"time"
+
+	"holdfast/stream"
 )
 
 // What follows is for a backend with many servers (docs/decisions/0025-many-servers.md), which
@@ -34,6 +37,13 @@ const (
 	removedAgain = 100 * time.Millisecond
 )
 
+// A sessionsAsker is a backend with many servers that has to know which of them a session belongs to, where several were
+// at one path.
+type sessionsAsker interface {
+	// AskSessions gives it a function that returns the server of the session with a public name, if there is that session.
+	AskSessions(serverOf func(ctx context.Context, name string) (server string, ok bool))
+}
+
 var errRemoved = errors.New("its server was removed from the configuration")
 
 // watchServers begins to listen to changes of the backend's servers.
@@ -41,6 +51,27 @@ func (m *Manager) watchServers() {
 	if m.many != nil {
 		m.many.OnChange(m.serversChanged)
 	}
+	if b, ok := m.backend.(sessionsAsker); ok {
+		b.AskSessions(m.serverOf)
+	}
+}
+
+// serverOf returns the server of a session, here or on another node, whoever's it is.
+func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok bool) {
+	m.mu.RLock()
+	s := m.sessions[stream.SessionKey(name)]
+	m.mu.RUnlock()
+	if s != nil {
+		return s.Server(), true
+	}
+	if m.shared == nil {
+		return "", false
+	}
+	at, err := m.lookup(ctx, stream.SessionKey(name))
+	if err != nil {
+		return "", false
+	}
+	return at.Principal.server, true
 }
 
 // serversChanged ends the sessions of servers that are there no more, once their calls have
@@ -82,8 +113,12 @@ func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 		m.end(s, errRemoved)
 	case stopIdle > 0 && s.sinceSeen(now) > stopIdle:
 		s.closeQuiet(0)
+		s.tellLists()
 	default:
-		return !s.closeQuiet(version) && !late
+		if !s.closeQuiet(version) {
+			return !late
+		}
+		s.tellLists() // not before: what lists is asked for would come from the old conversation
 	}
 	return false
 }
@@ -94,17 +129,25 @@ func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 func (s *Session) closeQuiet(version uint64) bool {
 	s.mu.Lock()
 	l := s.backend.link
-	if l == nil || l.conn == nil || l.version == version || !s.isQuietLocked() {
+	listens, quiet := []*inflight(nil), s.isQuietLocked()
+	if version != 0 && !quiet {
+		listens, quiet = s.onlyListens()
+	}
+	if l == nil || l.conn == nil || l.version == version || !quiet {
 		done := l == nil || l.conn == nil || l.version == version || s.isClosed()
 		s.mu.Unlock()
 		return done
 	}
 	conn := l.finish()
+	if version != 0 {
+		s.backend.answer = 0 // clients are told in any case
+	}
 	s.mu.Unlock()
 	if conn != nil {
 		s.m.logger.Debug("backend closed: its server has changed, or the session is silent", "session", s.Name())
 		s.m.closeBackend(conn)
 	}
+	s.listenAgain(listens)
 	return true
 }
 

@@ -84,6 +84,9 @@ type Session struct {
 	backend      conversation
 	tools        toolHints
 	subs         subscriptions // nil if there are none
+	lists        uint64        // those that its clients were last told of; see relist.go
+	differs      bool          // the server answers otherwise than when its clients were last told
+	lacks        uint8         // lists that its server does not have: bits
 }
 
 // An identity is what of a session does not change.
@@ -128,6 +131,7 @@ type conversation struct {
 	initialize  []byte // the raw request
 	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
 	initialized bool   // the client has sent notifications/initialized
+	answer      uint64 // what the server has answered to it, as a hash; 0: that is not known
 	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
 	own         ownRequests
 }

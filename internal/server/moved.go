@@ -1,0 +1,81 @@
+package server
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is for servers whose path has changed. What was begun at the old path goes on there; nothing else begins
+// there.
+
+type movedKey struct{}
+
+// WithMoved returns a context for a request that came at a path where its server is no more: it is at another.
+func WithMoved(ctx context.Context, to string) context.Context {
+	return context.WithValue(ctx, movedKey{}, to)
+}
+
+// A moved is the error of what would begin at a server's old path.
+type moved struct{ to string }
+
+// Error implements error.
+func (m *moved) Error() string {
+	return "the server is not at this path any more: it was moved to " + m.to + "; connect there"
+}
+
+// movedOn returns an error if an exchange begins something at a path where its server is no more: a session, or what
+// needs one and names none. See [Handler.mayBeginModern] for modern ones.
+func (x *exchange) movedOn() error {
+	if !x.opens() && (x.purpose != forMessages || x.secret != "" || x.session != nil) {
+		return nil
+	}
+	if to, ok := x.r.Context().Value(movedKey{}).(string); ok {
+		return &moved{to}
+	}
+	return nil
+}
+
+// movedModern is movedOn for a modern request. What belongs to a call or a task that has begun goes on.
+func (h *Handler) movedModern(x *exchange) error {
+	to, ok := x.r.Context().Value(movedKey{}).(string)
+	if !ok {
+		return nil
+	}
+	m := &x.msgs[0]
+	switch {
+	case x.modern.returns, isTaskMethod(m.Method), m.Method == protocol.MethodResume:
+		return nil
+	case x.isListen() && jsonrpc.Field(m.Params, "notifications", "taskIds") != nil:
+		return nil
+	case x.once.key != "" && h.sessions.BegunHere(h.client(x), x.once.key):
+		return nil
+	}
+	return &moved{to}
+}
+
+// SessionsNamed returns the names of the sessions that the header and the URL of a request name: as a rule one, or none.
+func SessionsNamed(r *http.Request) (all []string) {
+	add := func(name stream.SessionKey) { all = append(all, string(name)) }
+	if id := r.Header[protocol.HeaderSession]; len(id) > 0 {
+		add(session.KeyOf(id[0]))
+	}
+	if r.URL.RawQuery != "" {
+		q := r.URL.Query()
+		if id := q.Get(protocol.ParamSession); id != "" {
+			add(session.KeyOf(id))
+		}
+		if name, _, ok := strings.Cut(q.Get(protocol.ParamStream), "."); ok {
+			add(stream.SessionKey(name))
+		}
+	}
+	if name, _, ok := strings.Cut(lastEventID(r), "."); ok {
+		add(stream.SessionKey(name))
+	}
+	return all
+}

@@ -1,0 +1,217 @@
+package servers_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+)
+
+// A mover is a client of a revision with sessions at one path, which it does not leave.
+type mover struct {
+	f        *farm
+	path, id string
+	last     string // the last event id of its call
+}
+
+// newMover begins a session, and a call of the tool "slow" whose connection it cuts.
+func newMover(t *testing.T, f *farm, path string) *mover {
+	t.Helper()
+	status, text, head := f.post(path, "", hello)
+	if status != http.StatusOK {
+		t.Fatalf("%s: %d %s", path, status, text)
+	}
+	m := &mover{f: f, path: path, id: head.Get("Mcp-Session-Id")}
+	f.post(path, m.id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	ctx, cut := context.WithCancel(t.Context())
+	defer cut()
+	res := m.open(ctx, t, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"slow","arguments":{"Message":"hi"}}}`)
+	defer res.Body.Close()
+	for lines := bufio.NewScanner(res.Body); m.last == "" && lines.Scan(); {
+		m.last, _ = strings.CutPrefix(lines.Text(), "id: ")
+		m.last = strings.TrimPrefix(strings.TrimPrefix(m.last, "id:"), " ")
+		if !strings.Contains(lines.Text(), "id:") {
+			m.last = ""
+		}
+	}
+	if m.last == "" {
+		t.Fatal("the call has no event id")
+	}
+	<-f.began
+	return m
+}
+
+// open makes a request in the session. Its answer is not read.
+func (m *mover) open(ctx context.Context, t *testing.T, method, body string) *http.Response {
+	t.Helper()
+	r, err := http.NewRequestWithContext(ctx, method, m.f.base+m.path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	r.Header.Set("Mcp-Session-Id", m.id)
+	if method == http.MethodGet {
+		r.Header.Set("Accept", "text/event-stream")
+		r.Header.Set("Last-Event-ID", m.last)
+	}
+	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res
+}
+
+// goesOn checks that the session and its call go on at the path where they began, and end there.
+func (m *mover) goesOn(t *testing.T, server string) {
+	t.Helper()
+	if _, text, _ := m.f.post(m.path, m.id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"hi"}}}`); !strings.Contains(text, server+":echo:hi") {
+		t.Errorf("another call at %s: %s", m.path, text)
+	}
+	res := m.open(t.Context(), t, http.MethodGet, "")
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(res.Body)
+		t.Fatalf("the call is resumed at %s: %d %s", m.path, res.StatusCode, text)
+	}
+	m.f.release()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || !strings.Contains(string(text), server+":slow:hi") {
+		t.Errorf("the call at %s ends with %q, %v", m.path, text, err)
+	}
+	end := m.open(t.Context(), t, http.MethodDelete, "")
+	_ = end.Body.Close()
+	if end.StatusCode/100 != 2 {
+		t.Errorf("the session is ended at %s: %d", m.path, end.StatusCode)
+	}
+}
+
+// at says what begins at a path, in each way: the name of the server, or the path that an error names.
+func (f *farm) begins(t *testing.T, path string) string {
+	t.Helper()
+	pair := strings.TrimSuffix(path, "mcp") + "sse"
+	var said []string
+	status, text, head := f.post(path, "", hello)
+	found := fmt.Sprint(status, " ", text)
+	if id := head.Get("Mcp-Session-Id"); id != "" {
+		f.post(path, id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+		_, found, _ = f.post(path, id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"hi"}}}`)
+	}
+	said = append(said, found)
+	_, text, _ = f.post(path, "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"hi"},"_meta":{%s}}}`, modernMeta),
+		"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "echo")
+	said = append(said, text)
+	ctx, cut := context.WithTimeout(t.Context(), patience)
+	defer cut()
+	ws, res, err := websocket.Dial(ctx, strings.Replace(f.base, "http", "ws", 1)+path, &websocket.DialOptions{Subprotocols: []string{"mcp"}}) //nolint:bodyclose // it need not be, as package websocket says
+	if err == nil {
+		_ = ws.CloseNow()
+		said = append(said, found)
+	} else {
+		text, _ := io.ReadAll(res.Body)
+		said = append(said, fmt.Sprint(res.StatusCode, " ", string(text)))
+	}
+	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, f.base+pair, http.NoBody)
+	r.Header.Set("Accept", "text/event-stream")
+	if res, err = (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode == http.StatusOK {
+		said = append(said, found)
+	} else {
+		text, _ := io.ReadAll(res.Body)
+		said = append(said, strings.Replace(fmt.Sprint(res.StatusCode, " ", string(text)), "/sse", "/mcp", 1))
+	}
+	is := ""
+	for i, text := range said {
+		one := "nothing"
+		switch {
+		case strings.Contains(text, ":echo:hi"):
+			one, _, _ = strings.Cut(text[strings.Index(text, ":echo:hi")-1:], ":")
+		case strings.Contains(text, "moved to "):
+			_, one, _ = strings.Cut(text, "moved to ")
+			one, _, _ = strings.Cut(one, ";")
+		}
+		if i > 0 && one != is {
+			t.Errorf("%s: begins with %q, and by another way (%d) with %q: %s", path, is, i, one, text)
+		}
+		is = one
+	}
+	return is
+}
+
+// What was begun at a path goes on there when its server is at another one, or its path is another server's; what is new begins where the
+// file says, and an error at the old path names the new one.
+func TestPathMoves(t *testing.T) {
+	t.Parallel()
+	at := func(servers ...string) string { // NAME URL PATH
+		var entries []string
+		for _, s := range servers {
+			f := strings.Fields(s)
+			entries = append(entries, fmt.Sprintf(`%q: {"$url_%s", "holdfast": {"path": %q}}`, f[0], f[1], f[2]))
+		}
+		return `{"mcpServers": {` + strings.Join(entries, ", ") + `}}`
+	}
+	for name, c := range map[string]struct {
+		steps  []string          // files, of which the session begins with the first
+		begins map[string]string // what begins at the paths after the last
+	}{
+		"moved":             {[]string{at("s a /x/mcp"), at("s a /y/mcp")}, map[string]string{"/x/mcp": "/y/mcp", "/y/mcp": "a"}},
+		"moved twice":       {[]string{at("s a /x/mcp"), at("s a /y/mcp"), at("s a /z/mcp")}, map[string]string{"/x/mcp": "/z/mcp", "/y/mcp": "/z/mcp", "/z/mcp": "a"}},
+		"moved and back":    {[]string{at("s a /x/mcp"), at("s a /y/mcp"), at("s a /x/mcp")}, map[string]string{"/y/mcp": "/x/mcp", "/x/mcp": "a"}},
+		"swapped":           {[]string{at("s a /x/mcp", "r b /y/mcp"), at("s a /y/mcp", "r b /x/mcp")}, map[string]string{"/x/mcp": "b", "/y/mcp": "a"}},
+		"swapped and back":  {[]string{at("s a /x/mcp", "r b /y/mcp"), at("s a /y/mcp", "r b /x/mcp"), at("s a /x/mcp", "r b /y/mcp")}, map[string]string{"/x/mcp": "a", "/y/mcp": "b"}},
+		"moved by another":  {[]string{at("s a /x/mcp"), at("r b /x/mcp", "s a /y/mcp")}, map[string]string{"/x/mcp": "b", "/y/mcp": "a"}},
+		"moved in a circle": {[]string{at("s a /x/mcp", "r b /y/mcp", "q c /z/mcp"), at("s a /y/mcp", "r b /z/mcp", "q c /x/mcp")}, map[string]string{"/x/mcp": "c", "/y/mcp": "a", "/z/mcp": "b"}},
+		"a file that is refused": {[]string{at("s a /x/mcp"), at("s a /y/mcp"), `{"mcpServers": {"s": {"url": "x", "holdfast": {"path": "/z/mcp"}}, "r": {"$url_b", "holdfast": {"path": "/r/mcp"}}}}`},
+			map[string]string{"/x/mcp": "/y/mcp", "/y/mcp": "a", "/z/mcp": "nothing", "/r/mcp": "b"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, c.steps[0], "a", "b", "c")
+			m := newMover(t, f, "/x/mcp")
+			for _, step := range c.steps[1:] {
+				f.set.Apply(f.parse(step))
+			}
+			for path, want := range c.begins {
+				if got := f.begins(t, path); got != want {
+					t.Errorf("at %s begins %q, want %q", path, got, want)
+				}
+			}
+			m.goesOn(t, "a")
+		})
+	}
+}
+
+// The calls of a server that was removed or renamed end at its path, also where another server is there now.
+func TestPathTaken(t *testing.T) {
+	t.Parallel()
+	for name, next := range map[string]string{
+		"removed": `{"mcpServers": {"r": {"$url_b", "holdfast": {"path": "/y/mcp"}}}}`,
+		"renamed": `{"mcpServers": {"r": {"$url_a", "holdfast": {"path": "/x/mcp"}}}}`,
+		"another": `{"mcpServers": {"r": {"$url_b", "holdfast": {"path": "/x/mcp"}}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, `{"mcpServers": {"s": {"$url_a", "holdfast": {"path": "/x/mcp"}}}}`, "a", "b")
+			m := newMover(t, f, "/x/mcp")
+			f.set.Apply(f.parse(next))
+			res := m.open(t.Context(), t, http.MethodGet, "")
+			defer res.Body.Close()
+			f.release()
+			if text, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(text), "a:slow:hi") {
+				t.Errorf("the call ends with %d %q, %v", res.StatusCode, text, err)
+			}
+			eventually(t, "the session ends", func() bool {
+				status, _, _ := f.post("/x/mcp", m.id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+				return status == http.StatusNotFound
+			})
+		})
+	}
+}

@@ -1,0 +1,186 @@
+package servers_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// Clients at a server's own path are told of what a change of the file does to its lists, over each transport and in each
+// era, whether or not the server says that its lists may change; and then they see the new lists.
+func TestOwnPathTold(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, server := range map[string]func(t *testing.T, name string) (entry, tool string){
+		"tells of changes": func(_ *testing.T, name string) (entry, tool string) { return `"$` + name + `"`, "echo" },
+		"tells of none": func(t *testing.T, name string) (entry, tool string) {
+			return fmt.Sprintf(`{"type": "http", "url": %q}`, newMoody(t, name).url), "echo"
+		},
+		"is modern, and tells of none": func(_ *testing.T, name string) (entry, tool string) {
+			return fmt.Sprintf(`{"command": %q, "args": [%q], "env": {%q: "loose modern"}}`, exe, name, standIn), "work"
+		},
+		"is shared": func(_ *testing.T, name string) (entry, tool string) {
+			return fmt.Sprintf(`{"command": %q, "args": [%q], "env": {%q: "loose"}, "holdfast": {"share": true}}`, exe, name, standIn), "work"
+		},
+	} {
+		for name, watch := range watchers {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				before, tool := server(t, "a")
+				after, _ := server(t, "b")
+				file := func(entry, settings string) string {
+					if kind == "is shared" {
+						return `{"mcpServers": {"s": ` + strings.Replace(entry, `"share": true`, strings.TrimSuffix(`"share": true, `+settings, ", "), 1) + `}}`
+					}
+					return `{"mcpServers": {"s": ` + entry + `}, "holdfast": {"servers": {"s": {` + settings + `}}}}`
+				}
+				f := newFarm(t, file(before, ""), "a", "b")
+				at := *f
+				at.base += "/s"
+				w := watch(t, &at)
+				for _, step := range []struct{ what, entry, settings, has, lacks string }{
+					{"at first", before, "", tool, "x." + tool},
+					{"a prefix", before, `"prefix": "x."`, "x." + tool, ""},
+					{"no prefix", before, ``, tool, "x." + tool},
+					{"a tool denied", before, fmt.Sprintf(`"tools": {"deny": [%q]}`, tool), "", tool},
+					{"no tool denied", before, `"tools": {"deny": []}`, tool, ""},
+					{"other tools allowed", before, `"tools": {"allow": ["none"]}`, "", tool},
+					{"another server", after, `"prefix": "y."`, "y." + tool, ""},
+					{"that with another prefix", after, `"prefix": "z."`, "z." + tool, "y." + tool},
+				} {
+					if step.what != "at first" {
+						f.set.Apply(f.parse(file(step.entry, step.settings)))
+						if !w.changed() {
+							t.Fatalf("%s: the client is not told", step.what)
+						}
+					}
+					got := w.tools()
+					if step.has != "" && !strings.Contains(got, step.has) || step.lacks != "" && strings.Contains(got, step.lacks) {
+						t.Errorf("%s: tools: %s", step.what, got)
+					}
+				}
+				f.set.Apply(f.parse(file(after, `"prefix": "z.", "path": "/moved/mcp"`)))
+				if got := w.tools(); name != "2026-07-28" && !strings.Contains(got, "z."+tool) || name == "2026-07-28" && !strings.Contains(got, "moved to /moved/mcp") {
+					t.Errorf("after a change of the path: %s", got)
+				}
+			})
+		}
+	}
+}
+
+// Where a call is in flight, a session goes on with the old server until that has ended. Its client is told then, and not
+// before, so that it does not list the old server's tools again; the call loses nothing.
+func TestOwnPathToldLater(t *testing.T) {
+	t.Parallel()
+	for name, slow := range map[string]func(t *testing.T, f *farm) (watcher, func(tool string) string){
+		"GET stream": func(t *testing.T, f *farm) (watcher, func(string) string) {
+			changed := make(chan struct{}, 100)
+			s := f.at(mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+				ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+			}), "/mcp", "2025-11-25")
+			return watcher{changed: func() bool {
+				select {
+				case <-changed:
+					return true
+				case <-time.After(patience):
+					return false
+				}
+			}}, func(tool string) string { return call(t, s, tool) }
+		},
+		"2026-07-28": func(t *testing.T, f *farm) (watcher, func(string) string) {
+			return watchers["2026-07-28"](t, f), func(tool string) string {
+				_, text, _ := f.post("/mcp", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{"Message":"hi"},"_meta":{%s}}}`, tool, modernMeta),
+					"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", tool)
+				return text
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := newFarm(t, `{"mcpServers": {"s": "$a"}}`, "a", "b")
+			at := *f
+			at.base += "/s"
+			w, call := slow(t, &at)
+			done := make(chan string, 1)
+			go func() { done <- call("slow") }()
+			<-f.began
+			f.set.Apply(f.parse(`{"mcpServers": {"s": "$b"}}`))
+			told := make(chan bool, 1)
+			go func() { told <- w.changed() }()
+			if got := call("echo"); !strings.Contains(got, "a:echo:hi") {
+				t.Errorf("beside the call in flight: %s", got)
+			}
+			select {
+			case <-told:
+				t.Error("the client is told while the old server serves it")
+			default:
+			}
+			f.release()
+			if got := <-done; !strings.Contains(got, "a:slow:hi") {
+				t.Errorf("the call in flight: %s", got)
+			}
+			if !<-told {
+				t.Fatal("the client is not told")
+			}
+			if got := call("echo"); !strings.Contains(got, "b:echo:hi") {
+				t.Errorf("after that: %s", got)
+			}
+		})
+	}
+}
+
+// A server that comes back after its end with another answer to initialize may be of another version: clients at its own
+// path are told, as those of all servers as one are. Where the answer is the same they are not.
+func TestOwnPathToldOfVersion(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	version := filepath.Join(t.TempDir(), "version")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(version, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("1")
+	f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"s": {"command": "sh", "args": ["-c", "%s=$(cat \"$0\") exec \"$1\"", %q, %q], "env": {%q: "1"}}}}`, standInVersion, version, exe, standIn))
+	changed := make(chan struct{}, 100)
+	s := f.at(mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, &mcp.ClientOptions{
+		ToolListChangedHandler: func(context.Context, *mcp.ToolListChangedRequest) { changed <- struct{}{} },
+	}), "/s/mcp", "2025-11-25")
+	pid := call(t, s, "pid")
+	for _, step := range []struct {
+		version string
+		told    bool
+	}{{"1", false}, {"2", true}, {"2", false}, {"3", true}} {
+		write(step.version)
+		call(t, s, "end")
+		was := pid
+		if pid = call(t, s, "pid"); pid == was {
+			t.Fatalf("the process %s has not ended", pid)
+		}
+		if step.told {
+			select {
+			case <-changed:
+			case <-time.After(patience):
+				t.Fatalf("version %s: the client is not told", step.version)
+			}
+		}
+		select {
+		case <-changed:
+			t.Errorf("version %s: the client is told, in vain or twice", step.version)
+		default:
+		}
+	}
+}

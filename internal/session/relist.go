@@ -1,0 +1,161 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"hash/fnv"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows tells clients that what a server of a configuration file offers has changed with the file, so that they
+// list it again: on the standalone stream of a session, and in each subscriptions/listen of a carrier.
+
+// A listTeller is a backend with many servers whose lists may change without them saying so. It may be called concurrently, and does not wait.
+type listTeller interface {
+	// Lists returns a number that changes when clients of the server with a name are to list again; 0: the
+	// conversation itself tells them.
+	Lists(server string) uint64
+}
+
+// The lists of a server, and what tells of their changes; and the member of a listen's filter that wants to be told.
+var changedLists = []struct{ capability, method, wanted string }{
+	{"tools", protocol.MethodToolsListChanged, "toolsListChanged"},
+	{"prompts", protocol.MethodPromptsListChanged, "promptsListChanged"},
+	{"resources", protocol.MethodResourcesListChanged, "resourcesListChanged"},
+}
+
+// listsOf returns the number of the lists that clients of a server know if they ask now.
+func (m *Manager) listsOf(server string) uint64 {
+	if m.listTeller == nil {
+		return 0
+	}
+	return m.listTeller.Lists(server)
+}
+
+// tellLists tells the session's clients that the lists have changed, if they have since the clients were last told. One
+// that has not said yet that the session is initialized is told later.
+func (s *Session) tellLists() {
+	now := s.m.listsOf(s.Server())
+	s.mu.Lock()
+	if s.lists == now && !s.differs || s.isClosed() || s.modern == "" && !s.backend.initialized {
+		s.mu.Unlock()
+		return
+	}
+	s.lists, s.differs = now, false
+	s.tools = toolHints{listed: s.tools.listed + 1}
+	var listens []*inflight
+	for _, rq := range s.inFlight {
+		rq.list = false
+		if rq.listen != nil {
+			listens = append(listens, rq)
+		}
+	}
+	lacks := s.lacks
+	s.mu.Unlock()
+	if now == 0 {
+		return
+	}
+	for i, list := range changedLists {
+		if s.modern == "" {
+			if lacks&(1<<i) == 0 {
+				s.standalone.emit(jsonrpc.AppendRequest(nil, nil, list.method, nil), false)
+			}
+			continue
+		}
+		for _, rq := range listens {
+			if string(jsonrpc.Field(rq.listen.Params, "notifications", list.wanted)) == "true" {
+				params, _ := jsonrpc.Set([]byte("{}"), []byte(rq.id), "_meta", protocol.MetaSubscriptionID)
+				rq.call.emit(jsonrpc.AppendRequest(nil, nil, list.method, params), false)
+			}
+		}
+	}
+}
+
+// answeredAgain takes in the server's answer to an initialize that was made again. If it is another one than before, it may be of
+// another version of the server, and clients are told.
+func (s *Session) answeredAgain(result []byte) {
+	if s.m.listTeller == nil || s.m.listsOf(s.Server()) == 0 {
+		return
+	}
+	is := hashOf(result)
+	s.mu.Lock()
+	s.differs = s.differs || s.backend.answer != 0 && s.backend.answer != is
+	s.backend.answer = is
+	differs := s.differs
+	s.mu.Unlock()
+	if differs {
+		s.tellLists()
+	}
+}
+
+// hashOf returns a number for a text, which is not 0.
+func hashOf(text []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(text) // it never fails
+	return max(h.Sum64(), 1)
+}
+
+// noteOffer takes in which lists a server has, by its answer to initialize: of others clients are told nothing. s.mu is
+// held.
+func (s *Session) noteOffer(result []byte) {
+	s.lacks = 0
+	capabilities := jsonrpc.Field(result, "capabilities")
+	for i, list := range changedLists {
+		if capabilities != nil && jsonrpc.Field(capabilities, list.capability) == nil {
+			s.lacks |= 1 << i
+		}
+	}
+}
+
+// keepListen keeps a subscriptions/listen that is about to be delivered: if the conversation is replaced it is made
+// again in the next one, and its client need not know. s.mu is held.
+func (s *Session) keepListen(rq *inflight, in *backend.Inbound) {
+	if s.modern == "" || s.m.listTeller == nil || in.Method != protocol.MethodSubscriptions || rq.listen != nil {
+		return
+	}
+	m, err := jsonrpc.Parse(bytes.Clone(in.Raw)) // and not the body with it
+	if err != nil {
+		return // it is delivered, and not made again
+	}
+	rq.listen = &backend.Inbound{Message: m, Call: in.Call, Header: in.Header}
+	if in.Context != nil {
+		rq.listen.Context = context.WithoutCancel(in.Context)
+	}
+}
+
+// onlyListens returns the requests in flight in a carrier, if there are no others than listens, which can be made again in
+// another conversation. s.mu is held.
+func (s *Session) onlyListens() (all []*inflight, only bool) {
+	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.tools.learning != nil || len(s.asked.pending) > 0 {
+		return nil, false
+	}
+	for _, rq := range s.inFlight {
+		if rq.listen == nil {
+			return nil, false
+		}
+		all = append(all, rq)
+	}
+	return all, len(all) > 0 && int(s.use.calls.Load()) == len(all)
+}
+
+// listenAgain makes listens again, in the next conversation.
+func (s *Session) listenAgain(listens []*inflight) {
+	if len(listens) == 0 || !s.m.startWork() {
+		return
+	}
+	go func() {
+		defer s.m.work.Done()
+		for _, rq := range listens {
+			ctx := rq.listen.Context
+			if ctx == nil {
+				ctx = context.Background()
+			}
+			if err := s.deliver(ctx, *rq.listen); err != nil {
+				s.fail(rq.call, rq.listen.ID, notDelivered(err))
+			}
+		}
+	}()
+}
