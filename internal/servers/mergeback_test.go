@@ -144,29 +144,7 @@ var watchers = map[string]func(t *testing.T, f *farm) watcher{
 		return watchWith(t, f, "2024-11-05", &mcp.SSEClientTransport{Endpoint: f.base + "/sse"})
 	},
 	"WebSocket": func(t *testing.T, f *farm) watcher {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
-		t.Cleanup(cancel)
-		ws, _, err := websocket.Dial(ctx, strings.Replace(f.base, "http", "ws", 1)+"/mcp", &websocket.DialOptions{Subprotocols: []string{"mcp"}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = ws.CloseNow() })
-		until := func(is func(m *jsonrpc.Message) bool) string {
-			for {
-				_, data, err := ws.Read(ctx)
-				if err != nil {
-					return err.Error()
-				}
-				if m, err := jsonrpc.Parse(data); err == nil && is(&m) {
-					return string(data)
-				}
-			}
-		}
-		say := func(text string) {
-			if err := ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
-				t.Fatal(err)
-			}
-		}
+		say, until := dialed(t, f)
 		say(strings.Replace(hello, `"id":0`, `"id":"h"`, 1))
 		until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
 		say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
@@ -176,6 +154,23 @@ var watchers = map[string]func(t *testing.T, f *farm) watcher{
 			},
 			tools: func() string {
 				say(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`)
+				return until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
+			},
+		}
+	},
+	"2026-07-28 WebSocket": func(t *testing.T, f *farm) watcher {
+		say, until := dialed(t, f)
+		say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{%s}}}`, modernMeta))
+		until(func(m *jsonrpc.Message) bool { return m.Method == "notifications/subscriptions/acknowledged" })
+		n := 0
+		return watcher{
+			changed: func() bool {
+				got := until(func(m *jsonrpc.Message) bool { return m.Method == "notifications/tools/list_changed" })
+				return strings.Contains(got, `subscriptionId":"l"`)
+			},
+			tools: func() string {
+				n++
+				say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/list","params":{"_meta":{%s}}}`, n, modernMeta))
 				return until(func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response })
 			},
 		}
@@ -222,6 +217,33 @@ var watchers = map[string]func(t *testing.T, f *farm) watcher{
 			},
 		}
 	},
+}
+
+// dialed connects a WebSocket, and returns what says a message on it, and what reads until one is as wanted.
+func dialed(t *testing.T, f *farm) (say func(text string), until func(is func(m *jsonrpc.Message) bool) string) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	t.Cleanup(cancel)
+	ws, _, err := websocket.Dial(ctx, strings.Replace(f.base, "http", "ws", 1)+"/mcp", &websocket.DialOptions{Subprotocols: []string{"mcp"}}) //nolint:bodyclose // it need not be, as package websocket says
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ws.CloseNow() })
+	say = func(text string) {
+		if err := ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return say, func(is func(m *jsonrpc.Message) bool) string {
+		for {
+			_, data, err := ws.Read(ctx)
+			if err != nil {
+				return err.Error()
+			}
+			if m, err := jsonrpc.Parse(data); err == nil && is(&m) {
+				return string(data)
+			}
+		}
+	}
 }
 
 func watchWith(t *testing.T, f *farm, revision string, transport mcp.Transport) watcher {
