@@ -97,7 +97,7 @@ type Backend struct {
 // caller must call [Backend.Close], after the handler's Shutdown.
 func New(command []string, opts *Options) (*Backend, error) {
 	if len(command) == 0 || command[0] == "" {
-		return nil, errors.New("make a process backend: the command is empty")
+		return nil, errors.New("the server's command is empty: give a program and its arguments")
 	}
 	b := &Backend{args: slices.Clone(command), tag: rand.Text(), conns: make(map[*conn]struct{})}
 	if opts != nil {
@@ -106,7 +106,10 @@ func New(command []string, opts *Options) (*Backend, error) {
 	b.opts.setDefaults()
 	path, err := find(command[0], b.opts.Dir, b.opts.Env)
 	if err != nil {
-		return nil, fmt.Errorf("find the server's command: %w", err)
+		return nil, fmt.Errorf("find the server's command: %w%s", err, remedy(command[0], b.opts.Dir, err))
+	}
+	if err := checkScript(path, b.opts.Dir, b.opts.Env); err != nil {
+		return nil, fmt.Errorf("the server's command %q cannot run: %w", command[0], err)
 	}
 	b.path = path
 	b.guard = guard{log: b.opts.Logger, mark: tagVariable + "=" + b.tag + "."}
@@ -218,7 +221,7 @@ func (b *Backend) open(ctx context.Context, tag string, start backend.Start, sin
 	// in which our death leaves the process alone with the end of its stdin.
 	b.guard.ready()
 	c, err := b.start(tag, start, sink)
-	if err != nil {
+	if err = notRun(err); err != nil {
 		b.opts.Logger.Error("the server cannot be started", "session", start.Session, "command", b.path, "error", err)
 		return nil, &protocol.NotStarted{Err: err}
 	}

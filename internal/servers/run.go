@@ -143,7 +143,7 @@ func newProcess(conf *config.Server, log *slog.Logger) (b *process.Backend, at c
 	}
 	b, err = process.New(conf.Command, &process.Options{Dir: conf.Dir, Env: environment(conf), Logger: log, StderrToClient: conf.StderrToClient})
 	if errors.Is(err, exec.ErrNotFound) && conf.Env["PATH"] != "" {
-		err = fmt.Errorf("%w, which the file sets for it", err)
+		err = fmt.Errorf("%w (the file sets the $PATH of the server)", err)
 	}
 	return b, conf.RunsAt, err
 }
