@@ -203,7 +203,7 @@ func (r *reader) server(host member[hostServer], in section, ours member[setting
 	case h.Command.value != "" && url.value != "":
 		r.failf(host.At, "the server %q has both a command and a url: remove one", s.Name)
 	case h.Command.value == "" && url.value == "":
-		r.failf(host.At, "the server %q has neither a command nor a url: add one", s.Name)
+		r.failf(host.At, "the server %q has neither a command nor a url: add one%s", s.Name, r.unknown(join(in.name, host.Name)))
 	case url.value != "":
 		r.remote(s, h, url)
 	default:

@@ -141,8 +141,34 @@ func (d *decoder) syntax(err error) error {
 	if cause := errors.Unwrap(err); cause != nil {
 		e.Text = cause.Error()
 	}
-	e.Text = "not JSON (comments and trailing commas are allowed): " + e.Text
+	e.Text = "not JSON (comments and trailing commas are allowed): " + d.mistake(e.Text)
 	return e
+}
+
+// mistake says in our words what is wrong with a text that is no JSON, where the parser's say less or quote a value,
+// which may be a secret.
+func (d *decoder) mistake(text string) string {
+	start := bytes.TrimLeft(d.data, " \t\r\n")
+	word, isLiteral := strings.CutPrefix(text, "invalid literal: ")
+	switch {
+	case len(start) == 0:
+		return `the file is empty: want {"mcpServers": {"NAME": {"command": "…"}}}`
+	case start[0] == '<':
+		return "it is a page of the web: save the file itself"
+	case strings.HasSuffix(text, "unexpected EOF"):
+		return "the file ends too early: is a } or a ] missing, or a part of the file?"
+	case strings.HasPrefix(word, `"`) && strings.Contains(word, `\`):
+		return `a string has a \ that stands for nothing: write \\ for each, as in "C:\\dir\\program.exe"`
+	case strings.HasPrefix(word, `"`):
+		return "a string has a character that JSON does not have there, such as the end of a line"
+	case isLiteral:
+		return `a name or a text has no quotes: write it as "…"`
+	case strings.HasPrefix(text, `invalid character '\''`):
+		return `a text is in single quotes: write it as "…"`
+	case strings.HasPrefix(text, `invalid character '"' after`):
+		return text + ": is a comma missing before it?"
+	}
+	return text
 }
 
 // value reads a value into v. path names it.

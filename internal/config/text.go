@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 )
@@ -110,6 +111,20 @@ func (d *decoder) isOther() string {
 		return "this is YAML, as Continue and goose have it, which is not read: " + as + ` (there cmd of goose is "command", envs "env", uri "url" and available_tools "includeTools"; leave out what is not enabled, and write ${NAME} for ${{ secrets.NAME }})`
 	}
 	return ""
+}
+
+// unknown returns a hint of what a server has that is not known, and may be misspelt, or "". path is the server's.
+func (r *reader) unknown(path string) string {
+	var all []string
+	for _, m := range r.ignored {
+		if name, ok := strings.CutPrefix(m.Member, path+"."); ok && !strings.Contains(name, ".") {
+			all = append(all, strconv.Quote(name))
+		}
+	}
+	if all == nil {
+		return ""
+	}
+	return " (what is not known is ignored: " + strings.Join(all, ", ") + ")"
 }
 
 // elsewhere returns a hint for a file that has servers where none are looked for, or "".
