@@ -28,6 +28,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -125,6 +126,11 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	}
 	if u.Host == "" {
 		return nil, fmt.Errorf("server URL: it has no host: want one like %s://HOST:PORT/PATH", u.Scheme)
+	}
+	if p := u.Port(); p != "" {
+		if _, err := strconv.ParseUint(p, 10, 16); err != nil { // which is not shown, as it may be a part of a password
+			return nil, errors.New("server URL: its port is none: want a number up to 65535 after the host")
+		}
 	}
 	c.opts.defaults()
 	c.remote.secrets = secretsOf(rawURL, c.opts.Header)

@@ -77,7 +77,7 @@ func Open(ctx context.Context, rawURL string, o Options) (stream.Store, error) {
 	case !ok || !isScheme(scheme):
 		return nil, errors.New("store: want an engine's URL: " + schemes)
 	case scheme == "memory" && rest != "":
-		return nil, errors.New(`store "memory:": nothing may follow the colon`)
+		return nil, errors.New(`store "memory:": nothing may follow the colon: for a directory, want file:DIR`)
 	case scheme == "memory":
 		return Memory(o), nil
 	}

@@ -36,7 +36,7 @@ func OpenCertificates(cert, key, clientCA string) (*Certificates, error) {
 		c.current.Store(conf)
 		leaf := conf.Certificates[0].Leaf
 		if now := time.Now(); now.After(leaf.NotAfter) || now.Before(leaf.NotBefore) {
-			slog.Warn("the certificate is not valid now", "file", cert, "from", leaf.NotBefore, "until", leaf.NotAfter)
+			slog.Warn("the certificate is not valid now, and clients refuse it: renew it, or set the clock right", "file", cert, "from", leaf.NotBefore, "until", leaf.NotAfter)
 		}
 		return []any{"valid until", leaf.NotAfter.UTC().Format(time.RFC3339)}, nil
 	}

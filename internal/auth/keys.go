@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 )
@@ -57,6 +58,9 @@ func OpenKeys(file string) (*Keys, error) {
 	if err := k.open(); err != nil {
 		return nil, err
 	}
+	if len(*k.all.Load()) == 0 {
+		slog.Warn("the file has no keys: add one with 'holdfast key NAME >>FILE', it is read again when it changes", "file", file)
+	}
 	return k, nil
 }
 
@@ -75,7 +79,7 @@ func keysOf(file, text string) (all []key, err error) {
 		}
 		sum, err := hex.DecodeString(f[1])
 		if err != nil || len(sum) != sha256.Size {
-			return nil, fmt.Errorf("%s:%d: want the SHA-256 of a key after the name, in hexadecimal", file, n)
+			return nil, fmt.Errorf("%s:%d: want the SHA-256 of a key after the name, in hexadecimal, as holdfast key prints it", file, n)
 		}
 		one.name, one.scopes = f[0], f[2:]
 		copy(one.hash[:], sum)

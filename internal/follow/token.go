@@ -55,6 +55,9 @@ func located(c client.CallState) bool {
 	return c.Token != "" || c.Stream != "" || c.LastEventID != "" || c.Task != ""
 }
 
+// errDamaged says that a token is not as it was made.
+var errDamaged = errors.New("the token is damaged, or a part of it is missing: copy it as a whole, without a line break")
+
 // ParseToken returns the state that [Token] made a token of.
 func ParseToken(text string) (client.State, error) {
 	var s client.State
@@ -64,10 +67,10 @@ func ParseToken(text string) (client.State, error) {
 	}
 	data, err := base64.RawURLEncoding.DecodeString(coded)
 	if err != nil {
-		return s, errors.New("the token is damaged, or a part of it is missing")
+		return s, errDamaged
 	}
 	if err := json.Unmarshal(data, &s); err != nil {
-		return s, errors.New("the token is damaged, or a part of it is missing")
+		return s, errDamaged
 	}
 	if err := checkState(s); err != nil {
 		return s, err
