@@ -16,6 +16,7 @@ package bridge
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -41,6 +42,9 @@ type Options struct {
 	// TaskAfter is how long a call may take before it becomes a task, for a modern host that
 	// knows tasks and a server that has none; 0: never.
 	TaskAfter time.Duration
+	// Explain returns the text of an error of the host's first request with what the user may do about it; nil: the
+	// text stays as it is.
+	Explain func(text string) string
 }
 
 // Run carries messages between a host and the server at a URL until the host closes in, does
@@ -70,6 +74,7 @@ func Run(ctx context.Context, url string, in io.Reader, out io.Writer, opts *Opt
 type bridge struct {
 	url      string
 	opts     client.Options
+	explain  func(string) string // or nil
 	host     *host
 	eras     eras
 	requests *requests
@@ -125,6 +130,7 @@ func newBridge(ctx context.Context, url string, out io.Writer, opts *Options) *b
 	if opts.State != "" {
 		b.store = newStore(opts.State, url, opts.Transport, opts.Client.Header)
 	}
+	b.explain = opts.Explain
 	b.eras.begin(b, opts.TaskAfter)
 	b.opts.Changed, b.opts.Receive = b.changed, b.received
 	b.work.Go(b.saveChanges)
@@ -336,6 +342,9 @@ func (b *bridge) deliver(r *request) {
 	m := mustParse(r.answer)
 	switch {
 	case m.Error != nil:
+		if r.method == protocol.MethodInitialize || r.method == protocol.MethodDiscover {
+			m = b.explained(m)
+		}
 	case r.method == protocol.MethodInitialize:
 		b.mu.Lock()
 		b.era = legacyEra
@@ -355,6 +364,23 @@ func (b *bridge) deliver(r *request) {
 		b.store.end(r.id)
 	}
 	b.save() // before the host could repeat it
+}
+
+// explained returns the error response to the host's first request with what the user may do about it.
+func (b *bridge) explained(m jsonrpc.Message) jsonrpc.Message {
+	text := jsonrpc.String(jsonrpc.Field(m.Error, "message"))
+	if b.explain == nil || text == "" {
+		return m
+	}
+	more, err := json.Marshal(b.explain(text))
+	if err != nil {
+		return m
+	}
+	raw, _ := jsonrpc.Set(m.Raw, more, "error", "message")
+	if with, err := jsonrpc.Parse(raw); err == nil {
+		return with
+	}
+	return m
 }
 
 // mustParse parses a message that was made here.
