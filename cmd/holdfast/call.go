@@ -45,6 +45,9 @@ func newCall() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "call [flags] URL TOOL [JSON]",
 		Short: "Call a tool, and survive lost connections",
+
+		SuggestFor: []string{"invoke", "exec", "tool"},
+
 		Long: `Call calls a tool and prints the text of its result on stdout. Everything else goes
 to stderr: progress, questions of the server, and the command that resumes the call
 if this one is killed.
@@ -63,8 +66,10 @@ at the server, or was cancelled.`,
   holdfast call http://127.0.0.1:8080/mcp count '{"to": 100, "delay_ms": 200}'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 || len(args) > 3 {
-				return usagef("want a URL, the name of a tool, and optionally its arguments as JSON, as in\n"+
-					`  %s http://127.0.0.1:8080/mcp count '{"to": 5}'`, cmd.CommandPath())
+				return usagef(`want a URL, the name of a tool, and optionally its arguments as JSON, as in %s http://127.0.0.1:8080/mcp count '{"to": 5}'`, cmd.CommandPath())
+			}
+			if !strings.Contains(args[0], "://") && strings.Contains(args[1], "://") {
+				return usagef("the URL comes before the tool: %s URL %s", cmd.CommandPath(), terminal.OneLine(args[0]))
 			}
 			return nil
 		},
@@ -110,6 +115,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	w.ID = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
+	given, _ := params["arguments"].(json.RawMessage)
 	meta := p.metaWith(w.ID)
 	meta[handoff.Meta] = false // call waits for as long as it takes
 	params["_meta"] = meta
@@ -131,8 +137,11 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	err = f.follow.print(m, name, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	if err != nil && !errors.Is(err, errPrinted) && misfit(t, given) {
+		return fmt.Errorf("%w: %s takes %s", err, name, signature(t))
+	}
 	if err != nil && w.Prompter == nil && strings.Contains(strings.ToLower(err.Error()), "elicit") {
-		return fmt.Errorf("%w\nTo answer questions of the server, use a terminal or --interactive", err)
+		return fmt.Errorf("%w: to answer questions of the server, use a terminal or --interactive", err)
 	}
 	return err
 }

@@ -30,6 +30,14 @@ func arguments(object string, pairs []string, t *tool, stdin io.Reader) (json.Ra
 	}
 	if object = strings.TrimSpace(object); object != "" {
 		if err := json.Unmarshal([]byte(object), &args); err != nil || args == nil {
+			name, _, pair := strings.Cut(object, "=")
+			var syntax *json.SyntaxError
+			switch {
+			case pair && !strings.ContainsAny(name, "{[\"' "):
+				return nil, usagef("the arguments are not a JSON object: did you mean --arg %s=VALUE?", name)
+			case errors.As(err, &syntax):
+				return nil, usagef("the arguments are not a JSON object (%w): want one like %s, or --arg to=5", syntax, `'{"to": 5}'`)
+			}
 			return nil, usagef("the arguments are not a JSON object: want one like %s, or --arg to=5", `'{"to": 5}'`)
 		}
 	}
@@ -79,6 +87,33 @@ func typed(t *tool, name, text string) (json.RawMessage, error) {
 	return nil, fmt.Errorf("want a JSON %s", want)
 }
 
+// misfit reports whether arguments are not as the schema of the tool says: one is missing, unknown or of another type.
+// The server may take them all the same.
+func misfit(t *tool, given json.RawMessage) bool {
+	args := make(map[string]json.RawMessage)
+	if t == nil || json.Unmarshal(given, &args) != nil {
+		return false
+	}
+	for _, name := range t.InputSchema.Required {
+		if args[name] == nil {
+			return true
+		}
+	}
+	for name, text := range args {
+		schema := jsonrpc.Field(t.InputSchema.Properties, name)
+		if schema == nil && string(t.InputSchema.AdditionalProperties) == "false" {
+			return true
+		}
+		var v any
+		d := json.NewDecoder(bytes.NewReader(text))
+		d.UseNumber()
+		if want := typeOf(schema); want != "" && (d.Decode(&v) != nil || !fits(v, want)) {
+			return true
+		}
+	}
+	return false
+}
+
 // fits reports whether a JSON value has a type.
 func fits(v any, want string) bool {
 	switch v := v.(type) {
@@ -86,6 +121,10 @@ func fits(v any, want string) bool {
 		return want == "number" || want == "integer" && !strings.ContainsAny(v.String(), ".eE")
 	case bool:
 		return want == "boolean"
+	case string:
+		return want == "string"
+	case nil:
+		return want == "null"
 	case []any:
 		return want == "array"
 	case map[string]any:
@@ -159,25 +198,4 @@ func unknownTool(name string, list []tool) error {
 		found = append(found, n.name)
 	}
 	return fmt.Errorf("unknown tool %q: did you mean %s?", name, strings.Join(found, " or "))
-}
-
-// distance returns the Levenshtein distance of two words.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			next := min(row[j]+1, row[j+1]+1, before+cost)
-			before, row[j+1] = row[j+1], next
-		}
-	}
-	return row[len(b)]
 }

@@ -61,6 +61,8 @@ func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	call := state.Calls[0]
+	notice := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", redacted(state.URL), "at most", cancelWithin) })
+	defer notice.Stop()
 	if call.Token != "" || call.Task != "" { // a cancellation has no answer that says more
 		status, err := askStatus(cmd.Context(), state, &f.remoteFlags, slog.New(slog.DiscardHandler), cancelWithin)
 		switch {

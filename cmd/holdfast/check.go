@@ -20,15 +20,22 @@ func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check [flags] FILE",
 		Short: "Say what a configuration file would serve",
+
+		SuggestFor: []string{"validate", "lint", "config"},
 		Long: `Check reads a configuration file as 'holdfast serve --config' does, and prints what would
 run. It starts nothing. Values of variables are not shown. The exit code is 1 if the file
 is wrong or a command is not there, and with --strict also if a member of the file is not
 known and would be ignored.`,
 		Example: `  holdfast check claude_desktop_config.json
   holdfast check --strict servers.json`,
-		Args: cobra.ExactArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usagef("want one configuration file, as in %s claude_desktop_config.json", cmd.CommandPath())
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.file = args[0]
+			f.file, f.checked = args[0], true
 			if err := f.check(); err != nil {
 				return err
 			}

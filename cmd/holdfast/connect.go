@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"time"
@@ -23,6 +24,9 @@ func newConnect() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "connect [flags] URL",
 		Short: "Make a remote server available to a stdio host",
+
+		SuggestFor: []string{"client", "stdio", "bridge", "remote"},
+
 		Long: `Connect carries messages between an MCP host, over stdio, and a remote server, over
 HTTP or a WebSocket. In the host's configuration it is the command of a server. When
 a connection is cut, it reconnects and resumes; the host does not notice.
@@ -42,12 +46,7 @@ once: a request without a response gets an error, and a call goes on at the serv
 
 In the configuration of a host:
   {"mcpServers": {"example": {"command": "holdfast", "args": ["connect", "https://example.com/mcp"]}}}`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("no server: give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
-			}
-			return nil
-		},
+		Args:              oneServer,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.connect(cmd.Context(), args[0], cmd.InOrStdin(), cmd.OutOrStdout())
@@ -70,5 +69,6 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 		return err // the URL is wrong
 	}
 	conn.Detach()
-	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(f.taskAfter, 0)})
+	explain := func(text string) string { return f.explained(errors.New(text)).Error() }
+	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(f.taskAfter, 0), Explain: explain})
 }

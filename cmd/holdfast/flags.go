@@ -19,53 +19,32 @@ type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
-// wrongFlag returns the error for a wrong flag on the command line.
-func wrongFlag(cmd *cobra.Command, err error) error {
-	var value *pflag.InvalidValueError
-	var unknown *pflag.NotExistError
-	switch {
-	case errors.As(err, &value):
-		return wrongValue("--"+value.GetFlag().Name, value)
-	case errors.As(err, &unknown) && !cmd.HasParent():
-		for _, c := range cmd.Commands() {
-			if c.Flags().Lookup(unknown.GetSpecifiedName()) != nil {
-				return usagef("%w: did you mean 'holdfast %s --%s'?", err, c.Name(), unknown.GetSpecifiedName())
-			}
-		}
-	}
-	return usageError{err}
-}
-
-// wrongValue returns the error for a wrong value of a flag, or of its environment variable.
-func wrongValue(name string, err *pflag.InvalidValueError) error {
-	want := err.Unwrap().Error()
-	switch err.GetFlag().Value.Type() {
-	case "duration":
-		want = "want a duration like 500ms, 30s or 10m"
-	case "bool":
-		want = "want true or false"
-	}
-	return usagef("%s %q: %s", name, err.GetValue(), want)
-}
-
 // fromEnvironment sets flags that are not on the command line from HOLDFAST_ variables. For
 // a flag that can be repeated, the variable is a list separated by commas.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
-		name := "HOLDFAST_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		name := variableOf(f)
 		value, ok := os.LookupEnv(name)
 		if !ok || f.Changed || err != nil || f.Name == "help" || f.Name == "version" {
 			return
+		}
+		if value == "" && !strings.HasPrefix(f.Value.Type(), "string") {
+			return // some tools set a variable to nothing where there is no value
+		}
+		if value != "" {
+			_ = flags.SetAnnotation(f.Name, fromVariable, []string{name}) // fails for unknown flags only
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			err = list.Replace(strings.Split(value, ","))
 			return
 		}
 		var invalid *pflag.InvalidValueError
-		if e := flags.Set(f.Name, value); errors.As(e, &invalid) {
+		switch e := flags.Set(f.Name, value); {
+		case e == nil:
+		case errors.As(e, &invalid):
 			err = wrongValue(name, invalid)
-		} else if e != nil {
+		default:
 			err = usagef("%s: %w", name, e)
 		}
 	})
@@ -105,7 +84,7 @@ type byteSize int64
 var units = []struct {
 	suffix string
 	bytes  int64
-}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}, {"", 1}}
+}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}, {"Gi", 1 << 30}, {"Mi", 1 << 20}, {"Ki", 1 << 10}, {"GB", 1e9}, {"MB", 1e6}, {"KB", 1e3}, {"kB", 1e3}, {"B", 1}, {"", 1}}
 
 // String implements [pflag.Value].
 func (b *byteSize) String() string {
@@ -126,7 +105,7 @@ func (b *byteSize) Set(s string) error {
 	u := units[i]
 	n, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(s, u.suffix)), 10, 64)
 	if err != nil || n <= 0 || n > (1<<62)/u.bytes {
-		return errors.New("want a size like 512KiB or 4MiB")
+		return errors.New("want a whole size like 512KiB, 4MiB or 1GiB")
 	}
 	*b = byteSize(n * u.bytes)
 	return nil

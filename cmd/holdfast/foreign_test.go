@@ -105,7 +105,7 @@ func TestCallForeignForm(t *testing.T) {
 		"required and not said":        {checks, "unsaid", "Ada\n\nsome\n7\n", `accept {"more":7,"name":"Ada"}`, "  more: \n  (a value is required)\n  more: some\n  (want JSON)\n", ""},
 		"nothing else said":            {checks, "nothing", "\n[]\n", `accept {"more":[]}`, "(a value is required)", ""},
 		"the end where nothing is":     {checks, "nothing", "", "decline null", "(declined)", ""},
-		"no user":                      {checks, "person", "-", "", "", "does not support elicitation\nTo answer questions of the server, use a terminal or --interactive"},
+		"no user":                      {checks, "person", "-", "", "", "does not support elicitation: to answer questions of the server, use a terminal or --interactive"},
 		"no user, and asked":           {asks, "person", "-", `{"action":"decline"}`, "declined, because there is no terminal to ask at: Who?", ""},
 		"no user, and all is optional": {asks, "options", "-", `{"action":"decline"}`, "declined, because there is no terminal to ask at: Who?", ""},
 		"a form that is left empty":    {asks, "options", "\n", `{"action":"accept","content":{}}`, "  name [none]: ", ""},

@@ -63,12 +63,15 @@ func run(ctx context.Context, args []string) int {
 		fmt.Fprintln(stderr, "holdfast: interrupted")
 		return exitInterrupted
 	}
-	fmt.Fprintln(stderr, "holdfast:", err)
+	if name, ok := unknownCommand(err); ok {
+		err = wrongCommand(root, name)
+	}
 	var usage usageError
-	if errors.As(err, &usage) || strings.HasPrefix(err.Error(), "unknown command") {
-		fmt.Fprintf(stderr, "Run '%s --help' for usage.\n", cmd.CommandPath())
+	if errors.As(err, &usage) {
+		fmt.Fprintf(stderr, "holdfast: %v%s\n", err, setElsewhere(cmd.Flags(), err.Error()))
 		return exitUsage
 	}
+	fmt.Fprintln(stderr, "holdfast:", err)
 	return exitError
 }
 
@@ -83,7 +86,8 @@ request, and a client whose connection is cut resumes where it was.
 
 Each flag can also be set by an environment variable: --session-ttl by
 HOLDFAST_SESSION_TTL. The command line takes precedence. For a flag that can be
-repeated, the variable is a list separated by commas.
+repeated, the variable is a list separated by commas. An empty variable sets a text
+to nothing, and no other flag.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line, 3 the outcome of a call is
 unknown, 130 interrupted.`,
@@ -94,6 +98,9 @@ unknown, 130 interrupted.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if err := swallowed(cmd.Flags()); err != nil {
+				return err
+			}
 			if err := fromEnvironment(cmd.Flags()); err != nil {
 				return err
 			}
@@ -138,7 +145,7 @@ func newHelp() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			about, rest, err := cmd.Root().Find(args)
 			if err != nil || len(rest) > 0 {
-				return usagef("unknown command %q: 'holdfast help' lists the commands", strings.Join(args, " "))
+				return wrongCommand(cmd.Root(), strings.Join(args, " "))
 			}
 			about.InitDefaultHelpFlag()
 			about.InitDefaultVersionFlag()

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,6 +38,19 @@ func (f *remoteFlags) add(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.headers, "header", nil, "`header` to send with each request, as 'Name: value' (can be repeated)")
 	fs.Var(&f.transport, "transport", "transport to the server; auto: chosen by its URL and its first response")
 	_ = cmd.RegisterFlagCompletionFunc("transport", f.transport.complete) // fails for unknown flags only
+}
+
+// oneServer returns an error if the arguments of a command are not the URL of a server.
+func oneServer(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return usagef("no server: give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
+	case len(args) == 1:
+		return nil
+	case !strings.Contains(args[0], "://"):
+		return usagef("want the URL of one server, as in %s http://127.0.0.1:8080/mcp: a command is served with 'holdfast serve -- COMMAND ARG...'", cmd.CommandPath())
+	}
+	return usagef("want one URL and nothing after it, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
 }
 
 // headerOf returns the headers that a flag gives.
@@ -98,9 +112,17 @@ type peer struct {
 	meta map[string]any
 }
 
+// waitsFor is how long a server may take to answer the first request (client.Options.ConnectTimeout).
+const waitsFor = 30 * time.Second
+
+// tellAfter is how long a server may take to answer the first request before the user is told.
+const tellAfter = time.Second
+
 // begin begins a session with a server.
 func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
 	p := &peer{conn: conn, url: to}
+	late := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", redacted(to), "at most", waitsFor) })
+	defer late.Stop()
 	info := map[string]any{"name": "holdfast", "version": versionText()}
 	result, err := p.request(ctx, "initialize", map[string]any{
 		"protocolVersion": protocol.V20251125,
@@ -163,18 +185,61 @@ func (f *remoteFlags) explained(err error) error {
 	for _, known := range []struct{ text, hint string }{ // the first that fits
 		{"HTTP 401", "it may want --header 'Authorization: Bearer TOKEN'"},
 		{"HTTP 403", "it may want --header 'Authorization: Bearer TOKEN'"},
+		{"HTTP request to an HTTPS server", "does its URL begin with https://?"},
 		{"HTTP 400", misfit},
 		{"HTTP 404", cmp.Or(misfit, "is the path right?")},
-		{"HTTP 405", misfit},
+		{"HTTP 405", cmp.Or(misfit, "is this the URL of an MCP server, and is the path right?")},
 		{"no WebSocket here", misfit},
-		{"no such host", "is the name right?"},
-		{"connection refused", "is it running?"},
 	} {
 		if known.hint != "" && strings.Contains(err.Error(), known.text) {
 			return fmt.Errorf("%w: %s", err, known.hint)
 		}
 	}
-	return err
+	return advised{err, explainedText(err)}
+}
+
+// An advised error says what to do about another.
+type advised struct {
+	error
+	text string
+}
+
+// Error implements error.
+func (e advised) Error() string { return e.text }
+
+// Unwrap returns the other error.
+func (e advised) Unwrap() error { return e.error }
+
+// explainedText returns the text of an error of a connection, with advice.
+func explainedText(err error) string {
+	text := err.Error()
+	for _, known := range []struct{ text, hint string }{ // the first that fits
+		{"is this the URL", ""}, // there is advice
+		{"no such host", "is the name right?"},
+		{"connection refused", "is it running?"},
+		{"HTTP 50", "the log of the server may say why"},
+		{"certificate has expired", "have the server's certificate renewed"},
+		{"signed by unknown authority", "if you trust it, name the file of its authority in SSL_CERT_FILE"},
+		{"failed to verify certificate", "is the name in the URL the one that the certificate is for?"},
+		{"does not look like a TLS handshake", "does it speak plain HTTP, with a URL that begins with http://?"},
+		{"server gave HTTP response to HTTPS client", "does it speak plain HTTP, with a URL that begins with http://?"},
+		{"connection reset", "is this the URL of an MCP server, and does it begin with https:// if the server speaks TLS?"},
+		{"without an answer", "is this the URL of an MCP server?"},
+		{"malformed HTTP", "is this the URL of an MCP server?"},
+		{"sends what cannot be used", "is this the URL of an MCP server?"},
+		{"deadline exceeded", "it does not answer: is this the right address?"},
+		{"out of reach, or does not answer", "is it running, and is its URL right?"},
+		{"did not begin to answer", "is this the URL of an MCP server?"},
+		{"does not answer", "is this the URL of an MCP server?"},
+	} {
+		if strings.Contains(text, known.text) {
+			if known.hint != "" {
+				text += ": " + known.hint
+			}
+			break
+		}
+	}
+	return text
 }
 
 // redacted returns a URL without its secrets.

@@ -127,6 +127,9 @@ func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed
 		}
 		text = string(data)
 	}
+	if strings.Contains(text, "://") {
+		return client.State{}, usagef("a URL alone names no call: give the id of a task after it, or a token as holdfast call prints it")
+	}
 	s, err := follow.ParseToken(text)
 	if err != nil {
 		return s, usageError{err}

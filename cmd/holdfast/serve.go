@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
@@ -80,6 +79,8 @@ func newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] --config FILE\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
+
+		SuggestFor: []string{"run", "start", "server", "proxy", "gateway", "up", "demo"},
 		Long: `Serve runs a stdio MCP server, in any language, and gives clients a Streamable HTTP
 endpoint. No call is lost when a connection is cut. Each session has a process of
 its own. With --share all sessions use one process: for servers without state.
@@ -96,6 +97,7 @@ With --config it serves all servers of a host's configuration file, each at /NAM
   holdfast serve --config claude_desktop_config.json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			warnOfVariables(cmd.Flags())
 			f.audit.stdout = cmd.OutOrStdout()
 			f.ownPage = f.demo && f.role.value == "both" && !cmd.Flags().Changed("admin")
 			f.greeting = cmd.ErrOrStderr()
@@ -126,13 +128,13 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls in flight may take to finish after SIGTERM")
-	fs.Var(&f.maxBody, "max-body", "maximum size of a request body")
+	fs.Var(&f.maxBody, "max-body", "maximum size of a request body, at least 1KiB")
 	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "maximum number of open sessions")
 	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "maximum number of requests in flight")
 	fs.IntVar(&f.maxProcesses, "max-processes", 256, "maximum number of processes of the command")
 	fs.Float64Var(&f.maxShare, "max-share", 0.75, "share of --memory and of each maximum number that one client may use (a principal, or else an IP address); 1: all, for clients behind a proxy")
 	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept whose client has only initialized the session and is not connected; 0: as long as the session")
-	fs.Var(&f.memory, "memory", "maximum memory for messages and sessions that are kept, and for messages on their way (default a quarter of the memory of the process, but not more than 1GiB)")
+	fs.Var(&f.memory, "memory", "maximum memory for messages and sessions that are kept, and for messages on their way; at least --max-body (default a quarter of the memory of the process, but not more than 1GiB)")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (can be repeated; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
 	fs.BoolVar(&f.stateless, "stateless", false, "serve without sessions: requests are independent")
@@ -159,8 +161,19 @@ func (f *serveFlags) check(command []string) error {
 	if err := f.checkServed(command); err != nil {
 		return err
 	}
-	if err := errors.Join(f.upstream.check(&f.role), f.config.check(), f.command.check(command), f.tls.check(), f.auth.check(&f.upstream, &f.tls, &f.role), f.limits.check(), f.audit.check(), f.role.check(f.store, f.stateless)); err != nil {
-		return err
+	for _, check := range []func() error{
+		func() error { return f.upstream.check(&f.role) },
+		f.config.check,
+		func() error { return f.command.check(command) },
+		f.tls.check,
+		func() error { return f.auth.check(&f.upstream, &f.tls, &f.role) },
+		f.limits.check,
+		f.audit.check,
+		func() error { return f.role.check(f.store, f.stateless) },
+	} {
+		if err := check(); err != nil { // the first alone: often the others follow from it
+			return err
+		}
 	}
 	if f.legacyOnly {
 		if f.eras.value != "auto" && f.eras.value != "legacy" {
@@ -209,17 +222,42 @@ func (f *serveFlags) check(command []string) error {
 		if u, err := url.Parse(origin); origin != "*" && origin != "null" && (err != nil || u.Scheme == "" || u.Host == "" || strings.Trim(u.Path, "/") != "") {
 			return usagef("--allow-origin %q: want an origin like https://app.example.com, or *", origin)
 		}
+		if len(origin) > 1 && strings.Contains(origin, "*") {
+			return usagef("--allow-origin %q: a * stands for any origin, and not for a part of one: give each origin, or * alone", origin)
+		}
 	}
-	if _, _, err := net.SplitHostPort(f.listen); err != nil {
-		return usagef("--listen %q: want HOST:PORT like 127.0.0.1:8080, or :8080 for all interfaces", f.listen)
+	for _, host := range f.hosts {
+		if host != "*" && strings.ContainsAny(host, "/* ") || host == "" {
+			return usagef("--allow-host %q: want the name of a host like mcp.example.com, or * alone", host)
+		}
 	}
-	if _, _, err := net.SplitHostPort(f.admin); f.admin != "" && err != nil {
-		return usagef("--admin %q: want HOST:PORT like 127.0.0.1:9090", f.admin)
+	if f.maxBody < leastBody {
+		return usagef("--max-body %v: want at least 1KiB, which a first request needs", &f.maxBody)
+	}
+	if f.memory > 0 && f.memory < f.maxBody {
+		return usagef("--memory %v: want at least %v, so that a request of --max-body fits", &f.memory, &f.maxBody)
+	}
+	if err := f.checkAddresses(); err != nil {
+		return err
 	}
 	var err error
 	f.webhooks, err = f.webhook.options(f.stateless)
 	return err
 }
+
+// checkAddresses returns an error for addresses that cannot be listened on.
+func (f *serveFlags) checkAddresses() error {
+	if err := checkAddress("--listen", f.listen, "127.0.0.1:8080, or :8080 for all interfaces"); err != nil || f.admin == "" {
+		return err
+	}
+	if f.admin == f.listen && !strings.HasSuffix(f.admin, ":0") && !f.role.isWorker() {
+		return usagef("--listen and --admin are both %s: each needs its own port", f.admin)
+	}
+	return checkAddress("--admin", f.admin, "127.0.0.1:9090")
+}
+
+// leastBody is the least value of --max-body: 1 KiB.
+const leastBody byteSize = 1 << 10
 
 // newEras returns the value of --eras.
 func newEras() choice {
@@ -318,7 +356,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	var many *configured
 	switch {
 	case f.config.file != "":
-		if many, err = f.config.open(out, f.auth.allows(f.role.isWorker()), f.command.stderrToClient); err != nil {
+		if many, err = f.config.open(out, f.auth.allows(f.role.isWorker()), f.command.stderrToClient, !f.role.isDoor()); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, many.close()) }()
@@ -342,13 +380,20 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 
 	if f.role.isWorker() {
+		f.announce(admin, opts.PageToken)
 		return f.work(ctx, handler, many, admin)
 	}
 	listener, err := net.Listen("tcp", f.listen)
 	if err != nil {
 		_ = handler.Shutdown(ctx) // it has no clients yet
-		return f.notListening(err)
+		return notListening("--listen", f.listen, err)
 	}
+	if err := f.upstream.isNot(ctx, listener.Addr()); err != nil {
+		_ = listener.Close()
+		_ = handler.Shutdown(ctx) // as above
+		return err
+	}
+	f.announce(admin, opts.PageToken)
 	routes := f.routes(ctx, handler, many)
 	if f.auth.policy != nil && f.auth.policy.Keys != nil {
 		watchFiles(ctx, f.auth.policy.Keys.Reload)
@@ -356,8 +401,9 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	if f.tls.files != nil {
 		watchFiles(ctx, f.tls.files.Reload)
 	}
-	f.auth.tryIssuer(ctx)
 	f.greet(listener.Addr(), many)
+	defer f.auth.tryIssuer(ctx)()
+	defer f.tryUpstream(ctx)()
 	if f.ownPage {
 		f.greetPage(admin, opts.PageToken)
 	}
@@ -368,14 +414,6 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		listener = tls.NewListener(listener, f.tls.files.Config())
 	}
 	return serveUntil(ctx, listener, routes, handler, admin, f.drain)
-}
-
-// notListening returns the error for an address that cannot be listened on.
-func (f *serveFlags) notListening(err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%s is in use by another program: choose another address with --listen (port 0: a free one)", f.listen)
-	}
-	return fmt.Errorf("--listen %s: %w", f.listen, err)
 }
 
 // greet prints the URL of the server and how to try it, and logs how it serves. It warns if other machines

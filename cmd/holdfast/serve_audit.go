@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -41,7 +40,7 @@ func (f *auditFlags) open() (*auditLog, error) {
 	}
 	file := &auditFile{name: f.file}
 	if err := file.reopen(); err != nil {
-		return nil, fmt.Errorf("--audit: %w", err)
+		return nil, wrongFile("--audit", err)
 	}
 	l := newAuditLog(file)
 	l.hangups = make(chan os.Signal, 1)

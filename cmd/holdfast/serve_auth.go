@@ -9,13 +9,13 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"holdfast"
 	"holdfast/internal/auth"
+	"holdfast/internal/config"
 	front "holdfast/internal/server"
 	manyservers "holdfast/internal/servers"
 )
@@ -90,7 +90,7 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlag
 	if f.keys != "" {
 		keys, err := auth.OpenKeys(f.keys)
 		if err != nil {
-			return fmt.Errorf("--auth-keys: %w", err)
+			return wrongFile("--auth-keys", err)
 		}
 		f.policy.Keys = keys
 	}
@@ -148,7 +148,7 @@ func secretOf(flag, file, variable string) (string, error) {
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", flag, err)
+		return "", wrongFile(flag, err)
 	}
 	if secret = strings.TrimSpace(string(text)); secret == "" {
 		return "", usagef("%s %s: the file is empty", flag, file)
@@ -188,15 +188,25 @@ func (f *authFlags) takeEndpoint(served func(path string) bool) {
 }
 
 // tryIssuer logs whether the authorization server can be asked. Clients are served anyway, with
-// 503 as long as it cannot.
-func (f *authFlags) tryIssuer(ctx context.Context) {
+// 503 as long as it cannot. The function that it returns waits for that, but not
+// after ctx has ended: the question may be one that clients have asked, too.
+func (f *authFlags) tryIssuer(ctx context.Context) (wait func()) {
 	if f.policy == nil || f.policy.Issuer == nil {
-		return
+		return func() {}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	if err := f.policy.Issuer.Check(ctx); err != nil {
-		slog.Warn("no token can be checked for now", "error", fmt.Errorf("--auth-issuer: %w", err))
+	asked := make(chan struct{})
+	go func() {
+		defer close(asked)
+		if err := f.policy.Issuer.Check(ctx); err != nil && ctx.Err() == nil {
+			slog.Warn("no token can be checked for now, and clients get status 503: is --auth-issuer right, and is it within reach?",
+				"error", strings.ReplaceAll(err.Error(), "\n", "; "))
+		}
+	}()
+	return func() {
+		select {
+		case <-asked:
+		case <-ctx.Done():
+		}
 	}
 }
 
@@ -225,9 +235,19 @@ func newKey() *cobra.Command {
 		Long: `Key makes a static key. The key itself goes to stderr, for its client; the line for
 the file of keys, which has only a hash of it, goes to stdout.`,
 		Example: "  holdfast key ada >>keys",
-		Args:    cobra.MinimumNArgs(1),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("want a name for the key's client, as in %s ada", cmd.CommandPath())
+			}
+			return nil
+		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			key, line, err := auth.NewKey(args[0], args[1:]...)
+			for _, scope := range args[1:] {
+				if err := config.CheckScope(scope); err != nil {
+					return usageError{err}
+				}
+			}
 			if err != nil {
 				return usageError{err}
 			}

@@ -1,6 +1,9 @@
 package main
 
 import (
+	"path/filepath"
+	"strings"
+
 	"github.com/spf13/pflag"
 
 	"holdfast/backend"
@@ -27,10 +30,28 @@ func (f *commandFlags) check(command []string) error {
 	return nil
 }
 
+// mistaken returns the error for a command that cannot run: it may be something else, for which there is a flag.
+func mistaken(name string, err error) error {
+	switch {
+	case strings.HasPrefix(name, "-"):
+		return usagef("%s is after --, where the command begins: give the flags of holdfast before --", name)
+	case strings.HasPrefix(name, "http://"), strings.HasPrefix(name, "https://"):
+		return usagef("a URL is no command: did you mean --upstream URL?")
+	}
+	switch strings.ToLower(filepath.Ext(name)) {
+	case ".json", ".jsonc", ".toml", ".yaml", ".yml":
+		return usagef("%s is no command: did you mean --config %[1]s?", name)
+	}
+	return err
+}
+
 // open returns the backend for a command, and what ends it.
 func (f *commandFlags) open(command []string) (backend.Backend, func() error, error) {
 	b, err := process.New(command, &process.Options{StderrToClient: f.stderrToClient})
-	if err != nil || !f.share {
+	if err != nil {
+		return nil, nil, mistaken(command[0], err)
+	}
+	if !f.share {
 		return b, func() error { return b.Close() }, err
 	}
 	shared, end := manyservers.Share(b, nil)

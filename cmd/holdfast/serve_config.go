@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -29,6 +30,7 @@ import (
 // configFlags are the flags for a configuration file.
 type configFlags struct {
 	file      string
+	checked   bool // by 'holdfast check', which has no --config
 	workspace string
 	inputs    []string
 }
@@ -67,6 +69,7 @@ func (f *configFlags) check() error {
 // configured is a configuration file that is served.
 type configured struct {
 	file    string
+	checked bool      // by 'holdfast check'
 	out     io.Writer // for questions
 	options config.Options
 	values  map[string]string // of inputs, as far as they are known
@@ -81,7 +84,7 @@ type configured struct {
 
 // prepare returns what reads the file.
 func (f *configFlags) prepare(out io.Writer) *configured {
-	c := &configured{file: f.file, out: out, values: make(map[string]string)}
+	c := &configured{file: f.file, checked: f.checked, out: out, values: make(map[string]string)}
 	for _, v := range f.inputs {
 		id, value, _ := strings.Cut(v, "=")
 		c.values[id] = value
@@ -90,8 +93,8 @@ func (f *configFlags) prepare(out io.Writer) *configured {
 	return c
 }
 
-// open reads the file.
-func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, stderrToClient bool) (*configured, error) {
+// open reads the file. runs says that this node runs its servers.
+func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, stderrToClient, runs bool) (*configured, error) {
 	c := f.prepare(out)
 	c.allows, c.stderr = allows, stderrToClient
 	text, file, err := c.read()
@@ -100,6 +103,9 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 	}
 	tellIgnored(file)
 	tellLeftOut(file)
+	if runs {
+		tellNotRunnable(file)
+	}
 	c.options.Input = c.input(false) // nobody waits at a terminal later
 	c.text, c.set = text, manyservers.New(file, nil)
 	c.stop = func() {}
@@ -109,7 +115,10 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 // read reads the file.
 func (c *configured) read() (text []byte, file *config.File, err error) {
 	if text, err = os.ReadFile(c.file); err != nil {
-		return nil, nil, fmt.Errorf("--config: %w", err)
+		if c.checked {
+			return nil, nil, wrongFile(c.file, errors.Unwrap(err))
+		}
+		return nil, nil, wrongFile("--config", err)
 	}
 	if file, err = config.Parse(c.file, text, c.options); err != nil {
 		return text, nil, err
@@ -137,6 +146,19 @@ func tellIgnored(file *config.File) {
 func tellLeftOut(file *config.File) {
 	for _, l := range file.LeftOut {
 		slog.Error("configuration: a server is left out, others are served", "server", l.Name, "error", strings.ReplaceAll(l.Err.Error(), "\n", "; "))
+	}
+}
+
+// tellNotRunnable logs which servers cannot start as things are, before a client finds out: a command may be installed
+// later.
+func tellNotRunnable(file *config.File) {
+	for _, s := range file.Servers {
+		if err := manyservers.Runnable(s); err != nil {
+			slog.Error("a server cannot start for now, others are served", "server", s.Name, "error", err)
+		}
+	}
+	if len(file.Servers) == 0 {
+		slog.Warn("no server is served: all of the file are switched off there", "servers", file.Disabled)
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/rand"
 	"fmt"
+	"log/slog"
 	"sync"
 
 	"holdfast"
@@ -10,7 +11,7 @@ import (
 )
 
 // servePage serves the live page beside the probes. What an operator may do there needs a token: the
-// one that is given, or a new one. It prints where the page is, but that of the demo is told of last.
+// one that is given, or a new one.
 func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin) {
 	if admin.server == nil {
 		return
@@ -20,9 +21,16 @@ func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin) {
 	if opts.PageToken == "" {
 		opts.PageToken = rand.Text()
 	}
-	if !f.ownPage {
-		f.greetPage(admin, opts.PageToken)
+}
+
+// announce says where probes are answered and where the live page is, once nothing keeps the program from serving. What
+// the demo has of that is told of last.
+func (f *serveFlags) announce(admin *admin, token string) {
+	if admin.server == nil || f.ownPage {
+		return
 	}
+	slog.Info("answering probes", "healthz", "http://"+admin.addr+"/healthz", "readyz", "http://"+admin.addr+"/readyz")
+	f.greetPage(admin, token)
 }
 
 // greetPage prints where the live page is, and the token of its actions if nobody else knows that. The token is

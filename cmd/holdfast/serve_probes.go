@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -73,11 +72,8 @@ func listenAdmin(addr string, elsewhere bool, hosts []string) (*admin, error) {
 		host, _, _ := net.SplitHostPort(addr)
 		l, err = net.Listen("tcp", net.JoinHostPort(host, "0"))
 	}
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil, fmt.Errorf("--admin %s is in use by another program: choose another address (port 0: a free one)", addr)
-	}
 	if err != nil {
-		return nil, fmt.Errorf("--admin %s: %w", addr, err)
+		return nil, notListening("--admin", addr, err)
 	}
 	mux := http.NewServeMux()
 	a.mux, a.addr, a.guards = mux, l.Addr().String(), guard.New(nil, hosts, nil)
@@ -90,9 +86,6 @@ func listenAdmin(addr string, elsewhere bool, hosts []string) (*admin, error) {
 		IdleTimeout:       time.Minute,
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          newHTTPLog(),
-	}
-	if !elsewhere { // else nobody has asked for them
-		slog.Info("answering probes", "healthz", "http://"+l.Addr().String()+"/healthz", "readyz", "http://"+l.Addr().String()+"/readyz")
 	}
 	go func() { a.failed <- a.server.Serve(l) }()
 	return a, nil

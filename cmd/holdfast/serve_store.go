@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,7 @@ const (
 
 // openStore opens the store that --store names. It waits for an engine that is starting.
 func openStore(ctx context.Context, url string, o engine.Options) (stream.Store, error) {
-	logged := "" // the last error that was logged: the same one is not repeated
+	waits := false // that is logged once
 	for end := time.Now().Add(storeWait); ; {
 		begun := time.Now()
 		try, stop := context.WithTimeout(ctx, min(storeTry, time.Until(end)))
@@ -37,18 +38,16 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 			return store, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case strings.EqualFold(url, "file:"):
-			return nil, usageError{err}
-		case strings.HasPrefix(strings.ToLower(url), "file:"):
-			return nil, err
+		case strings.HasPrefix(strings.ToLower(url), "file:") && !strings.Contains(err.Error(), ": want file:DIR"):
+			return nil, wrongStore(err, url, false)
 		case !unreachable(err) && time.Since(begun) < storePause:
-			return nil, usageError{err}
+			return nil, usageError{wrongStore(err, url, false)}
 		case time.Until(end) < storePause:
-			return nil, fmt.Errorf("%w: is the engine running, and is the address in --store right?", err)
+			return nil, wrongStore(err, url, true)
 		}
-		if logged != err.Error() {
+		if !waits {
 			slog.Warn("cannot reach the store, trying again", "for", time.Until(end).Round(time.Second), "error", err)
-			logged = err.Error()
+			waits = true
 		}
 		t := time.NewTimer(storePause)
 		select {
@@ -115,6 +114,72 @@ func (c *sessionCount) close() {
 		c.stop()
 		c.work.Wait()
 	}
+}
+
+// remedies say what to do about a store that cannot be opened, by what its error says.
+var remedies = []struct{ text, remedy string }{
+	{"NOAUTH", "it wants a password: write :PASSWORD@ before the host in the URL"},
+	{"WRONGPASS", "are the user and the password in the URL right?"},
+	{"NOPERM", "give that user the rights that docs/operators.md lists"},
+	{"do not take this user and password", "are the ones in the URL right?"},
+	{"DB index is out of range", "choose a smaller number of a database, or none"},
+	{"can't parse", "is that the address of Redis or Valkey?"},
+	{"invalid reply", "is that the address of Redis or Valkey?"},
+	{"is in use by another process", "stop that one, or choose another directory"},
+	{"is not a directory", "choose a directory"},
+	{"the disk is full", "make room, or choose a directory on another disk"},
+	{"no such host", "is the name in the URL right?"},
+	{"certificate", "name the file of its authority with ?ca=FILE in the URL"},
+	{"unexpected option", "docs/operators.md lists what may follow the ? of the URL"},
+}
+
+// wrongStore returns the error for a store that cannot be opened, with what to do. late says that it was waited for.
+func wrongStore(err error, url string, late bool) error {
+	return advised{err, "--" + strings.TrimSuffix(err.Error(), ".") + storeRemedy(err, url, late)}
+}
+
+// storeRemedy says what to do about the error of a store, after that.
+func storeRemedy(err error, url string, late bool) string {
+	scheme, _, ok := strings.Cut(url, ":")
+	switch scheme = strings.ToLower(scheme); {
+	case strings.HasPrefix(url, "/") || strings.HasPrefix(url, "."):
+		return fmt.Sprintf(": did you mean file:%s?", url)
+	case strings.Contains(err.Error(), "want an engine's URL"), strings.Contains(err.Error(), "no such engine"):
+		engines := []string{"memory", "file", "nats", "redis"}
+		near := nearest(scheme, engines)
+		if near == "" && strings.HasPrefix(scheme, "mem") {
+			near = "memory"
+		}
+		if near == "" && !ok && len(scheme) > 1 {
+			for _, e := range engines {
+				if strings.HasPrefix(e, scheme) {
+					near = e
+				}
+			}
+		}
+		if near != "" {
+			return fmt.Sprintf(": did you mean %s:%s?", near, map[string]string{"file": "DIR", "nats": "//HOST", "redis": "//HOST"}[near])
+		}
+		return ""
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Sprintf(": let the user that holdfast runs as (uid %d) write there, or choose another directory", os.Getuid())
+	}
+	for _, r := range remedies {
+		if strings.Contains(err.Error(), r.text) {
+			return ": " + r.remedy
+		}
+	}
+	switch {
+	case scheme == "file" && errors.Is(err, fs.ErrNotExist):
+		return ": choose another directory"
+	case scheme != "file" && (late || unreachable(err)):
+		secure := ""
+		if scheme == "rediss" || scheme == "tls" {
+			secure = ", does it speak TLS"
+		}
+		return fmt.Sprintf(": is the engine running%s, and is its address in the URL right?", secure)
+	}
+	return ""
 }
 
 // unreachable reports whether an error means that an engine does not answer, and not that its

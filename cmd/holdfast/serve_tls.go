@@ -2,7 +2,9 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/signal"
 	"syscall"
@@ -39,9 +41,26 @@ func (f *tlsFlags) check() (err error) {
 		return usagef("TLS needs a certificate and its key: give both --tls-cert and --tls-key")
 	}
 	if f.files, err = auth.OpenCertificates(f.cert, f.key, f.clientCA); err != nil {
-		return fmt.Errorf("--tls-cert, --tls-key or --tls-client-ca: %w", err)
+		return f.wrong(err)
 	}
 	return nil
+}
+
+// wrong returns the error for files that cannot be used, with the flag that names the wrong one.
+func (f *tlsFlags) wrong(err error) error {
+	var file *fs.PathError
+	if !errors.As(err, &file) {
+		if _, only := auth.OpenCertificates(f.cert, f.key, ""); f.clientCA != "" && only == nil {
+			return fmt.Errorf("--tls-client-ca %w: give a PEM file with the certificates of authorities", err)
+		}
+		return fmt.Errorf("--tls-cert and --tls-key: %w: give PEM files of a certificate and of the key that it was made with", err)
+	}
+	for _, one := range []struct{ flag, name string }{{"--tls-cert", f.cert}, {"--tls-key", f.key}, {"--tls-client-ca", f.clientCA}} {
+		if one.name == file.Path {
+			return wrongFile(one.flag, err)
+		}
+	}
+	return err
 }
 
 // scheme returns that of the URLs of the server.

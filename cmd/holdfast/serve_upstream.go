@@ -1,9 +1,17 @@
 package main
 
 import (
+	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -75,6 +83,90 @@ func (f *upstreamFlags) check(role *roleFlags) (err error) {
 	}
 	conn.Detach()
 	return nil
+}
+
+// isNot returns an error if the URL of the upstream server is that of this one, which listens at an address: each
+// request would come back as another.
+func (f *upstreamFlags) isNot(ctx context.Context, at net.Addr) error {
+	u, err := url.Parse(f.url)
+	own, ok := at.(*net.TCPAddr)
+	if f.url == "" || err != nil || !ok || portOf(u) != own.Port {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	ips, _ := net.DefaultResolver.LookupIP(ctx, "ip", u.Hostname()) // none if there is no such name
+	for _, ip := range ips {
+		if ip.Equal(own.IP) || own.IP.IsUnspecified() && (ip.IsLoopback() || isOwn(ip)) {
+			return usagef("--upstream %s is this server itself (--listen): give the URL of the other server", redacted(f.url))
+		}
+	}
+	return nil
+}
+
+// portOf returns the port of a server by its URL.
+func portOf(u *url.URL) int {
+	if n, err := strconv.Atoi(u.Port()); err == nil {
+		return n
+	}
+	if u.Scheme == "https" || u.Scheme == "wss" {
+		return 443
+	}
+	return 80
+}
+
+// isOwn reports whether an interface of this machine has an address.
+func isOwn(ip net.IP) bool {
+	all, _ := net.InterfaceAddrs()
+	return slices.ContainsFunc(all, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(ip)
+	})
+}
+
+// tryWithin bounds how long it is tried at the start whether the upstream server is within reach.
+const tryWithin = 5 * time.Second
+
+// tryUpstream logs if no server takes connections at the URL of the upstream server. Clients are served anyway: it may
+// start later. The function that it returns waits for that.
+func (f *serveFlags) tryUpstream(ctx context.Context) (wait func()) {
+	u, err := url.Parse(f.upstream.url)
+	if f.upstream.url == "" || f.role.isDoor() || err != nil {
+		return func() {}
+	}
+	ctx, stop := context.WithTimeout(ctx, tryWithin)
+	var work sync.WaitGroup
+	work.Go(func() {
+		defer stop()
+		if err := reach(ctx, u); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
+			slog.Warn("the upstream server is not within reach at the start: is it running, and is --upstream right?",
+				"url", redacted(f.upstream.url), "error", explainedText(err))
+		}
+	})
+	return work.Wait
+}
+
+// reach returns an error if no server takes connections at a URL. No request is made, which the server might count, or
+// take for that of a client. Behind a proxy that is not tried.
+func reach(ctx context.Context, u *url.URL) error {
+	secure := u.Scheme == "https" || u.Scheme == "wss"
+	about := &http.Request{URL: &url.URL{Scheme: "http", Host: u.Host}}
+	if secure {
+		about.URL.Scheme = "https"
+	}
+	if proxy, err := http.ProxyFromEnvironment(about); err != nil || proxy != nil {
+		return nil //nolint:nilerr // the first call tells of a wrong proxy
+	}
+	at := net.JoinHostPort(u.Hostname(), strconv.Itoa(portOf(u)))
+	dial := (&net.Dialer{}).DialContext
+	if secure {
+		dial = (&tls.Dialer{}).DialContext
+	}
+	c, err := dial(ctx, "tcp", at)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // backend returns the backend in front of the server.

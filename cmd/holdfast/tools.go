@@ -17,16 +17,14 @@ func newTools() *cobra.Command {
 	f := newRemoteFlags()
 	raw := false
 	cmd := &cobra.Command{
-		Use:     "tools [flags] URL",
-		Short:   "List the tools of a server",
-		Long:    `Tools lists the tools of a server and their arguments.`,
-		Example: `  holdfast tools http://127.0.0.1:8080/mcp`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usagef("no server: give its URL, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
-			}
-			return nil
-		},
+		Use:   "tools [flags] URL",
+		Short: "List the tools of a server",
+
+		SuggestFor: []string{"list", "ls", "inspect"},
+
+		Long:              `Tools lists the tools of a server and their arguments.`,
+		Example:           `  holdfast tools http://127.0.0.1:8080/mcp`,
+		Args:              oneServer,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listTools(cmd.Context(), &f, args[0], raw, cmd.OutOrStdout())
