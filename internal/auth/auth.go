@@ -103,6 +103,7 @@ func endpointOf(r *http.Request) string {
 // says. policy returns the policy of a request; nil: anybody may make it.
 func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
+		var wrong wrongTokens
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			p := policy(r)
 			if p == nil {
@@ -114,6 +115,7 @@ func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler
 				r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
 			}
 			if err != nil {
+				wrong.note(p.log(), r, err)
 				p.refuse(w, r, err)
 				return
 			}
@@ -155,7 +157,7 @@ func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 		return nil, err
 	case err != nil:
 		p.log().Debug("a token is refused", "error", err)
-		return nil, errInvalid
+		return nil, &invalidToken{err}
 	}
 	for _, s := range p.Scopes {
 		if !slices.Contains(v.scopes, s) {

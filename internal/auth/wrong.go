@@ -1,0 +1,66 @@
+package auth
+
+import (
+	"errors"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// wrongEvery is the time between two lines of the log about tokens that are not valid.
+const wrongEvery = time.Minute
+
+// mostReason bounds, in bytes, why a token is not valid in the log: a client may have chosen a part of it.
+const mostReason = 200
+
+// A wrongTokens tells the log of tokens that are not valid: of the first at once, and of those that come in the minute after
+// that with one line at its end. One that has expired is among them, and is nothing to worry about: many may be.
+type wrongTokens struct {
+	mu      sync.Mutex
+	running bool // a minute is
+	tokens  int  // that came in it
+	address string
+	err     string
+}
+
+// An invalidToken is errInvalid, with what the client is not told.
+type invalidToken struct{ cause error }
+
+// Error implements error.
+func (e *invalidToken) Error() string { return errInvalid.Error() }
+
+// Is is for [errors.Is].
+func (e *invalidToken) Is(target error) bool { return target == errInvalid }
+
+// note takes in why a request is refused, if that is for a token that is not valid.
+func (t *wrongTokens) note(log *slog.Logger, r *http.Request, why error) {
+	var invalid *invalidToken
+	if !errors.As(why, &invalid) {
+		return
+	}
+	text := invalid.cause.Error()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.address, t.err = addressOf(r), strings.ToValidUTF8(text[:min(len(text), mostReason)], "")
+	t.tokens++
+	if !t.running {
+		t.tell(log)
+	}
+}
+
+// tell logs what came, and begins a minute. t.mu is held.
+func (t *wrongTokens) tell(log *slog.Logger) {
+	log.Info("clients sent tokens that are not valid here: each was refused (401)", "tokens", t.tokens, "last_address", t.address, "last_reason", t.err)
+	t.tokens, t.running = 0, true
+	time.AfterFunc(wrongEvery, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.tokens > 0 {
+			t.tell(log)
+			return
+		}
+		t.running = false
+	})
+}

@@ -1,0 +1,69 @@
+package auth
+
+import (
+	"bytes"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// Wrong tokens have a line of the log at once, and one more a minute while they come, with how many there were; a request without
+// one has none. No line has a token.
+func TestWrongTokensLogged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		var keys Keys
+		keys.all.Store(&[]key{})
+		p := &Policy{Keys: &keys, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		h := Require(func(*http.Request) *Policy { return p })(http.NotFoundHandler())
+		ask := func(authorization string) {
+			r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
+			r.RemoteAddr = "192.0.2.7:1234"
+			if authorization != "" {
+				r.Header.Set("Authorization", authorization)
+			}
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != http.StatusUnauthorized {
+				t.Errorf("%q: %d", authorization, w.Code)
+			}
+		}
+		lines := func(want ...string) {
+			t.Helper()
+			got := strings.Split(strings.TrimSpace(log.String()), "\n")
+			if log.Len() == 0 {
+				got = nil
+			}
+			if len(got) != len(want) {
+				t.Fatalf("%d lines, want %d: %q", len(got), len(want), got)
+			}
+			for i, line := range got {
+				if !strings.Contains(line, "level=INFO") || !strings.Contains(line, want[i]) || !strings.Contains(line, "192.0.2.7") || strings.Contains(line, "secret") {
+					t.Errorf("%s, want %s", line, want[i])
+				}
+			}
+			log.Reset()
+		}
+		ask("")
+		ask("Basic secret")
+		lines()
+		ask("Bearer secret")
+		lines("tokens=1 ")
+		for range 50 {
+			ask("Bearer " + keyPrefix + "secret")
+		}
+		lines()
+		time.Sleep(wrongEvery + time.Second)
+		lines("tokens=50 ")
+		time.Sleep(3 * wrongEvery)
+		lines()
+		ask("Bearer secret")
+		lines("tokens=1 ")
+		time.Sleep(2 * wrongEvery) // no timer is left
+	})
+}
