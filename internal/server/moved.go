@@ -30,7 +30,7 @@ func (m *moved) Error() string {
 }
 
 // movedOn returns an error if an exchange begins something at a path where its server is no more: a session, or what
-// needs one and names none. See [Handler.mayBeginModern] for modern ones.
+// needs one and names none. See [Handler.movedModern] for modern ones.
 func (x *exchange) movedOn() error {
 	if !x.opens() && (x.purpose != forMessages || x.secret != "" || x.session != nil) {
 		return nil

@@ -91,7 +91,7 @@ func (m *mover) goesOn(t *testing.T, server string) {
 	}
 }
 
-// at says what begins at a path, in each way: the name of the server, or the path that an error names.
+// begins says what begins at a path, in each way: the name of the server, or the path that an error names.
 func (f *farm) begins(t *testing.T, path string) string {
 	t.Helper()
 	pair := strings.TrimSuffix(path, "mcp") + "sse"
