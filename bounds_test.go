@@ -48,6 +48,7 @@ var boundTests = map[string][]string{
 	"how long a store that nodes share has the claim":             {". TestClaimsLeave", "internal/session TestClaimsBounded"},
 	"an idempotency key":                                          {"internal/server TestKeyInMessage"},
 	"how long one write waits for a client that does not read":    {"internal/server TestSlowReader"},
+	"how long a server may take to start and to answer":           {". TestOpeningBounded", "backend/remote TestOpeningBounded", "internal/servers TestShareOpeningBounded", "internal/merge TestFailingCostsNoTime"},
 	"how long an upstream server may be out of reach":             {"cmd/holdfast TestScripts"}, // testdata/upstream.txtar
 	"how long an upstream server may take to begin its answer":    {"client TestInputSilence"},
 	"a line of a stdio server":                                    {"backend/process TestFaults"},

@@ -120,7 +120,7 @@ func (k *call) underWireID(body []byte) []byte {
 func (k *call) answerTimeout() time.Duration {
 	switch {
 	case k.opens():
-		return k.c.opts.ConnectTimeout
+		return k.c.opensWithin()
 	case k.key != "":
 		return k.c.opts.Silence // who honours keys says at once that it has the call
 	}

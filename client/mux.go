@@ -111,7 +111,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 	c.mu.Lock()
 	p := newSSEPair(c)
 	c.mu.Unlock()
-	_, _, err := p.open(c.ctx, c.opts.ConnectTimeout)
+	_, _, err := p.open(c.ctx, c.opensWithin())
 	var not *refusal
 	switch {
 	case errors.As(err, &not) && !not.passes():
@@ -228,9 +228,9 @@ func (x *mux) run() {
 // be opened.
 func (x *mux) connect() error {
 	c := x.c
-	within := c.opts.ConnectTimeout
+	within := c.opensWithin()
 	if x.number > 0 {
-		within = x.backoff.bound(within)
+		within = x.backoff.bound(c.opts.ConnectTimeout)
 	}
 	id, resumed, err := x.conn.open(c.ctx, within)
 	if err != nil {

@@ -125,7 +125,7 @@ func (x *mux) unsureWrite(k *call, err error) error {
 	}
 	most := x.c.opts.Silence
 	if k.opens() {
-		most = min(most, x.c.opts.ConnectTimeout)
+		most = min(most, x.c.opensWithin())
 	}
 	t := time.NewTimer(most)
 	defer t.Stop()
@@ -152,7 +152,7 @@ func (x *mux) await(k *call) error {
 	most := firstPoll
 	switch {
 	case k.opens():
-		most = x.c.opts.ConnectTimeout
+		most = x.c.opensWithin()
 	case !x.conn.resumes():
 		most = forever
 	}

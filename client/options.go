@@ -115,6 +115,18 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+// A patient is an Authorizer that says how long the server may take to begin a session, in place of ConnectTimeout. It is for
+// a server in front of another one, which bounds that itself.
+type patient interface{ OpensWithin() time.Duration }
+
+// opensWithin returns how long the server may take to connect at first, and to answer what begins a session.
+func (c *Conn) opensWithin() time.Duration {
+	if p, ok := c.opts.Auth.(patient); ok {
+		return p.OpensWithin()
+	}
+	return c.opts.ConnectTimeout
+}
+
 func (o *Options) defaults() {
 	def := func(d *time.Duration, to time.Duration) {
 		if *d <= 0 {

@@ -260,6 +260,9 @@ func (c *conn) Headers(ctx context.Context) http.Header {
 	return more
 }
 
+// OpensWithin is what package client asks for besides: Holdfast gives up before that, and says more.
+func (c *conn) OpensWithin() time.Duration { return protocol.OpensWithin + refusalWait }
+
 // Account implements [budget.Accounted], for the client, of whose Options this is the Auth.
 func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
 

@@ -11,11 +11,15 @@ type NotStarted struct {
 
 // Error implements error.
 func (e *NotStarted) Error() string {
-	name := "the server"
-	if e.Server != "" {
-		name = fmt.Sprintf("the server %q", e.Server)
+	return "the server" + named(e.Server) + " cannot be started: tell the operator, whose log says why"
+}
+
+// named returns the name of a server as it stands in a text, or "" if it has none.
+func named(server string) string {
+	if server == "" {
+		return ""
 	}
-	return name + " cannot be started: tell the operator, whose log says why"
+	return fmt.Sprintf(" %q", server)
 }
 
 // Unwrap returns the reason.

@@ -151,8 +151,10 @@ func (m *mux) announced() bool {
 }
 
 // isSilent reports whether the client of a connection that can be made again has yet to
-// begin.
-func (m *mux) isSilent() bool { return m.client.returns && !m.begun() && !m.isBare() }
+// begin. One whose initialize has failed gets its answer first.
+func (m *mux) isSilent() bool {
+	return m.client.returns && !m.begun() && !m.isBare() && m.isQuiet()
+}
 
 // isBare reports whether the client came for calls of other sessions, and has begun
 // none here.

@@ -3,6 +3,7 @@ package servers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"sync"
 	"time"
@@ -41,7 +42,7 @@ type shared struct {
 
 const (
 	// sharedOpen bounds how long a shared server may take to start and to answer initialize.
-	sharedOpen = 60 * time.Second
+	sharedOpen = protocol.OpensWithin
 	// sharedLinger is how long a shared server stays without sessions and without use, where
 	// the configuration does not say.
 	sharedLinger = 5 * time.Minute
@@ -149,6 +150,10 @@ func (s *shared) begin(c *sharedConn, revision string, o *sharedOpening) {
 	s.rest()
 	s.mu.Unlock()
 	close(o.done)
+	var none *protocol.NoAnswer
+	if errors.As(err, &none) {
+		s.log.Warn(none.ForOperator())
+	}
 	if spare && now != nil && now.conn != nil {
 		_ = now.conn.Close()
 	}

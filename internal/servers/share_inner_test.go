@@ -24,6 +24,7 @@ type script struct {
 	hold chan struct{} // Deliver of a call waits for it
 	does bool          // calls are answered
 	list string        // the tools; "": none
+	mute bool          // initialize is not answered
 
 	mu    sync.Mutex
 	open  []string // revisions of conversations that are open
@@ -64,6 +65,9 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 			c.revision = c.f.only
 		}
 		c.f.open = append(c.f.open, c.revision)
+		if c.f.mute {
+			return nil
+		}
 		result = fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":%q,"version":"1"}}`, c.revision, "s"+c.revision)
 	case "tools/list":
 		result = `{"tools":[` + c.f.list + `]}`
@@ -168,6 +172,45 @@ const cancelSeven = `{"jsonrpc":"2.0","method":"notifications/cancelled","params
 
 func shareOf(f *script, linger time.Duration) *shared {
 	return newShared(f, slog.New(slog.DiscardHandler), func() time.Duration { return linger })
+}
+
+// A shared server that hangs at its beginning is waited for 60 s: then all its sessions are told so, it is ended, and the next
+// session begins another.
+func TestShareOpeningBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &script{mute: true}
+		s := shareOf(f, 0)
+		defer s.close()
+		first, second := join(t, s), join(t, s)
+		first.say(helloOf("2025-11-25"))
+		time.Sleep(30 * time.Second)
+		second.say(helloOf("2025-11-25"))
+		time.Sleep(30*time.Second - 1)
+		for _, r := range []*reader{first, second} {
+			if len(r.got) > 0 {
+				t.Errorf("before its time: %s", r.got)
+			}
+		}
+		time.Sleep(1)
+		synctest.Wait()
+		for i, r := range []*reader{first, second} {
+			if got := strings.Join(r.got, " "); !strings.Contains(got, "has not answered initialize within 1m0s") {
+				t.Errorf("session %d is told: %s", i, got)
+			}
+			r.got = nil
+		}
+		if open, _ := f.saw(); open != "" {
+			t.Errorf("conversations are left: %s", open)
+		}
+		f.mu.Lock()
+		f.mute = false
+		f.mu.Unlock()
+		if got := second.say(helloOf("2025-11-25")); !strings.Contains(got, `"result"`) {
+			t.Errorf("the next one: %s", got)
+		}
+		first.leave()
+		second.leave()
+	})
 }
 
 // A call that is cancelled while the server opens is not made, and one that is cancelled while it

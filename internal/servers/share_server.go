@@ -62,6 +62,9 @@ func (s *shared) open(start backend.Start, sink backend.Sink, revision string) (
 	conn, err := s.inner.Open(ctx, start, now)
 	now.conn = conn
 	close(now.opened)
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = &protocol.NoAnswer{Server: start.Server, Within: sharedOpen}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +87,10 @@ func (s *shared) open(start backend.Start, sink backend.Sink, revision string) (
 		now.revision = cmp.Or(jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion")), revision)
 		s.mu.Unlock()
 	case <-ctx.Done():
-		return now, ctx.Err()
+		if s.ctx.Err() == nil {
+			return now, &protocol.NoAnswer{Server: start.Server, Method: rq.method, Within: sharedOpen}
+		}
+		return now, errStopped
 	}
 	note := protocol.MethodInitialized
 	return now, conn.Deliver(backend.Inbound{

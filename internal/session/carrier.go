@@ -278,7 +278,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 	defer close(c.ready)
 	m.endIdleCarriers(c.key.tenant)
 	// Others wait for it too, if its first client leaves.
-	ctx, stop := context.WithTimeout(context.WithoutCancel(r.Context()), reopenTimeout)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(r.Context()), openTimeout)
 	defer stop()
 	r = r.WithContext(ctx)
 	if b, ok := m.backend.(perRequest); ok {

@@ -24,6 +24,7 @@ type link struct {
 	why     error             // why the backend ended it; nil: it has not; guarded by s.mu
 	held    int64             // bytes that the conversation holds; guarded by s.mu
 	version uint64            // of the server, where there are many
+	spoke   bool              // the backend has answered something; guarded by s.mu
 	replies []jsonrpc.Message // our own, to what the backend asks before it is open; guarded by s.mu
 }
 
@@ -41,9 +42,12 @@ func (l *link) deliver(in backend.Inbound) error {
 	return l.s.m.deliverTo(conn, in)
 }
 
-// reopenTimeout bounds how long a request waits for a backend to be opened
-// again and to answer the initialize that it is given.
-const reopenTimeout = 30 * time.Second
+// openTimeout bounds how long a backend may take to be opened and to answer what it is begun with: the client's
+// request, or, when it is opened again, the stored one.
+const openTimeout = protocol.OpensWithin
+
+// placePatience is how long a call in flight waits for one of the places; see processes.go.
+const placePatience = 30 * time.Second
 
 // open opens the backend for a new session.
 func (s *Session) open(ctx context.Context, r *http.Request) error {
@@ -70,6 +74,8 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	s.backend.link = l
 	s.mu.Unlock()
 	began := time.Now()
+	ctx, stop := context.WithTimeout(ctx, openTimeout)
+	defer stop()
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
 	s.observeOpened(began, err)
 	if err != nil {
@@ -77,7 +83,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 			s.m.freePlace(s.tenant, false)
 		}
 		s.m.work.Done()
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return fmt.Errorf("%w: %w", ErrRefused, s.inVain("", err))
 	}
 	if took {
 		conn = &placed{conn, l}
@@ -252,13 +258,13 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	case c.isRepeat():
 		wait = placeAgainWait
 	case c != nil:
-		wait = reopenTimeout
+		wait = placePatience
 	}
 	took, err := s.m.takePlace(context.WithoutCancel(ctx), s, wait, in.Call != nil)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), reopenTimeout)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), openTimeout)
 	defer stop()
 	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: in.Header}).WithContext(ctx)
 	s.mu.Lock()
@@ -289,7 +295,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	}
 	if err != nil {
 		s.unlink()
-		return fmt.Errorf("server did not start again: %w", err)
+		return fmt.Errorf("server did not start again: %w", s.inVain(init.Method, err))
 	}
 	defer s.answeredAgain(reply.Result)
 	if ready {
@@ -394,6 +400,11 @@ func (l *link) Closed(why error, reopen bool) {
 
 // logEnd logs that the session's server ended by itself, with the end of what it wrote to its stderr.
 func (s *Session) logEnd(why error, calls int) {
+	var none *protocol.NoAnswer
+	if errors.As(why, &none) {
+		s.m.logger.Warn(none.ForOperator(), "session", s.Name(), "server", s.Server(), "calls", calls)
+		return
+	}
 	attrs := []any{"session", s.Name(), "error", why, "calls", calls}
 	var said interface{ Stderr() string }
 	if errors.As(why, &said) && said.Stderr() != "" {

@@ -74,6 +74,9 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		}
 		// Of a carrier's clients each may be shown other tools.
 		rq.list = m.Method == protocol.MethodToolsList && s.modern == "" && jsonrpc.Field(m.Params, "cursor") == nil
+		if m.Method == protocol.MethodInitialize || m.Method == protocol.MethodDiscover {
+			s.boundOpening(rq, m.Method)
+		}
 		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {
 			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
 			s.takeCapabilities(m.Params)

@@ -159,7 +159,7 @@ func (m *Manager) promisePlace(s *Session) (full error) {
 	own := 0 // promised to the tenant's other sessions
 	for other, since := range p.promised {
 		switch {
-		case time.Since(since) > reopenTimeout, other.isClosed():
+		case time.Since(since) > placePatience, other.isClosed():
 			delete(p.promised, other) // its call was not delivered
 		case other != s && other.tenant == s.tenant && !other.taken:
 			own++

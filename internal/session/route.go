@@ -99,6 +99,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return
 	}
+	l.spoke = true
 	if s.backend.own.answer(m) {
 		s.mu.Unlock()
 		return

@@ -414,7 +414,7 @@ func (s *Session) Initializing() *Call {
 // Initialize does a client's part of the opening, for requests that come without
 // one.
 func (s *Session) Initialize(ctx context.Context, params []byte, header http.Header) error {
-	ctx, stop := context.WithTimeout(ctx, reopenTimeout)
+	ctx, stop := context.WithTimeout(ctx, openTimeout)
 	defer stop()
 	s.mu.Lock()
 	l := s.backend.link
@@ -425,7 +425,7 @@ func (s *Session) Initialize(ctx context.Context, params []byte, header http.Hea
 		err = fmt.Errorf("initialize failed: %s", reply.Error)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+		return fmt.Errorf("%w: %w", ErrRefused, s.inVain(protocol.MethodInitialize, err))
 	}
 	s.mu.Lock()
 	s.revision = jsonrpc.String(jsonrpc.Field(reply.Result, "protocolVersion"))

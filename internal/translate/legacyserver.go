@@ -16,9 +16,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// handshakeTimeout bounds how long a server may take to answer initialize. Some are fetched
-// by the command that starts them.
-const handshakeTimeout = 60 * time.Second
+// handshakeTimeout bounds how long a server may take to answer initialize.
+const handshakeTimeout = protocol.OpensWithin
 
 // A legacyServer is a modern conversation with a legacy server. The first request brings
 // about the initialize of the server, which is told of that request's client; all clients of the
@@ -31,6 +30,7 @@ const handshakeTimeout = 60 * time.Second
 type legacyServer struct {
 	sink backend.Sink
 	log  *slog.Logger
+	name string // of the server, or ""
 	out  outbox
 	own  *ownRequests
 	// instead is asked before the conversation ends because the server cannot be
@@ -39,6 +39,8 @@ type legacyServer struct {
 	instead func(answer jsonrpc.Message, waiting []backend.Inbound) bool
 	// apart says that log messages may come on another connection than the response to the request that they belong to.
 	apart bool
+	// probed is for how long the server was asked before what it is, and has not answered.
+	probed time.Duration
 	// begun is told that the server was initialized; nil: nobody wants to know.
 	begun func()
 
@@ -115,9 +117,9 @@ func (c *legacyServer) Shared() bool { return true }
 // TakePlace asks the next sink; see [rpc.TakePlace].
 func (c *legacyServer) TakePlace() (free func(), ok bool) { return rpc.TakePlace(c.sink) }
 
-func newLegacyServer(sink backend.Sink, log *slog.Logger) *legacyServer {
+func newLegacyServer(sink backend.Sink, name string, log *slog.Logger) *legacyServer {
 	c := &legacyServer{
-		sink: sink, log: log, level: noLevel, own: newOwnRequests(),
+		sink: sink, name: name, log: log, level: noLevel, own: newOwnRequests(),
 		inFlight: make(map[string]*request), tokens: make(map[string]*request), visits: make(map[string]*request),
 		subs: make(map[string]*subscription),
 	}
@@ -229,9 +231,9 @@ func (c *legacyServer) initialize(in backend.Inbound) error {
 	id := c.own.add(c.initialized)
 	c.mu.Lock()
 	c.client = m.capabilities
-	c.timer = time.AfterFunc(handshakeTimeout, func() {
+	c.timer = time.AfterFunc(handshakeTimeout-c.probed, func() {
 		c.own.drop(id)
-		c.refused(fmt.Errorf("no answer within %v", handshakeTimeout), jsonrpc.Message{})
+		c.refused(&protocol.NoAnswer{Server: c.name, Method: protocol.MethodInitialize, Within: handshakeTimeout}, jsonrpc.Message{})
 	})
 	c.mu.Unlock()
 	err := c.out.Deliver(about(in, newRequest(id, protocol.MethodInitialize, initializeParams(m))))
@@ -322,7 +324,11 @@ func (c *legacyServer) refused(why error, answer jsonrpc.Message) {
 	}
 	c.waiting = append(waiting, c.waiting...)
 	c.mu.Unlock()
-	c.Closed(fmt.Errorf("the server cannot be initialized: %w", why), true)
+	var none *protocol.NoAnswer
+	if !errors.As(why, &none) { // which says it all
+		why = fmt.Errorf("the server cannot be initialized: %w", why)
+	}
+	c.Closed(why, true)
 }
 
 // notTaken answers a request that the server has not taken.

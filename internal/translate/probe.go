@@ -32,6 +32,7 @@ type modernProbe struct {
 	t       *translator
 	sink    backend.Sink
 	session string
+	server  string // its name, or ""
 	out     outbox // until the era is known, and then of a modern server
 	own     *ownRequests
 	path    atomic.Pointer[path] // nil until the era is known
@@ -55,7 +56,7 @@ func (p *modernProbe) Shared() bool { return true }
 func (p *modernProbe) TakePlace() (free func(), ok bool) { return rpc.TakePlace(p.sink) }
 
 func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *modernProbe {
-	p := &modernProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests(), done: make(chan struct{})}
+	p := &modernProbe{t: t, sink: sink, session: start.Session, server: start.Server, own: newOwnRequests(), done: make(chan struct{})}
 	p.out.failed, p.out.log = p.notTaken, t.log
 	return p
 }
@@ -90,7 +91,7 @@ func (p *modernProbe) Deliver(in backend.Inbound) error {
 // ask finds out the era of the server, and hands over the request that made that necessary, and
 // those that have come meanwhile.
 func (p *modernProbe) ask(in backend.Inbound) error {
-	m := readMeta(in.Params)
+	m, began := readMeta(in.Params), time.Now()
 	modern := make(chan bool, 1)
 	p.asking.Store(true)
 	id := p.own.add(func(m jsonrpc.Message) { p.asking.Store(false); modern <- p.discovered(m) })
@@ -117,7 +118,7 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 	if is {
 		return p.goOnModern(nil).down.Deliver(in)
 	}
-	c := p.goOnLegacy()
+	c := p.goOnLegacy(time.Since(began))
 	err := c.Deliver(in)
 	p.mu.Lock()
 	waiting := p.waiting
@@ -172,9 +173,10 @@ func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 	return to
 }
 
-// goOnLegacy translates what comes from now on.
-func (p *modernProbe) goOnLegacy() *legacyServer {
-	c := newLegacyServer(p.sink, p.t.log.With("session", p.session))
+// goOnLegacy translates what comes from now on. probed is how long the server has not answered.
+func (p *modernProbe) goOnLegacy(probed time.Duration) *legacyServer {
+	c := newLegacyServer(p.sink, p.server, p.t.log.With("session", p.session))
+	c.probed = probed
 	c.apart = !p.t.Processes()
 	c.instead = func(answer jsonrpc.Message, waiting []backend.Inbound) bool {
 		refuses := isModern(answer) // which may come before its answer to server/discover

@@ -137,7 +137,7 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 		return t.openServer(ctx, start, sink)
 	case isModern && modern == no:
 		start.Revision = ""
-		c := newLegacyServer(sink, log)
+		c := newLegacyServer(sink, start.Server, log)
 		c.apart = !t.Processes()
 		if t.eras == backend.Unknown {
 			c.instead = func(jsonrpc.Message, []backend.Inbound) bool { t.speaks.doubt(); return false }

@@ -1,0 +1,303 @@
+package holdfast_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+	"holdfast/backend"
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A sleeper is a backend that reads nothing before it has woken up.
+type sleeper struct {
+	eras   backend.Eras
+	modern bool          // it knows server/discover
+	wakes  time.Duration // after it was opened; 0: never
+	opens  bool          // it does not even open before
+
+	opened, closed atomic.Int32
+}
+
+func (s *sleeper) Eras() backend.Eras { return s.eras }
+
+func (s *sleeper) Open(ctx context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
+	c := &sleeping{s: s, sink: sink, awake: make(chan struct{}), over: make(chan struct{})}
+	if s.wakes > 0 {
+		t := time.AfterFunc(s.wakes, func() { close(c.awake) })
+		context.AfterFunc(context.WithoutCancel(ctx), func() { t.Stop() })
+	}
+	if s.opens {
+		select {
+		case <-c.awake:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	s.opened.Add(1)
+	return c, nil
+}
+
+type sleeping struct {
+	s           *sleeper
+	sink        backend.Sink
+	awake, over chan struct{}
+	work        sync.WaitGroup
+}
+
+func (c *sleeping) Deliver(in backend.Inbound) error {
+	if in.Kind != jsonrpc.Request {
+		return nil
+	}
+	c.work.Go(func() {
+		select {
+		case <-c.awake:
+		case <-c.over:
+			return
+		}
+		m := jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID}
+		switch {
+		case in.Method == "initialize" && !c.s.modern || in.Method == "initialize" && c.s.eras == backend.Both:
+			m.Result = []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`)
+		case in.Method == "server/discover" && c.s.modern:
+			m.Result = []byte(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`)
+		case in.Method == "tools/list":
+			m.Result = []byte(`{"resultType":"complete","tools":[]}`)
+		default:
+			m.Raw = jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", in.Method))
+			m.Error = jsonrpc.Field(m.Raw, "error")
+		}
+		if m.Error == nil {
+			m.Raw = jsonrpc.AppendResult(nil, in.ID, m.Result)
+		}
+		c.sink.Emit(in.Call, m)
+	})
+	return nil
+}
+
+func (c *sleeping) Close() error {
+	c.s.closed.Add(1)
+	close(c.over)
+	c.work.Wait()
+	return nil
+}
+
+// pipeListener has connections in memory, as nothing outside a bubble may wait for its clock.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (l *pipeListener) Close() error   { close(l.closed); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// serveInMemory serves h, and returns the client that reaches it.
+func serveInMemory(t *testing.T, h http.Handler) *http.Client {
+	l := &pipeListener{make(chan net.Conn), make(chan struct{})}
+	server := &http.Server{Handler: h} //nolint:gosec // nothing outside reaches it
+	var work sync.WaitGroup
+	work.Go(func() { _ = server.Serve(l) })
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		select {
+		case l.conns <- theirs:
+			return ours, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = server.Close()
+		work.Wait()
+	})
+	return &http.Client{Transport: transport}
+}
+
+// A patient client waits for longer than a Holdfast does.
+type patientClient struct{}
+
+func (patientClient) Authorization(context.Context) (string, error) { return "", nil }
+func (patientClient) Authorize(context.Context, *http.Request, *http.Response) error {
+	return http.ErrNotSupported
+}
+func (patientClient) OpensWithin() time.Duration { return time.Hour }
+
+// begins are requests that begin a conversation, and one of a client that knows the server.
+var begins = map[string]string{
+	"initialize":      `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
+	"server/discover": `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+	"tools/list":      `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+}
+
+// beginOver begins with a request over a transport, and returns the response.
+func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) string {
+	m, err := jsonrpc.Parse([]byte(request))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if transport == "pipes" {
+		in, toServer := io.Pipe()
+		fromServer, out := io.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- h.ServeConn(context.WithoutCancel(t.Context()), in, out); _ = out.Close() }()
+		_, _ = io.WriteString(toServer, request+"\n")
+		lines := bufio.NewScanner(fromServer)
+		answer := ""
+		for lines.Scan() {
+			if said, err := jsonrpc.Parse(bytes.Clone(lines.Bytes())); err == nil && said.Kind == jsonrpc.Response {
+				answer = string(said.Raw)
+				break
+			}
+		}
+		_ = toServer.Close()
+		go func() { _, _ = io.Copy(io.Discard, fromServer) }()
+		<-served
+		return answer
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", h)
+	mux.Handle("/sse", h.SSE("/messages"))
+	mux.Handle("/messages", h.SSE("/messages"))
+	hc := serveInMemory(t, mux)
+	url, over := "http://127.0.0.1/mcp", client.WebSocket
+	switch transport {
+	case "websocket":
+	case "pair":
+		url, over = "http://127.0.0.1/sse", client.SSE
+	default:
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(request))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		if m.Method != "initialize" {
+			r.Header.Set("MCP-Protocol-Version", "2026-07-28")
+			r.Header.Set("Mcp-Method", m.Method)
+		}
+		res, err := hc.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		if err != nil || res.Body.Close() != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	c, err := client.New(url, &client.Options{HTTPClient: hc, Transport: over, Auth: patientClient{}, Logger: slog.New(slog.DiscardHandler), NoListen: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+	if err := c.Send(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		said, err := c.Receive(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said.Kind == jsonrpc.Response {
+			return string(said.Raw)
+		}
+	}
+}
+
+// A backend that hangs before it has begun is waited for 60 s, whatever it speaks and however its client came: then that is told
+// the reason, and nothing of the backend is left. One that comes at 59 s serves.
+func TestOpeningBounded(t *testing.T) {
+	t.Parallel()
+	servers := map[string]*sleeper{
+		"legacy": {eras: backend.Legacy}, "both": {eras: backend.Both, modern: true},
+		"found to be legacy": {eras: backend.Unknown}, "found to be modern": {eras: backend.Unknown, modern: true},
+		"slow to open": {eras: backend.Legacy, opens: true},
+	}
+	for name, server := range servers {
+		for method, request := range begins {
+			transports := []string{"http", "json", "stateless", "pipes"}
+			if method == "initialize" && !server.opens { // a connection is not read while a backend is opened for it
+				transports = append(transports, "websocket", "pair")
+			}
+			for _, transport := range transports {
+				for _, wakes := range []time.Duration{0, 59 * time.Second} {
+					if method == "tools/list" && server.eras == backend.Both {
+						continue // it is known to have begun
+					}
+					t.Run(fmt.Sprint(name, ", ", method, " over ", transport, ", wakes: ", wakes), func(t *testing.T) {
+						t.Parallel()
+						synctest.Test(t, func(t *testing.T) {
+							s := &sleeper{eras: server.eras, modern: server.modern, wakes: wakes, opens: server.opens}
+							var log bytes.Buffer
+							var mu sync.Mutex
+							o := &holdfast.Options{Eras: holdfast.ErasBoth, Logger: slog.New(slog.NewTextHandler(locked{&mu, &log}, nil)), Stateless: transport == "stateless"}
+							if transport == "json" {
+								o.Response = holdfast.ResponseJSON
+							}
+							h := holdfast.NewBackendHandler(s, o)
+							began := time.Now()
+							answer := beginOver(t, h, transport, request)
+							took := time.Since(began)
+							synctest.Wait()
+							switch {
+							case wakes > 0 && (!strings.Contains(answer, `"result"`) || took != wakes):
+								t.Errorf("after %v: %s", took, answer)
+							case wakes > 0:
+							case took != time.Minute || !strings.Contains(answer, "within 1m0s") || !strings.Contains(answer, "tell the operator") || strings.Contains(answer, "unknown"):
+								t.Errorf("after %v: %s", took, answer)
+							case s.opened.Load() != s.closed.Load():
+								t.Errorf("%d conversations were opened, and %d closed", s.opened.Load(), s.closed.Load())
+							}
+							mu.Lock()
+							if n := strings.Count(log.String(), "run its command by hand"); wakes == 0 && n != 1 {
+								t.Errorf("%d lines in the log say what to do: %s", n, log.String())
+							}
+							mu.Unlock()
+							ctx, stop := context.WithTimeout(t.Context(), time.Second)
+							defer stop()
+							_ = h.Shutdown(ctx)
+							if n, closed := s.opened.Load(), s.closed.Load(); n != closed {
+								t.Errorf("%d conversations were opened, and %d closed at the end", n, closed)
+							}
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// locked is a writer for several goroutines.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+func (l locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
