@@ -174,7 +174,9 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 		}
 		_ = toServer.Close()
 		go func() { _, _ = io.Copy(io.Discard, fromServer) }()
-		<-served
+		if err := <-served; err != nil {
+			t.Errorf("serving the pipes: %v", err)
+		}
 		return answer
 	}
 	mux := http.NewServeMux()

@@ -185,13 +185,13 @@ func TestShareOpeningBounded(t *testing.T) {
 		first.say(helloOf("2025-11-25"))
 		time.Sleep(30 * time.Second)
 		second.say(helloOf("2025-11-25"))
-		time.Sleep(30*time.Second - 1)
+		time.Sleep(29 * time.Second)
 		for _, r := range []*reader{first, second} {
 			if len(r.got) > 0 {
 				t.Errorf("before its time: %s", r.got)
 			}
 		}
-		time.Sleep(1)
+		time.Sleep(time.Second)
 		synctest.Wait()
 		for i, r := range []*reader{first, second} {
 			if got := strings.Join(r.got, " "); !strings.Contains(got, "has not answered initialize within 1m0s") {
