@@ -55,37 +55,63 @@ type sleeping struct {
 	s           *sleeper
 	sink        backend.Sink
 	awake, over chan struct{}
-	work        sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []backend.Inbound
+	work    sync.WaitGroup
 }
 
 func (c *sleeping) Deliver(in backend.Inbound) error {
 	if in.Kind != jsonrpc.Request {
 		return nil
 	}
-	c.work.Go(func() {
-		select {
-		case <-c.awake:
-		case <-c.over:
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.waiting = append(c.waiting, in); len(c.waiting) == 1 {
+		c.work.Go(c.answerAll)
+	}
+	return nil
+}
+
+// answerAll answers what waits, in its order.
+func (c *sleeping) answerAll() {
+	select {
+	case <-c.awake:
+	case <-c.over:
+		return
+	}
+	for {
+		c.mu.Lock()
+		if len(c.waiting) == 0 {
+			c.mu.Unlock()
 			return
 		}
-		m := jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID}
-		switch {
-		case in.Method == "initialize" && !c.s.modern || in.Method == "initialize" && c.s.eras == backend.Both:
-			m.Result = []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`)
-		case in.Method == "server/discover" && c.s.modern:
-			m.Result = []byte(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`)
-		case in.Method == "tools/list":
-			m.Result = []byte(`{"resultType":"complete","tools":[]}`)
-		default:
-			m.Raw = jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", in.Method))
-			m.Error = jsonrpc.Field(m.Raw, "error")
-		}
-		if m.Error == nil {
-			m.Raw = jsonrpc.AppendResult(nil, in.ID, m.Result)
-		}
-		c.sink.Emit(in.Call, m)
-	})
-	return nil
+		in := c.waiting[0]
+		c.mu.Unlock()
+		c.answer(in)
+		c.mu.Lock()
+		c.waiting = c.waiting[1:]
+		c.mu.Unlock()
+	}
+}
+
+func (c *sleeping) answer(in backend.Inbound) {
+	m := jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID}
+	switch {
+	case in.Method == "initialize" && !c.s.modern || in.Method == "initialize" && c.s.eras == backend.Both:
+		m.Result = []byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"s","version":"1"}}`)
+	case in.Method == "server/discover" && c.s.modern:
+		m.Result = []byte(`{"resultType":"complete","supportedVersions":["2026-07-28"],"capabilities":{"tools":{}},"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"s","version":"1"}}}`)
+	case in.Method == "tools/list":
+		m.Result = []byte(`{"resultType":"complete","tools":[]}`)
+	default:
+		m.Raw = jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", in.Method))
+		m.Error = jsonrpc.Field(m.Raw, "error")
+	}
+	if m.Error == nil {
+		m.Raw = jsonrpc.AppendResult(nil, in.ID, m.Result)
+	}
+	c.sink.Emit(in.Call, m)
 }
 
 func (c *sleeping) Close() error {
@@ -210,7 +236,8 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 		}
 		return string(text)
 	}
-	c, err := client.New(url, &client.Options{HTTPClient: hc, Transport: over, Auth: patientClient{}, Logger: slog.New(slog.DiscardHandler), NoListen: true})
+	c, err := client.New(url, &client.Options{HTTPClient: hc, Transport: over, Auth: patientClient{}, Logger: slog.New(slog.DiscardHandler), NoListen: true,
+		Silence: time.Hour}) // pings of both ends at one time would wait for each other, as pipes hold nothing
 	if err != nil {
 		t.Fatal(err)
 	}
