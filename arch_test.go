@@ -77,7 +77,7 @@ var layers = []struct {
 	{"internal/server/websocket", []string{"jsonrpc", "internal/protocol"}},
 	{"internal/placement", []string{"internal/cluster", "internal/limit", "internal/observe", "internal/panics", "internal/protocol", "internal/server/watch", "internal/server/websocket", "internal/session", "internal/sse", "jsonrpc", "stream"}},
 	{"internal/server", []string{"internal/observe", "internal/outage", "internal/placement", "internal/server/guard", "internal/server/stdio", "internal/server/watch", "internal/server/websocket", "backend", "internal/budget", "internal/limit", "internal/session", "internal/feature/handoff", "internal/feature/tasktext", "stream", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics"}},
-	{"client", []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics", "internal/budget", "internal/skim"}},
+	{"client", []string{"jsonrpc", "internal/sse", "internal/outage", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics", "internal/budget", "internal/skim"}},
 	{"backend/remote", []string{"backend", "client", "jsonrpc", "internal/outage", "internal/protocol", "internal/rpc", "internal/budget", "internal/redact"}},
 	{".", []string{"backend", "internal/audit", "internal/budget", "internal/limit", "internal/live", "internal/lograte", "internal/metrics", "internal/observe", "internal/outage", "internal/server", "internal/session", "internal/traces", "internal/translate", "client", "backend/sdk", "internal/engine/memory", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"internal/auth/authtest", nil},

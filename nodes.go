@@ -225,7 +225,10 @@ func (h *health) tell(err error, silent bool) {
 		h.full.Failed(err)
 		h.away.Reached()
 	case err != nil:
-		h.away.Failed(cause(err))
+		h.mu.Lock()
+		since := h.answered
+		h.mu.Unlock()
+		h.away.FailedSince(since, cause(err))
 		h.bus.outage.Reached() // it has no line of its own
 	default:
 		h.full.Reached()

@@ -11,7 +11,9 @@ import (
 
 	expbackoff "github.com/cenkalti/backoff/v5"
 
+	"holdfast/internal/outage"
 	"holdfast/internal/protocol"
+	"holdfast/internal/redact"
 )
 
 // A backoff decides how long to wait before the next attempt or connection. One goroutine
@@ -94,7 +96,22 @@ func (c *Conn) away(err error) {
 		c.logger.Info("the server takes no more for now: trying again", "after", no.after, "error", err)
 		return
 	}
-	c.logger.Info("the server is out of reach: trying again", "error", err)
+	c.outage.Failed(c.remote.secrets.Error(err))
+}
+
+// watch has the log told once when the server is out of reach, and once when it is back, however many calls wait.
+func (c *Conn) watch(rawURL string) {
+	wait := "calls wait for it for up to " + c.opts.GiveUp.String()
+	c.outage = outage.New(outage.Options{
+		Logger: c.logger, Attrs: []any{"url", redact.URL(rawURL)},
+		Away: "the server is out of reach: " + wait, Still: "the server is still out of reach: " + wait, Back: "the server is reached again",
+		Calls: func() int {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return len(c.calls)
+		},
+		Confirm: time.Second,
+	})
 }
 
 // waitBriefly is wait for a server that was never reached: it fails sooner. One that has said

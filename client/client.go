@@ -33,6 +33,7 @@ import (
 	"sync/atomic"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/outage"
 	"holdfast/internal/redact"
 	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
@@ -47,6 +48,7 @@ type Conn struct {
 	remote  remote
 	opts    Options
 	logger  *slog.Logger
+	outage  *outage.Outage // tells the log that the server is out of reach; nil: Options.Away is told
 	account budget.Account
 	ids     rpc.OwnIDs  // of our own requests, which no host uses
 	noise   atomic.Bool // the server has sent what is no message
@@ -135,6 +137,9 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.opts.defaults()
 	c.remote.secrets = secretsOf(rawURL, c.opts.Header)
 	c.logger = c.opts.Logger
+	if c.opts.Away == nil {
+		c.watch(rawURL)
+	}
 	c.account = budget.Of(c.opts.Auth) // of the conversation of a backend
 	c.seen.seed = maphash.MakeSeed()
 	c.remote.http, c.remote.own = newHTTPClient(c.opts.HTTPClient)

@@ -114,6 +114,7 @@ func (c *Conn) end() bool {
 func (c *Conn) finish() {
 	c.stop()
 	c.work.Wait()
+	c.outage.Close()
 	if c.remote.own != nil {
 		c.remote.own.CloseIdleConnections()
 	}

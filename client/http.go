@@ -285,6 +285,9 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 		cancel(err)
 		return nil, nil, plainly(err)
 	}
+	if resp.StatusCode < http.StatusInternalServerError {
+		c.outage.Reached()
+	}
 	unpack(resp)
 	if c.remote.own == nil && resp.StatusCode != http.StatusSwitchingProtocols {
 		resp.Body = &body{resp.Body, c}

@@ -237,6 +237,7 @@ func (x *mux) connect() error {
 		return err
 	}
 	x.backoff.reached()
+	x.c.outage.Reached()
 	x.opened(id, resumed)
 	if x.failed() { // while it was opened
 		x.conn.close()

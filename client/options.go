@@ -86,7 +86,7 @@ type Options struct {
 	// which holds up the stream.
 	Receive func(request []byte, m jsonrpc.Message)
 	// Away is called when the server is out of reach and a call waits for it: once for
-	// each call and outage. Nil: the error is logged.
+	// each call and outage. Nil: the log has a line when it goes and one when it is back.
 	Away func(error)
 	// Lost is called when the server has ended the session and a new one takes its place.
 	// calls are the ids of the requests that were in flight, as raw JSON. Each of them still

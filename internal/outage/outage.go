@@ -96,7 +96,10 @@ func New(o Options) *Outage {
 }
 
 // Failed notes that a try has failed as it does when it is away.
-func (x *Outage) Failed(err error) {
+func (x *Outage) Failed(err error) { x.FailedSince(time.Now(), err) }
+
+// FailedSince is Failed where it was reached the last time at a time, or a little later.
+func (x *Outage) FailedSince(since time.Time, err error) {
 	if x == nil {
 		return
 	}
@@ -106,7 +109,7 @@ func (x *Outage) Failed(err error) {
 	x.failed, x.err = now, err
 	switch x.state {
 	case here:
-		x.state, x.since = doubted, now
+		x.state, x.since = doubted, since
 		x.well.Store(false)
 		x.after(x.o.Confirm)
 	case settling:
@@ -209,11 +212,15 @@ func (x *Outage) after(d time.Duration) {
 	x.stop()
 	var t *time.Timer
 	t = time.AfterFunc(d, func() {
+		waiting := 0
+		if x.o.Calls != nil {
+			waiting = x.o.Calls() // which may need a lock that is held where we are called
+		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		if x.timer == t {
 			x.timer = nil
-			x.due()
+			x.due(waiting)
 		}
 	})
 	x.timer = t
@@ -242,20 +249,20 @@ func (x *Outage) plan(now time.Time) {
 	x.waits = true
 }
 
-// due logs what it is time for. x.mu is held.
-func (x *Outage) due() {
+// due logs what it is time for, while so many calls wait. x.mu is held.
+func (x *Outage) due(waiting int) {
 	x.waits = false
 	now := time.Now()
 	switch x.state {
 	case doubted:
 		x.state, x.told, x.lines = away, now, 0
-		x.log(slog.LevelWarn, x.o.Away, append(x.calls(), "since", x.since.UTC().Format(time.RFC3339), "error", x.err))
+		x.log(slog.LevelWarn, x.o.Away, append(x.calls(waiting), "since", x.since.UTC().Format(time.RFC3339), "error", x.err))
 	case away:
 		x.lines++
 		x.told = now
-		x.log(slog.LevelWarn, x.o.Still, append(x.calls(), "for", now.Sub(x.since).Round(time.Second), "error", x.err))
+		x.log(slog.LevelWarn, x.o.Still, append(x.calls(waiting), "for", now.Sub(x.since).Round(time.Second), "error", x.err))
 	case settling:
-		if x.o.Wait > now.Sub(x.back)-settle && x.o.Calls() > 0 {
+		if x.o.Wait > now.Sub(x.back)-settle && waiting > 0 {
 			x.after(time.Second)
 			return
 		}
@@ -265,12 +272,12 @@ func (x *Outage) due() {
 	// What fails no more was not tried again, and may be there: it says so when it fails again (Failed).
 }
 
-// calls are those that wait. x.mu is held.
-func (x *Outage) calls() []any {
+// calls are those that wait.
+func (x *Outage) calls(waiting int) []any {
 	if x.o.Calls == nil {
 		return nil
 	}
-	return []any{"calls_waiting", x.o.Calls()}
+	return []any{"calls_waiting", waiting}
 }
 
 // logBack logs that it is back. x.mu is held.
