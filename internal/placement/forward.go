@@ -25,6 +25,10 @@ import (
 // sign of its answer, so that it surely was taken, and its call can be asked for.
 const leaveGrace = 2 * time.Second
 
+// endGrace is how long the end of a stream may take to come after its last event: a client that has read
+// that may leave before.
+const endGrace = 50 * time.Millisecond
+
 // forward sends the exchange to a node, and passes on what it answers. The error wraps
 // errAgain where that came to nothing.
 func (p *Placement) forward(ctx context.Context, node string, at *session.Remote, take bool) error {
@@ -71,7 +75,15 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 	defer func() { _ = res.Body.Close() }() // which the connection's end may have broken
 	if IsEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
 		leaves()
-		stop := context.AfterFunc(p.req.HTTP.Context(), cancel)
+		stop := context.AfterFunc(p.req.HTTP.Context(), func() {
+			t := time.NewTimer(endGrace)
+			defer t.Stop()
+			select {
+			case <-t.C: // or the stream that the client has read to its end has ended by then
+				cancel()
+			case <-ctx.Done():
+			}
+		})
 		defer stop()
 	}
 	err = p.pass(res, at)

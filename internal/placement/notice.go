@@ -87,6 +87,7 @@ func (p *Placement) leftNotice() *leftNotice {
 func (p *Placement) finished() {
 	switch below := p.req.Conn; {
 	case below == nil:
+	case below.Gone() && below.HasRead():
 	case below.Gone():
 		p.leftNotice().send()
 	default:

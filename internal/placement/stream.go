@@ -96,15 +96,17 @@ func (f *forwardedStream) copy(from *http.Response) error {
 	chunk := chunks.Get().(*[16 << 10]byte)
 	defer chunks.Put(chunk)
 	f.rest = f.rest[:0]
+	late := false // events came after the client had left
 	for {
 		n, err := from.Body.Read(chunk[:])
+		late = late || n > 0 && f.p.req.HTTP.Context().Err() != nil
 		if _, werr := f.Write(chunk[:n]); werr != nil {
 			f.p.leftNotice().send()
 			f.p.endsAs(observe.Cut)
 			return nil // the client has left
 		}
 		switch {
-		case err != nil && f.p.req.HTTP.Context().Err() != nil:
+		case err != nil && f.p.req.HTTP.Context().Err() != nil && (late || !errors.Is(err, io.EOF)):
 			f.p.leftNotice().send()
 			f.p.endsAs(observe.Cut)
 			return nil

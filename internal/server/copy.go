@@ -203,6 +203,7 @@ func (c *copier) turn(ctx context.Context) (more bool, err error) {
 		c.state, err = last, nil
 	}
 	text := p.text[:0]
+	before := ctx.Err()
 	if err == nil {
 		text = c.gather(p, entries)
 		more = len(entries) == cap(p.entries) || len(text) >= mostText
@@ -219,6 +220,9 @@ func (c *copier) turn(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	left := ctx.Err() // what is written to a client that has left does not fail at once
+	if c.yields && c.state == last {
+		left = before // it may have read the response since: that is there at once, unlike the end of an HTTP response
+	}
 	if left != nil && errors.Is(context.Cause(ctx), errOver) {
 		left = nil // it has not: the connection ends for another reason
 	}

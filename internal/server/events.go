@@ -217,13 +217,18 @@ func (c *events) write(text []byte, last bool) error {
 
 // flush writes and flushes. The time that it may take is bounded: a client that does not
 // read holds up nobody but itself, and not for ever. What is the last of a short response
-// may wait for the response's end, to go out with it.
+// waits for the response's end, to go out with it, and so does the last byte of a long one: a client that has read
+// the whole of the last event has the end, too, and leaves no byte unread when it closes.
 func (c *events) flush(text []byte, last bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.written = time.Now()
 	c.wrote += len(text)
 	_ = c.c.SetWriteDeadline(c.written.Add(c.h.opts.WriteTimeout))
+	var end []byte
+	if last && c.wrote > surelySent && len(text) > 0 {
+		text, end = text[:len(text)-1], text[len(text)-1:]
+	}
 	if len(text) > 0 {
 		if _, err := c.w.Write(text); err != nil {
 			return err
@@ -233,6 +238,10 @@ func (c *events) flush(text []byte, last bool) error {
 		return nil
 	}
 	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	if len(end) > 0 {
+		_, err := c.w.Write(end)
 		return err
 	}
 	return nil

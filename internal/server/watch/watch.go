@@ -112,6 +112,12 @@ func (c *Conn) Gone() bool {
 	return c.ended.Load() || c.reset.Load()
 }
 
+// HasRead reports whether the client has left and has read all that was written, as far as the network knows: its system
+// has acknowledged all, and has not reset the connection, as it does where bytes are left unread.
+func (c *Conn) HasRead() bool {
+	return c.ended.Load() && !c.reset.Load() && isAcknowledged(c.TCPConn) && pending(c.TCPConn) == nil
+}
+
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	c.note(err)

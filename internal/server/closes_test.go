@@ -1,0 +1,88 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/metrics"
+	"holdfast/internal/observe"
+	"holdfast/internal/server"
+	"holdfast/internal/session"
+)
+
+// TestClosesUponResponse has clients that close the connection as soon as they have read the whole response: they have
+// not lost it, whatever is left of the HTTP response. It does not count as cut, and is not told again.
+func TestClosesUponResponse(t *testing.T) {
+	t.Parallel()
+	for _, size := range []int{10, 3_000, 60_000, 200_000} {
+		for _, at := range []string{"node", "door"} {
+			t.Run(fmt.Sprint(at, " ", size), func(t *testing.T) {
+				t.Parallel()
+				m := metrics.New(metrics.Source{})
+				f := newFarm(t, 0, config{})
+				role := server.RoleBoth
+				if at == "door" {
+					role = server.RoleWorker
+				}
+				n := f.start(config{server: server.Options{Role: role}, session: session.Options{Observers: observe.Observers{m}}})
+				p := &peer{n: n.node}
+				passed := metrics.New(metrics.Source{})
+				if at == "door" {
+					door := f.start(config{server: server.Options{Role: server.RoleDoor}, session: session.Options{Observers: observe.Observers{passed}}})
+					eventually(t, "the door to know its worker", func() bool { return len(door.member.Peers()) == 1 })
+					p.n = door.node
+				}
+				p = p.n.connect("2025-11-25", nil)
+				const times = 20
+				for i := range times {
+					w := p.open("POST", "/mcp", callAs(fmt.Sprint(i+1), "hold", `{"key":"k"}`))
+					w.head()
+					text := strings.Repeat("x", size) + "end"
+					n.release(1)[0].Result(result(text))
+					got := ""
+					for !strings.Contains(got, "end") {
+						ev, err := w.next()
+						if err != nil {
+							t.Fatal(err)
+						}
+						got = string(ev.Data)
+					}
+					w.c.Close()
+				}
+				eventually(t, "all to have left", func() bool {
+					left := 0.0
+					for _, n := range only(figures(t, passed), "disconnects_total") {
+						left += n
+					}
+					return n.sessions.Readers() == 0 && (at == "node" || left == times)
+				})
+				got := figures(t, m)
+				if got["disconnects_total{door=post reason=finished}"] != times {
+					t.Errorf("at the owner: %v", only(got, "disconnects_total"))
+				}
+				if got := figures(t, passed); at == "door" && got["forwarded_disconnects_total{door=post reason=finished}"] != times {
+					t.Errorf("at the door: %v", only(got, "disconnects_total"))
+				}
+				l := p.open("GET", "/mcp", "")
+				l.head()
+				time.Sleep(1500 * time.Millisecond)
+				if r := figures(t, m)["readers{door=session_id}"] + figures(t, m)["resumes_total{door=session_id}"]; r != 0 {
+					t.Errorf("%v responses are told again", r)
+				}
+			})
+		}
+	}
+}
+
+// only returns the figures with a text in their names.
+func only(all map[string]float64, text string) map[string]float64 {
+	some := map[string]float64{}
+	for name, n := range all {
+		if strings.Contains(name, text) {
+			some[name] = n
+		}
+	}
+	return some
+}
