@@ -106,7 +106,7 @@ func (f *forwardedStream) copy(from *http.Response) error {
 			return nil // the client has left
 		}
 		switch {
-		case err != nil && f.p.req.HTTP.Context().Err() != nil && (late || !errors.Is(err, io.EOF)):
+		case err != nil && f.p.req.HTTP.Context().Err() != nil && (late || !errors.Is(err, io.EOF) || from.Trailer[HeaderTaken] != nil || from.Trailer[HeaderAway] != nil):
 			f.p.leftNotice().send()
 			f.p.endsAs(observe.Cut)
 			return nil
