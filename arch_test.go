@@ -89,6 +89,7 @@ var layers = []struct {
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},
 	{"internal/bridge", []string{"backend", "client", "internal/feature/tasktext", "jsonrpc", "internal/protocol", "internal/rpc", "internal/statefile", "internal/translate"}},
+	{"internal/torture", []string{".", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/redact"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},
@@ -103,7 +104,7 @@ var everything = []string{"*"}
 
 // modules are the dependencies, and the packages that may import them.
 var modules = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "cmd/...", "bench/...", "conformance/...", "examples/..."},
+	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "internal/torture", "cmd/...", "bench/...", "conformance/...", "examples/..."},
 	"golang.org/x/oauth2":                    {".", "internal/auth"},
 	"github.com/coreos/go-oidc/v3":           {"internal/auth"},
 	"github.com/go-jose/go-jose/v4":          {"internal/auth", "internal/auth/authtest"},

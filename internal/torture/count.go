@@ -1,0 +1,98 @@
+package torture
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+
+	"holdfast/jsonrpc"
+)
+
+// metaCall is the member of a call's _meta by which it is known wherever it comes past.
+const metaCall = "holdfast/torture"
+
+// tagIn returns the tag of the call in a message; "": it is no call of ours.
+func tagIn(message []byte) string {
+	if !bytes.Contains(message, []byte(metaCall)) {
+		return ""
+	}
+	m, err := jsonrpc.Parse(bytes.TrimSpace(message))
+	if err != nil || m.Kind != jsonrpc.Request || m.Method != "tools/call" {
+		return ""
+	}
+	return jsonrpc.String(jsonrpc.Field(jsonrpc.Field(m.Params, "_meta"), metaCall))
+}
+
+// arrivals are the calls that have reached the server, by their tags. Its methods may be called concurrently.
+type arrivals struct {
+	mu   sync.Mutex
+	of   map[string]int
+	kill map[string]bool // calls whose arrival is to end the server's process
+	died map[string]bool // those of kill that have arrived
+}
+
+func newArrivals() *arrivals {
+	return &arrivals{of: make(map[string]int), kill: make(map[string]bool), died: make(map[string]bool)}
+}
+
+// add counts a call that has reached the server, and reports whether the server's process is to be killed.
+func (a *arrivals) add(tag string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.of[tag]++
+	if !a.kill[tag] {
+		return false
+	}
+	delete(a.kill, tag)
+	a.died[tag] = true
+	return true
+}
+
+// killAt has the server's process killed when a call reaches it.
+func (a *arrivals) killAt(tag string) {
+	a.mu.Lock()
+	a.kill[tag] = true
+	a.mu.Unlock()
+}
+
+// count returns how often a call has reached the server, and whether the process that it reached was killed.
+func (a *arrivals) count(tag string) (n int, died bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.of[tag], a.died[tag]
+}
+
+// counting returns a handler in front of the server at a URL that counts the calls of requests.
+func counting(to *url.URL, header http.Header, a *arrivals) http.Handler {
+	next := passing(to, http.DefaultTransport, header)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+				return
+			}
+			for _, one := range messages(body) {
+				if tag := tagIn(one); tag != "" {
+					a.add(tag)
+				}
+			}
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// messages returns the messages of a body, which may be a batch.
+func messages(body []byte) []json.RawMessage {
+	if strings.HasPrefix(strings.TrimSpace(string(body)), "[") {
+		var batch []json.RawMessage
+		_ = json.Unmarshal(body, &batch)
+		return batch
+	}
+	return []json.RawMessage{body}
+}

@@ -1,0 +1,14 @@
+//go:build unix
+
+package torture
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// ownGroup has a command run in a process group of its own, as package process has it.
+func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+// killAll kills this process's group: this process, the server, and what it has started.
+func killAll(*exec.Cmd) { _ = syscall.Kill(0, syscall.SIGKILL) }

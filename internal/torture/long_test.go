@@ -1,0 +1,3 @@
+package torture
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,194 @@
+package torture
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// TestMain makes the test binary a server, and what runs one, for TestCommand.
+func TestMain(m *testing.M) {
+	switch {
+	case len(os.Args) > 3 && os.Args[1] == "child":
+		code, err := Child(os.Args[2], os.Args[3:])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+		os.Exit(code)
+	case len(os.Args) > 1 && os.Args[1] == "server":
+		_ = steps(new(atomic.Int64)).Run(context.Background(), &mcp.StdioTransport{}) // until its stdin ends
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// steps returns a server with one tool, which makes some steps and is not safe to run twice. calls counts its runs.
+func steps(calls *atomic.Int64) *mcp.Server {
+	server := mcp.NewServer(&mcp.Implementation{Name: "steps", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "steps"}, func(ctx context.Context, r *mcp.CallToolRequest, _ struct{}) (*mcp.CallToolResult, any, error) {
+		calls.Add(1)
+		for i := range 3 {
+			_ = r.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: r.Params.GetProgressToken(), Progress: float64(i)})
+		}
+		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "done"}}}, nil, nil
+	})
+	return server
+}
+
+// short are options for a run of a few seconds, in which each kind of disturbance comes twice. No call hangs on a slow
+// machine that would not hang for ever.
+func short() Options {
+	return Options{
+		Choose: func(tools []*mcp.Tool) (string, json.RawMessage, error) {
+			if len(tools) != 1 {
+				return "", nil, errors.New("the server has not one tool")
+			}
+			return tools[0].Name, json.RawMessage("{}"), nil
+		},
+		Calls: 2 * (int(lastKind) + 1), For: time.Hour, Clients: 18, Limit: time.Minute, Seed: 3,
+		pace: &pace{hung: 500 * time.Millisecond, silence: 500 * time.Millisecond, keepAlive: 100 * time.Millisecond},
+	}
+}
+
+// holds checks the bounds that a run of a server that survives nothing by itself holds.
+func holds(t *testing.T, r *Report, calls int) {
+	t.Helper()
+	var text bytes.Buffer
+	if err := r.Write(&text); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("\n%s", text.String())
+	if len(r.Ways) != 3 {
+		t.Fatalf("there are %d ways", len(r.Ways))
+	}
+	bare, both := r.Ways[0], r.Ways[2]
+	for _, w := range r.Ways {
+		if w.Calls != calls || w.Results+w.Told+w.Lost+w.Hung != calls {
+			t.Errorf("%s: %+v of %d calls", w.Way, w.Count, calls)
+		}
+	}
+	if bare.Lost+bare.Hung < 4 || bare.Lost == 0 { // two requests are cut, and two answers before the first byte
+		t.Errorf("bare, only %d calls were lost and %d hung", bare.Lost, bare.Hung)
+	}
+	if bare.Twice == 0 {
+		t.Error("bare, no call ran twice")
+	}
+	if both.Lost+both.Twice+both.Hung != 0 || !r.Whole() {
+		t.Errorf("with Holdfast at both ends %+v: %v", both.Count, both.Errors)
+	}
+}
+
+// TestURL tortures the go-sdk's handler.
+func TestURL(t *testing.T) {
+	t.Parallel()
+	var calls atomic.Int64
+	server := steps(&calls)
+	to := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	t.Cleanup(func() {
+		to.CloseClientConnections()
+		to.Close()
+	})
+	o := short()
+	o.URL = to.URL + "/mcp"
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds(t, r, o.Calls)
+}
+
+// TestCommand tortures a command on stdio, whose processes are killed.
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := short()
+	o.Command, o.Child = []string{self, "server"}, []string{self, "child"}
+	r, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	holds(t, r, o.Calls)
+	if killed := r.Ways[2].Kinds[killed.String()]; killed == nil || killed.Told+killed.Results != 2 { // a result may be faster than a signal
+		t.Errorf("of two calls whose process was killed became %+v: %v", killed, r.Ways[2].Errors)
+	}
+}
+
+// The same seed has the same plans; another has others. Each round has all kinds.
+func TestPlans(t *testing.T) {
+	t.Parallel()
+	kinds, differ := make(map[kind]int), false
+	for n := range 4 * (int(lastKind) + 1) {
+		p := planOf(1, n, true)
+		if p != planOf(1, n, true) {
+			t.Errorf("call %d has two plans", n)
+		}
+		differ = differ || p != planOf(2, n, true)
+		kinds[p.kind]++
+		if planOf(1, n, false).kind == killed {
+			t.Errorf("call %d kills a process that is not there", n)
+		}
+	}
+	if !differ {
+		t.Error("two seeds have the same plans")
+	}
+	for k := clean; k <= lastKind; k++ {
+		if kinds[k] != 4 {
+			t.Errorf("%v comes %d times in four rounds", k, kinds[k])
+		}
+	}
+}
+
+// A call that fails without a cut says nothing about cuts.
+func TestFailsAnyway(t *testing.T) {
+	t.Parallel()
+	server := mcp.NewServer(&mcp.Implementation{Name: "broken", Version: "1"}, nil)
+	mcp.AddTool(server, &mcp.Tool{Name: "broken"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+		return nil, nil, errors.New("out of order")
+	})
+	to := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	t.Cleanup(func() {
+		to.CloseClientConnections()
+		to.Close()
+	})
+	o := short()
+	o.URL = to.URL
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "out of order") || !strings.Contains(err.Error(), "--tool") {
+		t.Errorf("the error is %v", err)
+	}
+}
+
+// The server's side sees a call that comes twice, and in a batch.
+func TestCounts(t *testing.T) {
+	t.Parallel()
+	a := newArrivals()
+	to := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(to.Close)
+	u, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := counting(u.URL, nil, a)
+	one := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"holdfast/torture":"1-1"}}}`
+	for _, body := range []string{one, "[" + one + "]", `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"holdfast/torture":"1-1"}}}`} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", strings.NewReader(body))
+		h.ServeHTTP(httptest.NewRecorder(), r)
+	}
+	if n, _ := a.count("1-1"); n != 2 {
+		t.Errorf("the call is counted %d times", n)
+	}
+}
