@@ -2,6 +2,7 @@ package torture
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -66,9 +67,28 @@ func (a *arrivals) count(tag string) (n int, died bool) {
 	return a.of[tag], a.died[tag]
 }
 
-// counting returns a handler in front of the server at a URL that counts the calls of requests.
+// refuse takes back the count of a call that the server has refused: it did not run.
+func (a *arrivals) refuse(tag string) {
+	a.mu.Lock()
+	a.of[tag]--
+	a.mu.Unlock()
+}
+
+// tagsKey is the key for the tags of a request in its context.
+type tagsKey struct{}
+
+// counting returns a handler in front of the server at a URL that counts the calls of requests, but those that the server
+// refuses.
 func counting(to *url.URL, header http.Header, a *arrivals) http.Handler {
 	next := passing(to, http.DefaultTransport, header)
+	next.ModifyResponse = func(answer *http.Response) error {
+		if tags, _ := answer.Request.Context().Value(tagsKey{}).([]string); answer.StatusCode >= http.StatusBadRequest {
+			for _, tag := range tags {
+				a.refuse(tag)
+			}
+		}
+		return nil
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
@@ -76,11 +96,14 @@ func counting(to *url.URL, header http.Header, a *arrivals) http.Handler {
 				http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
 				return
 			}
+			var tags []string
 			for _, one := range messages(body) {
 				if tag := tagIn(one); tag != "" {
 					a.add(tag)
+					tags = append(tags, tag)
 				}
 			}
+			r = r.WithContext(context.WithValue(r.Context(), tagsKey{}, tags))
 			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		}
 		next.ServeHTTP(w, r)

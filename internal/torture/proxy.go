@@ -53,7 +53,7 @@ func newProxy(to *url.URL) (*proxy, error) {
 }
 
 // passing returns a handler that passes requests on to the scheme and host of a URL, with more headers.
-func passing(to *url.URL, client http.RoundTripper, header http.Header) http.Handler {
+func passing(to *url.URL, client http.RoundTripper, header http.Header) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		FlushInterval: -1,
 		Transport:     client,

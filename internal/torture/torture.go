@@ -108,19 +108,20 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		{Behind, s.behind, official},
 		{Both, s.behind, o.pace.ours},
 	}
-	last := time.Now().Add(o.For)
+	left := o.For
 	for i, w := range ways {
-		end := time.Now().Add(time.Until(last) / time.Duration(len(ways)-i)) // the others have what one leaves
+lasts := left / time.Duration(len(ways)-i) // the others have what one leaves
 		limit := o.Limit
 		if w.name != Both {
 			limit = cmp.Or(o.pace.hung, limit)
 		}
-		run := &run{o: &o, way: w.name, prefix: strconv.Itoa(i) + "-", to: w.to, connect: w.client, call: call, limit: limit + 3*call.took, end: end, arrivals: s.arrivals}
+		run := &run{o: &o, way: w.name, prefix: strconv.Itoa(i) + "-", to: w.to, connect: w.client, call: call, limit: limit + 3*call.took, lasts: lasts, arrivals: s.arrivals}
 		tally, err := run.all(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
 		r.Ways = append(r.Ways, tally)
+		left -= min(lasts, time.Duration(tally.Took))
 	}
 	return r, nil
 }
@@ -171,7 +172,7 @@ func (s *server) open() (err error) {
 		if s.bare, err = s.serve(counting(to, s.o.Header, s.arrivals), nil, to.RequestURI()); err != nil {
 			return err
 		}
-		inner = remote.New(s.bare.String(), &remote.Options{})
+		inner = remote.New(s.bare.String(), &remote.Options{Logger: quiet})
 	} else {
 		post, err := newPost(s.arrivals)
 		if err != nil {
@@ -281,30 +282,37 @@ type run struct {
 	connect  func(string) mcp.Transport
 	call     call
 	limit    time.Duration
-	end      time.Time
+	lasts    time.Duration // from when all clients have a session
 	arrivals *arrivals
 
 	mu    sync.Mutex
 	begun int
+	end   time.Time
 	tally *Tally
 }
 
 // all makes all calls.
 func (r *run) all(ctx context.Context) (*Tally, error) {
 	r.tally = &Tally{Way: r.way, Kinds: make(map[string]*Count)}
-	began := time.Now()
 	var (
 		all  sync.WaitGroup
 		once sync.Once
 		why  error
 	)
+	ready, start := make(chan struct{}, r.o.Clients), make(chan struct{})
 	for range r.o.Clients {
 		all.Go(func() {
-			if err := r.client(ctx); err != nil {
+			if err := r.client(ctx, ready, start); err != nil {
 				once.Do(func() { why = err })
 			}
 		})
 	}
+	for range r.o.Clients {
+		<-ready
+	}
+	began := time.Now()
+	r.end = began.Add(r.lasts)
+	close(start)
 	all.Wait()
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -328,15 +336,19 @@ func (r *run) take() (n int, ok bool) {
 	return r.begun - 1, true
 }
 
-// client calls, one call at a time, until there is no more to call.
-func (r *run) client(ctx context.Context) error {
+// client begins a session and is ready. From start on it calls, one call at a time, until there is no more to call.
+func (r *run) client(ctx context.Context, ready chan<- struct{}, start <-chan struct{}) error {
 	p, err := newProxy(r.to)
 	if err != nil {
+		ready <- struct{}{}
 		return err
 	}
 	defer p.close()
 	c := &caller{run: r, proxy: p}
 	defer c.leave()
+	_ = c.enterWithin(ctx) // the first call tries again
+	ready <- struct{}{}
+	<-start
 	for {
 		n, ok := r.take()
 		if !ok || ctx.Err() != nil {
