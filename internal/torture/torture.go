@@ -110,7 +110,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	left := o.For
 	for i, w := range ways {
-lasts := left / time.Duration(len(ways)-i) // the others have what one leaves
+		lasts := left / time.Duration(len(ways)-i) // the others have what one leaves
 		limit := o.Limit
 		if w.name != Both {
 			limit = cmp.Or(o.pace.hung, limit)

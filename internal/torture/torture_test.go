@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/testlong"
 )
 
 // TestMain makes the test binary a server, and what runs one, for TestCommand.
@@ -108,6 +110,7 @@ func TestURL(t *testing.T) {
 
 // TestCommand tortures a command on stdio, whose processes are killed.
 func TestCommand(t *testing.T) {
+	testlong.Only(t, "it starts many processes")
 	t.Parallel()
 	self, err := os.Executable()
 	if err != nil {

@@ -1,3 +1,0 @@
-package torture
-
-import _ "holdfast/internal/testlong" // the flag -long
