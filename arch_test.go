@@ -83,6 +83,7 @@ var layers = []struct {
 	{"internal/auth/authtest", nil},
 	{"internal/auth", nil},
 	{"internal/config", []string{"internal/limit", "internal/redact"}},
+	{"internal/install", nil},
 	{"internal/merge", []string{"backend", "jsonrpc", "internal/protocol", "internal/rpc", "internal/budget"}},
 	{"internal/servers", []string{"internal/auth", "internal/merge", "internal/feature/handoff", "internal/limit", "internal/config", "internal/redact", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate", "internal/budget", "internal/rpc"}},
 	{"internal/statefile", nil},
@@ -125,7 +126,8 @@ var modules = map[string][]string{
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
 	"golang.org/x/sys":                       {"internal/bridge", "internal/testwork"}, // else tests only
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
-	"github.com/tailscale/hujson":            {"internal/config"},
+	"github.com/tailscale/hujson":            {"internal/config", "internal/install"},
+	"github.com/pelletier/go-toml/v2":        {"internal/install"},
 	"go.uber.org/goleak":                     {"internal/engine/jetstream/natstest"}, // else tests only
 }
 

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"holdfast"
+	"holdfast/backend/process"
 	"holdfast/internal/bridge"
 )
 
@@ -22,14 +26,15 @@ type connectFlags struct {
 func newConnect() *cobra.Command {
 	f := connectFlags{remoteFlags: newRemoteFlags()}
 	cmd := &cobra.Command{
-		Use:   "connect [flags] URL",
+		Use:   "connect [flags] URL\n  holdfast connect [flags] -- COMMAND ARG...",
 		Short: "Make a remote server available to a stdio host",
 
 		SuggestFor: []string{"client", "stdio", "bridge", "remote"},
 
 		Long: `Connect carries messages between an MCP host, over stdio, and a remote server, over
-HTTP or a WebSocket. In the host's configuration it is the command of a server. When
-a connection is cut, it reconnects and resumes; the host does not notice.
+HTTP or a WebSocket. In the host's configuration it is the command of a server, which
+'holdfast install' puts there. When a connection is cut, it reconnects and resumes; the
+host does not notice.
 
 A host may also kill connect and start it again. The session continues. If a call
 was in flight, and the host repeats it within ten minutes, the call does not run a
@@ -41,14 +46,32 @@ the server has tasks itself, the host gets those.
 
 When stdin ends, connect waits for the responses to all requests. SIGTERM ends it at
 once: a request without a response gets an error, and a call goes on at the server. With
---state '', connect keeps nothing on disk, and ends the session with itself.`,
+--state '', connect keeps nothing on disk, and ends the session with itself.
+
+With a COMMAND, connect runs a stdio server itself, and stands between it and the host. If
+the server's process ends, its calls fail at once, the outcome of calls that may have run
+is said to be unknown, and the process is started again. The server ends with connect.`,
 		Example: `  holdfast connect https://example.com/mcp --header 'Authorization: Bearer TOKEN'
+  holdfast connect -- npx -y @modelcontextprotocol/server-everything stdio
 
 In the configuration of a host:
   {"mcpServers": {"example": {"command": "holdfast", "args": ["connect", "https://example.com/mcp"]}}}`,
-		Args:              oneServer,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() != 0 || len(args) == 0 {
+				return oneServer(cmd, args)
+			}
+			for _, name := range []string{"header", "transport", "state"} {
+				if cmd.Flags().Changed(name) {
+					return usagef("--%s is for a server with a URL, and not for a command: leave it out", name)
+				}
+			}
+			return nil
+		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.ArgsLenAtDash() == 0 {
+				return f.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout())
+			}
 			return f.connect(cmd.Context(), args[0], cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
@@ -71,4 +94,41 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 	conn.Detach()
 	explain := func(text string) string { return f.explained(errors.New(text)).Error() }
 	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(f.taskAfter, 0), Explain: explain})
+}
+
+// Bounds of the end of a command that connect runs: how long calls may go on after SIGTERM, and how long the host may take
+// to read that they have ended.
+const (
+	callsEndWithin = 100 * time.Millisecond
+	leaveWithin    = 2 * time.Second
+)
+
+// run carries messages between a host and a command until the host leaves.
+func (f *connectFlags) run(ctx context.Context, command []string, in io.Reader, out io.Writer) error {
+	b, err := process.New(command, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = b.Close() }()
+	handler := holdfast.NewBackendHandler(b, &holdfast.Options{
+		Eras: holdfast.ErasAuto, TaskAfter: cmp.Or(max(f.taskAfter, 0), -1), MaxShare: 1,
+	})
+	served, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	shutDown := sync.OnceFunc(func() {
+		last, cancel := context.WithTimeout(served, callsEndWithin)
+		defer cancel()
+		_ = handler.Shutdown(last) // calls that are in flight then end with an error
+	})
+	// At SIGTERM calls end, and are answered before connect ends.
+	defer context.AfterFunc(ctx, func() {
+		shutDown()
+		time.AfterFunc(leaveWithin, stop)
+	})()
+	err = handler.ServeConn(served, in, out)
+	shutDown()
+	if ctx.Err() != nil {
+		return nil // hosts end their servers so
+	}
+	return err
 }

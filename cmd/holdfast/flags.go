@@ -19,8 +19,31 @@ type usageError struct{ error }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
+// listOf returns the values in a variable for a flag that can be repeated. They are separated by commas, or, if the variable
+// has a line break, by line breaks: a value may have a comma in it.
+func listOf(value string) []string {
+	if !strings.Contains(value, "\n") {
+		return strings.Split(value, ",")
+	}
+	var all []string
+	for line := range strings.SplitSeq(value, "\n") {
+		if line = strings.TrimSpace(line); line != "" {
+			all = append(all, line)
+		}
+	}
+	return all
+}
+
+// asList returns the value of a variable that [listOf] makes values of.
+func asList(all []string) string {
+	if slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, ",") }) {
+		return strings.Join(all, "\n") + "\n"
+	}
+	return strings.Join(all, ",")
+}
+
 // fromEnvironment sets flags that are not on the command line from HOLDFAST_ variables. For
-// a flag that can be repeated, the variable is a list separated by commas.
+// a flag that can be repeated, the variable is a list.
 func fromEnvironment(flags *pflag.FlagSet) error {
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -36,7 +59,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 			_ = flags.SetAnnotation(f.Name, fromVariable, []string{name}) // fails for unknown flags only
 		}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
-			err = list.Replace(strings.Split(value, ","))
+			err = list.Replace(listOf(value))
 			return
 		}
 		var invalid *pflag.InvalidValueError

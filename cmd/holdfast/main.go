@@ -86,8 +86,8 @@ request, and a client whose connection is cut resumes where it was.
 
 Each flag can also be set by an environment variable: --session-ttl by
 HOLDFAST_SESSION_TTL. The command line takes precedence. For a flag that can be
-repeated, the variable is a list separated by commas. An empty variable sets a text
-to nothing, and no other flag.
+repeated, the variable is a list separated by commas, or by line breaks if it has one.
+An empty variable sets a text to nothing, and no other flag.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line, 3 the outcome of a call is
 unknown, 130 interrupted.`,
@@ -125,7 +125,7 @@ unknown, 130 interrupted.`,
 		_ = root.RegisterFlagCompletionFunc(name, c.complete) // fails for unknown flags only
 	}
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newServe(), newKey(), newCheck(), newConnect(), newTools(), newCall(), newResume(), newStatus(), newCancel(), newTorture(), newTortureChild(), newStdioDemo(), newVersion())
+	root.AddCommand(newServe(), newKey(), newCheck(), newConnect(), newInstall(), newUninstall(), newTools(), newCall(), newResume(), newStatus(), newCancel(), newTorture(), newTortureChild(), newStdioDemo(), newVersion())
 	return root
 }
 

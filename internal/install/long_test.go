@@ -1,0 +1,3 @@
+package install
+
+import _ "holdfast/internal/testlong" // the flag -long
