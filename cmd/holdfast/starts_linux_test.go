@@ -182,7 +182,7 @@ var wrongStarts = []wrongStart{
 
 	// Clients.
 	{args: "connect", code: 2, says: `no server: give its URL, as in holdfast connect http://127.0.0.1:8080/mcp`},
-	{args: "connect -- npx server", code: 2, says: `want the URL of one server, as in holdfast connect http://127.0.0.1:8080/mcp: a command is served with 'holdfast serve -- COMMAND ARG...'`},
+	{args: "connect npx server", code: 2, says: `want the URL of one server, as in holdfast connect http://127.0.0.1:8080/mcp: a command is served with 'holdfast serve -- COMMAND ARG...'`},
 	{args: "connect $DEMO/mcp again", code: 2, says: `want one URL and nothing after it, as in holdfast connect http://127.0.0.1:8080/mcp`},
 	{args: "connect http://$WEB/401", stdin: initialize, out: true, says: `who? (HTTP 401): it may want --header 'Authorization: Bearer TOKEN'`},
 	{args: "connect $DEMO/nope", stdin: initialize, out: true, says: `404 page not found (HTTP 404): is the path right?`},

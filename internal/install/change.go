@@ -223,7 +223,7 @@ func (h *Host) Remove(file, name string) (*Change, error) {
 	if err != nil || old.New || old.encoding != c.encoding {
 		old = nil
 	}
-	empty := false
+	var empty bool
 	if h.form.toml {
 		t, err := parseTOML(file, c.Before, h.form.section)
 		if err != nil {

@@ -374,14 +374,12 @@ func (j *jsonFile) cut(o *hujson.Object, i int) string {
 	m := &o.Members[i]
 	last := i == len(o.Members)-1
 	from, to := m.Name.StartOffset, m.Value.EndOffset
-	own := false
-	if _, own = indentAt(j.text, from); own && strings.Contains(string(m.Name.BeforeExtra), "\n") {
+	_, own := indentAt(j.text, from)
+	if own = own && strings.Contains(string(m.Name.BeforeExtra), "\n"); own {
 		from = strings.LastIndexByte(j.text[:from], '\n')
 		if from > 0 && j.text[from-1] == '\r' {
 			from--
 		}
-	} else {
-		own = false
 	}
 	after := string(o.AfterExtra)
 	comma := !last || trailingComma(o)
