@@ -337,6 +337,7 @@ func (l *link) opened(n int, result []byte, err error) {
 	close(l.ready)
 	l.mu.Unlock()
 	l.c.b.works(matter{member: l.name})
+	l.c.b.setWorked(l.name, true)
 	if changed {
 		l.c.tellChanged()
 	}

@@ -51,6 +51,7 @@ type Backend struct {
 	long    map[string]bool   // members of which was said that they have a long name
 	late    map[matter]bool   // what clients have waited for in vain, or has failed, until it works
 	trouble map[matter]string // why it last did not work, until it does; "": it was not there in time
+	worked  map[string]bool   // members that were open once, and for which no call has waited in vain since
 	retries map[backend.Backend]*retry
 }
 
@@ -58,7 +59,7 @@ type Backend struct {
 func New(members func() []Member, log *slog.Logger) *Backend {
 	return &Backend{
 		log: log, members: members, conns: make(map[*conn]struct{}), late: make(map[matter]bool), long: make(map[string]bool),
-		trouble: make(map[matter]string), retries: make(map[backend.Backend]*retry),
+		trouble: make(map[matter]string), worked: make(map[string]bool), retries: make(map[backend.Backend]*retry),
 	}
 }
 
@@ -89,6 +90,25 @@ func (b *Backend) waitFor(what matter) time.Duration {
 		return lateWait
 	}
 	return initWait
+}
+
+// waitToCall returns how long a call waits for a member that is being opened. Where that has worked, its processes may just
+// be slow to start, and who calls it has no other: it is waited for longer, until that is in vain once.
+func (b *Backend) waitToCall(member string) time.Duration {
+	b.mu.Lock()
+	worked := b.worked[member]
+	b.mu.Unlock()
+	if worked {
+		return partFor
+	}
+	return b.waitFor(matter{member: member})
+}
+
+// setWorked notes whether calls wait for a member as for one that works.
+func (b *Backend) setWorked(member string, worked bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.worked[member] = worked
 }
 
 // setLate notes whether a member was waited for in vain, or has failed.

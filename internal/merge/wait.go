@@ -22,14 +22,22 @@ type waiting struct {
 
 var errNotOpen = errors.New("it did not start in time; the request was not sent, so it has not begun")
 
+// isCall reports whether a request is for this server alone.
+func (p *pending) isCall() bool {
+	return p.method == protocol.MethodCallTool || p.method == protocol.MethodGetPrompt
+}
+
 // limit bounds how long a request waits for an opening: as long as a list would that has waited from its beginning,
-// or, if that is less than a moment, a moment. A level is not bounded, because the server is to learn of it in any
+// or, if that is less than a moment, a moment. A call of a server that has worked waits longer. A level is not bounded, because the server is to learn of it in any
 // case; who sets it waits no longer than setLevel says.
 func (l *link) limit(p *pending, began time.Time) {
 	if p == nil || p.method == protocol.MethodSetLevel {
 		return
 	}
 	wait := l.c.b.waitFor(matter{member: l.name})
+	if p.isCall() {
+		wait = l.c.b.waitToCall(l.name)
+	}
 	if wait > lateWait {
 		wait = max(wait-time.Since(began), lateWait)
 	}
@@ -50,6 +58,9 @@ func (l *link) giveUp(p *pending) {
 	l.c.work.Add(1) // something waited: the link is not closed, and who closes it waits for this
 	defer l.c.work.Done()
 	l.mu.Unlock()
+	if p.isCall() {
+		l.c.b.setWorked(l.name, false)
+	}
 	l.isLate()
 	why := l.c.b.inVain(matter{member: l.name}, errNotOpen)
 	l.c.log.Debug("request not sent to one of the merged servers", "server", l.name, "method", p.method, "error", why)

@@ -112,6 +112,46 @@ func TestCallWaits(t *testing.T) {
 	})
 }
 
+// A call of a server that has worked waits for a process that is slow to start, although its list does not, and for one
+// that hangs then once.
+func TestCallWaitsForSlowStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &fake{tool: "x", starts: 9 * time.Second}
+		b := New(func() []Member {
+			return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
+		}, slog.New(slog.DiscardHandler))
+		begin := func(most time.Duration) *client {
+			c := newClient(t, b)
+			c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			if m, took := c.answered("1"); m.Error != nil || took > most {
+				t.Errorf("initialize: %s after %v", m.Raw, took)
+			}
+			c.tell(t, "", "notifications/initialized", "{}")
+			return c
+		}
+		call := func(c *client, id string) (failed bool, took time.Duration) {
+			c.tell(t, id, "tools/call", `{"name":"a_x"}`)
+			m, took := c.answered(id)
+			return m.Error != nil, took
+		}
+		c := begin(initWait)
+		time.Sleep(time.Minute)
+		if failed, took := call(c, "2"); failed || took > 0 {
+			t.Errorf("a call of a server that works: %t after %v", failed, took)
+		}
+		if failed, took := call(begin(initWait), "2"); failed || took != 4*time.Second {
+			t.Errorf("a call of a server that is slow to start again: %t after %v", failed, took)
+		}
+		a.starts = time.Hour
+		for i, want := range []time.Duration{partFor - initWait, lateWait, lateWait} {
+			if failed, took := call(begin(initWait), "2"); !failed || took != want {
+				t.Errorf("call %d of a server that hangs now: %t after %v, want %v", i, failed, took, want)
+			}
+		}
+	})
+}
+
 // A server that opens at the very moment at which calls have waited long enough: each is answered once, and those
 // that fail are not sent.
 func TestCallWaitsRace(t *testing.T) {
