@@ -49,10 +49,10 @@ func (m *mux) cancelled(msg *jsonrpc.Message) *muxModern {
 	if msg.Kind != jsonrpc.Notification || msg.Method != protocol.MethodCancelled {
 		return nil
 	}
-	key := string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))
+	key := jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId"))
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.modern[key]
+	return m.modern[string(key)]
 }
 
 // takeModern takes a message of revision 2026-07-28. It does not wait.
