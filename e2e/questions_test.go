@@ -151,7 +151,7 @@ func TestFailure30Questions(t *testing.T) {
 				asked := make([]inputReply, len(calls))
 				var all sync.WaitGroup
 				for i, c := range calls {
-					all.Go(func() { asked[i] = c.begin(ctx, t, url, prefix) })
+					all.Go(func() { asked[i] = c.beginOf(ctx, t, url, prefix, round == 0) })
 				}
 				all.Wait()
 				for i := len(calls) - 1; i >= 0 && !t.Failed(); i-- {
@@ -174,7 +174,17 @@ const askingMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 // begin makes the call, and checks that its own question comes.
 func (c askingCall) begin(ctx context.Context, t *testing.T, url, prefix string) inputReply {
 	t.Helper()
+	return c.beginOf(ctx, t, url, prefix, false)
+}
+
+// beginOf is begin. If the server is new, nobody knows yet that it asks: on a slow machine it may ask too late for its question to be
+// known as that of the call, which is refused then, once, and is to be made again.
+func (c askingCall) beginOf(ctx context.Context, t *testing.T, url, prefix string, isNew bool) inputReply {
+	t.Helper()
 	r := c.post(ctx, t, url, prefix, "")
+	if isNew && len(r.Result.Content) == 1 && strings.Contains(r.Result.Content[0].Text, "the call can be made again") {
+		r = c.post(ctx, t, url, prefix, "")
+	}
 	text, err := json.Marshal(r.Result.InputRequests)
 	if err != nil || r.Result.ResultType != "input_required" || len(r.Result.InputRequests) != 1 || c.tool != "roots" && !strings.Contains(string(text), "Who is "+c.who+"?") {
 		t.Errorf("%s of %s: %+v %s, want its question", c.tool, c.who, r, text)
@@ -221,6 +231,11 @@ func TestFailure30OfficialClients(t *testing.T) {
 	const most = 3
 	var asked sync.WaitGroup
 	asked.Add(most)
+	allAsked := make(chan struct{})
+	go func() {
+		asked.Wait()
+		close(allAsked)
+	}()
 	var all sync.WaitGroup
 	for i := range most {
 		who := fmt.Sprint("client", i)
@@ -230,7 +245,10 @@ func TestFailure30OfficialClients(t *testing.T) {
 					t.Errorf("%s was asked %q", who, r.Params.Message)
 				}
 				asked.Done()
-				asked.Wait()
+				select {
+				case <-allAsked:
+				case <-ctx.Done():
+				}
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "n" + who}}, nil
 			},
 		})
@@ -243,7 +261,11 @@ func TestFailure30OfficialClients(t *testing.T) {
 		}
 		all.Go(func() {
 			defer s.Close()
-			r, err := s.CallTool(ctx, &mcp.CallToolParams{Name: "elicit", Arguments: map[string]any{"who": who}})
+			call := &mcp.CallToolParams{Name: "elicit", Arguments: map[string]any{"who": who}}
+			r, err := s.CallTool(ctx, call)
+			if err == nil && strings.Contains(textOf(r), "the call can be made again") { // see beginOf
+				r, err = s.CallTool(ctx, call)
+			}
 			if err != nil || textOf(r) != who+" is n"+who {
 				t.Errorf("%s: %v %v", who, err, r)
 			}

@@ -359,7 +359,7 @@ func (l *lanes) ponged() {
 	took := now.Sub(l.pinged)
 	for _, c := range l.main.calls {
 		if c.quiet.IsZero() && !c.since.After(l.pinged) {
-			c.quiet = now.Add(lookAfter + took)
+			c.quiet = now.Add(lookAfter + 3*took) // a machine that takes its time for a ping does so for a question
 			if last := c.since.Add(longest); c.quiet.After(last) {
 				c.quiet = last
 			}
