@@ -109,7 +109,7 @@ command line, which other users can see. ${NAME} in a header stands for a variab
 host's environment, if the host has such: the file then has no secret.`,
 		Example: `  holdfast install cursor https://example.com/mcp
   holdfast install claude-code https://example.com/mcp --scope project --header 'Authorization: Bearer ${TOKEN}'
-  holdfast install claude-desktop --name files -- npx -y @modelcontextprotocol/server-filesystem /home/ada`,
+  holdfast install claude-desktop --name files -- npx -y @modelcontextprotocol/server-filesystem /srv/files`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: completeHosts,
 		RunE: func(cmd *cobra.Command, args []string) error {

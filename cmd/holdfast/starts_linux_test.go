@@ -155,7 +155,7 @@ var wrongStarts = []wrongStart{
 	{args: "serve --demo --store /var/lib/holdfast", code: 2, says: `--store: want an engine's URL: memory:, file:DIR, nats://HOST or redis://HOST: did you mean file:/var/lib/holdfast?`},
 	{args: "serve --demo --store file://data/x", code: 2, says: `--store "file:": want file:DIR, or file:///DIR: another host's files are not within reach`},
 	{args: "serve --demo --store file:good.json", code: 1, says: `--store "file:": good.json is not a directory: choose a directory`},
-	{args: "serve --demo --store file:/root/x", plain: true, code: 1, says: `--store "file:": making directory: mkdir /root/x: permission denied: let the user that holdfast runs as (uid 65534) write there, or choose another directory`},
+	{args: "serve --demo --store file:/usr/x", plain: true, code: 1, says: `--store "file:": making directory: mkdir /usr/x: permission denied: let the user that holdfast runs as (uid 65534) write there, or choose another directory`},
 	{args: "serve --demo --store redis://$WEB/0", code: 2, says: `--store "redis:": connect: redis: can't parse map reply: "HTTP/1.1 400 Bad Request": is that the address of Redis or Valkey?`},
 	{args: "serve --demo --store redis://$NOAUTH/0", code: 2, says: `--store "redis:": connect: NOAUTH Authentication required: it wants a password: write :PASSWORD@ before the host in the URL`},
 	{args: "serve --demo --store redis://:bad@$WRONGPASS/0", code: 2, says: `--store "redis:": connect: WRONGPASS invalid username-password pair or user is disabled: are the user and the password in the URL right?`},
