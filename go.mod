@@ -39,7 +39,7 @@ require (
 	google.golang.org/protobuf v1.36.12
 )
 
-require github.com/pelletier/go-toml/v2 v2.4.3 // indirect
+require github.com/pelletier/go-toml/v2 v2.4.3
 
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
