@@ -170,7 +170,7 @@ func (x *muxModern) run() (err error) {
 			r.Header[protocol.HeaderName] = []string{protocol.EncodeHeader(name)}
 		}
 	}
-	ex := exchange{r: r, principal: x.m.client.principal, msgs: []jsonrpc.Message{x.msg}, muxed: true}
+	ex := exchange{r: r, principal: x.m.client.principal, msgs: []jsonrpc.Message{x.msg}, muxed: true, muxDoor: x.m.client.door}
 	if h.admits(x, &ex, true) && h.decodeModern(x, &ex) {
 		h.serve(x, &ex)
 	}
