@@ -1,0 +1,250 @@
+package holdfast_test
+
+import (
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// What follows measures the walls inside the module. Each figure may only fall: a change that raises one is to be made
+// elsewhere, and one that lowers it writes the new figure down here.
+var ratchets = []struct {
+	name string
+	most int
+	of   func(h *house) (figure int, where string)
+}{
+	{"functions that one package uses of another", 159, (*house).widestSeam},
+	{"methods on one type", 267, (*house).mostMethods},
+	{"files that take a lock of a type declared elsewhere, for one lock", 31, (*house).mostLockers},
+	{"declarations of the core that name a feature", 178, (*house).featuresNamed},
+	{"functions with one caller, in percent", 44, (*house).oneCaller},
+}
+
+// core are the packages that know of no feature, once the walls stand. features are the words for features in names.
+var (
+	core     = []string{"internal/session", "internal/server", "internal/placement"}
+	features = regexp.MustCompile(`(?i)task|handoff|handle|webhook|idempoten|claim|question|inputrequired|retrysafe|completion`)
+)
+
+// A house is the product code of the module, with types.
+type house struct {
+	files    *token.FileSet
+	packages []*typed
+}
+
+// typed is a package.
+type typed struct {
+	name  string // as in layers
+	files []*ast.File
+	types.Info
+}
+
+// newHouse reads the module. Of other packages it takes what the go command has compiled.
+func newHouse() (*house, error) {
+	const format = "{{.ImportPath}}\t{{.Export}}\t{{.Dir}}\t{{join .GoFiles \" \"}}"
+	out, err := exec.Command("go", "list", "-export", "-deps", "-f", format, "./...").Output()
+	if err != nil {
+		return nil, err
+	}
+	h := &house{files: token.NewFileSet()}
+	exports := make(map[string]string)
+	conf := types.Config{Importer: importer.ForCompiler(h.files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	for _, line := range lines {
+		fields := strings.Split(line, "\t")
+		exports[fields[0]] = fields[1]
+	}
+	for _, line := range lines {
+		fields := strings.Split(line, "\t")
+		if !isOurs(fields[0]) {
+			continue
+		}
+		p := &typed{name: short(fields[0]), Info: types.Info{
+			Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object), Selections: make(map[*ast.SelectorExpr]*types.Selection),
+		}}
+		for _, name := range strings.Fields(fields[3]) {
+			file, err := parser.ParseFile(h.files, filepath.Join(fields[2], name), nil, parser.SkipObjectResolution)
+			if err != nil {
+				return nil, err
+			}
+			p.files = append(p.files, file)
+		}
+		if _, err := conf.Check(fields[0], h.files, p.files, &p.Info); err != nil {
+			return nil, err
+		}
+		h.packages = append(h.packages, p)
+	}
+	return h, nil
+}
+
+func isOurs(path string) bool { return path == module || strings.HasPrefix(path, module+"/") }
+
+// short is the name of a package of ours as layers has it.
+func short(path string) string {
+	if path == module {
+		return "."
+	}
+	return strings.TrimPrefix(path, module+"/")
+}
+
+// uses calls do for each place at which a package names a function or a method of ours.
+func (h *house) uses(do func(by *typed, f *types.Func)) {
+	for _, p := range h.packages {
+		for _, o := range p.Uses {
+			if f, ok := o.(*types.Func); ok && f.Pkg() != nil && isOurs(f.Pkg().Path()) {
+				do(p, f.Origin())
+			}
+		}
+	}
+}
+
+// widest returns the biggest of some sets of names.
+func widest(sets map[string]map[string]bool) (n int, name string) {
+	for key, set := range sets {
+		if len(set) > n || len(set) == n && key < name {
+			n, name = len(set), key
+		}
+	}
+	return n, name
+}
+
+// add puts a name into the set of a key.
+func add(sets map[string]map[string]bool, key, name string) {
+	if sets[key] == nil {
+		sets[key] = make(map[string]bool)
+	}
+	sets[key][name] = true
+}
+
+func (h *house) widestSeam() (int, string) {
+	seams := make(map[string]map[string]bool)
+	h.uses(func(by *typed, f *types.Func) {
+		if of := short(f.Pkg().Path()); of != by.name {
+			add(seams, by.name+" of "+of, f.FullName())
+		}
+	})
+	return widest(seams)
+}
+
+func (h *house) mostMethods() (int, string) {
+	methods := make(map[string]map[string]bool)
+	for _, p := range h.packages {
+		for _, o := range p.Defs {
+			if f, ok := o.(*types.Func); ok && f.Signature().Recv() != nil {
+				if named := namedOf(f.Signature().Recv().Type()); named != nil && !types.IsInterface(named) {
+					add(methods, p.name+"."+named.Obj().Name(), f.Name())
+				}
+			}
+		}
+	}
+	return widest(methods)
+}
+
+// namedOf returns the type that a value or a pointer has, nil if it has no name.
+func namedOf(t types.Type) *types.Named {
+	if p, ok := t.(*types.Pointer); ok {
+		t = p.Elem()
+	}
+	named, _ := t.(*types.Named)
+	return named
+}
+
+func (h *house) mostLockers() (int, string) {
+	lockers := make(map[string]map[string]bool)
+	for _, p := range h.packages {
+		for _, file := range p.files {
+			name := h.files.Position(file.Pos()).Filename
+			ast.Inspect(file, func(n ast.Node) bool {
+				if owner, lock := p.locked(n); owner != nil && h.files.Position(owner.Obj().Pos()).Filename != name {
+					add(lockers, p.name+"."+owner.Obj().Name()+"."+lock, name)
+				}
+				return true
+			})
+		}
+	}
+	return widest(lockers)
+}
+
+// locked returns the type and the name of the lock that x.lock.Lock() takes; nil: n is something else.
+func (p *typed) locked(n ast.Node) (owner *types.Named, lock string) {
+	call, _ := n.(*ast.CallExpr)
+	if call == nil {
+		return nil, ""
+	}
+	method, _ := call.Fun.(*ast.SelectorExpr)
+	if method == nil || method.Sel.Name != "Lock" && method.Sel.Name != "RLock" {
+		return nil, ""
+	}
+	field, _ := method.X.(*ast.SelectorExpr)
+	if field == nil || p.Selections[field] == nil {
+		return nil, ""
+	}
+	return namedOf(p.Selections[field].Recv()), field.Sel.Name
+}
+
+func (h *house) featuresNamed() (n int, where string) {
+	byPackage := make(map[string]map[string]bool)
+	for _, p := range h.packages {
+		for _, name := range core {
+			if p.name != name {
+				continue
+			}
+			for id, o := range p.Defs {
+				if o != nil && features.MatchString(id.Name) {
+					n++
+					add(byPackage, p.name, h.files.Position(id.Pos()).Filename)
+				}
+			}
+		}
+	}
+	files, pkg := widest(byPackage)
+	return n, fmt.Sprintf("%d files of %s", files, pkg)
+}
+
+func (h *house) oneCaller() (int, string) {
+	callers := make(map[string]int)
+	for _, p := range h.packages {
+		for _, o := range p.Defs {
+			if f, ok := o.(*types.Func); ok {
+				callers[f.FullName()] = 0
+			}
+		}
+	}
+	h.uses(func(_ *typed, f *types.Func) { callers[f.FullName()]++ })
+	one := 0
+	for _, n := range callers {
+		if n == 1 {
+			one++
+		}
+	}
+	return one * 100 / len(callers), fmt.Sprintf("%d of %d", one, len(callers))
+}
+
+// The walls inside the module do not become thinner.
+func TestRatchets(t *testing.T) {
+	t.Parallel()
+	h, err := newHouse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range ratchets {
+		figure, where := r.of(h)
+		t.Logf("%s: %d (%s)", r.name, figure, where)
+		switch {
+		case figure > r.most:
+			t.Errorf("%s: %d (%s), where %d was the most", r.name, figure, where, r.most)
+		case figure < r.most:
+			t.Errorf("%s: %d (%s), fewer than %d: write the new figure down in ratchet_test.go", r.name, figure, where, r.most)
+		}
+	}
+}
