@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 // logged are the lines of a program's log, without what is printed for people.
@@ -182,7 +183,7 @@ type outUpstream struct {
 
 func startUpstream(t *testing.T, handler func(*mcp.Server) http.Handler) *outUpstream {
 	t.Helper()
-	u := &outUpstream{t: t, handler: handler}
+	u := &outUpstream{t: t, handler: handler, at: testport.Addr(t)}
 	u.start()
 	t.Cleanup(u.stop)
 	return u
@@ -203,14 +204,13 @@ func (u *outUpstream) start() {
 	var l net.Listener
 	var err error
 	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		l, err = (&net.ListenConfig{}).Listen(u.t.Context(), "tcp", cmp.Or(u.at, "127.0.0.1:0"))
+		l, err = (&net.ListenConfig{}).Listen(u.t.Context(), "tcp", u.at)
 		if err == nil {
 			break
 		} else if time.Now().After(end) {
 			u.t.Fatal(err)
 		}
 	}
-	u.at = l.Addr().String()
 	u.web, u.ended = &http.Server{Handler: u.handler(server), ReadHeaderTimeout: time.Minute, ConnState: func(c net.Conn, s http.ConnState) {
 		if s == http.StateNew {
 			u.mu.Lock()
