@@ -90,7 +90,7 @@ func (w wild) asks(t *testing.T, c *peer, id int) {
 
 // peers has the tests run that take minutes of many other programs: before a release, and when one of those is taken in a
 // newer version.
-var peers = flag.Bool("peers", false, "run the tests with real servers, hosts and the go-sdk's own tests, which take minutes")
+var peers = flag.Bool("peers", false, "run the tests with real servers, hosts and the go-sdk's own tests, and all of some long tables, which take minutes")
 
 // peersOnly skips a test without -peers.
 func peersOnly(t *testing.T, why string) {
