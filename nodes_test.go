@@ -111,11 +111,13 @@ func TestStoreAway(t *testing.T) {
 				defer store.Close()
 				h := holdfast.NewBackendHandler(message.New(nil), &holdfast.Options{Store: store, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				log.Reset()
 				c.set(engine, true)
 				time.Sleep(30 * time.Minute)
 				c.set(engine, false)
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				all := strings.Split(strings.TrimSpace(log.String()), "\n")
 				if len(all) != 4 || !strings.Contains(all[0], "level=WARN msg=\""+c.want[0]) || !strings.Contains(all[1], "level=WARN msg=\""+c.want[1]) ||
 					!strings.Contains(all[2], "level=WARN msg=\""+c.want[1]) || !strings.Contains(all[3], "level=INFO msg=\""+c.want[2]) {

@@ -58,6 +58,7 @@ type sleeping struct {
 
 	mu      sync.Mutex
 	waiting []backend.Inbound
+	closed  bool
 	work    sync.WaitGroup
 }
 
@@ -67,7 +68,7 @@ func (c *sleeping) Deliver(in backend.Inbound) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.waiting = append(c.waiting, in); len(c.waiting) == 1 {
+	if c.waiting = append(c.waiting, in); len(c.waiting) == 1 && !c.closed {
 		c.work.Go(c.answerAll)
 	}
 	return nil
@@ -116,6 +117,9 @@ func (c *sleeping) answer(in backend.Inbound) {
 
 func (c *sleeping) Close() error {
 	c.s.closed.Add(1)
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
 	close(c.over)
 	c.work.Wait()
 	return nil

@@ -35,6 +35,7 @@ func TestWrongTokensLogged(t *testing.T) {
 		}
 		lines := func(want ...string) {
 			t.Helper()
+			synctest.Wait()
 			got := strings.Split(strings.TrimSpace(log.String()), "\n")
 			if log.Len() == 0 {
 				got = nil

@@ -107,15 +107,17 @@ func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision s
 		return nil, refused
 	}
 	opening.Wait()
+	c.awaitOne(ctx, lineup.links)
 	if ctx.Err() != nil {
 		return nil, nil
 	}
 	var capabilities, all union
 	var instructions, trouble []string
-	found, missing := false, false
+	found, missing, coming := false, false, false
 	for i, l := range lineup.links {
 		l.mu.Lock()
 		result, open := l.result, l.state == linkOpen
+		coming = coming || l.state == linkOpening
 		l.mu.Unlock()
 		missing = missing || !open
 		if result == nil {
@@ -135,7 +137,7 @@ func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision s
 			instructions = append(instructions, fmt.Sprintf("# %s (%s)\n\n%s", l.name, lineup.members[i].Prefix, text))
 		}
 	}
-	if !found {
+	if !found && !coming { // else the client is told when one is there
 		return nil, jsonrpc.Errorf(jsonrpc.CodeServer, "none of the servers could be opened: %s", strings.Join(trouble, "; "))
 	}
 	if missing { // it has tools, as a rule, and some clients hear only of changes that were announced
@@ -216,6 +218,43 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	return l.isReady()
 }
 
+// awaitOne waits until one of the servers is open, if none is and some may be soon: a client has nothing without any. It waits
+// as long as for one that is not known to be slow.
+func (c *conn) awaitOne(ctx context.Context, links []*link) {
+	came := make(chan struct{}, len(links))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	coming := 0
+	for _, l := range links {
+		l.mu.Lock()
+		state, ready, left := l.state, l.ready, initWait-time.Since(l.began)
+		l.mu.Unlock()
+		switch {
+		case state == linkOpen:
+			return
+		case state != linkOpening || left <= 0:
+			continue
+		}
+		coming++
+		c.work.Go(func() {
+			late := time.NewTimer(left)
+			defer late.Stop()
+			select {
+			case <-ready:
+			case <-late.C:
+			case <-ctx.Done():
+			}
+			came <- struct{}{}
+		})
+	}
+	for ; coming > 0; coming-- {
+		<-came
+		if slices.ContainsFunc(links, (*link).isReady) {
+			return
+		}
+	}
+}
+
 // starts has a server opened, and does not wait for that.
 func (l *link) starts(in backend.Inbound) {
 	l.mu.Lock()
@@ -257,6 +296,7 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	within, cancel := context.WithTimeout(ctx, initWait) // a server that hangs is left out
 	defer cancel()
 	lineup := c.lineup.Load()
+	c.awaitOne(within, lineup.links)
 	parts := make([]part, len(lineup.links))
 	each(lineup.links, func(i int, l *link) {
 		cursor, wanted := cursors[l.name]

@@ -112,6 +112,48 @@ func TestCallWaits(t *testing.T) {
 	})
 }
 
+// Servers that are all slow to start refuse nobody: a client that came while none was there is served without them, is told when they
+// come, and those after it wait for them as it did.
+func TestAllSlowToStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x, y := &fake{tool: "x", starts: 7 * time.Second}, &fake{tool: "y", starts: 8 * time.Second}
+		b := New(func() []Member {
+			return []Member{{Name: "x", Backend: x, Prefix: "x_"}, {Name: "y", Backend: y, Prefix: "y_"}}
+		}, slog.New(slog.DiscardHandler))
+		begin := func(want time.Duration) *client {
+			t.Helper()
+			c := newClient(t, b)
+			c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+			if m, took := c.answered("1"); m.Error != nil || took != want || !strings.Contains(string(m.Result), `"tools"`) {
+				t.Errorf("initialize: %s after %v, want it after %v", m.Raw, took, want)
+			}
+			c.tell(t, "", "notifications/initialized", "{}")
+			return c
+		}
+		tools := func(c *client, id string) string {
+			c.tell(t, id, "tools/list", "{}")
+			m, _ := c.answered(id)
+			return string(m.Raw)
+		}
+		first := begin(initWait)
+		time.Sleep(initWait)
+		if _, others := first.told(); !slices.Contains(others, "notifications/tools/list_changed") {
+			t.Errorf("the client is not told of the servers that came late, but %v", others)
+		}
+		if got := tools(first, "2"); !strings.Contains(got, "x_x") || !strings.Contains(got, "y_y") {
+			t.Errorf("the client sees %s", got)
+		}
+		begin(initWait) // and leaves at once, or stays: the next does not depend on it
+		x.starts, y.starts = 2*time.Second, 2*time.Second
+		if got := tools(begin(2*time.Second), "2"); !strings.Contains(got, "x_x") {
+			t.Errorf("a later client sees %s", got)
+		}
+		x.starts, y.starts = 0, 0
+		begin(0)
+	})
+}
+
 // A call of a server that has worked waits for a process that is slow to start, although its list does not, and for one
 // that hangs then once.
 func TestCallWaitsForSlowStart(t *testing.T) {

@@ -215,3 +215,38 @@ func TestPathTaken(t *testing.T) {
 		})
 	}
 }
+
+// What is denied from now on is so in sessions whose calls are still with what ran before, too.
+func TestDeniedWhileItEnds(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a"}}`, "a")
+	conf := func(run, tools string) string {
+		return fmt.Sprintf(`{"mcpServers": {"a": {"type": "http", "url": %q, "headers": {"X-Run": %q}, "holdfast": {"tools": %s}}}}`, f.up["a"], run, tools)
+	}
+	f.set.Apply(f.parse(conf("1", `{}`)))
+	_, _, head := f.post("/a/mcp", "", hello)
+	session := head.Get("Mcp-Session-Id")
+	f.post("/a/mcp", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	echo := `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"echo","arguments":{"Message":"m"}}}`
+	slow := make(chan string, 1)
+	go func() {
+		_, text, _ := f.post("/a/mcp", session, `{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"slow","arguments":{"Message":"m"}}}`)
+		slow <- text
+	}()
+	select {
+	case <-f.began:
+	case text := <-slow:
+		t.Fatalf("the call has ended: %s", text)
+	}
+	for i, tools := range []string{`{"deny": ["echo"]}`, `{"allow": ["slow"]}`, `{}`} {
+		f.set.Apply(f.parse(conf(fmt.Sprint("then ", i), tools)))
+		_, text, _ := f.post("/a/mcp", session, echo)
+		if denied := strings.Contains(text, "Unknown tool"); denied != (tools != `{}`) {
+			t.Errorf("with %s: %s", tools, text)
+		}
+	}
+	f.release()
+	if text := <-slow; !strings.Contains(text, "a:slow:m") {
+		t.Errorf("the call in flight: %s", text)
+	}
+}

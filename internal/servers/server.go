@@ -28,6 +28,8 @@ type server struct {
 	inner   backend.Backend // what runs, in both eras
 	conf    atomic.Pointer[config.Server]
 	lists   atomic.Uint64 // see [Set.Lists]
+	// before is the server that ran before under the name, while it has calls to end; or nil.
+	before atomic.Pointer[server]
 
 	mu      sync.Mutex
 	open    int           // conversations

@@ -115,7 +115,12 @@ func (s *Set) Apply(file *config.File) Change {
 			did.Added = append(did.Added, conf.Name)
 		}
 		s.versions++
-		next.add(newServer(conf, s.versions, s.log))
+		now := newServer(conf, s.versions, s.log)
+		now.before.Store(old)
+		next.add(now)
+	}
+	for _, one := range next.order {
+		one.ruleBefore()
 	}
 	for _, out := range file.LeftOut { // what ran goes on as it was
 		if old := was.byName[out.Name]; old != nil {
@@ -144,7 +149,11 @@ func (s *Set) Apply(file *config.File) Change {
 	next.inherit(was)
 	s.table.Store(next)
 	for _, old := range retired {
-		s.wait.Go(old.retire)
+		now := next.byName[old.name]
+		s.wait.Go(func() {
+			old.retire()
+			now.before.CompareAndSwap(old, old.before.Load()) // what ran before that may have calls yet
+		})
 	}
 	for _, old := range removed {
 		s.wait.Go(func() {
@@ -184,6 +193,17 @@ func (s *Set) forget(name string) {
 		}
 	}
 	s.table.Store(&next)
+}
+
+// ruleBefore has what clients may call hold for what ran before under the server's name, too: calls end there, and
+// others may begin until they have.
+func (s *server) ruleBefore() {
+	now := s.conf.Load()
+	for old := s.before.Load(); old != nil; old = old.before.Load() {
+		conf := *old.conf.Load()
+		conf.Allow, conf.Deny = now.Allow, now.Deny
+		old.conf.Store(&conf)
+	}
 }
 
 func (t *table) add(s *server) {

@@ -186,6 +186,7 @@ func TestShareOpeningBounded(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		second.say(helloOf("2025-11-25"))
 		time.Sleep(29 * time.Second)
+		synctest.Wait()
 		for _, r := range []*reader{first, second} {
 			if len(r.got) > 0 {
 				t.Errorf("before its time: %s", r.got)
