@@ -64,13 +64,23 @@ func (f *fake) isMute(method string) bool {
 	return slices.Contains(f.mute, method)
 }
 
+// startsIn sets how long it takes to start from now on.
+func (f *fake) startsIn(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.starts = d
+}
+
 type fakeConn struct {
 	f    *fake
 	sink backend.Sink
 }
 
 func (f *fake) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	time.Sleep(f.starts)
+	f.mu.Lock()
+	starts := f.starts
+	f.mu.Unlock()
+	time.Sleep(starts)
 	f.mu.Lock()
 	f.ends = func(why error) { sink.Closed(why, false) }
 	f.mu.Unlock()

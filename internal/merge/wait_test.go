@@ -145,11 +145,13 @@ func TestAllSlowToStart(t *testing.T) {
 			t.Errorf("the client sees %s", got)
 		}
 		begin(initWait) // and leaves at once, or stays: the next does not depend on it
-		x.starts, y.starts = 2*time.Second, 2*time.Second
+		x.startsIn(2 * time.Second)
+		y.startsIn(2 * time.Second)
 		if got := tools(begin(2*time.Second), "2"); !strings.Contains(got, "x_x") {
 			t.Errorf("a later client sees %s", got)
 		}
-		x.starts, y.starts = 0, 0
+		x.startsIn(0)
+		y.startsIn(0)
 		begin(0)
 	})
 }
@@ -185,7 +187,7 @@ func TestCallWaitsForSlowStart(t *testing.T) {
 		if failed, took := call(begin(initWait), "2"); failed || took != 4*time.Second {
 			t.Errorf("a call of a server that is slow to start again: %t after %v", failed, took)
 		}
-		a.starts = time.Hour
+		a.startsIn(time.Hour)
 		for i, want := range []time.Duration{partFor - initWait, lateWait, lateWait} {
 			if failed, took := call(begin(initWait), "2"); !failed || took != want {
 				t.Errorf("call %d of a server that hangs now: %t after %v, want %v", i, failed, took, want)

@@ -133,6 +133,11 @@ func (r *reader) say(text string) string {
 		r.t.Fatal(err)
 	}
 	synctest.Wait()
+	return r.heard()
+}
+
+// heard returns what the session got since it was last asked.
+func (r *reader) heard() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	got := strings.Join(r.got, "\n")
@@ -188,17 +193,16 @@ func TestShareOpeningBounded(t *testing.T) {
 		time.Sleep(29 * time.Second)
 		synctest.Wait()
 		for _, r := range []*reader{first, second} {
-			if len(r.got) > 0 {
-				t.Errorf("before its time: %s", r.got)
+			if got := r.heard(); got != "" {
+				t.Errorf("before its time: %s", got)
 			}
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
 		for i, r := range []*reader{first, second} {
-			if got := strings.Join(r.got, " "); !strings.Contains(got, "has not answered initialize within 1m0s") {
+			if got := r.heard(); !strings.Contains(got, "has not answered initialize within 1m0s") {
 				t.Errorf("session %d is told: %s", i, got)
 			}
-			r.got = nil
 		}
 		if open, _ := f.saw(); open != "" {
 			t.Errorf("conversations are left: %s", open)
