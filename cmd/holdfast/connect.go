@@ -111,7 +111,7 @@ func (f *connectFlags) run(ctx context.Context, command []string, in io.Reader, 
 	}
 	defer func() { _ = b.Close() }()
 	handler := holdfast.NewBackendHandler(b, &holdfast.Options{
-		Eras: holdfast.ErasAuto, TaskAfter: cmp.Or(max(f.taskAfter, 0), -1), MaxShare: 1,
+		Eras: holdfast.ErasBoth, TaskAfter: cmp.Or(max(f.taskAfter, 0), -1), MaxShare: 1,
 	})
 	served, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

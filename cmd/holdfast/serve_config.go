@@ -60,7 +60,7 @@ func (f *configFlags) check() error {
 	}
 	for _, v := range f.inputs {
 		if id, _, ok := strings.Cut(v, "="); !ok || id == "" {
-			return usagef("--input %q: want ID=VALUE", id)
+			return usagef("--input has no =: want ID=VALUE") // what it has may be the value
 		}
 	}
 	return nil

@@ -6,17 +6,38 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 )
+
+// lines are what a log has got.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(text []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(text)
+}
+
+// take returns those since it was last called.
+func (l *lines) take() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.text.Reset()
+	return strings.FieldsFunc(l.text.String(), func(r rune) bool { return r == '\n' })
+}
 
 // Wrong tokens have a line of the log at once, and one more a minute while they come, with how many there were; a request without
 // one has none. No line has a token.
 func TestWrongTokensLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log lines
 		var keys Keys
 		keys.all.Store(&[]key{})
 		p := &Policy{Keys: &keys, Log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -33,13 +54,10 @@ func TestWrongTokensLogged(t *testing.T) {
 				t.Errorf("%q: %d", authorization, w.Code)
 			}
 		}
-		lines := func(want ...string) {
+		want := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
-			got := strings.Split(strings.TrimSpace(log.String()), "\n")
-			if log.Len() == 0 {
-				got = nil
-			}
+			got := log.take()
 			if len(got) != len(want) {
 				t.Fatalf("%d lines, want %d: %q", len(got), len(want), got)
 			}
@@ -48,23 +66,22 @@ func TestWrongTokensLogged(t *testing.T) {
 					t.Errorf("%s, want %s", line, want[i])
 				}
 			}
-			log.Reset()
 		}
 		ask("")
 		ask("Basic secret")
-		lines()
+		want()
 		ask("Bearer secret")
-		lines("tokens=1 ")
+		want("tokens=1 ")
 		for range 50 {
 			ask("Bearer " + keyPrefix + "secret")
 		}
-		lines()
+		want()
 		time.Sleep(wrongEvery + time.Second)
-		lines("tokens=50 ")
+		want("tokens=50 ")
 		time.Sleep(3 * wrongEvery)
-		lines()
+		want()
 		ask("Bearer secret")
-		lines("tokens=1 ")
+		want("tokens=1 ")
 		time.Sleep(2 * wrongEvery) // no timer is left
 	})
 }

@@ -267,7 +267,7 @@ func (r *reader) command(s *Server, h *hostServer) {
 		s.Env[v.Name] = r.ownValue(v)
 	}
 	s.Command = []string{r.expand(h.Command.text)}
-	shown := []string{h.Command.value}
+	shown := strings.Split(h.Command.value, " ") // a whole command line, as some write it, has arguments too
 	for _, a := range slices.Concat(h.Command.Args, h.Args) {
 		s.Command = append(s.Command, r.expand(a))
 		shown = append(shown, a.value)
