@@ -49,6 +49,9 @@ func TestClusterPanics(t *testing.T) {
 		for i := range records {
 			at := []*node{b, c}[i%2]
 			r := f.client(fixed(a.url()), fixed(at.url()))
+			if code, said := status(t, r, "POST", nil, `{"jsonrpc":"2.0","id":"tools","method":"tools/list"}`); code != http.StatusOK {
+				t.Fatalf("tools/list: %d %s", code, said) // or a slow machine may not know yet that the tool is safe
+			}
 			q := request{tool: "look", args: workArgs{ID: callID(t, i), Steps: 0, MS: 60_000}}
 			requests = append(requests, q)
 			all.Go(func() { records[i] = r.call(ctx, q) })
