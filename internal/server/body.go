@@ -263,15 +263,6 @@ func parseBody(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
 	return msgs, batch, err
 }
 
-// parse returns the messages that a legacy client has sent, which mean the same to every server. The errors
-// are those of parseBody and an [*unclear].
-func parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
-	if msgs, batch, err = parseBody(data); err == nil {
-		err = checkClear(msgs)
-	}
-	return msgs, batch, err
-}
-
 // checkClear returns an [*unclear] for the first message that is not clear.
 func checkClear(msgs []jsonrpc.Message) error {
 	for i := range msgs {

@@ -150,7 +150,7 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 func (m *mux) isAnyWaiting() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.waiting > 0 || len(m.modern) > 0
+	return m.waiting > 0
 }
 
 // callAdmitted makes a call that has waited for its turn.

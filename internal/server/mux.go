@@ -71,7 +71,7 @@ type muxExchanges struct {
 	otherSessions bool                    // a call of another session was resumed here, or a request has come that needs none
 	modern        map[string]*muxModern   // the requests of revision 2026-07-28 in flight, by their ids
 	work          sync.WaitGroup          // those that copy from the log, or wait for their turn
-	waiting       int                     // calls that a limit has wait
+	waiting       int                     // calls that a limit has wait, and requests of revision 2026-07-28 that are served
 }
 
 // A muxState is what may still happen on a connection:

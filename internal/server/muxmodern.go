@@ -122,17 +122,30 @@ func (m *mux) begins(x *muxModern) error {
 	}
 	m.otherSessions = true
 	m.modern[key] = x // what is no request has no id, and is over soon
+	m.waiting++
 	m.work.Go(func() {
 		x.serve()
 		x.cancel()
+		x.free()
 		m.mu.Lock()
-		if m.modern[key] == x {
-			delete(m.modern, key)
-		}
+		m.waiting--
 		m.mu.Unlock()
 		session.Wake(m.ready)
 	})
 	return nil
+}
+
+// free frees the id of the request.
+func (x *muxModern) free() {
+	key := ""
+	if x.msg.Kind == jsonrpc.Request {
+		key = string(jsonrpc.Key(x.msg.ID))
+	}
+	x.m.mu.Lock()
+	defer x.m.mu.Unlock()
+	if x.m.modern[key] == x {
+		delete(x.m.modern, key)
+	}
 }
 
 // serve has the request answered.
@@ -142,12 +155,14 @@ func (x *muxModern) serve() {
 	case x.msg.Kind != jsonrpc.Request || x.last || x.ctx.Err() != nil:
 		return
 	case err != nil:
-		x.say(x.m.refusal([][]byte{x.msg.ID}, err))
-	case placement.IsEvents(x.Header()): // a listen that its client is to make again
-		x.say(append(listenEnded(x.msg.ID), '\n'))
+		x.answer(x.m.refusal([][]byte{x.msg.ID}, err))
+	case placement.IsEvents(x.Header()) && x.msg.Method == protocol.MethodSubscriptions: // which its client is to make again
+		x.answer(append(listenEnded(x.msg.ID), '\n'))
+	case placement.IsEvents(x.Header()): // over HTTP it would end without a response
+		x.answer(x.m.refusal([][]byte{x.msg.ID}, placement.ErrUnknown))
 	default:
 		if text := bytes.TrimSpace(x.Text()); len(text) > 0 {
-			x.say(append(text, '\n'))
+			x.answer(append(text, '\n'))
 		}
 	}
 }
@@ -235,11 +250,20 @@ func (x *muxModern) Write(text []byte) (int, error) {
 		}
 		lines = appendTagged(lines, id, ev.Data)
 	}
+	if x.last {
+		x.free()
+	}
 	x.say(lines)
 	return len(text), nil
 }
 
-// say writes messages to the client. The id of a request that is answered is free before its client knows.
+// answer writes the response. The id of a request that is answered is free before its client knows.
+func (x *muxModern) answer(lines []byte) {
+	x.free()
+	x.say(lines)
+}
+
+// say writes messages to the client.
 func (x *muxModern) say(lines []byte) {
 	if len(lines) == 0 {
 		return

@@ -86,10 +86,14 @@ func TestDuplexModernCancel(t *testing.T) {
 		eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 1 })
 		older.Result(result("older"))
 		c.hears(`"id":2`, "older")
-		eventually(t, "the id to be free", func() bool {
+		eventually(t, "the id of the cancelled call to be free", func() bool {
 			c.say(modernCall("1", "echo", `{"text":"again"}`))
 			return strings.Contains(string(c.hears(`"id":1`)), "again")
 		})
+		for range 100 { // that of an answered one is at once
+			c.say(modernCall("3", "echo", `{"text":"again"}`))
+			c.hears(`"id":3`, "again")
+		}
 	})
 }
 
