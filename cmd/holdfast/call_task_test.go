@@ -122,7 +122,8 @@ func TestCallAsTask(t *testing.T) {
 			test.server.tasks = make(map[string]*assigned)
 			s := httptest.NewServer(test.server)
 			defer s.Close()
-			var out, says bytes.Buffer
+			var out bytes.Buffer
+			var says sayings
 			cmd := newRoot()
 			cmd.SetArgs([]string{"call", "--state=", s.URL, "research"})
 			cmd.SetOut(&out)

@@ -111,7 +111,8 @@ func TestCallForeignForm(t *testing.T) {
 		"a form that is left empty":    {asks, "options", "\n", `{"action":"accept","content":{}}`, "  name [none]: ", ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			var out, says bytes.Buffer
+			var out bytes.Buffer
+			var says sayings
 			cmd := newRoot()
 			args := []string{"call", "--state=", c.url, c.tool}
 			if c.typed != "-" {

@@ -53,7 +53,8 @@ func TestModernServer(t *testing.T) {
 	}))
 	defer server.Close()
 	run := func(stdin string, args ...string) (string, error) {
-		var out, text bytes.Buffer
+		var out bytes.Buffer
+		var text sayings
 		cmd := newRoot()
 		cmd.SetArgs(append(args, "--log-level=error")) // the log is the process's: other tests write to it
 		cmd.SetIn(strings.NewReader(stdin))

@@ -78,7 +78,8 @@ func TestPagesOfTools(t *testing.T) {
 			s := httptest.NewServer(p)
 			defer s.Close()
 			run := func(args ...string) (string, error) {
-				var out, says bytes.Buffer
+				var out bytes.Buffer
+				var says sayings
 				cmd := newRoot()
 				cmd.SetArgs(args)
 				cmd.SetOut(&out)

@@ -353,17 +353,17 @@ func runTry(t *testing.T, args []string, env, stdin string) (said, names string)
 	return out.String(), files.String()
 }
 
-// sayings is what a program says.
+// sayings is what a program says. The log of commands in one process is one, and other commands write to it, too.
 type sayings struct {
 	mu    sync.Mutex
 	text  bytes.Buffer
-	first chan struct{} // closed when it has said something
+	first chan struct{} // closed when it has said something, if it is not nil
 }
 
 func (s *sayings) Write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.text.Len() == 0 {
+	if s.text.Len() == 0 && s.first != nil {
 		close(s.first)
 	}
 	return s.text.Write(p)
