@@ -101,8 +101,9 @@ func newInstall() *cobra.Command {
 cut connections. URL is a server over HTTP or a WebSocket; COMMAND is a stdio server,
 which holdfast runs.
 
-It shows the change, keeps a backup beside the file, and changes nothing else in it:
-comments, order and indentation stay. With --print it prints the file instead.
+It shows the change, keeps a backup beside the file (what was in it before Holdfast changed it),
+and changes nothing else in it: comments, order and indentation stay. With --print it prints
+the file instead.
 
 Headers go into the variable HOLDFAST_HEADER of the server's environment, and not onto its
 command line, which other users can see. ${NAME} in a header stands for a variable of the
@@ -133,7 +134,9 @@ func newUninstall() *cobra.Command {
 		Short: "Take a server out of the configuration of a host",
 		Long: `Uninstall takes a server out of the configuration file of a host, which need not be one that
 'holdfast install' has added. It shows the change, keeps a backup beside the file, and
-changes nothing else in it.`,
+changes nothing else in it. The file is byte for byte what it was before 'holdfast install'
+when the last server that was added is taken out; a file that 'holdfast install' has made is
+removed then.`,
 		Example: `  holdfast uninstall cursor example`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {

@@ -3,6 +3,7 @@ package install
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,9 +14,12 @@ import (
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/tailscale/hujson"
 )
 
-// BackupSuffix follows the name of a file in the name of its backup, which has what was in the file before the last change.
+// BackupSuffix follows the name of a file in the name of its backup. The backup has what was in the file before this package
+// changed it, and stays as it is until something else in the file is changed. A file that [Host.Add] has made has no backup.
 const BackupSuffix = ".holdfast-backup"
 
 // A Change is one of a host's file, that is not written yet.
@@ -28,6 +32,10 @@ type Change struct {
 	encoding    encoding
 	raw         []byte
 	mode        fs.FileMode
+	// made: this package has made the file, and nothing else is in it. kept: the backup stays as it is; it has none if made is set.
+	made, kept bool
+	// stale: the backup is of a file that is gone, and had nothing in it.
+	stale bool
 }
 
 // Same reports whether there is nothing to change.
@@ -134,7 +142,11 @@ func (h *Host) Add(file, name string, s *Server, force bool) (*Change, error) {
 		return fmt.Errorf("%w: %s has another server %q: choose a name with --name, or replace that server with --force. Nothing was written", ErrTaken, file, name)
 	}
 	if h.form.toml {
-		return c, h.addTOML(c, name, s, force, taken)
+		if err := h.addTOML(c, name, s, force, taken); err != nil {
+			return nil, err
+		}
+		h.settle(c)
+		return c, nil
 	}
 	value, err := h.value(s)
 	if err != nil {
@@ -169,7 +181,156 @@ func (h *Host) Add(file, name string, s *Server, force bool) (*Change, error) {
 	if m, err := after.get(name); err != nil || m == nil || !same(c.After[m.Value.StartOffset:m.Value.EndOffset], plain) {
 		return nil, fmt.Errorf("%s: the server cannot be put into this file: add it by hand, as --print shows it for an empty file", file)
 	}
+	h.settle(c)
 	return c, nil
+}
+
+// settle says what becomes of the backup when a server is added.
+func (h *Host) settle(c *Change) {
+	was := h.origin(c)
+	c.made, c.kept = was.made, was.kept
+	c.stale = c.New && was.backup != nil && h.within(c.File, was.backup.Before, c.After)
+}
+
+// An origin is what was in a file before servers were added to it.
+type origin struct {
+	// backup is the one beside the file, or nil.
+	backup *Change
+	// known: the file has what text has, and servers that were added to it. made: there was no file before.
+	known, made bool
+	text        string
+	// kept: each of these servers runs "holdfast connect", so that no other program's are among them.
+	kept bool
+}
+
+// origin returns what was in a file before servers were added to it.
+func (h *Host) origin(c *Change) (o origin) {
+	if old, err := read(c.File + BackupSuffix); err == nil && !old.New && old.encoding == c.encoding {
+		o.backup = old
+	}
+	if c.New {
+		return o
+	}
+	if o.backup != nil && h.within(c.File, o.backup.Before, c.Before) {
+		o.known, o.text = true, o.backup.Before
+		o.kept = h.connects(c.File, o.text, c.Before)
+		return o
+	}
+	if strings.TrimSpace(c.Before) != "" && c.encoding == (encoding{}) && h.within(c.File, "", c.Before) && h.connects(c.File, "", c.Before) {
+		return origin{backup: o.backup, known: true, made: true, kept: true}
+	}
+	return o
+}
+
+// with returns a text with the servers added that another one has beside its own, but for one: "" stands for none. It reports
+// whether that can be.
+func (h *Host) with(file, text, other, without string) (string, bool) {
+	section := h.sectionOf(file)
+	if h.form.toml {
+		from, err := parseTOML(file, other, section)
+		if err != nil {
+			return "", false
+		}
+		for _, name := range from.inOrder() {
+			to, err := parseTOML(file, text, section)
+			if err != nil {
+				return "", false
+			}
+			if name == without || to.get(name) != nil {
+				continue
+			}
+			if text, err = to.add(from.block(name)); err != nil {
+				return "", false
+			}
+		}
+		return text, true
+	}
+	from, err := parseJSON(file, other, section)
+	if err != nil {
+		return "", false
+	}
+	for _, name := range from.names() {
+		to, err := parseJSON(file, text, section)
+		if err != nil {
+			return "", false
+		}
+		has, err := to.get(name)
+		if err != nil {
+			return "", false
+		}
+		if name == without || has != nil {
+			continue
+		}
+		m, err := from.get(name)
+		if err != nil {
+			return "", false
+		}
+		if text, err = to.add(name, valueOf(&m.Value)); err != nil {
+			return "", false
+		}
+	}
+	return text, true
+}
+
+// within reports whether a text is another one with servers added to it.
+func (h *Host) within(file, text, other string) bool {
+	all, ok := h.with(file, text, other, "")
+	return ok && all == other
+}
+
+// connects reports whether each server that a text has beside those of another one runs "holdfast connect".
+func (h *Host) connects(file, text, other string) bool {
+	before, err := h.servers(file, text)
+	if err != nil {
+		return false
+	}
+	after, err := h.servers(file, other)
+	if err != nil {
+		return false
+	}
+	for name, server := range after {
+		if before[name] != nil {
+			continue
+		}
+		s, _ := server.(map[string]any)
+		args, _ := s["args"].([]any)
+		if h.form.listed {
+			args, _ = s["command"].([]any)
+			args = args[min(1, len(args)):]
+		}
+		if len(args) == 0 || args[0] != "connect" {
+			return false
+		}
+	}
+	return true
+}
+
+// servers returns the servers of a text, by their names.
+func (h *Host) servers(file, text string) (map[string]any, error) {
+	section := h.sectionOf(file)
+	if h.form.toml {
+		t, err := parseTOML(file, text, section)
+		if err != nil {
+			return nil, err
+		}
+		all, _ := t.all[t.section].(map[string]any)
+		return all, nil
+	}
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	plain, err := hujson.Standardize([]byte(text))
+	if err != nil {
+		return nil, err
+	}
+	var all map[string]any
+	if err := json.Unmarshal(plain, &all); err != nil {
+		return nil, err
+	}
+	for _, name := range section {
+		all, _ = all[name].(map[string]any)
+	}
+	return all, nil
 }
 
 func (h *Host) addTOML(c *Change, name string, s *Server, force bool, taken func() error) error {
@@ -219,13 +380,11 @@ func (h *Host) Remove(file, name string) (*Change, error) {
 	if c.New {
 		return nil, fmt.Errorf("there is no file %s: nothing to take out", file)
 	}
-	old, err := read(file + BackupSuffix)
-	if err != nil || old.New || old.encoding != c.encoding {
-		old = nil
-	}
-	var empty bool
+	was := h.origin(c)
+	c.made, c.kept = was.made, was.kept
+	section := h.sectionOf(file)
 	if h.form.toml {
-		t, err := parseTOML(file, c.Before, h.form.section)
+		t, err := parseTOML(file, c.Before, section)
 		if err != nil {
 			return nil, err
 		}
@@ -235,53 +394,55 @@ func (h *Host) Remove(file, name string) (*Change, error) {
 		if c.After, err = t.remove(name); err != nil {
 			return nil, err
 		}
-		empty = strings.TrimSpace(c.After) == ""
-		if old != nil {
-			if o, err := parseTOML(file, old.Before, h.form.section); err == nil && o.get(name) == nil {
-				if again, err := o.add(t.block(name)); err == nil && again == c.Before {
-					c.After = old.Before
-				}
+		if was.known {
+			if o, err := parseTOML(file, was.text, section); err == nil && o.get(name) == nil {
+				h.restore(c, was, name)
 			}
 		}
-	} else {
-		section := h.sectionOf(file)
-		j, err := parseJSON(file, c.Before, section)
-		if err != nil {
-			return nil, err
-		}
-		m, err := j.get(name)
-		if err != nil {
-			return nil, err
-		}
-		if m == nil {
-			return nil, h.notThere(file, name, j.names())
-		}
-		keep := false
-		if old != nil {
-			if o, err := parseJSON(file, old.Before, section); err == nil {
-				if has, err := o.get(name); err == nil && has == nil {
-					if again, err := o.add(name, valueOf(&m.Value)); err == nil && again == c.Before {
-						c.After = old.Before
-						return c, nil
-					}
-				}
-				if o.root.Value != nil {
-					in, _, missing, err := o.at()
-					keep = err == nil && missing == nil && len(in.Members) == 0
-				}
-			}
-		}
-		if c.After, err = j.remove(name, keep); err != nil {
-			return nil, err
-		}
-		after, err := parseJSON(file, c.After, section)
-		if err != nil {
-			return nil, fmt.Errorf("the server cannot be taken out of this file: %w", err)
-		}
-		empty = strings.Join(strings.Fields(c.After), "") == "{}" && after != nil
+		return c, nil
 	}
-	c.Delete = empty && old == nil
+	j, err := parseJSON(file, c.Before, section)
+	if err != nil {
+		return nil, err
+	}
+	m, err := j.get(name)
+	if err != nil {
+		return nil, err
+	}
+	if m == nil {
+		return nil, h.notThere(file, name, j.names())
+	}
+	keep := false
+	if was.backup != nil {
+		if o, err := parseJSON(file, was.backup.Before, section); err == nil && o.root.Value != nil {
+			_, _, missing, err := o.at()
+			keep = err == nil && missing == nil
+		}
+	}
+	if c.After, err = j.remove(name, keep); err != nil {
+		return nil, err
+	}
+	if _, err := parseJSON(file, c.After, section); err != nil {
+		return nil, fmt.Errorf("the server cannot be taken out of this file: %w", err)
+	}
+	if was.known {
+		if o, err := parseJSON(file, was.text, section); err == nil {
+			if has, err := o.get(name); err == nil && has == nil {
+				h.restore(c, was, name)
+			}
+		}
+	}
 	return c, nil
+}
+
+// restore has a change give back what was there before a server was added.
+func (h *Host) restore(c *Change, was origin, name string) {
+	text, ok := h.with(c.File, was.text, c.Before, name)
+	if !ok {
+		return
+	}
+	c.After = text
+	c.Delete = was.made && text == ""
 }
 
 func (h *Host) notThere(file, name string, names []string) error {
@@ -356,8 +517,8 @@ func linesOf(text string) []string {
 	return lines
 }
 
-// Write writes the change, and before it the backup, whose name it returns: "" if there was no file. The file has the old content
-// or the new one at any time. A link stays one.
+// Write writes the change, and before it the backup. It returns the backup's name: "" if there is none, since this package has
+// made the file. The file has the old content or the new one at any time. A link stays one.
 func (c *Change) Write() (backup string, err error) {
 	target := c.File
 	if c.New {
@@ -377,8 +538,10 @@ func (c *Change) Write() (backup string, err error) {
 		return "", fmt.Errorf("%w: nothing was written", err)
 	}
 	defer func() { _ = os.Remove(made) }() // it is gone by then, if all went well
-	if !c.New {
+	if !c.New && !c.made {
 		backup = c.File + BackupSuffix
+	}
+	if backup != "" && !c.kept {
 		kept, err := c.prepare(backup, c.raw)
 		if err != nil {
 			return "", fmt.Errorf("backup: %w: nothing was written", err)
@@ -395,6 +558,11 @@ func (c *Change) Write() (backup string, err error) {
 	}
 	if c.Delete {
 		return backup, os.Remove(c.File)
+	}
+	if c.stale {
+		if err := os.Remove(c.File + BackupSuffix); err != nil {
+			return "", fmt.Errorf("backup: %w: nothing was written", err)
+		}
 	}
 	return backup, os.Rename(made, target)
 }

@@ -293,7 +293,7 @@ func (j *jsonFile) insert(o *hujson.Object, s style, name string, value any) str
 		if !strings.Contains(inner[head:], "\n") {
 			tail = s.newline + indent
 		}
-		from := open + 1 + head
+		from := open + 1 + len(strings.TrimRight(inner[:head], " \t"))
 		to := from
 		if tail != "" && strings.TrimSpace(inner[head:]) == "" {
 			to = close
@@ -357,7 +357,7 @@ func (j *jsonFile) remove(name string, keep bool) (string, error) {
 	}
 	path := append([]string{}, j.section...)
 	for !keep && len(o.Members) == 1 && len(parents) > 0 && len(bytes.TrimSpace(o.AfterExtra)) == 0 &&
-		len(bytes.TrimSpace(o.Members[0].Name.BeforeExtra)) == 0 {
+		len(bytes.TrimSpace(o.Members[0].Name.BeforeExtra)) == 0 && !j.commented(parents[len(parents)-1], path[len(path)-1]) {
 		name, path = path[len(path)-1], path[:len(path)-1]
 		o, parents = parents[len(parents)-1], parents[:len(parents)-1]
 	}
@@ -367,6 +367,26 @@ func (j *jsonFile) remove(name string, keep bool) (string, error) {
 		}
 	}
 	return j.text, nil
+}
+
+// commented reports whether a comment belongs to a member of an object, and would go with it.
+func (j *jsonFile) commented(o *hujson.Object, name string) bool {
+	for i := range o.Members {
+		m := &o.Members[i]
+		if m.Name.Value.(hujson.Literal).String() != name {
+			continue
+		}
+		var after string
+		if _, own := indentAt(j.text, m.Name.StartOffset); !own {
+			after = "" // what follows stays in the line
+		} else if i+1 < len(o.Members) {
+			after = string(o.Members[i+1].Name.BeforeExtra)
+		} else {
+			after = string(o.AfterExtra)
+		}
+		return strings.TrimSpace(string(m.Name.AfterExtra)+string(m.Value.BeforeExtra)+string(m.Value.AfterExtra)+after[:sameLine(after)]) != ""
+	}
+	return false
 }
 
 // cut returns the text without a member.
@@ -395,13 +415,16 @@ func (j *jsonFile) cut(o *hujson.Object, i int) string {
 		to += len(after) - len(strings.TrimLeft(after, " \t"))
 	}
 	var edits []edit
-	if last && !comma && i > 0 {
+	if last && i > 0 {
 		before := &o.Members[i-1].Value
 		at := before.EndOffset + len(before.AfterExtra)
-		if own {
+		switch {
+		case !comma && own:
 			edits = append(edits, edit{at, at + 1, ""})
-		} else {
+		case !comma:
 			from = at
+		case !own && len(bytes.TrimSpace(m.Name.BeforeExtra)) == 0: // the comma before it goes, and that after it stays
+			from, to = at, m.Value.EndOffset
 		}
 	}
 	edits = append(edits, edit{from, to, ""})

@@ -24,7 +24,7 @@ type expression struct {
 	path     []string // with that of the table
 	head     bool
 	inline   bool // the value is an inline table
-	from, to int  // its lines, without the line end of the last one
+	from, to int  // its lines, without the spaces and the line end after the last one
 }
 
 // parseTOML parses the text of a file.
@@ -64,7 +64,7 @@ func parseTOML(file, text string, section []string) (*tomlFile, error) {
 			to = int(node.Raw.Offset + node.Raw.Length)
 		}
 		e.from = strings.LastIndexByte(text[:from], '\n') + 1
-		e.to = lineEnd(text, to)
+		e.to = len(strings.TrimRight(text[:lineEnd(text, to)], " \t"))
 		t.lines = append(t.lines, e)
 	}
 	return t, p.Error()
@@ -99,6 +99,16 @@ func (t *tomlFile) names() (all []string) {
 		all = append(all, name)
 	}
 	slices.Sort(all)
+	return all
+}
+
+// inOrder returns the names of all servers, in the order of the file.
+func (t *tomlFile) inOrder() (all []string) {
+	for _, e := range t.lines {
+		if len(e.path) > 1 && e.path[0] == t.section && !slices.Contains(all, e.path[1]) {
+			all = append(all, e.path[1])
+		}
+	}
 	return all
 }
 
@@ -267,7 +277,7 @@ func (t *tomlFile) remove(name string) (string, error) {
 // cut returns the edit that takes out some lines, and the empty line before them.
 func (t *tomlFile) cut(p edit) edit {
 	if p.from == 0 {
-		p.to = min(p.to+len(t.newline()), len(t.text))
+		p.to = min(lineEnd(t.text, p.to)+len(t.newline()), len(t.text))
 		return edit{p.from, p.to, ""}
 	}
 	before := func(at int) int { // the end of the line before the one that begins at at
