@@ -362,6 +362,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 		defer func() { err = errors.Join(err, many.close()) }()
 		f.auth.takeEndpoint(func(path string) bool { return many.set.Serves(path, f.hasPair()) })
 		f.auth.requireEach(opts, many.set)
+		many.applied = f.auth.review
 		handler = holdfast.NewBackendHandler(many.set, opts)
 	case f.role.isDoor() && !f.demo && f.upstream.url == "":
 		handler = holdfast.NewBackendHandler(noServer{}, opts)
@@ -396,10 +397,10 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	f.announce(admin, opts.PageToken)
 	routes := f.routes(ctx, handler, many)
 	if f.auth.policy != nil && f.auth.policy.Keys != nil {
-		watchFiles(ctx, f.auth.policy.Keys.Reload)
+		watchFiles(ctx, f.auth.reload)
 	}
 	if f.tls.files != nil {
-		watchFiles(ctx, f.tls.files.Reload)
+		watchFiles(ctx, func(asked bool) { f.tls.files.Reload(asked) })
 	}
 	f.greet(listener.Addr(), many)
 	defer f.auth.tryIssuer(ctx)()

@@ -163,7 +163,27 @@ func (f *authFlags) require(opts *holdfast.Options) {
 	}
 	opts.Principal = auth.Principal
 	f.policy.Refused = front.TellRefused
-	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy })
+	f.policy.Open = new(auth.Open)
+	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy }, withRights)
+}
+
+// withRights has the handler look after the rights of clients whose connections stay open.
+func withRights(ctx context.Context, rights *auth.Rights) context.Context {
+	return front.WithRights(ctx, rights)
+}
+
+// reload reads the keys again.
+func (f *authFlags) reload(asked bool) {
+	if f.policy.Keys.Reload(asked) {
+		f.review()
+	}
+}
+
+// review checks the rights of the clients whose connections are open.
+func (f *authFlags) review() {
+	if f.policy != nil && f.policy.Open != nil {
+		f.policy.Open.Review()
+	}
 }
 
 // takeEndpoint has --auth-resource name the server, if it ends in the path of an endpoint, as URLs do that clients are

@@ -79,6 +79,7 @@ type configured struct {
 	text    []byte                     // of the file, when it was last read
 	missed  int                        // how often the file could not be read, lately
 	stop    context.CancelFunc         // ends watching
+	applied func()                     // is called when the file has changed what is served
 	work    sync.WaitGroup
 }
 
@@ -108,7 +109,7 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 	}
 	c.options.Input = c.input(false) // nobody waits at a terminal later
 	c.text, c.set = text, manyservers.New(file, nil)
-	c.stop = func() {}
+	c.stop, c.applied = func() {}, func() {}
 	return c, nil
 }
 
@@ -280,6 +281,7 @@ func (c *configured) reload(asked bool) {
 	tellIgnored(file)
 	tellLeftOut(file)
 	did := c.set.Apply(file)
+	c.applied()
 	slog.Info("configuration read", "file", c.file, "added", did.Added, "changed", did.Changed, "removed", did.Removed, "kept", did.Kept)
 }
 

@@ -57,13 +57,17 @@ func (f *authFlags) requireEach(opts *holdfast.Options, set *manyservers.Set) {
 	}
 	policy := func(r *http.Request) *auth.Policy { return f.policyOf(set, front.NameOf(r.Context())) }
 	opts.Authenticate = func(next http.Handler) http.Handler {
-		return auth.Require(policy)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		return auth.Require(policy, withRights)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			name := front.NameOf(r.Context())
-			if _, tools := set.Scopes(name); tools {
+			singleTools := func() bool {
+				_, tools := set.Scopes(name)
+				return tools
+			}
+			if r.Method == http.MethodGet || singleTools() { // a WebSocket may outlive what the file says now
 				asked := r
 				r = r.WithContext(front.WithPermit(r.Context(), func(m *jsonrpc.Message) error {
 					return permit(policy(asked), asked, set, name, m)
-				}))
+				}, singleTools))
 			}
 			next.ServeHTTP(w, r)
 		}))

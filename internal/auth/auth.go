@@ -7,11 +7,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A Policy says who may use an endpoint. It is not changed after its first use.
@@ -24,7 +26,9 @@ type Policy struct {
 	Audience     []string // at least one of these must be in a token's; none: the endpoint's resource
 	Scopes       []string // all must be in a token
 	Resource     string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
-	Log          *slog.Logger
+	// Open knows the connections of clients that stay open; nil: their rights change with time only.
+	Open *Open
+	Log  *slog.Logger
 	// Refused is told of each request that is refused, and why: no_certificate, no_token,
 	// invalid_token, insufficient_scope or auth_unavailable. [Principal] says who makes a request
 	// that lacks a scope. It may be nil.
@@ -38,13 +42,13 @@ const metadataPath = "/.well-known/oauth-protected-resource"
 // ResourceAt returns the path of the resource of which the metadata is at a path, or else the path itself.
 func ResourceAt(path string) string { return strings.TrimPrefix(path, metadataPath) }
 
-// An identityKey is the key of who makes a request in its context: a *verified.
+// An identityKey is the key of who makes a request in its context: a *[Rights].
 type identityKey struct{}
 
 // Principal returns the principal that a request was authenticated as, or "".
 func Principal(r *http.Request) string {
-	if v, _ := r.Context().Value(identityKey{}).(*verified); v != nil {
-		return v.principal
+	if rights := RightsOf(r.Context()); rights != nil {
+		return rights.who.Load().principal
 	}
 	return ""
 }
@@ -55,8 +59,8 @@ func Principal(r *http.Request) string {
 // request has passed [Require].
 func (p *Policy) Lacks(r *http.Request, scopes, known []string) (challenge string) {
 	var has []string
-	if v, _ := r.Context().Value(identityKey{}).(*verified); v != nil {
-		has = v.scopes
+	if rights := RightsOf(r.Context()); rights != nil {
+		has = rights.who.Load().scopes
 	}
 	if !slices.ContainsFunc(scopes, func(s string) bool { return !slices.Contains(has, s) }) {
 		return ""
@@ -100,8 +104,9 @@ func endpointOf(r *http.Request) string {
 }
 
 // Require returns middleware that lets requests pass that are authenticated, as [Principal] then
-// says. policy returns the policy of a request; nil: anybody may make it.
-func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler {
+// says. policy returns the policy of a request; nil: anybody may make it, now and later. tell returns the context of a
+// request whose client has rights, for the next handler; nil: that is as it is.
+func Require(policy func(*http.Request) *Policy, tell func(context.Context, *Rights) context.Context) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		var wrong wrongTokens
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -112,7 +117,13 @@ func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler
 			}
 			who, err := p.authenticate(r)
 			if who != nil {
-				r = r.WithContext(context.WithValue(r.Context(), identityKey{}, who))
+				rights := &Rights{policy: policy, r: r}
+				rights.who.Store(who)
+				ctx := context.WithValue(r.Context(), identityKey{}, rights)
+				if tell != nil {
+					ctx = tell(ctx, rights)
+				}
+				r = r.WithContext(ctx)
 			}
 			if err != nil {
 				wrong.note(p.log(), r, err)
@@ -127,6 +138,7 @@ func Require(policy func(*http.Request) *Policy) func(http.Handler) http.Handler
 // Why a request is refused. All but errUnavailable are told to the client as they are.
 var (
 	errCertificate = errors.New("a client certificate is required")
+	errExpired     = fmt.Errorf("%w that has not expired", errCertificate)
 	errMissing     = errors.New("a bearer token is required")
 	errInvalid     = errors.New("the token is not valid for this server, or has expired")
 	errScope       = errors.New("the token lacks a scope that is required")
@@ -139,12 +151,15 @@ func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 		if cert == nil {
 			return nil, errCertificate
 		}
+		if time.Now().After(cert.NotAfter) { // which was valid when the connection was begun
+			return nil, errExpired
+		}
 		if p.Issuer == nil && p.Keys == nil {
 			identity, err := identityOf(cert)
 			if err != nil {
 				return nil, err
 			}
-			return &verified{principal: identity}, nil
+			return &verified{principal: identity, expires: cert.NotAfter}, nil
 		}
 	}
 	token, ok := bearer(r)
@@ -159,12 +174,20 @@ func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 		p.log().Debug("a token is refused", "error", err)
 		return nil, &invalidToken{err}
 	}
+	return v, p.lacks(v)
+}
+
+// lacks returns errScope if a client lacks one of the scopes. One without a token has a certificate, and no scopes.
+func (p *Policy) lacks(v *verified) error {
+	if p.Issuer == nil && p.Keys == nil {
+		return nil
+	}
 	for _, s := range p.Scopes {
 		if !slices.Contains(v.scopes, s) {
-			return v, errScope
+			return errScope
 		}
 	}
-	return v, nil
+	return nil
 }
 
 // verify checks a token, but not its scopes.

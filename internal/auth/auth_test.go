@@ -44,7 +44,7 @@ func endpoint(t *testing.T, as *authtest.Server, change func(*Policy)) func(toke
 			return p
 		}
 		return nil
-	}, Require(func(*http.Request) *Policy { return p })(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	}, Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(Principal(r)))
 	})))
 	return func(token string) *httptest.ResponseRecorder {
@@ -228,7 +228,7 @@ func TestAt(t *testing.T) {
 	}
 	t.Cleanup(issuer.client.CloseIdleConnections)
 	p := &Policy{Issuer: issuer, Resource: resource, Log: slog.New(slog.DiscardHandler)}
-	h := At("/sse", Require(func(*http.Request) *Policy { return p })(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	h := At("/sse", Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
 	for audience, want := range map[string]int{
 		resource + "/sse": http.StatusOK, resource: http.StatusOK,
 		resource + "/messages": http.StatusUnauthorized, resource + "/mcp": http.StatusUnauthorized,

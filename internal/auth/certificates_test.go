@@ -26,7 +26,7 @@ func secured(t *testing.T, c *Certificates, p *Policy) string {
 		t.Fatal(err)
 	}
 	server := &http.Server{
-		Handler: Require(func(*http.Request) *Policy { return p })(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "%s %s %s", Principal(r), r.Proto, tls.VersionName(r.TLS.Version))
 		})),
 		ReadHeaderTimeout: time.Minute,

@@ -37,8 +37,8 @@ func (f *files) open() error {
 
 // Reload reads the files again. If they are wrong nothing changes. That is logged once: at once
 // if asked is true, or else when the same is wrong the next time, because they may be about to be
-// replaced, one by one or in place.
-func (f *files) Reload(asked bool) {
+// replaced, one by one or in place. It reports whether what is in use has changed.
+func (f *files) Reload(asked bool) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	texts, err := f.read()
@@ -47,11 +47,11 @@ func (f *files) Reload(asked bool) {
 			slog.Info(f.what+" unchanged: what was wrong with the files is mended", "files", f.shown())
 		}
 		f.bad, f.told = "", false
-		return
+		return false
 	}
 	if err == nil && !asked && f.bad == "" && slices.ContainsFunc(texts, func(text []byte) bool { return text != nil && len(text) == 0 }) {
 		f.bad = "a file is empty" // which it may be for a moment
-		return
+		return false
 	}
 	var attrs []any
 	if err == nil {
@@ -64,10 +64,11 @@ func (f *files) Reload(asked bool) {
 			slog.Warn(f.what+" not changed: the files are wrong, those that were read before stay in use", "files", f.shown(), "error", err)
 			f.told = true
 		}
-		return
+		return false
 	}
 	f.used, f.bad, f.told = texts, "", false
 	slog.Info(f.what+" read", append([]any{"files", f.shown()}, attrs...)...)
+	return true
 }
 
 func (f *files) read() ([][]byte, error) {

@@ -187,7 +187,7 @@ func TestMadeUpTokens(t *testing.T) {
 		if err := issuer.Introspect("", authtest.ID, authtest.Secret); err != nil {
 			t.Fatal(err)
 		}
-		h = Require(func(*http.Request) *Policy { return p })(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+		h = Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	})
 	call := func(token, from string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/mcp", nil)

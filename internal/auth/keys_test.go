@@ -33,7 +33,7 @@ func TestStaticKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := &Policy{Keys: keys, Scopes: []string{"mcp"}}
-	h := Require(func(*http.Request) *Policy { return p })(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	h := Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(Principal(r)))
 	}))
 	call := func(token string) *httptest.ResponseRecorder {

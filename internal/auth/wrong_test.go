@@ -41,7 +41,7 @@ func TestWrongTokensLogged(t *testing.T) {
 		var keys Keys
 		keys.all.Store(&[]key{})
 		p := &Policy{Keys: &keys, Log: slog.New(slog.NewTextHandler(&log, nil))}
-		h := Require(func(*http.Request) *Policy { return p })(http.NotFoundHandler())
+		h := Require(func(*http.Request) *Policy { return p }, nil)(http.NotFoundHandler())
 		ask := func(authorization string) {
 			r := httptest.NewRequest(http.MethodPost, "/mcp", nil)
 			r.RemoteAddr = "192.0.2.7:1234"

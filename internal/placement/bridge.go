@@ -1,12 +1,14 @@
 package placement
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -31,6 +33,12 @@ func (p *Placement) upgrade(res *http.Response) error {
 	_ = near.SetDeadline(time.Time{})
 	b := &bridge{near: near, far: far, timeout: p.nodes.opts.WriteTimeout}
 	defer p.nodes.enterBridge(b)()
+	defer context.AfterFunc(p.req.HTTP.Context(), func() {
+		var why *NotAllowed
+		if errors.As(context.Cause(p.req.HTTP.Context()), &why) {
+			b.leave(websocket.StatusPolicyViolation, why.Reason())
+		}
+	})()
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -44,6 +52,15 @@ func (p *Placement) upgrade(res *http.Response) error {
 	<-over
 	return nil
 }
+
+// NotAllowed is the cause of the end of a client's connection that may not stay open.
+type NotAllowed struct{ Why string }
+
+// Error implements error.
+func (e *NotAllowed) Error() string { return e.Why }
+
+// Reason returns as much of it as fits into a WebSocket's close frame (RFC 6455, section 5.5).
+func (e *NotAllowed) Reason() string { return strings.ToValidUTF8(e.Why[:min(len(e.Why), 123)], "") }
 
 // A bridge is a WebSocket between a client and another node.
 type bridge struct {

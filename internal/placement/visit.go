@@ -59,9 +59,11 @@ const (
 	// HeaderRefused is why a request was refused before there was a call, in a response.
 	HeaderRefused = "Holdfast-Refused"
 	// HeaderDoor is the way in which the reader of a stream has come, in a response: [observe.Door].
-	HeaderDoor  = "Holdfast-Door"
-	HeaderAway  = "Holdfast-Away"  // that the client is to come back for the rest of a stream, in the trailer of one that ends
-	HeaderTaken = "Holdfast-Taken" // that a newer connection reads the stream, in the trailer of one that ends
+	HeaderDoor = "Holdfast-Door"
+	// HeaderReturns says that the client can come back for the rest of a stream, in a response.
+	HeaderReturns = "Holdfast-Returns"
+	HeaderAway    = "Holdfast-Away"  // that the client is to come back for the rest of a stream, in the trailer of one that ends
+	HeaderTaken   = "Holdfast-Taken" // that a newer connection reads the stream, in the trailer of one that ends
 )
 
 type visitKey struct{}

@@ -49,6 +49,9 @@ func (p *parting) news(r *session.Reader) bool {
 // idle implements [sink].
 func (c *events) idle(ctx context.Context, now time.Time) (time.Time, error) {
 	a := alarm{now: now}
+	if c.isDenied() {
+		return a.next, c.deny()
+	}
 	if retry, ok := c.disconnected(); ok {
 		return a.next, c.leave(retry)
 	}

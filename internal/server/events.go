@@ -28,6 +28,8 @@ type events struct {
 	w http.ResponseWriter
 	c *http.ResponseController
 
+	rights Rights // of the client; nil: they do not change, or another node watches them
+
 	mu      sync.Mutex // held while the response is written
 	wrote   int        // bytes
 	written time.Time  // when anything was written last
@@ -163,6 +165,9 @@ func (c *events) open(first []byte) error {
 	if c.via.isForwarded() {
 		head[placement.HeaderAt] = []string{string(c.eventID())}
 		head[placement.HeaderDoor] = []string{c.door.String()}
+		if c.primes {
+			head[placement.HeaderReturns] = []string{"1"}
+		}
 	}
 	if c.via.isMuxed() {
 		head[headerClient] = []string{clientOf(c.s)}

@@ -24,7 +24,9 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange, o *outcome) error {
 		return err
 	}
 	if began == nil {
+		unwatch := c.watchRights(x.r.Context())
 		began = c.copy(x.r.Context())
+		unwatch()
 	}
 	c.close(began)
 	switch {
@@ -182,7 +184,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
-		if h.permit(x.r.Context()) != nil {
+		if h.bySingleTools(x.r.Context()) {
 			h.failDenied(w, errNoSocket, h.denied(x.r, nil, h.asker(x.r)))
 			return false
 		}

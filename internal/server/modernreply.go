@@ -63,6 +63,7 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 			return err
 		}
 	}
+	defer p.watchRights(ctx)()
 	err := p.run(ctx)
 	for errors.Is(err, errReplied) {
 		if response := p.ends(); response != nil {
@@ -181,6 +182,9 @@ func (p *reply) say(text []byte, last bool) error {
 		text = append(p.policy(), text...)
 	}
 	p.opened = true
+	if p.resumes && p.via.isForwarded() {
+		p.w.Header()[placement.HeaderReturns] = []string{"1"}
+	}
 	return p.open(text)
 }
 
@@ -188,6 +192,8 @@ func (p *reply) say(text []byte, last bool) error {
 func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	a := alarm{now: now}
 	switch {
+	case p.isDenied():
+		return a.next, errComeBack // and its client makes the request again, or comes back for its call
 	case p.waits(&a) || p.becomesTask(&a):
 		return a.next, errReplied
 	case p.x.isListen() && p.drained(&a):
@@ -231,6 +237,11 @@ func (p *reply) drained(a *alarm) bool {
 		p.drain = p.h.draining
 	}
 	return a.due(p.leaving)
+}
+
+// isDenied reports whether the client may not go on reading. A call that it cannot come back for goes on to its end.
+func (p *reply) isDenied() bool {
+	return p.rights != nil && denial(p.rights) != nil && (p.x.isListen() || p.resumes && p.opened)
 }
 
 // finished implements [sink].

@@ -107,6 +107,7 @@ type muxClient struct {
 	address   string          // of that request
 	returns   bool            // the client can connect again, to the same session
 	door      observe.Door
+	rights    Rights // nil: they do not change
 }
 
 // Why a mux ends, besides.
@@ -130,7 +131,9 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 	}
 	m.times.opened = time.Now()
 	m.times.pinged = m.times.opened
-	if !returns {
+	if returns {
+		m.client.rights = rightsOf(r.Context())
+	} else {
 		m.client.door = observe.DoorPipe
 	}
 	m.queue.ready = m.ready
@@ -173,6 +176,7 @@ func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 		m.stop(errPanicked) // if nothing has ended it yet
 		<-over
 	}()
+	defer m.watchRights()()
 	m.receive()
 	<-over
 	return err

@@ -54,6 +54,8 @@ func (m *mux) take(data []byte) bool {
 	msgs, batch, err := parseBody(data)
 	switch {
 	case err != nil:
+	case m.refuses(msgs):
+		return true
 	case m.isModern(msgs, batch):
 		m.takeModern(&msgs[0])
 		return true

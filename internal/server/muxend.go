@@ -19,6 +19,9 @@ type muxTimes struct {
 // due does what its time has come for.
 func (m *mux) due(a *alarm) error {
 	opts, t := &m.h.opts, &m.times
+	if err := m.isGone(); err != nil {
+		return err
+	}
 	if retry, ok := m.disconnected(); ok {
 		if err := m.leave(retry); err != nil {
 			return err

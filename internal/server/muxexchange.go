@@ -159,6 +159,9 @@ func (x *muxExchange) write(lines []byte, last bool) error {
 	if len(lines) == 0 {
 		return nil
 	}
+	if err := x.m.mayHear(); err != nil {
+		return err
+	}
 	return x.m.out.write(lines)
 }
 

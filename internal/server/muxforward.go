@@ -225,7 +225,7 @@ func (s *forwardedExchange) Write(text []byte) (int, error) {
 	if !placement.IsEvents(s.Header()) {
 		return s.Answer.Write(text)
 	}
-	if err := s.ctx.Err(); err != nil {
+	if err := s.x.m.hears(s.ctx); err != nil {
 		return 0, err
 	}
 	var lines []byte

@@ -224,7 +224,7 @@ func (x *muxModern) Write(text []byte) (int, error) {
 	if !placement.IsEvents(x.Header()) {
 		return x.Answer.Write(text)
 	}
-	if err := x.ctx.Err(); err != nil {
+	if err := x.m.hears(x.ctx); err != nil {
 		return 0, err
 	}
 	var lines []byte

@@ -14,12 +14,17 @@ type Permit func(*jsonrpc.Message) error
 
 type permitKey struct{}
 
-// WithPermit returns a context for a request of a client who may not send everything: each
-// message that it brings is looked at. There are no WebSockets for such a client: what comes on
-// one may be for another node, and is not looked at here. Only Options.Authenticate may put
-// it before the handler.
-func WithPermit(ctx context.Context, permit Permit) context.Context {
-	return context.WithValue(ctx, permitKey{}, permit)
+// permits are what WithPermit was given.
+type permits struct {
+	permit      Permit
+	singleTools func() bool
+}
+
+// WithPermit returns a context for a request of a client who may not send everything: each message that it brings is looked
+// at. singleTools reports whether that depends on single tools, now. Then there are no new WebSockets for the client: what
+// comes on one may be for another node, and is not looked at here. Only Options.Authenticate may put it before the handler.
+func WithPermit(ctx context.Context, permit Permit, singleTools func() bool) context.Context {
+	return context.WithValue(ctx, permitKey{}, &permits{permit, singleTools})
 }
 
 // permit returns the permit of a request's client; nil: it may send everything. What another node
@@ -28,8 +33,16 @@ func (h *Handler) permit(ctx context.Context) Permit {
 	if h.authenticated == nil {
 		return nil
 	}
-	permit, _ := ctx.Value(permitKey{}).(Permit)
-	return permit
+	if p, _ := ctx.Value(permitKey{}).(*permits); p != nil {
+		return p.permit
+	}
+	return nil
+}
+
+// bySingleTools reports whether what a request's client may send depends on single tools.
+func (h *Handler) bySingleTools(ctx context.Context) bool {
+	p, _ := ctx.Value(permitKey{}).(*permits)
+	return h.authenticated != nil && p != nil && p.singleTools()
 }
 
 // permitted returns why the client of a request must not send messages, and the first that it must

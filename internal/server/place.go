@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -60,6 +61,10 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Placement {
 	p := &placed{h: h, x: x, began: time.Now()}
 	_, p.ours = w.(*placement.Answer)
+	if x.from == nil && !x.muxed && rightsOf(x.r.Context()) != nil {
+		ctx, deny := context.WithCancelCause(x.r.Context())
+		x.r, p.deny = x.r.WithContext(ctx), deny
+	}
 	p.req = placement.Request{
 		HTTP:      x.r,
 		Exchange:  p,
@@ -129,11 +134,14 @@ type placed struct {
 	began time.Time
 	door  observe.Door // through which its stream came
 	ours  bool         // its answer stays on this node: no client has asked
+
+	deny    func(why error) // ends the exchange's request; nil: nothing that its client may do changes
+	unwatch func()
 }
 
 // Streams implements [placement.Exchange].
 func (p *placed) Streams(head http.Header, calls bool) {
-	if p.ours || p.h.opts.Observers == nil {
+	if p.ours {
 		return
 	}
 	switch door, told := observe.DoorOf(head.Get(placement.HeaderDoor)); {
@@ -146,11 +154,17 @@ func (p *placed) Streams(head http.Header, calls bool) {
 	default:
 		p.door = p.x.door()
 	}
-	p.h.opts.Observers.Happened(observe.StreamPassed{Door: p.door, Resumes: calls && p.door.Resumes()})
+	p.watchRights(head)
+	if p.h.opts.Observers != nil {
+		p.h.opts.Observers.Happened(observe.StreamPassed{Door: p.door, Resumes: calls && p.door.Resumes()})
+	}
 }
 
 // Passed implements [placement.Exchange].
 func (p *placed) Passed(how *placement.Passed) {
+	if p.unwatch != nil {
+		p.unwatch()
+	}
 	if p.ours || p.h.opts.Observers == nil {
 		return
 	}

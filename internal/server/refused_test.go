@@ -47,7 +47,7 @@ func TestDenied(t *testing.T) {
 								return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "no")
 							}
 							return nil
-						})))
+						}, func() bool { return true })))
 					}
 				})
 			},

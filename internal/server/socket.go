@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
@@ -66,7 +67,10 @@ type socketPipe struct{ *websocket.Conn }
 // Close implements [pipe]. It says why the connection ends, where that is known.
 func (p socketPipe) Close(why error, retry time.Duration) {
 	code, reason := websocket.StatusInternalError, ""
+	var denied *placement.NotAllowed
 	switch {
+	case errors.As(why, &denied):
+		code, reason = websocket.StatusPolicyViolation, denied.Reason()
 	case errors.Is(why, errComeBack):
 		code, reason = websocket.StatusGoingAway, fmt.Sprintf("going away; retry: %d", retry.Milliseconds())
 	case errors.Is(why, errSessionEnded):

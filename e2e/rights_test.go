@@ -1,0 +1,368 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/auth"
+	"holdfast/internal/auth/authtest"
+	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/sse"
+)
+
+// A rightsClient has connections of each kind open at a server, with one key.
+type rightsClient struct {
+	t       *testing.T
+	ctx     context.Context
+	p       *program
+	key     string
+	streams map[string]*openStream
+	sockets map[string]*openSocket
+	last    string // id of the last event of the POST that was read
+	session string // of that
+}
+
+// An openStream is a stream of events that is open.
+type openStream struct {
+	first chan sse.Event
+	over  chan string // the text of the last event; then it is closed
+}
+
+// An openSocket is a WebSocket that is open.
+type openSocket struct {
+	ws      *websocket.Conn
+	session string
+	said    chan string // what is no progress
+	over    chan error
+}
+
+// stream opens a stream of events, and waits for its first event.
+func (c *rightsClient) stream(name, method, at, session, body string, head ...string) sse.Event {
+	c.t.Helper()
+	resp := c.do(method, at, session, body, head...)
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), sse.ContentType) {
+		c.t.Fatalf("%s: %s %s", name, resp.Status, textBody(c.t, resp))
+	}
+	s := &openStream{first: make(chan sse.Event, 1), over: make(chan string, 1)}
+	c.streams[name] = s
+	go func() {
+		defer close(s.over)
+		defer resp.Body.Close()
+		text := ""
+		for events := sse.NewReader(resp.Body, 1<<20); ; {
+			ev, err := events.Next()
+			if err != nil {
+				s.over <- text
+				return
+			}
+			select {
+			case s.first <- ev:
+			default:
+			}
+			if len(ev.Data) > 0 {
+				text = string(ev.Data)
+			}
+		}
+	}()
+	if method == http.MethodGet && head == nil && !strings.HasSuffix(at, "/sse") {
+		return sse.Event{} // it has none before there is a message
+	}
+	select {
+	case ev := <-s.first:
+		return ev
+	case <-c.ctx.Done():
+		c.t.Fatalf("%s: no event came", name)
+	}
+	return sse.Event{}
+}
+
+// do makes a request with the client's key.
+func (c *rightsClient) do(method, at, session, body string, head ...string) *http.Response {
+	c.t.Helper()
+	req, err := http.NewRequestWithContext(c.ctx, method, at, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("Authorization", "Bearer "+c.key)
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+	}
+	for i := 0; i+1 < len(head); i += 2 {
+		req.Header.Set(head[i], head[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return resp
+}
+
+// begin begins a session with a POST, and returns its id.
+func (c *rightsClient) begin() string {
+	c.t.Helper()
+	resp := c.do(http.MethodPost, c.p.URL, "", begins)
+	text := textBody(c.t, resp)
+	if resp.StatusCode != http.StatusOK {
+		c.t.Fatalf("initialize: %s %s", resp.Status, text)
+	}
+	return resp.Header.Get("Mcp-Session-Id")
+}
+
+// dial opens a WebSocket in a session; "": in a new one.
+func (c *rightsClient) dial(name, session string) {
+	c.t.Helper()
+	header := http.Header{"Authorization": {"Bearer " + c.key}}
+	if session != "" {
+		header.Set("Mcp-Session-Id", session)
+	}
+	ws, resp, err := websocket.Dial(c.ctx, strings.Replace(c.p.URL, "http", "ws", 1), &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
+	if err != nil {
+		c.t.Fatalf("%s: %v", name, err)
+	}
+	c.t.Cleanup(func() { _ = ws.CloseNow() })
+	s := &openSocket{ws: ws, session: resp.Header.Get("Mcp-Session-Id"), said: make(chan string, 100), over: make(chan error, 1)}
+	c.sockets[name] = s
+	go func() {
+		for {
+			_, text, err := ws.Read(c.ctx)
+			if err != nil {
+				s.over <- err
+				return
+			}
+			if !strings.Contains(string(text), "notifications/progress") {
+				s.said <- string(text)
+			}
+		}
+	}()
+	if session == "" {
+		c.ask(name, begins)
+	}
+}
+
+// ask sends a request over a WebSocket, and returns the answer, or why the connection was closed.
+func (c *rightsClient) ask(name, message string) string {
+	c.t.Helper()
+	var m struct{ ID json.RawMessage }
+	unmarshal(c.t, []byte(message), &m)
+	s := c.sockets[name]
+	_ = s.ws.Write(c.ctx, websocket.MessageText, []byte(message)) // it may be closed
+	for {
+		select {
+		case text := <-s.said:
+			if strings.Contains(text, `"id":`+string(m.ID)) {
+				return text
+			}
+		case err := <-s.over:
+			s.over <- err
+			return err.Error()
+		case <-c.ctx.Done():
+			c.t.Fatalf("%s: no answer to %s", name, message)
+		}
+	}
+}
+
+const listens = `{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{` +
+	`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`
+
+func counts(id string, to int) string {
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"count","arguments":{"to":%d,"delay_ms":20},"_meta":{"progressToken":%q}}}`, id, to, id)
+}
+
+// open opens connections of each kind.
+func (c *rightsClient) open() {
+	c.streams, c.sockets = make(map[string]*openStream), make(map[string]*openSocket)
+	c.stream("GET", http.MethodGet, c.p.URL, c.begin(), "")
+	c.session = c.begin()
+	ev := c.stream("POST", http.MethodPost, c.p.URL, c.session, counts("post", 100_000))
+	c.last = ev.ID
+	c.stream("GET of a call", http.MethodGet, c.p.URL, c.session, "", "Last-Event-ID", ev.ID)
+	ev = c.stream("POST", http.MethodPost, c.p.URL, c.session, counts("again", 100_000))
+	c.last = ev.ID
+	c.stream("pair", http.MethodGet, strings.Replace(c.p.URL, "/mcp", "/sse", 1), "", "")
+	c.stream("listen", http.MethodPost, c.p.URL, "", listens, "MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "subscriptions/listen")
+	c.dial("WebSocket", "")
+	c.dial("WebSocket in a session", c.begin())
+}
+
+// A rightsChange is what changes while the connections of a client are open.
+type rightsChange struct {
+	key, auth, tools string // what the key's line and the server's settings have then
+	removed          bool   // the key is
+	ends             string // which connections end
+	call, ping       string // how a call over a WebSocket that stays open, and a ping, are answered
+	bridged          bool   // nobody looks at what comes on a new WebSocket
+}
+
+var rightsChanges = map[string]rightsChange{
+	"the key is removed":             {removed: true, auth: `"scopes": ["a"]`, ends: "all"},
+	"the key's scopes change":        {key: "other", auth: `"scopes": ["a"]`, ends: "streams", call: "insufficient scope", ping: "insufficient scope"},
+	"the server needs another scope": {key: "a", auth: `"scopes": ["a", "b"]`, ends: "streams", call: "insufficient scope", ping: "insufficient scope"},
+	"a tool needs a scope":           {key: "a", auth: `"scopes": ["a"], "tools": {"count": ["c"]}`, call: "insufficient scope: the tool needs c", ping: `"result":{}`},
+	"a tool is denied":               {key: "a", auth: `"scopes": ["a"]`, tools: `"deny": ["count"]`, call: "Unknown tool", ping: `"result":{}`},
+	"another tool is denied":         {key: "a", auth: `"scopes": ["a"]`, tools: `"deny": ["other"]`, call: `"text":"2"`, ping: `"result":{}`},
+}
+
+// TestOpenRights has the rights of clients change while their connections are open, over each transport: what is not allowed any more
+// is refused, a client of which nothing proves any more who it is loses its connections, and its call goes on.
+func TestOpenRights(t *testing.T) {
+	t.Parallel()
+	for name, change := range rightsChanges {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testOpenRights(t, change, func(args ...string) *program { return serve(t, args...) })
+		})
+	}
+}
+
+// TestOpenRightsDoor is TestOpenRights at a door, whose sessions are at a worker.
+func TestOpenRightsDoor(t *testing.T) {
+	t.Parallel()
+	e := func() (store string) {
+		s := sharedNATS(t)
+		return "nats://" + natstest.User + ":" + natstest.Password + "@" + s.Addr(0) + "?prefix="
+	}()
+	for name, change := range rightsChanges {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := e + rand.Text()
+			change.bridged = true
+			testOpenRights(t, change, func(args ...string) *program {
+				args = append(args, "--store", store)
+				if _, greeted := launch(t, exec.Command(built, append([]string{"serve", "--role", "worker"}, args...)...)); !greeted {
+					t.Fatal("the worker does not work")
+				}
+				return serve(t, append(args, "--role", "door")...)
+			})
+		})
+	}
+}
+
+// testOpenRights makes one change at a server.
+func testOpenRights(t *testing.T, change rightsChange, start func(args ...string) *program) {
+	key, line, err := auth.NewKey("ada")
+	second, line2, err2 := auth.NewKey("ada", "a", "b", "c")
+	if err != nil || err2 != nil {
+		t.Fatal(err, err2)
+	}
+	settings := func(auth, tools string) string {
+		return fmt.Sprintf(`{"mcpServers": {"a": {"command": %q, "args": ["stdio"], "holdfast": {"path": "/mcp", "auth": {%s}, "tools": {%s}}}}}`, os.Args[0], auth, tools)
+	}
+	files := authtest.Files(t, []byte(line+" a\n"+line2+"\n"), []byte(settings(`"scopes": ["a"]`, "")))
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	p := start("--auth-keys", files[0], "--config", files[1], "--eras", "both", "--drain", "0.5s")
+	c := &rightsClient{t: t, ctx: bounded(t, 2*time.Minute), p: p, key: key}
+	c.open()
+	if line += " " + change.key + "\n"; change.removed {
+		line = ""
+	}
+	for i, text := range []string{line + line2 + "\n", settings(change.auth, change.tools)} {
+		next := filepath.Join(t.TempDir(), "next")
+		if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Rename(next, files[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.signal(t, syscall.SIGHUP)
+	eventually(t, "the files are read", time.Minute, func() bool {
+		log := p.log.String()
+		return strings.Contains(log, "configuration read") && (change.key == "a" || strings.Contains(log, "keys read"))
+	})
+	c.check(change)
+	if change.ends != "" {
+		c.key = second
+		c.comeBack()
+	}
+}
+
+// check looks at what became of the connections.
+func (c *rightsClient) check(change rightsChange) {
+	t := c.t
+	for name, s := range c.sockets {
+		blind := change.bridged && name == "WebSocket"
+		if change.removed || blind && (change.ends != "" || strings.Contains(change.call, "insufficient")) {
+			err := <-s.over
+			if websocket.CloseStatus(err) != websocket.StatusPolicyViolation ||
+				change.removed && !strings.Contains(err.Error(), "connect again with a valid one") || !change.removed && !strings.Contains(err.Error(), "scope") {
+				t.Errorf("%s ended with %v", name, err)
+			}
+			continue
+		}
+		for what, answer := range map[string]string{counts("ws", 2): change.call, `{"jsonrpc":"2.0","id":"p","method":"ping"}`: change.ping} {
+			got := ""
+			eventually(t, name+" is answered with "+answer, time.Minute, func() bool {
+				got = c.ask(name, what)
+				return strings.Contains(got, answer) // a moment after the log says that the files are read
+			})
+		}
+	}
+	for name, s := range c.streams {
+		if change.ends != "" {
+			select {
+			case text, open := <-s.over:
+				if open && strings.Contains(text, `"result"`) {
+					t.Errorf("%s ended with %s", name, text)
+				}
+			case <-c.ctx.Done():
+				t.Errorf("%s is open", name)
+			}
+			continue
+		}
+		select {
+		case text := <-s.over:
+			t.Errorf("%s ended, after %s", name, text)
+		default:
+		}
+	}
+}
+
+// comeBack has the client come back with another key, for its call.
+func (c *rightsClient) comeBack() {
+	resp := c.do(http.MethodGet, c.p.URL, c.session, "", "Last-Event-ID", c.last)
+	defer resp.Body.Close()
+	events := sse.NewReader(resp.Body, 1<<20)
+	for n := 0; n < 3; n++ {
+		ev, err := events.Next()
+		if err != nil {
+			text, _ := io.ReadAll(resp.Body)
+			c.t.Fatalf("the call does not go on: %s %v %s", resp.Status, err, text)
+		}
+		if len(ev.Data) > 0 && !strings.Contains(string(ev.Data), `"progressToken":"again"`) {
+			c.t.Errorf("the call goes on with %s", ev.Data)
+		}
+	}
+}
+
+// TestOpenTokenEnds has a token end while its client has connections open.
+func TestOpenTokenEnds(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	p := serve(t, "--demo", "--auth-issuer", as.URL, "--auth-audience", "here", "--eras", "both", "--drain", "0.5s")
+	ends := time.Now().Add(3 * time.Second)
+	c := &rightsClient{t: t, ctx: bounded(t, time.Minute), p: p, key: as.Token(authtest.Claims{"aud": "here", "exp": ends.Unix()})}
+	c.open()
+	c.check(rightsChange{removed: true, ends: "all"})
+	if early := time.Until(time.Unix(ends.Unix(), 0)); early > 0 {
+		t.Errorf("the connections ended %v before the token", early)
+	}
+	c.key = as.Token(authtest.Claims{"aud": "here"})
+	c.comeBack()
+}
