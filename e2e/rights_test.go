@@ -52,7 +52,7 @@ type openSocket struct {
 // stream opens a stream of events, and waits for its first event.
 func (c *rightsClient) stream(name, method, at, session, body string, head ...string) sse.Event {
 	c.t.Helper()
-	resp := c.do(method, at, session, body, head...)
+	resp := c.do(method, at, session, body, head...) //nolint:bodyclose // it is, when the stream has ended
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), sse.ContentType) {
 		c.t.Fatalf("%s: %s %s", name, resp.Status, textBody(c.t, resp))
 	}
@@ -115,7 +115,7 @@ func (c *rightsClient) do(method, at, session, body string, head ...string) *htt
 // begin begins a session with a POST, and returns its id.
 func (c *rightsClient) begin() string {
 	c.t.Helper()
-	resp := c.do(http.MethodPost, c.p.URL, "", begins)
+	resp := c.do(http.MethodPost, c.p.URL, "", begins) //nolint:bodyclose // it is read to its end
 	text := textBody(c.t, resp)
 	if resp.StatusCode != http.StatusOK {
 		c.t.Fatalf("initialize: %s %s", resp.Status, text)

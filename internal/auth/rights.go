@@ -146,7 +146,8 @@ func (a *Rights) review(whole bool) (next time.Duration) {
 	p, was := a.policy(a.r), a.who.Load()
 	token, _ := bearer(a.r)
 	static := p.Keys != nil && strings.HasPrefix(token, keyPrefix)
-	who, err := was, error(nil)
+	who := was
+	var err error
 	switch {
 	case !was.expires.IsZero() && !time.Now().Before(was.expires):
 		err = errInvalid
