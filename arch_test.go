@@ -87,6 +87,7 @@ var layers = []struct {
 	{"internal/merge", []string{"backend", "jsonrpc", "internal/protocol", "internal/rpc", "internal/budget"}},
 	{"internal/servers", []string{"internal/auth", "internal/merge", "internal/feature/handoff", "internal/limit", "internal/config", "internal/redact", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate", "internal/budget", "internal/rpc"}},
 	{"internal/statefile", nil},
+	{"internal/login", []string{"internal/statefile"}},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},
 	{"internal/bridge", []string{"backend", "client", "internal/feature/tasktext", "jsonrpc", "internal/protocol", "internal/rpc", "internal/statefile", "internal/translate"}},
@@ -105,10 +106,10 @@ var everything = []string{"*"}
 
 // modules are the dependencies, and the packages that may import them.
 var modules = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "internal/torture", "cmd/...", "bench/...", "conformance/...", "examples/..."},
+	"github.com/modelcontextprotocol/go-sdk": {".", "backend/sdk", "internal/login", "internal/torture", "cmd/...", "bench/...", "conformance/...", "examples/..."},
 	"golang.org/x/oauth2":                    {".", "internal/auth"},
 	"github.com/coreos/go-oidc/v3":           {"internal/auth"},
-	"github.com/go-jose/go-jose/v4":          {"internal/auth", "internal/auth/authtest"},
+	"github.com/go-jose/go-jose/v4":          {"internal/auth", "internal/auth/authtest", "internal/login"},
 	"github.com/prometheus/client_golang":    {".", "internal/metrics", "cmd/...", "bench/..."},
 	"go.opentelemetry.io/otel":               {".", "internal/traces", "cmd/...", "bench/..."},
 	"github.com/cenkalti/backoff/v5":         {"client", "internal/webhook"},
@@ -119,7 +120,7 @@ var modules = map[string][]string{
 	"github.com/standard-webhooks":           {"internal/webhook"},
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
-	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/statefile", "internal/engine/jetstream"},
+	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/login", "internal/statefile", "internal/engine/jetstream"},
 	"golang.org/x/time":                      {"internal/limit"},
 	"golang.org/x/sync":                      {"internal/auth", "internal/engine/durable", "internal/engine/jetstream"},
 	"golang.org/x/text":                      {"internal/servers"},

@@ -57,6 +57,7 @@ var modes = map[string]func(args []string){
 	"bad":      badStdio,
 	"told":     toldStdio,
 	"unknown":  unknownStdio,
+	"browser":  browser,
 	"alive":    func([]string) { alive() },
 }
 

@@ -23,6 +23,7 @@ import (
 // callFlags are the flags of holdfast call.
 type callFlags struct {
 	remoteFlags
+	login  loginFlags
 	follow followFlags
 	args   []string
 }
@@ -41,7 +42,7 @@ func (f *followFlags) add(cmd *cobra.Command) {
 }
 
 func newCall() *cobra.Command {
-	f := callFlags{remoteFlags: newRemoteFlags()}
+	f := callFlags{remoteFlags: newRemoteFlags(), login: newLoginFlags()}
 	cmd := &cobra.Command{
 		Use:   "call [flags] URL TOOL [JSON]",
 		Short: "Call a tool, and survive lost connections",
@@ -77,6 +78,7 @@ at the server, or was cancelled.`,
 		RunE:              f.call,
 	}
 	f.add(cmd)
+	f.login.add(cmd)
 	f.follow.add(cmd)
 	cmd.Flags().StringArrayVarP(&f.args, "arg", "a", nil, "`argument` of the tool, as NAME=VALUE (repeat for more)")
 	return cmd
@@ -96,6 +98,11 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	done, err := f.login.authorize(to, opts, onDisplay(show, cmd.InOrStdin(), object == "-"))
+	if err != nil {
+		return err
+	}
+	defer done()
 	conn, err := dial(to, opts)
 	if err != nil {
 		return err

@@ -15,12 +15,18 @@ import (
 // callTokenFlags are the flags of all commands that are about a call that another process began.
 type callTokenFlags struct {
 	remoteFlags
+	login  loginFlags
 	server string
 }
 
 func (f *callTokenFlags) add(cmd *cobra.Command) {
 	f.remoteFlags.add(cmd)
+	f.login.add(cmd)
 	cmd.Flags().StringVar(&f.server, "server", "", "`URL` of the server that the token must be of; --header is sent there without a question")
+}
+
+func newCallTokenFlags() callTokenFlags {
+	return callTokenFlags{remoteFlags: newRemoteFlags(), login: newLoginFlags()}
 }
 
 // trustHelp is what the help of those commands says of headers.

@@ -20,7 +20,7 @@ type cancelFlags struct {
 }
 
 func newCancel() *cobra.Command {
-	f := cancelFlags{callTokenFlags: callTokenFlags{remoteFlags: newRemoteFlags()}}
+	f := cancelFlags{callTokenFlags: newCallTokenFlags()}
 	cmd := &cobra.Command{
 		Use:   "cancel [flags] [TOKEN | URL TASK]",
 		Short: "Cancel a call",
@@ -64,7 +64,7 @@ func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 	notice := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", redacted(state.URL), "at most", cancelWithin) })
 	defer notice.Stop()
 	if call.Token != "" || call.Task != "" { // a cancellation has no answer that says more
-		status, err := askStatus(cmd.Context(), state, &f.remoteFlags, slog.New(slog.DiscardHandler), cancelWithin)
+		status, err := askStatus(cmd, state, &f.callTokenFlags, slog.New(slog.DiscardHandler), cancelWithin)
 		switch {
 		case err != nil:
 			return err
@@ -74,6 +74,11 @@ func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 		}
 	}
 	opts.State, opts.NoListen = &state, true
+	done, err := f.login.authorize(state.URL, opts, briefly(cmd, cancelWithin))
+	if err != nil {
+		return err
+	}
+	defer done()
 	conn, err := dial(state.URL, opts)
 	if err != nil {
 		return err

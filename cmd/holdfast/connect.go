@@ -14,17 +14,19 @@ import (
 	"holdfast"
 	"holdfast/backend/process"
 	"holdfast/internal/bridge"
+	"holdfast/internal/login"
 )
 
 // connectFlags are the flags of holdfast connect.
 type connectFlags struct {
 	remoteFlags
+	login     loginFlags
 	state     string
 	taskAfter time.Duration
 }
 
 func newConnect() *cobra.Command {
-	f := connectFlags{remoteFlags: newRemoteFlags()}
+	f := connectFlags{remoteFlags: newRemoteFlags(), login: newLoginFlags()}
 	cmd := &cobra.Command{
 		Use:   "connect [flags] URL\n  holdfast connect [flags] -- COMMAND ARG...",
 		Short: "Make a remote server available to a stdio host",
@@ -76,6 +78,7 @@ In the configuration of a host:
 		},
 	}
 	f.add(cmd)
+	f.login.add(cmd)
 	addState(cmd, &f.state, "sessions and calls in flight")
 	cmd.Flags().DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a host that supports tasks; 0: never")
 	return cmd
@@ -87,6 +90,14 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 	if err != nil {
 		return err
 	}
+	done, err := f.login.authorize(to, opts, func(o *login.Options) {
+		o.Once = true // a host may start connect again and again
+		o.Command = "holdfast login " + redacted(to)
+	})
+	if err != nil {
+		return err
+	}
+	defer done()
 	conn, err := dial(to, opts)
 	if err != nil {
 		return err // the URL is wrong

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/cobra"
 	"holdfast/internal/testlong"
+
 	"holdfast/jsonrpc"
 )
 
@@ -66,8 +68,11 @@ func TestLongList(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	f := newRemoteFlags()
-	err := listTools(t.Context(), &f, s.URL, false, io.Discard)
+	f, l := newRemoteFlags(), newLoginFlags()
+	cmd := &cobra.Command{}
+	cmd.SetContext(t.Context())
+	cmd.SetOut(io.Discard)
+	err := listTools(cmd, &f, &l, s.URL, false)
 	if err == nil || !strings.Contains(err.Error(), "tools/list: it is longer than 32 MiB") {
 		t.Errorf("%v", err)
 	}

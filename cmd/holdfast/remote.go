@@ -183,6 +183,7 @@ func (f *remoteFlags) explained(err error) error {
 		misfit = fmt.Sprintf("is --transport %s right for this URL? Without it, holdfast finds out", t)
 	}
 	for _, known := range []struct{ text, hint string }{ // the first that fits
+		{"not authorized: ", " "}, // the login says why
 		{"HTTP 401", "it may want --header 'Authorization: Bearer TOKEN'"},
 		{"HTTP 403", "it may want --header 'Authorization: Bearer TOKEN'"},
 		{"HTTP request to an HTTPS server", "does its URL begin with https://?"},
@@ -192,6 +193,9 @@ func (f *remoteFlags) explained(err error) error {
 		{"no WebSocket here", misfit},
 	} {
 		if known.hint != "" && strings.Contains(err.Error(), known.text) {
+			if known.hint == " " {
+				return err
+			}
 			return fmt.Errorf("%w: %s", err, known.hint)
 		}
 	}

@@ -21,7 +21,7 @@ type resumeFlags struct {
 }
 
 func newResume() *cobra.Command {
-	f := resumeFlags{callTokenFlags: callTokenFlags{remoteFlags: newRemoteFlags()}}
+	f := resumeFlags{callTokenFlags: newCallTokenFlags()}
 	cmd := &cobra.Command{
 		Use:   "resume [flags] [TOKEN | URL TASK]",
 		Short: "Resume a call, on this machine or another",
@@ -72,6 +72,11 @@ func (f *resumeFlags) resume(cmd *cobra.Command, args []string) error {
 	if call.Name != "" {
 		w.Name = terminal.OneLine(call.Name)
 	}
+	done, err := f.login.authorize(state.URL, opts, onDisplay(show, cmd.InOrStdin(), len(args) == 1 && args[0] == "-"))
+	if err != nil {
+		return err
+	}
+	defer done()
 	if w.Conn, err = dial(state.URL, opts); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ type statusFlags struct {
 }
 
 func newStatus() *cobra.Command {
-	f := statusFlags{callTokenFlags: callTokenFlags{remoteFlags: newRemoteFlags()}}
+	f := statusFlags{callTokenFlags: newCallTokenFlags()}
 	cmd := &cobra.Command{
 		Use:   "status [flags] [TOKEN | URL TASK]",
 		Short: "Print the status of a call",
@@ -64,7 +64,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	if call.Token == "" && call.Task == "" {
 		return fmt.Errorf("%s gives no status: 'holdfast resume' may still resume the call", redacted(state.URL))
 	}
-	status, err := askStatus(cmd.Context(), state, &f.remoteFlags, slog.Default(), statusWithin)
+	status, err := askStatus(cmd, state, &f.callTokenFlags, slog.Default(), statusWithin)
 	if err != nil {
 		return err
 	}
@@ -79,7 +79,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 // askStatus asks the server for the status of the first call of a State. The call is not resumed:
 // its messages are for holdfast resume. The error is a [codeError] where it says more than that the
 // command failed.
-func askStatus(ctx context.Context, state client.State, f *remoteFlags, log *slog.Logger, within time.Duration) (client.Status, error) {
+func askStatus(cmd *cobra.Command, state client.State, f *callTokenFlags, log *slog.Logger, within time.Duration) (client.Status, error) {
 	opts, err := f.options(log)
 	if err != nil {
 		return client.Status{}, err
@@ -87,12 +87,17 @@ func askStatus(ctx context.Context, state client.State, f *remoteFlags, log *slo
 	call := state.Calls[0]
 	state.Calls = nil
 	opts.State, opts.NoListen = &state, true
+	done, err := f.login.authorize(state.URL, opts, briefly(cmd, within))
+	if err != nil {
+		return client.Status{}, err
+	}
+	defer done()
 	conn, err := dial(state.URL, opts)
 	if err != nil {
 		return client.Status{}, err
 	}
 	defer conn.Detach()
-	ctx, stop := context.WithTimeoutCause(ctx, within, errors.New("the server is out of reach, or does not answer"))
+	ctx, stop := context.WithTimeoutCause(cmd.Context(), within, errors.New("the server is out of reach, or does not answer"))
 	defer stop()
 	status, err := conn.Status(ctx, call)
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 
@@ -14,7 +12,7 @@ import (
 )
 
 func newTools() *cobra.Command {
-	f := newRemoteFlags()
+	f, l := newRemoteFlags(), newLoginFlags()
 	raw := false
 	cmd := &cobra.Command{
 		Use:   "tools [flags] URL",
@@ -27,20 +25,27 @@ func newTools() *cobra.Command {
 		Args:              oneServer,
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return listTools(cmd.Context(), &f, args[0], raw, cmd.OutOrStdout())
+			return listTools(cmd, &f, &l, args[0], raw)
 		},
 	}
 	f.add(cmd)
+	l.add(cmd)
 	cmd.Flags().BoolVar(&raw, "json", false, "print the list as the server's JSON")
 	return cmd
 }
 
-func listTools(ctx context.Context, f *remoteFlags, url string, raw bool, out io.Writer) error {
+func listTools(cmd *cobra.Command, f *remoteFlags, l *loginFlags, url string, raw bool) error {
+	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	opts, err := f.options(slog.Default())
 	if err != nil {
 		return err
 	}
 	opts.NoListen = true
+	done, err := l.authorize(url, opts, onTerminal(cmd.InOrStdin(), cmd.ErrOrStderr()))
+	if err != nil {
+		return err
+	}
+	defer done()
 	conn, err := dial(url, opts)
 	if err != nil {
 		return err

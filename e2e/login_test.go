@@ -1,0 +1,237 @@
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// browser makes the test binary a browser whose user agrees to what it is shown. Its arguments are a file, to which it adds the URL,
+// and the URL.
+func browser(args []string) {
+	f, err := os.OpenFile(args[0], os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintln(f, args[1])
+		_ = f.Close()
+	}
+	var resp *http.Response
+	if err == nil {
+		resp, err = http.Get(args[1]) //nolint:noctx // as browsers do
+	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+	}
+	if err != nil {
+		os.Exit(1)
+	}
+}
+
+// A wantsLogin is a server that wants a login, made with the official TypeScript SDK, and a user with a browser.
+type wantsLogin struct {
+	t      *testing.T
+	url    string
+	opened string // a file with the URLs that the browser has shown
+	env    []string
+}
+
+func newWantsLogin(t *testing.T, settings string) *wantsLogin {
+	t.Helper()
+	dir := npm(t, sdk1)
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("node", "clients/oauthserver.mjs", settings)
+	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+dir)
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	lines := bufio.NewScanner(stderr)
+	url := ""
+	for url == "" && lines.Scan() {
+		_, url, _ = strings.Cut(lines.Text(), "listening url=")
+	}
+	if url == "" {
+		t.Fatal("the server did not start")
+	}
+	go func() { _, _ = io.Copy(os.Stderr, stderr) }()
+	w := &wantsLogin{t: t, url: url, opened: filepath.Join(t.TempDir(), "opened")}
+	w.env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir(), fmt.Sprintf("BROWSER=%s browser %s", self, w.opened))
+	return w
+}
+
+// run runs holdfast, and returns what it says on stdout and stderr.
+func (w *wantsLogin) run(args ...string) (string, string, error) {
+	w.t.Helper()
+	ctx, stop := context.WithTimeout(w.t.Context(), time.Minute)
+	defer stop()
+	cmd := exec.CommandContext(ctx, built, args...)
+	cmd.Env = w.env
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return string(out), string(exit.Stderr), err
+	}
+	return string(out), "", err
+}
+
+// call calls the tool with holdfast call.
+func (w *wantsLogin) call(text string) {
+	w.t.Helper()
+	if out, said, err := w.run("call", w.url, "echo", "--arg", "text="+text); strings.TrimSpace(out) != text || err != nil {
+		w.t.Fatalf("call: %q, %v\n%s", out, err, said)
+	}
+}
+
+// windows returns how often a browser was opened.
+func (w *wantsLogin) windows() int {
+	data, err := os.ReadFile(w.opened)
+	if err != nil && !os.IsNotExist(err) {
+		w.t.Fatal(err)
+	}
+	return strings.Count(string(data), "\n")
+}
+
+// control has the server do something, as only a test can.
+func (w *wantsLogin) control(method, what string) map[string]int {
+	w.t.Helper()
+	req, err := http.NewRequestWithContext(w.t.Context(), method, strings.TrimSuffix(w.url, "/mcp")+"/test/"+what, http.NoBody)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	counts := map[string]int{}
+	if method == http.MethodGet {
+		if err := json.NewDecoder(resp.Body).Decode(&counts); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return counts
+}
+
+func (w *wantsLogin) want(windows int, counts map[string]int) {
+	w.t.Helper()
+	if n := w.windows(); n != windows {
+		w.t.Errorf("%d windows of a browser, want %d", n, windows)
+	}
+	got := w.control(http.MethodGet, "counts")
+	for name, n := range counts {
+		if got[name] != n {
+			w.t.Errorf("%s: %d, want %d: %v", name, got[name], n, got)
+		}
+	}
+}
+
+// host starts holdfast connect, and begins a session over it.
+func (w *wantsLogin) host(args ...string) (*mcp.ClientSession, error) {
+	cmd := exec.Command(built, append([]string{"connect", w.url}, args...)...)
+	cmd.Env = w.env
+	c := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, nil)
+	ctx, stop := context.WithTimeout(w.t.Context(), time.Minute)
+	defer stop()
+	return c.Connect(ctx, &mcp.CommandTransport{Command: cmd, TerminateDuration: 20 * time.Second}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
+}
+
+// From no token to a result: each command logs in by itself, and shares the login with the others. An expired token is replaced
+// without a browser. When the tokens are revoked, the user is told and logs in again. A logout ends it.
+func TestLoginCommands(t *testing.T) {
+	t.Parallel()
+	w := newWantsLogin(t, `{}`)
+	if out, said, err := w.run("tools", w.url); !strings.Contains(out, "echo") || err != nil {
+		t.Fatalf("tools: %q, %v\n%s", out, err, said)
+	}
+	w.call("one")
+	w.want(1, map[string]int{"registered": 1, "codes": 1, "refreshed": 0})
+	w.control(http.MethodPost, "expire")
+	w.call("two")
+	w.want(1, map[string]int{"codes": 1, "refreshed": 1})
+	w.control(http.MethodPost, "revoke")
+	cmd := exec.Command(built, "call", w.url, "echo", "--arg", "text=three")
+	cmd.Env = w.env
+	if all, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(all), "has ended") || !strings.Contains(string(all), "three") {
+		t.Errorf("%v\n%s", err, all)
+	}
+	w.want(2, map[string]int{"registered": 1, "codes": 2})
+	if out, said, err := w.run("login", w.url); !strings.Contains(out, "Logged in at 127.0.0.1") || err != nil {
+		t.Errorf("login: %q, %v\n%s", out, err, said)
+	}
+	w.want(3, nil)
+	for _, want := range []string{"Logged out", "no login"} {
+		if out, said, err := w.run("logout", w.url); !strings.Contains(out, want) || err != nil {
+			t.Errorf("logout: %q, %v\n%s", out, err, said)
+		}
+	}
+	if out, said, err := w.run("call", w.url, "echo", "--arg", "text=x", "--login", "none"); err == nil || !strings.Contains(said, "401") {
+		t.Errorf("without a login: %q, %v\n%s", out, err, said)
+	}
+	w.want(3, nil)
+}
+
+// Two hosts that start at once open one browser window, and replace an expired token once.
+func TestLoginTwoHosts(t *testing.T) {
+	t.Parallel()
+	w := newWantsLogin(t, `{}`)
+	var sessions [2]*mcp.ClientSession
+	both := func(do func(i int) error) {
+		var work sync.WaitGroup
+		for i := range sessions {
+			work.Go(func() {
+				if err := do(i); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		work.Wait()
+		if t.Failed() {
+			t.FailNow()
+		}
+	}
+	both(func(i int) (err error) {
+		sessions[i], err = w.host()
+		return err
+	})
+	for _, s := range sessions {
+		defer s.Close()
+	}
+	call := func(i int) error {
+		r, err := sessions[i].CallTool(t.Context(), &mcp.CallToolParams{Name: "echo", Arguments: map[string]any{"text": "hi"}})
+		if err != nil || r.IsError {
+			return fmt.Errorf("call: %v, %w", r, err)
+		}
+		return nil
+	}
+	both(call)
+	w.want(1, map[string]int{"registered": 1, "codes": 1, "refreshed": 0, "calls": 2})
+	w.control(http.MethodPost, "expire")
+	both(call)
+	w.want(1, map[string]int{"codes": 1, "refreshed": 1, "calls": 4})
+}

@@ -1,0 +1,417 @@
+package login_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"holdfast/client"
+	"holdfast/internal/login"
+	"holdfast/jsonrpc"
+)
+
+// A world is a server that wants tokens, its authorization server, and a browser whose user agrees.
+type world struct {
+	t      *testing.T
+	URL    string // of the server
+	Issuer string
+
+	mu      sync.Mutex
+	life    time.Duration // of tokens; 0: it is not said
+	scopes  string        // of the challenge
+	need    map[string]string
+	opened  []string // by the browser
+	counts  map[string]int
+	access  map[string]grant
+	refresh map[string]grant
+	codes   map[string]grant
+	clients map[string]registration
+	meta    map[string]any                      // changes the metadata of the authorization server
+	prm     map[string]any                      // changes the metadata of the server
+	back    func(url.Values)                    // changes the answer of the authorization server to the browser
+	token   func(http.ResponseWriter) bool      // answers at the token endpoint in its place
+	agrees  chan struct{}                       // closed when the user agrees; nil: at once
+	keys    map[string]any                      // public keys of clients
+	pending map[string]chan struct{}            // codes of devices, closed when they are entered
+	log     bytes.Buffer                        // all that was logged and told
+	verify  func(*http.Request, string) *string // of the server: what else is wrong with a token
+}
+
+type grant struct{ client, redirect, challenge, scope string }
+
+type registration struct {
+	Redirects []string `json:"redirect_uris"`
+	Method    string   `json:"token_endpoint_auth_method"`
+	Secret    string   `json:"client_secret"`
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{
+		t: t, life: time.Hour, scopes: "read", counts: map[string]int{}, access: map[string]grant{}, refresh: map[string]grant{},
+		codes: map[string]grant{}, clients: map[string]registration{}, keys: map[string]any{}, need: map[string]string{}, pending: map[string]chan struct{}{},
+	}
+	as := httptest.NewServer(http.HandlerFunc(w.authorization))
+	t.Cleanup(as.Close)
+	w.Issuer = as.URL
+	mcp := httptest.NewServer(http.HandlerFunc(w.server))
+	t.Cleanup(mcp.Close)
+	w.URL = mcp.URL + "/mcp"
+	return w
+}
+
+// do runs f with the lock.
+func (w *world) do(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+func (w *world) count(name string) (n int) {
+	w.do(func() { n = w.counts[name] })
+	return n
+}
+
+func (w *world) counted(want map[string]int) {
+	w.t.Helper()
+	w.do(func() {
+		for name, n := range want {
+			if w.counts[name] != n {
+				w.t.Errorf("%s: %d times, want %d (%v)", name, w.counts[name], n, w.counts)
+			}
+		}
+	})
+}
+
+// Write takes what is logged.
+func (w *world) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.log.Write(p)
+}
+
+func (w *world) said() (text string) {
+	w.do(func() { text = w.log.String() })
+	return text
+}
+
+// server is the MCP server. It wants scope "write" for the tool write.
+func (w *world) server(rw http.ResponseWriter, r *http.Request) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	meta := strings.TrimSuffix(w.URL, "/mcp") + "/.well-known/oauth-protected-resource/mcp"
+	if strings.HasPrefix(r.URL.Path, "/.well-known/oauth-protected-resource") {
+		doc := map[string]any{"resource": w.URL, "authorization_servers": []string{w.Issuer}, "scopes_supported": []string{"read"}}
+		for k, v := range w.prm {
+			doc[k] = v
+		}
+		answer(rw, 200, doc)
+		return
+	}
+	bearer := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+	g, ok := w.access[bearer]
+	if !ok {
+		w.counts["refused"]++
+		rw.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer resource_metadata=%q, scope=%q`, meta, w.scopes))
+		answer(rw, http.StatusUnauthorized, map[string]any{"error": "invalid_token"})
+		return
+	}
+	body, _ := io.ReadAll(r.Body)
+	id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+	name := jsonrpc.String(jsonrpc.Field(body, "params", "name"))
+	if scope := w.need[name]; scope != "" && !slices.Contains(strings.Fields(g.scope), scope) {
+		w.counts["forbidden"]++
+		rw.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer error="insufficient_scope", scope=%q, resource_metadata=%q`, scope, meta))
+		answer(rw, http.StatusForbidden, map[string]any{"error": "insufficient_scope"})
+		return
+	}
+	var result any
+	switch method {
+	case "initialize":
+		result = map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{}, "serverInfo": map[string]any{"name": "x", "version": "1"}}
+	case "tools/call":
+		w.counts["call"]++
+		result = map[string]any{"content": []any{map[string]any{"type": "text", "text": name}}}
+	default:
+		rw.WriteHeader(http.StatusAccepted)
+		return
+	}
+	answer(rw, 200, map[string]any{"jsonrpc": "2.0", "id": json.RawMessage(id), "result": result})
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	_ = json.NewEncoder(w).Encode(v)
+}
+
+// authorization is the authorization server.
+func (w *world) authorization(rw http.ResponseWriter, r *http.Request) {
+	_ = r.ParseForm()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch r.URL.Path {
+	case "/.well-known/oauth-authorization-server":
+		doc := map[string]any{
+			"issuer": w.Issuer, "authorization_endpoint": w.Issuer + "/authorize", "token_endpoint": w.Issuer + "/token",
+			"registration_endpoint": w.Issuer + "/register", "revocation_endpoint": w.Issuer + "/revoke",
+			"response_types_supported": []string{"code"}, "code_challenge_methods_supported": []string{"S256"},
+		}
+		for k, v := range w.meta {
+			doc[k] = v
+			if v == nil {
+				delete(doc, k)
+			}
+		}
+		answer(rw, 200, doc)
+	case "/register":
+		w.counts["registered"]++
+		var reg registration
+		_ = json.NewDecoder(r.Body).Decode(&reg)
+		id := rand.Text()
+		if reg.Method != "none" {
+			reg.Secret = "secret-" + rand.Text()
+		}
+		w.clients[id] = reg
+		answer(rw, 201, map[string]any{"client_id": id, "client_secret": reg.Secret, "token_endpoint_auth_method": reg.Method, "redirect_uris": reg.Redirects})
+	case "/authorize":
+		w.authorize(rw, r)
+	case "/token":
+		w.counts["token"]++
+		if w.token == nil || !w.token(rw) {
+			w.tokens(rw, r)
+		}
+	case "/device":
+		w.counts["device"]++
+		code := "device-" + rand.Text()
+		w.pending[code] = make(chan struct{})
+		w.codes[code] = grant{client: r.Form.Get("client_id"), scope: r.Form.Get("scope")}
+		answer(rw, 200, map[string]any{"device_code": code, "user_code": "ABCD-1234", "verification_uri": w.Issuer + "/enter", "expires_in": 600, "interval": "0.05"})
+	case "/revoke":
+		w.counts["revoked"]++
+		delete(w.access, r.Form.Get("token"))
+		delete(w.refresh, r.Form.Get("token"))
+	default:
+		http.NotFound(rw, r)
+	}
+}
+
+func (w *world) authorize(rw http.ResponseWriter, r *http.Request) {
+	q := r.Form
+	w.counts["authorized"]++
+	if q.Get("resource") != w.URL || q.Get("code_challenge_method") != "S256" || q.Get("response_type") != "code" {
+		http.Error(rw, "wrong request", http.StatusBadRequest)
+		w.t.Errorf("authorize: %v", q)
+		return
+	}
+	if reg, ok := w.clients[q.Get("client_id")]; ok && !slices.Contains(reg.Redirects, q.Get("redirect_uri")) {
+		http.Error(rw, "wrong redirect", http.StatusBadRequest)
+		return
+	}
+	agrees := w.agrees
+	if agrees != nil {
+		w.mu.Unlock()
+		select {
+		case <-agrees:
+		case <-r.Context().Done():
+		}
+		w.mu.Lock()
+	}
+	code := rand.Text()
+	w.codes[code] = grant{q.Get("client_id"), q.Get("redirect_uri"), q.Get("code_challenge"), q.Get("scope")}
+	back := url.Values{"code": {code}, "state": {q.Get("state")}}
+	if w.back != nil {
+		w.back(back)
+	}
+	http.Redirect(rw, r, q.Get("redirect_uri")+"?"+back.Encode(), http.StatusFound)
+}
+
+// tokens is the token endpoint.
+func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
+	f := r.Form
+	refuse := func(code string) { answer(rw, 400, map[string]any{"error": code, "error_description": "no"}) }
+	id := w.clientOf(r)
+	if id == "" {
+		refuse("invalid_client")
+		return
+	}
+	if f.Get("resource") != w.URL {
+		w.t.Errorf("token: resource %q", f.Get("resource"))
+	}
+	w.counts[f.Get("grant_type")]++
+	var g grant
+	var ok bool
+	switch f.Get("grant_type") {
+	case "authorization_code":
+		g, ok = w.codes[f.Get("code")]
+		delete(w.codes, f.Get("code"))
+		sum := sha256.Sum256([]byte(f.Get("code_verifier")))
+		ok = ok && g.redirect == f.Get("redirect_uri") && g.challenge == base64.RawURLEncoding.EncodeToString(sum[:])
+	case "refresh_token":
+		g, ok = w.refresh[f.Get("refresh_token")]
+		delete(w.refresh, f.Get("refresh_token"))
+	case "client_credentials":
+		g, ok = grant{client: id, scope: f.Get("scope")}, true
+	default:
+		g, ok = w.codes[f.Get("device_code")]
+		select {
+		case <-w.pending[f.Get("device_code")]:
+		default:
+			refuse("authorization_pending")
+			return
+		}
+	}
+	if !ok || g.client != id {
+		refuse("invalid_grant")
+		return
+	}
+	access, refresh := "access-"+rand.Text(), "refresh-"+rand.Text()
+	w.access[access], w.refresh[refresh] = g, g
+	got := map[string]any{"access_token": access, "token_type": "Bearer", "refresh_token": refresh, "scope": g.scope}
+	if f.Get("grant_type") == "client_credentials" {
+		delete(got, "refresh_token")
+	}
+	if w.life > 0 {
+		got["expires_in"] = w.life.Seconds()
+		time.AfterFunc(w.life, func() { w.do(func() { delete(w.access, access) }) })
+	}
+	answer(rw, 200, got)
+}
+
+// clientOf returns the client that a request is of, if it shows that.
+func (w *world) clientOf(r *http.Request) string {
+	if id, secret, ok := r.BasicAuth(); ok {
+		if reg := w.clients[id]; reg.Secret == secret && reg.Method == "client_secret_basic" {
+			return id
+		}
+		return ""
+	}
+	id := r.Form.Get("client_id")
+	if key := w.keys[id]; key != nil {
+		signed, err := jose.ParseSigned(r.Form.Get("client_assertion"), []jose.SignatureAlgorithm{jose.ES256, jose.RS256, jose.EdDSA})
+		if err != nil {
+			return ""
+		}
+		claims, err := signed.Verify(key)
+		if err != nil || !bytes.Contains(claims, fmt.Appendf(nil, `"aud":%q`, w.Issuer)) {
+			return ""
+		}
+		return id
+	}
+	if reg := w.clients[id]; reg.Secret != r.Form.Get("client_secret") {
+		return ""
+	}
+	return id
+}
+
+// browse is a browser whose user agrees. It comes back to where it is sent.
+func (w *world) browse(to string) error {
+	w.do(func() { w.opened = append(w.opened, to) })
+	go func() {
+		resp, err := http.Get(to) //nolint:noctx // as browsers do
+		if err == nil {
+			_, _ = io.Copy(w, resp.Body)
+			_ = resp.Body.Close()
+		}
+	}()
+	return nil
+}
+
+// source returns what logs in, with options that change may change.
+func (w *world) source(dir string, change func(*login.Options)) *login.Source {
+	w.t.Helper()
+	opts := &login.Options{
+		Dir: dir, Open: w.browse, Logger: slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		Tell: func(text string) { fmt.Fprintln(w, text) },
+	}
+	if change != nil {
+		change(opts)
+	}
+	s, err := login.New(w.URL, opts)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(s.Close)
+	return s
+}
+
+// A host has a session with the server.
+type host struct {
+	w    *world
+	conn *client.Conn
+	id   int
+}
+
+func (w *world) host(s *login.Source) *host {
+	w.t.Helper()
+	conn, err := client.New(w.URL, &client.Options{Auth: s, NoListen: true, Transport: client.HTTP, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = conn.Close() })
+	return &host{w: w, conn: conn}
+}
+
+// call begins a session and calls a tool. It returns the text of the result, or of the error.
+func (h *host) call(name string) string {
+	if h.id == 0 {
+		if text := h.request("initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}`); text != "" {
+			return text
+		}
+	}
+	return h.request("tools/call", fmt.Sprintf(`{"name":%q,"arguments":{}}`, name))
+}
+
+func (h *host) request(method, params string) string {
+	h.id++
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, fmt.Append(nil, h.id), method, []byte(params)))
+	if err != nil {
+		return err.Error()
+	}
+	ctx, stop := context.WithTimeout(h.w.t.Context(), time.Minute)
+	defer stop()
+	if err := h.conn.Send(ctx, m); err != nil {
+		return err.Error()
+	}
+	for {
+		m, err := h.conn.Receive(ctx)
+		switch {
+		case err != nil:
+			return err.Error()
+		case m.Kind != jsonrpc.Response:
+		case m.Error != nil:
+			return jsonrpc.String(jsonrpc.Field(m.Error, "message"))
+		case method == "initialize":
+			return ""
+		default:
+			var got struct{ Content []struct{ Text string } }
+			_ = json.Unmarshal(m.Result, &got)
+			return got.Content[0].Text
+		}
+	}
+}
+
+// noSecrets fails if a token or secret was said.
+func (w *world) noSecrets() {
+	w.t.Helper()
+	for _, word := range []string{"access-", "refresh-", "secret-"} {
+		if said := w.said(); strings.Contains(said, word) {
+			w.t.Errorf("it says a secret:\n%s", said)
+		}
+	}
+}

@@ -1,0 +1,609 @@
+package login
+
+import (
+	"context"
+	"crypto"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Ways to log in.
+const (
+	// Auto is a browser where there is one. Else the user gets the URL, or a code if the authorization server has codes for
+	// devices.
+	Auto = "auto"
+	// Browser opens a browser.
+	Browser = "browser"
+	// Paste has the user open a URL anywhere, and paste the URL where the browser ends up.
+	Paste = "paste"
+	// Device has the user enter a code on another device (RFC 8628).
+	Device = "device"
+	// Credentials is the login of a machine, without a user (RFC 6749, section 4.4).
+	Credentials = "credentials"
+)
+
+// Options say how a Source logs in. The zero value is useful.
+type Options struct {
+	// Way is one of the ways to log in. Default: Auto.
+	Way string
+	// ClientID is the client's id at the authorization server; "": the client registers itself. Its secret or its key may be
+	// missing.
+	ClientID, ClientSecret string
+	ClientKey              crypto.Signer
+	// ClientMetadata is the URL of a client ID metadata document, which is the client's id where the authorization
+	// server takes such ones.
+	ClientMetadata string
+	// Scopes are asked for in the place of those that the server names.
+	Scopes []string
+	// Callback is the URL of this machine that the browser comes back to. Default: a free port of 127.0.0.1.
+	Callback string
+	// Dir is the directory for tokens; "": they are kept in memory.
+	Dir string
+	// Open opens a URL in a browser. Nil: there is none.
+	Open func(url string) error
+	// Once says that a login that another process has left is not shown to the user again.
+	Once bool
+	// Within is how long a request may wait for a login, if its [Waiter] does not say; 0: as long as that takes.
+	Within time.Duration
+	// Pasted is where the user pastes the URL at which the browser has ended; nil: nowhere.
+	Pasted io.Reader
+	// Tell takes what the user has to know. Default: it is logged.
+	Tell func(text string)
+	// Command is how the user logs in by hand, if a login here cannot reach them; "": there is no such command.
+	Command string
+	// Transport sends requests to authorization servers. Default: http.DefaultTransport.
+	Transport http.RoundTripper
+	// Logger takes what else a person may want to know. Default: slog.Default().
+	Logger *slog.Logger
+}
+
+// How long things of a login take.
+const (
+	loginWithin = 10 * time.Minute // until the user has logged in
+	loginAgain  = 30 * time.Second // after one that has failed
+	refusedSoon = time.Minute      // a new token that is refused in that time will not get better by another login
+	mostRefused = 3                // tokens that are renewed because the server refuses them
+	tellAgain   = 15 * time.Second // a request that waits tells so as often
+)
+
+// A Source gets the tokens of one server. It implements [holdfast/client.Authorizer], and may be used concurrently. The caller ends
+// it with Close.
+type Source struct {
+	server *url.URL // canonical
+	opts   Options
+	store  *store
+	http   *http.Client
+	ctx    context.Context // of logins
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+
+	mu     sync.Mutex
+	loaded bool
+	record record  // the newest that is known here
+	flight *flight // the login that is under way, or the last one
+	unkept bool    // tokens cannot be kept, and that was said
+}
+
+// A flight is a login for all requests that wait for it.
+type flight struct {
+	done  chan struct{}
+	ended time.Time
+	err   error
+	need  need
+
+	mu    sync.Mutex
+	text  string // what the user has to know now
+	heard chan struct{}
+}
+
+// need is what a login is for.
+type need struct {
+	challenge challenge
+	used      string // the token that the server has refused; "": none was sent
+	stepUp    bool   // more scope is needed
+	anew      bool   // the user wants a new login
+}
+
+// New returns a Source for the server at a URL. opts may be nil.
+func New(server string, opts *Options) (*Source, error) {
+	u, err := canonical(server)
+	if err != nil {
+		return nil, err
+	}
+	s := &Source{server: u}
+	if opts != nil {
+		s.opts = *opts
+	}
+	if s.opts.Way == "" {
+		s.opts.Way = Auto
+	}
+	if s.opts.Logger == nil {
+		s.opts.Logger = slog.Default()
+	}
+	if s.opts.Tell == nil {
+		s.opts.Tell = func(text string) { s.opts.Logger.Info(text) }
+	}
+	base := s.opts.Transport
+	if base == nil {
+		base = http.DefaultTransport
+	}
+	s.http = &http.Client{Transport: fence{base, loopback(u)}}
+	s.store = newStore(s.opts.Dir, u.String(), s.clientKey())
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	return s, nil
+}
+
+// clientKey names the client among those that the user may be at this server.
+func (s *Source) clientKey() string {
+	key := s.opts.ClientID + "\n" + s.opts.ClientMetadata
+	if s.opts.Way == Credentials {
+		key += "\nmachine"
+	}
+	return key
+}
+
+// Close ends a login that is under way. Another process goes on with it.
+func (s *Source) Close() {
+	s.stop()
+	s.work.Wait()
+}
+
+// Host returns the host of the server.
+func (s *Source) Host() string { return s.server.Host }
+
+// File returns the file in which the tokens are; "": they are kept in memory.
+func (s *Source) File() string { return s.store.file }
+
+// current returns the newest record that is known here.
+func (s *Source) current() record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.loaded {
+		s.loaded = true
+		r, err := s.store.load()
+		if err != nil {
+			s.opts.Logger.Warn("the tokens that were kept cannot be read", "error", err)
+		}
+		s.record = r
+	}
+	return s.record
+}
+
+// reload returns the record as it is kept.
+func (s *Source) reload() record {
+	r, err := s.store.load()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err == nil && !s.unkept {
+		s.record, s.loaded = r, true
+	}
+	return s.record
+}
+
+// keep keeps a record. The caller has lockRecord.
+func (s *Source) keep(r record) {
+	r.Server = s.server.Scheme + "://" + s.server.Host + s.server.Path
+	err := s.store.save(r)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.record, s.loaded = r, true
+	if err != nil && !s.unkept {
+		s.unkept = true
+		s.opts.Logger.Warn("the login cannot be kept: it ends with this process", "error", err)
+	}
+}
+
+// lock locks a part of the store. Where that cannot be done with a file, this process goes on alone.
+func (s *Source) lock(ctx context.Context, what int) (func(), error) {
+	unlock, err := s.store.lock(ctx, what)
+	if err != nil && ctx.Err() == nil {
+		s.mu.Lock()
+		if !s.unkept {
+			s.unkept = true
+			s.opts.Logger.Warn("the login cannot be kept: it ends with this process", "error", err)
+		}
+		s.mu.Unlock()
+		return func() {}, nil
+	}
+	return unlock, err
+}
+
+// Authorization returns the value of the Authorization header, "" for none. A token that is about to expire is renewed.
+func (s *Source) Authorization(ctx context.Context) (string, error) {
+	r := s.current()
+	t := r.Token
+	now := time.Now()
+	switch {
+	case t.Access == "":
+		return "", nil
+	case t.usable(now, t.early()):
+		return "Bearer " + t.Access, nil
+	case !s.renewable(r):
+		if t.usable(now, 0) {
+			return "Bearer " + t.Access, nil
+		}
+		if r = s.reload(); r.Token.usable(now, 0) { // of another process
+			return "Bearer " + r.Token.Access, nil
+		}
+		return "", nil // the server says where to log in
+	}
+	r, err := s.refresh(ctx, t.Access, false)
+	switch {
+	case err == nil && r.Token.Access != "":
+		return "Bearer " + r.Token.Access, nil
+	case err == nil:
+		return "", nil
+	case t.usable(time.Now(), 0):
+		s.opts.Logger.Debug("the token could not be renewed yet", "error", err)
+		return "Bearer " + t.Access, nil
+	}
+	return "", fmt.Errorf("the token for %s has expired, and cannot be renewed: %w", s.server.Host, err)
+}
+
+// refresh returns a record with another token than the one that was used, which it renews unless another process has done that. refused says
+// that the server has refused it. A record without a token means that a new login is needed. The renewal goes on when ctx
+// ends: what it brings must not be lost.
+func (s *Source) refresh(ctx context.Context, used string, refused bool) (record, error) {
+	type result struct {
+		r   record
+		err error
+	}
+	done := make(chan result, 1)
+	s.work.Go(func() {
+		r, err := s.refreshNow(used, refused)
+		done <- result{r, err}
+	})
+	select {
+	case got := <-done:
+		return got.r, got.err
+	case <-ctx.Done():
+		return record{}, context.Cause(ctx)
+	}
+}
+
+func (s *Source) refreshNow(used string, refused bool) (record, error) {
+	unlock, err := s.lock(s.ctx, lockRecord)
+	if err != nil {
+		return record{}, err
+	}
+	defer unlock()
+	r := s.reload()
+	if r.Token.Access != used || !s.renewable(r) {
+		return r, nil
+	}
+	within, cancel := context.WithTimeout(s.ctx, tryFor)
+	defer cancel()
+	for wait := tryAgainIn; ; wait *= 2 {
+		next, err := s.renew(within, r)
+		switch {
+		case err == nil:
+			if refused {
+				next.Token.Refused = 1
+				if time.Since(r.Token.Obtained) < refusedSoon {
+					next.Token.Refused += r.Token.Refused
+				}
+			}
+			s.keep(next)
+			return next, nil
+		case !passes(err):
+			s.opts.Logger.Debug("the token could not be renewed", "error", err)
+			s.say(fmt.Sprintf("The login at %s has ended (%v): a new one is needed.", s.server.Host, err))
+			r.Token = token{}
+			if says(err, "invalid_client", "unauthorized_client") {
+				r.Client = identity{}
+			}
+			s.keep(r)
+			return r, nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-within.Done():
+			return r, err
+		}
+	}
+}
+
+// Authorize gets a token after the server has refused a request. It implements [holdfast/client.Authorizer].
+func (s *Source) Authorize(ctx context.Context, req *http.Request, resp *http.Response) error {
+	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
+	_ = resp.Body.Close()
+	n := need{challenge: challengeOf(resp.Header)}
+	n.used, _ = strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
+	n.stepUp = n.challenge.code == "insufficient_scope" && n.used != ""
+	if resp.StatusCode == http.StatusForbidden && !n.stepUp {
+		return nil // the answer to the same request says why
+	}
+	err := s.obtain(ctx, n)
+	if errors.Is(err, ErrNone) {
+		return nil // the answer to the same request says more
+	}
+	return err
+}
+
+// obtain gets a token that a need asks for.
+func (s *Source) obtain(ctx context.Context, n need) error {
+	r := s.reload()
+	switch {
+	case n.anew:
+	case r.Token.Access != n.used && r.Token.usable(time.Now(), 0):
+		return nil // another request, or another process, has got it
+	case n.stepUp:
+		if len(n.challenge.scopes) == 0 || covered(n.challenge.scopes, r.Asked) {
+			return fmt.Errorf("%s wants more rights than the login has (%s), and does not give them: log in as another user with 'holdfast login', or ask its operator",
+				s.server.Host, oneLine(strings.Join(n.challenge.scopes, " ")))
+		}
+	case n.used != "" && n.used == r.Token.Access && s.renewable(r) && r.Token.Refused < mostRefused:
+		renewed, err := s.refresh(ctx, n.used, true)
+		if err != nil {
+			return err
+		}
+		if renewed.Token.Access != "" {
+			return nil
+		}
+	case n.used != "" && n.used == r.Token.Access && time.Since(r.Token.Login) < refusedSoon:
+		return fmt.Errorf("%s refuses the token that the login has just brought: its log may say why; 'holdfast logout' and another login begin again", s.server.Host)
+	}
+	return s.wait(ctx, s.fly(n))
+}
+
+// covered reports whether all scopes of a list are in another.
+func covered(some, all []string) bool {
+	for _, one := range some {
+		if !strings.Contains(" "+strings.Join(all, " ")+" ", " "+one+" ") {
+			return false
+		}
+	}
+	return true
+}
+
+// fly returns the login that is under way, or begins one.
+func (s *Source) fly(n need) *flight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if f := s.flight; f != nil {
+		select {
+		case <-f.done:
+			if f.err != nil && time.Since(f.ended) < loginAgain && !n.anew {
+				return f
+			}
+		default:
+			return f
+		}
+	}
+	f := &flight{done: make(chan struct{}), need: n, heard: make(chan struct{})}
+	s.flight = f
+	s.work.Go(func() {
+		err := s.login(s.ctx, f)
+		s.mu.Lock()
+		f.err, f.ended = err, time.Now()
+		s.mu.Unlock()
+		close(f.done)
+	})
+	return f
+}
+
+// A Waiter is a request that may wait for a login. It is in the context of the request.
+type Waiter struct {
+	// Tell takes what the user has to know. It is called again and again as long as the request waits. May be nil.
+	Tell func(text string)
+	// Within is how long the request may wait; 0: as long as the login takes.
+	Within time.Duration
+}
+
+type waiterKey struct{}
+
+// With returns a context for a request that may wait for a login.
+func With(ctx context.Context, w Waiter) context.Context {
+	return context.WithValue(ctx, waiterKey{}, w)
+}
+
+// wait waits for a login.
+func (s *Source) wait(ctx context.Context, f *flight) error {
+	w, _ := ctx.Value(waiterKey{}).(Waiter)
+	if w.Within == 0 {
+		w.Within = s.opts.Within
+	}
+	var late <-chan time.Time
+	if w.Within > 0 {
+		timer := time.NewTimer(w.Within)
+		defer timer.Stop()
+		late = timer.C
+	}
+	again := time.NewTicker(tellAgain)
+	defer again.Stop()
+	for {
+		text, heard := f.now()
+		if text != "" && w.Tell != nil {
+			w.Tell(text)
+		}
+		select {
+		case <-f.done:
+			return f.err
+		case <-heard:
+		case <-again.C:
+		case <-late:
+			return fmt.Errorf("%s needs a login, which goes on: %s When you have logged in, connect to the server again", s.server.Host, f.last())
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// now returns what the user has to know, and what is closed when there is something else.
+func (f *flight) now() (string, <-chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.text, f.heard
+}
+
+func (f *flight) last() string {
+	text, _ := f.now()
+	return text
+}
+
+// tell tells the user what a login needs.
+func (s *Source) tell(f *flight, text string) {
+	f.mu.Lock()
+	f.text = text
+	close(f.heard)
+	f.heard = make(chan struct{})
+	f.mu.Unlock()
+	s.say(text)
+}
+
+func (s *Source) say(text string) { s.opts.Tell(text) }
+
+// login logs in, unless another process does it meanwhile.
+func (s *Source) login(ctx context.Context, f *flight) error {
+	n := f.need
+	if !n.anew {
+		unlock, err := s.turn(ctx, n)
+		if err != nil || unlock == nil {
+			return err
+		}
+		defer unlock()
+	}
+	at, err := s.discover(ctx, n.challenge)
+	if err != nil {
+		return err
+	}
+	r := s.reload()
+	if r.Issuer != at.Issuer { // what another authorization server knows is nothing to this one
+		r = record{Issuer: at.Issuer}
+	}
+	r.Resource = at.resource
+	r.Places = places{Token: at.TokenEndpoint, Methods: at.TokenEndpointAuthMethodsSupported, Algorithms: at.TokenEndpointAuthSigningAlgValuesSupported}
+	if safe(at.RevocationEndpoint) {
+		r.Places.Revocation = at.RevocationEndpoint
+	}
+	if n.anew && s.opts.ClientID == "" {
+		r.Client, r.Scopes = identity{}, nil // what was registered may be forgotten there
+	}
+	scopes := s.scopes(at, n, r.Scopes)
+	l := &attempt{s: s, f: f, at: at, r: r, scopes: scopes}
+	way, err := s.way(at)
+	if err != nil {
+		return err
+	}
+	got, err := way(l, ctx)
+	switch {
+	case errors.Is(err, errElsewhere):
+		return nil
+	case err != nil:
+		return err
+	}
+	unlock, err := s.lock(ctx, lockRecord)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	got.Pending = pending{}
+	s.keep(got)
+	return nil
+}
+
+// errElsewhere says that another process has logged in.
+var errElsewhere = errors.New("another process has logged in")
+
+// turn waits until this process may ask the user. It returns nil if another process has got a token meanwhile.
+func (s *Source) turn(ctx context.Context, n need) (func(), error) {
+	unlock, err := s.lock(ctx, lockLogin)
+	if err != nil {
+		return nil, err
+	}
+	if s.has(n.used) {
+		unlock()
+		return nil, nil
+	}
+	return unlock, nil
+}
+
+// has reports whether there is another token than one that the server has refused.
+func (s *Source) has(used string) bool {
+	r := s.reload()
+	return r.Token.Access != used && r.Token.usable(time.Now(), 0)
+}
+
+// scopes returns what to ask for. granted are those of the login before.
+func (s *Source) scopes(at *issuer, n need, granted []string) []string {
+	wanted := s.opts.Scopes
+	if len(wanted) == 0 {
+		wanted = n.challenge.scopes
+	}
+	if len(wanted) == 0 {
+		wanted = at.scopes
+	}
+	all := append([]string(nil), granted...)
+	add := func(list []string) {
+		for _, one := range list {
+			if !covered([]string{one}, all) {
+				all = append(all, one)
+			}
+		}
+	}
+	add(wanted)
+	if n.stepUp {
+		add(n.challenge.scopes)
+	}
+	if s.opts.Way != Credentials && covered([]string{offline}, at.ScopesSupported) {
+		add([]string{offline}) // without it some give no refresh token
+	}
+	return all
+}
+
+const offline = "offline_access"
+
+// An attempt is one login.
+type attempt struct {
+	s      *Source
+	f      *flight
+	at     *issuer
+	r      record
+	scopes []string
+}
+
+// way returns how to log in at an authorization server.
+func (s *Source) way(at *issuer) (func(*attempt, context.Context) (record, error), error) {
+	switch s.opts.Way {
+	case Credentials:
+		return (*attempt).credentials, nil
+	case Device:
+		if at.device == "" {
+			return nil, fmt.Errorf("the authorization server %s has no codes for devices: use another --login", at.Issuer)
+		}
+		return (*attempt).device, nil
+	case Auto:
+		if s.opts.Open == nil && at.device != "" {
+			return (*attempt).device, nil
+		}
+	}
+	return (*attempt).code, nil
+}
+
+// done returns the record with what a login has brought.
+func (l *attempt) done(r record, t token, granted []string) record {
+	t.Login = t.Obtained
+	r.Token, r.Scopes, r.Asked = t, l.scopes, l.scopes
+	if granted != nil {
+		r.Scopes = granted
+	}
+	return r
+}
+
+// Login logs in anew, whatever tokens there are.
+func (s *Source) Login(ctx context.Context, header http.Header) error {
+	if err := s.obtain(ctx, need{challenge: challengeOf(header), anew: true}); err != nil {
+		return fmt.Errorf("%s: %w", s.server.Host, err)
+	}
+	return nil
+}
+
+// Scopes returns what the login may do, as far as that is known.
+func (s *Source) Scopes() []string { return s.current().Scopes }

@@ -1,0 +1,489 @@
+package login_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/login"
+)
+
+// A host without a token gets a result: the server is asked once without one, and a browser is opened.
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), filepath.Join(t.TempDir(), "logins")
+	s := w.source(dir, nil)
+	if got := w.host(s).call("read"); got != "read" {
+		t.Fatalf("%q", got)
+	}
+	w.counted(map[string]int{"refused": 1, "registered": 1, "authorized": 1, "authorization_code": 1, "call": 1})
+	// The next process needs no browser.
+	if got := w.host(w.source(dir, nil)).call("again"); got != "again" {
+		t.Fatalf("%q", got)
+	}
+	w.counted(map[string]int{"refused": 1, "authorized": 1, "call": 2})
+	w.noSecrets()
+	for name, want := range map[string]os.FileMode{dir: 0o700, s.File(): 0o600} {
+		info, err := os.Stat(name)
+		if err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v, want mode %o: %v", name, info.Mode(), want, err)
+		}
+	}
+}
+
+// Nothing is kept on disk without a directory, and one that cannot be written does not prevent a login.
+func TestNotKept(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"", filepath.Join(file, "logins")} {
+		h := w.host(w.source(dir, nil))
+		if got := h.call("one"); got != "one" {
+			t.Fatalf("%q: %q", dir, got)
+		}
+		w.do(func() { clear(w.access) })
+		if got := h.call("two"); got != "two" {
+			t.Fatalf("%q: %q", dir, got)
+		}
+	}
+	w.counted(map[string]int{"authorized": 2, "refresh_token": 2})
+	if !strings.Contains(w.said(), "cannot be kept") {
+		t.Error(w.said())
+	}
+}
+
+// Hosts that begin at the same time share one login, and one renewal. Each has files of its own that it has opened, as processes do.
+func TestTogether(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	var hosts []*host
+	for range 4 {
+		hosts = append(hosts, w.host(w.source(dir, nil)))
+	}
+	all := func() {
+		var work sync.WaitGroup
+		for _, h := range hosts {
+			work.Go(func() {
+				if got := h.call("x"); got != "x" {
+					t.Errorf("%q", got)
+				}
+			})
+		}
+		work.Wait()
+	}
+	all()
+	w.counted(map[string]int{"authorized": 1, "registered": 1, "call": 4})
+	w.do(func() { clear(w.access) }) // as if they had expired
+	all()
+	w.counted(map[string]int{"authorized": 1, "refresh_token": 1, "call": 8})
+}
+
+// A token is renewed before it expires, so that no request is refused.
+func TestRenewal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.life = 2 * time.Second
+	h := w.host(w.source(t.TempDir(), nil))
+	for end := time.Now().Add(2500 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if got := h.call("x"); got != "x" {
+			t.Fatalf("%q", got)
+		}
+	}
+	w.counted(map[string]int{"authorized": 1, "refresh_token": 1, "refused": 1})
+}
+
+// An authorization server that is away for a while does not end the login.
+func TestRenewalAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.host(w.source(t.TempDir(), nil))
+	h.call("x")
+	tries := 0
+	w.do(func() {
+		clear(w.access)
+		w.token = func(rw http.ResponseWriter) bool {
+			tries++
+			if tries < 3 {
+				http.Error(rw, "<html>not now", http.StatusBadGateway)
+			}
+			return tries < 3
+		}
+	})
+	if got := h.call("y"); got != "y" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 1, "refresh_token": 1})
+}
+
+// When the tokens are revoked, the user is told so, and logs in again.
+func TestRevoked(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	h := w.host(w.source(t.TempDir(), nil))
+	h.call("x")
+	w.do(func() {
+		clear(w.access)
+		clear(w.refresh)
+	})
+	if got := h.call("y"); got != "y" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 2, "registered": 1, "call": 2})
+	if !strings.Contains(w.said(), "has ended") {
+		t.Error(w.said())
+	}
+}
+
+// A tool that needs more scope has the user log in for that as well, once. What the server does not get then is refused.
+func TestStepUp(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"] = "write"
+	h := w.host(w.source(dir, nil))
+	for _, name := range []string{"read", "write", "read", "write"} {
+		if got := h.call(name); got != name {
+			t.Fatalf("%s: %q", name, got)
+		}
+	}
+	w.counted(map[string]int{"authorized": 2, "registered": 1, "forbidden": 1})
+	w.do(func() {
+		if last := w.opened[1]; !strings.Contains(last, "scope=read+write") {
+			t.Errorf("it asks for other scopes: %s", last)
+		}
+		w.need["write"] = "admin" // and the authorization server gives it to nobody
+		w.token = func(http.ResponseWriter) bool {
+			for code, g := range w.codes {
+				g.scope = "read write"
+				w.codes[code] = g
+			}
+			return false
+		}
+	})
+	for range 2 {
+		if got := h.call("write"); !strings.Contains(got, "403") {
+			t.Errorf("%q", got)
+		}
+	}
+	w.counted(map[string]int{"authorized": 3})
+}
+
+// A login that one process has begun is ended by the next one, in the same browser window.
+func TestPending(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.agrees = make(chan struct{})
+	once := func(o *login.Options) { o.Once = true }
+	first := w.source(dir, once)
+	go w.host(first).call("lost")
+	waitFor(t, func() bool { return w.count("authorized") == 1 })
+	first.Close() // its host has killed it
+	next := w.source(dir, once)
+	done := make(chan string, 1)
+	go func() { done <- w.host(next).call("x") }()
+	waitFor(t, func() bool { return strings.Contains(w.said(), "unless a browser shows it already") })
+	close(w.agrees)
+	if got := <-done; got != "x" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorized": 1, "registered": 1})
+}
+
+// Other requests do not wait for a login, and the host of one that waits is told.
+func TestOthers(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.need["write"] = "write"
+	s := w.source(dir, nil)
+	h := w.host(s)
+	h.call("read")
+	other := w.host(w.source(dir, nil))
+	w.do(func() { w.agrees = make(chan struct{}) })
+	done := make(chan string, 1)
+	go func() { done <- h.call("write") }()
+	waitFor(t, func() bool { return w.count("authorized") == 2 })
+	if got := w.host(s).call("read"); got != "read" {
+		t.Errorf("%q", got)
+	}
+	if got := other.call("read"); got != "read" {
+		t.Errorf("%q", got)
+	}
+	close(w.agrees)
+	if got := <-done; got != "write" {
+		t.Errorf("%q", got)
+	}
+}
+
+// Where there is no browser, the user pastes the URL at which one has ended.
+func TestPasted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	in, out := io.Pipe()
+	defer out.Close()
+	s := w.source(t.TempDir(), func(o *login.Options) {
+		o.Open, o.Pasted = nil, in
+		o.Tell = func(text string) {
+			_, rest, found := strings.Cut(text, "open ")
+			if !found {
+				return
+			}
+			to, _, _ := strings.Cut(rest, "\n")
+			browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+			resp, err := browser.Get(to) //nolint:noctx // as browsers do
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			_ = resp.Body.Close()
+			go func() { _, _ = io.WriteString(out, "https://example.com/?code=x\n\n"+resp.Header.Get("Location")+"\n") }()
+		}
+	})
+	if got := w.host(s).call("x"); got != "x" {
+		t.Errorf("%q", got)
+	}
+}
+
+// A code for another device is offered where there is no browser.
+func TestDevice(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.meta = map[string]any{"device_authorization_endpoint": w.Issuer + "/device"}
+	s := w.source(t.TempDir(), func(o *login.Options) {
+		o.Open = nil
+		o.Tell = func(text string) {
+			if strings.Contains(text, "ABCD-1234") {
+				w.do(func() {
+					for _, code := range w.pending {
+						close(code)
+					}
+				})
+			}
+		}
+	})
+	if got := w.host(s).call("x"); got != "x" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"device": 1, "authorized": 0})
+}
+
+// A machine logs in by its secret or its key, and again when its token has expired.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func(*login.Options){
+		"secret": func(o *login.Options) { o.ClientSecret = "secret-ci" },
+		"key":    func(o *login.Options) { o.ClientKey = key },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.life = time.Second
+			if name == "key" {
+				w.keys["ci"] = key.Public()
+			} else {
+				w.clients["ci"] = registration{Method: "client_secret_basic", Secret: "secret-ci"}
+			}
+			h := w.host(w.source(t.TempDir(), func(o *login.Options) {
+				o.Way, o.ClientID, o.Open = login.Credentials, "ci", nil
+				change(o)
+			}))
+			for end := time.Now().Add(1200 * time.Millisecond); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+				if got := h.call("x"); got != "x" {
+					t.Fatalf("%q", got)
+				}
+			}
+			w.counted(map[string]int{"client_credentials": 2, "refused": 1, "authorized": 0, "registered": 0})
+			w.noSecrets()
+		})
+	}
+}
+
+// Who the client is: a document where the server takes such ones, else what the authorization server registers.
+func TestClients(t *testing.T) {
+	t.Parallel()
+	const document = "https://example.com/client.json"
+	for name, tc := range map[string]struct {
+		meta   map[string]any
+		client string // "": registered
+	}{
+		"document":     {map[string]any{"client_id_metadata_document_supported": true}, document},
+		"no document":  {nil, ""},
+		"with secrets": {map[string]any{"token_endpoint_auth_methods_supported": []string{"client_secret_basic"}}, ""},
+		"by post":      {map[string]any{"token_endpoint_auth_methods_supported": []string{"client_secret_post"}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.meta = tc.meta
+			s := w.source(t.TempDir(), func(o *login.Options) { o.ClientMetadata = document })
+			if got := w.host(s).call("x"); got != "x" {
+				t.Fatalf("%q", got)
+			}
+			w.do(func() {
+				if clear := strings.Contains(w.opened[0], url.QueryEscape(document)); clear != (tc.client != "") || clear == (w.counts["registered"] > 0) {
+					t.Errorf("%s: %v", w.opened[0], w.counts)
+				}
+			})
+			w.noSecrets()
+		})
+	}
+}
+
+// What is not safe is refused, and says why.
+func TestUnsafe(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		change func(*world)
+		want   string
+	}{
+		"another resource": {func(w *world) { w.prm = map[string]any{"resource": "https://example.com/mcp"} }, "not of this server"},
+		"no PKCE":          {func(w *world) { w.meta = map[string]any{"code_challenge_methods_supported": nil} }, "PKCE"},
+		"weak PKCE":        {func(w *world) { w.meta = map[string]any{"code_challenge_methods_supported": []string{"plain"}} }, "S256"},
+		"another issuer":   {func(w *world) { w.meta = map[string]any{"issuer": "https://example.com"} }, "does not match issuer"},
+		"a script":         {func(w *world) { w.meta = map[string]any{"authorization_endpoint": "javascript:alert(1)"} }, "cannot be used"},
+		"in the clear":     {func(w *world) { w.meta = map[string]any{"token_endpoint": "http://example.com/token"} }, "cannot be used"},
+		"wrong iss":        {func(w *world) { w.back = func(q url.Values) { q.Set("iss", "https://evil.example") } }, "does not match expected issuer"},
+		"missing iss":      {func(w *world) { w.meta = map[string]any{"authorization_response_iss_parameter_supported": true} }, "does not say that it is of"},
+		"denied":           {func(w *world) { w.back = func(q url.Values) { q.Del("code"); q.Set("error", "access_denied") } }, "access_denied"},
+		"no registration":  {func(w *world) { w.meta = map[string]any{"registration_endpoint": nil} }, "--client-id"},
+		"no token": {func(w *world) {
+			w.token = func(rw http.ResponseWriter) bool { answer(rw, 200, map[string]any{}); return true }
+		}, "without a token"},
+		"another token type": {func(w *world) {
+			w.token = func(rw http.ResponseWriter) bool {
+				answer(rw, 200, map[string]any{"access_token": "x", "token_type": "DPoP"})
+				return true
+			}
+		}, "DPoP"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			tc.change(w)
+			h := w.host(w.source(t.TempDir(), nil))
+			if got := h.call("x"); !strings.Contains(got, tc.want) {
+				t.Errorf("%q", got)
+			}
+			before := w.count("authorized")
+			h.call("x") // no other window is opened at once
+			if n := w.count("authorized"); n != before {
+				t.Errorf("%d more windows", n-before)
+			}
+		})
+	}
+}
+
+// An answer with another state is none: the login goes on waiting.
+func TestState(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	s := w.source(t.TempDir(), func(o *login.Options) {
+		o.Open = func(to string) error {
+			u, _ := url.Parse(to)
+			resp, err := http.Get(u.Query().Get("redirect_uri") + "?code=stolen&state=guess") //nolint:noctx // as browsers do
+			if err != nil || resp.StatusCode != http.StatusBadRequest {
+				t.Errorf("%v %v", resp, err)
+			}
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			return w.browse(to)
+		}
+	})
+	done := make(chan string, 1)
+	go func() { done <- w.host(s).call("x") }()
+	if got := <-done; got != "x" {
+		t.Errorf("%q", got)
+	}
+	w.counted(map[string]int{"authorization_code": 1})
+}
+
+// A token that the server refuses at once is not asked for again and again.
+func TestRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.token = func(rw http.ResponseWriter) bool {
+		answer(rw, 200, map[string]any{"access_token": "of-another-audience", "token_type": "Bearer"})
+		return true
+	}
+	h := w.host(w.source(t.TempDir(), nil))
+	for range 3 {
+		if got := h.call("x"); !strings.Contains(got, "401") {
+			t.Errorf("%q", got)
+		}
+	}
+	w.counted(map[string]int{"authorized": 1})
+}
+
+// A server that offers no login is told apart from one that does: its own refusal is shown, and no browser.
+func TestNoLogin(t *testing.T) {
+	t.Parallel()
+	for name, rest := range map[string]int{"nothing": http.StatusNotFound, "a page for each path": http.StatusOK, "keys everywhere": http.StatusUnauthorized} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+				if r.URL.Path != "/mcp" {
+					rw.Header().Set("Content-Type", "text/html")
+					rw.WriteHeader(rest)
+					return
+				}
+				http.Error(rw, "give a key", http.StatusUnauthorized)
+			}))
+			defer server.Close()
+			w.URL = server.URL + "/mcp"
+			s := w.source(t.TempDir(), nil)
+			if got := w.host(s).call("x"); !strings.HasPrefix(got, "give a key (HTTP 401)") {
+				t.Errorf("%q", got)
+			}
+			if err := s.Login(t.Context(), nil); !errors.Is(err, login.ErrNone) {
+				t.Error(err)
+			}
+			if len(w.opened) > 0 {
+				t.Error(w.opened)
+			}
+		})
+	}
+}
+
+// A logout revokes the tokens and removes them.
+func TestLogout(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	s := w.source(dir, nil)
+	w.host(s).call("x")
+	for _, want := range []int{1, 0} {
+		if n, err := login.Logout(t.Context(), w.URL, &login.Options{Dir: dir}); n != want || err != nil {
+			t.Errorf("%d logins ended, want %d: %v", n, want, err)
+		}
+	}
+	w.counted(map[string]int{"revoked": 2})
+	if _, err := os.Stat(s.File()); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+}
+
+func waitFor(t *testing.T, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not within 20 seconds")
+		}
+	}
+}

@@ -1,0 +1,3 @@
+package login
+
+import _ "holdfast/internal/testlong" // the flag -long
