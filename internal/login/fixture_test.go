@@ -42,15 +42,14 @@ type world struct {
 	refresh map[string]grant
 	codes   map[string]grant
 	clients map[string]registration
-	meta    map[string]any                      // changes the metadata of the authorization server
-	prm     map[string]any                      // changes the metadata of the server
-	back    func(url.Values)                    // changes the answer of the authorization server to the browser
-	token   func(http.ResponseWriter) bool      // answers at the token endpoint in its place
-	agrees  chan struct{}                       // closed when the user agrees; nil: at once
-	keys    map[string]any                      // public keys of clients
-	pending map[string]chan struct{}            // codes of devices, closed when they are entered
-	log     bytes.Buffer                        // all that was logged and told
-	verify  func(*http.Request, string) *string // of the server: what else is wrong with a token
+	meta    map[string]any                 // changes the metadata of the authorization server
+	prm     map[string]any                 // changes the metadata of the server
+	back    func(url.Values)               // changes the answer of the authorization server to the browser
+	token   func(http.ResponseWriter) bool // answers at the token endpoint in its place
+	agrees  chan struct{}                  // closed when the user agrees; nil: at once
+	keys    map[string]any                 // public keys of clients
+	pending map[string]chan struct{}       // codes of devices, closed when they are entered
+	log     bytes.Buffer                   // all that was logged and told
 }
 
 type grant struct{ client, redirect, challenge, scope string }
@@ -82,8 +81,9 @@ func (w *world) do(f func()) {
 	f()
 }
 
-func (w *world) count(name string) (n int) {
-	w.do(func() { n = w.counts[name] })
+// windows returns how often a browser was shown where to log in.
+func (w *world) windows() (n int) {
+	w.do(func() { n = w.counts["authorized"] })
 	return n
 }
 

@@ -189,7 +189,7 @@ func TestPending(t *testing.T) {
 	once := func(o *login.Options) { o.Once = true }
 	first := w.source(dir, once)
 	go w.host(first).call("lost")
-	waitFor(t, func() bool { return w.count("authorized") == 1 })
+	waitFor(t, func() bool { return w.windows() == 1 })
 	first.Close() // its host has killed it
 	next := w.source(dir, once)
 	done := make(chan string, 1)
@@ -214,7 +214,7 @@ func TestOthers(t *testing.T) {
 	w.do(func() { w.agrees = make(chan struct{}) })
 	done := make(chan string, 1)
 	go func() { done <- h.call("write") }()
-	waitFor(t, func() bool { return w.count("authorized") == 2 })
+	waitFor(t, func() bool { return w.windows() == 2 })
 	if got := w.host(s).call("read"); got != "read" {
 		t.Errorf("%q", got)
 	}
@@ -242,7 +242,7 @@ func TestPasted(t *testing.T) {
 			}
 			to, _, _ := strings.Cut(rest, "\n")
 			browser := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-			resp, err := browser.Get(to) //nolint:noctx // as browsers do
+			resp, err := browser.Get(to) //nolint:noctx,bodyclose // as browsers do; it is closed
 			if err != nil {
 				t.Error(err)
 				return
@@ -380,9 +380,9 @@ func TestUnsafe(t *testing.T) {
 			if got := h.call("x"); !strings.Contains(got, tc.want) {
 				t.Errorf("%q", got)
 			}
-			before := w.count("authorized")
+			before := w.windows()
 			h.call("x") // no other window is opened at once
-			if n := w.count("authorized"); n != before {
+			if n := w.windows(); n != before {
 				t.Errorf("%d more windows", n-before)
 			}
 		})

@@ -86,16 +86,15 @@ func (s *Source) listen(ctx context.Context, registered string) (net.Listener, s
 			host = net.JoinHostPort(u.Hostname(), "0")
 		}
 	}
-	var l net.Listener
-	var err error
 	var config net.ListenConfig
-	if u, wrong := url.Parse(registered); registered != "" && wrong == nil && s.opts.Callback == "" {
-		l, err = config.Listen(ctx, "tcp", u.Host)
-	}
-	if l == nil {
-		if l, err = config.Listen(ctx, "tcp", host); err != nil {
-			return nil, "", fmt.Errorf("the browser cannot come back to %s: %w: give another --callback", host, err)
+	if u, err := url.Parse(registered); registered != "" && err == nil && s.opts.Callback == "" {
+		if l, err := config.Listen(ctx, "tcp", u.Host); err == nil {
+			return l, registered, nil
 		}
+	}
+	l, err := config.Listen(ctx, "tcp", host)
+	if err != nil {
+		return nil, "", fmt.Errorf("the browser cannot come back to %s: %w: give another --callback", host, err)
 	}
 	name, _, _ := net.SplitHostPort(host)
 	_, port, _ := net.SplitHostPort(l.Addr().String())
