@@ -96,6 +96,7 @@ var layers = []struct {
 	{"bench/...", everything},
 	{"conformance/...", everything},
 	{"deploy/schemas", nil},       // of CI
+	{"deploy/pack", nil},          // of a release
 	{"internal/transcripts", nil}, // tests only
 	{"e2e", everything},
 	{"examples/...", everything},

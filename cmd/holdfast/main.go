@@ -34,7 +34,7 @@ func main() {
 		os.Exit(code)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:])
+	code := run(withLauncher(ctx), os.Args[1:])
 	stop()
 	os.Exit(code)
 }

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -54,8 +55,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	if cause == nil {
 		slog.Info("draining", "for", drain)
 	}
-	// A second signal ends draining.
-	impatient, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	impatient, stop := untilNextSignal(ctx, sameSignal)
 	defer stop()
 	bounded, cancel := context.WithTimeout(impatient, drain)
 	defer cancel()
@@ -85,6 +85,37 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	}
 	slog.Info("stopped")
 	return cause
+}
+
+// sameSignal is how long after a signal the same one is not a second: npm passes on what the terminal has sent to the whole group of
+// processes already.
+const sameSignal = 300 * time.Millisecond
+
+// untilNextSignal returns a context that the next signal ends, and with it draining. The first one has ended before; for some time the same
+// is not the next.
+func untilNextSignal(before context.Context, same time.Duration) (ctx context.Context, stop func()) {
+	began := time.Now()
+	ctx, cancel := context.WithCancel(context.Background())
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		for {
+			select {
+			case s := <-signals:
+				// The cause that signal.NotifyContext gives has the name of the signal, and nothing else has it.
+				first := context.Cause(before)
+				if first == nil || !strings.HasPrefix(first.Error(), s.String()+" ") || time.Since(began) >= same {
+					cancel()
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+	}
 }
 
 // protocols are those that are served: HTTP/1.1, and HTTP/2, which some proxies and meshes speak to their servers without

@@ -181,7 +181,7 @@ func setElsewhere(flags *pflag.FlagSet, text string) string {
 }
 
 // ownVariables are those that no flag has.
-var ownVariables = []string{clientSecret, upstreamSecret, clientSecretOf, "HOLDFAST_PROCESS_TAG", "HOLDFAST_NPM"}
+var ownVariables = []string{clientSecret, upstreamSecret, clientSecretOf, "HOLDFAST_PROCESS_TAG", "HOLDFAST_NPM", launcherVariable}
 
 // warnOfVariables logs which environment variables have almost the name of one that sets a flag. Others may be of
 // another program: Kubernetes makes some for a service that is called holdfast.

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A signal that is sent twice at once is one; another one, or one that is sent later, ends draining.
+func TestNextSignal(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("a process cannot send itself signals there")
+	}
+	seen := make(chan os.Signal, 8)
+	signal.Notify(seen, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(seen)
+	send := func(s os.Signal) {
+		t.Helper()
+		self, err := os.FindProcess(os.Getpid())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := self.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		<-seen
+	}
+	first, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	send(os.Interrupt)
+	<-first.Done()
+
+	next, stopNext := untilNextSignal(first, time.Hour)
+	defer stopNext()
+	send(os.Interrupt)
+	send(os.Interrupt)
+	if next.Err() != nil {
+		t.Error("the same signal at once is taken for the next")
+	}
+	send(syscall.SIGTERM)
+	<-next.Done()
+
+	later, stopLater := untilNextSignal(first, 0)
+	defer stopLater()
+	send(os.Interrupt)
+	<-later.Done()
+
+	// Draining that no signal began ends with the first.
+	other, cancel := context.WithCancel(context.Background())
+	cancel()
+	of, stopOf := untilNextSignal(other, time.Hour)
+	defer stopOf()
+	send(os.Interrupt)
+	<-of.Done()
+}

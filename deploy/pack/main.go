@@ -1,0 +1,80 @@
+// Command pack makes the packages for npm and Python from the archives of a release, as .goreleaser.yaml has them made:
+//
+//	go run ./deploy/pack [-out DIRECTORY] dist
+//
+// It writes, to dist/packages unless -out is given,
+//
+//   - holdfast-VERSION.tgz, the npm package that users name. It has no program: each platform's is in an optional
+//     package, of which npm installs the one that fits (holdfast-linux-x64 and so on);
+//   - holdfast-VERSION-py3-none-PLATFORM.whl, a wheel for each platform.
+//
+// Nothing runs and nothing is downloaded when they are installed. The version is that of the archives, and the same
+// archives give the same bytes.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+func main() {
+	if err := run(os.Stdout, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "pack:", err)
+		os.Exit(1)
+	}
+}
+
+func run(stdout io.Writer, args []string) error {
+	flags := flag.NewFlagSet("pack", flag.ContinueOnError)
+	out := flags.String("out", "", "`directory` for the packages (default: packages in that of the archives)")
+	partial := flags.Bool("partial", false, "pack what is there, even if a platform is missing")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if flags.NArg() != 1 {
+		return errors.New("want the directory with the archives, as in go run ./deploy/pack dist")
+	}
+	dist := flags.Arg(0)
+	if *out == "" {
+		*out = filepath.Join(dist, "packages")
+	}
+	r, err := readRelease(dist)
+	if err != nil {
+		return err
+	}
+	if missing := r.missing(); missing != nil && !*partial {
+		return fmt.Errorf("%s has no archive for %s: build it, or leave it out with -partial", dist, missing)
+	}
+	var files, wheels []file
+	var failed, failedToo error
+	var both sync.WaitGroup // compressing takes seconds
+	both.Go(func() { files, failed = r.npm() })
+	both.Go(func() { wheels, failedToo = r.wheels() })
+	both.Wait()
+	if err := errors.Join(failed, failedToo); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(*out, 0o755); err != nil {
+		return err
+	}
+	for _, f := range append(files, wheels...) {
+		name := filepath.Join(*out, f.name)
+		if err := os.WriteFile(name, f.data, 0o644); err != nil { //nolint:gosec // it is to be published
+			return err
+		}
+		fmt.Fprintln(stdout, name)
+	}
+	return nil
+}
+
+// A file is one of a package, or a package.
+type file struct {
+	name       string
+	data       []byte
+	executable bool
+}
