@@ -45,7 +45,7 @@ func (c *conn) Deliver(in backend.Inbound) error {
 		return c.open(ctx, in)
 	case m.Kind == jsonrpc.Request:
 		m = c.requests.Add(m, request{call: in.Call})
-		if c.pass {
+		if c.pass || c.b.hasCredentials() {
 			ctx = context.WithValue(ctx, requestKey{}, string(jsonrpc.Key(m.ID)))
 		}
 	case m.Kind == jsonrpc.Notification && m.Method == protocol.MethodCancelled:
@@ -280,10 +280,11 @@ func (c *conn) Authorization(ctx context.Context) (string, error) {
 // client can do something about it, or the operator, whose credentials were refused.
 func (c *conn) Authorize(ctx context.Context, _ *http.Request, resp *http.Response) error {
 	err := &protocol.Unauthorized{Status: resp.StatusCode, Challenge: resp.Header.Values("WWW-Authenticate")}
-	if !c.pass && c.b.refuses(resp) {
+	own := !c.pass && c.b.refuses(resp)
+	if own {
 		err = &protocol.Unauthorized{Status: http.StatusBadGateway, Text: ownRefused}
 	}
-	if key, ok := ctx.Value(requestKey{}).(string); ok {
+	if key, ok := ctx.Value(requestKey{}).(string); ok && (c.pass || own) {
 		c.requests.Update([]byte(key), func(rq *request) { rq.refused = err })
 	}
 	c.mu.Lock()

@@ -160,6 +160,9 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 // ownRefused is what clients are told of credentials that are not theirs.
 const ownRefused = "the upstream server refuses the credentials that Holdfast has for it: tell the operator, whose log says more"
 
+// hasCredentials reports whether requests may have credentials of the operator.
+func (b *Backend) hasCredentials() bool { return len(b.opts.Header) > 0 || b.opts.HTTPClient != nil }
+
 // refuses reports whether a server that gets nothing of its clients has refused credentials of the
 // operator, and logs what to do: once, until the server has answered.
 func (b *Backend) refuses(resp *http.Response) (own bool) {

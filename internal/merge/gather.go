@@ -30,8 +30,9 @@ func each(links []*link, do func(i int, l *link)) {
 	all.Wait()
 }
 
-// begin begins to answer the client's initialize. If a server gets the client's token, this waits, within bounds, for
-// such a server to say what it is worth: as long as the client has no answer, it can get the server's status and challenge.
+// begin begins to answer the client's initialize. If a server gets the client's token, or all get the operator's, this waits, within
+// bounds, for such a server to say what that is worth: as long as the client has no answer, it can get the server's status and
+// challenge.
 func (c *conn) begin(in backend.Inbound) error {
 	revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
 	if !protocol.Known(revision) {
@@ -41,7 +42,7 @@ func (c *conn) begin(in backend.Inbound) error {
 	c.mu.Lock()
 	c.initialize = bytes.Clone(in.Params) // and not the body with it
 	c.mu.Unlock()
-	if !slices.ContainsFunc(c.links(), func(l *link) bool { return l.takesToken }) {
+	if links := c.links(); !slices.ContainsFunc(links, func(l *link) bool { return l.takesToken }) && !allOwn(links) {
 		c.gather(in, func(ctx context.Context, in backend.Inbound) ([]byte, error) {
 			return c.initializeAll(ctx, in, revision, nil)
 		})
@@ -83,19 +84,23 @@ var errDelivered = errors.New("the client is refused")
 func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision string, v *verdict) ([]byte, error) {
 	lineup := c.lineup.Load() // the same to the end, if there is another meanwhile: its client is told of the change
 	var takers, opening sync.WaitGroup
+	own := allOwn(lineup.links)
 	for _, l := range lineup.links {
-		if l.takesToken {
+		if l.takesToken || own {
 			takers.Add(1)
 		}
 		opening.Go(func() {
 			l.opens(ctx, in)
-			if l.takesToken {
+			if l.takesToken || own {
 				takers.Done()
 			}
 		})
 	}
 	takers.Wait()
 	refused := refusal(lineup.links)
+	if own {
+		refused = ownRefusal(lineup.links)
+	}
 	heard := v != nil && v.over.CompareAndSwap(false, true)
 	if heard {
 		v.said <- refused
@@ -170,6 +175,43 @@ func refusal(links []*link) (refused error) {
 		}
 	}
 	return refused
+}
+
+// allOwn reports whether all servers get credentials of the operator.
+func allOwn(links []*link) bool {
+	return len(links) > 0 && !slices.ContainsFunc(links, func(l *link) bool { return !l.ownCredentials })
+}
+
+// ownRefusal returns how all servers refuse the credentials of the operator; nil: not all do.
+func ownRefusal(links []*link) error {
+	errs := make([]error, len(links))
+	for i, l := range links {
+		l.mu.Lock()
+		if l.state == linkClosed {
+			errs[i] = l.why
+		}
+		l.mu.Unlock()
+	}
+	return ownRefused("none of the servers could be opened", links, errs)
+}
+
+// ownRefused returns the error for a client that gets nothing because of errors of servers, if each is that of a server
+// which refuses the credentials of the operator; else nil.
+func ownRefused(what string, links []*link, errs []error) error {
+	var trouble []string
+	for i, err := range errs {
+		if !refusesOwn(err) {
+			return nil
+		}
+		trouble = append(trouble, fmt.Sprintf("%q: %v", links[i].name, err))
+	}
+	return &protocol.Unauthorized{Status: http.StatusBadGateway, Text: what + ": " + strings.Join(trouble, "; ")}
+}
+
+// refusesOwn reports whether an error says that a server refuses the credentials of the operator: it has not begun what was asked.
+func refusesOwn(err error) bool {
+	var refused *protocol.Unauthorized
+	return errors.As(err, &refused) && refused.Status == http.StatusBadGateway
 }
 
 // wantsToken reports whether an error says that a server wants another token of its client.
@@ -406,6 +448,13 @@ func failure(method string, links []*link, parts []part) error {
 	case refused != nil && !taken:
 		return refused
 	case none && len(trouble) > 0:
+		errs := make([]error, len(parts))
+		for i := range parts {
+			errs[i] = parts[i].err
+		}
+		if own := ownRefused(method+": no server has answered", links, errs); own != nil {
+			return own
+		}
 		return jsonrpc.Errorf(jsonrpc.CodeServer, "%s: no server has answered: %s", method, strings.Join(trouble, "; "))
 	}
 	return nil
@@ -585,7 +634,11 @@ func (c *conn) vendors(ctx context.Context, in backend.Inbound) ([]byte, error) 
 	}
 	for _, l := range links {
 		if !l.opens(ctx, in) {
-			c.log.Debug("server of the merged ones not asked", "server", l.name, "method", in.Method, "error", l.notOpen())
+			why := l.notOpen()
+			c.log.Debug("server of the merged ones not asked", "server", l.name, "method", in.Method, "error", why)
+			if unknown == nil && refusesOwn(why) {
+				unknown = why
+			}
 			continue
 		}
 		m, err := l.ask(ctx, in, in.Params)
@@ -593,6 +646,10 @@ func (c *conn) vendors(ctx context.Context, in backend.Inbound) ([]byte, error) 
 		switch of := (&failed{m.Error}); {
 		case errors.As(err, &untouched):
 			c.log.Debug("server of the merged ones not asked", "server", l.name, "method", in.Method, "error", err)
+		case refusesOwn(err):
+			if unknown == nil {
+				unknown = err
+			}
 		case err != nil && !wantsToken(err):
 			return nil, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%s: the server %q: %v", protocol.TextOutcomeUnknown, l.name, err)
 		case err != nil:

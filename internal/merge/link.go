@@ -37,8 +37,8 @@ type link struct {
 	c       *conn
 	name    string // of the server
 	backend backend.Backend
-	// takesToken is that of the member.
-	takesToken bool
+	// takesToken and ownCredentials are those of the member.
+	takesToken, ownCredentials bool
 
 	mu       sync.Mutex
 	state    linkState
@@ -369,7 +369,7 @@ func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (json
 	in.Message = jsonrpc.Message{Kind: jsonrpc.Request, ID: p.id, Method: in.Method, Params: params, Raw: jsonrpc.AppendRequest(nil, p.id, in.Method, params)}
 	mine := new(tokenCall)
 	in.Call = nil
-	if l.takesToken {
+	if l.takesToken || l.ownCredentials {
 		in.Call = mine
 	}
 	l.send(in, p)

@@ -39,6 +39,8 @@ type Member struct {
 	Prefixed bool
 	// TakesToken says that the server gets the client's token, and may refuse the client for it.
 	TakesToken bool
+	// OwnCredentials says that the server gets credentials of the operator, and may refuse those.
+	OwnCredentials bool
 }
 
 // A Backend serves its members as one. Its methods may be called concurrently.
@@ -243,7 +245,7 @@ func (c *conn) setMembers(members []Member) (left []*link) {
 	}
 	kept := make(map[*link]bool)
 	for i, m := range members {
-		l := &link{c: c, name: m.Name, backend: m.Backend, takesToken: m.TakesToken, pending: make(map[string]*pending)}
+		l := &link{c: c, name: m.Name, backend: m.Backend, takesToken: m.TakesToken, ownCredentials: m.OwnCredentials, pending: make(map[string]*pending)}
 		for _, old := range was.links {
 			switch {
 			case old.name != m.Name:

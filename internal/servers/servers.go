@@ -381,7 +381,8 @@ func (s *Set) membersOf(t *table) []merge.Member {
 	all := make([]merge.Member, len(t.order))
 	for i, one := range t.order {
 		conf := one.conf.Load()
-		all[i] = merge.Member{Name: one.name, Backend: one, Prefix: conf.MergedPrefix(), Prefixed: conf.Prefix != nil, TakesToken: conf.Auth.Passthrough}
+		all[i] = merge.Member{Name: one.name, Backend: one, Prefix: conf.MergedPrefix(), Prefixed: conf.Prefix != nil, TakesToken: conf.Auth.Passthrough,
+			OwnCredentials: !conf.Auth.Passthrough && conf.URL != "" && (len(conf.Header) > 0 || conf.Auth.Token != nil && !conf.Auth.Token.Exchange)}
 	}
 	return all
 }

@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"holdfast/internal/auth/authtest"
+)
+
+// A refusing is a server that refuses whoever asks, as long as it is told to.
+type refusing struct {
+	*httptest.Server
+	status atomic.Int32 // 0: it refuses nothing
+}
+
+// newRefusing starts one in front of a server of both eras.
+func newRefusing(t *testing.T) *refusing {
+	t.Helper()
+	to, err := url.Parse(strings.TrimSuffix(serve(t, "--demo", "--eras", "both").URL, "/mcp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &refusing{}
+	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
+	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if status := s.status.Load(); status != 0 {
+			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="https://upstream.example.com"`)
+			http.Error(w, "no", int(status))
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(s.CloseClientConnections)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// askedOf are requests of each kind, by their methods.
+var askedOf = map[string]string{
+	"tools/list":     `{}`,
+	"prompts/list":   `{}`,
+	"resources/list": `{}`,
+	"ping":           `{}`,
+	"prompts/get":    `{"name":"none"}`,
+	"resources/read": `{"uri":"file:///none"}`,
+	"tools/call":     `{"name":"echo","arguments":{"text":"hello"}}`,
+	"x/unknown":      `{}`,
+}
+
+// TestOwnCredentialsRefused has a server refuse the credentials of Holdfast itself, at the beginning of a session and in the
+// middle: whatever is asked in which era, the first answer has status 502, and names the flag, unless a stream has begun.
+func TestOwnCredentialsRefused(t *testing.T) {
+	t.Parallel()
+	const token = "Authorization: Bearer s3cret"
+	for name, args := range map[string]func(t *testing.T, up string) []string{
+		"upstream": func(_ *testing.T, up string) []string { return []string{"--upstream", up, "--upstream-header", token} },
+		"stateless": func(_ *testing.T, up string) []string {
+			return []string{"--upstream", up, "--upstream-header", token, "--stateless"}
+		},
+		"JSON": func(_ *testing.T, up string) []string {
+			return []string{"--upstream", up, "--upstream-header", token, "--response", "json"}
+		},
+		"a file": func(t *testing.T, up string) []string {
+			return []string{"--config", fileOf(t, fmt.Sprintf(`{"mcpServers": {"a": {"url": %q, "headers": {"Authorization": "Bearer s3cret"}, "holdfast": {"path": "/mcp"}}}}`, up))}
+		},
+		"merged": func(t *testing.T, up string) []string {
+			return []string{"--config", fileOf(t, fmt.Sprintf(`{"mcpServers": {"a": {"url": %q, "headers": {"Authorization": "Bearer s3cret"}, "holdfast": {"prefix": ""}}}, "holdfast": {"merge": true}}`, up))}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			up := newRefusing(t)
+			p := serve(t, append(args(t, up.URL+"/mcp"), "--eras", "both")...)
+			at := strings.TrimSuffix(p.URL, "/a/mcp")
+			if name == "merged" {
+				at = "http://" + p.Addr + "/mcp"
+			}
+			for _, status := range []int32{0, http.StatusUnauthorized, http.StatusForbidden} {
+				up.status.Store(0)
+				session := ""
+				if status != 0 { // else it refuses from the beginning
+					r := post(t, at, "x", "", begins)
+					if session = r.header.Get("Mcp-Session-Id"); r.status != http.StatusOK {
+						t.Fatalf("initialize: %d %s", r.status, r.body)
+					}
+				}
+				up.status.Store(max(status, http.StatusUnauthorized))
+				expectRefused(t, fmt.Sprint("initialize ", status), post(t, at, "x", "", begins), false)
+				for method, params := range askedOf {
+					if name == "merged" && (method == "ping" || strings.HasSuffix(method, "s/list") && method != "tools/list" || method == "resources/read") {
+						continue // which Holdfast answers by itself, as the server has no such capability
+					}
+					what := fmt.Sprint(method, " ", status)
+					if status != 0 {
+						streams := !strings.HasPrefix(method, "tools/l") && (strings.HasPrefix(method, "tools/") || strings.HasPrefix(method, "x/")) &&
+							name != "stateless" && name != "JSON"
+						expectRefused(t, what, post(t, at, "x", session, fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":%q,"params":%s}`, method, params)), streams)
+					}
+					if method == "ping" {
+						continue // which 2026-07-28 has not
+					}
+					more := strings.TrimSuffix(params, "}")
+					if more != "{" {
+						more += ","
+					}
+					expectRefused(t, what+", modern", askModern(t, at, method, fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":%q,"params":%s"_meta":{`+
+						`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, method, more)), false)
+				}
+			}
+			up.status.Store(0)
+			if r := post(t, at, "x", "", begins); r.status != http.StatusOK {
+				t.Errorf("initialize, when nothing is refused: %d %s", r.status, r.body)
+			}
+			if log := p.log.String(); !strings.Contains(log, "--upstream-header") || strings.Contains(log, "s3cret") {
+				t.Error("the log does not say what to do, or has a secret")
+			}
+		})
+	}
+}
+
+// expectRefused looks at the answer to a client that can do nothing about a refusal. streams says that a stream has begun before.
+func expectRefused(t *testing.T, what string, r reply, streams bool) {
+	t.Helper()
+	want := http.StatusBadGateway
+	if streams {
+		want = http.StatusOK
+	}
+	if r.status != want || !strings.Contains(r.body, "refuses the credentials that Holdfast has for it") || !strings.Contains(r.body, `"error":{"code":-32000`) ||
+		r.header.Get("WWW-Authenticate") != "" || strings.Contains(r.body, "s3cret") {
+		t.Errorf("%s: %d %v %s, want %d", what, r.status, r.header, r.body, want)
+	}
+}
+
+// askModern posts a request of revision 2026-07-28.
+func askModern(t *testing.T, at, method, body string) reply {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	req.Header.Set("MCP-Protocol-Version", "2026-07-28")
+	req.Header.Set("Mcp-Method", method)
+	for _, field := range []string{`"name":"`, `"uri":"`} {
+		if _, name, ok := strings.Cut(body, field); ok {
+			name, _, _ = strings.Cut(name, `"`)
+			req.Header.Set("Mcp-Name", name)
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	return reply{resp.StatusCode, resp.Header, textBody(t, resp)}
+}
+
+// fileOf writes a configuration file.
+func fileOf(t *testing.T, text string) string {
+	t.Helper()
+	return authtest.Files(t, []byte(text))[0]
+}
