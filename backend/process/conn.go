@@ -47,6 +47,7 @@ type conn struct {
 	spoke          bool            // it has sent a message; used by readMessages, and once that has ended
 	asked          atomic.Bool     // it was asked for more than what it is
 	said           tail            // of stderr; used by readLog, and once that has ended
+	early          early           // what it has said before its first message
 
 	closeOnce sync.Once     // closes closing
 	closing   chan struct{} // closed: Close was called
@@ -72,7 +73,7 @@ type fault struct {
 func (b *Backend) start(tag string, start backend.Start, sink backend.Sink) (*conn, error) {
 	c := &conn{
 		b: b, sink: sink, tag: tag,
-		log:     b.opts.Logger.With("session", start.Session),
+		log:     b.log.With("session", start.Session),
 		closing: make(chan struct{}),
 		faults:  make(chan fault, 2),
 		exited:  make(chan struct{}),
@@ -81,6 +82,7 @@ func (b *Backend) start(tag string, start backend.Start, sink backend.Sink) (*co
 	}
 	c.queue.init(b.opts.MaxQueue)
 	c.unreadable = rpc.NewUnreadable(inFlight{c})
+	c.early.log, c.early.held = c.log, b.starts.Failing()
 	c.cmd = &exec.Cmd{Path: b.path, Args: b.args, Dir: b.opts.Dir, Env: b.environment(tag)}
 	c.cmd.SysProcAttr = ownGroup()
 	// Not the pipes of os/exec: its Wait closes them before they are read empty.
@@ -168,12 +170,18 @@ func (c *conn) supervise() {
 	c.others.Wait()
 	closePipes(c.stdin, c.stdout.f, c.stderr.f)
 	c.log.Debug("server process ended", "pid", c.pid, "status", status)
+	level := slog.LevelError // other than Debug: what was held is logged
 	if !c.closed() {
 		if why == nil {
-			why = &exitError{atStart: !c.spoke && !c.asked.Load(), status: status, stderr: c.said.String(), toClient: c.b.opts.StderrToClient}
+			exit := &exitError{atStart: !c.spoke && !c.asked.Load(), status: status, stderr: c.said.String(), toClient: c.b.opts.StderrToClient}
+			if exit.atStart {
+				level = c.endedAtStart(exit)
+			}
+			why = exit
 		}
 		c.why = why
 	}
+	c.early.release(level != slog.LevelDebug)
 	close(c.known)
 	if c.why != nil {
 		c.sink.Closed(c.why, true) // clients see the reason

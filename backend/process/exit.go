@@ -1,8 +1,11 @@
 package process
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -28,8 +31,80 @@ func (e *exitError) Error() string {
 // NothingBegan reports that the process has begun nothing that it was asked.
 func (e *exitError) NothingBegan() bool { return e.atStart }
 
+// Logged implements what [protocol.Logged] asks.
+func (e *exitError) Logged() bool { return e.atStart }
+
 // Stderr is the end of what the process wrote to its stderr, for the log.
 func (e *exitError) Stderr() string { return e.stderr }
+
+// endedAtStart logs that the process has ended before it has said anything, and returns the level of that line.
+func (c *conn) endedAtStart(why *exitError) slog.Level {
+	level := c.b.starts.Failed(why.status, why.stderr)
+	attrs := []any{"error", (&exitError{atStart: true, status: why.status}).Error(), "calls", c.requests.Len()}
+	if why.stderr != "" {
+		attrs = append(attrs, "stderr", why.stderr)
+	}
+	c.log.Log(context.Background(), level, "the server ends at its start: run its command by hand and see what it lacks", attrs...)
+	return level
+}
+
+// started notes the first message of the process.
+func (c *conn) started() {
+	c.spoke = true
+	if again, failed, since := c.b.starts.Worked(); again {
+		c.log.Info("the server has started again", "failed_starts", failed, "for", time.Since(since).Round(time.Millisecond))
+	}
+	c.early.release(true)
+}
+
+// early is what a process says before its first message, on stderr or as what is no message. Where the last start of the server
+// has failed that is held until it is known whether this one does: of one that does, the line about that has the end of it.
+type early struct {
+	log *slog.Logger
+
+	mu    sync.Mutex
+	held  bool
+	lines []earlyLine
+}
+
+type earlyLine struct {
+	level slog.Level
+	text  string
+	attrs []any
+}
+
+// mostEarly bounds the lines that are held. With any more, all are logged.
+const mostEarly = 2 * tailLines
+
+// say logs a line, or holds it.
+func (e *early) say(level slog.Level, text string, attrs ...any) {
+	e.mu.Lock()
+	if e.held {
+		e.lines = append(e.lines, earlyLine{level, text, attrs})
+		over := len(e.lines) > mostEarly
+		e.mu.Unlock()
+		if over {
+			e.release(true)
+		}
+		return
+	}
+	e.mu.Unlock()
+	e.log.Log(context.Background(), level, text, attrs...)
+}
+
+// release logs what was held: at its level, or at Debug if it is nothing new.
+func (e *early) release(isNew bool) {
+	e.mu.Lock()
+	lines := e.lines
+	e.held, e.lines = false, nil
+	e.mu.Unlock()
+	for _, l := range lines {
+		if !isNew {
+			l.level = slog.LevelDebug
+		}
+		e.log.Log(context.Background(), l.level, l.text, l.attrs...)
+	}
+}
 
 // Of the stderr of one process so much is logged in each window. A server that logs each byte must not fill the
 // operator's disk, nor take the room of other servers in the log.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
@@ -162,7 +163,9 @@ func (l *lines) skip(w io.Writer) error {
 func (c *conn) skip(l *lines, why error) (known bool, err error) {
 	var found skim.Message
 	err = l.skip(&found)
-	c.spoke = true
+	if !c.spoke {
+		c.started()
+	}
 	c.log.Warn("message of the server dropped", "error", why)
 	c.unreadable.Read()
 	id := found.ID()
@@ -192,12 +195,14 @@ func (c *conn) emit(line []byte) {
 	}
 	msgs, err := rpc.Parse(line)
 	if err != nil {
-		c.log.Warn("server wrote a line on stdout that is no message", "line", quote(line), "error", err)
+		c.early.say(slog.LevelWarn, "server wrote a line on stdout that is no message", "line", quote(line), "error", err)
 		c.unreadable.Take(line, err)
 		c.refuse(line, err)
 		return
 	}
-	c.spoke = true
+	if !c.spoke {
+		c.started()
+	}
 	c.unreadable.Read()
 	for _, m := range msgs {
 		if len(msgs) > 1 { // one that is kept must not hold all
@@ -252,7 +257,7 @@ func (c *conn) readLog() {
 	var said allowance
 	defer func() {
 		if said.left > 0 {
-			c.log.Warn("server stderr: lines left out", "lines", said.left)
+			c.early.say(slog.LevelWarn, "server stderr: lines left out", "lines", said.left)
 		}
 	}()
 	for {
@@ -273,10 +278,10 @@ func (c *conn) readLog() {
 		c.said.add(line)
 		pass, left := said.take(len(line), time.Now())
 		if left > 0 {
-			c.log.Warn("server stderr: lines left out", "lines", left)
+			c.early.say(slog.LevelWarn, "server stderr: lines left out", "lines", left)
 		}
 		if pass {
-			c.log.Info("server stderr", "stderr", line)
+			c.early.say(slog.LevelInfo, "server stderr", "stderr", line)
 		}
 	}
 }

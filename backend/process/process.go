@@ -36,6 +36,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/outage"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
@@ -80,7 +81,10 @@ type Backend struct {
 	path string   // absolute
 	args []string // as the process sees them, with its name
 	opts Options
+	log  *slog.Logger
 	tag  string // of everything that this backend starts
+
+	starts *outage.Starts // the handler of log
 
 	guard   guard
 	sweeper sweeper
@@ -112,7 +116,9 @@ func New(command []string, opts *Options) (*Backend, error) {
 		return nil, fmt.Errorf("the server's command %q cannot run: %w", command[0], err)
 	}
 	b.path = path
-	b.guard = guard{log: b.opts.Logger, mark: tagVariable + "=" + b.tag + "."}
+	b.starts = outage.StartsOf(b.opts.Logger)
+	b.log = slog.New(b.starts)
+	b.guard = guard{log: b.log, mark: tagVariable + "=" + b.tag + "."}
 	return b, nil
 }
 
@@ -222,7 +228,7 @@ func (b *Backend) open(ctx context.Context, tag string, start backend.Start, sin
 	b.guard.ready()
 	c, err := b.start(tag, start, sink)
 	if err = notRun(err); err != nil {
-		b.opts.Logger.Error("the server cannot be started", "session", start.Session, "command", b.path, "error", err)
+		b.log.Log(ctx, b.starts.Failed("", err.Error()), "the server cannot be started", "session", start.Session, "command", b.path, "error", err)
 		return nil, &protocol.NotStarted{Err: err}
 	}
 	b.guard.add(c.pid)
@@ -262,7 +268,7 @@ func (b *Backend) forget(c *conn) {
 // sweep kills the processes that have the tag, in any process group.
 func (b *Backend) sweep(tag string) {
 	if err := b.sweeper.sweep(tag); err != nil {
-		b.opts.Logger.Warn("cannot look for descendants that left their process group", "error", err)
+		b.log.Warn("cannot look for descendants that left their process group", "error", err)
 	}
 }
 

@@ -104,11 +104,12 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 	}
 	tellIgnored(file)
 	tellLeftOut(file)
-	if runs {
-		tellNotRunnable(file)
-	}
 	c.options.Input = c.input(false) // nobody waits at a terminal later
 	c.text, c.set = text, manyservers.New(file, nil)
+	if runs {
+		c.set.TellNotRunnable()
+		tellNone(file)
+	}
 	c.stop, c.applied = func() {}, func() {}
 	return c, nil
 }
@@ -150,14 +151,8 @@ func tellLeftOut(file *config.File) {
 	}
 }
 
-// tellNotRunnable logs which servers cannot start as things are, before a client finds out: a command may be installed
-// later.
-func tellNotRunnable(file *config.File) {
-	for _, s := range file.Servers {
-		if err := manyservers.Runnable(s); err != nil {
-			slog.Error("a server cannot start for now, others are served", "server", s.Name, "error", err)
-		}
-	}
+// tellNone logs that no server is served.
+func tellNone(file *config.File) {
 	if len(file.Servers) == 0 {
 		slog.Warn("no server is served: all of the file are switched off there", "servers", file.Disabled)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -306,7 +307,11 @@ func (l *link) opened(n int, result []byte, err error) {
 			l.c.work.Go(func() { _ = conn.Close() }) // not here: it may wait for us
 		}
 		if l.c.ctx.Err() == nil {
-			l.c.log.Log(context.Background(), l.c.b.fails(matter{member: l.name}, err), "server of the merged ones not opened", "server", l.name, "error", err)
+			level := l.c.b.fails(matter{member: l.name}, err)
+			if protocol.Logged(err) {
+				level = slog.LevelDebug
+			}
+			l.c.log.Log(context.Background(), level, "server of the merged ones not opened", "server", l.name, "error", err)
 			l.outcome(matter{member: l.name}, err)
 			l.c.b.tryLater(l)
 		}

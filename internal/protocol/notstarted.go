@@ -1,6 +1,9 @@
 package protocol
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // NotStarted is the error of a server that cannot be started. Its text is for clients, which are not told what the
 // operator has configured: who returns it has logged the reason.
@@ -20,6 +23,15 @@ func named(server string) string {
 		return ""
 	}
 	return fmt.Sprintf(" %q", server)
+}
+
+// Logged implements what [Logged] asks.
+func (*NotStarted) Logged() bool { return true }
+
+// Logged reports whether the log has the reason of an error already: of a server that did not start.
+func Logged(err error) bool {
+	var known interface{ Logged() bool }
+	return errors.As(err, &known) && known.Logged()
 }
 
 // Unwrap returns the reason.

@@ -17,6 +17,7 @@ import (
 	"holdfast/backend/remote"
 	"holdfast/client"
 	"holdfast/internal/config"
+	"holdfast/internal/outage"
 	"holdfast/internal/protocol"
 	"holdfast/internal/redact"
 )
@@ -31,7 +32,8 @@ type runner interface {
 // newRunner returns what runs a server.
 func newRunner(conf *config.Server, log *slog.Logger) runner {
 	if conf.Type == config.Stdio {
-		return &command{conf: conf, log: log}
+		starts := outage.StartsOf(log)
+		return &command{conf: conf, log: slog.New(starts), starts: starts}
 	}
 	transport := map[string]client.Transport{config.Any: client.Auto, config.HTTP: client.HTTP, config.SSE: client.SSE}[conf.Type]
 	if strings.HasPrefix(conf.URL, "ws") {
@@ -48,8 +50,9 @@ func (elsewhere) close() {}
 // command is a server that is a process for each session. The command need not exist before
 // it is needed: it may be installed later, and other servers do not suffer.
 type command struct {
-	conf *config.Server
-	log  *slog.Logger
+	conf   *config.Server
+	log    *slog.Logger
+	starts *outage.Starts // the handler of log: the process backend has it, too
 
 	mu     sync.Mutex
 	inner  *process.Backend // nil until it is needed
@@ -87,11 +90,22 @@ func (c *command) backend() (*process.Backend, error) {
 	}
 	b, at, err := newProcess(c.conf, c.log)
 	if err != nil {
-		c.log.Error("the server cannot be started", "command", c.conf.Command[0], "at", at.String(), "error", err)
+		c.log.Log(context.Background(), c.starts.Failed("", err.Error()), "the server cannot be started", "command", c.conf.Command[0], "at", at.String(), "error", err)
 		return nil, &protocol.NotStarted{Server: c.conf.Name, Err: err}
 	}
 	c.inner = b
 	return b, nil
+}
+
+// tellNotRunnable logs why the command cannot run, as far as that is known without running it. A client that finds the same
+// is no line any more.
+func (c *command) tellNotRunnable() {
+	b, at, err := newProcess(c.conf, nil)
+	if err == nil {
+		_ = b.Close() // always nil
+		return
+	}
+	c.log.Log(context.Background(), c.starts.Failed("", err.Error()), "a server cannot start for now, others are served", "error", notRunnable(c.conf, at, err))
 }
 
 func (c *command) close() {
@@ -129,9 +143,13 @@ func Runnable(conf *config.Server) error {
 	}
 	b, at, err := newProcess(conf, nil)
 	if err != nil {
-		return fmt.Errorf("%v: the server %q cannot start: %w", at, conf.Name, err)
+		return notRunnable(conf, at, err)
 	}
 	return b.Close()
+}
+
+func notRunnable(conf *config.Server, at config.Place, err error) error {
+	return fmt.Errorf("%v: the server %q cannot start: %w", at, conf.Name, err)
 }
 
 // newProcess returns the backend of a command. The error says what to do, and at where in the file.

@@ -394,6 +394,15 @@ func (s *Set) OnChange(changed func()) {
 	s.watchers = append(s.watchers, changed)
 }
 
+// TellNotRunnable logs which commands cannot run as things are, before a client finds out: one may be installed later.
+func (s *Set) TellNotRunnable() {
+	for _, one := range s.table.Load().order {
+		if c, ok := one.run.(*command); ok {
+			c.tellNotRunnable()
+		}
+	}
+}
+
 // Close ends all conversations, and returns when their processes are gone.
 func (s *Set) Close() error {
 	s.mu.Lock()

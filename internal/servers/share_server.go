@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -301,7 +302,11 @@ func (n *sharing) Closed(why error, _ bool) {
 	if over {
 		return
 	}
-	s.log.Warn("shared server ended", "error", why, "calls", len(lost))
+	level := slog.LevelWarn
+	if protocol.Logged(why) {
+		level = slog.LevelDebug
+	}
+	s.log.Log(context.Background(), level, "shared server ended", "error", why, "calls", len(lost))
 	for _, rq := range lost {
 		if rq.from == nil {
 			close(rq.answer)

@@ -2,6 +2,7 @@ package servers_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -40,7 +42,7 @@ func (l *loggedLines) take() string {
 	return l.text.String()
 }
 
-// TestNotStarted has commands that cannot be started: the log says which and why, at level ERROR, and clients
+// TestNotStarted has commands that cannot be started: the log says which and why, at level ERROR and once, and clients
 // learn the server's name and no more, in both eras, alone and shared and merged.
 func TestNotStarted(t *testing.T) {
 	t.Parallel()
@@ -113,20 +115,127 @@ func TestNotStarted(t *testing.T) {
 			head http.Header
 		}{"legacy": {initialize, nil}, "modern": {call, head}} {
 			status, answer := post(path, c.body, c.head)
-			logged := log.take()
 			shared := s.Share // whose sessions are there before it is started
 			if (status != http.StatusBadGateway) != shared || strings.Contains(answer, "s3cret") || !strings.Contains(answer, fmt.Sprintf(`the server \"%s\" cannot be started`, s.Name)) {
 				t.Errorf("%s, %s: %d %s", s.Name, name, status, answer)
 			}
-			if n := strings.Count(logged, "level=ERROR"); n != 1 && !shared || n == 0 || !strings.Contains(logged, "s3cret") {
-				t.Errorf("%s, %s: the log has %s", s.Name, name, logged)
-			}
 		}
 		call, head = modern(s.MergedPrefix() + "x")
 		status, answer := post("/mcp", call, head)
-		if logged := log.take(); strings.Contains(answer, "s3cret") || !strings.Contains(answer, "error") || !strings.Contains(logged, "level=ERROR") {
-			t.Errorf("%s, merged: %d %s\nthe log has %s", s.Name, status, answer, logged)
+		if strings.Contains(answer, "s3cret") || !strings.Contains(answer, "error") {
+			t.Errorf("%s, merged: %d %s", s.Name, status, answer)
 		}
+	}
+	logged := log.take()
+	errors := make(map[string]int)
+	for line := range strings.Lines(logged) {
+		for _, s := range file.Servers {
+			name := " server=" + s.Name + " "
+			if strings.Contains(s.Name, " ") {
+				name = fmt.Sprintf(" server=%q ", s.Name)
+			}
+			if strings.Contains(line, "level=ERROR") && strings.Contains(line, name) && strings.Contains(line, "s3cret") {
+				errors[s.Name]++
+			}
+		}
+	}
+	for _, s := range file.Servers {
+		if errors[s.Name] != 1 {
+			t.Errorf("%s: %d lines of level ERROR in\n%s", s.Name, errors[s.Name], logged)
+		}
+	}
+	if n := strings.Count(logged, "level=WARN"); n > 6 {
+		t.Errorf("%d lines of level WARN:\n%s", n, logged)
+	}
+}
+
+// TestStartsAgain has a command that cannot be started, or that ends at its start, in one way after the other, at the server's
+// own path, shared and merged: the log has one line for each way, however often it is tried, and one when it has started.
+func TestStartsAgain(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, door := range []struct{ name, path, more string }{
+		{"own path", "/a/mcp", ""}, {"shared", "/a/mcp", `, "holdfast": {"share": true}`}, {"merged", "/mcp", ""},
+	} {
+		t.Run(door.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			at := filepath.Join(dir, "run")
+			text := fmt.Sprintf(`{"mcpServers": {"a": {"command": %q%s}}, "holdfast": {"merge": true}}`, at, door.more)
+			file, err := config.Parse("test.json", []byte(text), config.Options{Workspace: dir})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var log loggedLines
+			logger := slog.New(slog.NewTextHandler(&log, nil))
+			set := servers.New(file, logger)
+			handler := holdfast.NewBackendHandler(set, &holdfast.Options{Logger: logger})
+			front := httptest.NewServer(set.Handler(handler, true))
+			t.Cleanup(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				_ = handler.Shutdown(ctx)
+				_ = set.Close()
+				front.Close()
+			})
+			set.TellNotRunnable()
+			for _, step := range []struct {
+				script string
+				mode   string
+				once   string // in lines for the operator: once, and no other of them
+			}{
+				{once: "cannot start for now"},
+				{script: "exit 0", mode: "600", once: "permission denied"},
+				{script: "#!/bin/sh\necho no module $$ >&2; exit 3", once: "exit status 3"},
+				{script: "#!/bin/sh\necho not json; echo no module $$ >&2; exit 4", once: "exit status 4"},
+				{script: "#!/bin/sh\necho no room at $$ >&2; exit 4", once: "no room"},
+				{script: "#!/bin/sh\nkill -9 $$", once: "signal: killed"},
+				{script: "#!/bin/sh\nexec env " + standIn + "=1 '" + exe + "' a", once: "the server has started again"},
+			} {
+				_ = os.Remove(at)
+				if step.script != "" {
+					// Not by this process: what it forks meanwhile would hold the file open, and nothing runs one that is open for writing.
+					write := exec.CommandContext(t.Context(), "sh", "-c", `cat >"$0" && chmod "$1" "$0"`, at, cmp.Or(step.mode, "700"))
+					write.Stdin = strings.NewReader(step.script)
+					if err := write.Run(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for range 4 {
+					ctx, cancel := context.WithTimeout(t.Context(), patience)
+					r, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+door.path, strings.NewReader(
+						`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
+					if err != nil {
+						t.Fatal(err)
+					}
+					r.Header.Set("Content-Type", "application/json")
+					r.Header.Set("Accept", "application/json, text/event-stream")
+					resp, err := http.DefaultClient.Do(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					_, _ = io.Copy(io.Discard, resp.Body)
+					_ = resp.Body.Close()
+					cancel()
+				}
+				logged := log.take()
+				lines, saidOnce := 0, 0
+				for line := range strings.Lines(logged) {
+					if strings.Contains(line, "level=ERROR") || strings.Contains(line, "started again") {
+						lines++
+						if strings.Contains(line, step.once) {
+							saidOnce++
+						}
+					}
+				}
+				if lines != 1 || saidOnce != 1 || strings.Count(logged, "stderr=") > 2 || strings.Count(logged, "is no message") > 1 || strings.Count(logged, "\n") > 5 {
+					t.Errorf("%s: the log has\n%s", step.once, logged)
+				}
+			}
+		})
 	}
 }
 

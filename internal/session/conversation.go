@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"slices"
@@ -410,7 +411,11 @@ func (s *Session) logEnd(why error, calls int) {
 	if errors.As(why, &said) && said.Stderr() != "" {
 		attrs = append(attrs, "stderr", said.Stderr())
 	}
-	s.m.logger.Warn("backend ended", attrs...)
+	level := slog.LevelWarn
+	if protocol.Logged(why) {
+		level = slog.LevelDebug
+	}
+	s.m.logger.Log(context.Background(), level, "backend ended", attrs...)
 }
 
 // splitStart tells the requests that begin a conversation, and do nothing, from those that may have run.

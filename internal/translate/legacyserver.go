@@ -43,6 +43,8 @@ type legacyServer struct {
 	probed time.Duration
 	// begun is told that the server was initialized; nil: nobody wants to know.
 	begun func()
+	// refusals are those of initialize by this server, in all conversations.
+	refusals *refusals
 
 	mu       sync.Mutex
 	phase    phase
@@ -263,6 +265,7 @@ func (c *legacyServer) initialized(m jsonrpc.Message) {
 		c.refused(errors.New("its answer has no protocolVersion"), m)
 		return
 	}
+	_ = c.refusals.note(nil)
 	if c.begun != nil {
 		c.begun()
 	}
@@ -326,7 +329,7 @@ func (c *legacyServer) refused(why error, answer jsonrpc.Message) {
 	c.mu.Unlock()
 	var none *protocol.NoAnswer
 	if !errors.As(why, &none) { // which says it all
-		why = fmt.Errorf("the server cannot be initialized: %w", why)
+		why = c.refusals.note(fmt.Errorf("the server cannot be initialized: %w", why))
 	}
 	c.Closed(why, true)
 }

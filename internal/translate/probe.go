@@ -176,7 +176,7 @@ func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 // goOnLegacy translates what comes from now on. probed is how long the server has not answered.
 func (p *modernProbe) goOnLegacy(probed time.Duration) *legacyServer {
 	c := newLegacyServer(p.sink, p.server, p.t.log.With("session", p.session))
-	c.probed = probed
+	c.probed, c.refusals = probed, &p.t.refusals
 	c.apart = !p.t.Processes()
 	c.instead = func(answer jsonrpc.Message, waiting []backend.Inbound) bool {
 		refuses := isModern(answer) // which may come before its answer to server/discover

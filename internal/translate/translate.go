@@ -49,6 +49,7 @@ type translator struct {
 	eras     backend.Eras  // of inner
 	patience time.Duration // probeTimeout
 	speaks   speech
+	refusals refusals
 	habits   habits
 }
 
@@ -138,6 +139,7 @@ func (t *translator) Open(ctx context.Context, start backend.Start, sink backend
 	case isModern && modern == no:
 		start.Revision = ""
 		c := newLegacyServer(sink, start.Server, log)
+		c.refusals = &t.refusals
 		c.apart = !t.Processes()
 		if t.eras == backend.Unknown {
 			c.instead = func(jsonrpc.Message, []backend.Inbound) bool { t.speaks.doubt(); return false }

@@ -1,0 +1,35 @@
+package translate
+
+import "sync"
+
+// refusals are how a server has refused initialize. The log has one line of those that say the same, however many
+// modern clients come: each has a conversation opened in vain.
+type refusals struct {
+	mu   sync.Mutex
+	last string // "": it was initialized, or not asked yet
+}
+
+// note takes down what it has answered, "" if it was initialized, and returns the error to end the conversation with.
+func (r *refusals) note(why error) error {
+	text := ""
+	if why != nil {
+		text = why.Error()
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	again := text == r.last
+	r.last = text
+	if why != nil && again {
+		return &refusedAgain{why}
+	}
+	return why
+}
+
+// refusedAgain is an error that the log has already.
+type refusedAgain struct{ error }
+
+// Logged implements what [protocol.Logged] asks.
+func (*refusedAgain) Logged() bool { return true }
+
+// Unwrap returns the error.
+func (e *refusedAgain) Unwrap() error { return e.error }
