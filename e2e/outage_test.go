@@ -307,7 +307,7 @@ func TestOutageOfUpstream(t *testing.T) {
 				}
 				u.start()
 				connect(t, p)
-				went, came := wantOutage(t, p, before, away, back, other, "not within reach at the start") // if it was stopped before that was seen
+				went, came := wantOutage(t, p, before, away, back, other)
 				if !strings.Contains(went, "url="+url+" calls_waiting=1 since=") || !strings.Contains(came, "calls_failed=1") {
 					t.Errorf("it went with %q and came with %q", went, came)
 				}

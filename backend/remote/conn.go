@@ -38,8 +38,12 @@ type conn struct {
 // Deliver sends a message to the server, in the background. It waits only until the server
 // has notifications/initialized, and, for [refusalWait], for the response to the first request.
 func (c *conn) Deliver(in backend.Inbound) error {
-	ctx := c.note(in.Header, in.Call != nil)
 	m := in.Message
+	ctx := context.Background()
+	if m.Method == protocol.MethodCallTool {
+		ctx = callContext
+	}
+	ctx = c.note(ctx, in.Header, in.Call != nil)
 	switch {
 	case m.Kind == jsonrpc.Request && opens(m.Method):
 		return c.open(ctx, in)
@@ -189,7 +193,7 @@ func (c *conn) Close() error {
 	c.b.mu.Lock()
 	delete(c.b.conns, c)
 	c.b.mu.Unlock()
-	if err := c.up.Close(); err != nil && !c.b.away.Covers() { // else the log has that it is out of reach
+	if err := c.up.Close(); err != nil && !c.b.away.Covers() && !c.b.ill.Covers() { // else the log has that it is out of reach
 		return fmt.Errorf("close the upstream session: %w", err)
 	}
 	return nil
@@ -212,8 +216,8 @@ type tokenKey struct{}
 // note keeps the client's Authorization, if it is to be passed on, and returns the context to send the
 // client's message with. Another client of the session may have more rights: a call never gets its
 // Authorization, whenever and however often it is sent. Messages of Holdfast itself get the last one.
-func (c *conn) note(header http.Header, call bool) context.Context {
-	ctx := withHeaders(header)
+func (c *conn) note(ctx context.Context, header http.Header, call bool) context.Context {
+	ctx = withHeaders(ctx, header)
 	if !c.pass {
 		return ctx
 	}
@@ -231,9 +235,15 @@ func (c *conn) note(header http.Header, call bool) context.Context {
 // headersKey is the key of the headers that a message is sent with beside those of the protocol, in its context.
 type headersKey struct{}
 
+// callKey is the key of what says that a message is a call of a tool, in the context that it is sent with.
+type callKey struct{}
+
+// callContext is the context of all calls of tools.
+var callContext = context.WithValue(context.Background(), callKey{}, true)
+
 // withHeaders returns a context with the headers Mcp-* of a client's message that are not the protocol's own: those say
 // of the connection to Holdfast what is otherwise at the server.
-func withHeaders(header http.Header) context.Context {
+func withHeaders(ctx context.Context, header http.Header) context.Context {
 	var more http.Header
 	for name, values := range header {
 		if !strings.HasPrefix(name, "Mcp-") {
@@ -249,9 +259,9 @@ func withHeaders(header http.Header) context.Context {
 		more[name] = values
 	}
 	if more == nil {
-		return context.Background()
+		return ctx
 	}
-	return context.WithValue(context.Background(), headersKey{}, more)
+	return context.WithValue(ctx, headersKey{}, more)
 }
 
 // Headers is what package client asks for besides.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"log/slog"
 	"net/http"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/outage"
@@ -21,10 +23,18 @@ func (b *Backend) watch() {
 	away.Away, away.Still, away.Back = "the upstream server is out of reach: "+wait, "the upstream server is still out of reach: "+wait, "the upstream server is reached again"
 	away.Lost = "the upstream server has lost calls or sessions, as one that was started again does: the sessions go on in new ones there, without what it kept of them"
 	b.away = outage.New(away)
+	if b.opts.Checked != nil {
+		b.opts.Checked(func(err error) { b.away.Failed(redact.Of([]string{b.url}).Error(err)) })
+	}
 	const later = "requests are made again when it allows. If it stays so, raise its limit, or allow clients less (--limit)"
 	busy := about
 	busy.Away, busy.Still, busy.Back = "the upstream server takes no more for now: "+later, "the upstream server still takes no more: "+later, "the upstream server takes requests again"
-	b.busy = outage.New(busy)
+	b.busy = &answering{Outage: outage.New(busy)}
+	const look = "calls fail, and their outcome is unknown where it may have begun them. See what its log says, or that of a proxy before it"
+	ill := about
+	ill.Away, ill.Still, ill.Back = "the upstream server answers with an error status: "+look, "the upstream server still answers with an error status: "+look, "the upstream server answers without errors again"
+	ill.Certain = true
+	b.ill = &answering{Outage: outage.New(ill)}
 	sender := *b.opts.HTTPClient
 	sender.Transport = &reach{next: sender.Transport, b: b}
 	b.opts.HTTPClient = &sender
@@ -42,15 +52,71 @@ func (b *Backend) inFlight() (n int) {
 
 // ended notes that a request has ended with an error. opens says that it was to begin the session.
 func (b *Backend) ended(e []byte, opens bool) {
-	switch message := jsonrpc.String(jsonrpc.Field(e, "message")); {
-	case unknown(e):
-		b.away.Ended(1, 0)
+	message := jsonrpc.String(jsonrpc.Field(e, "message"))
+	lost := b.away
+	switch {
+	case b.ill.Covers() && strings.Contains(message, ownStatus):
+		lost = b.ill.Outage
+	case b.busy.IsAway() && strings.Contains(message, busyStatus):
+		lost = b.busy.Outage
 	case opens && protocol.OutOfReach(message):
 		b.away.Failed(errors.New(message))
-		b.away.Ended(0, 1)
-	case b.away.IsAway():
-		b.away.Ended(0, 1)
 	}
+	switch {
+	case unknown(e):
+		lost.Ended(1, 0)
+	case lost.IsAway():
+		lost.Ended(0, 1)
+	}
+}
+
+// lostSession notes that the server has ended a session, or refuses everything in it.
+func (b *Backend) lostSession() {
+	if b.ill.Covers() {
+		b.ill.LostSession()
+		return
+	}
+	b.away.LostSession()
+}
+
+// What errors have of the status that a server has answered with.
+const (
+	ownStatus  = "HTTP 5"
+	busyStatus = "HTTP 429"
+)
+
+// covered returns the handler of lines about single tries.
+func (b *Backend) covered(h slog.Handler) slog.Handler {
+	h = b.busy.Handler(h, func(err error) bool { return strings.Contains(err.Error(), busyStatus) })
+	h = b.ill.Handler(h, func(err error) bool { return strings.Contains(err.Error(), ownStatus) })
+	return b.away.Handler(h, func(error) bool { return true })
+}
+
+// answering is whether a server does what it is asked, or answers with an error status. Where it answers calls of tools so, only that
+// it answers one otherwise counts for the end of that, for callsCount: it may answer initialize and pings all the time.
+type answering struct {
+	*outage.Outage
+	call atomic.Int64 // when a call was last answered with an error, in Unix nanoseconds; 0: none was, since it was well
+}
+
+const callsCount = time.Minute
+
+func (a *answering) failed(resp *http.Response, call bool) {
+	if call {
+		a.call.Store(time.Now().UnixNano())
+	}
+	a.Failed(errors.New("status " + resp.Status))
+	a.Refused()
+}
+
+func (a *answering) reached(call bool) {
+	if last := a.call.Load(); last != 0 {
+		if !call && time.Now().UnixNano()-last < int64(callsCount) {
+			return
+		}
+		a.call.Store(0)
+	}
+	a.Reached()
 }
 
 // silent notes that the server cannot be reached, as a conversation has found. What a request can tell, reach has noted.
@@ -60,8 +126,6 @@ func (b *Backend) silent(err error) {
 		b.away.Failed(err)
 	}
 }
-
-func isError(error) bool { return true }
 
 // A reach is the transport of requests to the server, and notes which reach it.
 type reach struct {
@@ -76,17 +140,33 @@ func (t *reach) RoundTrip(r *http.Request) (*http.Response, error) {
 	case err != nil && r.Context().Err() == nil:
 		t.b.away.Failed(redact.Of([]string{t.b.url}).Error(err))
 	case err != nil: // it was given up
-	case resp.StatusCode == http.StatusBadGateway, resp.StatusCode == http.StatusServiceUnavailable, resp.StatusCode == http.StatusGatewayTimeout:
-		t.b.away.Failed(errors.New("status " + resp.Status))
 	default:
-		t.b.away.Reached()
-		if resp.StatusCode == http.StatusTooManyRequests {
-			t.b.busy.Failed(errors.New("status " + resp.Status))
-		} else {
-			t.b.busy.Reached()
-		}
+		t.b.answered(resp, r.Context().Value(callKey{}) != nil)
 	}
 	return resp, err
+}
+
+// answered notes the status of an answer. call says whether it is one to a call of a tool.
+func (b *Backend) answered(resp *http.Response, call bool) {
+	switch status := resp.StatusCode; {
+	case status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout:
+		// A proxy may say so of a server that is out of reach: if that is known already it is no news.
+		if b.away.IsAway() {
+			b.away.Failed(errors.New("status " + resp.Status))
+			return
+		}
+		b.ill.failed(resp, call)
+		return
+	case status >= http.StatusInternalServerError:
+		b.ill.failed(resp, call)
+	case status == http.StatusTooManyRequests:
+		b.busy.failed(resp, call)
+		b.ill.reached(call)
+	default:
+		b.busy.reached(call)
+		b.ill.reached(call)
+	}
+	b.away.Reached()
 }
 
 func (t *reach) transport() http.RoundTripper {

@@ -53,6 +53,10 @@ type Options struct {
 	HTTPClient *http.Client
 	// Logger is for the operator; slog.Default().
 	Logger *slog.Logger
+	// Checked is given by New a function for a check of the caller's own, such as one before the first session: its error
+	// says that the server is out of reach. So the log has one line about that, together with what sessions find. By default there is no
+	// such check.
+	Checked func(unreached func(error))
 }
 
 // A Backend is a [backend.Backend] in front of one server. Its methods may be called
@@ -62,7 +66,8 @@ type Backend struct {
 	opts Options
 
 	away *outage.Outage // the server is out of reach
-	busy *outage.Outage // it takes no more for now
+	busy *answering     // it takes no more for now
+	ill  *answering     // it answers with errors of its own
 
 	mu    sync.Mutex
 	conns map[*conn]struct{}
@@ -129,7 +134,7 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	if err := c.Account().Hold(conversationCost); err != nil {
 		return nil, err
 	}
-	c.note(start.HTTP.Header, false)
+	c.note(context.Background(), start.HTTP.Header, false)
 	era := client.AnyEra
 	if protocol.Modern(start.Revision) {
 		era = client.Modern // that is known of the server: it is not asked for sessions again
@@ -144,8 +149,8 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 		Receive:    c.receive,
 		GiveUp:     b.opts.GiveUp,
 		Away:       b.silent,
-		Lost:       func([]string) { b.away.LostSession() },
-		Logger:     slog.New(b.away.Handler(b.opts.Logger.Handler(), isError)).With("session", start.Session),
+		Lost:       func([]string) { b.lostSession() },
+		Logger:     slog.New(b.covered(b.opts.Logger.Handler())).With("session", start.Session),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the upstream server: %w", err)

@@ -29,6 +29,8 @@ type upstreamFlags struct {
 	token   tokenFlags
 	wait    time.Duration
 	header  http.Header // made of headers
+	// unreached tells the backend that the server was found to be out of reach; nil: there is no backend.
+	unreached func(error)
 }
 
 // The values of --upstream-auth beside "none".
@@ -127,11 +129,11 @@ func isOwn(ip net.IP) bool {
 // tryWithin bounds how long it is tried at the start whether the upstream server is within reach.
 const tryWithin = 5 * time.Second
 
-// tryUpstream logs if no server takes connections at the URL of the upstream server. Clients are served anyway: it may
+// tryUpstream has it logged if no server takes connections at the URL of the upstream server. Clients are served anyway: it may
 // start later. The function that it returns waits for that.
 func (f *serveFlags) tryUpstream(ctx context.Context) (wait func()) {
 	u, err := url.Parse(f.upstream.url)
-	if f.upstream.url == "" || f.role.isDoor() || err != nil {
+	if f.upstream.unreached == nil || f.role.isDoor() || err != nil {
 		return func() {}
 	}
 	ctx, stop := context.WithTimeout(ctx, tryWithin)
@@ -139,8 +141,7 @@ func (f *serveFlags) tryUpstream(ctx context.Context) (wait func()) {
 	work.Go(func() {
 		defer stop()
 		if err := reach(ctx, u); err != nil && !errors.Is(ctx.Err(), context.Canceled) {
-			slog.Warn("the upstream server is not within reach at the start: is it running, and is --upstream right?",
-				"url", redacted(f.upstream.url), "error", explainedText(err))
+			f.upstream.unreached(errors.New(explainedText(err)))
 		}
 	})
 	return work.Wait
@@ -174,6 +175,7 @@ func (f *upstreamFlags) backend(stateless bool) *remote.Backend {
 	return remote.New(f.url, &remote.Options{
 		Header: f.header, PassAuthorization: f.needsClient(), GiveUp: f.wait, NoListen: stateless,
 		HTTPClient: manyservers.Network(f.url, f.token.request, slog.Default()),
+		Checked:    func(unreached func(error)) { f.unreached = unreached },
 	})
 }
 

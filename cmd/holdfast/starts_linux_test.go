@@ -144,7 +144,7 @@ var wrongStarts = []wrongStart{
 	{args: "serve --upstream localhost:3000/mcp", code: 2, says: `--upstream: server URL: want one that begins with http:// or https://, as in http://127.0.0.1:8080/mcp`},
 	{args: "serve --upstream http://127.0.0.1:99999/mcp", code: 2, says: `--upstream: server URL: its port is none: want a number up to 65535 after the host`},
 	{args: "serve --listen $OWN --upstream http://$OWN/mcp", code: 2, says: `--upstream http://$OWN/mcp is this server itself (--listen): give the URL of the other server`},
-	{args: "serve --upstream http://$FREE/mcp", serves: true, says: `msg="the upstream server is not within reach at the start: is it running, and is --upstream right?" url=http://$FREE/mcp error="dial tcp $FREE: connect: connection refused: is it running?"`},
+	{args: "serve --upstream http://$FREE/mcp", serves: true, says: `error="dial tcp $FREE: connect: connection refused: is it running?"`},
 	{args: "serve --upstream https://$WEB/mcp", serves: true, says: `does it speak plain HTTP, with a URL that begins with http://?"`},
 	{args: "serve --upstream https://$TLS/mcp", serves: true, says: `if you trust it, name the file of its authority in SSL_CERT_FILE"`},
 

@@ -27,6 +27,9 @@ type Options struct {
 	Calls func() int
 	// Confirm is how long it must be away before that is logged.
 	Confirm time.Duration
+	// Certain says that a try that has failed has had its cost, and so it is logged after that time even if another has
+	// succeeded meanwhile.
+	Certain bool
 	// Wait is how much longer than usual, when it is back, that is not logged yet while calls wait: until all have tried again.
 	Wait time.Duration
 }
@@ -109,7 +112,7 @@ func (x *Outage) FailedSince(since time.Time, err error) {
 	x.failed, x.err = now, err
 	switch x.state {
 	case here:
-		x.state, x.since = doubted, since
+		x.state, x.since, x.back = doubted, since, time.Time{}
 		x.well.Store(false)
 		x.after(x.o.Confirm)
 	case settling:
@@ -119,6 +122,7 @@ func (x *Outage) FailedSince(since time.Time, err error) {
 	case away:
 		x.plan(now)
 	case doubted:
+		x.back = time.Time{}
 	}
 }
 
@@ -131,15 +135,26 @@ func (x *Outage) Reached() {
 	defer x.mu.Unlock()
 	switch x.state {
 	case doubted:
+		if x.o.Certain {
+			if x.back.IsZero() {
+				x.back = time.Now()
+			}
+			return
+		}
 		x.state = here
 		x.well.Store(true)
 		x.stop()
 		x.tellLost()
 	case away:
-		x.state, x.back = settling, time.Now()
-		x.after(min(settle<<min(2*max(x.often-1, 0), 20), mostSettle))
+		x.settle(time.Now())
 	case here, settling:
 	}
+}
+
+// settle waits until it is certain that it is back. x.mu is held.
+func (x *Outage) settle(since time.Time) {
+	x.state, x.back = settling, since
+	x.after(min(settle<<min(2*max(x.often-1, 0), 20), mostSettle))
 }
 
 // Refused notes that a request was refused, because it is away.
@@ -257,6 +272,9 @@ func (x *Outage) due(waiting int) {
 	case doubted:
 		x.state, x.told, x.lines = away, now, 0
 		x.log(slog.LevelWarn, x.o.Away, append(x.calls(waiting), "since", x.since.UTC().Format(time.RFC3339), "error", x.err))
+		if !x.back.IsZero() {
+			x.settle(x.back)
+		}
 	case away:
 		x.lines++
 		x.told = now

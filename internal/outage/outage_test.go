@@ -104,6 +104,39 @@ func TestOutage(t *testing.T) {
 	})
 }
 
+// TestCertain has tries fail for a moment where each has a cost: there are the two lines.
+func TestCertain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		x, l := begin("")
+		x.o.Certain = true
+		for range 3 {
+			x.Failed(errAway)
+			x.Refused()
+			x.Reached()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(time.Second)
+		l.want(t, "after a moment", goes+" requests_refused=3")
+		time.Sleep(time.Minute)
+		l.want(t, "back", "level=INFO msg=back url=here for=200ms requests_refused=3")
+		if x.Covers() {
+			t.Error("it is back for long")
+		}
+		for i := range 7200 {
+			if x.Reached(); i%60 == 0 {
+				x.Failed(errAway)
+			}
+			x.Reached()
+			time.Sleep(time.Second)
+		}
+		if all := l.take(); len(all) > 20 {
+			t.Errorf("%d lines in two hours with a failure each minute", len(all))
+		}
+		x.Close()
+	})
+}
+
 // TestStays has it stay away: that is logged less and less often, whoever tries.
 func TestStays(t *testing.T) {
 	t.Parallel()
