@@ -90,7 +90,9 @@ func TestErrorStatus(t *testing.T) {
 					time.Sleep(10 * time.Millisecond)
 				}
 				all := log.atLeast(slog.LevelInfo)
-				i := slices.IndexFunc(all, func(l string) bool { return strings.Contains(l, "level=WARN") && strings.Contains(l, fmt.Sprint(status)) && strings.Contains(l, "requests_refused=") })
+				i := slices.IndexFunc(all, func(l string) bool {
+					return strings.Contains(l, "level=WARN") && strings.Contains(l, fmt.Sprint(status)) && strings.Contains(l, "requests_refused=")
+				})
 				j := slices.IndexFunc(all, func(l string) bool { return strings.Contains(l, "level=INFO") && strings.Contains(l, "again") })
 				if len(all) != 2 || i != 0 || j != 1 || status != http.StatusTooManyRequests && !strings.Contains(all[1], fmt.Sprint("outcome_unknown=", n)) {
 					t.Errorf("the log has\n%s", strings.Join(all, ""))

@@ -242,7 +242,11 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 	for _, v := range h.Headers {
 		value := r.expand(v.Value)
 		if strings.ContainsAny(value, "\r\n\x00") || strings.ContainsFunc(v.Name, func(c rune) bool { return c <= ' ' || c == ':' || c > '~' }) || v.Name == "" {
-			r.failf(v.At, "the header %q cannot be sent: its name or its value has characters that headers must not have", v.Name)
+			name, _, both := strings.Cut(v.Name, ":")
+			if both {
+				name += ": " + redact.Mark
+			}
+			r.failf(v.At, "the header %q cannot be sent: its name or its value has characters that headers must not have", name)
 		}
 		s.Header.Set(v.Name, value)
 	}
@@ -262,7 +266,11 @@ func (r *reader) command(s *Server, h *hostServer) {
 	}
 	for _, v := range r.env {
 		if strings.ContainsAny(v.Name, "=\x00") || v.Name == "" {
-			r.failf(v.At, "%q cannot be the name of an environment variable: rename it", v.Name)
+			name, _, value := strings.Cut(v.Name, "=")
+			if value {
+				name += "=" + redact.Mark
+			}
+			r.failf(v.At, "%q cannot be the name of an environment variable: rename it", name)
 		}
 		s.Env[v.Name] = r.ownValue(v)
 	}

@@ -14,9 +14,12 @@ import (
 // Variables (${NAME}) stay, as they are not their values; their defaults do not.
 func Args(args []string) []string {
 	shown := make([]string, len(args))
-	before := ""
+	before, own := "", packages(args)
 	for i, arg := range args {
-		if flag := isFlag(before); flag && isHeader(before) && !isFlag(arg) {
+		value, secret := short(before, arg)
+		if secret && i > own {
+			shown[i] = value
+		} else if flag := isFlag(before); flag && isHeader(before) && !isFlag(arg) {
 			shown[i] = header(arg)
 		} else if flag && !isFlag(arg) && Secretive(before) {
 			shown[i] = hidden(arg)
@@ -118,7 +121,13 @@ func argument(arg string) string {
 		case Secretive(name):
 			return name + "=" + hidden(value)
 		}
+		if shown, secret := short(name, value); secret {
+			return name + "=" + shown
+		}
 		return name + "=" + argument(value)
+	}
+	if shown, secret := attached(arg); secret {
+		return shown
 	}
 	if text, ok := object(arg); ok {
 		return text
@@ -126,7 +135,7 @@ func argument(arg string) string {
 	if strings.Contains(arg, "://") {
 		arg = Of([]string{arg}).Text(arg)
 	}
-	return known.ReplaceAllString((*Secrets)(nil).Text(assigned(arg)), Mark)
+	return known.ReplaceAllString((*Secrets)(nil).Text(assigned(shell(arg))), Mark)
 }
 
 // assigned returns a text without what is assigned to names of credentials: in quotes, or to its end.

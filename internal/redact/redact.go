@@ -116,9 +116,18 @@ func URL(raw string) string {
 }
 
 // Written is what may be told of a URL as its user has written it, which may be no URL that anything can
-// parse: without user, password, query and fragment. Variables (${NAME}) stay, and their defaults do not.
+// parse: without user, password, query and fragment. Variables (${NAME}) stay, and their defaults do not. Of what does not even
+// look like a URL nothing is told: it may be a secret that is in the wrong place.
 func Written(raw string) string {
-	text := raw
+	text := strings.TrimSpace(raw)
+	if len(text) > leastPassword && !looksLikeURL.MatchString(text) && !strings.Contains(text, "@") {
+		return Mark
+	}
+	if at := looksLikeURL.FindStringIndex(text); at != nil {
+		if i := strings.IndexAny(text[at[1]:], " \t\n"); i >= 0 && !strings.Contains(text, "@") {
+			text = text[:at[1]+i+1] + Mark
+		}
+	}
 	if from, to := strings.Index(text, ":-"), strings.LastIndex(text, "}"); from >= 0 && from < to {
 		text = text[:from+len(":-")] + Mark + text[to:]
 	}
@@ -138,6 +147,10 @@ func Written(raw string) string {
 	}
 	return argument(Of([]string{raw}).Text(text))
 }
+
+// looksLikeURL is how a text begins whose user meant it for a URL: with a scheme, a variable, a path, or a host as only hosts are written, with
+// a port or a domain.
+var looksLikeURL = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]{0,15} ?:/{1,3}|\$\{[^}]*\}|\{env:[^}]*\}|\$[A-Z_]+\b|/|(localhost|[a-z0-9-]{1,30}(\.[a-z0-9-]{1,30})*\.[a-z]{2,10}|[0-9]+(\.[0-9]+){3})(:[0-9]{1,5})?([/?#]|$)|[a-z0-9.-]{1,30}:[0-9]{1,5}([/?#]|$))`)
 
 // begin is how a URL begins, somewhere in a text.
 var begin = regexp.MustCompile(`[a-zA-Z0-9+.-]*:/{1,3}`)
