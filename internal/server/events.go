@@ -155,7 +155,10 @@ func (c *events) read(ctx context.Context, cursor stream.Cursor) error {
 
 // open sends the header, and what comes before any message: the priming event,
 // first, or a comment.
-func (c *events) open(first []byte) error {
+func (c *events) open(first []byte) error { return c.openTo(first, false) }
+
+// openTo is open. last says that the stream ends with what is first.
+func (c *events) openTo(first []byte, last bool) error {
 	// A server's timeouts are meant for requests; a stream has its own.
 	_ = c.c.SetReadDeadline(time.Time{})
 	head := c.w.Header()
@@ -179,7 +182,7 @@ func (c *events) open(first []byte) error {
 	case len(first) == 0:
 		first = []byte(sse.Comment) // some proxies hold the header until there is a body
 	}
-	return c.flush(first, false)
+	return c.flush(first, last)
 }
 
 // prime returns an event that carries a new id for the place that the stream was

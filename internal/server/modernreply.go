@@ -185,7 +185,7 @@ func (p *reply) say(text []byte, last bool) error {
 	if p.resumes && p.via.isForwarded() {
 		p.w.Header()[placement.HeaderReturns] = []string{"1"}
 	}
-	return p.open(text)
+	return p.openTo(text, last)
 }
 
 // idle implements [sink].

@@ -265,10 +265,19 @@ func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
 }
 
 // finish writes the body of an answer to its end. The time that it may take is
-// bounded, as that of a write to a stream.
+// bounded, as that of a write to a stream. The last byte goes out when the request was served: a client that closes its
+// connection once it has the whole answer has not left before that.
 func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
-	if len(body) <= surelySent {
+	if len(body) <= shortAnswer { // which net/http holds until then
 		_, err := w.Write(body)
+		return err
+	}
+	body, end := body[:len(body)-1], body[len(body)-1:]
+	if len(body) < surelySent {
+		if _, err := w.Write(body); err != nil {
+			return err
+		}
+		_, err := w.Write(end)
 		return err
 	}
 	c := http.NewResponseController(w)
@@ -280,9 +289,10 @@ func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
 	if err == nil {
 		_ = c.SetWriteDeadline(time.Time{}) // the connection may be used for more requests
 	}
-	if errors.Is(err, http.ErrNotSupported) {
-		return nil
+	if err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
 	}
+	_, err = w.Write(end)
 	return err
 }
 
