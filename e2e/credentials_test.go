@@ -76,7 +76,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			up := newRefusing(t)
-			p := serve(t, append(args(t, up.URL+"/mcp"), "--eras", "both")...)
+			p := serve(t, append(args(t, up.URL+"/mcp"), "--eras", "both", "--upgrade-after", "1m")...) // however slow this machine is
 			at := strings.TrimSuffix(p.URL, "/a/mcp")
 			if name == "merged" {
 				at = "http://" + p.Addr + "/mcp"
