@@ -9,7 +9,6 @@ import (
 	"maps"
 	"os"
 	"os/exec"
-	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -41,7 +40,7 @@ var api = sync.OnceValues(func() (map[string]*types.Package, error) {
 			continue // package unsafe
 		}
 		exports[f[0]] = f[1]
-		if first, _, _ := strings.Cut(f[0], "/"); first == module && f[2] != "main" && isPublic(f[0]) {
+		if isOurs(f[0]) && f[2] != "main" && isPublic(f[0]) {
 			public = append(public, f[0])
 		}
 	}
@@ -59,7 +58,7 @@ var api = sync.OnceValues(func() (map[string]*types.Package, error) {
 
 // isPublic reports whether a package of the module is part of its API.
 func isPublic(pkg string) bool {
-	parts := strings.Split(pkg, "/")
+	parts := strings.Split(strings.TrimPrefix(pkg, module), "/") // the first is empty
 	return !slices.Contains(parts, "internal") && (len(parts) == 1 || !slices.Contains(notAPI, parts[1]))
 }
 
@@ -72,7 +71,7 @@ func exported(pkg *types.Package, visit func(name string, obj types.Object)) {
 		if !obj.Exported() {
 			continue
 		}
-		full := path.Base(pkg.Path()) + "." + name
+		full := pkg.Name() + "." + name
 		visit(full, obj)
 		if _, ok := obj.(*types.TypeName); !ok {
 			continue
@@ -119,7 +118,7 @@ func TestAPISize(t *testing.T) {
 			default:
 				return
 			}
-			if first, _, _ := strings.Cut(obj.Pkg().Path(), "/"); first != module || counted[obj] {
+			if !isOurs(obj.Pkg().Path()) || counted[obj] {
 				return
 			}
 			counted[obj] = true
@@ -180,8 +179,7 @@ func unnameable(typ types.Type, seen map[types.Type]bool) string {
 		if pkg == nil { // error
 			return ""
 		}
-		first, _, _ := strings.Cut(pkg.Path(), "/")
-		if first == module && (!typ.Obj().Exported() || !isPublic(pkg.Path())) {
+		if isOurs(pkg.Path()) && (!typ.Obj().Exported() || !isPublic(pkg.Path())) {
 			return fmt.Sprint(typ)
 		}
 	case interface{ Elem() types.Type }: // pointers, slices, arrays, channels

@@ -16,7 +16,16 @@ import (
 	"testing"
 )
 
-const module = "holdfast"
+// module is the path of this module.
+var module = func() string {
+	text, err := os.ReadFile("go.mod")
+	if err != nil {
+		panic(err)
+	}
+	_, line, _ := strings.Cut(string(text), "module ")
+	name, _, _ := strings.Cut(line, "\n")
+	return strings.TrimSpace(name)
+}()
 
 // layers are the packages of the module, from the lowest up: each with the packages of
 // ours that it may import, all of which stand before it. "." is the root. A name that ends
@@ -95,8 +104,10 @@ var layers = []struct {
 	{"cmd/...", everything},
 	{"bench/...", everything},
 	{"conformance/...", everything},
-	{"deploy/schemas", nil},       // of CI
-	{"deploy/pack", nil},          // of a release
+	{"deploy/schemas", nil}, // of CI
+	{"deploy/pack", nil},    // of a release, as those below
+	{"deploy/module", nil},
+	{"deploy/notes", nil},
 	{"internal/transcripts", nil}, // tests only
 	{"e2e", everything},
 	{"examples/...", everything},
@@ -250,7 +261,7 @@ func allowed(pkg, imported string) error {
 	switch {
 	case imported == module:
 		return may(pkg, ".")
-	case first == module:
+	case strings.HasPrefix(imported, module+"/"):
 		return may(pkg, strings.TrimPrefix(imported, module+"/"))
 	case strings.Contains(first, "."):
 		for other, users := range modules {
@@ -310,31 +321,31 @@ func TestLayers(t *testing.T) {
 func TestImportRules(t *testing.T) {
 	t.Parallel()
 	for _, bad := range [][2]string{
-		{"jsonrpc", "holdfast/internal/protocol"},
+		{"jsonrpc", module + "/internal/protocol"},
 		{"internal/sse", "net/http"},
 		{"internal/protocol", "log/slog"},
-		{"stream", "holdfast/internal/session"},
-		{"stream", "holdfast/jsonrpc"},
-		{"internal/engine/memory", "holdfast/internal/session"},
-		{"internal/engine/memory", "holdfast/engine"},
-		{"internal/session", "holdfast/internal/server"},
-		{"internal/session", "holdfast/internal/sse"},
-		{"internal/session", "holdfast/engine"},
-		{"backend/sdk", "holdfast/internal/server"},
-		{"backend/process", "holdfast/backend/message"},
-		{"internal/placement", "holdfast/internal/server"},
-		{"internal/server", "holdfast/internal/cluster"}, // other nodes are placement's
-		{"internal/session", "holdfast/internal/placement"},
-		{"internal/server", "holdfast"},
-		{"internal/server", "holdfast/backend/sdk"},
+		{"stream", module + "/internal/session"},
+		{"stream", module + "/jsonrpc"},
+		{"internal/engine/memory", module + "/internal/session"},
+		{"internal/engine/memory", module + "/engine"},
+		{"internal/session", module + "/internal/server"},
+		{"internal/session", module + "/internal/sse"},
+		{"internal/session", module + "/engine"},
+		{"backend/sdk", module + "/internal/server"},
+		{"backend/process", module + "/backend/message"},
+		{"internal/placement", module + "/internal/server"},
+		{"internal/server", module + "/internal/cluster"}, // other nodes are placement's
+		{"internal/session", module + "/internal/placement"},
+		{"internal/server", module},
+		{"internal/server", module + "/backend/sdk"},
 		{"internal/server", "github.com/modelcontextprotocol/go-sdk/mcp"},
 		{"internal/session", "github.com/spf13/cobra"},
 		{".", "github.com/spf13/cobra"},
-		{".", "holdfast/engine"}, // which draws in all engines
+		{".", module + "/engine"}, // which draws in all engines
 		{".", "example.com/new"},
-		{"engine", "holdfast/bench/tools"},
-		{"cmd/holdfast", "holdfast/bench/tools"},
-		{"engine", "holdfast/attic"},
+		{"engine", module + "/bench/tools"},
+		{"cmd/holdfast", module + "/bench/tools"},
+		{"engine", module + "/attic"},
 	} {
 		if allowed(bad[0], bad[1]) == nil {
 			t.Errorf("%s may import %s", bad[0], bad[1])
@@ -344,11 +355,11 @@ func TestImportRules(t *testing.T) {
 		{"jsonrpc", "encoding/json"},
 		{"internal/sse", "time"},
 		{"internal/session", "net/http"},
-		{"internal/session", "holdfast/internal/protocol"},
-		{".", "holdfast/internal/server"},
-		{"cmd/holdfast", "holdfast"},
+		{"internal/session", module + "/internal/protocol"},
+		{".", module + "/internal/server"},
+		{"cmd/holdfast", module},
 		{"cmd/holdfast", "github.com/spf13/cobra"},
-		{"bench/server", "holdfast/bench/tools"},
+		{"bench/server", module + "/bench/tools"},
 		{"backend/sdk", "github.com/modelcontextprotocol/go-sdk/jsonrpc"},
 	} {
 		if err := allowed(good[0], good[1]); err != nil {

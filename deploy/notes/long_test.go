@@ -1,0 +1,3 @@
+package main
+
+import _ "holdfast/internal/testlong" // the flag -long
