@@ -99,7 +99,7 @@ var layers = []struct {
 	{"internal/login", []string{"internal/statefile"}},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},
-	{"internal/bridge", []string{"backend", "client", "internal/feature/tasktext", "jsonrpc", "internal/protocol", "internal/rpc", "internal/statefile", "internal/translate"}},
+	{"internal/bridge", []string{"backend", "client", "internal/feature/tasktext", "internal/login", "jsonrpc", "internal/protocol", "internal/rpc", "internal/statefile", "internal/translate"}},
 	{"internal/torture", []string{".", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/redact"}},
 	{"cmd/...", everything},
 	{"bench/...", everything},

@@ -213,6 +213,9 @@ func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 				return nil, &refusal{status: code, auth: true, text: fmt.Sprintf("not authorized: %v", err), why: err}
 			}
 		default:
+			if code != http.StatusUnauthorized {
+				c.taken(req.Header)
+			}
 			return resp, nil
 		}
 	}

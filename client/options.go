@@ -119,6 +119,16 @@ type Options struct {
 // a server in front of another one, which bounds that itself.
 type patient interface{ OpensWithin() time.Duration }
 
+// A witness is an Authorizer that hears which values of the Authorization header the server has taken.
+type witness interface{ Taken(authorization string) }
+
+// taken tells the Authorizer that the server has not refused a request for its authorization.
+func (c *Conn) taken(h http.Header) {
+	if w, ok := c.opts.Auth.(witness); ok {
+		c.inform("Authorizer.Taken", func() { w.Taken(h.Get("Authorization")) })
+	}
+}
+
 // opensWithin returns how long the server may take to connect at first, and to answer what begins a session.
 func (c *Conn) opensWithin() time.Duration {
 	if p, ok := c.opts.Auth.(patient); ok {

@@ -108,6 +108,7 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 		case panicked(err):
 			return nil, "", &refusal{text: err.Error(), why: err}
 		case err == nil:
+			s.c.taken(req.Header)
 			return conn, resp.Header.Get(protocol.HeaderSession), nil
 		case silent:
 			s.c.remote.http.CloseIdleConnections() // which are likely to be as dead

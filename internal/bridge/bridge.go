@@ -26,6 +26,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/client"
+	"holdfast/internal/login"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -80,9 +81,10 @@ type bridge struct {
 	requests *requests
 	store    *store // nil: nothing is kept
 	began    time.Time
-	dirty    chan struct{} // holds one token when there is something new to keep
-	sending  atomic.Int32  // requests being sent that must not run twice
-	said     chan said     // what the server says
+	dirty    chan struct{}          // holds one token when there is something new to keep
+	sending  atomic.Int32           // requests being sent that must not run twice
+	said     chan said              // what the server says
+	greeting atomic.Pointer[[]byte] // the id of the host's last request that may be its first
 	ending
 	work sync.WaitGroup
 
@@ -234,7 +236,7 @@ func (b *bridge) toServer(m jsonrpc.Message, from origin) {
 }
 
 func (b *bridge) send(ctx context.Context, conn *client.Conn, m jsonrpc.Message) {
-	if err := conn.Send(ctx, m); err != nil && ctx.Err() == nil {
+	if err := conn.Send(login.With(ctx, login.Waiter{Tell: b.teller(&request{})}), m); err != nil && ctx.Err() == nil {
 		slog.Warn("message not sent", "method", m.Method, "error", err)
 	}
 }
@@ -266,7 +268,7 @@ func (b *bridge) request(conn *client.Conn, m jsonrpc.Message, from origin) {
 	if once {
 		b.sending.Add(1)
 	}
-	err = conn.Send(b.ctx, mustParse(raw))
+	err = conn.Send(b.waiting(r), mustParse(raw))
 	if once {
 		b.sending.Add(-1)
 	}

@@ -38,12 +38,17 @@ type testHost struct {
 
 func newHost(t *testing.T, url, state string) *testHost {
 	t.Helper()
+	return newHostWith(t, url, &Options{Transport: "auto", State: state, TaskAfter: taskSoon})
+}
+
+func newHostWith(t *testing.T, url string, opts *Options) *testHost {
+	t.Helper()
 	in, toIt := io.Pipe()
 	fromIt, out := io.Pipe()
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	c := &testHost{t: t, in: toIt, out: fromIt, lines: bufio.NewScanner(fromIt), stop: stop, ended: make(chan error, 1)}
 	go func() {
-		c.ended <- Run(ctx, url, in, out, &Options{Transport: "auto", State: state, TaskAfter: taskSoon})
+		c.ended <- Run(ctx, url, in, out, opts)
 		_ = out.Close()
 	}()
 	t.Cleanup(c.leave)

@@ -160,6 +160,9 @@ func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	switch {
 	case m.Kind == jsonrpc.Request:
 		b.host.waits.begin(m.ID)
+		if greets(m.Method) {
+			b.greeting.Store(&m.ID)
+		}
 	case m.Method == protocol.MethodCancelled:
 		defer b.host.waits.end(jsonrpc.Field(m.Params, "requestId"))
 	}

@@ -202,6 +202,13 @@ func (w *waits) end(id []byte) {
 	}
 }
 
+// has reports whether a request with an id has no response yet.
+func (w *waits) has(id []byte) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ids[string(jsonrpc.Key(id))].count > 0
+}
+
 // none returns a channel that is closed when no request waits. It is called once.
 func (w *waits) none() <-chan struct{} {
 	w.mu.Lock()

@@ -33,7 +33,9 @@ func (l *attempt) code(ctx context.Context) (record, error) {
 	back := make(chan returned)
 	if listener != nil {
 		server := &http.Server{Handler: callback(ctx, p, back), ReadHeaderTimeout: askWithin}
-		s.work.Go(func() { _ = server.Serve(listener) })
+		if !s.start(func() { _ = server.Serve(listener) }) { // ends with this function
+			_ = listener.Close()
+		}
 		defer func() {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()

@@ -88,7 +88,9 @@ type Source struct {
 	loaded bool
 	record record  // the newest that is known here
 	flight *flight // the login that is under way, or the last one
-	unkept bool    // tokens cannot be kept, and that was said
+	over   string  // why the login before has ended, until the user is told
+	closed bool
+	unkept bool // tokens cannot be kept, and that was said
 }
 
 // A flight is a login for all requests that wait for it.
@@ -151,9 +153,29 @@ func (s *Source) clientKey() string {
 
 // Close ends a login that is under way. Another process goes on with it.
 func (s *Source) Close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
 	s.stop()
 	s.work.Wait()
 }
+
+// start runs a function in a goroutine, for which Close waits. It reports false when the Source is closed.
+func (s *Source) start(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.startLocked(f)
+}
+
+func (s *Source) startLocked(f func()) bool {
+	if s.closed {
+		return false
+	}
+	s.work.Go(f)
+	return true
+}
+
+var errClosed = errors.New("the connection has ended")
 
 // Host returns the host of the server.
 func (s *Source) Host() string { return s.server.Host }
@@ -256,10 +278,12 @@ func (s *Source) refresh(ctx context.Context, used string, refused bool) (record
 		err error
 	}
 	done := make(chan result, 1)
-	s.work.Go(func() {
+	if !s.start(func() {
 		r, err := s.refreshNow(used, refused)
 		done <- result{r, err}
-	})
+	}) {
+		return record{}, errClosed
+	}
 	select {
 	case got := <-done:
 		return got.r, got.err
@@ -294,7 +318,9 @@ func (s *Source) refreshNow(used string, refused bool) (record, error) {
 			return next, nil
 		case !passes(err):
 			s.opts.Logger.Debug("the token could not be renewed", "error", err)
-			s.say(fmt.Sprintf("The login at %s has ended (%v): a new one is needed.", s.server.Host, err))
+			s.mu.Lock()
+			s.over = fmt.Sprintf("the login at %s has ended (%v). ", s.server.Host, err)
+			s.mu.Unlock()
 			r.Token = token{}
 			if says(err, "invalid_client", "unauthorized_client") {
 				r.Client = identity{}
@@ -327,6 +353,31 @@ func (s *Source) Authorize(ctx context.Context, req *http.Request, resp *http.Re
 	return err
 }
 
+// Taken notes that the server has taken a token: if it refuses it later, a new login helps.
+func (s *Source) Taken(authorization string) {
+	used, _ := strings.CutPrefix(authorization, "Bearer ")
+	s.mu.Lock()
+	first := used != "" && used == s.record.Token.Access && !s.record.Token.Taken
+	if first {
+		s.record.Token.Taken = true
+	}
+	s.mu.Unlock()
+	if !first {
+		return
+	}
+	s.start(func() {
+		unlock, err := s.lock(s.ctx, lockRecord)
+		if err != nil {
+			return
+		}
+		defer unlock()
+		if r := s.reload(); r.Token.Access == used {
+			r.Token.Taken = true
+			s.keep(r)
+		}
+	})
+}
+
 // obtain gets a token that a need asks for.
 func (s *Source) obtain(ctx context.Context, n need) error {
 	r := s.reload()
@@ -347,7 +398,7 @@ func (s *Source) obtain(ctx context.Context, n need) error {
 		if renewed.Token.Access != "" {
 			return nil
 		}
-	case n.used != "" && n.used == r.Token.Access && time.Since(r.Token.Login) < refusedSoon:
+	case n.used != "" && n.used == r.Token.Access && !r.Token.Taken && time.Since(r.Token.Login) < refusedSoon:
 		return fmt.Errorf("%s refuses the token that the login has just brought: its log may say why; 'holdfast logout' and another login begin again", s.server.Host)
 	}
 	return s.wait(ctx, s.fly(n))
@@ -379,13 +430,16 @@ func (s *Source) fly(n need) *flight {
 	}
 	f := &flight{done: make(chan struct{}), need: n, heard: make(chan struct{})}
 	s.flight = f
-	s.work.Go(func() {
+	if !s.startLocked(func() {
 		err := s.login(s.ctx, f)
 		s.mu.Lock()
 		f.err, f.ended = err, time.Now()
 		s.mu.Unlock()
 		close(f.done)
-	})
+	}) {
+		f.err = errClosed
+		close(f.done)
+	}
 	return f
 }
 
@@ -450,6 +504,10 @@ func (f *flight) last() string {
 
 // tell tells the user what a login needs.
 func (s *Source) tell(f *flight, text string) {
+	s.mu.Lock()
+	text = s.over + text
+	s.over = ""
+	s.mu.Unlock()
 	f.mu.Lock()
 	f.text = text
 	close(f.heard)

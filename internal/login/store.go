@@ -52,6 +52,8 @@ type token struct {
 	Obtained time.Time `json:"obtained,omitzero"`
 	Login    time.Time `json:"login,omitzero"`  // when the login was that it comes of
 	Expiry   time.Time `json:"expiry,omitzero"` // zero: it is not known
+	// Taken says that the server has taken a token of the login.
+	Taken bool `json:"taken,omitempty"`
 	// Refused is how many tokens before this one the server has refused soon after they were got.
 	Refused int `json:"refused,omitempty"`
 }

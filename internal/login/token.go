@@ -216,7 +216,7 @@ func (s *Source) renew(ctx context.Context, r record) (record, error) {
 	if t.Refresh == "" {
 		t.Refresh = r.Token.Refresh
 	}
-	t.Login = r.Token.Login
+	t.Login, t.Taken = r.Token.Login, r.Token.Taken
 	r.Token = t
 	if granted != nil {
 		r.Scopes = granted

@@ -1,0 +1,143 @@
+package bridge
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"holdfast/client"
+	"holdfast/internal/login"
+)
+
+// A gate is a server that wants a login, before another, and its authorization server. The user agrees when the test does so.
+type gate struct {
+	url    string
+	valid  atomic.Pointer[string] // the token that is taken
+	agrees atomic.Pointer[chan struct{}]
+	shown  chan string // where a browser was opened
+	made   atomic.Int64
+}
+
+func newGate(t *testing.T, behind string) *gate {
+	t.Helper()
+	g := &gate{shown: make(chan string, 10)}
+	to, err := url.Parse(behind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
+	mux := http.NewServeMux()
+	say := func(w http.ResponseWriter, v any) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(v)
+	}
+	mux.HandleFunc("/.well-known/oauth-authorization-server", func(w http.ResponseWriter, _ *http.Request) {
+		say(w, map[string]any{
+			"issuer": g.url, "authorization_endpoint": g.url + "/authorize", "token_endpoint": g.url + "/token", "registration_endpoint": g.url + "/register",
+			"code_challenge_methods_supported": []string{"S256"}, "response_types_supported": []string{"code"},
+		})
+	})
+	mux.HandleFunc("/register", func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(w, io.MultiReader(strings.NewReader(`{"client_id":"x",`), skip(r.Body)))
+	})
+	mux.HandleFunc("/token", func(w http.ResponseWriter, _ *http.Request) {
+		token := fmt.Sprintf("token-%d", g.made.Add(1))
+		g.valid.Store(&token)
+		say(w, map[string]any{"access_token": token, "token_type": "bearer"})
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		valid := g.valid.Load()
+		if strings.HasPrefix(r.URL.Path, "/.well-known/") {
+			http.NotFound(w, r)
+		} else if valid == nil || r.Header.Get("Authorization") != "Bearer "+*valid {
+			http.Error(w, "who?", http.StatusUnauthorized)
+		} else {
+			pass.ServeHTTP(w, r)
+		}
+	})
+	s := httptest.NewServer(mux)
+	t.Cleanup(s.Close)
+	g.url = s.URL
+	return g
+}
+
+// skip reads what follows the first brace.
+func skip(r io.Reader) io.Reader {
+	var one [1]byte
+	_, _ = io.ReadFull(r, one[:])
+	return r
+}
+
+// host starts a bridge that logs in.
+func (g *gate) host(t *testing.T) *testHost {
+	t.Helper()
+	source, err := login.New(g.url+"/", &login.Options{
+		Open: func(to string) error { g.shown <- to; return nil }, Tell: func(string) {}, Command: "holdfast login",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	return newHostWith(t, g.url+"/", &Options{Transport: "auto", TaskAfter: taskSoon, Client: client.Options{Auth: source}})
+}
+
+// agree is the user who logs in.
+func (g *gate) agree(t *testing.T) {
+	t.Helper()
+	to, err := url.Parse(<-g.shown)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Get(to.Query().Get("redirect_uri") + "?code=x&state=" + to.Query().Get("state")) //nolint:noctx // as browsers do
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+}
+
+// A host whose call waits for a login is told so, and gets its result afterwards.
+func TestWaitsForLogin(t *testing.T) {
+	t.Parallel()
+	url, _ := countServer(t)
+	g := newGate(t, url)
+	c := g.host(t)
+	c.send(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"caller","version":"1"}}}`)
+	if line := c.read(`needs a login`); !strings.Contains(line, `"method":"notifications/message"`) {
+		t.Errorf("it is told %s", line)
+	}
+	g.agree(t)
+	c.read(`"id":0,`)
+	c.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	c.count(5, 1)
+	c.read(`"id":5,`)
+	g.valid.Store(nil) // the login has ended
+	c.count(1, 2)
+	if line := c.read(`needs a login`); !strings.Contains(line, `"progressToken":1,"progress":0.000001,`) {
+		t.Errorf("it is told %s", line)
+	}
+	g.agree(t)
+	c.read(`"progress":2,`)
+	c.read(`"id":1,`)
+}
+
+// So is a modern host, also if its server is asked first what it speaks.
+func TestModernWaitsForLogin(t *testing.T) {
+	t.Parallel()
+	url, _ := countServer(t)
+	g := newGate(t, url)
+	c := g.host(t)
+	c.begin(7, "tools/call", `"name":"count","arguments":{"to":2,"delay_ms":20}`, false)
+	if line := c.read(`needs a login`); !strings.Contains(line, `"progressToken":7`) {
+		t.Errorf("it is told %s", line)
+	}
+	g.agree(t)
+	c.read(`"id":7,`)
+}
