@@ -50,7 +50,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 1' INT TERM
 
-go build -o "$tmp/" ./conformance/server ./conformance/client ./conformance/check
+go build -o "$tmp/" ./conformance/server ./conformance/client ./conformance/check ./cmd/holdfast
 
 failed=0
 
@@ -145,14 +145,24 @@ run_server() {
 	stop
 }
 
-# Each revision twice: asked for in the client's initialize, and left to the
-# official client, which first asks for a newer one in a way of its own.
+# Each revision three times: asked for in the client's initialize; left to the
+# official client, which first asks for a newer one in a way of its own; and
+# through holdfast connect, which logs in itself.
 run_client() {
 	for version; do
 		suite client "$version" '' "client-$version" --command "$tmp/client"
 		echo 'and after server/discover:'
 		suite client "$version" '' "client-$version-discover" --command "$tmp/client -discover"
+		echo 'and through connect:'
+		suite client "$version" '' "client-$version-connect" --command "$tmp/client -connect $tmp/holdfast"
 	done
+	# Logins that no set of the suite has: of an extension, and of a revision before.
+	echo 'and what logs in besides, through connect:'
+	for scenario in client-credentials-basic client-credentials-jwt 2025-03-26-oauth-metadata-backcompat 2025-03-26-oauth-endpoint-fallback; do
+		"$node" "$index" client --scenario "auth/$scenario" -o "$tmp/logins" \
+			--command "$tmp/client -connect $tmp/holdfast" >>"$tmp/logins.log" 2>&1 || true
+	done
+	judge client logins logins
 }
 
 for side in $sides; do

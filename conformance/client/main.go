@@ -2,7 +2,10 @@
 // an official mcp.Client over Holdfast's transport. It plays one scenario, which
 // the suite names in the environment:
 //
-//	client [-discover] URL
+//	client [-discover] [-connect HOLDFAST] URL
+//
+// With -connect it goes through the program's connect, which logs in by itself, in a browser
+// that this program is as well.
 //
 // The suite looks at what it is sent, never at what its answers do in the client,
 // and its exit code passes over clients that fail or crash. So the client checks
@@ -17,7 +20,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
@@ -32,10 +34,19 @@ const patience = 20 * time.Second
 
 func main() {
 	discover := flag.Bool("discover", false, "begin as the official client does unless it is told a revision: with server/discover")
+	connect := flag.String("connect", "", "go through 'holdfast connect' of this `program`")
+	browse := flag.Bool("browser", false, "be a browser whose user agrees")
 	flag.Parse()
 	if flag.NArg() != 1 {
 		fmt.Fprintln(os.Stderr, "usage: client [-discover] URL")
 		os.Exit(2)
+	}
+	if *browse {
+		if err := browser(flag.Arg(0)); err != nil {
+			fmt.Fprintln(os.Stderr, "conformance browser:", err)
+			os.Exit(1)
+		}
+		return
 	}
 	name := os.Getenv("MCP_CONFORMANCE_SCENARIO")
 	var revision string
@@ -43,7 +54,7 @@ func main() {
 		revision = os.Getenv("MCP_CONFORMANCE_PROTOCOL_VERSION")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	err := run(ctx, flag.Arg(0), name, revision, os.Getenv("MCP_CONFORMANCE_CONTEXT"))
+	err := run(ctx, flag.Arg(0), *connect, name, revision, os.Getenv("MCP_CONFORMANCE_CONTEXT"))
 	cancel()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "conformance client: %q: %v\n", name, err)
@@ -54,14 +65,14 @@ func main() {
 
 // run plays the scenario of that name. Without a revision the official client
 // chooses how to begin.
-func run(ctx context.Context, url, name, revision, config string) error {
+func run(ctx context.Context, url, program, name, revision, config string) error {
 	s, ok := find(name)
 	if !ok {
 		return errors.New("there is no such scenario")
 	}
 	var oauth auth.OAuthHandler
+	var known credentials
 	if s.authorized {
-		var known credentials
 		if config != "" {
 			if err := json.Unmarshal([]byte(config), &known); err != nil {
 				return fmt.Errorf("context: %w", err)
@@ -73,9 +84,16 @@ func run(ctx context.Context, url, name, revision, config string) error {
 		}
 	}
 	client := mcp.NewClient(&mcp.Implementation{Name: "holdfast-conformance", Version: "1.0.0"}, s.options)
-	session, err := client.Connect(ctx, newTransport(url, oauth), &mcp.ClientSessionOptions{ProtocolVersion: revision})
+	transport := newTransport(url, oauth)
+	if program != "" {
+		var err error
+		if transport, err = through(program, url, name, known); err != nil {
+			return err
+		}
+	}
+	session, err := client.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
 	if err != nil {
-		if s.refusal != "" && strings.Contains(err.Error(), s.refusal) {
+		if s.refuses(err) {
 			return nil
 		}
 		return fmt.Errorf("connect: %w", err)

@@ -21,6 +21,7 @@ const (
 type credentials struct {
 	ID     string `json:"client_id"`
 	Secret string `json:"client_secret"`
+	Key    string `json:"private_key_pem"`
 }
 
 // newOAuth returns the official OAuth client, ready for each way to register.

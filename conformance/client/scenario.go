@@ -17,8 +17,8 @@ type scenario struct {
 	play       func(context.Context, *mcp.ClientSession) error
 	// playWith is play for a scenario that says in its context what to do.
 	playWith func(ctx context.Context, s *mcp.ClientSession, config string) error
-	// refusal is what the error says with which the client refuses to connect; "": it does
-	// not have to.
+	// refusal is what the error says with which the client refuses to connect, or one of several texts
+	// with | between them; "": it does not have to.
 	refusal string
 }
 
@@ -69,7 +69,17 @@ var scenarios = map[string]scenario{
 	"auth/iss-unexpected":           {authorized: true, play: connected, refusal: "does not match expected issuer"},
 	"auth/iss-wrong-issuer":         {authorized: true, play: connected, refusal: "does not match expected issuer"},
 	"auth/metadata-issuer-mismatch": {authorized: true, play: connected, refusal: "does not match issuer URL"},
-	"auth/resource-mismatch":        {authorized: true, play: connected, refusal: "failed to register client"},
+	"auth/resource-mismatch":        {authorized: true, play: connected, refusal: "failed to register client|not of this server"},
+}
+
+// refuses reports whether the client refuses to connect for the reason that it has to.
+func (s scenario) refuses(err error) bool {
+	for one := range strings.SplitSeq(s.refusal, "|") {
+		if one != "" && strings.Contains(err.Error(), one) {
+			return true
+		}
+	}
+	return false
 }
 
 // find returns the scenario of that name. Those of authorization differ in what
@@ -239,8 +249,8 @@ func refused(ctx context.Context, s *mcp.ClientSession) error {
 		return errors.New("the tools were listed, want a refusal")
 	case ctx.Err() != nil:
 		return fmt.Errorf("no end: %w", err)
-	case !strings.Contains(err.Error(), "Forbidden"):
-		return fmt.Errorf("want an error that says Forbidden: %w", err)
+	case !strings.Contains(err.Error(), "Forbidden") && !strings.Contains(err.Error(), "HTTP 403"):
+		return fmt.Errorf("want an error that says that it is forbidden: %w", err)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ func TestScenarios(t *testing.T) {
 				server.ServeHTTP(w, r)
 			}))
 			defer front.Close()
-			err := run(t.Context(), front.URL, tt.scenario, tt.revision, `{"name":"x"}`)
+			err := run(t.Context(), front.URL, "", tt.scenario, tt.revision, `{"name":"x"}`)
 			if tt.wantErr == "" && err != nil || tt.wantErr != "" && (err == nil || !strings.Contains(err.Error(), tt.wantErr)) {
 				t.Fatalf("run: %v, want %q", err, tt.wantErr)
 			}
