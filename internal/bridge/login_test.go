@@ -18,11 +18,10 @@ import (
 
 // A gate is a server that wants a login, before another, and its authorization server. The user agrees when the test does so.
 type gate struct {
-	url    string
-	valid  atomic.Pointer[string] // the token that is taken
-	agrees atomic.Pointer[chan struct{}]
-	shown  chan string // where a browser was opened
-	made   atomic.Int64
+	url   string
+	valid atomic.Pointer[string] // the token that is taken
+	shown chan string            // where a browser was opened
+	made  atomic.Int64
 }
 
 func newGate(t *testing.T, behind string) *gate {
@@ -54,11 +53,12 @@ func newGate(t *testing.T, behind string) *gate {
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		valid := g.valid.Load()
-		if strings.HasPrefix(r.URL.Path, "/.well-known/") {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/.well-known/"):
 			http.NotFound(w, r)
-		} else if valid == nil || r.Header.Get("Authorization") != "Bearer "+*valid {
+		case valid == nil || r.Header.Get("Authorization") != "Bearer "+*valid:
 			http.Error(w, "who?", http.StatusUnauthorized)
-		} else {
+		default:
 			pass.ServeHTTP(w, r)
 		}
 	})
