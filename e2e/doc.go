@@ -8,7 +8,7 @@
 // beside one of this build, the MCP Inspector's command line, the TypeScript clients,
 // servers from npm and one made with mcp-go, and pages of another site in a Chromium.
 //
-// So -long needs redis-server, chromium, strace, and node with the packages of
+// So -long needs redis-server, chromium, strace, python3 with venv, npm, and node with the packages of
 // package.json. They are looked for in .ci/tmp/npm, where .ci/run installs them, or in
 // the directory that HOLDFAST_NPM names:
 //
