@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/testlong"
 )
 
 // What a host writes that is no message gets one error, under its id if that can be read, and holdfast connect goes on.
@@ -279,6 +281,44 @@ func TestConnectStdinEndsEarly(t *testing.T) {
 			go func() { _, _ = io.WriteString(out, hello+callOf("slow")+"\n"); close(s.done); _ = out.Close() }()
 			if err := cmd.Run(); err != nil || !strings.Contains(got.String(), "slow result") || s.runs.Load() != 1 {
 				t.Errorf("%v, %d runs: %s", err, s.runs.Load(), got.String())
+			}
+		})
+	}
+}
+
+// A host that has asked for nothing but the beginning, of a server that hangs in it, and leaves: connect ends soon after, with the
+// server's processes.
+func TestConnectStdinEndsBeforeItBegins(t *testing.T) {
+	t.Parallel()
+	testlong.Only(t, "it takes four seconds")
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	for name, first := range map[string]string{
+		"legacy":  hello,
+		"modern":  `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}` + "\n",
+		"nothing": "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mark := filepath.Join(t.TempDir(), "alive")
+			ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second) // it was 62 s
+			defer cancel()
+			cmd := exec.CommandContext(ctx, built, "connect", "--", "sh", "-c", "echo $$ >'"+mark+"'; exec sleep 600")
+			cmd.Stdin = strings.NewReader(first)
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("it ends with %v and %s", err, out)
+			}
+			if first != "" && !strings.Contains(string(out), `"error"`) {
+				t.Errorf("the host is answered with %s", out)
+			}
+			pid, err := os.ReadFile(mark)
+			if err != nil {
+				return // it was never started
+			}
+			if err := exec.CommandContext(t.Context(), "kill", "-0", strings.TrimSpace(string(pid))).Run(); err == nil {
+				t.Errorf("process %s is alive", pid)
 			}
 		})
 	}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,6 +17,9 @@ import (
 	"holdfast/backend/process"
 	"holdfast/internal/bridge"
 	"holdfast/internal/login"
+	"holdfast/internal/protocol"
+	"holdfast/internal/rpc"
+	"holdfast/jsonrpc"
 )
 
 // connectFlags are the flags of holdfast connect.
@@ -112,7 +117,55 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 const (
 	callsEndWithin = 100 * time.Millisecond
 	leaveWithin    = 2 * time.Second
+	beginsWithin   = 2 * time.Second // for how long a server may go on to begin, without a host that waits for anything else
 )
+
+// A beginning is what a host writes. It notes whether that is more than what begins a conversation.
+type beginning struct {
+	io.Reader
+	left func() // called at its end if it is not
+
+	line []byte // the beginning of a line; nil: there is none
+	more bool
+	over bool
+}
+
+// mostBeginning bounds a line that begins a conversation, in bytes.
+const mostBeginning = 64 << 10
+
+// Read implements [io.Reader].
+func (b *beginning) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if !b.more {
+		b.note(p[:n])
+	}
+	if err != nil && !b.over {
+		b.over = true
+		if b.note([]byte{'\n'}); !b.more {
+			b.left()
+		}
+	}
+	return n, err
+}
+
+// note takes in what was read.
+func (b *beginning) note(text []byte) {
+	for len(text) > 0 && !b.more {
+		part, rest, whole := bytes.Cut(text, []byte{'\n'})
+		b.line, text = append(b.line, part...), rest
+		b.more = len(b.line) > mostBeginning
+		if whole {
+			msgs, err := rpc.Parse(bytes.TrimSpace(b.line))
+			b.more = b.more || err != nil && len(bytes.TrimSpace(b.line)) > 0 || slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool {
+				return m.Kind == jsonrpc.Request && m.Method != protocol.MethodInitialize && m.Method != protocol.MethodDiscover
+			})
+			b.line = b.line[:0]
+		}
+	}
+	if b.more {
+		b.line = nil
+	}
+}
 
 // run carries messages between a host and a command until the host leaves.
 func (f *connectFlags) run(ctx context.Context, command []string, in io.Reader, out io.Writer) error {
@@ -136,7 +189,14 @@ func (f *connectFlags) run(ctx context.Context, command []string, in io.Reader, 
 		shutDown()
 		time.AfterFunc(leaveWithin, stop)
 	})()
-	err = handler.ServeConn(served, in, out)
+	// A host that has asked for nothing but the beginning, and leaves, gave up on a server that does not begin.
+	begins := &beginning{Reader: in, left: func() {
+		time.AfterFunc(beginsWithin, func() {
+			shutDown()
+			time.AfterFunc(leaveWithin, stop)
+		})
+	}}
+	err = handler.ServeConn(served, begins, out)
 	shutDown()
 	if ctx.Err() != nil {
 		return nil // hosts end their servers so

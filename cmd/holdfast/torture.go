@@ -87,10 +87,10 @@ func (f *tortureFlags) check(cmd *cobra.Command, args []string) error {
 	case f.demo && len(args) > 0:
 		return usagef("--demo is a server by itself: give no URL and no COMMAND with it")
 	case !f.demo && len(args) == 0:
-		return usagef("no server: give a URL, -- COMMAND or --demo, as in\n  %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
+		return usagef("no server: give a URL, -- COMMAND or --demo, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
 	case !f.demo && !dash && !strings.Contains(args[0], "://"):
 		// It may have a password in it: it is not shown.
-		return usagef("server: want a URL like http://127.0.0.1:8080/mcp, or a command after --, as in\n  %s -- node server.js", cmd.CommandPath())
+		return usagef("server: want a URL like http://127.0.0.1:8080/mcp, or a command after --, as in %s -- node server.js", cmd.CommandPath())
 	case !dash && len(args) > 1:
 		return usagef("%d arguments after the URL: flags come before it", len(args)-1)
 	case len(f.headers) > 0 && (f.demo || dash):

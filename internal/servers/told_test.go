@@ -1,8 +1,10 @@
 package servers_test
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,6 +12,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/protocol"
 )
 
 // Clients at a server's own path are told of what a change of the file does to its lists, over each transport and in each
@@ -186,5 +190,56 @@ func TestOwnPathToldOfVersion(t *testing.T) {
 			t.Errorf("version %s: the client is told, in vain or twice", step.version)
 		default:
 		}
+	}
+}
+
+// TestOneAcknowledgement has a server run differently three times under a listen: its client gets one acknowledgement, and is told of each change.
+func TestOneAcknowledgement(t *testing.T) {
+	t.Parallel()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry := func(name string) string {
+		return fmt.Sprintf(`{"mcpServers": {"s": {"command": %q, "args": [%q], "env": {%q: "loose modern"}}}}`, exe, name, standIn)
+	}
+	f := newFarm(t, entry("a"), "a")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, f.base+"/s/mcp", strings.NewReader(
+		`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"`+
+			protocol.MetaProtocolVersion+`":"2026-07-28","`+protocol.MetaClientCapabilities+`":{}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
+		protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {protocol.MethodSubscriptions}}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewScanner(resp.Body)
+	acks := 0
+	until := func(want string) {
+		t.Helper()
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), protocol.MethodAcknowledged) {
+				acks++
+			}
+			if strings.Contains(lines.Text(), want) {
+				return
+			}
+		}
+		t.Fatalf("no %s: %v", want, lines.Err())
+	}
+	until(protocol.MethodAcknowledged)
+	for _, name := range []string{"b", "a", "b", "a"} {
+		time.Sleep(300 * time.Millisecond) // so that the server could acknowledge it again before the next change
+		f.set.Apply(f.parse(entry(name)))
+		until(protocol.MethodToolsListChanged)
+	}
+	if acks != 1 {
+		t.Errorf("%d acknowledgements", acks)
 	}
 }

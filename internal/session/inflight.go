@@ -25,6 +25,7 @@ type inflight struct {
 	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
 	// request. Guarded by Session.mu.
 	listen *backend.Inbound
+	acked  bool // that listen was acknowledged; guarded by Session.mu
 }
 
 // addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.

@@ -126,6 +126,19 @@ func (s *Session) keepListen(rq *inflight, in *backend.Inbound) {
 	}
 }
 
+// acknowledgedAgain notes that a listen was acknowledged, and reports whether it was before: by the conversation before this one.
+// s.mu is held.
+func (s *Session) acknowledgedAgain(c *Call) bool {
+	for _, rq := range s.inFlight {
+		if rq.call == c && rq.listen != nil {
+			again := rq.acked
+			rq.acked = true
+			return again
+		}
+	}
+	return false
+}
+
 // onlyListens returns the requests in flight in a carrier, if there are no others than listens, which can be made again in
 // another conversation. s.mu is held.
 func (s *Session) onlyListens() (all []*inflight, only bool) {

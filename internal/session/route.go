@@ -322,6 +322,11 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if call == nil {
 			call = s.standalone
 		}
+	case protocol.MethodAcknowledged:
+		if s.acknowledgedAgain(call) {
+			s.mu.Unlock()
+			return
+		}
 	case protocol.MethodProgress:
 		if call == nil || call == s.standalone {
 			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
