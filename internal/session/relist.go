@@ -128,7 +128,7 @@ func (s *Session) keepListen(rq *inflight, in *backend.Inbound) {
 
 // acknowledgedAgain notes that a listen was acknowledged, and reports whether it was before: by the conversation before this one.
 // s.mu is held.
-func (s *Session) acknowledgedAgain(c *Call) bool {
+func acknowledgedAgain(s *Session, c *Call) bool {
 	for _, rq := range s.inFlight {
 		if rq.call == c && rq.listen != nil {
 			again := rq.acked

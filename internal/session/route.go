@@ -323,7 +323,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			call = s.standalone
 		}
 	case protocol.MethodAcknowledged:
-		if s.acknowledgedAgain(call) {
+		if acknowledgedAgain(s, call) {
 			s.mu.Unlock()
 			return
 		}
