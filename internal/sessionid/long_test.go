@@ -1,0 +1,3 @@
+package sessionid_test
+
+import _ "holdfast/internal/testlong" // the flag -long

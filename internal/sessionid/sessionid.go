@@ -1,0 +1,175 @@
+// Package sessionid seals into the id of a session what any node needs to go on with it: when it began, whose it is,
+// which revision it speaks, and what its client said in initialize. So a session is revived from its id alone.
+//
+// An id is text of the URL's base64 alphabet, which is visible ASCII, as Mcp-Session-Id has to be (2025-11-25,
+// Transports, "Session Management"):
+//
+//	version (1 byte) · key id (4) · salt (16, random) · AES-256-GCM of the claims, with its tag (16)
+//
+// Each id has a key of its own, which HKDF derives from a key of the ring and the salt. So no nonce is used twice,
+// however many ids a ring seals. A made-up id is found out by one decryption, which compares in constant time, and
+// is told apart from an expired one, or one of a key that is gone, by nothing.
+//
+// docs/decisions/0044-sealed-ids.md says what an id's length tells, and what a lost key means.
+package sessionid
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"sync/atomic"
+	"time"
+)
+
+// MaxLen bounds the length of an id, in bytes: no other text is decrypted.
+const MaxLen = 4096
+
+const (
+	version  = 1
+	saltLen  = 16
+	keyIDLen = 4
+	headLen  = 1 + keyIDLen + saltLen
+)
+
+// purpose is what the keys of ids are derived for, and what an id is authentic as.
+const purpose = "holdfast session id, version 1"
+
+// Claims are what is sealed in an id.
+type Claims struct {
+	// Began is when the session began, to the second.
+	Began time.Time
+	// Revision is the protocol revision that initialize settled on, "" while that is not known.
+	Revision string
+	// Server names the server of a file of many, "" where there is one.
+	Server string
+	// Principal is the digest of whose the session is: [DigestOf].
+	Principal Digest
+	// Initialize is the params of the client's initialize, as JSON, without what [Fit] leaves out.
+	Initialize []byte
+}
+
+// A Digest stands for a principal.
+type Digest [16]byte
+
+// DigestOf returns the digest of a principal's text.
+func DigestOf(principal string) (d Digest) {
+	sum := sha256.Sum256([]byte("holdfast principal\x00" + principal))
+	copy(d[:], sum[:])
+	return d
+}
+
+// Is reports whether a digest is that of a principal's text, in constant time.
+func (d Digest) Is(principal string) bool {
+	of := DigestOf(principal)
+	return subtle.ConstantTimeCompare(d[:], of[:]) == 1
+}
+
+// A Ring has the keys of ids: the first seals, and all open. Its methods may be called concurrently.
+type Ring struct{ keys atomic.Pointer[[]Key] }
+
+// NewRing returns a ring with keys, of which there must be one.
+func NewRing(keys []Key) *Ring {
+	r := &Ring{}
+	r.Set(keys)
+	return r
+}
+
+// Set replaces the keys, of which there must be one.
+func (r *Ring) Set(keys []Key) { r.keys.Store(&keys) }
+
+// Seal returns a new id with claims. Two ids are never the same.
+func (r *Ring) Seal(c *Claims) (id string) {
+	k := &(*r.keys.Load())[0]
+	text := make([]byte, headLen, 512)
+	text[0] = version
+	copy(text[1:], k.id())
+	_, _ = rand.Read(text[1+keyIDLen:]) // which never fails
+	text = k.aead(text[1+keyIDLen:headLen]).Seal(text, noNonce, c.append(nil), text[:headLen])
+	return base64.RawURLEncoding.EncodeToString(text)
+}
+
+// Open returns the claims of an id that a key of the ring has sealed.
+func (r *Ring) Open(id string) (c Claims, ok bool) {
+	if len(id) > MaxLen {
+		return c, false
+	}
+	text, err := base64.RawURLEncoding.Strict().DecodeString(id)
+	if err != nil || len(text) < headLen || text[0] != version {
+		return c, false
+	}
+	head := text[:headLen]
+	for i := range *r.keys.Load() {
+		k := &(*r.keys.Load())[i]
+		if subtle.ConstantTimeCompare(k.id(), head[1:1+keyIDLen]) != 1 {
+			continue
+		}
+		plain, err := k.aead(head[1+keyIDLen:]).Open(nil, noNonce, text[headLen:], head)
+		return c, err == nil && c.parse(plain)
+	}
+	return c, false
+}
+
+// noNonce is the nonce of every id: each has a key of its own.
+var noNonce = make([]byte, 12)
+
+// aead returns the cipher of the id with a salt.
+func (k *Key) aead(salt []byte) cipher.AEAD {
+	key, err := hkdf.Key(sha256.New, k[:], salt, purpose, 32)
+	if err != nil {
+		panic(err) // it fails for longer keys
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		panic(err) // the same
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		panic(err)
+	}
+	return aead
+}
+
+// append appends the claims.
+func (c *Claims) append(text []byte) []byte {
+	text = binary.AppendUvarint(text, uint64(max(c.Began.Unix(), 0)))
+	text = appendText(text, []byte(c.Revision))
+	text = appendText(text, []byte(c.Server))
+	text = append(text, c.Principal[:]...)
+	return append(text, pack(c.Initialize)...)
+}
+
+func appendText(text, of []byte) []byte {
+	return append(binary.AppendUvarint(text, uint64(len(of))), of...)
+}
+
+// parse reads claims, and reports whether they are some.
+func (c *Claims) parse(text []byte) bool {
+	began, n := binary.Uvarint(text)
+	if n <= 0 || began > 1<<40 {
+		return false
+	}
+	c.Began, text = time.Unix(int64(began), 0), text[n:]
+	var ok bool
+	if c.Revision, text, ok = cutText(text); !ok {
+		return false
+	}
+	if c.Server, text, ok = cutText(text); !ok || len(text) < len(c.Principal) {
+		return false
+	}
+	text = text[copy(c.Principal[:], text):]
+	c.Initialize, ok = unpack(text)
+	return ok
+}
+
+func cutText(text []byte) (of string, rest []byte, ok bool) {
+	size, n := binary.Uvarint(text)
+	if n <= 0 || size > uint64(len(text)-n) {
+		return "", nil, false
+	}
+	return string(text[n : n+int(size)]), text[n+int(size):], true
+}
