@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/live"
 	"holdfast/internal/lograte"
 	"holdfast/internal/observe"
+	"holdfast/internal/revival"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/traces"
@@ -111,6 +112,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Observers:    observers,
 		Flight:       flight,
 		Limits:       limits,
+		Revival:      keeper(&o),
 		Outage:       h.health.outage(),
 		Logger:       o.Logger,
 	})
@@ -164,6 +166,19 @@ func handOffAfter(b backend.Backend, after time.Duration) func(server, tool stri
 		return nil
 	}
 	return func(string, string) time.Duration { return after }
+}
+
+// keeper returns what sessions are revived with, or nil.
+func keeper(o *Options) *revival.Keeper {
+	if o.Stateless || o.SessionLife < 0 || o.Eras == ErasModern {
+		return nil
+	}
+	r := revival.Options{Life: o.SessionLife, Dir: o.StateDir, Logger: o.Logger}
+	r.Values, _ = o.Store.(revival.Values)
+	for _, key := range o.SessionKeys {
+		r.Keys = append(r.Keys, key)
+	}
+	return revival.New(r)
 }
 
 // startWebhooks returns a function that sends the webhook of a request, or nil if webhooks are

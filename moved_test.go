@@ -380,7 +380,7 @@ func movedPrograms() map[string]moved {
 			},
 		},
 		"SessionTimeout": {
-			sdk: &mcp.StreamableHTTPOptions{SessionTimeout: 50 * time.Millisecond}, ours: &holdfast.Options{SessionTTL: 50 * time.Millisecond},
+			sdk: &mcp.StreamableHTTPOptions{SessionTimeout: 50 * time.Millisecond}, ours: &holdfast.Options{SessionTTL: 50 * time.Millisecond, SessionLife: -1},
 			server: carts, does: func(c *movedClients) {
 				id := c.begins()
 				for end := time.Now().Add(time.Minute); time.Now().Before(end); {

@@ -107,6 +107,16 @@ type Options struct {
 	// SessionTTL is how long a session lives while no call is in flight and no client
 	// is connected; 30 minutes.
 	SessionTTL time.Duration
+	// SessionLife is how long after its beginning a session can be revived that has expired, or whose Store has lost it:
+	// its client comes back with its id, and the server's initialize is made again. What the server knew of the session
+	// is gone, and its client is told to list the tools again. 30 days; negative: never.
+	SessionLife time.Duration
+	// SessionKeys seal session ids, so that they say what a session is revived with: the first seals, and all open. By
+	// default nodes that share a Store share a key there, and a handler that is alone has one in StateDir, or a new one.
+	SessionKeys [][32]byte
+	// StateDir is a directory, of this handler alone, where a handler whose Store is not shared keeps the session key, and which
+	// sessions were ended: then sessions can be revived after a restart. It is made if it is not there. By default nothing is kept.
+	StateDir string
 	// Keep is how long an ended call can still be read; 10 minutes. If Store is set, the store has
 	// its own setting. Set Keep to the same value, because the handler promises it to clients.
 	Keep time.Duration
@@ -306,6 +316,7 @@ func (o *Options) defaults(b backend.Backend) {
 	if o.MaxBody <= 0 {
 		o.MaxBody = 4 << 20
 	}
+	o.SessionLife = cmp.Or(o.SessionLife, 30*24*time.Hour)
 	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
 	o.Retry = cmp.Or(o.Retry, time.Second)
 	o.TaskAfter = cmp.Or(o.TaskAfter, 2*time.Second)

@@ -300,7 +300,7 @@ func progressOf(line string) int {
 	return n
 }
 
-var eventSeq = regexp.MustCompile(`"lastEventId":"[^"]*\.([0-9a-z]+)"`)
+var eventSeq = regexp.MustCompile(`"lastEventId":"[^"]*\.([0-9a-z]+)(?:~[^"]*)?"`)
 
 // waitKept waits until it is kept that a call, of those that a command keeps, has come
 // as far as the nth message of its stream.

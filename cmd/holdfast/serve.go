@@ -61,6 +61,7 @@ type serveFlags struct {
 	legacyOnly      bool // --eras legacy
 	upstream        upstreamFlags
 	config          configFlags
+	sessions        sessionFlags
 	command         commandFlags
 	auth            authFlags
 	tls             tlsFlags
@@ -124,7 +125,8 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 gets a ping, whose event id it can resume from; 0: never")
 	fs.DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
 	fs.DurationVar(&f.handoffAfter, "handoff-after", 0, "how long a call may take before it is handed off: its client, which knows no tasks, gets a handle for the tool holdfast_wait; 0: never")
-	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use")
+	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use; a client that comes back later has it revived (--session-life)")
+	f.sessions.add(cmd)
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
 	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls in flight may take to finish after SIGTERM")
@@ -168,6 +170,7 @@ func (f *serveFlags) check(command []string) error {
 		f.tls.check,
 		func() error { return f.auth.check(&f.upstream, &f.tls, &f.role) },
 		f.limits.check,
+		f.sessions.check,
 		f.audit.check,
 		func() error { return f.role.check(f.store, f.stateless) },
 	} {
@@ -315,6 +318,7 @@ func (f *serveFlags) options() *holdfast.Options {
 		Role:          f.role.role(),
 	}
 	f.limits.set(opts)
+	f.sessions.set(opts, f.listen, f.store)
 	if !f.demo && f.upstream.url == "" && !f.command.share {
 		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
 	}

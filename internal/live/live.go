@@ -121,7 +121,7 @@ func (l *Live) from() *Source {
 type session struct {
 	observe.Session
 	began   time.Time
-	from    string // the node that it was taken over from
+	from    string // the node that it was taken over from, or how it came else
 	backend bool   // is open
 }
 
@@ -219,7 +219,7 @@ func (l *Live) Happened(e observe.Event) {
 		l.readAgain(e.Reader, e)
 	case observe.ReaderWent:
 		l.readAgain(e.Reader, e)
-	case observe.SessionBegan, observe.SessionEnded, observe.TakenOver, observe.BackendOpened, observe.BackendClosed:
+	case observe.SessionBegan, observe.SessionEnded, observe.TakenOver, observe.SessionRevived, observe.BackendOpened, observe.BackendClosed:
 		l.sessionHappened(e)
 	}
 }
@@ -240,6 +240,10 @@ func (l *Live) sessionHappened(e observe.Event) {
 		delete(l.sessions, e.Name)
 	case observe.TakenOver:
 		l.tookOver(e)
+	case observe.SessionRevived:
+		if s := l.sessions[e.Name]; s != nil {
+			s.from = "revived"
+		}
 	case observe.BackendOpened:
 		if s := l.sessions[e.Name]; s != nil {
 			s.backend = e.Err == nil

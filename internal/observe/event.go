@@ -161,6 +161,9 @@ type (
 		Again   int // calls that are made again
 		Unknown int // calls that ended with "outcome unknown"
 	}
+	// SessionRevived says that a session has begun again of which no node had anything but its id. It began before
+	// ([SessionBegan]).
+	SessionRevived struct{ Session }
 	// ToolsListed says which tools a session's server has listed.
 	ToolsListed struct {
 		Session
@@ -243,6 +246,7 @@ func (ReaderWent) event()       {}
 func (SessionBegan) event()     {}
 func (SessionEnded) event()     {}
 func (TakenOver) event()        {}
+func (SessionRevived) event()   {}
 func (ToolsListed) event()      {}
 func (BackendOpened) event()    {}
 func (BackendClosed) event()    {}

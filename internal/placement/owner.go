@@ -50,7 +50,7 @@ type target struct {
 func (p *Placement) hostForwarded() (*session.Session, error) {
 	n, v, ctx := p.nodes, p.req.From, p.req.HTTP.Context()
 	if v.Take && p.key != "" && !n.opts.Door {
-		s, at, err := n.sessions.Locate(ctx, p.key, session.ParsePrincipal(string(v.Principal)))
+		s, at, err := p.locate(ctx, session.ParsePrincipal(string(v.Principal)))
 		if err == nil && s == nil && n.abandoned(ctx, at) {
 			s, err = n.takeOver(ctx, at)
 		}
@@ -65,6 +65,16 @@ func (p *Placement) hostForwarded() (*session.Session, error) {
 	p.w.Header()[headerMoved] = []string{where}
 	n.opts.Host.Reject(p.w, http.StatusMisdirectedRequest, jsonrpc.Errorf(jsonrpc.CodeServer, "the session is not on this node"))
 	return nil, nil
+}
+
+// locate finds the session of the exchange, on this node or where it is. One that is nowhere can begin again, if the exchange
+// names it by its id. The errors are those of [session.Manager.Locate] and [session.Manager.Revivable].
+func (p *Placement) locate(ctx context.Context, principal session.Principal) (*session.Session, *session.Remote, error) {
+	s, at, err := p.nodes.sessions.Locate(ctx, p.key, principal)
+	if errors.Is(err, session.ErrNotFound) && p.req.ID != "" && p.key == p.home.key {
+		at, err = p.nodes.sessions.Revivable(ctx, p.req.ID, principal, p.req.HTTP.RemoteAddr, p.req.Revision)
+	}
+	return s, at, err
 }
 
 // step makes one try. It returns the session if it is here; else, without an error, the
@@ -84,7 +94,7 @@ func (p *Placement) step(ctx context.Context) (*session.Session, error) {
 		at = n.locations.find(p.key, p.req.Principal)
 	}
 	if at == nil {
-		s, found, err := n.sessions.Locate(ctx, p.key, p.req.Principal)
+		s, found, err := p.locate(ctx, p.req.Principal)
 		if errors.Is(err, stream.ErrConflict) {
 			return nil, errAgain
 		}
@@ -92,7 +102,9 @@ func (p *Placement) step(ctx context.Context) (*session.Session, error) {
 			return s, err
 		}
 		at = found
-		n.locations.keep(at)
+		if at.Owner != "" {
+			n.locations.keep(at)
+		}
 	}
 	if at.Owner != "" && at.Owner != p.gone && at.Owner != n.node.Name() {
 		p.held = at

@@ -92,6 +92,8 @@ type Request struct {
 	Exchange  Exchange
 	Principal session.Principal // who asks
 	Key       stream.SessionKey // of the session that the exchange names; "": of none
+	ID        string            // its secret id, if the exchange names it by that: then it can be revived
+	Revision  string            // that the client says it speaks, or ""
 	From      *Visit            // what the node has told that has forwarded it; nil: it came from a client
 	Again     bool              // its requests may have come before
 	Anywhere  bool              // any node can serve it, as long as none has begun to

@@ -40,6 +40,7 @@ type copier struct {
 	ready chan struct{}   // signalled when there may be something to do
 	drain <-chan struct{} // closed when there is; nil where the sink does not want to know
 	name  string          // names the stream in event ids; "": the client gets none
+	tail  string          // what event ids end with: see [session.Session.EventTail]
 	// yields says that a newer connection has the stream to itself at once: nothing more is
 	// written here, not even what was appended before. The two may be one connection.
 	yields bool
@@ -72,7 +73,7 @@ const (
 type page struct {
 	entries [64]stream.Entry
 	text    []byte
-	id      [96]byte
+	id      [160]byte
 }
 
 var pages = sync.Pool{New: func() any { return &page{text: make([]byte, 0, 8<<10)} }}
@@ -122,7 +123,7 @@ func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error
 	c.r, c.state = r, attached
 	r.Through(c.door)
 	if ids {
-		c.name = c.s.StreamName(cursor.Stream.Number)
+		c.name, c.tail = c.s.StreamName(cursor.Stream.Number)
 	}
 	return nil
 }
@@ -271,7 +272,7 @@ func (c *copier) gather(p *page, entries []stream.Entry) []byte {
 				id = session.AppendEventID(p.id[:0], c.name, epoch, 0)
 				id = id[:len(id)-1]
 			}
-			text = c.sink.append(text, strconv.AppendUint(id, e.Seq, 36), e.Data)
+			text = c.sink.append(text, append(strconv.AppendUint(id, e.Seq, 36), c.tail...), e.Data)
 		}
 	}
 	return text
@@ -280,7 +281,7 @@ func (c *copier) gather(p *page, entries []stream.Entry) []byte {
 // standalone attaches the copier to the session's standalone stream: after the last message
 // that was delivered, or, if whole is set, at its beginning.
 func (c *copier) standalone(ctx context.Context, logger *slog.Logger, whole, ids bool) error {
-	c.s.SupersedeStandalone(ctx)
+	keep := c.s.SupersedeStandalone(ctx)
 	at := c.s.Delivered()
 	if whole {
 		at = 0
@@ -291,7 +292,7 @@ func (c *copier) standalone(ctx context.Context, logger *slog.Logger, whole, ids
 		err = c.read(ctx, stream.Cursor{Seq: c.s.Oldest(ctx)}, ids)
 	}
 	if err != nil {
-		c.s.KeepStandalone()
+		keep()
 	}
 	return err
 }

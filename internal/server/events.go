@@ -188,17 +188,18 @@ func (c *events) openTo(first []byte, last bool) error {
 // prime returns an event that carries a new id for the place that the stream was
 // copied to.
 func (c *events) prime(retry time.Duration) []byte {
-	id := c.eventID()
+	at := c.r.Cursor()
+	id := session.AppendEventID(make([]byte, 0, 128), c.name, at.Epoch, at.Seq)
 	id = append(id, '~')
 	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
 	c.shown.write()
-	return sse.AppendPriming(make([]byte, 0, 128), id, retry)
+	return sse.AppendPriming(make([]byte, 0, 192), append(id, c.tail...), retry)
 }
 
 // eventID returns the id of the event that was copied last.
 func (c *events) eventID() []byte {
 	at := c.r.Cursor()
-	return session.AppendEventID(make([]byte, 0, 64), c.name, at.Epoch, at.Seq)
+	return append(session.AppendEventID(make([]byte, 0, 128), c.name, at.Epoch, at.Seq), c.tail...)
 }
 
 // append implements [sink].

@@ -262,6 +262,12 @@ func (h *Handler) find(x *exchange) (err error) {
 	if errors.Is(err, session.ErrEnded) {
 		return err
 	}
+	if err != nil && !h.sessions.Shared() && x.names() {
+		x.session, err = h.revive(x)
+		if err != nil && !errors.Is(err, session.ErrNotFound) {
+			return err
+		}
+	}
 	if err != nil {
 		return placement.ErrNotHere
 	}
@@ -271,17 +277,39 @@ func (h *Handler) find(x *exchange) (err error) {
 	return nil
 }
 
+// names reports whether the exchange names its session by its secret id.
+func (x *exchange) names() bool {
+	return x.secret != "" && (x.ref == "" || session.KeyOf(x.secret) == x.name())
+}
+
+// revive begins the exchange's session again that no node has any more.
+func (h *Handler) revive(x *exchange) (*session.Session, error) {
+	return h.sessions.Revive(x.values(), x.secret, x.principal, x.r.RemoteAddr, versionOf(x.r))
+}
+
+// versionOf returns the protocol revision that a request's header has, or "".
+func versionOf(r *http.Request) string {
+	if v := r.Header[protocol.HeaderVersion]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
 // open begins a session for an exchange. The error is ErrClosing while the node is drained, and
 // on a door.
 func (h *Handler) open(x *exchange) (err error) {
 	if h.takesNothing() && !h.opts.Stateless {
 		return h.notHere()
 	}
-	begin := h.sessions.Reserve // whose backend is opened for its initialize request
 	if x.purpose == forSession {
-		begin = h.sessions.New
+		var params []byte // of the initialize, if it is one
+		if !h.opts.Stateless && len(x.msgs) == 1 {
+			params = x.msgs[0].Params
+		}
+		x.session, err = h.sessions.New(x.r, x.principal, false, params)
+		return err
 	}
-	x.session, err = begin(x.r, x.principal, x.pair())
+	x.session, err = h.sessions.Reserve(x.r, x.principal, x.pair()) // its backend is opened for its initialize request
 	return err
 }
 

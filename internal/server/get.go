@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
+	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -79,6 +80,8 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 		return h.openCall(w, x, o, c)
 	}
 	switch {
+	case err != nil && o.kind == outcomeStream && h.forgotten(w, x, o, c, err):
+		return nil, nil, nil
 	case errors.Is(err, io.EOF) && o.kind == outcomeStream:
 		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
 		return nil, nil, nil
@@ -164,6 +167,30 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 		c.wants = wantsResume
 	}
 	return nil
+}
+
+// forgotten answers a client that comes back for a call of which nothing is known any more, and whose event id names what the
+// client waits for: it is told so at once. Else it might come back again and again until it gives up. It reports whether it has
+// answered.
+func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
+	if x.continues || c.via.isMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
+		return false
+	}
+	event := x.last
+	if event == "" {
+		event = x.place()
+	}
+	id := o.session.Forgotten(event, o.at)
+	if id == nil {
+		return false
+	}
+	says := errf(protocol.CodeOutcomeUnknown, "%v: nothing is known of this call any more, as its node has ended or what it said is no longer kept; "+
+		"see whether the tool has done its work before you call it again", placement.ErrUnknown)
+	head := w.Header()
+	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
+	w.WriteHeader(http.StatusOK)
+	_ = h.finish(w, sse.AppendMessage(nil, []byte(event), jsonrpc.AppendError(nil, id, says)))
+	return true
 }
 
 // link offers the URL at which the stream can be resumed from where it is now

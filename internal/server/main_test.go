@@ -24,8 +24,10 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/observe/observetest"
+	"holdfast/internal/revival"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/internal/sessionid"
 	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -60,6 +62,8 @@ type config struct {
 	// still.
 	patience time.Duration
 	silence  time.Duration // after which a farm's node is taken for lost; 0: cluster's own
+	dir      string        // where a node that is alone keeps which sessions were ended
+	life     time.Duration // how long sessions can be revived; 0: they are not
 }
 
 func newNode(t testing.TB, c config) *node {
@@ -83,6 +87,9 @@ func newNode(t testing.TB, c config) *node {
 	var store stream.Store = n.store
 	if c.store != nil {
 		store = c.store(store)
+	}
+	if c.life > 0 {
+		c.session.Revival = revival.New(revival.Options{Life: c.life, Keys: []sessionid.Key{{1}}, Dir: c.dir})
 	}
 	n.sessions = session.NewManager(store, backend, c.session)
 	c.server.Manager = n.sessions

@@ -72,7 +72,7 @@ func (p *peer) kept(event string) bool {
 	if err != nil {
 		p.n.t.Fatal(err)
 	}
-	_, _, err = p.n.store.Bounds(p.n.t.Context(), stream.ID{Session: s.Key(), Number: at.Stream.Number})
+	_, _, err = p.n.store.Bounds(p.n.t.Context(), stream.ID{Session: stream.SessionKey(s.Name()), Number: at.Stream.Number})
 	return err == nil
 }
 

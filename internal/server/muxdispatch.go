@@ -164,7 +164,7 @@ func (m *mux) resume(msg *jsonrpc.Message) {
 	switch {
 	case err != nil:
 		m.elsewhere(one, false, err)
-	case m.clashes(s.Key(), msg.ID):
+	case m.clashes(stream.SessionKey(s.Name()), msg.ID):
 		m.fail(one, errClash)
 	default:
 		m.attach(s, at, msg)
@@ -332,7 +332,7 @@ func sizeOf(answers [][]byte) (n int) {
 // attach goes on with a call that is there already, for a request.
 func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	x := m.newExchange(s, s.Key(), one)
+	x := m.newExchange(s, stream.SessionKey(s.Name()), one)
 	if x.door = observe.DoorResume; msg.Method != methodResume {
 		x.door = observe.DoorKey
 	}
@@ -342,7 +342,7 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 	case errors.Is(err, io.EOF):
 		m.fail(one, errNothingLeft)
 	case errors.Is(err, session.ErrMoved) && m.h.nodes != nil && (s != m.session() || m.follows()):
-		m.forward(&forwardedExchange{x: m.newExchange(nil, s.Key(), one), muxRequest: muxRequest{msgs: one}})
+		m.forward(&forwardedExchange{x: m.newExchange(nil, stream.SessionKey(s.Name()), one), muxRequest: muxRequest{msgs: one}})
 	default:
 		m.fail(one, err)
 	}

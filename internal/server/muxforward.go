@@ -335,7 +335,8 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	}
 	params := jsonrpc.Object("resumeToken", token)
 	if at.Seq > 0 {
-		id := session.AppendEventID(nil, x.s.StreamName(at.Stream.Number), at.Epoch, at.Seq)
+		name, tail := x.s.StreamName(at.Stream.Number)
+		id := append(session.AppendEventID(nil, name, at.Epoch, at.Seq), tail...)
 		params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "_meta", protocol.MetaLastEventID)
 	}
 	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)

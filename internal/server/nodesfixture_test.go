@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/observe/observetest"
+	"holdfast/internal/revival"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/stream"
@@ -110,6 +111,9 @@ func (f *farm) start(c config) *farmNode {
 	}
 	c.session.Observers = append(c.session.Observers, observetest.New(f.t))
 	c.server.Observers = c.session.Observers
+	if c.life > 0 {
+		c.session.Revival = revival.New(revival.Options{Life: c.life, Values: n.store})
+	}
 	n.sessions = session.NewManager(store, backend, c.session)
 	c.server.Manager, c.server.Node = n.sessions, n.member
 	if c.server.Principal == nil {

@@ -70,10 +70,14 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Pl
 		Exchange:  p,
 		Principal: x.principal,
 		Key:       x.name(),
+		Revision:  versionOf(x.r),
 		From:      x.from,
 		Again:     x.once.again,
 		Anywhere:  x.anywhere(),
 		Modern:    x.purpose == forModern,
+	}
+	if x.names() {
+		p.req.ID = x.secret
 	}
 	if x.from == nil {
 		h.describe(x, &p.req)

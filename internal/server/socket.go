@@ -15,7 +15,7 @@ import (
 // socketHere serves a WebSocket in a session of this node.
 func (h *Handler) socketHere(w http.ResponseWriter, x *exchange) error {
 	s := x.session
-	m := h.newMux(x.r, s, s.Key(), true)
+	m := h.newMux(x.r, s, session.KeyOf(s.ID()), true)
 	if err := m.resumeStandalone(x.r); err != nil {
 		return err
 	}

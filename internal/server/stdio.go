@@ -48,7 +48,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 			h.sessions.End(s) // nothing was done in it
 		}
 	}()
-	m := h.newMux(req, s, s.Key(), false)
+	m := h.newMux(req, s, session.KeyOf(s.ID()), false)
 	if err := m.listen(ctx); err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (x *exchange) guest() stream.SessionKey {
 	if !x.isAboutTask() {
 		return ""
 	}
-	if own := x.ownSession(); own != x.session.Key() {
+	if own := x.ownSession(); own != stream.SessionKey(x.session.Name()) {
 		return own
 	}
 	return ""

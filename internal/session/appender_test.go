@@ -277,7 +277,7 @@ func TestRefusedCancel(t *testing.T) {
 func TestRefusedSingle(t *testing.T) {
 	t.Parallel()
 	h, d := diskHouse(t)
-	s, err := h.New(newRequest(), Principal{}, true)
+	s, err := h.New(newRequest(), Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,12 +106,3 @@ func (t *table) steppedAside(r *Reader) {
 		t.superseded, t.left = nil, nil
 	}
 }
-
-// KeepStandalone has the reader go on for which [Session.SupersedeStandalone] was called, if it is still there: no other
-// has come.
-func (s *Session) KeepStandalone() {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.streams[standalone].reader.comeBack()
-}

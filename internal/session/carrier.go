@@ -284,7 +284,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 	if b, ok := m.backend.(perRequest); ok {
 		r = b.WithServer(r, c.key.server)
 	}
-	c.s, c.err = m.begin(r, c.key.principal, kind{modern: c.key.revision, carrier: c}, func(s *Session) error {
+	c.s, c.err = m.begin(r, c.key.principal, kind{modern: c.key.revision, carrier: c}, nil, func(s *Session) error {
 		return s.open(ctx, r)
 	})
 	if c.err != nil {

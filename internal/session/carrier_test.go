@@ -187,7 +187,7 @@ func TestIdleCarriersMakeRoom(t *testing.T) {
 				}
 				synctest.Wait() // conversations are closed
 				for i := range 8 {
-					if _, err := h.New(newRequest(), PrincipalAt("", "alice"), false); err != nil {
+					if _, err := h.New(newRequest(), PrincipalAt("", "alice"), false, nil); err != nil {
 						t.Errorf("session %d: %v", i, err)
 					}
 				}

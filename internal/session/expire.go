@@ -23,6 +23,7 @@ func (m *Manager) End(s *Session) { m.endFor(s, errClientEnded) }
 func (m *Manager) EndByOperator(s *Session) { m.endFor(s, errOperatorEnded) }
 
 func (m *Manager) endFor(s *Session, why error) {
+	m.bury(s)
 	if s.keepsHandOffs() {
 		m.leave(s, why)
 		return
@@ -183,6 +184,7 @@ func (m *Manager) expire() {
 			if m.keys.Due(at) || m.shared != nil && m.keys.SweptBefore(at.Add(-m.claimsKept()/2)) {
 				m.sweepKeys()
 			}
+			m.tendKeys(now)
 			m.dropClaims(m.claims.due(at.Add(-m.claimsKept())))
 			var due []*Session
 			for _, s := range m.all() {

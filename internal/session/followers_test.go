@@ -97,7 +97,7 @@ func TestEndWithFollowersAndNode(t *testing.T) {
 		t.Errorf("hand over: %v", err)
 	}
 	a.Close()
-	if _, _, err := b.Locate(t.Context(), s.Key(), PrincipalAt("", "alice")); !errors.Is(err, ErrNotFound) {
+	if _, _, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("it lives on: %v", err)
 	}
 }

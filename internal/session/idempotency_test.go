@@ -428,7 +428,7 @@ func TestAdvertised(t *testing.T) {
 				}
 				h := newHouse(t, o, nil)
 				h.desk.initialized = result
-				s, err := h.New(newRequest(), Principal{}, single)
+				s, err := h.New(newRequest(), Principal{}, single, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

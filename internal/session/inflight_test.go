@@ -223,7 +223,7 @@ func TestAskedBounded(t *testing.T) {
 func TestSingleDisconnect(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	s, err := h.New(newRequest(), Principal{}, true)
+	s, err := h.New(newRequest(), Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +344,7 @@ func TestConcurrentClose(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				if s, err := h.New(newRequest(), Principal{}, false); err == nil {
+				if s, err := h.New(newRequest(), Principal{}, false, nil); err == nil {
 					h.End(s)
 				}
 			})

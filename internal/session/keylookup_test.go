@@ -55,7 +55,7 @@ func TestKeyLookupLost(t *testing.T) {
 			nodes := []*Manager{keyNode(t, e, false), keyNode(t, e, false)}
 			var sessions []*Session
 			for _, m := range nodes {
-				s, err := m.New(newRequest(), PrincipalAt("", "alice"), false)
+				s, err := m.New(newRequest(), PrincipalAt("", "alice"), false, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -21,8 +21,10 @@ type Remote struct {
 	Tenant         string // see [TenantOf]
 	SingleStream   bool
 	Modern         string // see [Session.Modern]
+	Life           uint64 // see [identity]
 
-	was shared.Session // as it was looked up
+	was    shared.Session // as it was looked up
+	begins *beginning     // it is nowhere, and begins again; nil: it is where the record says
 }
 
 // Redirect is the error of what concerns a session of the same principal that is

@@ -145,7 +145,7 @@ func (h *house) open(principal string) *Session { h.t.Helper(); return h.openAt(
 // openAt begins a session at a server.
 func (h *house) openAt(server, principal string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), PrincipalAt(server, principal), false)
+	s, err := h.New(newRequest(), PrincipalAt(server, principal), false, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}

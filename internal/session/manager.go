@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
 	"errors"
@@ -62,9 +61,10 @@ type limits struct {
 
 // times are by the manager's clock.
 type times struct {
-	zero        time.Time    // what the clock counts from
-	resumedAt   atomic.Int64 // when the process was last found to have stood still
-	unusedEnded atomic.Int64 // when sessions were last looked through for some that can be ended
+	zero        time.Time     // what the clock counts from
+	resumedAt   atomic.Int64  // when the process was last found to have stood still
+	unusedEnded atomic.Int64  // when sessions were last looked through for some that can be ended
+	keysTended  time.Duration // when tendKeys last did; only its goroutine uses it
 }
 
 // running is what a manager does by itself, and how that ends.
@@ -140,7 +140,8 @@ func (m *Manager) clock() time.Duration { return time.Since(m.zero) }
 // KeyOf returns the public name of a session: good for logs and URLs, and no
 // help in guessing its id.
 func KeyOf(id string) stream.SessionKey {
-	sum := sha256.Sum256([]byte(id))
+	var text [512]byte // or a long id would be copied to the heap
+	sum := sha256.Sum256(append(text[:0], id...))
 	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
@@ -152,12 +153,12 @@ func (m *Manager) storeCrowded() bool {
 
 // New begins a session, and opens the backend for it, for the client that made the request, whose tenant is counted
 // by the principal or the request's RemoteAddr ([TenantOf]). single says that all its
-// messages go to the standalone stream.
+// messages go to the standalone stream. params are those of the client's initialize: then the session can be revived; else nil.
 //
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
-func (m *Manager) New(r *http.Request, principal Principal, single bool) (*Session, error) {
-	return m.begin(r, principal, kind{single: single}, func(s *Session) error {
+func (m *Manager) New(r *http.Request, principal Principal, single bool, params []byte) (*Session, error) {
+	return m.begin(r, principal, kind{single: single}, params, func(s *Session) error {
 		return s.open(r.Context(), r)
 	})
 }
@@ -165,7 +166,7 @@ func (m *Manager) New(r *http.Request, principal Principal, single bool) (*Sessi
 // Reserve begins a session as New does, for a client that is still to send its
 // initialize: the backend is opened for that, and not before, and is shown r then.
 func (m *Manager) Reserve(r *http.Request, principal Principal, single bool) (*Session, error) {
-	return m.begin(r, principal, kind{single: single}, func(s *Session) error {
+	return m.begin(r, principal, kind{single: single}, nil, func(s *Session) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.backend.first = r.WithContext(context.WithoutCancel(r.Context()))
@@ -180,8 +181,8 @@ type kind struct {
 	carrier *carrier // that it is; nil if it is a client's, or was taken over
 }
 
-// begin begins a session, of which open is told when it is on record.
-func (m *Manager) begin(r *http.Request, principal Principal, kind kind, open func(*Session) error) (*Session, error) {
+// begin begins a session, of which open is told when it is on record. params are as in [Manager.newID].
+func (m *Manager) begin(r *http.Request, principal Principal, kind kind, params []byte, open func(*Session) error) (*Session, error) {
 	if m.storeCrowded() {
 		return nil, stream.ErrFull
 	}
@@ -190,8 +191,8 @@ func (m *Manager) begin(r *http.Request, principal Principal, kind kind, open fu
 			return nil, err
 		}
 	}
-	s := m.session(rand.Text(), principal, TenantOf(principal, r.RemoteAddr), kind) // 130 bits, visible ASCII
-	s.use.calls.Store(1)                                                            // not idle, however long the backend takes to open
+	s := m.session(m.newID(r.Context(), principal, params), principal, TenantOf(principal, r.RemoteAddr), kind)
+	s.use.calls.Store(1) // not idle, however long the backend takes to open
 	var record []byte
 	if m.shared != nil {
 		record = s.about()
@@ -264,7 +265,7 @@ func (m *Manager) list(s *Session) error {
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
 func (m *Manager) session(id string, principal Principal, tenant string, kind kind) *Session {
-	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s := &Session{m: m, identity: identity{id: id, secret: secretOf(id), key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.lists = m.listsOf(principal.server)
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)

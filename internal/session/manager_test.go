@@ -84,7 +84,7 @@ func TestLimits(t *testing.T) {
 	h := newHouse(t, Options{MaxSessions: 2, MaxCalls: 5, SessionMax: 3}, nil)
 	defer h.close()
 	a, b := h.open(""), h.open("")
-	if _, err := h.New(newRequest(), Principal{}, false); !errors.Is(err, ErrBusy) {
+	if _, err := h.New(newRequest(), Principal{}, false, nil); !errors.Is(err, ErrBusy) {
 		t.Errorf("a third session: %v", err)
 	}
 	try := func(s *Session, ids ...int) error {
@@ -143,14 +143,14 @@ func TestRefusedSession(t *testing.T) {
 	defer h.close()
 	h.desk.err = backend.ErrNoServer
 	for range 3 {
-		if _, err := h.New(newRequest(), Principal{}, false); !errors.Is(err, ErrRefused) || !errors.Is(err, backend.ErrNoServer) {
+		if _, err := h.New(newRequest(), Principal{}, false, nil); !errors.Is(err, ErrRefused) || !errors.Is(err, backend.ErrNoServer) {
 			t.Errorf("got %v", err)
 		}
 	}
 	h.desk.err = nil
 	h.open("")
 	h.Stop()
-	if _, err := h.New(newRequest(), Principal{}, false); !errors.Is(err, ErrClosing) {
+	if _, err := h.New(newRequest(), Principal{}, false, nil); !errors.Is(err, ErrClosing) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -327,7 +327,7 @@ func TestChurn(t *testing.T) { // alone: it counts goroutines
 	for range workers {
 		clients.Go(func() {
 			for i := range each {
-				s, err := h.New(newRequest(), Principal{}, false)
+				s, err := h.New(newRequest(), Principal{}, false, nil)
 				if err != nil {
 					t.Error(err)
 					return

@@ -402,10 +402,10 @@ func (f *fleet) run(visitors, calls, kills int) {
 	for range visitors {
 		group.Go(func() {
 			n := f.any()
-			s, err := n.New(newRequest(), Principal{}, false)
+			s, err := n.New(newRequest(), Principal{}, false, nil)
 			for err != nil && f.named(n.name) != n { // it was stopped just now
 				n = f.any()
-				s, err = n.New(newRequest(), Principal{}, false)
+				s, err = n.New(newRequest(), Principal{}, false, nil)
 			}
 			if err != nil {
 				f.t.Error(err)

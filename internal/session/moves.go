@@ -33,6 +33,7 @@ const (
 	cameReleased moveHow = iota // a node had given them up in good order
 	cameLost                    // a node was lost
 	cameBack                    // this node had them before, or its process before this one
+	cameRevived                 // they had ended, and began again
 	wentTaken                   // another node took them, as this one seemed to be gone
 	wentGone                    // the store has nothing of them any more
 	wentAway                    // the store did not answer
@@ -172,6 +173,8 @@ func (v *moves) tell(is moveKind, c *moveCount, now time.Time) {
 		v.logger.Warn("took over the sessions of a node that was lost", append([]any{"node", is.node}, came...)...)
 	case cameBack:
 		v.logger.Log(context.Background(), level, "sessions that this node had before go on here", came...)
+	case cameRevived:
+		v.logger.Info("revived sessions whose clients came back", "sessions", n.sessions)
 	case wentTaken:
 		v.logger.Warn("other nodes have taken sessions over, as this node did not answer", went...)
 	case wentGone:

@@ -8,6 +8,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/outage"
+	"holdfast/internal/revival"
 )
 
 // Options bound what a Manager takes on. The zero value of each field stands for
@@ -51,6 +52,8 @@ type Options struct {
 	// Flight counts the bytes of requests in flight, and of messages that wait to be
 	// stored; nil: nobody does.
 	Flight *budget.Flight
+	// Revival has what sessions are revived with that nobody has any more; nil: none is.
+	Revival *revival.Keeper
 	// Limits bounds the calls that clients begin; nil: nothing does.
 	Limits *limit.Limiter
 	Outage *outage.Outage // told of what is lost while the store is away; may be nil

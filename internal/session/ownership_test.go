@@ -118,7 +118,7 @@ func TestLoseUnavailable(t *testing.T) {
 	for _, single := range []bool{false, true} {
 		f := newShelf()
 		a := f.add(t, "a", safeTools())
-		s, err := a.New(newRequest(), Principal{}, single)
+		s, err := a.New(newRequest(), Principal{}, single, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -728,7 +728,7 @@ func TestBeginUnavailable(t *testing.T) {
 			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 			defer b.Close()
 			defer a.Close()
-			s, err := a.New(newRequest(), PrincipalAt("", "alice"), single)
+			s, err := a.New(newRequest(), PrincipalAt("", "alice"), single, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -779,7 +779,7 @@ func TestNewUnavailable(t *testing.T) {
 	f := newShelf()
 	a := f.add(t, "a", safeTools())
 	a.kill()
-	if _, err := a.New(newRequest(), Principal{}, false); !errors.Is(err, stream.ErrUnavailable) {
+	if _, err := a.New(newRequest(), Principal{}, false, nil); !errors.Is(err, stream.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "nothing to be left", func() bool { return a.Sessions() == 0 })

@@ -23,7 +23,7 @@ func from(address string) *http.Request {
 
 // openFrom begins a session that is initialized, for a client at an address.
 func (h *house) openFrom(address string) (*Session, error) {
-	s, err := h.New(from(address), Principal{}, false)
+	s, err := h.New(from(address), Principal{}, false, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -308,7 +308,7 @@ func TestProcessesChurn(t *testing.T) {
 		work.Go(func() {
 			for n := range 60 {
 				ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				s, err := h.New(from(fmt.Sprintf("192.0.2.%d", i%3)).WithContext(ctx), Principal{}, false)
+				s, err := h.New(from(fmt.Sprintf("192.0.2.%d", i%3)).WithContext(ctx), Principal{}, false, nil)
 				stop()
 				if err != nil {
 					if !errors.Is(err, ErrBusy) {

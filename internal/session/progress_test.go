@@ -14,7 +14,7 @@ func TestTakeOverProgress(t *testing.T) {
 			t.Parallel()
 			f := newShelf()
 			nodes := []*fleetNode{f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())}
-			s, err := nodes[0].New(newRequest(), PrincipalAt("", "alice"), single)
+			s, err := nodes[0].New(newRequest(), PrincipalAt("", "alice"), single, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -89,6 +89,9 @@ func (s *Session) unlessMoved(ctx context.Context, err error) error {
 
 // read attaches a reader.
 func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, kind readerKind) (*Reader, error) {
+	if at := (stream.Cursor{Epoch: epoch, Seq: seq}); number == standalone && isBefore(s, at) {
+		epoch, seq = 0, 0 // of what was said since the session has begun again its client has nothing
+	}
 	says := kind != readerGoesOn
 	if s.streams.isBlind(number) {
 		return nil, stream.ErrTrimmed
@@ -165,14 +168,20 @@ func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 const supersedeWait = 2 * time.Second
 
 // SupersedeStandalone ends the connection on which the standalone stream is read, so that
-// [Session.Delivered] says what was written there. It waits for that, but not long.
-func (s *Session) SupersedeStandalone(ctx context.Context) {
+// [Session.Delivered] says what was written there. It waits for that, but not long. If no other connection comes, keep has the one
+// that there was go on.
+func (s *Session) SupersedeStandalone(ctx context.Context) (keep func()) {
 	t := &s.streams
+	keep = func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.streams[standalone].reader.comeBack()
+	}
 	t.mu.Lock()
 	r := t.streams[standalone].reader
 	if r == nil || r.aside.done {
 		t.mu.Unlock()
-		return
+		return keep
 	}
 	if t.superseded != r {
 		t.superseded, t.left = r, make(chan struct{})
@@ -187,6 +196,7 @@ func (s *Session) SupersedeStandalone(ctx context.Context) {
 	case <-ctx.Done():
 		r.end() // it is stuck
 	}
+	return keep
 }
 
 // wake tells the reader to look, without waiting.

@@ -75,8 +75,23 @@ func (s *Session) tellLists() {
 }
 
 // answeredAgain takes in the server's answer to an initialize that was made again. If it is another one than before, it may be of
-// another version of the server, and clients are told.
+// another version of the server, and clients are told. So they are where the session has begun again: the server knows nothing of it.
 func (s *Session) answeredAgain(result []byte) {
+	s.mu.Lock()
+	revived := s.backend.revived
+	if s.backend.revived = false; revived {
+		s.noteOffer(result)
+		s.backend.answer = hashOf(result)
+	}
+	s.mu.Unlock()
+	if revived {
+		for _, list := range changedLists {
+			if string(jsonrpc.Field(result, "capabilities", list.capability, "listChanged")) == "true" {
+				s.standalone.emit(jsonrpc.AppendRequest(nil, nil, list.method, nil), false)
+			}
+		}
+		return
+	}
 	if s.m.listTeller == nil || s.m.listsOf(s.Server()) == 0 {
 		return
 	}
@@ -98,9 +113,10 @@ func hashOf(text []byte) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// noteOffer takes in which lists a server has, by its answer to initialize: of others clients are told nothing. s.mu is
-// held.
+// noteOffer takes in what a server offers, by its answer to initialize: of lists that it does not have clients are told
+// nothing. s.mu is held.
 func (s *Session) noteOffer(result []byte) {
+	s.offerTasks(result)
 	s.lacks = 0
 	capabilities := jsonrpc.Field(result, "capabilities")
 	for i, list := range changedLists {

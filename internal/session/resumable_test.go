@@ -18,7 +18,7 @@ import (
 // openAs begins a session whose client has the given capabilities.
 func (h *house) openAs(principal, capabilities string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), PrincipalAt("", principal), false)
+	s, err := h.New(newRequest(), PrincipalAt("", principal), false, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestNoPolicy(t *testing.T) {
 			t.Errorf("%s: event ids are wanted: %v", capabilities, s.EventIDs())
 		}
 	}
-	single, err := h.New(newRequest(), Principal{}, true)
+	single, err := h.New(newRequest(), Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,7 +178,7 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s: %v, %d, %v", id, got, number, err)
 		}
 	}
-	name, mark := s.Name(), s.StreamName(c.Number())
+	name, mark := s.Name(), nameOf(s, c.Number())
 	for what, is := range map[string]struct{ token, id, principal string }{
 		"bob's":                {token, `"a/b"`, "bob"},
 		"nobody's":             {token, `"a/b"`, ""},

@@ -178,7 +178,7 @@ func (s *Session) learnAgain(in backend.Inbound) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.taken && !s.tools.complete && len(s.tools.safe) == 0 && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
+	if (s.taken || s.firstEpoch != 0) && !s.tools.complete && len(s.tools.safe) == 0 && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
 		s.learnTools(s.askingFor(in.Context, &in.Message, in.Header))
 	}
 }

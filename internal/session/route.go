@@ -119,7 +119,6 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		} else if m.Error == nil {
 			m = noRevision(m)
 		}
-		s.offerTasks(m.Result)
 		s.noteOffer(m.Result)
 		s.backend.answer = hashOf(m.Result)
 		noted = s.revision != "" && s.m.shared != nil

@@ -119,7 +119,7 @@ func TestServersPlaces(t *testing.T) {
 	}
 	h.use(h.openAt("files", ""), 1)
 	h.use(h.openAt("remote", ""), 1)
-	_, err := h.New(from("192.0.2.9"), PrincipalAt("files", ""), false)
+	_, err := h.New(from("192.0.2.9"), PrincipalAt("files", ""), false, nil)
 	wantBusy(t, "a second process", err, "--max-processes")
 	for _, s := range h.all() {
 		h.End(s)

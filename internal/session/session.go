@@ -92,11 +92,14 @@ type Session struct {
 // An identity is what of a session does not change.
 type identity struct {
 	id        string // secret
+	secret    string // what marks are made with: see secretOf
 	key       stream.SessionKey
 	principal Principal
 	tenant    *tenant // whom its use is counted against
 	kind
 	taken bool // it was taken over from another node; set before it is known
+	// firstEpoch is the one with which it has begun again (revive.go); 0: it has not. Streams of earlier lives are gone.
+	firstEpoch uint64
 }
 
 // A usage says how much a session is used, and when it was. It needs no lock.
@@ -131,6 +134,7 @@ type conversation struct {
 	initialize  []byte // the raw request
 	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
 	initialized bool   // the client has sent notifications/initialized
+	revived     bool   // the session has begun again, and the server has not answered to initialize since
 	answer      uint64 // what the server has answered to it, as a hash; 0: that is not known
 	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
 	own         ownRequests
@@ -140,11 +144,8 @@ type conversation struct {
 // request. It must not be logged.
 func (s *Session) ID() string { return s.id }
 
-// Name returns the session's public name, for logs and URLs.
+// Name returns the session's public name, for logs and URLs: it is its key in the store.
 func (s *Session) Name() string { return string(s.key) }
-
-// Key names the session to the store: it is its name.
-func (s *Session) Key() stream.SessionKey { return s.key }
 
 // Revision returns the protocol revision that initialize settled on, or ""
 // before that.

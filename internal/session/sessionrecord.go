@@ -19,14 +19,19 @@ type about struct {
 	Tenant string `json:"tenant,omitempty"`
 	Single bool   `json:"single,omitempty"`
 	Modern string `json:"modern,omitempty"` // see [Session.Modern]
+	Life   uint64 `json:"life,omitempty"`   // see [identity]
 }
 
 // about returns what the store is told when the session is created.
 func (s *Session) about() []byte {
-	a := about{ID: s.id, Principal: []byte(s.principal.Text()), Single: s.single, Modern: s.modern}
+	a := about{Life: s.firstEpoch, ID: s.id, Principal: []byte(s.principal.Text()), Single: s.single, Modern: s.modern}
 	if s.principal.IsAnonymous() {
 		a.Tenant = s.tenant.name
 	}
+	return a.text()
+}
+
+func (a *about) text() []byte {
 	text, _ := json.Marshal(a)
 	return text
 }
@@ -44,7 +49,7 @@ func parseAbout(at shared.Session) (*Remote, error) {
 	if !principal.IsAnonymous() {
 		a.Tenant = TenantOf(principal, "")
 	}
-	return &Remote{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, was: at}, nil
+	return &Remote{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, Life: a.Life, was: at}, nil
 }
 
 // LogValue implements [slog.LogValuer]: no log has the secret id.

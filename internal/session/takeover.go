@@ -62,7 +62,7 @@ func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
 
 // takeOverOnce is TakeOver, also for sessions that nobody waits for.
 func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error) {
-	if m.shared == nil {
+	if m.shared == nil && at.begins == nil {
 		return nil, ErrNotFound
 	}
 	m.mu.Lock()
@@ -72,7 +72,13 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 	case t != nil:
 		m.mu.Unlock()
 		return t.wait(ctx)
-	case m.drain.is(handingOver):
+	case at.begins != nil && old != nil:
+		m.mu.Unlock()
+		if old.isClosed() {
+			return nil, stream.ErrConflict // it is ending
+		}
+		return old, nil // it has just begun again
+	case m.drain.is(handingOver), at.begins != nil && m.drain.is(stopped):
 		m.mu.Unlock()
 		return nil, ErrClosing
 	case len(m.sessions) >= m.opts.MaxSessions:
@@ -89,7 +95,11 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 	values := context.WithoutCancel(ctx)
 	go func() { // others may wait for it when the caller no longer does
 		defer m.work.Done()
-		t.s, t.err = m.takeOver(values, at, old)
+		if m.shared == nil {
+			t.s, t.err = m.reviveAlone(at)
+		} else {
+			t.s, t.err = m.takeOver(values, at, old)
+		}
 		m.mu.Lock()
 		delete(m.taking, at.Key)
 		m.mu.Unlock()
@@ -121,6 +131,12 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	case <-ctx.Done():
 		return nil, fmt.Errorf("session not taken over: %w: others are", stream.ErrUnavailable)
 	}
+	if at.begins != nil {
+		var err error
+		if was, err = m.adoptAnew(ctx, at); err != nil {
+			return nil, err
+		}
+	}
 	s, found, err := m.acquire(ctx, at, was)
 	if err != nil {
 		return nil, err
@@ -135,8 +151,14 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		m.resumer(s)
 	}
 	m.logger.Debug("session taken over", "session", s.Name(), "from", was.Owner, "again", len(found.retry), "unknown", len(found.lost))
-	m.came(was.Owner, &found)
-	s.observeTakenOver(was.Owner, began, &found)
+	if at.begins != nil {
+		m.revived(s, at)
+		s.noteSession(nil, true) // for the next owner
+		s.flushInBackground()
+	} else {
+		m.came(was.Owner, &found)
+		s.observeTakenOver(was.Owner, began, &found)
+	}
 	m.awaitReturn(s, found)
 	s.Touch()
 	s.use.calls.Add(-1)
@@ -203,11 +225,15 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 		return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 	}
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{single: at.SingleStream, modern: at.Modern})
-	s.lease, s.taken = taken.Lease, true
+	s.lease, s.taken, s.firstEpoch = taken.Lease, true, at.Life
 	s.use.renewed.Store(int64(m.clock()))
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
+	if at.begins != nil {
+		s.taken = false // there is nothing that it had
+		(&beginning{params: at.begins.params, revision: at.begins.revision, life: at.Life}).apply(s)
+	}
 	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
 		s.observeBegan()

@@ -260,7 +260,7 @@ func TestTakeOverBatch(t *testing.T) {
 	for _, single := range []bool{false, true} {
 		f := newShelf()
 		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-		s, err := a.New(newRequest(), Principal{}, single)
+		s, err := a.New(newRequest(), Principal{}, single, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -399,7 +399,7 @@ func TestTakeOverUnheard(t *testing.T) {
 			t.Parallel()
 			f := newShelf()
 			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-			s, err := a.New(newRequest(), PrincipalAt("", "alice"), false)
+			s, err := a.New(newRequest(), PrincipalAt("", "alice"), false, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -563,7 +563,7 @@ func TestTakeOverResumable(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-	s, err := a.New(newRequest(), PrincipalAt("", "alice"), false)
+	s, err := a.New(newRequest(), PrincipalAt("", "alice"), false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -649,7 +649,7 @@ func TestTakeOverPolicy(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-	s, err := a.New(newRequest(), Principal{}, false)
+	s, err := a.New(newRequest(), Principal{}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -734,7 +734,7 @@ func TestTakeOverInitialize(t *testing.T) {
 	f := newShelf()
 	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
 	a.desk.mute = true
-	s, err := a.New(newRequest(), Principal{}, true)
+	s, err := a.New(newRequest(), Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -807,7 +807,7 @@ func TestTakeOverWithoutNoteSingle(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-	s, err := a.New(newRequest(), Principal{}, true)
+	s, err := a.New(newRequest(), Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

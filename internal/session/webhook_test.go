@@ -355,7 +355,7 @@ func TestEndedSingle(t *testing.T) {
 	b := &bell{}
 	h := newHouse(t, Options{OnEnded: b.ended}, nil)
 	t.Cleanup(h.close)
-	s, err := h.New(newRequest(), Principal{}, true)
+	s, err := h.New(newRequest(), Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

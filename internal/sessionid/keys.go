@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/subtle"
 	"encoding/hex"
 	"fmt"
+	"slices"
 )
 
 // A Key seals and opens ids: 256 random bits. It is a secret.
@@ -19,6 +21,11 @@ func NewKey() (k Key) {
 
 // Text returns the key as a file of keys has it.
 func (k *Key) Text() string { return hex.EncodeToString(k[:]) }
+
+// In reports whether the key is one of several.
+func (k *Key) In(all []Key) bool {
+	return slices.ContainsFunc(all, func(one Key) bool { return subtle.ConstantTimeCompare(one[:], k[:]) == 1 })
+}
 
 // String hides the key from logs.
 func (k Key) String() string { return "a session key" }

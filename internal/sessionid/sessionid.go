@@ -22,6 +22,7 @@ import (
 	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
+	"slices"
 	"sync/atomic"
 	"time"
 )
@@ -34,6 +35,7 @@ const (
 	saltLen  = 16
 	keyIDLen = 4
 	headLen  = 1 + keyIDLen + saltLen
+	tagLen   = 16
 )
 
 // purpose is what the keys of ids are derived for, and what an id is authentic as.
@@ -81,6 +83,14 @@ func NewRing(keys []Key) *Ring {
 
 // Set replaces the keys, of which there must be one.
 func (r *Ring) Set(keys []Key) { r.keys.Store(&keys) }
+
+// Keys returns the keys.
+func (r *Ring) Keys() []Key { return slices.Clone(*r.keys.Load()) }
+
+// MayBe reports whether a text has the form of an id, as far as that costs no decryption.
+func MayBe(id string) bool {
+	return len(id) > base64.RawURLEncoding.EncodedLen(headLen+tagLen) && len(id) <= MaxLen
+}
 
 // Seal returns a new id with claims. Two ids are never the same.
 func (r *Ring) Seal(c *Claims) (id string) {

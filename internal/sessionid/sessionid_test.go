@@ -147,7 +147,7 @@ func TestFit(t *testing.T) {
 		whole     bool
 		has, lost []string
 	}{
-		"usual": {params: usual, whole: true},
+		"usual":                      {params: usual, whole: true},
 		"long, and compressed short": {params: strings.Replace(usual, `"capabilities"`, `"_meta":{"a":"`+strings.Repeat("x", 5000)+`"},"capabilities"`, 1), whole: true},
 		"_meta and icons": {
 			params: `{"_meta":{"a":"` + noise(3000) + `"},"protocolVersion":"2025-11-25","capabilities":{"roots":{},"extensions":{"x/y":{"z":1}}},"clientInfo":{"name":"n","version":"1","icons":"` + noise(3000) + `"}}`,

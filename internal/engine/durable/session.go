@@ -121,6 +121,23 @@ func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte
 	return s.lease, nil
 }
 
+// Adopt creates a session that there was before, under an epoch that it never had. It has no owner: it can be acquired as
+// one that was released. ErrExists: there is one.
+func (st *Store) Adopt(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (shared.Session, error) {
+	if err := checkKey(key); err != nil {
+		return shared.Session{}, err
+	}
+	rec := record{epoch: epoch, born: stamp(), stamp: stamp(), about: about}
+	version, err := st.putRecord(ctx, key, 0, nil, &rec)
+	if errors.Is(err, stream.ErrConflict) {
+		err = stream.ErrExists
+	}
+	if err != nil {
+		return shared.Session{}, err
+	}
+	return rec.session(key, version), nil
+}
+
 // putRecord puts a session's record over the one that it was, which is at version;
 // nil: there was none. ErrConflict: it is another; ErrNotFound: it is gone.
 func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version uint64, was, rec *record) (uint64, error) {

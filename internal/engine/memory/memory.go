@@ -151,14 +151,19 @@ func (st *Store) Kept() (bytes, most int64) { return st.total.Load(), st.opts.To
 func (st *Store) Bytes() int64 { return st.total.Load() - st.held.Load() }
 
 // Create implements [stream.Store].
-func (st *Store) Create(_ context.Context, key stream.SessionKey, _ []byte) (stream.Lease, error) {
+func (st *Store) Create(ctx context.Context, key stream.SessionKey, _ []byte) (stream.Lease, error) {
+	return st.CreateUnder(ctx, key, 1)
+}
+
+// CreateUnder is Create for a session that there was before: under an epoch that it never had.
+func (st *Store) CreateUnder(_ context.Context, key stream.SessionKey, epoch uint64) (stream.Lease, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if _, ok := st.sessions[key]; ok {
 		return stream.Lease{}, stream.ErrExists
 	}
-	st.sessions[key] = &session{epoch: 1, tenant: st.nobody, rank: unranked}
-	return stream.Lease{Session: key, Epoch: 1}, nil
+	st.sessions[key] = &session{epoch: epoch, tenant: st.nobody, rank: unranked}
+	return stream.Lease{Session: key, Epoch: epoch}, nil
 }
 
 func (st *Store) find(key stream.SessionKey) *session {

@@ -1,0 +1,220 @@
+package revival
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"holdfast/internal/sessionid"
+	"holdfast/internal/statefile"
+	"holdfast/stream"
+)
+
+// mostEnded bounds how many ended sessions a node remembers. If there are more, no session can be revived that began before
+// most of them: a session that was ended never comes back.
+const mostEnded = 100_000
+
+// ended are sessions that were ended on this node, or on others as far as it was looked.
+type ended struct {
+	mu    sync.Mutex
+	began map[stream.SessionKey]int64 // in seconds since 1970
+	floor int64                       // those that began until then count as ended
+	read  int64                       // how much of the file is in here
+	told  bool                        // that the file cannot be used
+}
+
+// add adds a session. The time that is returned, unless it is zero, is the new floor.
+func (e *ended) add(key stream.SessionKey, began time.Time) (floor time.Time) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.began[key] = began.Unix()
+	return e.bound()
+}
+
+// bound forgets the oldest tenth, if there are too many. e.mu is held.
+func (e *ended) bound() (floor time.Time) {
+	if len(e.began) <= mostEnded {
+		return floor
+	}
+	all := make([]int64, 0, len(e.began))
+	for _, began := range e.began {
+		all = append(all, began)
+	}
+	slices.Sort(all)
+	e.floor = max(e.floor, all[len(all)/10])
+	for key, began := range e.began {
+		if began <= e.floor {
+			delete(e.began, key)
+		}
+	}
+	return time.Unix(e.floor, 0)
+}
+
+// has reports whether a session counts as ended.
+func (e *ended) has(key stream.SessionKey, began time.Time) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok := e.began[key]
+	return ok || began.Unix() <= e.floor
+}
+
+func formatTime(t time.Time) []byte { return strconv.AppendInt(nil, t.Unix(), 10) }
+
+// parseTime reads what formatTime has written. What cannot be read is the time now: then nothing is revived that began before.
+func parseTime(text []byte) time.Time {
+	n, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		return time.Now()
+	}
+	return time.Unix(n, 0)
+}
+
+// What follows keeps keys and ended sessions in a directory.
+
+// keysIn returns the keys in a directory. If it has none it gets one.
+func keysIn(dir string, own sessionid.Key) ([]sessionid.Key, error) {
+	name := filepath.Join(dir, keysName)
+	text, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		if text, err = firstFile(name, []byte(own.Text()+"\n")); err != nil {
+			return nil, err
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return sessionid.ParseKeys(text)
+}
+
+// firstFile makes a file that only this user can read, as a whole, and returns what it has: that of another process which was
+// faster.
+func firstFile(name string, data []byte) ([]byte, error) {
+	fresh := name + ".new" + strconv.Itoa(os.Getpid())
+	if err := statefile.Replace(fresh, data); err != nil {
+		return nil, err
+	}
+	defer os.Remove(fresh)
+	if err := os.Link(fresh, name); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return os.ReadFile(name)
+}
+
+func (k *Keeper) endedFile() string { return filepath.Join(k.o.Dir, "sessions-ended") }
+
+// endInDir writes a line about an ended session, and about a new floor.
+func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
+	k.settling.Lock()
+	dir := k.o.Dir
+	k.settling.Unlock()
+	if dir == "" {
+		return nil
+	}
+	line := append(append(formatTime(began), ' '), key...)
+	if !floor.IsZero() {
+		line = append(append(line, '\n'), formatTime(floor)...)
+	}
+	f, err := os.OpenFile(k.endedFile(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(line, '\n'))
+	return errors.Join(err, f.Close())
+}
+
+// readEnded takes in what the file has that is not known yet: what an earlier process has written, or another one.
+func (k *Keeper) readEnded() {
+	k.settling.Lock()
+	dir := k.o.Dir
+	k.settling.Unlock()
+	if dir == "" {
+		return
+	}
+	e := &k.ended
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	text, whole, err := readFrom(k.endedFile(), e.read)
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err != nil {
+		if !e.told {
+			e.told = true
+			k.o.Logger.Warn("sessions that were ended before may be revived: the list of them cannot be read (--state-dir)", "error", err)
+		}
+		return
+	}
+	if whole { // it was replaced
+		e.read = 0
+	}
+	oldest := time.Now().Add(-k.o.Life).Unix()
+	lines, expired := 0, 0
+	for {
+		line, rest, ok := bytes.Cut(text, []byte("\n"))
+		if !ok {
+			break // the rest is being written
+		}
+		e.read += int64(len(line)) + 1
+		text = rest
+		at, key, isKey := bytes.Cut(line, []byte(" "))
+		began, err := strconv.ParseInt(string(at), 10, 64)
+		lines++
+		switch {
+		case err != nil:
+		case !isKey:
+			e.floor = max(e.floor, began)
+		case began < oldest:
+			expired++
+		default:
+			e.began[stream.SessionKey(key)] = began
+		}
+	}
+	e.bound()
+	if lines > 1000 && expired > lines/2 {
+		k.rewriteEnded()
+	}
+}
+
+// readFrom reads a file from an offset. whole says that it is shorter than that, and was read from its beginning.
+func readFrom(name string, offset int64) (text []byte, whole bool, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, false, err
+	}
+	defer f.Close()
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return nil, false, err
+	}
+	if whole = size < offset; whole {
+		offset = 0
+	}
+	if _, err = f.Seek(offset, io.SeekStart); err != nil {
+		return nil, whole, err
+	}
+	text, err = io.ReadAll(f)
+	return text, whole, err
+}
+
+// rewriteEnded writes the file without what has expired. ended.mu is held.
+func (k *Keeper) rewriteEnded() {
+	var text []byte
+	if k.ended.floor > 0 {
+		text = append(strconv.AppendInt(text, k.ended.floor, 10), '\n')
+	}
+	for key, began := range k.ended.began {
+		text = append(append(append(strconv.AppendInt(text, began, 10), ' '), key...), '\n')
+	}
+	if err := statefile.Replace(k.endedFile(), text); err != nil {
+		k.o.Logger.Warn("the list of ended sessions cannot be written (--state-dir)", "error", err)
+		return
+	}
+	k.ended.read = int64(len(text))
+}

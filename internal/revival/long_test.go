@@ -1,0 +1,3 @@
+package revival_test
+
+import _ "holdfast/internal/testlong" // the flag -long

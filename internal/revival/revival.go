@@ -1,0 +1,221 @@
+// Package revival keeps what the sessions of clients are revived with, beside their ids: the keys that seal the ids, and
+// which sessions were ended, and stay so.
+//
+// Both are kept where all nodes find them: in the store that the nodes share; else in a directory, for the next process
+// of this node; else in memory. docs/decisions/0044-sealed-ids.md.
+package revival
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/sessionid"
+	"holdfast/stream"
+)
+
+// Values are what a store keeps for all nodes, by names. Their methods may be called concurrently; the errors are those of
+// package stream.
+type Values interface {
+	// FirstValue keeps a value for ttl, if there is none, and returns the one that there is.
+	FirstValue(ctx context.Context, name string, value []byte, ttl time.Duration) (is []byte, err error)
+	// SetValue keeps a value for ttl, whatever was there.
+	SetValue(ctx context.Context, name string, value []byte, ttl time.Duration) error
+	// Value returns a value; [stream.ErrNotFound]: there is none.
+	Value(ctx context.Context, name string) ([]byte, error)
+}
+
+// Options say how long sessions can be revived, and where what that needs is kept.
+type Options struct {
+	// Life is how long after its beginning a session can be revived, above 0.
+	Life time.Duration
+	// Keys seal (the first) and open ids. nil: those that Values or Dir has, or new ones, which are kept there.
+	Keys []sessionid.Key
+	// Values are those of the store, if nodes share it; else nil.
+	Values Values
+	// Dir is a directory for the next process, where there are no Values; "": there is none.
+	Dir    string
+	Logger *slog.Logger // slog.Default()
+}
+
+// A Keeper seals and opens ids, and remembers which sessions were ended. Its methods may be called concurrently.
+type Keeper struct {
+	o    Options
+	ring atomic.Pointer[sessionid.Ring] // nil until the keys are known
+
+	settling sync.Mutex
+	refresh  time.Time // when the keys are to be kept for longer; guarded by settling
+
+	ended ended
+}
+
+// New returns a keeper. It reads and writes nothing yet.
+func New(o Options) *Keeper {
+	if o.Logger == nil {
+		o.Logger = slog.Default()
+	}
+	k := &Keeper{o: o, ended: ended{began: make(map[stream.SessionKey]int64)}}
+	if len(o.Keys) > 0 {
+		k.ring.Store(sessionid.NewRing(o.Keys))
+	}
+	return k
+}
+
+// keysName names the keys among the values, and their file.
+const keysName = "session-keys"
+
+// keysTTL is how long the store has the keys after it was last told of them, and keysEvery how often that is.
+const (
+	keysTTL   = 400 * 24 * time.Hour
+	keysEvery = 24 * time.Hour
+)
+
+// keys returns the ring, once its keys are known.
+func (k *Keeper) keys(ctx context.Context) (*sessionid.Ring, error) {
+	if ring := k.ring.Load(); ring != nil {
+		return ring, nil
+	}
+	k.settling.Lock()
+	defer k.settling.Unlock()
+	if ring := k.ring.Load(); ring != nil {
+		return ring, nil
+	}
+	own := sessionid.NewKey()
+	all := []sessionid.Key{own}
+	switch {
+	case k.o.Values != nil:
+		text, err := k.o.Values.FirstValue(ctx, keysName, []byte(own.Text()), keysTTL)
+		if err == nil {
+			all, err = sessionid.ParseKeys(text)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("session keys: %w", err)
+		}
+		k.refresh = time.Now().Add(keysEvery)
+	case k.o.Dir != "":
+		kept, err := keysIn(k.o.Dir, own)
+		if err != nil {
+			k.o.Logger.Warn("sessions will not outlive this process: their keys cannot be kept (--state-dir)", "error", err)
+			k.o.Dir = ""
+		} else {
+			all = kept
+		}
+	}
+	ring := sessionid.NewRing(all)
+	k.ring.Store(ring)
+	return ring, nil
+}
+
+// Seal returns a new id with the claims.
+func (k *Keeper) Seal(ctx context.Context, c *sessionid.Claims) (id string, err error) {
+	ring, err := k.keys(ctx)
+	if err != nil {
+		return "", err
+	}
+	return ring.Seal(c), nil
+}
+
+// Open returns the claims of an id that was sealed here, or by a node that shares the keys, if its session may be revived as
+// far as its age goes. The error is that of a store which has the keys, and does not answer.
+func (k *Keeper) Open(ctx context.Context, id string) (c sessionid.Claims, ok bool, err error) {
+	if !sessionid.MayBe(id) {
+		return c, false, nil
+	}
+	ring, err := k.keys(ctx)
+	if err != nil {
+		return c, false, err
+	}
+	c, ok = ring.Open(id)
+	return c, ok && time.Since(c.Began) < k.o.Life, nil
+}
+
+// Tend keeps the keys in the store for longer, and puts them there again if it has lost them. Where another node has done so
+// before, with its own, those seal from now on, and the ones that there were still open. It is to be called every few minutes.
+func (k *Keeper) Tend(ctx context.Context) error {
+	ring := k.ring.Load()
+	if k.o.Values == nil || len(k.o.Keys) > 0 || ring == nil {
+		return nil
+	}
+	k.settling.Lock()
+	defer k.settling.Unlock()
+	mine := ring.Keys()
+	text, err := k.o.Values.FirstValue(ctx, keysName, []byte(mine[0].Text()), keysTTL)
+	if err != nil {
+		return fmt.Errorf("session keys: %w", err)
+	}
+	kept, err := sessionid.ParseKeys(text)
+	if err != nil {
+		return fmt.Errorf("session keys: %w", err)
+	}
+	for _, key := range mine {
+		if !key.In(kept) {
+			kept = append(kept, key)
+		}
+	}
+	ring.Set(kept)
+	if time.Now().Before(k.refresh) {
+		return nil
+	}
+	k.refresh = time.Now().Add(keysEvery)
+	if err := k.o.Values.SetValue(ctx, keysName, text, keysTTL); err != nil {
+		return fmt.Errorf("session keys: %w", err)
+	}
+	return nil
+}
+
+// floorName names, among the values, the time before which no session can be revived.
+const floorName = "session-floor"
+
+func endedName(key stream.SessionKey) string { return "session-ended." + string(key) }
+
+// End has a session stay ended that began at a time. An error of the store says that it may be revived there.
+func (k *Keeper) End(ctx context.Context, key stream.SessionKey, began time.Time) error {
+	rest := k.o.Life - time.Since(began)
+	if rest <= 0 {
+		return nil
+	}
+	floor := k.ended.add(key, began)
+	if k.o.Values == nil {
+		return k.endInDir(key, began, floor)
+	}
+	_, err := k.o.Values.FirstValue(ctx, endedName(key), []byte{'1'}, max(rest, time.Second))
+	if err == nil && !floor.IsZero() {
+		err = k.o.Values.SetValue(ctx, floorName, formatTime(floor), k.o.Life+time.Hour)
+	}
+	if err != nil {
+		return fmt.Errorf("session not noted as ended: %w", err)
+	}
+	return nil
+}
+
+// IsEnded reports whether a session that began at a time was ended, or may have been.
+func (k *Keeper) IsEnded(ctx context.Context, key stream.SessionKey, began time.Time) (bool, error) {
+	if k.o.Values == nil {
+		k.readEnded()
+	}
+	if k.ended.has(key, began) {
+		return true, nil
+	}
+	if k.o.Values == nil {
+		return false, nil
+	}
+	_, err := k.o.Values.Value(ctx, endedName(key))
+	if err == nil {
+		return true, nil
+	}
+	if !errors.Is(err, stream.ErrNotFound) {
+		return false, fmt.Errorf("session not looked up: %w", err)
+	}
+	switch floor, err := k.o.Values.Value(ctx, floorName); {
+	case errors.Is(err, stream.ErrNotFound):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("session not looked up: %w", err)
+	default:
+		return !began.After(parseTime(floor)), nil
+	}
+}

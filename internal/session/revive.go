@@ -1,0 +1,274 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"time"
+
+	"holdfast/internal/engine/shared"
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/internal/sessionid"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows begins a session again that no node has any more, of what its id says: it was idle for too long, or was kept
+// in the memory of a process that has ended, or in a store that has lost it. The server's initialize is made again when the
+// session is first used, as when a server has ended by itself. What calls of its earlier life have said is gone, and so is what the
+// server knew of it: clients are told to list again what the server offers. docs/decisions/0044-sealed-ids.md.
+//
+// Where nodes share a store the session gets a record without an owner, and one of the nodes takes it over.
+
+// An under is a store in which a session can begin again.
+type under interface {
+	// CreateUnder is [stream.Store.Create] for a session that there was before: under an epoch that it never had.
+	CreateUnder(ctx context.Context, key stream.SessionKey, epoch uint64) (stream.Lease, error)
+}
+
+// An adopter is the same for a store that nodes share.
+type adopter interface {
+	// Adopt creates a session that there was before, under an epoch that it never had. It has no owner. ErrExists: it is there.
+	Adopt(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (shared.Session, error)
+}
+
+// The epochs with which lives of a session begin: those of take-overs count from 1, and numbers made of an epoch are exact
+// in the doubles of JSON.
+const (
+	firstLife = 1 << 12
+	lastLife  = 1 << 20
+)
+
+// A beginning is what the id of a session says that begins again.
+type beginning struct {
+	params   []byte // of its initialize
+	revision string
+	life     uint64
+}
+
+// newID returns the id of a session for a client that sends an initialize with params; nil: that is not known, and
+// the session cannot be revived.
+func (m *Manager) newID(ctx context.Context, principal Principal, params []byte) string {
+	if m.opts.Revival == nil || params == nil {
+		return rand.Text() // 130 bits, visible ASCII
+	}
+	c := sessionid.Claims{
+		Began: time.Now(), Server: principal.server, Principal: sessionid.DigestOf(principal.Text()), Initialize: sessionid.Fit(params),
+	}
+	if c.Initialize == nil {
+		return rand.Text()
+	}
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
+	defer stop()
+	id, err := m.opts.Revival.Seal(ctx, &c)
+	if err != nil { // neither will the store take the session, as a rule
+		m.logger.Debug("session id not sealed", "error", err)
+		return rand.Text()
+	}
+	return id
+}
+
+// Revivable returns a session of the principal that no node has and that can begin again, for a client at an address that
+// speaks a protocol revision ("": that is not known). The error is [ErrNotFound], whatever the reason; [stream.ErrConflict]
+// while the session is ending here, to be asked again; or that of the store.
+func (m *Manager) Revivable(ctx context.Context, id string, principal Principal, address, revision string) (*Remote, error) {
+	if m.opts.Revival == nil {
+		return nil, ErrNotFound
+	}
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
+	defer stop()
+	c, ok, err := m.opts.Revival.Open(ctx, id)
+	switch {
+	case err != nil:
+		return nil, err
+	case !ok, !c.Principal.Is(principal.Text()), c.Server != principal.server:
+		return nil, ErrNotFound
+	}
+	key := KeyOf(id)
+	ended, err := m.opts.Revival.IsEnded(ctx, key, c.Began)
+	switch {
+	case err != nil:
+		return nil, err
+	case ended:
+		return nil, ErrNotFound
+	}
+	m.mu.RLock()
+	_, ending := m.ending[key]
+	m.mu.RUnlock()
+	if ending {
+		return nil, stream.ErrConflict
+	}
+	if !protocol.Known(revision) || protocol.Modern(revision) {
+		revision = jsonrpc.String(jsonrpc.Field(c.Initialize, "protocolVersion"))
+	}
+	if !protocol.Known(revision) || protocol.Modern(revision) {
+		revision = protocol.V20251125
+	}
+	return &Remote{
+		Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: TenantOf(principal, address),
+		begins: &beginning{params: c.Initialize, revision: revision, life: firstLife + mathrand.Uint64N(lastLife-firstLife)},
+	}, nil
+}
+
+// Revive begins a session again that [Manager.Revivable] returns, in a store that no other node shares; else
+// [Manager.TakeOver] does. The errors are those of both.
+func (m *Manager) Revive(ctx context.Context, id string, principal Principal, address, revision string) (*Session, error) {
+	at, err := m.Revivable(ctx, id, principal, address, revision)
+	if err != nil {
+		return nil, err
+	}
+	for tries := 0; ; tries++ {
+		s, err := m.takeOverOnce(ctx, at)
+		if !errors.Is(err, stream.ErrConflict) || tries == mostRevivals {
+			return s, err
+		}
+		select {
+		case <-time.After(revivalPause): // it is ending
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// mostRevivals is how often it is tried to begin a session again that is still ending, and revivalPause how long between
+// two tries: the streams of a session that has ended may be read to their end for that long.
+const (
+	mostRevivals = 120
+	revivalPause = 50 * time.Millisecond
+)
+
+// reviveAlone begins a session again in a store that no other node shares.
+func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
+	store, ok := m.store.(under)
+	if !ok {
+		return nil, ErrNotFound
+	}
+	s := m.session(at.ID, at.Principal, at.Tenant, kind{})
+	s.use.calls.Store(1)
+	at.begins.apply(s)
+	err := m.list(s)
+	if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
+		err = m.list(s)
+	}
+	if err != nil {
+		m.mu.Lock()
+		m.countOut(s.tenant)
+		m.mu.Unlock()
+		return nil, err
+	}
+	defer m.work.Done()
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	defer stop()
+	s.lease, err = store.CreateUnder(ctx, s.key, at.begins.life)
+	if err != nil {
+		m.mu.Lock()
+		m.unlist(s)
+		m.mu.Unlock()
+		if errors.Is(err, stream.ErrExists) {
+			err = stream.ErrConflict
+		}
+		return nil, err
+	}
+	m.store.Count(s.lease, s.tenant.name)
+	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	if s.step(sessionOpen) {
+		s.observeBegan()
+	}
+	m.revived(s, at)
+	s.Touch()
+	s.use.calls.Add(-1)
+	return s, nil
+}
+
+// adoptAnew gives a session that begins again a record without an owner. [stream.ErrConflict]: another node was faster.
+func (m *Manager) adoptAnew(ctx context.Context, at *Remote) (was shared.Session, err error) {
+	store, ok := m.shared.(adopter)
+	if !ok {
+		return was, ErrNotFound
+	}
+	m.mu.RLock()
+	t := m.tenants[at.Tenant]
+	full := t != nil && t.name != "" && t.sessions >= m.shareOf(m.opts.MaxSessions)
+	m.mu.RUnlock()
+	if full {
+		return was, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
+	}
+	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.begins.life + 1} // the epoch of the first take-over
+	if at.Principal.IsAnonymous() {
+		a.Tenant = at.Tenant
+	}
+	was, err = store.Adopt(ctx, at.Key, a.text(), at.begins.life)
+	if errors.Is(err, stream.ErrExists) {
+		err = stream.ErrConflict
+	}
+	if err == nil {
+		at.Life = a.Life
+	}
+	return was, err
+}
+
+// revived notes that a session has begun again.
+func (m *Manager) revived(s *Session, at *Remote) {
+	m.logger.Debug("session revived", "session", s.Name())
+	m.moves.add(moveKind{how: cameRevived}, moved{sessions: 1})
+	if s.isObserved() {
+		s.happened(observe.SessionRevived{Session: s.observed()})
+	}
+}
+
+// apply has a session that nobody knows yet be as its id says.
+func (c *beginning) apply(s *Session) {
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodInitialize, c.params))
+	if err != nil {
+		s.m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
+		return
+	}
+	s.firstEpoch = c.life
+	s.streams.last = (c.life - 1) << 32
+	s.backend.initialize, s.backend.initialized, s.backend.revived = m.Raw, true, true
+	s.revision = c.revision
+	s.takeCapabilities(m.Params)
+}
+
+// tendKeysEvery is how often the keys of session ids are looked after in the store.
+const tendKeysEvery = 10 * time.Minute
+
+// tendKeys looks after the keys of session ids, when it is time. Only the goroutine of expire calls it.
+func (m *Manager) tendKeys(now time.Duration) {
+	if m.opts.Revival == nil || m.shared == nil || now-m.keysTended < tendKeysEvery || !m.startWork() {
+		return
+	}
+	m.keysTended = now
+	go func() {
+		defer m.work.Done()
+		ctx, stop := context.WithTimeout(m.ctx, appendTimeout)
+		defer stop()
+		if err := m.opts.Revival.Tend(ctx); err != nil {
+			m.logger.Debug("session keys not looked after", "error", err)
+		}
+	}()
+}
+
+// bury has a session that was ended never be revived.
+func (m *Manager) bury(s *Session) {
+	if m.opts.Revival == nil || s.Revision() == "" {
+		return // or no client can know its id
+	}
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	defer stop()
+	c, ok, err := m.opts.Revival.Open(ctx, s.id)
+	if ok {
+		err = m.opts.Revival.End(ctx, s.key, c.Began)
+	}
+	if err != nil {
+		m.logger.Warn("a session that was ended may be revived by a client that has its id", "session", s.Name(), "error", err)
+	}
+}
+
+// isBefore reports whether a cursor is of an earlier life of the session: nothing is kept of that.
+func isBefore(s *Session, at stream.Cursor) bool {
+	return s.firstEpoch != 0 && (at.Epoch != 0 && at.Epoch < s.firstEpoch || at.Epoch > s.lease.Epoch)
+}
