@@ -19,6 +19,7 @@ type nodes struct {
 	backends      *prometheus.GaugeVec
 	opened        *prometheus.HistogramVec
 	failed        *prometheus.CounterVec
+	revived       *prometheus.CounterVec
 	took          *prometheus.HistogramVec
 	again         *prometheus.CounterVec
 	refused       *prometheus.CounterVec
@@ -56,6 +57,8 @@ func (m *Metrics) newNodes() {
 	m.backends = m.gauge("holdfast_backends", "Conversations with servers that are open: processes, for servers on stdio.", "server")
 	m.opened = m.histogram("holdfast_backend_open_seconds", "How long it took to open a conversation, or to fail.", startBuckets, "server")
 	m.failed = m.counter("holdfast_backend_errors_total", "Conversations that could not be opened.", "server")
+	m.revived = m.counter("holdfast_sessions_revived_total", "Sessions that have begun again on this node of which no node had anything but their ids.")
+	m.revived.WithLabelValues()
 	m.took = m.histogram("holdfast_takeover_duration_seconds", "How long it took to take a session of another node over.", startBuckets)
 	m.took.WithLabelValues()
 	m.again = m.counter("holdfast_takeover_calls_total", "Calls in flight of sessions that were taken over: made again, or ended with outcome_unknown.", "result")
@@ -86,6 +89,8 @@ func (m *Metrics) node(e observe.Event) {
 		m.begun.WithLabelValues(e.Server, kindOf(e.Session)).Inc()
 	case observe.SessionEnded:
 		m.sessions.WithLabelValues(e.Server, kindOf(e.Session)).Dec()
+	case observe.SessionRevived:
+		m.revived.WithLabelValues().Inc()
 	case observe.TakenOver:
 		m.took.WithLabelValues().Observe(e.Took.Seconds())
 		m.again.WithLabelValues("again").Add(float64(e.Again))

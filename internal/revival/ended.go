@@ -121,6 +121,9 @@ func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	if !floor.IsZero() {
 		line = append(append(line, '\n'), formatTime(floor)...)
 	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
 	f, err := os.OpenFile(k.endedFile(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		return err

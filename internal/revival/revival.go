@@ -2,7 +2,7 @@
 // which sessions were ended, and stay so.
 //
 // Both are kept where all nodes find them: in the store that the nodes share; else in a directory, for the next process
-// of this node; else in memory. docs/decisions/0044-sealed-ids.md.
+// of this node; else in memory. docs/decisions/0046-sealed-ids.md.
 package revival
 
 import (
@@ -99,7 +99,7 @@ func (k *Keeper) keys(ctx context.Context) (*sessionid.Ring, error) {
 	case k.o.Dir != "":
 		kept, err := keysIn(k.o.Dir, own)
 		if err != nil {
-			k.o.Logger.Warn("sessions will not outlive this process: their keys cannot be kept (--state-dir)", "error", err)
+			k.o.Logger.Info("sessions will not outlive this process, as their key cannot be kept: give --state-dir or --session-keys", "error", err)
 			k.o.Dir = ""
 		} else {
 			all = kept

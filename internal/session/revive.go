@@ -19,7 +19,7 @@ import (
 // What follows begins a session again that no node has any more, of what its id says: it was idle for too long, or was kept
 // in the memory of a process that has ended, or in a store that has lost it. The server's initialize is made again when the
 // session is first used, as when a server has ended by itself. What calls of its earlier life have said is gone, and so is what the
-// server knew of it: clients are told to list again what the server offers. docs/decisions/0044-sealed-ids.md.
+// server knew of it: clients are told to list again what the server offers. docs/decisions/0046-sealed-ids.md.
 //
 // Where nodes share a store the session gets a record without an owner, and one of the nodes takes it over.
 

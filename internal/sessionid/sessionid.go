@@ -10,7 +10,7 @@
 // however many ids a ring seals. A made-up id is found out by one decryption, which compares in constant time, and
 // is told apart from an expired one, or one of a key that is gone, by nothing.
 //
-// docs/decisions/0044-sealed-ids.md says what an id's length tells, and what a lost key means.
+// docs/decisions/0046-sealed-ids.md says what an id's length tells, and what a lost key means.
 package sessionid
 
 import (

@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"errors"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/testport"
+)
+
+// A program with its calls in memory is killed and started again at its address: the go-sdk's client, as it is, goes on in its
+// session; what was ended stays ended; and another program does not know the session.
+func TestReviveAfterKill(t *testing.T) {
+	t.Parallel()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	at, dir := testport.Addr(t), filepath.Join(t.TempDir(), "state")
+	start := func() *program {
+		return serveBy(t, exec.Command(built, "serve", "--demo", "--listen", at, "--state-dir", dir))
+	}
+	p := start()
+	ctx := t.Context()
+	client := mcp.NewClient(&mcp.Implementation{Name: "revived", Version: "1"}, nil)
+	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: p.URL, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	counts := func() error {
+		r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "count", Arguments: map[string]any{"to": 3}})
+		if err == nil && r.IsError {
+			err = errors.New("the tool failed")
+		}
+		return err
+	}
+	if err := counts(); err != nil {
+		t.Fatal(err)
+	}
+	ended := post(t, p.URL, "", "", begins).header.Get("Mcp-Session-Id")
+	post(t, p.URL, "", ended, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, p.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Mcp-Session-Id", ended)
+	if r, err := http.DefaultClient.Do(req); err != nil || r.Body.Close() != nil || r.StatusCode != http.StatusNoContent {
+		t.Fatal(r, err)
+	}
+	for range 2 {
+		_ = p.cmd.Process.Kill()
+		_ = p.wait(t, time.Minute)
+		p = start()
+		if err := counts(); err != nil {
+			t.Errorf("after the restart: %v", err)
+		}
+		if r := post(t, p.URL, "", ended, calls("count")); r.status != 404 {
+			t.Errorf("a session that was ended: %d %s", r.status, r.body)
+		}
+	}
+	other := serve(t, "--demo")
+	if r := post(t, other.URL, "", session.ID(), calls("count")); r.status != 404 {
+		t.Errorf("at another program: %d %s", r.status, r.body)
+	}
+	none := serveBy(t, exec.Command(built, "serve", "--demo", "--listen", "127.0.0.1:0", "--session-life", "0"))
+	if id := post(t, none.URL, "", "", begins).header.Get("Mcp-Session-Id"); len(id) > 40 || strings.Contains(id, ".") {
+		t.Errorf("with --session-life 0 an id is %q", id)
+	}
+}
