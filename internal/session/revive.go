@@ -177,7 +177,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 	if s.step(sessionOpen) {
 		s.observeBegan()
 	}
-	m.revived(s, at)
+	m.revived(s)
 	s.Touch()
 	s.use.calls.Add(-1)
 	return s, nil
@@ -211,7 +211,7 @@ func (m *Manager) adoptAnew(ctx context.Context, at *Remote) (was shared.Session
 }
 
 // revived notes that a session has begun again.
-func (m *Manager) revived(s *Session, at *Remote) {
+func (m *Manager) revived(s *Session) {
 	m.logger.Debug("session revived", "session", s.Name())
 	m.moves.add(moveKind{how: cameRevived}, moved{sessions: 1})
 	if s.isObserved() {
