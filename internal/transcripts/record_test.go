@@ -181,7 +181,7 @@ type named struct {
 
 var ids = []named{
 	{"EVENT", regexp.MustCompile(`(?m)(?:^\[\d+\] id: |Last-Event-ID: )([A-Za-z0-9_.~-]+)`)},
-	{"STREAM", regexp.MustCompile(`stream=([A-Za-z0-9_.-]+)`)},
+	{"STREAM", regexp.MustCompile(`stream=([A-Za-z0-9_.~-]+)`)},
 	{"PAIR", regexp.MustCompile(`sessionId=([A-Za-z0-9_-]+)`)},
 	{"SESSION", regexp.MustCompile(`Mcp-Session-Id: ([A-Za-z0-9_-]+)`)},
 	{"TOKEN", regexp.MustCompile(`"(?:resumeToken|holdfast/resumeToken)":"([^"]+)"`)},
