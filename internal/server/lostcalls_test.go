@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -256,5 +257,55 @@ func TestContinuedAfterHeader(t *testing.T) {
 	}
 	if early.Load() {
 		t.Error("the answer was written before the header")
+	}
+}
+
+// A client that comes back for a call which has ended without a response is told that there is nothing, once it has all that the
+// call has said: with another event id it would come back for ever.
+func TestEndedWithoutResponse(t *testing.T) {
+	t.Parallel()
+	for _, steps := range []int{0, 2} {
+		t.Run(fmt.Sprint(steps), func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, config{})
+			p := n.connect("2025-11-25", nil)
+			w := p.open("POST", "/mcp", callAs(`"c"`, "hold", `{}`))
+			held := n.release(1)
+			primed, err := w.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := primed.ID
+			for i := range steps {
+				progress(held[0], i, 1)
+				last = w.message().ID
+			}
+			link := "/mcp" + strings.TrimPrefix(strings.SplitN(w.head().Header.Get("Link"), ">", 2)[0], "<")
+			if r := p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c"}}`); r.status != 202 {
+				t.Fatal(r.status)
+			}
+			if ev, err := w.next(); !errors.Is(err, io.EOF) {
+				t.Fatalf("after the cancellation: %s, %v", ev.Data, err)
+			}
+			if r := p.open("GET", "/mcp", "", "Last-Event-ID: "+last).all(); r.status != http.StatusNoContent {
+				t.Errorf("after all: %d %s", r.status, r.body)
+			}
+			if r := p.open("GET", link, "", "Last-Event-ID: "+last).all(); r.status != http.StatusNoContent {
+				t.Errorf("after all, at the URL: %d %s", r.status, r.body)
+			}
+			gets, at := 0, primed.ID
+			for ; gets < 5; gets++ { // as a client does that comes back with the last id that it has
+				r := p.open("GET", "/mcp", "", "Last-Event-ID: "+at).all()
+				if r.status == http.StatusNoContent {
+					break
+				}
+				for _, ev := range r.events() {
+					at = ev.ID
+				}
+			}
+			if gets > min(steps, 1) {
+				t.Errorf("it comes back %d times", gets)
+			}
+		})
 	}
 }

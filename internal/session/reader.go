@@ -120,7 +120,7 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		return nil, err
 	}
 	// Look once before taking over: a bad cursor must not disturb a good reader.
-	if err := r.check(ctx); err != nil {
+	if err := r.check(ctx, says && epoch != 0); err != nil {
 		stop()
 		if errors.Is(err, io.EOF) && r.has > 0 && s.alone(r.call) {
 			s.Acknowledge(number) // its client says that it has all
@@ -240,10 +240,14 @@ func Wake(ready chan<- struct{}) {
 	}
 }
 
-// check reports whether the stream can be read from the cursor.
-func (r *Reader) check(ctx context.Context) error {
+// check reports whether the stream can be read from the cursor. Where a client comes back (resumes) for a call that has ended without
+// a response, there is nothing left to read but that.
+func (r *Reader) check(ctx context.Context, resumes bool) error {
 	var one [1]stream.Entry
-	_, err := r.fetch(ctx, one[:0])
+	got, err := r.fetch(ctx, one[:0])
+	if err == nil && resumes && len(got) == 1 && got[0].Last && len(got[0].Data) == 0 {
+		return io.EOF
+	}
 	return err
 }
 
