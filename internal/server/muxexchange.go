@@ -209,7 +209,7 @@ func (m *mux) freeIDs(x *muxExchange) {
 // clashes reports whether a request's id is that of one that is in flight on this
 // connection, and of another session: its client could not tell them apart.
 func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
-	if s := m.session(); s != nil && key != m.key && s.InFlight(id) {
+	if s := m.session(); s != nil && key != m.key && s.CallFrom("", id) != nil {
 		return true
 	}
 	m.mu.Lock()

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
@@ -102,7 +103,11 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
 	from := x.origin()
 	from.Guest = x.guest()
-	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, from); err != nil {
+	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, from); errors.Is(err, session.ErrDuplicate) {
+		if o.begun, err = h.attach(x, from.Guest, err); err != nil {
+			return err
+		}
+	} else if err != nil {
 		if o.begun, err = h.beginInTurn(x, x.msgs, light, err); err != nil {
 			return err
 		}
@@ -119,6 +124,34 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 		o.at, err = cursorAfter(x.r.Context(), o.session, o.number, x.last)
 	}
 	return err
+}
+
+// brokenWithin is how long a request that comes again waits for the end of the connection that it first came on: the network may
+// tell of that later than its client, which has made the request again.
+const brokenWithin = time.Second
+
+// attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
+// has broken: some HTTP clients do that by themselves, for a POST, too. It is fail unless that is so.
+func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (begun, error) {
+	if len(x.msgs) != 1 || x.muxed {
+		return begun{}, fail
+	}
+	c := x.session.CallFrom(guest, x.msgs[0].ID)
+	if c == nil {
+		return begun{}, fail
+	}
+	same, lost := c.Again(&x.msgs[0])
+	for end := time.Now().Add(brokenWithin); same && !lost; _, lost = c.Again(&x.msgs[0]) {
+		if time.Now().After(end) || x.r.Context().Err() != nil {
+			return begun{}, fail
+		}
+		time.Sleep(brokenWithin / 100)
+	}
+	if !same {
+		return begun{}, fail
+	}
+	h.logger.Info("a request came again after its connection broke: its client gets the result of the first one", "session", x.session.Name(), "method", x.msgs[0].Method)
+	return begun{session: x.session, number: c.Number()}, nil
 }
 
 // accepted answers notifications and responses that were handed over, which have no answer.

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"fmt"
+	"hash/maphash"
 
 	"holdfast/backend"
 	"holdfast/internal/limit"
@@ -19,6 +20,7 @@ type inflight struct {
 	ours bool        // no backend hears of it: it calls one of our tools
 	adds bool        // our tools are added to the response
 	list bool        // it asks for the list of tools from its beginning, which has not changed since
+	sum  uint64      // of its method and params: see sumOf
 	size int32       // bytes that are counted as on their way until it is answered
 	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
 	stop func()      // ends what is done for it besides; nil: nothing is
@@ -26,6 +28,23 @@ type inflight struct {
 	// request. Guarded by Session.mu.
 	listen *backend.Inbound
 	acked  bool // that listen was acknowledged; guarded by Session.mu
+}
+
+// sums is what sumOf is seeded with: nobody can find two requests with one sum.
+var sums = maphash.MakeSeed()
+
+// sumOf returns a number that tells a request from others with its id.
+func sumOf(m *jsonrpc.Message) uint64 {
+	return maphash.Bytes(sums, m.Params) ^ maphash.String(sums, m.Method)
+}
+
+// Again reports whether the call is that of one request, which is in flight, and m is this request once more; and whether its client has
+// lost the connection of the first.
+func (c *Call) Again(m *jsonrpc.Message) (same, lost bool) {
+	c.mu.Lock()
+	same = len(c.pending) == 1 && c.pending[0].sum == sumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
+	c.mu.Unlock()
+	return same, c.isLost()
 }
 
 // addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.
@@ -58,7 +77,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if s.inFlight == nil {
 			s.inFlight = make(map[string]*inflight)
 		}
-		rq := &inflight{call: c, id: string(m.ID), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
+		rq := &inflight{call: c, id: string(m.ID), sum: sumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
 		if pass != nil && s.m.isLimited(m) {
 			rq.slot = pass.Next()
 		}

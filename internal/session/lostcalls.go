@@ -47,6 +47,15 @@ type gaps struct {
 	unconfirmed atomic.Bool // see [Session.Unconfirmed]
 }
 
+// isLost reports whether the connection of the call's client has broken, and it has not come back since.
+func (c *Call) isLost() bool {
+	number := c.Number()
+	t := &c.s.streams
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return number != 0 && t.gaps.has(number)
+}
+
 // has reports whether a stream has a gap.
 func (g *gaps) has(number uint64) bool {
 	return slices.ContainsFunc(g.all, func(b gap) bool { return b.number == number })

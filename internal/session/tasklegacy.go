@@ -139,7 +139,7 @@ func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
 	if name, _, _, ok := parseSealed(id); !ok || name == s.Name() {
 		return s, nil
 	}
-	if s.InFlight(m.ID) {
+	if s.CallOf(m.ID) != nil {
 		return nil, ErrDuplicate
 	}
 	home, _, err := s.m.FindSeal(sealLegacyTask, id, nil, s.principal)

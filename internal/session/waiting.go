@@ -90,8 +90,3 @@ func (s *Session) CallFrom(guest stream.SessionKey, id []byte) *Call {
 	}
 	return nil
 }
-
-// InFlight reports whether a request with the id is in flight in the session.
-func (s *Session) InFlight(id []byte) bool {
-	return s.CallOf(id) != nil
-}
