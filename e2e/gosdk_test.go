@@ -39,16 +39,7 @@ var notAlike = map[string]string{
 func TestFailure26OwnTests(t *testing.T) {
 	peersOnly(t, "it builds the go-sdk's tests")
 	t.Parallel()
-	list := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/modelcontextprotocol/go-sdk")
-	dir, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	tmp := t.TempDir()
-	copied := filepath.Join(tmp, "go-sdk")
-	if err := os.CopyFS(copied, os.DirFS(strings.TrimSpace(string(dir)))); err != nil {
-		t.Fatal(err)
-	}
+	copied, modfile := copyGoSDK(t)
 	edit := func(file string, mode os.FileMode, change func(string) string) {
 		t.Helper()
 		text, err := os.ReadFile(file)
@@ -77,17 +68,7 @@ func TestFailure26OwnTests(t *testing.T) {
 		return "package mcp\n\nimport \"net/http\"\n\nvar Moved func(func(*http.Request) *Server, *StreamableHTTPOptions) http.Handler\n"
 	})
 	edit(filepath.Join(copied, "mcp", "moved_test.go"), 0o600, func(string) string { return movedHook })
-	for _, name := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join("..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if name == "go.mod" {
-			text = append(text, "\nreplace github.com/modelcontextprotocol/go-sdk => "+copied+"\n"...)
-		}
-		edit(filepath.Join(tmp, name), 0o600, func(string) string { return string(text) })
-	}
-	cmd := exec.Command("go", "test", "-modfile", filepath.Join(tmp, "go.mod"), "-mod=mod", "-timeout", "5m", "-json", "github.com/modelcontextprotocol/go-sdk/mcp")
+	cmd := exec.Command("go", "test", "-modfile", modfile, "-mod=mod", "-timeout", "5m", "-json", "github.com/modelcontextprotocol/go-sdk/mcp")
 	cmd.Dir = ".."
 	out, _ := cmd.Output() // it fails, as some tests do
 	said, passed, failed := make(map[string]string), 0, make(map[string]bool)
@@ -114,6 +95,33 @@ func TestFailure26OwnTests(t *testing.T) {
 			t.Errorf("%s fails:\n%.3000s", name, said[name])
 		}
 	}
+}
+
+// copyGoSDK returns a copy of the go-sdk that may be changed, and a file in the place of go.mod with which that is used.
+func copyGoSDK(t *testing.T) (dir, modfile string) {
+	t.Helper()
+	from, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/modelcontextprotocol/go-sdk").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmp := t.TempDir()
+	dir, modfile = filepath.Join(tmp, "go-sdk"), filepath.Join(tmp, "go.mod")
+	if err := os.CopyFS(dir, os.DirFS(strings.TrimSpace(string(from)))); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"go.mod", "go.sum"} {
+		text, err := os.ReadFile(filepath.Join("..", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "go.mod" {
+			text = append(text, "\nreplace github.com/modelcontextprotocol/go-sdk => "+dir+"\n"...)
+		}
+		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, modfile
 }
 
 // movedHook puts Holdfast's handler in the place of the go-sdk's, with the options that docs/go-sdk.md has.

@@ -235,3 +235,103 @@ func TestLoginTwoHosts(t *testing.T) {
 	both(call)
 	w.want(1, map[string]int{"codes": 1, "refreshed": 1, "calls": 4})
 }
+
+// The go-sdk's own authorization server of its tests, and its handler behind its middleware: with registration, with a client
+// that is registered and with one that is a document, from no token to a result, and after expiry without a browser.
+func TestLoginGoSDK(t *testing.T) {
+	peersOnly(t, "it builds a test of the go-sdk")
+	t.Parallel()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied, modfile := copyGoSDK(t)
+	if err := os.WriteFile(filepath.Join(copied, "internal", "oauthtest", "login_test.go"), []byte(goSDKLogin), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "test", "-modfile", modfile, "-mod=mod", "-timeout", "5m", "-run", "TestLogin", "-v", "github.com/modelcontextprotocol/go-sdk/internal/oauthtest")
+	cmd.Dir = ".."
+	cmd.Env = append(os.Environ(), "HOLDFAST_PROGRAM="+built, "HOLDFAST_BROWSER="+self+" browser")
+	if out, err := cmd.CombinedOutput(); err != nil || strings.Count(string(out), "--- PASS: TestLogin/") != 3 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// goSDKLogin is a test in the go-sdk.
+const goSDKLogin = `package oauthtest_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/internal/oauthtest"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+)
+
+func TestLogin(t *testing.T) {
+	const callback, document = "http://127.0.0.1:18976/callback", "https://example.com/client.json"
+	known := map[string]oauthtest.ClientInfo{
+		"known":  {Secret: "secret", RedirectURIs: []string{callback}},
+		document: {RedirectURIs: []string{callback}},
+	}
+	for name, tc := range map[string]struct {
+		config oauthtest.RegistrationConfig
+		flags  []string
+		env    string
+	}{
+		"registration":        {config: oauthtest.RegistrationConfig{DynamicClientRegistrationEnabled: true}},
+		"a registered client": {oauthtest.RegistrationConfig{PreregisteredClients: known}, []string{"--client-id", "known", "--callback", callback}, "HOLDFAST_CLIENT_SECRET=secret"},
+		"a document":          {config: oauthtest.RegistrationConfig{PreregisteredClients: known, ClientIDMetadataDocumentSupported: true}, flags: []string{"--client-metadata", document, "--callback", callback}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			as := oauthtest.NewFakeAuthorizationServer(oauthtest.Config{RegistrationConfig: &tc.config, IssueRefreshToken: true, AccessTokenTTL: 1})
+			as.Start(t)
+			server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
+			mcp.AddTool(server, &mcp.Tool{Name: "hello"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "hello"}}}, nil, nil
+			})
+			mux := http.NewServeMux()
+			front := httptest.NewServer(mux)
+			defer front.Close()
+			metadata := front.URL + "/.well-known/oauth-protected-resource/mcp"
+			mux.Handle("/.well-known/oauth-protected-resource/mcp", auth.ProtectedResourceMetadataHandler(&oauthex.ProtectedResourceMetadata{
+				Resource: front.URL + "/mcp", AuthorizationServers: []string{as.URL()},
+			}))
+			verify := func(_ context.Context, token string, _ *http.Request) (*auth.TokenInfo, error) {
+				if !strings.HasPrefix(token, "test_access_token") {
+					return nil, auth.ErrInvalidToken
+				}
+				return &auth.TokenInfo{Expiration: time.Now().Add(time.Hour), UserID: "u"}, nil
+			}
+			mux.Handle("/mcp", auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata})(
+				mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)))
+			dir := t.TempDir()
+			opened := filepath.Join(dir, "opened")
+			for range 2 {
+				cmd := exec.Command(os.Getenv("HOLDFAST_PROGRAM"), append([]string{"call", front.URL + "/mcp", "hello"}, tc.flags...)...)
+				cmd.Env = append(os.Environ(), "XDG_STATE_HOME="+dir, "BROWSER="+os.Getenv("HOLDFAST_BROWSER")+" "+opened, tc.env)
+				out, err := cmd.CombinedOutput()
+				if err != nil || !strings.Contains(string(out), "hello") {
+					t.Fatalf("%v: %s", err, out)
+				}
+				time.Sleep(1100 * time.Millisecond) // the token expires
+			}
+			if text, err := os.ReadFile(opened); err != nil || strings.Count(string(text), "\n") != 1 {
+				t.Errorf("%v: %s", err, text)
+			}
+		})
+	}
+}
+`
