@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 )
 
 // A client that makes a request again as it was, because the connection has broken, gets the result of the first one, and it runs
@@ -23,6 +22,9 @@ func TestAttached(t *testing.T) {
 				refused(t, "while its client is connected", p.post(body), 400, codeInvalid, "use an id once")
 				w.atMost(0, how)
 				again := p.open("POST", "/mcp", body)
+				if status := again.head().StatusCode; status != http.StatusOK { // and it is attached
+					t.Fatal(status)
+				}
 				refused(t, "with other arguments", p.post(callAs(`"c"`, tool, `{"key":"l"}`)), 400, codeInvalid, "use an id once")
 				held := n.release(1)
 				progress(held[0], 1, 1)
@@ -49,7 +51,8 @@ func TestAttachedElsewhere(t *testing.T) {
 	held := f.heldAt(f.nodes[:1])
 	w.atMost(0, rst)
 	again := p.at(f.nodes[1]).open("POST", "/mcp", body)
-	time.AfterFunc(50*time.Millisecond, func() { held.Result(result("done")) })
+	again.head()
+	held.Result(result("done"))
 	if r := again.all(); r.status != http.StatusOK || strings.Count(string(r.body), "done") != 1 {
 		t.Errorf("%d %s", r.status, r.body)
 	}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
@@ -189,7 +192,9 @@ func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *e
 	head := w.Header()
 	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
 	w.WriteHeader(http.StatusOK)
-	_ = h.finish(w, sse.AppendMessage(nil, []byte(event), jsonrpc.AppendError(nil, id, says)))
+	place, tail := event[:strings.IndexByte(event, '~')], event[strings.LastIndexByte(event, '~'):]
+	fresh := append(strconv.AppendUint(append([]byte(place), '~'), uint64(rand.Uint32()), 36), tail...)
+	_ = h.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
 	return true
 }
 

@@ -28,14 +28,14 @@ const mostEventID = 192
 // Without the session's id nobody can make one up, and any node that knows the
 // session can check it.
 func (s *Session) StreamName(number uint64) (name, tail string) {
-	return streamName(s.secret, number), s.eventTail(number)
+	return streamName(s.id, number), s.eventTail(number)
 }
 
-func streamName(secret string, number uint64) string {
+func streamName(id string, number uint64) string {
 	// A hash of the secret and the number is a MAC here, without HMAC's second
 	// pass: what is hashed always has the same length, and the part that is shown
 	// is too short to go on from.
-	text := append(make([]byte, 0, 64), secret...)
+	text := append(make([]byte, 0, 512), id...)
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(text, number))
 	var name [markLen + 13]byte
 	base64.RawURLEncoding.Encode(name[:markLen], sum[:markLen*3/4])
@@ -108,20 +108,20 @@ func requestOf(s *Session, number uint64) string {
 }
 
 // cutTail takes the tail off an event id: the JSON-RPC id in it, nil if it has none. It is false for one that is not sealed.
-func cutTail(secret, event string, number uint64) (id []byte, ok bool) {
+func cutTail(sessionID, event string, number uint64) (id []byte, ok bool) {
 	i := strings.LastIndexByte(event, '~')
 	if i < 0 || len(event)-i-1 <= markLen {
 		return nil, true
 	}
 	mark := event[i+1 : i+1+markLen]
 	id, err := base64.RawURLEncoding.Strict().DecodeString(event[i+1+markLen:])
-	return id, err == nil && isSealed(secret, mark, eventSeal, number, id)
+	return id, err == nil && isSealed(sessionID, mark, eventSeal, number, id)
 }
 
 // Forgotten returns the JSON-RPC id that an event id of the session names, at a cursor, if its call is of an earlier life of the
 // session: nothing is known of that.
 func (s *Session) Forgotten(event string, at stream.Cursor) (id []byte) {
-	id, ok := cutTail(s.secret, event, at.Stream.Number)
+	id, ok := cutTail(s.id, event, at.Stream.Number)
 	if !ok || at.Stream.Number == standalone || !isBefore(s, at) {
 		return nil
 	}
@@ -152,10 +152,10 @@ func (s *Session) ParseEventID(id string) (stream.Cursor, error) {
 		return stream.Cursor{}, ErrBadID // no entry was ever written under epoch 0
 	}
 	name := id[:markLen+len(parts[0])]
-	if subtle.ConstantTimeCompare([]byte(name), []byte(streamName(s.secret, n[0]))) != 1 {
+	if subtle.ConstantTimeCompare([]byte(name), []byte(streamName(s.id, n[0]))) != 1 {
 		return stream.Cursor{}, ErrBadID
 	}
-	if _, ok := cutTail(s.secret, whole, n[0]); !ok {
+	if _, ok := cutTail(s.id, whole, n[0]); !ok {
 		return stream.Cursor{}, ErrBadID
 	}
 	return stream.Cursor{Stream: stream.ID{Session: s.key, Number: n[0]}, Epoch: n[1], Seq: n[2]}, nil

@@ -10,10 +10,10 @@ import (
 )
 
 // bare is a session that is nothing but its id.
-func nameOf(s *Session, number uint64) string { return streamName(s.secret, number) }
+func nameOf(s *Session, number uint64) string { return streamName(s.id, number) }
 
 func bare(id string) *Session {
-	return &Session{identity: identity{id: id, secret: secretOf(id), key: KeyOf(id)}}
+	return &Session{identity: identity{id: id, key: KeyOf(id)}}
 }
 
 func eventID(s *Session, number, epoch, seq uint64) string {

@@ -265,7 +265,7 @@ func (m *Manager) list(s *Session) error {
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
 func (m *Manager) session(id string, principal Principal, tenant string, kind kind) *Session {
-	s := &Session{m: m, identity: identity{id: id, secret: secretOf(id), key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.lists = m.listsOf(principal.server)
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)

@@ -92,7 +92,6 @@ type Session struct {
 // An identity is what of a session does not change.
 type identity struct {
 	id        string // secret
-	secret    string // what marks are made with: see secretOf
 	key       stream.SessionKey
 	principal Principal
 	tenant    *tenant // whom its use is counted against

@@ -22,16 +22,7 @@ const (
 // (raw JSON, in any spelling; nil if there is none): 96 bits of a MAC under the
 // session's secret id, in base64.
 func (s *Session) seal(purpose string, number uint64, id []byte) string {
-	return sealUnder(s.secret, purpose, number, id)
-}
-
-// secretOf returns what stands for a session's id where marks are made: a long id is hashed once, and not for each.
-func secretOf(id string) string {
-	if len(id) <= sha256.BlockSize {
-		return id
-	}
-	sum := sha256.Sum256([]byte(id))
-	return string(sum[:])
+	return sealUnder(s.id, purpose, number, id)
 }
 
 func sealUnder(secret, purpose string, number uint64, id []byte) string {
@@ -60,7 +51,7 @@ func macOf(secret string, text []byte) [sha256.Size]byte {
 
 // sealed reports whether a mark is that of the number and the id.
 func (s *Session) sealed(mark, purpose string, number uint64, id []byte) bool {
-	return isSealed(s.secret, mark, purpose, number, id)
+	return isSealed(s.id, mark, purpose, number, id)
 }
 
 func isSealed(secret, mark, purpose string, number uint64, id []byte) bool {
