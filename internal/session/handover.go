@@ -297,9 +297,17 @@ func (m *Manager) LogUnfinished() {
 	for _, s := range m.all() {
 		s.mu.Lock()
 		for _, rq := range s.inFlight {
-			if n++; len(names) < mostUnfinished {
-				names = append(names, fmt.Sprintf("%s of session %s, id %.64s", rq.call.method, s.Name(), rq.id))
+			if n++; len(names) >= mostUnfinished {
+				continue
 			}
+			name := fmt.Sprintf("%s of session %s, id %.64s", rq.call.method, s.Name(), rq.id)
+			if s.modern != "" { // where the id is ours: its client has used another
+				name = fmt.Sprintf("%s of revision %s, in carrier %s", rq.call.method, s.modern, s.Name())
+				if who := s.Principal(); who != "" {
+					name += fmt.Sprintf(", of %.64q", who)
+				}
+			}
+			names = append(names, name)
 		}
 		s.mu.Unlock()
 	}
