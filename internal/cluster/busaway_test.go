@@ -1,6 +1,9 @@
 package cluster_test
 
 import (
+	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,3 +68,50 @@ func TestBackWhileAway(t *testing.T) {
 		}
 	})
 }
+
+// A node that is lost has one line in the log, also where the bus is away and comes back afterwards.
+func TestLostBeforeBusAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log lines
+		w := newTown(t, 1, cluster.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, "a")
+		w.join("b", cluster.Options{})
+		w.join("c", cluster.Options{})
+		a := w.nodes["a"]
+		eventually(t, "peers", func() bool { return len(a.Peers()) == 2 })
+		w.kill("b")
+		eventually(t, "b is gone", func() bool { return a.Gone(t.Context(), "b") })
+		time.Sleep(10 * time.Second)
+		for range 3 {
+			w.buses["a"].Pause(true)
+			w.buses["c"].Pause(true)
+			time.Sleep(8 * time.Second)
+			w.buses["a"].Pause(false)
+			w.buses["c"].Pause(false)
+			time.Sleep(10 * time.Second)
+		}
+		synctest.Wait()
+		if n := log.count("node=b"); n != 1 {
+			t.Errorf("%d lines tell of a node that was lost once: %s", n, &log)
+		}
+	})
+}
+
+// lines is what a log has.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (l *lines) count(what string) int { return strings.Count(l.String(), what) }

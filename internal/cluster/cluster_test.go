@@ -2,6 +2,7 @@ package cluster_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ func newTown(t testing.TB, seed uint64, o cluster.Options, names ...string) *tow
 
 func (w *town) join(name string, o cluster.Options) *cluster.Node {
 	w.t.Helper()
-	o.Logger = slog.New(slog.DiscardHandler)
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	w.buses[name] = w.Bus(name)
 	n, err := cluster.Join(w.buses[name], o)
 	if err != nil {

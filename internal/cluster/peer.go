@@ -23,6 +23,7 @@ type peer struct {
 	asked    time.Duration // since when it is asked whether it lives, and is silent; 0: it is not
 	nameless time.Duration // since when the bus says that nobody has its name; 0: it does not
 	lostAt   time.Duration
+	toldLost bool          // the log says that it is lost; until its next message
 	news     chan struct{} // closed when anything changes; nil: nobody waits
 }
 

@@ -23,6 +23,8 @@ func (n *Node) sender(from []byte) *peer {
 	now := n.now()
 	p.seen.Store(int64(now))
 	was, is := p.take(signMessage)
+	back := was == gone || p.toldLost
+	p.toldLost = false
 	p.announce()
 	n.mu.Unlock()
 	switch {
@@ -30,7 +32,7 @@ func (n *Node) sender(from []byte) *peer {
 		return nil
 	case p.name == n.name:
 		n.health.echo.Store(int64(now) | 1)
-	case was == gone:
+	case back:
 		n.log.Info("cluster: a node that seemed gone is back", "node", p.name)
 	}
 	return p
@@ -125,6 +127,9 @@ func (n *Node) lose(p *peer, g sign, how string) {
 		}
 	}
 	watches := slices.Clone(n.watches)
+	seen := was == alive || was == suspected
+	again := p.toldLost // it was lost before the bus was away, and has only been asked again
+	p.toldLost = again || seen
 	n.mu.Unlock()
 	for _, c := range lost {
 		c.fail(&lostError{p.name, how})
@@ -133,10 +138,12 @@ func (n *Node) lose(p *peer, g sign, how string) {
 			n.enqueue(p.name, n.compose(kindReset).conn(c.id))
 		}
 	}
-	if was != alive && was != suspected {
+	if !seen {
 		return
 	}
-	n.log.Info("cluster: a node "+how, "node", p.name)
+	if !again {
+		n.log.Info("cluster: a node "+how, "node", p.name)
+	}
 	n.events.put(func() {
 		for _, f := range watches {
 			f(p.name)
