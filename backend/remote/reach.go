@@ -26,7 +26,7 @@ func (b *Backend) watch() {
 	if b.opts.Checked != nil {
 		b.opts.Checked(func(err error) { b.away.Failed(redact.Of([]string{b.url}).Error(err)) })
 	}
-	const later = "requests are made again when it allows. If it stays so, raise its limit, or allow clients less (--limit)"
+	const later = "requests are made again when it allows. If it stays so, raise its limit, or allow clients less (--rate, --max-calls-principal)"
 	busy := about
 	busy.Away, busy.Still, busy.Back = "the upstream server takes no more for now: "+later, "the upstream server still takes no more: "+later, "the upstream server takes requests again"
 	b.busy = &answering{Outage: outage.New(busy)}

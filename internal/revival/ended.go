@@ -28,6 +28,23 @@ type ended struct {
 	floor int64                       // those that began until then count as ended
 	read  int64                       // how much of the file is in here
 	told  bool                        // that the file cannot be used
+
+	refused map[stream.SessionKey]struct{} // see [Keeper.Refuse]
+}
+
+// mostRefused bounds how many sessions are remembered for Refuse.
+const mostRefused = 4096
+
+// Refuse has a session not be revived by this node, as long as not many more are refused: one that has not begun, and whose client
+// knows that.
+func (k *Keeper) Refuse(key stream.SessionKey) {
+	e := &k.ended
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.refused) >= mostRefused || e.refused == nil {
+		e.refused = make(map[stream.SessionKey]struct{})
+	}
+	e.refused[key] = struct{}{}
 }
 
 // add adds a session. The time that is returned, unless it is zero, is the new floor.
@@ -62,7 +79,8 @@ func (e *ended) has(key stream.SessionKey, began time.Time) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	_, ok := e.began[key]
-	return ok || began.Unix() <= e.floor
+	_, refused := e.refused[key]
+	return ok || refused || began.Unix() <= e.floor
 }
 
 func formatTime(t time.Time) []byte { return strconv.AppendInt(nil, t.Unix(), 10) }

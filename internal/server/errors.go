@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 
@@ -104,6 +105,8 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	var limited *limit.Refusal
 	var notStarted *protocol.NotStarted
 	var away *moved
+	var ended interface{ NothingBegan() bool }
+	var silent *protocol.NoAnswer
 	switch {
 	case errors.As(err, &away):
 		return http.StatusNotFound, errf(jsonrpc.CodeServer, "%v", away)
@@ -156,7 +159,11 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.As(err, &notStarted): // and was logged
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", notStarted)
 	case errors.Is(err, session.ErrRefused):
-		h.logger.Error("session not opened", "error", err)
+		level := slog.LevelError
+		if errors.As(err, &ended) && ended.NothingBegan() && !errors.As(err, &silent) {
+			level = slog.LevelDebug // its end has a line
+		}
+		h.logger.Log(context.Background(), level, "session not opened", "error", err)
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
 	case errors.Is(err, session.ErrBadID):
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,

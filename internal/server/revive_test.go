@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/backend/message"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/jsonrpc"
 )
 
 // restarted is the client of a session that comes to another node, as after a restart of its own.
@@ -281,5 +283,24 @@ func TestRevivedElsewhere(t *testing.T) {
 	}
 	if got := p.at(next).echoes("taken over"); !strings.HasPrefix(got, "200 ") {
 		t.Errorf("taken over: %s", got)
+	}
+}
+
+// A session whose initialize has failed has not begun, and is not revived.
+func TestFailedNotRevived(t *testing.T) {
+	t.Parallel()
+	b := message.New(message.HandlerFunc(func(x *message.Exchange) {
+		if x.Kind == jsonrpc.Request {
+			x.Error(jsonrpc.Errorf(jsonrpc.CodeServer, "not today"))
+		}
+	}))
+	n := newNode(t, config{life: time.Hour, backend: b, server: server.Options{Response: server.ResponseSSE}})
+	p := &peer{n: n, version: "2025-11-25"}
+	r := p.post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`)
+	if p.id = r.header.Get("Mcp-Session-Id"); p.id == "" || !strings.Contains(string(r.body), "not today") {
+		t.Fatal(r.status, string(r.body))
+	}
+	if r := p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); r.status != http.StatusNotFound {
+		t.Errorf("it goes on: %d %s", r.status, r.body)
 	}
 }

@@ -254,8 +254,12 @@ func (m *Manager) tendKeys(now time.Duration) {
 
 // bury has a session that was ended never be revived.
 func (m *Manager) bury(s *Session) {
-	if m.opts.Revival == nil || s.Revision() == "" {
-		return // or no client can know its id
+	if m.opts.Revival == nil {
+		return
+	}
+	if s.Revision() == "" { // its initialize has failed, and its client has been told
+		m.opts.Revival.Refuse(s.key)
+		return
 	}
 	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 	defer stop()
