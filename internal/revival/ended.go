@@ -55,6 +55,17 @@ func (e *ended) add(key stream.SessionKey, began time.Time) (floor time.Time) {
 	return e.bound()
 }
 
+// all returns the sessions, and when they began.
+func (e *ended) all() map[stream.SessionKey]time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make(map[stream.SessionKey]time.Time, len(e.began))
+	for key, began := range e.began {
+		all[key] = time.Unix(began, 0)
+	}
+	return all
+}
+
 // bound forgets the oldest tenth, if there are too many. e.mu is held.
 func (e *ended) bound() (floor time.Time) {
 	if len(e.began) <= mostEnded {
@@ -135,7 +146,8 @@ func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	if dir == "" {
 		return nil
 	}
-	line := append(append(formatTime(began), ' '), key...)
+	line := append([]byte{'\n'}, formatTime(began)...) // which ends a line that was not written to its end
+	line = append(append(line, ' '), key...)
 	if !floor.IsZero() {
 		line = append(append(line, '\n'), formatTime(floor)...)
 	}
@@ -184,6 +196,9 @@ func (k *Keeper) readEnded() {
 		}
 		e.read += int64(len(line)) + 1
 		text = rest
+		if len(line) == 0 {
+			continue
+		}
 		at, key, isKey := bytes.Cut(line, []byte(" "))
 		began, err := strconv.ParseInt(string(at), 10, 64)
 		lines++

@@ -88,7 +88,7 @@ func (k *Keeper) keys(ctx context.Context) (*sessionid.Ring, error) {
 	all := []sessionid.Key{own}
 	switch {
 	case k.o.Values != nil:
-		text, err := k.o.Values.FirstValue(ctx, keysName, []byte(own.Text()), keysTTL)
+		text, err := k.o.Values.FirstValue(ctx, keysName, textOf([]sessionid.Key{own}), keysTTL)
 		if err == nil {
 			all, err = sessionid.ParseKeys(text)
 		}
@@ -133,8 +133,9 @@ func (k *Keeper) Open(ctx context.Context, id string) (c sessionid.Claims, ok bo
 	return c, ok && time.Since(c.Began) < k.o.Life, nil
 }
 
-// Tend keeps the keys in the store for longer, and puts them there again if it has lost them. Where another node has done so
-// before, with its own, those seal from now on, and the ones that there were still open. It is to be called every few minutes.
+// Tend keeps the keys in the store for longer. If the store has lost them, it puts them there again, and the sessions that this node
+// remembers as ended; where another node has put its own there since, those seal from now on, and the store has the others beside them.
+// It is to be called every minute.
 func (k *Keeper) Tend(ctx context.Context) error {
 	ring := k.ring.Load()
 	if k.o.Values == nil || len(k.o.Keys) > 0 || ring == nil {
@@ -143,26 +144,56 @@ func (k *Keeper) Tend(ctx context.Context) error {
 	k.settling.Lock()
 	defer k.settling.Unlock()
 	mine := ring.Keys()
-	text, err := k.o.Values.FirstValue(ctx, keysName, []byte(mine[0].Text()), keysTTL)
+	text, err := k.o.Values.Value(ctx, keysName)
+	lost := errors.Is(err, stream.ErrNotFound)
+	if lost {
+		text, err = k.o.Values.FirstValue(ctx, keysName, textOf(mine), keysTTL)
+	}
 	if err != nil {
 		return fmt.Errorf("session keys: %w", err)
 	}
-	kept, err := sessionid.ParseKeys(text)
+	all, err := sessionid.ParseKeys(text)
 	if err != nil {
 		return fmt.Errorf("session keys: %w", err)
 	}
+	kept := len(all)
 	for _, key := range mine {
-		if !key.In(kept) {
-			kept = append(kept, key)
+		if !key.In(all) {
+			all = append(all, key)
 		}
 	}
-	ring.Set(kept)
-	if time.Now().Before(k.refresh) {
-		return nil
+	ring.Set(all)
+	if kept < len(all) || !time.Now().Before(k.refresh) {
+		if err := k.o.Values.SetValue(ctx, keysName, textOf(all), keysTTL); err != nil {
+			return fmt.Errorf("session keys: %w", err)
+		}
+		k.refresh = time.Now().Add(keysEvery)
 	}
-	k.refresh = time.Now().Add(keysEvery)
-	if err := k.o.Values.SetValue(ctx, keysName, text, keysTTL); err != nil {
-		return fmt.Errorf("session keys: %w", err)
+	if lost || kept < len(all) {
+		return k.endAgain(ctx)
+	}
+	return nil
+}
+
+// textOf returns keys as the store has them.
+func textOf(keys []sessionid.Key) []byte {
+	var text []byte
+	for i := range keys {
+		text = append(append(text, keys[i].Text()...), '\n')
+	}
+	return text
+}
+
+// endAgain puts the sessions that were ended into the store again, which has lost them.
+func (k *Keeper) endAgain(ctx context.Context) error {
+	for key, began := range k.ended.all() {
+		rest := k.o.Life - time.Since(began)
+		if rest <= time.Second {
+			continue
+		}
+		if _, err := k.o.Values.FirstValue(ctx, endedName(key), []byte{'1'}, rest); err != nil {
+			return fmt.Errorf("session not noted as ended: %w", err)
+		}
 	}
 	return nil
 }

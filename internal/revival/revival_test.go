@@ -129,8 +129,24 @@ func TestKeysLost(t *testing.T) {
 	if err := one.Tend(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !opens(t, one, theirs) || !opens(t, one, before) || !opens(t, two, sealed(t, one)) {
-		t.Error("the nodes do not open each other's ids")
+	if err := two.Tend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	three := revival.New(revival.Options{Life: time.Hour, Values: store})
+	for i, k := range []*revival.Keeper{one, two, three} {
+		if !opens(t, k, theirs) || !opens(t, k, before) || !opens(t, k, sealed(t, one)) {
+			t.Errorf("node %d does not open all ids", i)
+		}
+	}
+	if err := one.End(t.Context(), "k", time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	clear(store.all)
+	if err := one.Tend(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !isEnded(t, two, "k", time.Now()) {
+		t.Error("what was ended is forgotten with the store")
 	}
 }
 

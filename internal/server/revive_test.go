@@ -2,12 +2,14 @@ package server_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -302,5 +304,40 @@ func TestFailedNotRevived(t *testing.T) {
 	}
 	if r := p.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); r.status != http.StatusNotFound {
 		t.Errorf("it goes on: %d %s", r.status, r.body)
+	}
+}
+
+// A node that was lost just when it had given a session that begins again a record has left nothing that stands in the way of others.
+func TestRevivedHalf(t *testing.T) {
+	t.Parallel()
+	var began atomic.Int32
+	inner := &script{runs: map[string]int{}}
+	b := message.New(message.HandlerFunc(func(x *message.Exchange) {
+		if x.Method == "initialize" {
+			began.Add(1)
+		}
+		inner.Serve(x)
+	}))
+	f := newFarm(t, 2, config{life: time.Hour, backend: b, session: session.Options{TTL: 100 * time.Millisecond}})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	eventually(t, "the session to expire", func() bool {
+		_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+		return f.nodes[0].sessions.Sessions() == 0 && err != nil
+	})
+	before := began.Load()
+	about, err := json.Marshal(map[string]any{"id": p.id, "life": 5001})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.nodes[0].store.Adopt(t.Context(), session.KeyOf(p.id), about, 5000); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range f.nodes {
+		if got := p.at(n).echoes("again"); !strings.HasPrefix(got, "200 ") || !strings.Contains(got, "again") {
+			t.Errorf("%s", got)
+		}
+	}
+	if began.Load() == before {
+		t.Error("the server got no initialize")
 	}
 }

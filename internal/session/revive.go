@@ -210,6 +210,23 @@ func (m *Manager) adoptAnew(ctx context.Context, at *Remote) (was shared.Session
 	return was, err
 }
 
+// beginLate has a session be as its id says that another node has given a record, and no more: that node is lost, or this one was faster.
+func (m *Manager) beginLate(ctx context.Context, s *Session, at *Remote) {
+	if m.opts.Revival == nil {
+		return
+	}
+	c, ok, err := m.opts.Revival.Open(ctx, at.ID)
+	if !ok {
+		m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
+		return
+	}
+	revision := jsonrpc.String(jsonrpc.Field(c.Initialize, "protocolVersion"))
+	if !protocol.Known(revision) || protocol.Modern(revision) {
+		revision = protocol.V20251125
+	}
+	(&beginning{params: c.Initialize, revision: revision, life: at.Life}).apply(s)
+}
+
 // revived notes that a session has begun again.
 func (m *Manager) revived(s *Session) {
 	m.logger.Debug("session revived", "session", s.Name())
@@ -234,7 +251,7 @@ func (c *beginning) apply(s *Session) {
 }
 
 // tendKeysEvery is how often the keys of session ids are looked after in the store.
-const tendKeysEvery = 10 * time.Minute
+const tendKeysEvery = time.Minute
 
 // tendKeys looks after the keys of session ids, when it is time. Only the goroutine of expire calls it.
 func (m *Manager) tendKeys(now time.Duration) {
@@ -257,7 +274,7 @@ func (m *Manager) bury(s *Session) {
 	if m.opts.Revival == nil {
 		return
 	}
-	if s.Revision() == "" { // its initialize has failed, and its client has been told
+	if s.Revision() == "" && s.Initializing() == nil { // its initialize has failed, and its client has been told
 		m.opts.Revival.Refuse(s.key)
 		return
 	}

@@ -230,6 +230,9 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
+	if at.begins == nil && at.Life != 0 && s.backend.initialize == nil {
+		m.beginLate(ctx, s, at)
+	}
 	if at.begins != nil {
 		s.taken = false // there is nothing that it had
 		(&beginning{params: at.begins.params, revision: at.begins.revision, life: at.Life}).apply(s)
