@@ -33,7 +33,7 @@ func (s *Session) StreamName(number uint64) (name, tail string) {
 
 func streamName(id string, number uint64) string {
 	// A hash of the secret and the number is a MAC here, without HMAC's second
-	// pass: what is hashed always has the same length, and the part that is shown
+	// pass: of a session what is hashed always has the same length, and the part that is shown
 	// is too short to go on from.
 	text := append(make([]byte, 0, 512), id...)
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(text, number))
