@@ -65,8 +65,8 @@ func (r *recording) got(t *testing.T, what string, want ...string) {
 	}
 }
 
-// post posts a message with a token, of either era.
-func post(t *testing.T, at, token, session, body string) reply {
+// message is a POST of a message of either era, with a token and in a session where they are named.
+func message(t *testing.T, at, token, session, body string) *http.Request {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(body))
 	if err != nil {
@@ -74,18 +74,31 @@ func post(t *testing.T, at, token, session, body string) reply {
 	}
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set("Authorization", "Bearer "+token)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	if session != "" {
 		req.Header.Set("Mcp-Session-Id", session)
 	}
 	if strings.Contains(body, "2026-07-28") {
+		_, method, _ := strings.Cut(body, `"method":"`)
+		method, _, _ = strings.Cut(method, `"`)
 		req.Header.Set("MCP-Protocol-Version", "2026-07-28")
-		req.Header.Set("Mcp-Method", "tools/call")
-		_, name, _ := strings.Cut(body, `"name":"`)
-		name, _, _ = strings.Cut(name, `"`)
-		req.Header.Set("Mcp-Name", name)
+		req.Header.Set("Mcp-Method", method)
+		for _, field := range []string{`"name":"`, `"uri":"`} {
+			if _, name, ok := strings.Cut(body, field); ok {
+				name, _, _ = strings.Cut(name, `"`)
+				req.Header.Set("Mcp-Name", name)
+			}
+		}
 	}
-	resp, err := http.DefaultClient.Do(req)
+	return req
+}
+
+// post posts a message with a token, of either era.
+func post(t *testing.T, at, token, session, body string) reply {
+	t.Helper()
+	resp, err := http.DefaultClient.Do(message(t, at, token, session, body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,7 +109,7 @@ func TestOwnCredentialsRefused(t *testing.T) {
 					if more != "{" {
 						more += ","
 					}
-					expectRefused(t, what+", modern", askModern(t, at, method, fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":%q,"params":%s"_meta":{`+
+					expectRefused(t, what+", modern", post(t, at, "x", "", fmt.Sprintf(`{"jsonrpc":"2.0","id":"x","method":%q,"params":%s"_meta":{`+
 						`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, method, more)), false)
 				}
 			}
@@ -135,31 +135,6 @@ func expectRefused(t *testing.T, what string, r reply, streams bool) {
 		r.header.Get("WWW-Authenticate") != "" || strings.Contains(r.body, "s3cret") {
 		t.Errorf("%s: %d %v %s, want %d", what, r.status, r.header, r.body, want)
 	}
-}
-
-// askModern posts a request of revision 2026-07-28.
-func askModern(t *testing.T, at, method, body string) reply {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set("MCP-Protocol-Version", "2026-07-28")
-	req.Header.Set("Mcp-Method", method)
-	for _, field := range []string{`"name":"`, `"uri":"`} {
-		if _, name, ok := strings.Cut(body, field); ok {
-			name, _, _ = strings.Cut(name, `"`)
-			req.Header.Set("Mcp-Name", name)
-		}
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	return reply{resp.StatusCode, resp.Header, textBody(t, resp)}
 }
 
 // fileOf writes a configuration file.

@@ -95,57 +95,42 @@ func TestStderrBounded(t *testing.T) {
 	}
 }
 
-// A drain that is over names the calls that it cuts short.
+// A drain that is over names the calls that it cuts short. Of a client of 2026-07-28 no id is named: that in the log would
+// be one that the client has never used.
 func TestDrainNamesCalls(t *testing.T) {
 	t.Parallel()
-	p := serve(t, "--demo", "--drain", "200ms")
-	session := post(t, p.URL, "", "", begins).header.Get("Mcp-Session-Id")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(
-		`{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{"name":"count","arguments":{"to":1000,"delay_ms":100},"_meta":{"progressToken":1}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {session}}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // then the call runs
-	}
-	if err := p.stop(t); err != nil {
-		t.Error(err)
-	}
-	if log := p.log.String(); !strings.Contains(log, `msg="calls did not end in time" calls=1 which="[tools/call of session `) || !strings.Contains(log, `id \"long\"]`) {
-		t.Errorf("the log does not name the call: %s", log)
-	}
-}
-
-// Of a client of 2026-07-28 no id is named: that in the log would be one that the client has never used.
-func TestDrainNamesModernCalls(t *testing.T) {
-	t.Parallel()
-	p := serve(t, "--demo", "--eras", "both", "--drain", "200ms")
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(
-		`{"jsonrpc":"2.0","id":"mine","method":"tools/call","params":{"name":"count","arguments":{"to":1000,"delay_ms":100},"_meta":{"progressToken":1,`+
-			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
-		"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"tools/call"}, "Mcp-Name": {"count"}}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	lines := bufio.NewScanner(resp.Body)
-	for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // then the call runs
-	}
-	if err := p.stop(t); err != nil {
-		t.Error(err)
-	}
-	if log := p.log.String(); !strings.Contains(log, `msg="calls did not end in time" calls=1 which="[tools/call of revision 2026-07-28, in carrier `) || strings.Contains(log, ", id ") {
-		t.Errorf("the log does not name the call: %s", log)
+	const call = `{"jsonrpc":"2.0","id":"long","method":"tools/call","params":{"name":"count","arguments":{"to":1000,"delay_ms":100},"_meta":{"progressToken":1%s}}}`
+	for name, c := range map[string]struct {
+		meta, which, id string
+	}{
+		"legacy": {which: "session ", id: `, id \"long\"]`},
+		"modern": {
+			meta:  `,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`,
+			which: "revision 2026-07-28, in carrier ",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := serve(t, "--demo", "--eras", "both", "--drain", "200ms")
+			var session string
+			if c.meta == "" {
+				session = post(t, p.URL, "", "", begins).header.Get("Mcp-Session-Id")
+			}
+			resp, err := http.DefaultClient.Do(message(t, p.URL, "", session, fmt.Sprintf(call, c.meta)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			lines := bufio.NewScanner(resp.Body)
+			for lines.Scan() && !strings.Contains(lines.Text(), "notifications/progress") { // then the call runs
+			}
+			if err := p.stop(t); err != nil {
+				t.Error(err)
+			}
+			log := p.log.String()
+			if !strings.Contains(log, `msg="calls did not end in time" calls=1 which="[tools/call of `+c.which) || !strings.Contains(log, c.id) || c.id == "" && strings.Contains(log, ", id ") {
+				t.Errorf("the log does not name the call: %s", log)
+			}
+		})
 	}
 }

@@ -134,9 +134,9 @@ func TestIntrospectionKept(t *testing.T) {
 	}
 }
 
-// TestIntrospectionForgets has a token be asked about again when the answer is old.
-func TestIntrospectionForgets(t *testing.T) {
-	t.Parallel()
+// introspects returns an authorization server, and an issuer that asks it about tokens.
+func introspects(t *testing.T) (*authtest.Server, *Issuer) {
+	t.Helper()
 	as := authtest.New(t)
 	issuer, err := NewIssuer(as.URL)
 	if err != nil {
@@ -146,6 +146,13 @@ func TestIntrospectionForgets(t *testing.T) {
 	if err := issuer.Introspect("", authtest.ID, authtest.Secret); err != nil {
 		t.Fatal(err)
 	}
+	return as, issuer
+}
+
+// TestIntrospectionForgets has a token be asked about again when the answer is old.
+func TestIntrospectionForgets(t *testing.T) {
+	t.Parallel()
+	as, issuer := introspects(t)
 	token := as.Opaque(authtest.Claims{"aud": "us"})
 	v, err := issuer.verify(t.Context(), token, "")
 	if err != nil {

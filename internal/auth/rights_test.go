@@ -29,15 +29,7 @@ func rightsUnder(t *testing.T, p *Policy, token string) (rights *Rights) {
 // TestRightsOfTokens has tokens end, or be revoked by their issuer, while a connection is open.
 func TestRightsOfTokens(t *testing.T) {
 	t.Parallel()
-	as := authtest.New(t)
-	issuer, err := NewIssuer(as.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(issuer.client.CloseIdleConnections)
-	if err := issuer.Introspect("", authtest.ID, authtest.Secret); err != nil {
-		t.Fatal(err)
-	}
+	as, issuer := introspects(t)
 	p := &Policy{Issuer: issuer, Audience: []string{"here"}, Open: new(Open)}
 	claims := authtest.Claims{"aud": "here"}
 
