@@ -101,16 +101,22 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal Principal,
 	if ending {
 		return nil, stream.ErrConflict
 	}
-	if !protocol.Known(revision) || protocol.Modern(revision) {
-		revision = jsonrpc.String(jsonrpc.Field(c.Initialize, "protocolVersion"))
-	}
-	if !protocol.Known(revision) || protocol.Modern(revision) {
-		revision = protocol.V20251125
-	}
+	life := firstLife + mathrand.Uint64N(lastLife-firstLife)
 	return &Remote{
 		Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: TenantOf(principal, address),
-		begins: &beginning{params: c.Initialize, revision: revision, life: firstLife + mathrand.Uint64N(lastLife-firstLife)},
+		begins: beginningOf(&c, revision, life),
 	}, nil
+}
+
+// beginningOf returns the beginning of a session by what its id says, for a client that speaks a protocol revision: one that is
+// not known is what the client had asked for.
+func beginningOf(c *sessionid.Claims, revision string, life uint64) *beginning {
+	for _, r := range []string{revision, jsonrpc.String(jsonrpc.Field(c.Initialize, "protocolVersion"))} {
+		if protocol.Known(r) && !protocol.Modern(r) {
+			return &beginning{params: c.Initialize, revision: r, life: life}
+		}
+	}
+	return &beginning{params: c.Initialize, revision: protocol.V20251125, life: life}
 }
 
 // Revive begins a session again that [Manager.Revivable] returns, in a store that no other node shares; else
@@ -210,8 +216,13 @@ func (m *Manager) adoptAnew(ctx context.Context, at *Remote) (was shared.Session
 	return was, err
 }
 
-// beginLate has a session be as its id says that another node has given a record, and no more: that node is lost, or this one was faster.
-func (m *Manager) beginLate(ctx context.Context, s *Session, at *Remote) {
+// beginAgain has a session that was acquired, and of which nothing is noted yet, be as its id says. Where another node has given the
+// session its record, that node is lost, or this one was faster.
+func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
+	if at.begins != nil {
+		(&beginning{params: at.begins.params, revision: at.begins.revision, life: at.Life}).apply(s)
+		return
+	}
 	if m.opts.Revival == nil {
 		return
 	}
@@ -220,11 +231,7 @@ func (m *Manager) beginLate(ctx context.Context, s *Session, at *Remote) {
 		m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
 		return
 	}
-	revision := jsonrpc.String(jsonrpc.Field(c.Initialize, "protocolVersion"))
-	if !protocol.Known(revision) || protocol.Modern(revision) {
-		revision = protocol.V20251125
-	}
-	(&beginning{params: c.Initialize, revision: revision, life: at.Life}).apply(s)
+	beginningOf(&c, "", at.Life).apply(s)
 }
 
 // revived notes that a session has begun again.

@@ -230,13 +230,10 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
-	if at.begins == nil && at.Life != 0 && s.backend.initialize == nil {
-		m.beginLate(ctx, s, at)
+	if at.Life != 0 && s.backend.initialize == nil {
+		m.beginAgain(ctx, s, at)
 	}
-	if at.begins != nil {
-		s.taken = false // there is nothing that it had
-		(&beginning{params: at.begins.params, revision: at.begins.revision, life: at.Life}).apply(s)
-	}
+	s.taken = at.begins == nil // else there is nothing that it had
 	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
 		s.observeBegan()
