@@ -45,8 +45,6 @@ const purpose = "holdfast session id, version 1"
 type Claims struct {
 	// Began is when the session began, to the second.
 	Began time.Time
-	// Revision is the protocol revision that initialize settled on, "" while that is not known.
-	Revision string
 	// Server names the server of a file of many, "" where there is one.
 	Server string
 	// Principal is the digest of whose the session is: [DigestOf].
@@ -147,14 +145,10 @@ func (k *Key) aead(salt []byte) cipher.AEAD {
 // append appends the claims.
 func (c *Claims) append(text []byte) []byte {
 	text = binary.AppendUvarint(text, uint64(max(c.Began.Unix(), 0)))
-	text = appendText(text, []byte(c.Revision))
-	text = appendText(text, []byte(c.Server))
+	text = binary.AppendUvarint(text, uint64(len(c.Server)))
+	text = append(text, c.Server...)
 	text = append(text, c.Principal[:]...)
 	return append(text, pack(c.Initialize)...)
-}
-
-func appendText(text, of []byte) []byte {
-	return append(binary.AppendUvarint(text, uint64(len(of))), of...)
 }
 
 // parse reads claims, and reports whether they are some.
@@ -164,22 +158,16 @@ func (c *Claims) parse(text []byte) bool {
 		return false
 	}
 	c.Began, text = time.Unix(int64(began), 0), text[n:]
-	var ok bool
-	if c.Revision, text, ok = cutText(text); !ok {
+	size, n := binary.Uvarint(text)
+	if n <= 0 || size > uint64(len(text)-n) {
 		return false
 	}
-	if c.Server, text, ok = cutText(text); !ok || len(text) < len(c.Principal) {
+	c.Server, text = string(text[n:n+int(size)]), text[n+int(size):]
+	if len(text) < len(c.Principal) {
 		return false
 	}
 	text = text[copy(c.Principal[:], text):]
+	var ok bool
 	c.Initialize, ok = unpack(text)
 	return ok
-}
-
-func cutText(text []byte) (of string, rest []byte, ok bool) {
-	size, n := binary.Uvarint(text)
-	if n <= 0 || size > uint64(len(text)-n) {
-		return "", nil, false
-	}
-	return string(text[n : n+int(size)]), text[n+int(size):], true
 }
