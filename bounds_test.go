@@ -56,6 +56,7 @@ var boundTests = map[string][]string{
 	"messages that wait until a stdio server reads them":          {"backend/process TestNeverReads"},
 	"wrong tokens for the [live page]":                            {". TestPageActionsAreLogged", "internal/live TestTries", "internal/live TestManyTriers"},
 	"webhooks that wait to be sent":                               {"internal/webhook TestFull"},
+	"how long a webhook is tried":                                 {"internal/webhook TestGiveUp", "internal/webhook TestLate"},
 	"messages of a server to Holdfast's client":                   {"client TestWebSocketTooLarge", "client TestInputComments"},
 }
 

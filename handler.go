@@ -18,7 +18,6 @@ import (
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/live"
 	"holdfast/internal/lograte"
-	"holdfast/internal/observe"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -117,6 +116,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Logger:       o.Logger,
 	})
 	h.join(&o)
+	h.attendWebhooks(&o)
 	h.server = server.New(server.Options{
 		Manager:         h.sessions,
 		Response:        server.Response(o.Response),
@@ -179,25 +179,6 @@ func keeper(o *Options) *revival.Keeper {
 		r.Keys = append(r.Keys, key)
 	}
 	return revival.New(r)
-}
-
-// startWebhooks returns a function that sends the webhook of a request, or nil if webhooks are
-// disabled.
-func (h *Handler) startWebhooks(o *Options, observers observe.Observers) func(session.EndedRequest) {
-	if o.Webhooks == nil || o.Stateless {
-		return nil
-	}
-	opts := *o.Webhooks
-	if opts.Logger == nil {
-		opts.Logger = o.Logger
-	}
-	h.webhooks = sender.New(opts)
-	if observers != nil {
-		h.webhooks.Observe(func(result string) { observers.Happened(observe.WebhookTried{Result: result}) })
-	}
-	return func(e session.EndedRequest) {
-		h.webhooks.Send(sender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
-	}
 }
 
 // ServeHTTP serves the Streamable HTTP endpoint, and WebSockets at the same URL
@@ -278,7 +259,8 @@ func (h *Handler) Leaving() <-chan struct{} { return h.server.Leaving() }
 // may take 5 s more for clients that are still reading, and, at the same time, as long as
 // backends need to close: 5 s for handlers of an mcp.Server that ignore their cancellation,
 // and twice its Grace for a process. Webhooks that have not been sent are tried once
-// more until ctx is done, and for 2 s more if calls were cut short.
+// more until ctx is done, and for 2 s more if calls were cut short. With a shared Store those that wait for another try
+// are left to other nodes, or to the next process.
 func (h *Handler) Shutdown(ctx context.Context) error {
 	if h.health != nil {
 		h.health.drain()
@@ -286,15 +268,7 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 	err := h.server.Drain(ctx)
 	h.sessions.Close()
 	h.server.Close()
-	if h.webhooks != nil {
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			// How the calls that were cut short ended is not known before now.
-			late, stop := context.WithTimeout(context.WithoutCancel(ctx), webhookGrace)
-			defer stop()
-			ctx = late
-		}
-		err = errors.Join(err, h.webhooks.Close(ctx))
-	}
+	err = errors.Join(err, h.closeWebhooks(ctx))
 	if h.node != nil {
 		err = errors.Join(err, h.node.Close())
 		h.node = nil
@@ -310,9 +284,6 @@ func (h *Handler) Shutdown(ctx context.Context) error {
 	h.log.Flush()
 	return err
 }
-
-// webhookGrace is how long webhooks of calls that were cut short are tried.
-const webhookGrace = 2 * time.Second
 
 // Disconnect closes the connection on which the client reads the call that ctx belongs to,
 // and tells the client to reconnect after retry; 0 stands for Options.Retry. ctx is the

@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/engine"
+	"holdfast/stream"
 	"holdfast/webhook"
 )
 
@@ -124,5 +127,27 @@ func wantTold(t *testing.T, told <-chan string, status string) {
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("no webhook")
+	}
+}
+
+// With a store in memory the log says at the start that webhooks do not survive; with one that outlives the process they do.
+func TestWebhooksKept(t *testing.T) {
+	t.Parallel()
+	file, err := engine.Open(t.Context(), "file:"+t.TempDir(), engine.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	for name, store := range map[string]stream.Store{"memory": nil, "file": file} {
+		var log bytes.Buffer
+		h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return nil }, &holdfast.Options{
+			Webhooks: webhooksTo(t, "127.0.0.1"), Store: store, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		})
+		if err := h.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if said := strings.Contains(log.String(), "do not survive"); said != (store == nil) {
+			t.Errorf("%s: the log is %s", name, &log)
+		}
 	}
 }

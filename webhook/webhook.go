@@ -6,7 +6,8 @@
 // has the type mcp.request.ended, the id of the request, and "completed" or "failed";
 // it is signed as Standard Webhooks 1.0.0 specifies, so that its receiver can check that
 // it comes from this server. It is sent again, at growing intervals, until the receiver
-// answers with a status of 2xx.
+// answers with a status of 2xx. With a store that outlives the process, another node or the
+// next process goes on with that, and may send a POST again: its webhook-id is the same.
 //
 // # Addresses
 //
@@ -36,7 +37,7 @@ type Options struct {
 	Within     time.Duration // how long after the first try it is repeated; 1 h
 	Pause      time.Duration // between the first two tries; each further pause is three times as long; 2 s
 	Timeout    time.Duration // of one try; 15 s
-	Queue      int           // how many POSTs wait at most; further ones are dropped and logged; 10,000
+	Queue      int           // how many POSTs wait at most on a node; further ones are dropped and logged; 10,000
 	Concurrent int           // how many tries run at a time; 16
 	PerHost    int           // how many of them to one host and port; 4
 

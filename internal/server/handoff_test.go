@@ -856,6 +856,37 @@ func TestHandOffWebhook(t *testing.T) {
 	}
 }
 
+// The webhook of a request that was handed off and has ended, and that its node has not kept before it was lost, is told by the next one.
+func TestHandOffWebhookLost(t *testing.T) {
+	testlong.Only(t, "the next node waits whether the client comes back")
+	t.Parallel()
+	c := handOffs()
+	var lost atomic.Bool
+	keys := make(chan string, 10)
+	c.session.OnEnded = func(e session.EndedRequest) bool {
+		keys <- e.Key
+		return lost.Load()
+	}
+	f := newFarm(t, 2, c)
+	h := &posting{peer: f.nodes[0].connect("2025-11-25", nil)}
+	is := tellOf(t, toldAs(h.post((&hooks{url: "https://h"}).call(`"a"`, "hold", `{"key":"a"}`))))
+	if is.Status != handoff.Working {
+		t.Fatalf("%s", is.raw.Raw)
+	}
+	f.nodes[0].release(1)[0].Result(result("whole"))
+	first := <-keys
+	lost.Store(true)
+	f.nodes[0].kill()
+	select {
+	case again := <-keys:
+		if again != first {
+			t.Errorf("told under the key %q, and then %q", first, again)
+		}
+	case <-time.After(time.Minute):
+		t.Error("the next node has not told it")
+	}
+}
+
 // toldAs returns the response of a reply.
 func toldAs(r reply) jsonrpc.Message { return parse(lastSaid(r)) }
 

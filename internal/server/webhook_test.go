@@ -79,8 +79,8 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 			t.Error(err)
 		}
 	})
-	c.session.OnEnded = func(e session.EndedRequest) {
-		sender.Send(webhooksender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
+	c.session.OnEnded = func(e session.EndedRequest) bool {
+		return sender.Send(webhooksender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 	}
 	return newNode(t, c), k
 }

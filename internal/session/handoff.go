@@ -366,13 +366,13 @@ func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jso
 	if of.Ended || len(msgs) == 0 {
 		return true
 	}
-	_, ok := s.answers(ctx, of)[string(jsonrpc.Key(msgs[0].ID))]
+	_, ok := s.answers(ctx, of.Number, s.single)[string(jsonrpc.Key(msgs[0].ID))]
 	return ok
 }
 
 // restoreHeir takes in an heir. One whose handle nobody has is for nothing: the call that it
 // was made for goes on by itself.
-func (s *Session) restoreHeir(st *shared.Stream, n callNote, msgs []jsonrpc.Message, handedOff bool, f *restored) {
+func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, handedOff, notified bool, f *restored) {
 	s.hold(s.m.KeepTask())
 	all, tool := s.taskTable(), ""
 	if len(msgs) > 0 {
@@ -381,6 +381,9 @@ func (s *Session) restoreHeir(st *shared.Stream, n callNote, msgs []jsonrpc.Mess
 	if st.Ended {
 		now := time.Now()
 		all.all[st.Number] = &task{of: all, tool: tool, updated: now, ended: now}
+		if handedOff && !notified && s.m.opts.OnEnded != nil {
+			f.tell(&Call{s: s, number: st.Number}, st.Number, msgs, s.answers(ctx, st.Number, false))
+		}
 		return
 	}
 	safe := handedOff && len(msgs) > 0 && s.stillSafe(&n, msgs)

@@ -233,6 +233,7 @@ var errNotBegun = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make th
 // ended.
 func (m *Manager) release(s *Session, open bool) {
 	s.dispatchAll()
+	m.waitFor(storeTimeout, s.streams.hasTold) // a session without an owner is not looked after
 	s.noteStored(false)
 	m.waitFor(appendTimeout, s.log.isIdle) // what the backend has said is not given up before it is stored
 	open = open || !s.log.isIdle()

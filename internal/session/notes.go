@@ -318,7 +318,9 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
 	data = appendNumbers(data, `,"read":`, read)
-	data = appendNumbers(data, `,"rung":`, notified)
+	s.rung = append(s.rung, notified...) // which the note before has said, too: this one takes its place
+	s.rung = s.rung[max(0, len(s.rung)-mostNews):]
+	data = appendNumbers(data, `,"rung":`, s.rung)
 	if len(s.tools.safe) > 0 {
 		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.tools.safe)))
 		data = append(append(data, `,"safe":`...), tools...)
@@ -371,6 +373,7 @@ func (s *Session) noteDelivered(left bool) {
 type news struct {
 	read     []uint64 // to their end
 	notified []uint64 // of calls whose webhooks were told
+	telling  int      // how often webhooks are being told just now
 }
 
 // takeNews returns which streams were read to their end, and of which the webhooks were
@@ -379,7 +382,7 @@ func (t *table) takeNews() (read, notified []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	read, notified = t.news.read, t.news.notified
-	t.news = news{}
+	t.news = news{telling: t.news.telling}
 	return read, notified
 }
 

@@ -43,10 +43,12 @@ type Options struct {
 	// [handoff.ToolWait] is above 0 if any of the server's are. It returns at once: it is
 	// called with locks held. nil: no call is.
 	HandOffAfter func(server, tool string) time.Duration
-	// Ended is told of each request that named a webhook and whose call has ended
-	// with nobody connected, once. It must not wait: it is called on the goroutine
-	// that ends the call, with no lock held. Where it is nil, webhooks are ignored.
-	OnEnded func(EndedRequest)
+	// OnEnded is told of each request that named a webhook and whose call has ended
+	// with no client connected. told says that it is not lost with this node: else the next owner of
+	// the session tells of it again, under the same Key. With a store that nodes share it may wait for that;
+	// else it must not, as it is called on the goroutine that ends the call. No lock is held. Where it is nil,
+	// webhooks are ignored.
+	OnEnded func(EndedRequest) (told bool)
 	// Observers are told of sessions and calls; nil: there are none.
 	Observers observe.Observers
 	// Flight counts the bytes of requests in flight, and of messages that wait to be

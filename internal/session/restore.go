@@ -61,6 +61,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 	for i := range notes {
 		handedOff[notes[i].Of] = true
 	}
+	var said map[string]outcome // in a single session, once it is known
 	for i := range streams {
 		st, n := &streams[i], &notes[i]
 		if st.Number == standalone {
@@ -68,7 +69,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		}
 		if n.Of != 0 {
 			i := slices.IndexFunc(streams, func(of shared.Stream) bool { return of.Number == n.Of })
-			s.restoreHeir(st, n.callNote, n.msgs, i < 0 || s.hasAnswered(ctx, &streams[i], n.msgs), &f)
+			s.restoreHeir(ctx, st, n.callNote, n.msgs, i < 0 || s.hasAnswered(ctx, &streams[i], n.msgs), notified[st.Number], &f)
 			continue
 		}
 		if len(st.Note) == 0 && s.endsUnanswered(ctx, st) {
@@ -83,6 +84,11 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
 			s.restoreEnded(ctx, st, n.callNote, n.msgs, read[st.Number], notified[st.Number] || handedOff[st.Number], &f)
+		case s.standalone.webhooks() != nil && !notified[st.Number]:
+			if said == nil {
+				said = s.answers(ctx, standalone, false)
+			}
+			f.tell(&Call{s: s, number: st.Number}, standalone, n.msgs, said)
 		}
 	}
 	if h := s.standalone.webhooks(); h != nil {
@@ -127,6 +133,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 	s.standalone.delivery.told = min(n.Delivered, s.standalone.said)
 	s.noted = s.standalone.delivery.told
 	s.use.left.Store(n.Left)
+	s.rung = n.Notified
 	if n.Initialize == nil {
 		return
 	}
@@ -166,7 +173,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	c.cameAsGuest(n.Guest)
 	var answered map[string]outcome
 	if len(msgs) > 1 {
-		answered = s.answers(ctx, st)
+		answered = s.answers(ctx, st.Number, s.single)
 	}
 	open := slices.DeleteFunc(slices.Clone(msgs), func(m jsonrpc.Message) bool {
 		_, ok := answered[string(jsonrpc.Key(m.ID))]
@@ -242,18 +249,29 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, n callNot
 	}
 	s.mu.Lock()
 	for i := range msgs {
-		rq := &inflight{call: c, id: string(msgs[i].ID)}
-		s.addResumable(c, rq.id, msgs[i].Method)
-		if !read && !notified {
-			s.addWebhook(c, rq, &msgs[i])
-		}
+		s.addResumable(c, string(msgs[i].ID), msgs[i].Method)
 	}
 	s.mu.Unlock()
-	if c.record == nil {
+	tell := !read && !notified && s.m.opts.OnEnded != nil
+	if c.record == nil && !tell {
 		return
 	}
-	answered := s.answers(ctx, st)
+	answered := s.answers(ctx, st.Number, s.single)
 	c.restoreResume(msgs, answered)
+	if tell {
+		f.tell(c, st.Number, msgs, answered)
+	}
+}
+
+// tell has the webhooks of a call that has ended told, unless its client comes back for it. The responses are in the
+// stream with a number, which is the standalone one in a session that has no other.
+func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered map[string]outcome) {
+	s := c.s
+	s.mu.Lock()
+	for i := range msgs {
+		s.addWebhook(c, &inflight{call: c, id: string(msgs[i].ID)}, &msgs[i])
+	}
+	s.mu.Unlock()
 	h := c.webhooks()
 	if h == nil {
 		return
@@ -261,12 +279,17 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, n callNot
 	for i := range h.list {
 		k := &h.list[i]
 		if a, ok := answered[string(jsonrpc.Key(k.ID))]; ok {
-			k.seq, k.Time, k.Failed = a.seq, time.Now(), a.failed
+			k.seq, k.Time, k.Failed, k.stream = a.seq, time.Now(), a.failed, c.number
 		}
 	}
 	s.streams.mu.Lock()
-	f.hooks[st.Number] = s.streams.webhooksOf(c, st.Number)
-	s.streams.mu.Unlock()
+	defer s.streams.mu.Unlock()
+	if number != standalone {
+		f.hooks[number] = s.streams.webhooksOf(c, number)
+		return
+	}
+	all := s.standalone.webhooks()
+	all.list = append(all.list, h.list...)
 }
 
 // restoreResume has the call found by its tokens. answered are those of its
@@ -324,11 +347,16 @@ type outcome struct {
 	failed bool
 }
 
-// answers returns the responses in a stream, by the keys of their ids: of the
-// stream that a call of a single session has, those that it names.
-func (s *Session) answers(ctx context.Context, st *shared.Stream) map[string]outcome {
+// answers returns the responses in a stream, or those that it names, by the keys of their ids; of two with one id the later one. The
+// stream that a call of a single session has names its responses.
+func (s *Session) answers(ctx context.Context, number uint64, named bool) map[string]outcome {
 	all := make(map[string]outcome)
-	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: st.Number}, Seq: st.Oldest - 1}
+	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}}
+	oldest, _, err := s.m.store.Bounds(ctx, at.Stream)
+	if err != nil {
+		return all // nothing was said, or it can't be read any more
+	}
+	at.Seq = oldest - 1
 	buf := make([]stream.Entry, 0, 64)
 	for {
 		got, err := s.m.store.Read(ctx, at, buf[:0])
@@ -341,7 +369,7 @@ func (s *Session) answers(ctx context.Context, st *shared.Stream) map[string]out
 			id := jsonrpc.Field(e.Data, "id")
 			switch {
 			case len(e.Data) == 0:
-			case s.single:
+			case named:
 				all[string(jsonrpc.Key(e.Data))] = outcome{seq: e.Seq}
 			case id != nil && jsonrpc.Field(e.Data, "method") == nil:
 				all[string(jsonrpc.Key(id))] = outcome{e.Seq, jsonrpc.Field(e.Data, "error") != nil}

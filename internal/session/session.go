@@ -77,6 +77,7 @@ type Session struct {
 	revision     string
 	backendTasks bool                 // a call has become a task of the backend
 	noted        uint64               // how far the standalone stream was told, as the store knows
+	rung         []uint64             // calls whose webhooks were told, as the session's note says
 	inFlight     map[string]*inflight // in flight, by [requestKey]
 	abroad       []waitAbroad         // oldest first
 	waiting      turns                // requests that a limit has wait, by the key of their id

@@ -674,13 +674,14 @@ func TestTakeOverWebhooks(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string]int{}
 	o := safeTools()
-	o.OnEnded = func(e EndedRequest) {
+	o.OnEnded = func(e EndedRequest) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		told[fmt.Sprintf("%s %s %v", e.ID, e.Webhook, e.Failed)]++
+		return true
 	}
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", o)
-	a.opts.OnEnded = func(EndedRequest) { t.Error("the lost node told a webhook") }
+	a.opts.OnEnded = func(EndedRequest) bool { t.Error("the lost node told a webhook"); return true }
 	s := a.open("alice")
 	awaitListed(t, s) // else its calls are left to the next owner, and a does not learn when it closes that it is lost
 	hooked := func(id int) string {

@@ -45,11 +45,11 @@ func (m *Manager) closeConn(conn backend.Conn) (err error) {
 	return conn.Close()
 }
 
-// callOnEnded tells the user of a webhook.
-func (m *Manager) callOnEnded(e EndedRequest) {
+// callOnEnded tells the user of a webhook. It reports whether nobody has to tell it again.
+func (m *Manager) callOnEnded(e EndedRequest) (told bool) {
 	var err error // is logged
 	defer panics.Catch(&err, m.logger, "Options.Ended", "")
-	m.opts.OnEnded(e)
+	return m.opts.OnEnded(e)
 }
 
 // callsSafe calls Options.Safe.

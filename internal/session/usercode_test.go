@@ -240,7 +240,7 @@ func TestTakeOverPanics(t *testing.T) {
 func TestEndedPanics(t *testing.T) {
 	t.Parallel()
 	told := make(chan struct{}, 10)
-	h := newHouse(t, Options{OnEnded: func(EndedRequest) {
+	h := newHouse(t, Options{OnEnded: func(EndedRequest) bool {
 		told <- struct{}{}
 		panic("hunter2")
 	}}, nil)

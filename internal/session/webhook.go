@@ -2,6 +2,8 @@ package session
 
 import (
 	"bytes"
+	"cmp"
+	"fmt"
 	"time"
 
 	"holdfast/jsonrpc"
@@ -18,6 +20,8 @@ type EndedRequest struct {
 	Webhook string    // the URL as the client gave it; "" if it gave none that could be one
 	Failed  bool      // the response is an error
 	Time    time.Time // when it was given
+	// Key tells the end of this request from that of any other one. It is the same on any node that tells of it.
+	Key string
 }
 
 // metaWebhook is the member of a request's _meta whose url is the webhook.
@@ -37,8 +41,9 @@ type webhooks struct {
 // webhook is the webhook of one request.
 type webhook struct {
 	EndedRequest
-	rq  *inflight
-	seq uint64 // of its response; 0 while there is none
+	rq     *inflight
+	seq    uint64 // of its response; 0 while there is none
+	stream uint64 // that the request has for itself, if the response is on the standalone stream of a shared store
 }
 
 // webhooks returns the call's webhooks, nil for most calls.
@@ -81,6 +86,9 @@ func (h *webhooks) answered(c *Call, rq *inflight, failed bool, seq uint64) {
 		}
 		k.seq, k.Time, k.Failed = seq, time.Now(), failed
 		if c.s.single {
+			if c.hasJournal() {
+				k.stream = c.recovery.journal
+			}
 			c.s.standalone.webhooks().list = append(c.s.standalone.webhooks().list, *k)
 			h.drop(rq)
 		}
@@ -180,6 +188,7 @@ func (t *table) attachWebhooks(r *Reader) {
 	}
 	if r.webhooks != nil {
 		r.webhooks.held = false
+		r.webhooks.delivered = max(r.webhooks.delivered, r.has)
 	}
 }
 
@@ -200,30 +209,86 @@ func (s *Session) dispatchWebhooks(number uint64, h *webhooks) {
 	}
 	t := &s.streams
 	t.mu.Lock()
-	due := h.due(t.streams[number].reader != nil)
+	due, settled := h.due(t.streams[number].reader != nil)
 	if h.over && len(h.list) == 0 {
 		t.setWebhooks(number, nil)
 	}
-	if len(due) > 0 && s.m.shared != nil && number != standalone {
-		t.news.notified = addNews(t.news.notified, number)
+	if s.m.shared != nil {
+		t.settle(settled)
+		if len(due) > 0 {
+			t.news.telling++
+		}
 	}
 	t.mu.Unlock()
 	for i := range due {
-		s.m.callOnEnded(due[i].EndedRequest)
+		k := &due[i]
+		if k.Key = fmt.Sprintf("%s %d %s", s.key, cmp.Or(k.stream, number), k.ID); number == standalone && k.stream == 0 {
+			k.Key = fmt.Sprintf("%s at %d %s", s.key, k.seq, k.ID)
+		}
+		k.stream = cmp.Or(k.stream, number)
+	}
+	switch {
+	case len(due) == 0:
+	case s.m.shared != nil && s.m.startWork(): // for the store may take its time
+		go func() {
+			defer s.m.work.Done()
+			s.m.tell(s, due)
+		}()
+	default:
+		s.m.tell(s, due)
 	}
 }
 
-// due takes off the list what need not be told, and what is to be told now, which
-// it returns. connected reports whether the stream has a reader. table.mu is held.
-func (h *webhooks) due(connected bool) []webhook {
-	if !h.over {
-		return nil
+// tell tells webhooks of a session that are due, and has the store know, if that is shared: until it does, the next owner of the
+// session tells them, too.
+func (m *Manager) tell(s *Session, due []webhook) {
+	told := due[:0]
+	for i := range due {
+		if m.callOnEnded(due[i].EndedRequest) {
+			told = append(told, due[i])
+		}
 	}
-	var due []webhook
+	if m.shared == nil {
+		return
+	}
+	t := &s.streams
+	t.mu.Lock()
+	t.news.telling--
+	t.settle(told)
+	t.mu.Unlock()
+	if len(told) > 0 && !s.isClosed() {
+		s.noteSession(nil, false)
+		s.log.flush()
+	}
+}
+
+// settle notes that webhooks are not to be told by the next owner. t.mu is held.
+func (t *table) settle(all []webhook) {
+	for i := range all {
+		if n := all[i].stream; n != 0 {
+			t.news.notified = addNews(t.news.notified, n)
+		}
+	}
+}
+
+// hasTold reports whether no webhook is being told, of which the store does not know yet.
+func (t *table) hasTold() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.news.telling == 0
+}
+
+// due takes off the list what is settled, as it need not be told, and what is to be told now: it
+// returns both. connected reports whether the stream has a reader. table.mu is held.
+func (h *webhooks) due(connected bool) (due, settled []webhook) {
+	if !h.over {
+		return nil, nil
+	}
 	kept := h.list[:0]
 	for _, k := range h.list {
 		switch {
 		case k.seq <= h.delivered: // or there is none: it was cancelled
+			settled = append(settled, k)
 		case connected || h.held:
 			kept = append(kept, k)
 		default:
@@ -232,5 +297,5 @@ func (h *webhooks) due(connected bool) []webhook {
 	}
 	clear(h.list[len(kept):])
 	h.list = kept
-	return due
+	return due, settled
 }

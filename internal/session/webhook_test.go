@@ -18,7 +18,7 @@ type bell struct {
 	rings []string
 }
 
-func (b *bell) ended(e EndedRequest) {
+func (b *bell) ended(e EndedRequest) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	status := "completed"
@@ -29,6 +29,7 @@ func (b *bell) ended(e EndedRequest) {
 		status += " at " + e.Time.String()
 	}
 	b.rings = append(b.rings, fmt.Sprintf("%s %s %s", e.ID, e.Webhook, status))
+	return true
 }
 
 // rang says what has rung since it was last asked.

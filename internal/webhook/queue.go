@@ -13,11 +13,14 @@ type delivery struct {
 	to    target
 	id    string // the same for all tries
 	body  []byte
-	first time.Time // when it was to be sent
+	end   time.Time // after that it is tried no more
 	due   time.Time // when it is to be tried next
 	tries int
 	asked bool                        // its receiver asked to wait until then
 	pause *backoff.ExponentialBackOff // nil until the first try has failed
+
+	version uint64 // of what the outbox has of it; 0: nothing
+	kept    bool   // the outbox has it
 }
 
 // queue is a heap of deliveries: the one that is due first comes first.
@@ -60,19 +63,33 @@ func brief(err error) string {
 	return text[:min(len(text), 300)]
 }
 
-// add queues a delivery, or drops it if the queue is full.
-func (s *Sender) add(d *delivery) error {
+// add queues a delivery, or drops it if the queue is full. told is false if it was queued and will be lost with this process, although
+// there is an outbox.
+func (s *Sender) add(d *delivery) (told bool, err error) {
 	s.mu.Lock()
 	if s.closed.Load() {
 		s.mu.Unlock()
-		return errClosed
+		return false, errClosed
+	}
+	if s.ids[d.id] {
+		s.mu.Unlock()
+		return true, nil
 	}
 	if s.held < s.opts.Queue {
 		s.held++
-		heap.Push(&s.queue, d)
-		s.start()
+		if s.outbox == nil {
+			heap.Push(&s.queue, d)
+			s.start()
+			s.mu.Unlock()
+			return true, nil
+		}
+		s.ids[d.id] = true
 		s.mu.Unlock()
-		return nil
+		told, mine := s.begin(d)
+		if !mine || !s.push(d) {
+			s.release(d.id)
+		}
+		return told, nil
 	}
 	// At most one line in ten seconds: a client that causes this must not fill the log.
 	s.dropped.n++
@@ -85,7 +102,7 @@ func (s *Sender) add(d *delivery) error {
 	if n > 0 {
 		s.logger.Warn("webhooks dropped: too many wait to be sent", "count", n, "most", s.opts.Queue)
 	}
-	return nil
+	return true, nil
 }
 
 // start starts a goroutine if there is something to do and there may be one more.
@@ -111,7 +128,8 @@ func (s *Sender) run() {
 		}
 		s.start() // one for what else is due
 		s.mu.Unlock()
-		again := s.again(d, s.try(d))
+		r := s.try(d)
+		again := s.settle(d, s.again(d, r), r.err == nil)
 		s.mu.Lock()
 		s.done(d, again)
 	}
@@ -168,6 +186,11 @@ func (s *Sender) done(d *delivery, again bool) {
 	case h.busy == 0:
 		delete(s.hosts, d.to.place)
 	}
+	if again && s.ctx.Err() != nil {
+		s.leave(d)
+		s.emptied()
+		return
+	}
 	if again {
 		heap.Push(&s.queue, d)
 		if s.closed.Load() { // since a moment ago
@@ -176,7 +199,7 @@ func (s *Sender) done(d *delivery, again bool) {
 		}
 		return
 	}
-	s.held--
+	s.let(d.id)
 	s.emptied()
 }
 
@@ -194,7 +217,7 @@ func (s *Sender) again(d *delivery, r result) bool {
 		log.Info("webhook refused", "error", brief(r.err))
 		s.report("refused")
 		return false
-	case r.final || s.closed.Load() || d.tries >= s.opts.Tries:
+	case r.final || s.closed.Load() && !d.kept || d.tries >= s.opts.Tries:
 		log.Warn("webhook given up", "error", brief(r.err))
 		s.report("given_up")
 		return false
@@ -206,13 +229,16 @@ func (s *Sender) again(d *delivery, r result) bool {
 			Multiplier:          3,
 			MaxInterval:         s.opts.Within,
 		}
+		for range d.tries - 1 { // those of another node
+			d.pause.NextBackOff()
+		}
 	}
 	wait := d.pause.NextBackOff()
 	d.asked = r.after > 0
 	if d.asked {
 		wait = r.after + min(wait, r.after/8) // not all of them at the same moment
 	}
-	if d.due = now.Add(wait); d.due.Sub(d.first) > s.opts.Within {
+	if d.due = now.Add(wait); d.due.After(d.end) {
 		log.Warn("webhook given up", "error", brief(r.err), "next", wait)
 		s.report("given_up")
 		return false
@@ -238,14 +264,13 @@ func (s *Sender) hasten() {
 }
 
 // last makes all that is queued due, but what is not to be tried yet: that is
-// given up. s.mu is held.
+// given up. What the outbox has, and is not due, is left to other nodes. s.mu is held.
 func (s *Sender) last() {
 	now := time.Now()
 	kept := s.queue[:0]
 	for _, d := range s.queue {
-		if d.asked && d.due.After(now) {
-			s.held--
-			s.unsent++
+		if (d.asked || d.kept) && d.due.After(now) {
+			s.leave(d)
 			continue
 		}
 		d.due = now
@@ -256,16 +281,31 @@ func (s *Sender) last() {
 	heap.Init(&s.queue)
 }
 
-// abandon gives up whatever is not on its way at this moment. s.mu is held.
+// leave gives up a delivery, or leaves it to other nodes. s.mu is held.
+func (s *Sender) leave(d *delivery) {
+	s.let(d.id)
+	if d.kept {
+		s.left++
+	} else {
+		s.unsent++
+	}
+}
+
+// abandon gives up, or leaves to other nodes, whatever is not on its way at this moment. s.mu is held.
 func (s *Sender) abandon() {
-	n := len(s.queue)
+	for _, d := range s.queue {
+		s.leave(d)
+	}
 	s.queue = nil
 	for _, h := range s.hosts {
-		n += len(h.parked)
+		for _, d := range h.parked {
+			s.leave(d)
+		}
 		h.parked = nil
 	}
-	s.unsent += s.held // those on their way are about to fail
-	s.held -= n
+	if s.outbox == nil {
+		s.unsent += s.held // those on their way are about to fail
+	}
 	s.emptied()
 }
 

@@ -7,7 +7,6 @@ package webhook
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +27,8 @@ type Event struct {
 	RequestID []byte    // raw JSON, as the client sent it
 	Failed    bool      // its response is an error
 	Time      time.Time // when it ended
+	// Key is the same whenever the end of this request is told, by any node, and no other has it; "": it is told once.
+	Key string
 }
 
 // longestID bounds how many bytes a request's id may have. (Standard Webhooks:
@@ -65,9 +66,15 @@ type Sender struct {
 
 	observer func(result string) // nil: nobody wants to know
 
-	ctx  context.Context // of the tries
-	stop context.CancelFunc
-	work sync.WaitGroup
+	outbox  Outbox        // nil: what waits is in memory only
+	node    string        // this one's name
+	keeping chan struct{} // has room for the puts at a time
+
+	ctx      context.Context // of the tries
+	stop     context.CancelFunc
+	looking  context.Context // of looks for what other nodes have left
+	stopLook context.CancelFunc
+	work     sync.WaitGroup
 
 	mu      sync.Mutex
 	queue   queue            // by the time that they are due
@@ -78,7 +85,10 @@ type Sender struct {
 	closed  atomic.Bool      // set with mu held
 	empty   chan struct{}    // closed when nothing is held after Close
 	dropped dropped
-	unsent  int // given up by Close
+	unsent  int             // given up by Close
+	left    int             // by Close, to other nodes
+	ids     map[string]bool // of what is held, if there is an outbox
+	over    map[string]bool // of what is over, and could not be removed from the outbox
 }
 
 // New returns a sender. Its caller must close it.
@@ -99,6 +109,7 @@ func New(opts options.Options) *Sender {
 		logger: opts.Logger,
 		hosts:  make(map[string]*host),
 		empty:  make(chan struct{}),
+		over:   make(map[string]bool),
 	}
 	if len(opts.Secret.Key()) > 0 {
 		s.signer, _ = standardwebhooks.NewWebhookRaw(opts.Secret.Key()) // has no errors to return
@@ -107,6 +118,7 @@ func New(opts options.Options) *Sender {
 	}
 	s.http = s.transport()
 	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.looking, s.stopLook = context.WithCancel(context.Background())
 	return s
 }
 
@@ -128,13 +140,14 @@ func number[N int | time.Duration](n *N, to N) {
 	}
 }
 
-// Send queues the POST of an event and returns. What cannot be sent is logged.
-func (s *Sender) Send(e Event) {
+// Send queues the POST of an event and returns; if there is an outbox it waits until that has it. What cannot be sent is logged. told
+// is false if it is queued, but will be lost if this node is killed before it is sent.
+func (s *Sender) Send(e Event) (told bool) {
 	to, err := s.policy.parse(e.URL)
 	if err != nil {
 		s.logger.Info("webhook refused", "url", to, "error", err)
 		s.report("refused")
-		return
+		return true
 	}
 	body, err := e.payload()
 	switch {
@@ -142,18 +155,23 @@ func (s *Sender) Send(e Event) {
 	case s.signer == nil:
 		err = errors.New("there is no secret to sign it with")
 	default:
-		err = s.add(&delivery{to: to, id: "msg_" + rand.Text(), body: body, first: time.Now(), due: time.Now()})
+		now := time.Now()
+		told, err = s.add(&delivery{to: to, id: idOf(e.Key), body: body, end: now.Add(s.opts.Within), due: now})
 	}
 	if err != nil {
 		s.logger.Info("webhook not sent", "url", to, "error", err)
 		s.report("dropped")
+		return !errors.Is(err, errClosed)
 	}
+	return told
 }
 
 // Close sends what there is: an event that has not arrived yet is tried once more
 // at once, unless its receiver asked to wait. When ctx is done it gives up. The
-// error says how many events were given up.
+// error says how many events were given up. What an outbox has, and is not due, is left to the node that
+// finds it there.
 func (s *Sender) Close(ctx context.Context) error {
+	s.stopLook()
 	s.hasten()
 	var err error
 	select {
@@ -171,6 +189,9 @@ func (s *Sender) Close(ctx context.Context) error {
 	s.http.CloseIdleConnections()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.left > 0 {
+		s.logger.Info("webhooks that wait for another try are left to other nodes, or to the next process", "count", s.left)
+	}
 	switch {
 	case s.unsent == 0:
 		return nil

@@ -1,0 +1,373 @@
+package webhook
+
+import (
+	"container/heap"
+	"context"
+	cryptorand "crypto/rand"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"holdfast/stream"
+)
+
+// An Outbox keeps what waits to be sent where other nodes, and the next process of this one, find it. Its methods may be called
+// concurrently; the errors are those of package stream.
+type Outbox interface {
+	// PutItem keeps an item for ttl, if its version is still was; 0: there is none. ErrConflict: it has another. No two puts may
+	// have the same value.
+	PutItem(ctx context.Context, name string, was uint64, value []byte, ttl time.Duration) (version uint64, err error)
+	// Item returns an item, its version, and how long ago it was put. ErrNotFound: there is none.
+	Item(ctx context.Context, name string) (value []byte, version uint64, age time.Duration, err error)
+	// RemoveItem removes an item if its version is still was; 0: whichever it has.
+	RemoveItem(ctx context.Context, name string, was uint64) error
+	// Items calls yield with all items until it returns false.
+	Items(ctx context.Context, yield func(name string, value []byte) bool) error
+}
+
+// kept is a delivery as the outbox has it. Its times count from when it was put, so no node's clock is compared with another's.
+type kept struct {
+	Node  string        `json:"node"`  // which sends it
+	Stamp string        `json:"stamp"` // at random: no two puts are the same
+	URL   string        `json:"url"`
+	Body  []byte        `json:"body"`
+	Tries int           `json:"tries"`
+	Wait  time.Duration `json:"wait"` // before the next try
+	Left  time.Duration `json:"left"` // in which it is tried again
+	Asked bool          `json:"asked"`
+}
+
+const (
+	// keepTime bounds a question to the outbox.
+	keepTime = 5 * time.Second
+	// keepLonger is for how long the outbox has a delivery after the time in which it is tried: no node may live meanwhile. The
+	// node that finds it then tries it once.
+	keepLonger = 24 * time.Hour
+	// mostKeeping is how many deliveries are put at a time, or taken over.
+	mostKeeping = 16
+)
+
+// Keep has what waits to be sent kept in an outbox, under the name of this node, which no other process has. It is called before Send.
+func (s *Sender) Keep(in Outbox, node string) {
+	s.outbox, s.node = in, node
+	s.keeping = make(chan struct{}, mostKeeping)
+	s.ids = make(map[string]bool)
+}
+
+// idOf returns the id of a delivery: the same for one key, whichever node makes it.
+func idOf(key string) string {
+	if key == "" {
+		return "msg_" + cryptorand.Text()
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "msg_" + base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:16])
+}
+
+// errTaken says that another node sends a delivery.
+var errTaken = errors.New("another node sends it")
+
+// put puts a delivery into the outbox, as it is now. errTaken: it is another node's.
+func (s *Sender) put(d *delivery) error {
+	ctx, stop := context.WithTimeout(s.ctx, keepTime)
+	defer stop()
+	now := time.Now()
+	value, err := json.Marshal(kept{
+		Node: s.node, Stamp: cryptorand.Text(), URL: d.to.url.String(), Body: d.body,
+		Tries: d.tries, Wait: max(0, d.due.Sub(now)), Left: d.end.Sub(now), Asked: d.asked,
+	})
+	if err != nil {
+		return err
+	}
+	for range 3 {
+		version, err := s.outbox.PutItem(ctx, d.id, d.version, value, max(0, d.end.Sub(now))+keepLonger)
+		if err == nil {
+			d.version, d.kept = version, true
+			return nil
+		}
+		if !errors.Is(err, stream.ErrConflict) {
+			return err
+		}
+		is, version, _, err := s.outbox.Item(ctx, d.id)
+		switch {
+		case errors.Is(err, stream.ErrNotFound): // the outbox has lost it
+			d.version = 0
+		case err != nil:
+			return err
+		case nodeOf(is) != s.node:
+			return errTaken
+		default: // what was put before, and seemed to fail
+			d.version = version
+		}
+	}
+	return stream.ErrUnavailable
+}
+
+// nodeOf returns the node that sends a delivery; "" if that cannot be read.
+func nodeOf(value []byte) string {
+	var k kept
+	_ = json.Unmarshal(value, &k)
+	return k.Node
+}
+
+// begin puts a new delivery into the outbox. told reports whether it, or another node, has it now; mine that this one is to send it.
+func (s *Sender) begin(d *delivery) (told, mine bool) {
+	s.keeping <- struct{}{}
+	defer func() { <-s.keeping }()
+	err := s.put(d)
+	switch {
+	case err == nil:
+		return true, true
+	case errors.Is(err, errTaken):
+		s.logger.Debug("webhook not sent: another node does", "id", d.id)
+		return true, false
+	}
+	s.logger.Warn("webhook not kept: it is lost if this node is killed before it is sent", "url", d.to, "id", d.id, "error", err)
+	return false, true
+}
+
+// settle has the outbox know what became of a try, and reports whether there is to be another one.
+func (s *Sender) settle(d *delivery, again bool, sent bool) bool {
+	if s.outbox == nil {
+		return again
+	}
+	if again {
+		err := s.put(d)
+		if errors.Is(err, errTaken) {
+			s.logger.Debug("webhook left to another node", "id", d.id)
+			return false
+		}
+		if err != nil {
+			s.logger.Debug("webhook not kept", "id", d.id, "error", err)
+		}
+		return true
+	}
+	ctx, stop := context.WithTimeout(context.WithoutCancel(s.ctx), keepTime)
+	defer stop()
+	version := d.version
+	if sent {
+		version = 0 // another node need not send it either
+	}
+	if err := s.outbox.RemoveItem(ctx, d.id, version); err != nil && !errors.Is(err, stream.ErrConflict) {
+		s.logger.Debug("webhook not removed from the store", "id", d.id, "error", err)
+		s.mu.Lock()
+		if len(s.over) < s.opts.Queue {
+			s.over[d.id] = true
+		}
+		s.mu.Unlock()
+	}
+	return false
+}
+
+// Nodes are the other nodes that use the outbox.
+type Nodes interface {
+	// Gone reports whether a node has ended.
+	Gone(ctx context.Context, node string) bool
+	// Peers returns the names of those that live.
+	Peers() []string
+	// Watch has f called with each that is gone from now on.
+	Watch(f func(node string))
+}
+
+const (
+	// lookAfter is how long after the end of a node it is looked for what it has left, and lookAgain how long after a look that failed.
+	lookAfter = 200 * time.Millisecond
+	lookAgain = 2 * time.Second
+	// lookEvery is how often one of the nodes looks besides, and lookShare the part of the time, as its denominator, that looks may take.
+	lookEvery = 30 * time.Second
+	lookShare = 20
+)
+
+// Attend has the sender send what nodes that are gone have left in the outbox, until Close.
+func (s *Sender) Attend(nodes Nodes) {
+	if s.outbox == nil {
+		return
+	}
+	lost := make(chan struct{}, 1)
+	wake := func(string) {
+		select {
+		case lost <- struct{}{}:
+		default:
+		}
+	}
+	nodes.Watch(wake)
+	s.work.Go(func() {
+		t := time.NewTimer(0)
+		defer t.Stop()
+		for {
+			select {
+			case <-s.looking.Done():
+				return
+			case <-lost:
+				t.Reset(lookAfter)
+				continue
+			case <-t.C:
+			}
+			began := time.Now()
+			if err := s.look(nodes); err != nil {
+				s.logger.Debug("webhooks of lost nodes not looked for", "error", err)
+				t.Reset(lookAgain)
+				continue
+			}
+			every := max(lookEvery, lookShare*time.Since(began)) * time.Duration(1+len(nodes.Peers()))
+			t.Reset(every*3/4 + rand.N(every/2))
+		}
+	})
+}
+
+// look takes over what nodes that are gone have left.
+func (s *Sender) look(nodes Nodes) error {
+	ctx := s.looking
+	type found struct{ id, node string }
+	var all []found
+	room := s.room()
+	err := s.outbox.Items(ctx, func(id string, value []byte) bool {
+		if !s.holds(id) {
+			all = append(all, found{id, nodeOf(value)})
+		}
+		return true
+	})
+	gone := map[string]bool{s.node: true} // what is ours and not here was not removed, or is not known to be kept
+	places := make(chan struct{}, mostKeeping)
+	var work sync.WaitGroup
+	for _, f := range all {
+		is, known := gone[f.node]
+		if !known {
+			is = nodes.Gone(ctx, f.node)
+			gone[f.node] = is
+		}
+		if !is || room <= 0 || ctx.Err() != nil {
+			continue
+		}
+		room--
+		places <- struct{}{}
+		work.Go(func() {
+			defer func() { <-places }()
+			e := s.adopt(ctx, f.id, f.node)
+			if e == nil || errors.Is(e, stream.ErrConflict) || errors.Is(e, stream.ErrNotFound) {
+				return // another node was faster, or it was sent
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			err = errors.Join(err, e)
+		})
+	}
+	work.Wait()
+	return err
+}
+
+// adopt takes over a delivery from a node that is gone. ErrConflict: another node was faster; ErrNotFound: it was sent.
+func (s *Sender) adopt(ctx context.Context, id, from string) error {
+	ctx, stop := context.WithTimeout(ctx, keepTime)
+	defer stop()
+	if s.wasDone(id) {
+		if err := s.outbox.RemoveItem(ctx, id, 0); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		delete(s.over, id)
+		s.mu.Unlock()
+		return nil
+	}
+	value, version, age, err := s.outbox.Item(ctx, id)
+	if err != nil {
+		return err
+	}
+	var k kept
+	if err := json.Unmarshal(value, &k); err != nil || k.Node != from {
+		return errors.Join(err, stream.ErrConflict)
+	}
+	now := time.Now()
+	d := &delivery{
+		id: id, body: k.Body, tries: k.Tries, version: version, asked: k.Asked,
+		due: now.Add(max(0, k.Wait-age)), end: now.Add(k.Left - age),
+	}
+	if d.to, err = s.policy.parse(k.URL); err != nil {
+		s.logger.Info("webhook refused", "url", d.to, "id", id, "error", err)
+		s.report("refused")
+		return s.outbox.RemoveItem(ctx, id, version)
+	}
+	if !s.hold(id) {
+		return nil // it is here, or there is no room
+	}
+	if err := s.put(d); err != nil {
+		s.release(id)
+		if errors.Is(err, errTaken) {
+			err = stream.ErrConflict
+		}
+		return err
+	}
+	s.logger.Debug("webhook taken over", "url", d.to, "id", id, "from", from, "tries", d.tries)
+	if !s.push(d) {
+		s.release(id)
+	}
+	return nil
+}
+
+// room returns how many more deliveries may wait.
+func (s *Sender) room() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.opts.Queue - s.held
+}
+
+// holds reports whether a delivery is here.
+func (s *Sender) holds(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ids[id]
+}
+
+// wasDone reports whether a delivery is over that could not be removed.
+func (s *Sender) wasDone(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over[id]
+}
+
+// hold counts a delivery. It is false if it is here already, there is no room, or nothing more is sent.
+func (s *Sender) hold(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() || s.ids[id] || s.held >= s.opts.Queue {
+		return false
+	}
+	s.held++
+	s.ids[id] = true
+	return true
+}
+
+// release lets go of a delivery that hold has counted.
+func (s *Sender) release(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.let(id)
+	s.emptied()
+}
+
+// let lets go of a delivery. s.mu is held.
+func (s *Sender) let(id string) {
+	s.held--
+	delete(s.ids, id)
+}
+
+// push queues a delivery that hold has counted. It is false after Close.
+func (s *Sender) push(d *delivery) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed.Load() {
+		if d.kept {
+			s.left++
+		} else {
+			s.unsent++
+		}
+		return false
+	}
+	heap.Push(&s.queue, d)
+	s.start()
+	s.arm()
+	return true
+}
