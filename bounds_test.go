@@ -21,6 +21,8 @@ var boundTests = map[string][]string{
 	"how long a process runs whose session did nothing":           {"e2e TestUnusedProcess"},
 	"requests in flight in one session":                           {"internal/session TestLimits"},
 	"how long a session lives":                                    {"internal/server TestExpiry", "internal/server TestRevivedAfterExpiry"},
+	"how long a session is idle before it falls asleep":           {"internal/server TestSleeps"},
+	"notes of sessions that sleep":                                {"internal/revival TestManyNotes"},
 	"how long after its beginning a session can be revived":       {"internal/server TestNotRevived", "internal/revival TestManyEnded"},
 	"how long an ended call can be read":                          {"internal/server TestExpiredEventID"},
 	"how long a client of SEP-975":                                {"internal/session TestAwayForTooLong"},

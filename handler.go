@@ -81,6 +81,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	h.log = lograte.New(o.Logger.Handler())
 	h.watchStore(&o)
 	handOff := handOffAfter(b, o.HandoffAfter)
+	forgets := !isOutside(b)
 	limits := limiter(&o, b)
 	b = translate.New(b, o.Logger)
 	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
@@ -95,6 +96,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	observers := h.observers(&o, figures{flight, connections}, limits)
 	h.sessions = session.NewManager(o.Store, b, session.Options{
 		TTL:          o.SessionTTL,
+		SleepAfter:   max(o.SleepAfter, 0),
+		Forgets:      forgets,
 		MaxSessions:  o.MaxSessions,
 		MaxCalls:     o.MaxCalls,
 		MaxProcesses: o.MaxProcesses,
@@ -166,6 +169,15 @@ func handOffAfter(b backend.Backend, after time.Duration) func(server, tool stri
 		return nil
 	}
 	return func(string, string) time.Duration { return after }
+}
+
+// isOutside reports whether the servers of a backend are outside of this program, and each conversation with them begins anew.
+func isOutside(b backend.Backend) bool {
+	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
+		return true
+	}
+	e, ok := b.(backend.EraSpeaker) // of servers inside that is known
+	return ok && e.Eras() == backend.Unknown
 }
 
 // keeper returns what sessions are revived with, or nil.

@@ -107,6 +107,12 @@ type Options struct {
 	// SessionTTL is how long a session lives while no call is in flight and no client
 	// is connected; 30 minutes.
 	SessionTTL time.Duration
+	// SleepAfter is how long a session is idle before it falls asleep: its conversation with the server is closed, nothing is kept
+	// of it, and its client wakes it with its id. That is done of sessions of which nothing is lost: with a server that is a
+	// process, or behind HTTP, those in which nothing was said that the server may remember. 5 minutes; negative: never. Sessions
+	// of another [backend.Backend], an mcp.Server for one, do so only if SleepAfter is set: what the backend keeps in
+	// memory for them is lost then. It needs SessionLife.
+	SleepAfter time.Duration
 	// SessionLife is how long after its beginning a session can be revived that has expired, or whose Store has lost it:
 	// its client comes back with its id, and the server's initialize is made again. What the server knew of the session
 	// is gone, and its client is told to list the tools again. 30 days; negative: never.
@@ -317,6 +323,9 @@ func (o *Options) defaults(b backend.Backend) {
 		o.MaxBody = 4 << 20
 	}
 	o.SessionLife = cmp.Or(o.SessionLife, 30*24*time.Hour)
+	if o.SleepAfter == 0 && isOutside(b) {
+		o.SleepAfter = 5 * time.Minute
+	}
 	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
 	o.Retry = cmp.Or(o.Retry, time.Second)
 	o.TaskAfter = cmp.Or(o.TaskAfter, 2*time.Second)

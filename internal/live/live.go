@@ -44,6 +44,7 @@ type Live struct {
 	ended, light ring
 	sessions     map[string]*session
 	open         int // sessions, those that are not in the map included
+	asleep       int // how often one has fallen asleep
 
 	others others
 }
@@ -219,7 +220,7 @@ func (l *Live) Happened(e observe.Event) {
 		l.readAgain(e.Reader, e)
 	case observe.ReaderWent:
 		l.readAgain(e.Reader, e)
-	case observe.SessionBegan, observe.SessionEnded, observe.TakenOver, observe.SessionRevived, observe.BackendOpened, observe.BackendClosed:
+	case observe.SessionBegan, observe.SessionEnded, observe.TakenOver, observe.SessionRevived, observe.SessionSlept, observe.BackendOpened, observe.BackendClosed:
 		l.sessionHappened(e)
 	}
 }
@@ -243,7 +244,12 @@ func (l *Live) sessionHappened(e observe.Event) {
 	case observe.SessionRevived:
 		if s := l.sessions[e.Name]; s != nil {
 			s.from = "revived"
+			if e.Woke {
+				s.from = "awake"
+			}
 		}
+	case observe.SessionSlept:
+		l.asleep++
 	case observe.BackendOpened:
 		if s := l.sessions[e.Name]; s != nil {
 			s.backend = e.Err == nil

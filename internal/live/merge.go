@@ -18,6 +18,7 @@ type view struct {
 	InFlight int          `json:"in_flight"` // on the nodes that answer
 	Sessions []sessionRow `json:"sessions"`  // newest first
 	Open     int          `json:"open"`      // sessions in all, on the nodes that answer
+	Asleep   int          `json:"asleep"`    // how often one has fallen asleep on these
 	Life     *lifeRow     `json:"life,omitempty"`
 	Unheard  int          `json:"unheard"` // nodes whose calls are not counted: they live, and give no details or do not answer
 	parts    []place      // where the chosen call was, the first first
@@ -91,7 +92,7 @@ func (l *Live) view(chosen string) view {
 		Heard: own.At, InFlight: own.InFlight, Open: own.Open,
 	}
 	v.Nodes = append(v.Nodes, self)
-	v.InFlight, v.Open = own.InFlight, own.Open
+	v.InFlight, v.Open, v.Asleep = own.InFlight, own.Open, own.Asleep
 	for i := range own.Calls {
 		v.Calls = append(v.Calls, rowOf(&own.Calls[i], v.Node, own.At, stateOK))
 	}
@@ -144,6 +145,7 @@ func (n *node) addTo(v *view) {
 	case stateOK:
 		v.InFlight += n.last.InFlight
 		v.Open += n.last.Open
+		v.Asleep += n.last.Asleep
 	case stateAsked, stateSilent, stateNothing:
 		v.Unheard++
 	}

@@ -92,7 +92,8 @@ function show() {
   counted("count", live, (live === 1 ? "node" : "nodes") + (v.unheard ? "; the calls of " + v.unheard + " are not known, and not counted" : ""));
   $("more").textContent = v.more ? "and " + v.more + " more in flight, which are not shown" : "";
   const sessions = v.sessions || [];
-  $("moresessions").textContent = v.open > sessions.length ? "and " + (v.open - sessions.length) + " more, which are not shown" : "";
+  $("moresessions").textContent = [v.open > sessions.length && "and " + (v.open - sessions.length) + " more, which are not shown",
+    v.asleep && "asleep: " + v.asleep + (v.asleep === 1 ? " time" : " times")].filter(Boolean).join("; ");
   $("nodescard").hidden = nodes.length < 2;
   document.body.classList.toggle("alone", nodes.length < 2);
   document.body.classList.toggle("anonymous", ![...(v.calls || []), ...(v.sessions || [])].some((x) => x.principal || x.server));

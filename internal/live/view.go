@@ -18,7 +18,8 @@ type snapshot struct {
 	Ready    string        `json:"ready,omitempty"` // why it is not; "": it is
 	Drain    bool          `json:"drain,omitempty"` // it can be told to drain
 	InFlight int           `json:"in_flight"`
-	Open     int           `json:"open"` // sessions in all
+	Open     int           `json:"open"`             // sessions in all
+	Asleep   int           `json:"asleep,omitempty"` // how often one has fallen asleep
 	Calls    []callView    `json:"calls,omitempty"`
 	Sessions []sessionView `json:"sessions,omitempty"`
 }
@@ -96,7 +97,7 @@ func (l *Live) snapshot() snapshot {
 	}
 	l.mu.Lock()
 	all := slices.Concat(l.inFlight, l.ended.all, l.light.all)
-	s.InFlight, s.Open = len(l.inFlight)+l.more, l.open
+	s.InFlight, s.Open, s.Asleep = len(l.inFlight)+l.more, l.open, l.asleep
 	for _, one := range l.sessions {
 		s.Sessions = append(s.Sessions, sessionView{
 			Name: one.Name, Server: one.Server, Principal: text(one.Principal), Began: one.began.UnixMilli(),

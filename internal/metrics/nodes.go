@@ -20,6 +20,7 @@ type nodes struct {
 	opened        *prometheus.HistogramVec
 	failed        *prometheus.CounterVec
 	revived       *prometheus.CounterVec
+	slept, woken  *prometheus.CounterVec
 	took          *prometheus.HistogramVec
 	again         *prometheus.CounterVec
 	refused       *prometheus.CounterVec
@@ -59,6 +60,10 @@ func (m *Metrics) newNodes() {
 	m.failed = m.counter("holdfast_backend_errors_total", "Conversations that could not be opened.", "server")
 	m.revived = m.counter("holdfast_sessions_revived_total", "Sessions that have begun again on this node of which no node had anything but their ids.")
 	m.revived.WithLabelValues()
+	m.slept = m.counter("holdfast_sessions_slept_total", "Sessions that have fallen asleep on this node: nothing is kept of them, and their ids wake them.")
+	m.slept.WithLabelValues()
+	m.woken = m.counter("holdfast_sessions_woken_total", "Sessions that were asleep, and that their clients have woken on the node on which they had fallen asleep.")
+	m.woken.WithLabelValues()
 	m.took = m.histogram("holdfast_takeover_duration_seconds", "How long it took to take a session of another node over.", startBuckets)
 	m.took.WithLabelValues()
 	m.again = m.counter("holdfast_takeover_calls_total", "Calls in flight of sessions that were taken over: made again, or ended with outcome_unknown.", "result")
@@ -90,7 +95,13 @@ func (m *Metrics) node(e observe.Event) {
 	case observe.SessionEnded:
 		m.sessions.WithLabelValues(e.Server, kindOf(e.Session)).Dec()
 	case observe.SessionRevived:
+		if e.Woke {
+			m.woken.WithLabelValues().Inc()
+			return
+		}
 		m.revived.WithLabelValues().Inc()
+	case observe.SessionSlept:
+		m.slept.WithLabelValues().Inc()
 	case observe.TakenOver:
 		m.took.WithLabelValues().Observe(e.Took.Seconds())
 		m.again.WithLabelValues("again").Add(float64(e.Again))

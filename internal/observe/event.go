@@ -163,7 +163,12 @@ type (
 	}
 	// SessionRevived says that a session has begun again of which no node had anything but its id. It began before
 	// ([SessionBegan]).
-	SessionRevived struct{ Session }
+	SessionRevived struct {
+		Session
+		Woke bool // it was asleep, and has lost nothing
+	}
+	// SessionSlept says that a session has fallen asleep: it has left this node ([SessionEnded]), and its id wakes it.
+	SessionSlept struct{ Session }
 	// ToolsListed says which tools a session's server has listed.
 	ToolsListed struct {
 		Session
@@ -247,6 +252,7 @@ func (SessionBegan) event()     {}
 func (SessionEnded) event()     {}
 func (TakenOver) event()        {}
 func (SessionRevived) event()   {}
+func (SessionSlept) event()     {}
 func (ToolsListed) event()      {}
 func (BackendOpened) event()    {}
 func (BackendClosed) event()    {}

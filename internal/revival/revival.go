@@ -51,6 +51,10 @@ type Keeper struct {
 	refresh  time.Time // when the keys are to be kept for longer; guarded by settling
 
 	ended ended
+	notes struct {
+		sync.Mutex
+		all map[stream.SessionKey][]byte // where there are no Values
+	}
 }
 
 // New returns a keeper. It reads and writes nothing yet.
@@ -133,6 +137,9 @@ func (k *Keeper) Open(ctx context.Context, id string) (c sessionid.Claims, ok bo
 	return c, ok && time.Since(c.Began) < k.o.Life, nil
 }
 
+// Rest returns how long a session that began at a time can be revived yet.
+func (k *Keeper) Rest(began time.Time) time.Duration { return k.o.Life - time.Since(began) }
+
 // Tend keeps the keys in the store for longer. If the store has lost them, it puts them there again, and the sessions that this node
 // remembers as ended; where another node has put its own there since, those seal from now on, and the store has the others beside them.
 // It is to be called every minute.
@@ -211,6 +218,9 @@ func (k *Keeper) End(ctx context.Context, key stream.SessionKey, began time.Time
 	}
 	floor := k.ended.add(key, began)
 	if k.o.Values == nil {
+		k.notes.Lock()
+		delete(k.notes.all, key)
+		k.notes.Unlock()
 		return k.endInDir(key, began, floor)
 	}
 	_, err := k.o.Values.FirstValue(ctx, endedName(key), []byte{'1'}, max(rest, time.Second))

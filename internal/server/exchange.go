@@ -227,6 +227,11 @@ func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
 		}
 	} else if err = h.find(x); err == nil {
 		err = h.serveIn(w, x)
+		for moves := 0; errors.Is(err, session.ErrMoved) && !h.sessions.Shared() && x.names() && moves < placement.MostMoves; moves++ {
+			if err = h.find(x); err == nil { // it has fallen asleep just now, and wakes
+				err = h.serveIn(w, x)
+			}
+		}
 	}
 	if err != nil {
 		h.place(w, x, err)

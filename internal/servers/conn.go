@@ -65,6 +65,12 @@ func (c *conn) TakePlace() (free func(), ok bool) {
 	return func() { all(); c.s.leave() }, true
 }
 
+// Sessionless reports whether the server keeps no session.
+func (c *conn) Sessionless() bool {
+	s, ok := c.inner.(interface{ Sessionless() bool })
+	return ok && s.Sessionless()
+}
+
 // Deliver implements [backend.Conn].
 func (c *conn) Deliver(in backend.Inbound) error {
 	conf := c.s.conf.Load()

@@ -127,6 +127,9 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 		if l != nil && opening == nil {
 			begun := s.markDelivered(&in)
 			s.backend.stateful = s.backend.stateful || leavesState(&in)
+			if begun && !s.backend.settings.take(&in.Message) && !s.use.lasts.Load() && leavesMore(s, &in) {
+				s.use.lasts.Store(true)
+			}
 			s.mu.Unlock()
 			if !begun {
 				return nil
@@ -278,7 +281,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 		return err
 	}
 	s.mu.Lock()
-	raw, ready, l := s.backend.initialize, s.backend.initialized, s.backend.link
+	raw, ready, l, set := s.backend.initialize, s.backend.initialized, s.backend.link, s.backend.settings.requests()
 	s.mu.Unlock()
 	if raw == nil || in.Method == protocol.MethodInitialize {
 		return nil
@@ -300,9 +303,12 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	}
 	defer s.answeredAgain(reply.Result)
 	if ready {
-		return s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
+		err = s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}
-	return nil
+	if err == nil {
+		setAgain(ctx, s, l, set, in)
+	}
+	return err
 }
 
 // unlink gives up the session's conversation.

@@ -167,6 +167,9 @@ func (m *Manager) noteStandstill(now, due time.Duration) {
 func (m *Manager) expire() {
 	defer m.work.Done()
 	every := min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute)
+	if m.opts.SleepAfter > 0 {
+		every = min(every, max(m.opts.SleepAfter/8, 10*time.Millisecond))
+	}
 	if m.opts.Unused > 0 {
 		every = min(every, max(m.opts.Unused/2, 10*time.Millisecond))
 	}
@@ -187,7 +190,7 @@ func (m *Manager) expire() {
 			}
 			m.tendKeys(now)
 			m.dropClaims(m.claims.due(at.Add(-m.claimsKept())))
-			var due []*Session
+			var due, sleepy []*Session
 			for _, s := range m.all() {
 				s.sweepResumable(at)
 				s.sweepTasks(at)
@@ -197,14 +200,19 @@ func (m *Manager) expire() {
 				if m.many != nil {
 					m.tend(s, now, false)
 				}
+				if m.canSleep(s, now) {
+					sleepy = append(sleepy, s)
+				}
 				if s.idle(now, m.opts.TTL) || m.shared != nil && s.renewDue(now) {
 					due = append(due, s)
 				}
 			}
+			m.fallAsleep(sleepy)
 			m.each(due, parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
 				case s.idle(now, m.opts.TTL) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())
+					s.use.expired.Store(true)
 					m.end(s, errors.New("it was idle for too long"))
 				case m.shared != nil && s.renewDue(now):
 					m.renew(s, now)

@@ -91,7 +91,7 @@ func uriOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Pa
 // ends it, or the session ends, whatever the server has answered. Guarded by Session.mu.
 type subscriptions map[uint64]int64
 
-// A subscription counts for so many bytes beside its URI, of which there are so many copies: backends keep it to tell
+// A subscription counts for so many bytes beside its URI, of which there are so many copies: it is kept here, and by backends, to tell
 // the server again.
 const (
 	subscriptionCost = 512
@@ -101,9 +101,12 @@ const (
 // seed is that of the hashes of URIs.
 var seed = maphash.MakeSeed()
 
+func subscriptionKey(uri string) uint64 { return maphash.String(seed, uri) }
+func subscriptionSize(uri string) int64 { return int64(subscriptionCost + uriCopies*len(uri)) }
+
 // keepSubscription counts a subscription, unless it is counted.
 func (s *Session) keepSubscription(uri string) (undo func(), err error) {
-	key, n := maphash.String(seed, uri), int64(subscriptionCost+uriCopies*len(uri))
+	key, n := subscriptionKey(uri), subscriptionSize(uri)
 	s.mu.Lock()
 	_, counted := s.subs[key]
 	s.mu.Unlock()
@@ -130,7 +133,7 @@ func (s *Session) keepSubscription(uri string) (undo func(), err error) {
 
 // dropSubscription counts a subscription no more.
 func (s *Session) dropSubscription(uri string) {
-	key := maphash.String(seed, uri)
+	key := subscriptionKey(uri)
 	s.mu.Lock()
 	n := s.subs[key]
 	if delete(s.subs, key); len(s.subs) == 0 {

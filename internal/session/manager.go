@@ -46,6 +46,7 @@ type Manager struct {
 	keyedTurns keyedTurns
 	claims     claims // of keys of calls that are over, in a store that nodes share
 	takeOvers
+	sleepers sleepers
 }
 
 // limits are what follows from the Options and the store, and what is counted against them

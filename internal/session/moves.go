@@ -34,6 +34,8 @@ const (
 	cameLost                    // a node was lost
 	cameBack                    // this node had them before, or its process before this one
 	cameRevived                 // they had ended, and began again
+	cameAwake                   // they were asleep
+	wentAsleep                  // nothing happened in them, and nothing is lost
 	wentTaken                   // another node took them, as this one seemed to be gone
 	wentGone                    // the store has nothing of them any more
 	wentAway                    // the store did not answer
@@ -175,6 +177,10 @@ func (v *moves) tell(is moveKind, c *moveCount, now time.Time) {
 		v.logger.Log(context.Background(), level, "sessions that this node had before go on here", came...)
 	case cameRevived:
 		v.logger.Info("revived sessions whose clients came back", "sessions", n.sessions)
+	case cameAwake:
+		v.logger.Info("sessions awake: their clients came back", "sessions", n.sessions)
+	case wentAsleep:
+		v.logger.Info("sessions asleep: nothing happened in them", "sessions", n.sessions)
 	case wentTaken:
 		v.logger.Warn("other nodes have taken sessions over, as this node did not answer", went...)
 	case wentGone:

@@ -14,10 +14,14 @@ import (
 // Options bound what a Manager takes on. The zero value of each field stands for
 // the default given with it.
 type Options struct {
-	TTL         time.Duration // how long an idle session lives; 30 minutes
-	MaxSessions int           // 250,000
-	MaxCalls    int           // requests in flight, in all; 1,000,000
-	SessionMax  int           // requests in flight in one session; 1,000
+	TTL time.Duration // how long an idle session lives; 30 minutes
+	// SleepAfter is how long a session is idle before it falls asleep, if nothing is lost with that; 0: none does.
+	SleepAfter time.Duration
+	// Forgets says that nothing is lost with what servers keep of a session in their memory.
+	Forgets     bool
+	MaxSessions int // 250,000
+	MaxCalls    int // requests in flight, in all; 1,000,000
+	SessionMax  int // requests in flight in one session; 1,000
 	// MaxProcesses bounds how many conversations with the backend are open at a time,
 	// for one whose conversations are processes: 0: no bound.
 	MaxProcesses int

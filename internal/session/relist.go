@@ -58,10 +58,11 @@ func (s *Session) tellLists() {
 	if now == 0 {
 		return
 	}
+	var all []string
 	for i, list := range changedLists {
 		if s.modern == "" {
 			if lacks&(1<<i) == 0 {
-				s.standalone.emit(jsonrpc.AppendRequest(nil, nil, list.method, nil), false)
+				all = append(all, list.method)
 			}
 			continue
 		}
@@ -72,30 +73,57 @@ func (s *Session) tellLists() {
 			}
 		}
 	}
+	relist(s, all)
+}
+
+// relist tells the client of a session to list again, by the methods of notifications. It need not be connected: if the session
+// falls asleep before that, it is told when the session wakes.
+func relist(s *Session, methods []string) {
+	if len(methods) == 0 {
+		return
+	}
+	c := s.standalone
+	c.mu.Lock()
+	before := c.said
+	c.mu.Unlock()
+	for _, method := range methods {
+		c.emit(jsonrpc.AppendRequest(nil, nil, method, nil), false)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.said == before+uint64(len(methods)) { // else the server has said something, too
+		s.relisted.after, s.relisted.through = before, c.said
+	}
 }
 
 // answeredAgain takes in the server's answer to an initialize that was made again. If it is another one than before, it may be of
-// another version of the server, and clients are told. So they are where the session has begun again: the server knows nothing of it.
+// another version of the server, and clients are told. So they are where the session has begun again, as the server knows nothing of it;
+// but one that was asleep has lost nothing.
 func (s *Session) answeredAgain(result []byte) {
 	s.mu.Lock()
-	revived := s.backend.revived
+	revived, is := s.backend.revived, hashOf(result)
+	same := s.backend.answer == is
 	if s.backend.revived = false; revived {
 		s.noteOffer(result)
-		s.backend.answer = hashOf(result)
+		s.backend.answer = is
 	}
 	s.mu.Unlock()
+	if revived && same {
+		return
+	}
 	if revived {
+		var all []string
 		for _, list := range changedLists {
 			if string(jsonrpc.Field(result, "capabilities", list.capability, "listChanged")) == "true" {
-				s.standalone.emit(jsonrpc.AppendRequest(nil, nil, list.method, nil), false)
+				all = append(all, list.method)
 			}
 		}
+		relist(s, all)
 		return
 	}
 	if s.m.listTeller == nil || s.m.listsOf(s.Server()) == 0 {
 		return
 	}
-	is := hashOf(result)
 	s.mu.Lock()
 	s.differs = s.differs || s.backend.answer != 0 && s.backend.answer != is
 	s.backend.answer = is

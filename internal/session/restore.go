@@ -149,6 +149,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 			s.tools.safe = make(map[string]bool)
 		}
 		s.tools.safe[tool] = true
+		s.tools.mayChange(tool, true) // for all that is noted
 	}
 	s.observeSafeTools()
 	s.takeCapabilities(m.Params)

@@ -21,6 +21,7 @@ type toolHints struct {
 	learning chan struct{}   // closed when the list has been read; nil if it is not being read
 	asked    time.Duration   // when that began, by the manager's clock
 	safe     map[string]bool // tools that say they may be called again
+	changes  map[string]bool // of those, the ones that do not say that they only read
 	headed   headedTools
 	shaped   map[string]bool // tools, and whether they have an outputSchema; nil if calls are not handed off
 	clash    bool            // there is a tool of the name of one of ours
@@ -56,9 +57,9 @@ type toolPage struct {
 
 // A toolHint is what matters of a tool.
 type toolHint struct {
-	name         string
-	headers      []protocol.ParamHeader
-	shaped, safe bool
+	name                  string
+	headers               []protocol.ParamHeader
+	shaped, safe, changes bool
 }
 
 // readPage reads one page of a tools/list result. That takes long if there are many tools: no lock is to
@@ -74,7 +75,7 @@ func readPage(result []byte) (p toolPage) {
 		t := &page.Tools[i]
 		p.tools[i] = toolHint{
 			name: t.Name, headers: headersOf(t.InputSchema),
-			shaped: len(t.Output) > 0, safe: t.Annotations.ReadOnly || t.Annotations.Idempotent,
+			shaped: len(t.Output) > 0, safe: t.Annotations.ReadOnly || t.Annotations.Idempotent, changes: !t.Annotations.ReadOnly,
 		}
 	}
 	return p
@@ -100,6 +101,19 @@ func (h *toolHints) learn(p *toolPage, shapes bool) {
 			h.safe = make(map[string]bool)
 		}
 		h.safe[t.name] = true
+		h.mayChange(t.name, t.changes)
+	}
+}
+
+// mayChange notes whether a tool that may be called again may leave something in the server's memory.
+func (h *toolHints) mayChange(name string, changes bool) {
+	switch {
+	case !changes:
+		delete(h.changes, name)
+	case h.changes == nil:
+		h.changes = map[string]bool{name: true}
+	default:
+		h.changes[name] = true
 	}
 }
 
@@ -262,7 +276,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	s.mu.Lock()
 	current := s.tools.listed == listed // else it is an old list
 	if current && !failed {
-		s.tools.safe, s.tools.headed, s.tools.complete = all.safe, all.headed, true
+		s.tools.safe, s.tools.changes, s.tools.headed, s.tools.complete = all.safe, all.changes, all.headed, true
 		s.tools.shaped, s.tools.clash = all.shaped, all.clash
 	}
 	if current {

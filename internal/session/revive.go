@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
@@ -47,6 +48,8 @@ type beginning struct {
 	params   []byte // of its initialize
 	revision string
 	life     uint64
+	note     []byte // what is noted of it beside that; nil: nothing
+	woke     bool   // it was asleep; set when it has begun
 }
 
 // newID returns the id of a session for a client that sends an initialize with params; nil: that is not known, and
@@ -101,33 +104,37 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal Principal,
 	if ending {
 		return nil, stream.ErrConflict
 	}
+	note, err := m.opts.Revival.Noted(ctx, key)
+	if err != nil {
+		return nil, err
+	}
 	life := firstLife + mathrand.Uint64N(lastLife-firstLife)
 	return &Remote{
 		Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: TenantOf(principal, address),
-		begins: beginningOf(&c, revision, life),
+		begins: beginningOf(&c, revision, life, note),
 	}, nil
 }
 
 // beginningOf returns the beginning of a session by what its id says, for a client that speaks a protocol revision: one that is
 // not known is what the client had asked for.
-func beginningOf(c *sessionid.Claims, revision string, life uint64) *beginning {
+func beginningOf(c *sessionid.Claims, revision string, life uint64, note []byte) *beginning {
 	for _, r := range []string{revision, jsonrpc.String(jsonrpc.Field(c.Initialize, "protocolVersion"))} {
 		if protocol.Known(r) && !protocol.Modern(r) {
-			return &beginning{params: c.Initialize, revision: r, life: life}
+			return &beginning{params: c.Initialize, revision: r, life: life, note: note}
 		}
 	}
-	return &beginning{params: c.Initialize, revision: protocol.V20251125, life: life}
+	return &beginning{params: c.Initialize, revision: protocol.V20251125, life: life, note: note}
 }
 
 // Revive begins a session again that [Manager.Revivable] returns, in a store that no other node shares; else
 // [Manager.TakeOver] does. The errors are those of both.
 func (m *Manager) Revive(ctx context.Context, id string, principal Principal, address, revision string) (*Session, error) {
-	at, err := m.Revivable(ctx, id, principal, address, revision)
-	if err != nil {
-		return nil, err
-	}
 	for tries := 0; ; tries++ {
-		s, err := m.takeOverOnce(ctx, at)
+		var s *Session
+		at, err := m.Revivable(ctx, id, principal, address, revision)
+		if err == nil {
+			s, err = m.takeOverOnce(ctx, at)
+		}
 		if !errors.Is(err, stream.ErrConflict) || tries == mostRevivals {
 			return s, err
 		}
@@ -183,7 +190,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 	if s.step(sessionOpen) {
 		s.observeBegan()
 	}
-	m.revived(s)
+	m.revived(s, at.begins.woke)
 	s.Touch()
 	s.use.calls.Add(-1)
 	return s, nil
@@ -220,7 +227,8 @@ func (m *Manager) adoptAnew(ctx context.Context, at *Remote) (was shared.Session
 // session its record, that node is lost, or this one was faster.
 func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
 	if at.begins != nil {
-		(&beginning{params: at.begins.params, revision: at.begins.revision, life: at.Life}).apply(s)
+		at.begins.life = at.Life
+		at.begins.apply(s)
 		return
 	}
 	if m.opts.Revival == nil {
@@ -231,15 +239,23 @@ func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
 		m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
 		return
 	}
-	beginningOf(&c, "", at.Life).apply(s)
+	note, err := m.opts.Revival.Noted(ctx, at.Key)
+	if err != nil {
+		m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
+	}
+	beginningOf(&c, "", at.Life, note).apply(s)
 }
 
-// revived notes that a session has begun again.
-func (m *Manager) revived(s *Session) {
-	m.logger.Debug("session revived", "session", s.Name())
-	m.moves.add(moveKind{how: cameRevived}, moved{sessions: 1})
+// revived notes that a session has begun again; woke: it was asleep.
+func (m *Manager) revived(s *Session, woke bool) {
+	how, says := cameRevived, "session revived"
+	if woke {
+		how, says = cameAwake, "session awake"
+	}
+	m.logger.Debug(says, "session", s.Name())
+	m.moves.add(moveKind{how: how}, moved{sessions: 1})
 	if s.isObserved() {
-		s.happened(observe.SessionRevived{Session: s.observed()})
+		s.happened(observe.SessionRevived{Session: s.observed(), Woke: woke})
 	}
 }
 
@@ -255,6 +271,17 @@ func (c *beginning) apply(s *Session) {
 	s.backend.initialize, s.backend.initialized, s.backend.revived = m.Raw, true, true
 	s.revision = c.revision
 	s.takeCapabilities(m.Params)
+	var n sleepNote
+	if s.backend.noted = c.note; len(c.note) > 0 {
+		if err := json.Unmarshal(c.note, &n); err != nil {
+			s.m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
+		}
+	}
+	n.apply(s)
+	was, woke := s.m.sleepers.wake(s.key, s.Server())
+	if c.woke = woke; woke {
+		s.backend.answer, s.lists = was.answer, was.lists
+	}
 }
 
 // tendKeysEvery is how often the keys of session ids are looked after in the store.

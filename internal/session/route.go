@@ -296,6 +296,10 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 	}
 	data := m.Raw
 	switch m.Method {
+	case protocol.MethodToolsListChanged, protocol.MethodResourcesListChanged, protocol.MethodPromptsListChanged:
+		s.m.sleepers.relisted(s.Server())
+	}
+	switch m.Method {
 	case protocol.MethodCancelled:
 		// It names a request of the backend's, which the client knows by our id,
 		// and goes where that one went.

@@ -88,6 +88,8 @@ type Session struct {
 	lists        uint64        // those that its clients were last told of; see relist.go
 	differs      bool          // the server answers otherwise than when its clients were last told
 	lacks        uint8         // lists that its server does not have: bits
+
+	relisted struct{ after, through uint64 } // what of the standalone stream is of [relist]; guarded by its call's lock
 }
 
 // An identity is what of a session does not change.
@@ -111,6 +113,8 @@ type usage struct {
 	calls     atomic.Int32 // requests in flight
 	readers   atomic.Int32 // that are connected
 	left      atomic.Bool  // its client has ended it, and calls in it that were handed off are kept
+	lasts     atomic.Bool  // something was said in it that its server may remember, and that another conversation does not begin with
+	expired   atomic.Bool  // it was idle for too long, and has ended
 	lost      atomic.Bool  // its server has ended it, and what calls in it have said is kept; left is set, too
 }
 
@@ -138,6 +142,9 @@ type conversation struct {
 	answer      uint64 // what the server has answered to it, as a hash; 0: that is not known
 	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
 	own         ownRequests
+	settings    settings
+	unsure      []string // tools that were called before it was known what they do
+	noted       []byte   // the [sleepNote] that the store has, or nil
 }
 
 // ID returns the session's secret id, which the client presents with each
@@ -355,6 +362,9 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	s.mu.Lock()
 	a, ok := s.asked.take(id)
 	s.backend.stateful = true
+	if ok && a.call == s.standalone && a.method != "roots/list" { // of a call it is known what it may leave
+		s.use.lasts.Store(true)
+	}
 	current := ok && a.round == nil && s.backend.link == a.link && a.link.conn != nil
 	newer := uint64(id>>32) >= s.lease.Epoch
 	s.mu.Unlock()

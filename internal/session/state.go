@@ -27,7 +27,7 @@ import (
 //	ended, leaving      deleted    its streams are no longer needed; leaving: it could not be opened meanwhile
 //	open                leaving    it is handed over
 //	all but opening,
-//	deleted             moved      it was released, another node has it, or the store can't be reached
+//	deleted             moved      it was released, another node has it, the store can't be reached, or it falls asleep
 //
 // [Session.become] makes all of them.
 type sessionState uint32
@@ -241,10 +241,23 @@ func (s *Session) Ended() bool {
 
 // goneError says why a closed session takes nothing.
 func (s *Session) goneError() error {
+	if s.use.expired.Load() {
+		return ErrMoved // a request that has found it just before revives it
+	}
 	if s.Ended() || s.use.lost.Load() {
 		return ErrNotFound
 	}
 	return ErrMoved
+}
+
+// closeIf is [Session.close] for who does not hold s.mu, if the session may be closed, as is asked with s.mu held.
+func closeIf(s *Session, to sessionState, may func() bool) (c closing, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !may() {
+		return c, false
+	}
+	return s.close(to)
 }
 
 // A closing is what a session had when it was closed, for whoever closed it to end.

@@ -152,7 +152,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	}
 	m.logger.Debug("session taken over", "session", s.Name(), "from", was.Owner, "again", len(found.retry), "unknown", len(found.lost))
 	if at.begins != nil {
-		m.revived(s)
+		m.revived(s, at.begins.woke)
 		s.noteSession(nil, true) // for the next owner
 		s.flushInBackground()
 	} else {

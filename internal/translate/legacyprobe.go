@@ -47,6 +47,12 @@ func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *lega
 	return p
 }
 
+// Sessionless reports whether the server keeps no session, as far as is known.
+func (p *legacyProbe) Sessionless() bool {
+	path := p.path.Load()
+	return path != nil && keepsNoSession(path.down)
+}
+
 // Deliver implements [backend.Conn].
 func (p *legacyProbe) Deliver(in backend.Inbound) error {
 	if path := p.path.Load(); path != nil {

@@ -57,6 +57,9 @@ func newModernServer(sink backend.Sink, log *slog.Logger) *modernServer {
 	return c
 }
 
+// Sessionless reports that the server keeps no session: its revision has none.
+func (c *modernServer) Sessionless() bool { return true }
+
 // Deliver implements [backend.Conn].
 func (c *modernServer) Deliver(in backend.Inbound) error {
 	c.mu.Lock()

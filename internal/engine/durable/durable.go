@@ -156,6 +156,9 @@ func (st *Store) Bounds(ctx context.Context, id stream.ID) (oldest, next uint64,
 	return st.front.Bounds(ctx, id)
 }
 
+// Says reports whether anything is kept of a stream but the standalone one in a session that is owned here.
+func (st *Store) Says(key stream.SessionKey) bool { return st.front.Says(key) }
+
 // Watch implements [stream.Store], for the sessions that are owned here.
 func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err error) {
 	return st.front.Watch(id, ready)

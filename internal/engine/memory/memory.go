@@ -260,6 +260,18 @@ func (st *Store) Bounds(_ context.Context, id stream.ID) (oldest, next uint64, e
 	return l.next - uint64(len(l.entries)), l.next, nil
 }
 
+// Says reports whether anything is kept of a stream but the standalone one in a session.
+func (st *Store) Says(key stream.SessionKey) bool {
+	s := st.find(key)
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, has := s.logs[0]
+	return len(s.logs) > 1 || len(s.logs) == 1 && !has
+}
+
 // Watch implements [stream.Store].
 func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (func(), error) {
 	s := st.find(id.Session)

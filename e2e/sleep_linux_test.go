@@ -1,0 +1,24 @@
+package e2e
+
+import (
+	"os"
+	"testing"
+	"time"
+)
+
+// The process of a session that is idle ends, and begins again when its client comes back; one whose process may remember
+// something goes on.
+func TestSleepingProcess(t *testing.T) {
+	t.Parallel()
+	command, pids := marked(`exec "$1" stdio`, os.Args[0])
+	p := serve(t, append([]string{"--sleep-after", "300ms", "--unused-process", "0", "--drain", "1s"}, command...)...)
+	s := p.stranger(t, "127.0.0.1")
+	used, idle := s.begin(false), s.begin(true)
+	s.post(p.URL, used, `{"jsonrpc":"2.0","id":7,"method":"vendor/set"}`) // whatever that does
+	eventually(t, "the idle session's process to end", time.Minute, func() bool { return len(pids()) == 1 })
+	s.works(idle)
+	if got := pids(); len(got) != 2 {
+		t.Errorf("%d processes run for two sessions", len(got))
+	}
+	s.works(used)
+}

@@ -1,0 +1,66 @@
+package revival
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"holdfast/stream"
+)
+
+// What follows keeps what ids of sessions that sleep do not say: in the store, or, where nodes share none, in memory.
+
+// mostNotes bounds how many notes are kept in memory.
+const mostNotes = 100_000
+
+// ErrNoRoom says that there are too many notes.
+var ErrNoRoom = errors.New("too many notes of sessions are kept in memory")
+
+func noteName(key stream.SessionKey) string { return "session-note." + string(key) }
+
+// Note keeps a note of a session that began at a time, in the place of the one before, as long as it can be revived. An empty note
+// is none.
+func (k *Keeper) Note(ctx context.Context, key stream.SessionKey, began time.Time, note []byte) error {
+	if k.o.Values == nil {
+		k.notes.Lock()
+		defer k.notes.Unlock()
+		switch _, has := k.notes.all[key]; {
+		case len(note) == 0:
+			delete(k.notes.all, key)
+			return nil
+		case !has && len(k.notes.all) >= mostNotes:
+			return ErrNoRoom
+		case k.notes.all == nil:
+			k.notes.all = make(map[stream.SessionKey][]byte)
+		}
+		k.notes.all[key] = bytes.Clone(note)
+		return nil
+	}
+	rest := max(k.Rest(began), time.Second)
+	if len(note) == 0 {
+		rest = time.Second
+	}
+	if err := k.o.Values.SetValue(ctx, noteName(key), note, rest); err != nil {
+		return fmt.Errorf("session not noted: %w", err)
+	}
+	return nil
+}
+
+// Noted returns the note of a session, or nil.
+func (k *Keeper) Noted(ctx context.Context, key stream.SessionKey) ([]byte, error) {
+	if k.o.Values == nil {
+		k.notes.Lock()
+		defer k.notes.Unlock()
+		return k.notes.all[key], nil
+	}
+	note, err := k.o.Values.Value(ctx, noteName(key))
+	switch {
+	case errors.Is(err, stream.ErrNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("note of a session not read: %w", err)
+	}
+	return note, nil
+}

@@ -1,0 +1,61 @@
+package revival_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"holdfast/internal/revival"
+	"holdfast/internal/sessionid"
+	"holdfast/stream"
+)
+
+// A note is kept until another takes its place, or the session is ended, in the store or in memory, where there is a bound.
+func TestManyNotes(t *testing.T) {
+	t.Parallel()
+	store := &values{all: map[string][]byte{}}
+	for what, o := range map[string]revival.Options{
+		"a store": {Life: time.Hour, Values: store},
+		"memory":  {Life: time.Hour, Keys: []sessionid.Key{{1}}},
+	} {
+		k, now := revival.New(o), time.Now()
+		read := func(want string) {
+			t.Helper()
+			if got, err := k.Noted(t.Context(), "a"); err != nil || string(got) != want {
+				t.Errorf("%s: %q, %v; want %q", what, got, err, want)
+			}
+		}
+		read("")
+		for _, note := range []string{"one", "two", "", "three"} {
+			if err := k.Note(t.Context(), "a", now, []byte(note)); err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+			read(note)
+		}
+		if o.Values != nil {
+			if got, err := revival.New(o).Noted(t.Context(), "a"); err != nil || string(got) != "three" {
+				t.Errorf("another node reads %q, %v", got, err)
+			}
+			continue
+		}
+		if err := k.End(t.Context(), "a", now); err != nil {
+			t.Error(err)
+		}
+		read("")
+		var err error
+		n := 0
+		for ; err == nil && n < 1_000_000; n++ {
+			err = k.Note(t.Context(), stream.SessionKey(fmt.Sprint(n)), now, []byte("x"))
+		}
+		if !errors.Is(err, revival.ErrNoRoom) || n != 100_001 {
+			t.Errorf("%d notes: %v", n, err)
+		}
+		if err := k.Note(t.Context(), "7", now, nil); err != nil {
+			t.Error(err)
+		}
+		if err := k.Note(t.Context(), "a", now, []byte("x")); err != nil {
+			t.Errorf("with room again: %v", err)
+		}
+	}
+}

@@ -1,0 +1,371 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/backend/message"
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/server"
+	"holdfast/internal/session"
+	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
+)
+
+// recorder is a script whose server says which version it is of, and notes what it is told.
+type recorder struct {
+	script
+	version atomic.Int64
+	speaks  string // the revision that it chooses; "": the client's
+
+	said sync.Mutex
+	all  []string // methods, and what sets something
+}
+
+func (s *recorder) Serve(x *message.Exchange) {
+	s.said.Lock()
+	s.all = append(s.all, x.Method+jsonrpc.String(jsonrpc.Field(x.Params, "level"))+jsonrpc.String(jsonrpc.Field(x.Params, "uri")))
+	s.said.Unlock()
+	switch x.Method {
+	case "initialize":
+		revision := jsonrpc.String(jsonrpc.Field(x.Params, "protocolVersion"))
+		if s.speaks != "" {
+			revision = s.speaks
+		}
+		x.Result(fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":{"tools":{"listChanged":true},"logging":{},"resources":{"subscribe":true}},"serverInfo":{"name":"recorder","version":"%d"}}`,
+			revision, s.version.Load()))
+	case "ping":
+		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"pinged"}}`))
+		x.Result([]byte(`{}`))
+	case "completion/complete":
+		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`))
+		x.Result([]byte(`{"completion":{"values":[]}}`))
+	case "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
+		x.Result([]byte(`{}`))
+	default:
+		if jsonrpc.String(jsonrpc.Field(x.Params, "name")) == "unlisted" {
+			x.Result(result("done"))
+			return
+		}
+		s.script.Serve(x)
+	}
+}
+
+// holding waits until so many calls are held.
+func (s *recorder) holding(t *testing.T, count int) {
+	t.Helper()
+	eventually(t, "calls to be held", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return len(s.held) >= count
+	})
+}
+
+// since returns what the server was told after the first n messages.
+func (s *recorder) since(n int) []string {
+	s.said.Lock()
+	defer s.said.Unlock()
+	return slices.Clone(s.all[n:])
+}
+
+// asleep waits until a node has no session.
+func (n *node) asleep() {
+	n.t.Helper()
+	eventually(n.t, "the sessions to fall asleep", func() bool { return n.sessions.Sessions() == 0 })
+}
+
+// shortly is how long ended calls are kept where that is to keep no session awake.
+var shortly = memory.Options{Keep: 50 * time.Millisecond, Acknowledged: 50 * time.Millisecond}
+
+// sleepy returns the options of a node whose sessions fall asleep soon.
+func sleepy() session.Options { return session.Options{SleepAfter: 50 * time.Millisecond} }
+
+// A session of which nothing would be lost falls asleep. It wakes by whatever its client comes with, and its client notices
+// nothing: what it has set is set again, and it need not list anything again.
+func TestSleeps(t *testing.T) {
+	t.Parallel()
+	for _, revision := range []string{"2025-03-26", "2025-11-25"} {
+		for what, come := range map[string]func(p *peer) error{
+			"a request": func(p *peer) error { return p.echoed("again") },
+			"a notification": func(p *peer) error {
+				if r := p.post(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`); r.status != http.StatusAccepted {
+					return fmt.Errorf("%d %s", r.status, r.body)
+				}
+				return nil
+			},
+			"a GET": func(p *peer) error {
+				w := p.open("GET", "/mcp", "")
+				defer w.c.Close()
+				if status := w.head().StatusCode; status != http.StatusOK {
+					return fmt.Errorf("status %d", status)
+				}
+				return nil
+			},
+		} {
+			t.Run(revision+", "+what, func(t *testing.T) {
+				t.Parallel()
+				b := &recorder{script: script{runs: map[string]int{}}, speaks: revision}
+				n := newNode(t, config{life: time.Hour, session: sleepy(), backend: message.New(b), memory: shortly})
+				p := n.connect("2025-06-18", nil) // the server may choose another
+				p.version = revision
+				if revision == "2025-03-26" {
+					p.version = "" // whose clients say nothing of it
+				}
+				p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+				p.post(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`)
+				p.post(`{"jsonrpc":"2.0","id":3,"method":"resources/subscribe","params":{"uri":"x:a"}}`)
+				p.post(`{"jsonrpc":"2.0","id":4,"method":"resources/subscribe","params":{"uri":"x:b"}}`)
+				p.post(`{"jsonrpc":"2.0","id":5,"method":"resources/unsubscribe","params":{"uri":"x:a"}}`)
+				if err := p.echoed("before"); err != nil {
+					t.Fatal(err)
+				}
+				n.asleep()
+				was := len(b.since(0))
+				if err := come(p); err != nil {
+					t.Error(err)
+				}
+				if err := p.echoed("after"); err != nil {
+					t.Error(err)
+				}
+				told := b.since(was)
+				if want := []string{"initialize", "notifications/initialized", "logging/setLevelerror", "resources/subscribex:b"}; len(told) < 4 || !slices.Equal(told[:4], want) {
+					t.Errorf("the server was told %q", told)
+				}
+				if got := p.speaks(); got != revision {
+					t.Errorf("the session speaks %q", got)
+				}
+				n.asleep()
+				w := p.open("GET", "/mcp", "")
+				p.post(`{"jsonrpc":"2.0","id":6,"method":"ping"}`)
+				if ev := w.message(); !strings.Contains(string(ev.Data), "pinged") {
+					t.Errorf("it hears %s", ev.Data)
+				}
+			})
+		}
+	}
+}
+
+// echoed reports whether a call of the tool echo gets its answer.
+func (p *peer) echoed(text string) error {
+	if got := p.echoes(text); !strings.HasPrefix(got, "200 ") || !strings.Contains(got, text) {
+		return errors.New(got)
+	}
+	return nil
+}
+
+// speaks returns the revision that the peer's session speaks, which is kept awake for that.
+func (p *peer) speaks() string {
+	w := p.open("GET", "/mcp", "")
+	defer w.c.Close()
+	w.head()
+	s, err := p.n.sessions.Find(p.id, session.Principal{})
+	if err != nil {
+		return err.Error()
+	}
+	return s.Revision()
+}
+
+// A server that has another version when a session wakes may offer something else: its client is told. So it is where an awake
+// session has heard that its lists changed.
+func TestWokenByAnother(t *testing.T) {
+	t.Parallel()
+	for what, change := range map[string]func(n *node, b *recorder){
+		"another version": func(_ *node, b *recorder) { b.version.Add(1) },
+		"another list": func(n *node, _ *recorder) {
+			n.connect("2025-11-25", nil).post(`{"jsonrpc":"2.0","id":1,"method":"completion/complete","params":{}}`)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := &recorder{script: script{runs: map[string]int{}}}
+			n := newNode(t, config{life: time.Hour, session: sleepy(), backend: message.New(b)})
+			p := n.connect("2025-11-25", nil)
+			n.asleep()
+			change(n, b)
+			w := p.open("GET", "/mcp", "")
+			p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			if ev := w.message(); !strings.Contains(string(ev.Data), "notifications/tools/list_changed") {
+				t.Errorf("it hears %s", ev.Data)
+			}
+		})
+	}
+}
+
+// A session stays awake as long as something would be lost.
+func TestStaysAwake(t *testing.T) {
+	t.Parallel()
+	b := &recorder{script: script{runs: map[string]int{}}}
+	n := newNode(t, config{life: time.Hour, session: sleepy(), memory: memory.Options{Keep: time.Hour}, backend: message.New(b)})
+	old := newNode(t, config{session: session.Options{SleepAfter: time.Millisecond}})
+	old.connect("2025-11-25", nil)
+	awake := map[string]*peer{}
+	for what, do := range map[string]func(p *peer){
+		"a call of a tool that may leave something": func(p *peer) { p.post(call("steps", `{}`)) },
+		"one that may be made again":                func(p *peer) { p.post(call("safe_steps", `{}`)) },
+		"one of which nothing is known":             func(p *peer) { p.post(call("unlisted", `{}`)) },
+		"a vendor's method":                         func(p *peer) { p.post(`{"jsonrpc":"2.0","id":1,"method":"vendor/x"}`) },
+		"a vendor's notification":                   func(p *peer) { p.post(`{"jsonrpc":"2.0","method":"notifications/vendor"}`) },
+		"a GET":                                     func(p *peer) { p.open("GET", "/mcp", "").head() },
+		"a call in flight":                          func(p *peer) { p.open("POST", "/mcp", call("safe_hold", `{}`)); b.holding(t, 1) },
+		"a result that is kept": func(p *peer) {
+			p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+			w := p.open("POST", "/mcp", call("echo", `{"text":"kept"}`), "Idempotency-Key: k")
+			w.all()
+		},
+		"what no client has heard": func(p *peer) {
+			p.post(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+		},
+	} {
+		p := n.connect("2025-11-25", nil)
+		do(p)
+		awake[what] = p
+	}
+	// What has begun after the others falls asleep after they would have.
+	for range 3 {
+		n.connect("2025-11-25", nil)
+		eventually(t, "the session to fall asleep", func() bool { return n.sessions.Sessions() <= len(awake) })
+	}
+	for what, p := range awake {
+		if _, err := n.sessions.Find(p.id, session.Principal{}); err != nil {
+			t.Errorf("after %s it has fallen asleep", what)
+		}
+	}
+	if old.sessions.Sessions() != 1 {
+		t.Error("a session has fallen asleep that nothing could wake")
+	}
+}
+
+// A session that sleeps is ended by its client, and stays so; it is nobody's but its principal's.
+func TestEndedAsleep(t *testing.T) {
+	t.Parallel()
+	as := func(name string) http.Header { return http.Header{"Authorization": {"Bearer " + name}} }
+	n := newNode(t, config{life: time.Hour, session: sleepy(), server: server.Options{Principal: bearer}})
+	p := n.connect("2025-11-25", as("alice"))
+	n.asleep()
+	other := &peer{n: n, id: p.id, version: p.version, header: as("bob")}
+	if r := other.open("DELETE", "/mcp", "").all(); r.status != http.StatusNotFound {
+		t.Errorf("another's DELETE: %d", r.status)
+	}
+	if got := other.echoes("x"); !strings.HasPrefix(got, "404 ") {
+		t.Errorf("another: %s", got)
+	}
+	if err := p.echoed("mine"); err != nil {
+		t.Error(err)
+	}
+	if r := p.open("DELETE", "/mcp", "").all(); r.status/100 != 2 {
+		t.Errorf("DELETE: %d", r.status)
+	}
+	if got := p.echoes("x"); !strings.HasPrefix(got, "404 ") {
+		t.Errorf("after DELETE: %s", got)
+	}
+}
+
+// A request is not made again under its idempotency key because its session has slept.
+func TestKeyAfterSleep(t *testing.T) {
+	t.Parallel()
+	o := sleepy()
+	o.Forgets = true
+	n := newNode(t, config{life: time.Hour, session: o, memory: memory.Options{Keep: 50 * time.Millisecond, Acknowledged: 50 * time.Millisecond}})
+	p := n.connect("2025-11-25", nil)
+	body := call("steps", `{"key":"k"}`)
+	if r := p.open("POST", "/mcp", body, "Idempotency-Key: one").all(); r.status != 200 {
+		t.Fatal(r.status, string(r.body))
+	}
+	n.asleep()
+	r := p.open("POST", "/mcp", body, "Idempotency-Key: one").all()
+	if n.script.runs["k"] != 1 {
+		t.Errorf("it has run %d times: %d %s", n.script.runs["k"], r.status, r.body)
+	}
+}
+
+// Requests that come while their session falls asleep are answered, at one node and at several, each once.
+func TestFallsAsleepUnderRequests(t *testing.T) {
+	t.Parallel()
+	o := session.Options{SleepAfter: time.Nanosecond, Forgets: true}
+	alone := newNode(t, config{life: time.Hour, session: o, memory: memory.Options{Keep: time.Millisecond, Acknowledged: time.Millisecond}})
+	f := newFarm(t, 2, config{life: time.Hour, session: o})
+	for what, nodes := range map[string][]*node{"alone": {alone}, "two nodes": {f.nodes[0].node, f.nodes[1].node}} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			p := nodes[0].connect("2025-11-25", nil)
+			var all sync.WaitGroup
+			var asleep atomic.Int64
+			end := time.Now().Add(testlong.Either(time.Second, 8*time.Second))
+			for i := range 4 {
+				q := p.restarted(nodes[i%len(nodes)])
+				all.Go(func() {
+					for j := 0; time.Now().Before(end); j++ {
+						text := fmt.Sprintf("%d of %d", j, i)
+						switch r := q.post(callAs(fmt.Sprintf(`"%d-%d"`, i, j), "echo", `{"text":"`+text+`"}`)); {
+						case r.status != 200 || !strings.Contains(string(r.body), text):
+							t.Errorf("%s: %d %s", text, r.status, r.body)
+							return
+						case j%3 == i%3:
+							w := q.open("GET", "/mcp", "")
+							if status := w.head().StatusCode; status != 200 {
+								t.Errorf("GET: %d", status)
+							}
+							w.c.Close()
+						}
+						if j%8 == 0 {
+							time.Sleep(time.Duration(i*5) * time.Millisecond) // so that all are quiet at times
+						}
+						if n := nodes[i%len(nodes)]; n.sessions.Sessions() == 0 {
+							asleep.Add(1)
+						}
+					}
+				})
+			}
+			all.Wait()
+			t.Logf("asleep at %d looks", asleep.Load())
+		})
+	}
+}
+
+// A session wakes on any node, as what its client is, and with what it has set; then no other has it.
+func TestWakesElsewhere(t *testing.T) {
+	t.Parallel()
+	b := &recorder{script: script{runs: map[string]int{}}, speaks: "2025-03-26"}
+	f := newFarm(t, 2, config{life: time.Hour, session: sleepy(), backend: message.New(b)})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	p.version = ""
+	p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	p.post(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`)
+	gone := func() {
+		t.Helper()
+		eventually(t, "the session to fall asleep", func() bool {
+			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil
+		})
+	}
+	for i := range 4 {
+		gone()
+		was := len(b.since(0))
+		if r := p.at(f.nodes[(i+1)%2]).post(`{"jsonrpc":"2.0","id":3,"method":"tools/list"}`); r.status != 200 {
+			t.Errorf("%d %s", r.status, r.body)
+		}
+		if told := b.since(was); len(told) < 3 || told[2] != "logging/setLevelerror" {
+			t.Errorf("the server was told %q", told)
+		}
+		if got := p.at(f.nodes[(i+1)%2]).speaks(); got != "2025-03-26" {
+			t.Errorf("the session speaks %q", got)
+		}
+	}
+	gone()
+	if r := p.at(f.nodes[1]).open("DELETE", "/mcp", "").all(); r.status/100 != 2 {
+		t.Errorf("DELETE: %d %s", r.status, r.body)
+	}
+	for _, n := range f.nodes {
+		if got := p.at(n).echoes("ended"); !strings.HasPrefix(got, "404 ") {
+			t.Errorf("after DELETE: %s", got)
+		}
+	}
+}

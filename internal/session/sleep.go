@@ -1,0 +1,279 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/backend"
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/internal/sessionid"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows has sessions fall asleep in which nothing happens and of which nothing would be lost: all that there is of
+// them on this node and in the store is dropped, and their ids wake them (revive.go). docs/decisions/0049-sleep.md.
+
+// A keepsSaying is a store that says whether anything can be read of a session that calls in it have said.
+type keepsSaying interface {
+	// Says reports whether anything is kept of a stream of a call in the session.
+	Says(key stream.SessionKey) bool
+}
+
+// sleepers is what is remembered of sessions that sleep, beside what the store has.
+type sleepers struct {
+	mu  sync.Mutex
+	all map[uint64]asleep // by hashes of their keys; no more than mostAsleep
+
+	lists map[string]uint64 // how often servers, by their names, have said that their lists have changed
+}
+
+// mostAsleep bounds how many sessions are remembered that sleep. Of others it is not known, when they wake, whether their
+// servers still offer what they did: their clients are told to list it again.
+const mostAsleep = 1 << 16
+
+// An asleep is what a session's client was last told that the server offers.
+type asleep struct {
+	answer, lists uint64 // as in [conversation] and [Session]
+	changed       uint64 // as in sleepers.lists
+}
+
+// remember remembers a session that falls asleep.
+func (a *sleepers) remember(key stream.SessionKey, server string, is asleep) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all == nil {
+		a.all = make(map[uint64]asleep)
+	}
+	if len(a.all) >= mostAsleep {
+		for other := range a.all {
+			delete(a.all, other) // any
+			break
+		}
+	}
+	is.changed = a.lists[server]
+	a.all[maphash.String(seed, string(key))] = is
+}
+
+// wake returns what was remembered of a session, and forgets it.
+func (a *sleepers) wake(key stream.SessionKey, server string) (was asleep, ok bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	hash := maphash.String(seed, string(key))
+	was, ok = a.all[hash]
+	delete(a.all, hash)
+	if was.changed != a.lists[server] {
+		was.answer = 0
+	}
+	return was, ok
+}
+
+// relisted notes that a server has said in a session that one of its lists has changed: sessions that sleep do not hear that.
+func (a *sleepers) relisted(server string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.all == nil {
+		return
+	}
+	if a.lists == nil {
+		a.lists = make(map[string]uint64)
+	}
+	a.lists[server]++
+}
+
+// leavesMore reports whether a message may leave something in the memory of the session's server that another conversation
+// does not begin with. s.mu is held.
+func leavesMore(s *Session, in *backend.Inbound) bool {
+	switch {
+	case in.Kind == jsonrpc.Response:
+		return false // whether it does is known of the request
+	case in.Kind == jsonrpc.Notification:
+		switch in.Method {
+		case protocol.MethodInitialized, protocol.MethodCancelled, protocol.MethodProgress, "notifications/roots/list_changed":
+			return false
+		}
+		return true
+	case in.Method == protocol.MethodCallTool:
+		name := jsonrpc.Field(in.Params, "name")
+		if len(name) < 2 {
+			return true
+		}
+		name = name[1 : len(name)-1] // one with an escape in it is not found, and may do anything
+		if s.tools.onlyReads(name) {
+			return false
+		}
+		if s.tools.complete || len(s.backend.unsure) >= mostUnsure || len(name) > jsonrpc.MaxName {
+			return true
+		}
+		if !slices.Contains(s.backend.unsure, string(name)) {
+			s.backend.unsure = append(s.backend.unsure, string(name)) // the list of tools may be known later
+		}
+		return false
+	default:
+		return !protocol.RetrySafe(in.Method, nil)
+	}
+}
+
+// mostUnsure bounds how many tools are remembered that were called before it was known what they do.
+const mostUnsure = 16
+
+// onlyReads reports whether a tool is known to do nothing but read.
+func (h *toolHints) onlyReads(name []byte) bool {
+	return h.safe[string(name)] && !h.changes[string(name)]
+}
+
+// isSure reports whether nothing was said in the session that its server may remember. s.mu is held.
+func isSure(s *Session) bool {
+	for _, name := range s.backend.unsure {
+		if !s.tools.onlyReads([]byte(name)) {
+			return false
+		}
+	}
+	return !s.use.lasts.Load()
+}
+
+// canSleep reports whether a session may fall asleep, as far as is known without its lock.
+func (m *Manager) canSleep(s *Session, now time.Duration) bool {
+	after := m.opts.SleepAfter
+	if after <= 0 || m.opts.Revival == nil || s.modern != "" || s.single || s.life.state() != sessionOpen ||
+		s.sinceSeen(now) <= after || !s.use.isIdle() || s.isLeft() || s.isHeld(now) || !sessionid.MayBe(s.id) || m.drain.is(handingOver) {
+		return false
+	}
+	store, ok := m.store.(keepsSaying)
+	return ok && !store.Says(s.key)
+}
+
+// maySleep reports whether a session that can sleep is to do so. s.mu is held.
+func (m *Manager) maySleep(s *Session) bool {
+	b := &s.backend
+	switch {
+	case s.sinceSeen(m.clock()) <= m.opts.SleepAfter, !s.isQuietLocked(), !s.use.isIdle(), len(s.waiting) > 0, len(b.own.waiting) > 0, b.refused != nil:
+		return false
+	case s.resumes.Load() != nil || s.tasks.Load() != nil || s.backendTasks:
+		return false // what is known of their calls outlives what these have said
+	case !s.streams.isUnused() || !s.log.isIdle():
+		return false
+	}
+	s.standalone.mu.Lock()
+	told, said := s.standalone.delivery.told, s.standalone.said
+	ours := told < said && told >= s.relisted.after && said == s.relisted.through
+	s.standalone.mu.Unlock()
+	if told < said && !ours {
+		return false
+	}
+	if ours {
+		b.answer = 0 // the client has yet to hear of it
+	}
+	if m.opts.Forgets || isSure(s) || keepsNothing(b.link) {
+		return true
+	}
+	if m.many == nil {
+		return false
+	}
+	_, stopIdle := m.many.Server(s.Server(), false)
+	return stopIdle > 0 // then it is nothing new to the server that it is forgotten
+}
+
+// keepsNothing reports whether the server of a conversation, which may be nil, says that it keeps no session.
+func keepsNothing(l *link) bool {
+	if l == nil || l.conn == nil {
+		return false
+	}
+	conn := l.conn
+	if p, ok := conn.(*placed); ok {
+		conn = p.Conn
+	}
+	c, ok := conn.(interface{ Sessionless() bool })
+	return ok && c.Sessionless()
+}
+
+// isUnused reports whether no stream is written or read, and no webhook waits.
+func (t *table) isUnused() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.streams) == 0
+}
+
+// fallAsleep has sessions fall asleep that can.
+func (m *Manager) fallAsleep(all []*Session) {
+	for _, s := range all {
+		if s.keyed.Load() {
+			m.sweepKeys() // so that it is remembered which keys were used, as nothing is kept of their calls
+			break
+		}
+	}
+	m.each(all, parallel, func(s *Session) {
+		ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+		defer stop()
+		c, ok, err := m.opts.Revival.Open(ctx, s.id)
+		if err == nil && ok && m.opts.Revival.Rest(c.Began) > m.opts.TTL { // else it lives longer if it stays awake
+			m.sleep(ctx, s, &c)
+		}
+	})
+}
+
+// sleep has a session fall asleep, if it still may, and its id says all that it is woken with.
+func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims) {
+	var is asleep
+	var note, written []byte
+	var may bool
+	look := func() bool {
+		if written != nil {
+			s.backend.noted = written
+		}
+		may = m.maySleep(s) && bytes.Equal(says.Initialize, jsonrpc.Field(s.backend.initialize, "params"))
+		is, note = asleep{answer: s.backend.answer, lists: s.lists}, sleepNoteOf(s)
+		return may && bytes.Equal(note, s.backend.noted)
+	}
+	had, ok := closeIf(s, sessionMoved, look)
+	if may && !ok { // the store has to know more first
+		if err := m.opts.Revival.Note(ctx, s.key, says.Began, note); err != nil {
+			m.logger.Debug("session stays awake", "session", s.Name(), "error", err)
+			return
+		}
+		written = append([]byte{}, note...)
+		had, ok = closeIf(s, sessionMoved, look)
+	}
+	if !ok {
+		return
+	}
+	m.mu.Lock()
+	if m.ending == nil {
+		m.ending = make(map[stream.SessionKey]struct{})
+	}
+	m.ending[s.key] = struct{}{} // until the store has nothing of it, it is not woken
+	m.unlist(s)
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		delete(m.ending, s.key)
+		m.mu.Unlock()
+	}()
+	if had.conn != nil {
+		defer m.closeBackend(had.conn)
+	}
+	m.dropRequests(s, had.inFlight) // there are none
+	s.streams.dismissAll()
+	if m.shared != nil {
+		if err := m.touch(s); err != nil && !errors.Is(err, stream.ErrNotFound) {
+			m.logger.Debug("session asleep, but not deleted: it may be another's", "session", s.Name(), "error", err)
+			m.shared.Forget(s.lease)
+			return
+		}
+	}
+	m.sleepers.remember(s.key, s.Server(), is)
+	if err := m.store.Delete(ctx, s.key); err != nil {
+		m.logger.Debug("session asleep, but not deleted", "session", s.Name(), "error", err) // it is taken over from its record, then
+	}
+	m.logger.Debug("session asleep", "session", s.Name())
+	m.moves.add(moveKind{how: wentAsleep}, moved{sessions: 1})
+	if s.isObserved() {
+		s.happened(observe.SessionSlept{Session: s.observed()})
+	}
+}
