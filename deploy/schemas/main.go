@@ -1,6 +1,7 @@
-// Command schemas makes JSON schemas for kubeconform from the OpenAPI document of a Kubernetes release:
+// Command schemas makes JSON schemas for kubeconform from the OpenAPI document of a Kubernetes release, and from
+// definitions of custom resources:
 //
-//	go run ./deploy/schemas SWAGGER.json DIRECTORY
+//	go run ./deploy/schemas SWAGGER.json [CRD.yaml...] DIRECTORY
 //
 // It writes a file KIND-GROUP-VERSION.json for each kind. The schemas are strict: a member that Kubernetes does
 // not know is an error, not ignored as the API server may do.
@@ -14,6 +15,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // An object is a JSON object of any content.
@@ -30,18 +33,32 @@ func main() {
 }
 
 func run(args []string) error {
-	if len(args) != 2 {
-		return errors.New("give an OpenAPI document and a directory")
+	if len(args) < 2 {
+		return errors.New("give an OpenAPI document, and last a directory")
 	}
-	data, err := os.ReadFile(args[0])
+	dir := args[len(args)-1]
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	if err := ofRelease(args[0], dir); err != nil {
+		return fmt.Errorf("%s: %w", args[0], err)
+	}
+	for _, file := range args[1 : len(args)-1] {
+		if err := ofResource(file, dir); err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+	}
+	return nil
+}
+
+// ofRelease writes the schemas of an OpenAPI document's kinds.
+func ofRelease(file, dir string) error {
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
 	var document struct{ Definitions map[string]object }
 	if err := json.Unmarshal(data, &document); err != nil {
-		return fmt.Errorf("%s: %w", args[0], err)
-	}
-	if err := os.MkdirAll(args[1], 0o755); err != nil {
 		return err
 	}
 	files := 0
@@ -51,19 +68,67 @@ func run(args []string) error {
 			continue
 		}
 		of, _ := kinds[0].(object)
-		data, err := json.Marshal(schema(name, of, document.Definitions))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(args[1], fileName(of)), data, 0o644)
-		}
-		if err != nil {
+		if err := write(dir, of, schema(name, of, document.Definitions)); err != nil {
 			return err
 		}
 		files++
 	}
 	if files == 0 {
-		return fmt.Errorf("%s defines no kinds", args[0])
+		return errors.New("it defines no kinds")
 	}
 	return nil
+}
+
+// ofResource writes the schemas of the versions of a custom resource, from its CustomResourceDefinition.
+func ofResource(file, dir string) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var definition struct {
+		Spec struct {
+			Group    string
+			Names    struct{ Kind string }
+			Versions []struct {
+				Name   string
+				Schema struct {
+					OpenAPIV3Schema object `yaml:"openAPIV3Schema"`
+				}
+			}
+		}
+	}
+	if err := yaml.Unmarshal(data, &definition); err != nil {
+		return err
+	}
+	spec := definition.Spec
+	if len(spec.Versions) == 0 {
+		return errors.New("it defines no versions of a resource")
+	}
+	for _, v := range spec.Versions {
+		of := object{"group": spec.Group, "version": v.Name, "kind": spec.Names.Kind}
+		strict, _ := translate(v.Schema.OpenAPIV3Schema, func(string) {}).(object)
+		properties, ok := strict["properties"].(object)
+		if !ok {
+			return fmt.Errorf("version %s has no schema", v.Name)
+		}
+		properties["apiVersion"] = object{"const": apiVersion(of)}
+		properties["kind"] = object{"const": of["kind"]}
+		properties["metadata"] = object{"type": "object"}
+		strict["required"] = append([]any{"apiVersion", "kind"}, list(strict["required"])...)
+		if err := write(dir, of, strict); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// write writes the schema of one kind.
+func write(dir string, of, schema object) error {
+	data, err := json.Marshal(schema)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, fileName(of)), data, 0o644)
 }
 
 // apiVersion is what a manifest of a kind has as its apiVersion.
