@@ -1,4 +1,4 @@
-// Command pack makes the packages for npm and Python from the archives of a release, as .goreleaser.yaml has them made:
+// Command pack makes the packages for npm, Python and desktop hosts from the archives of a release, as .goreleaser.yaml has them made:
 //
 //	go run ./deploy/pack [-out DIRECTORY] dist
 //
@@ -6,7 +6,8 @@
 //
 //   - holdfast-VERSION.tgz, the npm package that users name. It has no program: each platform's is in an optional
 //     package, of which npm installs the one that fits (holdfast-linux-x64 and so on);
-//   - holdfast-VERSION-py3-none-PLATFORM.whl, a wheel for each platform.
+//   - holdfast-VERSION-py3-none-PLATFORM.whl, a wheel for each platform;
+//   - holdfast-VERSION.mcpb, a bundle for desktop hosts, whose setting is the URL of a server.
 //
 // Nothing runs and nothing is downloaded when they are installed. The version is that of the archives, and the same
 // archives give the same bytes.
@@ -19,6 +20,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 )
 
@@ -50,19 +52,20 @@ func run(stdout io.Writer, args []string) error {
 	if missing := r.missing(); missing != nil && !*partial {
 		return fmt.Errorf("%s has no archive for %s: build it, or leave it out with -partial", dist, missing)
 	}
-	var files, wheels []file
-	var failed, failedToo error
-	var both sync.WaitGroup // compressing takes seconds
-	both.Go(func() { files, failed = r.npm() })
-	both.Go(func() { wheels, failedToo = r.wheels() })
-	both.Wait()
-	if err := errors.Join(failed, failedToo); err != nil {
+	kinds := []func() ([]file, error){r.npm, r.wheels, r.mcpb}
+	made, failed := make([][]file, len(kinds)), make([]error, len(kinds))
+	var all sync.WaitGroup // compressing takes seconds
+	for i, kind := range kinds {
+		all.Go(func() { made[i], failed[i] = kind() })
+	}
+	all.Wait()
+	if err := errors.Join(failed...); err != nil {
 		return err
 	}
 	if err := os.MkdirAll(*out, 0o755); err != nil {
 		return err
 	}
-	for _, f := range append(files, wheels...) {
+	for _, f := range slices.Concat(made...) {
 		name := filepath.Join(*out, f.name)
 		if err := os.WriteFile(name, f.data, 0o644); err != nil { //nolint:gosec // it is to be published
 			return err

@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"compress/gzip"
 	"crypto/sha256"
+	"debug/macho"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/csv"
 	"encoding/json"
 	"errors"
@@ -32,6 +34,9 @@ func dist(t *testing.T, version string) string {
 		name := fmt.Sprintf("holdfast_%s_%s_%s", version, p.os, p.arch)
 		var b bytes.Buffer
 		program := "#!/bin/sh\n# " + p.os + " " + p.arch + "\n" + `echo "$$ $0 $@"; exit 7` + "\n"
+		if p.os == "darwin" {
+			program = macho64(p.arch) + program
+		}
 		if p.os == "windows" {
 			name += ".zip"
 			z := zip.NewWriter(&b)
@@ -75,6 +80,76 @@ func dist(t *testing.T, version string) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// macho64 is the head of a program for macOS without anything in it.
+func macho64(arch string) string {
+	head := binary.LittleEndian.AppendUint32(nil, macho.Magic64)
+	cpu := macho.CpuAmd64
+	if arch == "arm64" {
+		cpu = macho.CpuArm64
+	}
+	for _, v := range []uint32{uint32(cpu), 0, uint32(macho.TypeExec), 0, 0, 0, 0} {
+		head = binary.LittleEndian.AppendUint32(head, v)
+	}
+	return string(head)
+}
+
+// The bundle has a program for each system, that for macOS with both processors, and its manifest names them.
+func TestMCPB(t *testing.T) {
+	t.Parallel()
+	data := packed(t, dist(t, "1.2.3"))["holdfast-1.2.3.mcpb"]
+	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[f.Name] = string(text)
+		if executable := f.Mode()&0o111 != 0; executable != strings.HasPrefix(f.Name, "server/") {
+			t.Errorf("%s has mode %v", f.Name, f.Mode())
+		}
+	}
+	var m bundle
+	if err := json.Unmarshal([]byte(files["manifest.json"]), &m); err != nil {
+		t.Fatal(err)
+	}
+	if m.Name != "holdfast" || m.Version != "1.2.3" || !m.UserConfig["url"].Required || m.Server.Type != "binary" {
+		t.Errorf("manifest %s", files["manifest.json"])
+	}
+	if files[m.Server.EntryPoint] == "" {
+		t.Errorf("the entry point %q is not in the bundle", m.Server.EntryPoint)
+	}
+	for _, platform := range m.Compatibility["platforms"] {
+		c := m.Server.Config.Platforms[platform]
+		if !slices.Equal(c.Args, []string{"connect", "${user_config.url}"}) || files[strings.TrimPrefix(c.Command, "${__dirname}/")] == "" {
+			t.Errorf("%s runs %q %q", platform, c.Command, c.Args)
+		}
+	}
+	if len(m.Compatibility["platforms"]) != 3 || len(m.Server.Config.Platforms) != 3 {
+		t.Errorf("platforms %q", m.Compatibility["platforms"])
+	}
+	mac, err := macho.NewFatFile(strings.NewReader(files["server/darwin/holdfast"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(mac.Arches) != 2 || mac.Arches[0].Cpu != macho.CpuAmd64 || mac.Arches[1].Cpu != macho.CpuArm64 {
+		t.Errorf("the program for macOS has %v", mac.Arches)
+	}
+	for i, arch := range []string{"amd64", "arm64"} {
+		a := mac.Arches[i]
+		if part := files["server/darwin/holdfast"][a.Offset : a.Offset+a.Size]; !strings.HasPrefix(part, macho64(arch)+"#!/bin/sh\n# darwin "+arch) || a.Offset%(1<<14) != 0 {
+			t.Errorf("the part for %s begins at %d: %q", arch, a.Offset, part)
+		}
+	}
 }
 
 // packed packs a release, and returns the packages.
@@ -210,7 +285,7 @@ func TestWheels(t *testing.T) {
 func TestReproducible(t *testing.T) {
 	t.Parallel()
 	a, b := packed(t, dist(t, "0.1.0")), packed(t, dist(t, "0.1.0"))
-	if len(a) != 2*len(platforms)+1 {
+	if len(a) != 2*len(platforms)+2 { // two each, that of npm with the name, and the bundle
 		t.Errorf("packages %q", slices.Sorted(maps.Keys(a)))
 	}
 	for name, data := range a {
