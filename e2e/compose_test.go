@@ -93,12 +93,16 @@ func checkFlags(t *testing.T, where string, args, env []string, grace time.Durat
 	drain := 30 * time.Second
 	for i, a := range args {
 		name, is := strings.CutPrefix(a, "--")
+		name, value, joined := strings.Cut(name, "=")
 		if is && !known(name) {
 			t.Errorf("%s: there is no flag --%s", where, name)
 		}
 		if name == "drain" && is {
+			if !joined {
+				value = args[i+1]
+			}
 			var err error
-			if drain, err = time.ParseDuration(args[i+1]); err != nil {
+			if drain, err = time.ParseDuration(value); err != nil {
 				t.Errorf("%s: %v", where, err)
 			}
 		}
@@ -155,6 +159,25 @@ func TestShippedFlags(t *testing.T) {
 		t.Errorf("compose.yaml has %d nodes", nodes)
 	}
 
+	checkManifests(t)
+	checkChart(t)
+
+	unit := string(fromRoot(t, "deploy", "systemd", "holdfast.service"))
+	start := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/holdfast (.*)$`).FindStringSubmatch(unit)
+	stop := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)$`).FindStringSubmatch(unit)
+	if start == nil || stop == nil {
+		t.Fatal("the unit does not say how it starts and stops")
+	}
+	grace, err := time.ParseDuration(stop[1] + "s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkFlags(t, "holdfast.service", strings.Fields(start[1]), nil, grace)
+}
+
+// checkManifests checks the plain manifests.
+func checkManifests(t *testing.T) {
+	t.Helper()
 	var kinds []string
 	for all := yaml.NewDecoder(bytes.NewReader(fromRoot(t, "deploy", "kubernetes", "holdfast.yaml"))); ; {
 		var m, loose = manifest{}, yaml.Node{}
@@ -185,21 +208,26 @@ func TestShippedFlags(t *testing.T) {
 			checkFlags(t, "Deployment", c.Args, env, time.Duration(m.Spec.Template.Spec.Grace)*time.Second)
 		}
 	}
-	if want := []string{"ServiceAccount", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}; !slices.Equal(kinds, want) {
+	slices.Sort(kinds)
+	if want := []string{"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "ServiceAccount"}; !slices.Equal(kinds, want) {
 		t.Errorf("the manifests are %q", kinds)
 	}
+}
 
-	unit := string(fromRoot(t, "deploy", "systemd", "holdfast.service"))
-	start := regexp.MustCompile(`(?m)^ExecStart=/usr/bin/holdfast (.*)$`).FindStringSubmatch(unit)
-	stop := regexp.MustCompile(`(?m)^TimeoutStopSec=(\d+)$`).FindStringSubmatch(unit)
-	if start == nil || stop == nil {
-		t.Fatal("the unit does not say how it starts and stops")
+// checkChart checks that the flags and variables in the chart exist.
+func checkChart(t *testing.T) {
+	t.Helper()
+	helpers := string(fromRoot(t, "deploy", "helm", "templates", "_helpers.tpl"))
+	args, env := []string{"serve"}, regexp.MustCompile(`HOLDFAST_[A-Z_]+`).FindAllString(helpers, -1)
+	for _, m := range regexp.MustCompile(`"?(--[a-z][a-z-]+)(=|\n)`).FindAllStringSubmatch(helpers, -1) {
+		if m[1] != "--drain" {
+			args = append(args, m[1])
+		}
 	}
-	grace, err := time.ParseDuration(stop[1] + "s")
-	if err != nil {
-		t.Fatal(err)
+	if len(args) < 15 || len(env) < 3 {
+		t.Errorf("the chart has only the flags %q and variables %q", args, env)
 	}
-	checkFlags(t, "holdfast.service", strings.Fields(start[1]), nil, grace)
+	checkFlags(t, "the chart", args, env, time.Minute)
 }
 
 func mapsWithin(part, whole map[string]string) bool {

@@ -116,7 +116,7 @@ func list(dir string) (files []string, err error) {
 		}
 		switch ext := path.Ext(rel); {
 		case !d.Type().IsRegular():
-		case slices.Contains([]string{".go", ".mod", ".md", ".yml", ".yaml", ".txtar", ".sh"}, ext), path.Base(rel) == "Dockerfile", rel == ".ci/run":
+		case slices.Contains([]string{".go", ".mod", ".md", ".yml", ".yaml", ".txtar", ".sh"}, ext), strings.HasPrefix(path.Base(rel), "Dockerfile"), rel == ".ci/run":
 			files = append(files, rel)
 		}
 		return nil
