@@ -143,6 +143,7 @@ var modules = map[string][]string{
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
 	"github.com/tailscale/hujson":            {"internal/config", "internal/install"},
 	"github.com/pelletier/go-toml/v2":        {"internal/install"},
+	"go.yaml.in/yaml/v3":                     {"deploy/schemas"},                     // else tests only
 	"go.uber.org/goleak":                     {"internal/engine/jetstream/natstest"}, // else tests only
 }
 
