@@ -105,8 +105,8 @@ func (h *hostProcess) killBoth() {
 	_ = h.cmd.Wait() // it was killed
 }
 
-// A waiter is a server with a tool that waits until it may end, and says how often it
-// was run.
+// A waiter is a server with a tool that reports progress, waits until it may end, and says how
+// often it was run.
 type waiter struct {
 	URL   string
 	ended chan struct{} // closed when the tool may end
@@ -123,12 +123,16 @@ func newWaiter(t *testing.T) *waiter {
 	w := &waiter{ended: make(chan struct{})}
 	w.end = sync.OnceFunc(func() { close(w.ended) })
 	server := mcp.NewServer(&mcp.Implementation{Name: "waits", Version: "1"}, nil)
-	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(ctx context.Context, _ *mcp.CallToolRequest, args struct {
+	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(ctx context.Context, req *mcp.CallToolRequest, args struct {
 		Amount float64 `json:"amount"`
+		Note   string  `json:"note,omitempty"`
 	}) (*mcp.CallToolResult, any, error) {
 		w.mu.Lock()
 		w.runs++
 		w.mu.Unlock()
+		if token := req.Params.GetProgressToken(); token != nil {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}) // or the call ends without
+		}
 		select {
 		case <-w.ended:
 		case <-ctx.Done():

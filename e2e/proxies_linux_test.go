@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/internal/testlong"
+)
+
+// printed returns the first block of a language in docs/proxies.md.
+func printed(t *testing.T, language string) string {
+	t.Helper()
+	m := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindStringSubmatch(string(fromRoot(t, "docs", "proxies.md")))
+	if m == nil {
+		t.Fatalf("docs/proxies.md has no block for %s", language)
+	}
+	return m[1]
+}
+
+// replaced replaces what has to be another in a test, and wants it to be there.
+func replaced(t *testing.T, text string, pairs ...string) string {
+	t.Helper()
+	for i := 0; i < len(pairs); i += 2 {
+		if !strings.Contains(text, pairs[i]) {
+			t.Fatalf("there is no %q in\n%s", pairs[i], text)
+		}
+		text = strings.ReplaceAll(text, pairs[i], pairs[i+1])
+	}
+	return text
+}
+
+// A frontProxy is a proxy that is started with a configuration, and can be killed and started again.
+type frontProxy struct {
+	addr string
+	args []string
+	cmd  *exec.Cmd
+}
+
+func (p *frontProxy) start(t *testing.T) {
+	t.Helper()
+	p.cmd = exec.Command(p.args[0], p.args[1:]...)
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	said := new(programLog)
+	p.cmd.Stderr = said
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("%s said:\n%s", p.args[0], said)
+		}
+	})
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, p.args[0]+" listens", 30*time.Second, func() bool {
+		c, err := net.Dial("tcp", p.addr)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+}
+
+// addresses counts the addresses that ownAddress has returned.
+var addresses atomic.Int32
+
+// ownAddress returns an address at which nothing listens, of a host that no other test uses: nobody else gets the
+// port while a proxy is started again.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.77.0.%d:0", addresses.Add(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+// kill kills all its processes at once.
+func (p *frontProxy) kill() {
+	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	_ = p.cmd.Wait()
+}
+
+// The configurations of proxies in docs/proxies.md do what that says: a message passes at once, a large body
+// passes, a WebSocket passes, and a call survives that the proxy is killed.
+func TestProxies(t *testing.T) {
+	testlong.Only(t, "it needs nginx and Caddy")
+	t.Parallel()
+	for name, configure := range map[string]func(t *testing.T, dir, addr, upstream string) []string{
+		"nginx": func(t *testing.T, dir, addr, upstream string) []string {
+			block := replaced(t, printed(t, "nginx"), "127.0.0.1:8080", upstream, "443 ssl", addr)
+			block = regexp.MustCompile(`(?m)^\s*ssl_.*$`).ReplaceAllString(block, "")
+			file := filepath.Join(dir, "nginx.conf")
+			var temporary strings.Builder
+			for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+				fmt.Fprintf(&temporary, "%s_temp_path %s;\n", kind, filepath.Join(dir, kind))
+			}
+			text := fmt.Sprintf("daemon off;\nuser root;\npid %s;\nerror_log stderr crit;\nevents {}\nhttp {\naccess_log off;\n%s%s}\n", filepath.Join(dir, "pid"), temporary.String(), block)
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return []string{"nginx", "-c", file, "-e", "stderr"}
+		},
+		"caddy": func(t *testing.T, dir, addr, upstream string) []string {
+			block := replaced(t, printed(t, "caddy"), "127.0.0.1:8080", upstream, "mcp.example.com", "http://"+addr)
+			file := filepath.Join(dir, "Caddyfile")
+			text := "{\n\tadmin off\n\tauto_https off\n\tlog {\n\t\tlevel ERROR\n\t}\n}\n" + block
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			return []string{"env", "HOME=" + dir, "caddy", "run", "--adapter", "caddyfile", "--config", file}
+		},
+	} {
+		for _, scheme := range []string{"http", "ws"} {
+			t.Run(name+"/"+scheme, func(t *testing.T) {
+				t.Parallel()
+				if _, err := exec.LookPath(name); err != nil {
+					t.Skipf("%s is not installed", name)
+				}
+				w := newWaiter(t)
+				upstream := strings.TrimPrefix(w.URL, "http://")
+				p := &frontProxy{addr: ownAddress(t)}
+				p.args = configure(t, t.TempDir(), p.addr, upstream)
+				p.start(t)
+				t.Cleanup(func() { p.kill() })
+				w.through(t, scheme+"://"+p.addr, func() {
+					p.kill()
+					p.start(t)
+				})
+			})
+		}
+	}
+}
+
+// through calls the waiter's tool at a URL. Once the tool's progress has come through, the way there is broken.
+func (w *waiter) through(t *testing.T, url string, broken func()) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	progress := make(chan struct{}, 10)
+	client := mcp.NewClient(&mcp.Implementation{Name: "through", Version: "1"}, &mcp.ClientOptions{
+		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { progress <- struct{}{} },
+	})
+	session, err := client.Connect(ctx, holdfast.NewClientTransport(url, nil), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = session.Close() }()
+	failed := make(chan error, 1)
+	go func() {
+		params := &mcp.CallToolParams{Name: "pay", Arguments: map[string]any{"amount": 7, "note": strings.Repeat("x", 3<<20)}}
+		params.SetProgressToken("p")
+		res, err := session.CallTool(ctx, params)
+		if err == nil && fmt.Sprint(res.StructuredContent) != "7" {
+			err = fmt.Errorf("the result is %v", res.StructuredContent)
+		}
+		failed <- err
+	}()
+	select {
+	case <-progress:
+	case err := <-failed:
+		t.Fatalf("the call ended before its tool did: %v", err)
+	case <-ctx.Done():
+		t.Fatal("the progress of the call did not come through")
+	}
+	broken()
+	w.end()
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	if n := w.ran(); n != 1 {
+		t.Errorf("the tool ran %d times", n)
+	}
+}
