@@ -80,8 +80,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	o.defaults(b)
 	h.log = lograte.New(o.Logger.Handler())
 	h.watchStore(&o)
-	handOff := handOffAfter(b, o.HandoffAfter)
-	forgets := !isOutside(b)
+	served, forgets := b, !isOutside(b)
 	limits := limiter(&o, b)
 	b = translate.New(b, o.Logger)
 	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
@@ -94,7 +93,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
 	connections := budget.NewConnections(o.Memory, o.MaxShare)
 	observers := h.observers(&o, figures{flight, connections}, limits)
-	h.sessions = session.NewManager(o.Store, b, session.Options{
+	sessions := session.Options{
 		TTL:          o.SessionTTL,
 		SleepAfter:   max(o.SleepAfter, 0),
 		Forgets:      forgets,
@@ -109,7 +108,6 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MinWait:      o.Retry,
 		Keep:         o.Keep,
 		Safe:         o.Safe,
-		HandOffAfter: handOff,
 		OnEnded:      h.startWebhooks(&o, observers),
 		Observers:    observers,
 		Flight:       flight,
@@ -117,7 +115,9 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Revival:      keeper(&o),
 		Outage:       h.health.outage(),
 		Logger:       o.Logger,
-	})
+	}
+	setPatience(&sessions, &o, served)
+	h.sessions = session.NewManager(o.Store, b, sessions)
 	h.join(&o)
 	h.attendWebhooks(&o)
 	h.server = server.New(server.Options{
@@ -155,20 +155,6 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	}
 	h.startPage(&o)
 	return h
-}
-
-// handOffAfter returns after which time calls of a tool are handed off, by the name of the server
-// and the tool, or nil. A backend of ours may know that better than Options.HandoffAfter.
-func handOffAfter(b backend.Backend, after time.Duration) func(server, tool string) time.Duration {
-	if by, ok := b.(interface {
-		HandOffAfter(after time.Duration) func(server, tool string) time.Duration
-	}); ok {
-		return by.HandOffAfter(after)
-	}
-	if after <= 0 {
-		return nil
-	}
-	return func(string, string) time.Duration { return after }
 }
 
 // isOutside reports whether the servers of a backend are outside of this program, and each conversation with them begins anew.

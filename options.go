@@ -102,8 +102,14 @@ type Options struct {
 	// become a task: its client gets a handle instead of the result, and the call goes on. The
 	// handler adds the tools holdfast_wait, which returns the result, and holdfast_cancel to the
 	// server's tools. It is for hosts that give up after a time: choose less than that, such as
-	// 50 s for 60 s. By default, and if it is negative, calls are not handed off.
+	// 50 s for 60 s. Auto: ten seconds before the host gives up, which is known of some hosts by their names; of others
+	// that were shown these tools it is taken to be after 50 s; a client that never listed the tools waits for the result.
+	// By default, and if it is negative otherwise, calls are not handed off.
 	HandoffAfter time.Duration
+	// ProgressEvery is how long a call may be silent before a client that gave a progress token is sent
+	// progress, which says that the call runs. Auto: 15 s, for hosts that are known to wait longer for a call that makes
+	// progress; with HandoffAfter Auto their calls are not handed off. By default, and if it is negative otherwise, none is sent.
+	ProgressEvery time.Duration
 	// SessionTTL is how long a session lives while no call is in flight and no client
 	// is connected; 30 minutes.
 	SessionTTL time.Duration

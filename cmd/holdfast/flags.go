@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"holdfast"
 	"holdfast/internal/statefile"
 )
 
@@ -79,6 +81,34 @@ type choice struct {
 	value string
 	of    []string
 }
+
+// An autoDuration is a duration, or "auto", which is [holdfast.Auto].
+type autoDuration time.Duration
+
+// String implements [pflag.Value].
+func (d *autoDuration) String() string {
+	if time.Duration(*d) == holdfast.Auto {
+		return "auto"
+	}
+	return time.Duration(*d).String()
+}
+
+// Set implements [pflag.Value].
+func (d *autoDuration) Set(s string) error {
+	if s == "auto" {
+		*d = autoDuration(holdfast.Auto)
+		return nil
+	}
+	v, err := time.ParseDuration(s)
+	if err != nil || v < 0 {
+		return errors.New(`want auto, a duration like 50s, or 0`)
+	}
+	*d = autoDuration(v)
+	return nil
+}
+
+// Type implements [pflag.Value].
+func (d *autoDuration) Type() string { return "auto|duration" }
 
 // String implements [pflag.Value].
 func (c *choice) String() string { return c.value }

@@ -42,7 +42,8 @@ type serveFlags struct {
 	retry           time.Duration
 	pingAfter       time.Duration
 	taskAfter       time.Duration
-	handoffAfter    time.Duration
+	handoffAfter    autoDuration
+	progressEvery   autoDuration
 	keepAlive       time.Duration
 	sessionTTL      time.Duration
 	keep            time.Duration
@@ -76,7 +77,7 @@ type serveFlags struct {
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, eras: newEras(), upstream: newUpstreamFlags(), role: newRoleFlags()}
+	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, eras: newEras(), handoffAfter: autoDuration(holdfast.Auto), progressEvery: autoDuration(holdfast.Auto), upstream: newUpstreamFlags(), role: newRoleFlags()}
 	cmd := &cobra.Command{
 		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] --config FILE\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
@@ -124,7 +125,8 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
 	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 gets a ping, whose event id it can resume from; 0: never")
 	fs.DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
-	fs.DurationVar(&f.handoffAfter, "handoff-after", 0, "how long a call may take before it is handed off: its client, which knows no tasks, gets a handle for the tool holdfast_wait; 0: never")
+	fs.Var(&f.handoffAfter, "handoff-after", "how long a call may take before it is handed off: its client, which knows no tasks, gets a handle for the tool holdfast_wait; auto: ten seconds before its host gives up, by what is known of the host; 0: never")
+	fs.Var(&f.progressEvery, "progress-every", "how long a call may be silent before a client that gave a progress token is sent progress, which says that the call runs; auto: 15s, for hosts that are known to wait longer then; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use; a client that comes back later has it revived (--session-life)")
 	f.sessions.add(cmd)
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
@@ -207,7 +209,7 @@ func (f *serveFlags) check(command []string) error {
 	}
 	for name, d := range map[string]time.Duration{
 		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain, "--max-wait": f.maxWait,
-		"--ping-after": f.pingAfter, "--unused-process": f.unusedProcess, "--handoff-after": f.handoffAfter,
+		"--ping-after": f.pingAfter, "--unused-process": f.unusedProcess,
 	} {
 		if d < 0 {
 			return usagef("%s %v: want 0 or more", name, d)
@@ -299,7 +301,8 @@ func (f *serveFlags) options() *holdfast.Options {
 		KeepAlive:       keepAlive,
 		PingAfter:       pingAfter,
 		TaskAfter:       cmp.Or(max(f.taskAfter, 0), -1),
-		HandoffAfter:    f.handoffAfter,
+		HandoffAfter:    time.Duration(f.handoffAfter),
+		ProgressEvery:   time.Duration(f.progressEvery),
 		SessionTTL:      f.sessionTTL,
 		Keep:            f.keep,
 		MaxWait:         maxWait,

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"unicode"
 
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/redact"
 )
 
@@ -109,6 +110,7 @@ func (r *reader) read() {
 		r.inputs[in.ID.value] = in
 	}
 	r.out.Merge = r.host.Holdfast.Merge
+	r.hosts()
 	own := make(map[string]member[settings])
 	for _, s := range r.host.Holdfast.Servers {
 		own[s.Name] = s
@@ -138,6 +140,20 @@ func (r *reader) read() {
 	}
 	r.checkPaths()
 	r.checkPrefixes()
+}
+
+// hosts reads how long hosts wait for a call.
+func (r *reader) hosts() {
+	for _, h := range r.host.Holdfast.Hosts {
+		switch {
+		case h.Name == "":
+			r.failf(h.At, `a host has no name here: name it as its clientInfo does, with * for any text`)
+		case h.Value.Limit == nil:
+			r.failf(h.At, `the host %q has no limit: add one, such as "limit": "60s"`, h.Name)
+		default:
+			r.out.Hosts = append(r.out.Hosts, hosts.Rule{Pattern: h.Name, Limit: h.Value.Limit.value, Extends: h.Value.Progress})
+		}
+	}
 }
 
 // quoted returns the names of a set, for a person.

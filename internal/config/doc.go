@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/limit"
 )
 
@@ -21,6 +22,7 @@ type File struct {
 	Disabled []string  // the names of servers that are not to be served
 	LeftOut  []LeftOut // servers that cannot be served here
 	Merge    bool      // all servers are also served as one, at MergedPath
+	Hosts    []hosts.Rule // how long hosts wait for a call, by patterns of their names
 	Ignored  []Ignored
 }
 

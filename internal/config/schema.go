@@ -89,7 +89,14 @@ type hostInput struct {
 type ours struct {
 	Merge   bool            `json:"merge"`
 	Servers named[settings] `json:"servers"`
+	Hosts   named[patience] `json:"hosts"`
 	defaults
+}
+
+// patience is what is known of a kind of host.
+type patience struct {
+	Limit    *duration `json:"limit"`
+	Progress bool      `json:"progress"`
 }
 
 // defaults are settings that servers may share.

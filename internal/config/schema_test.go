@@ -42,6 +42,7 @@ func TestSchemaMembers(t *testing.T) {
 		"input":    {hostInput{}, s.Defs["input"]},
 		"settings": {settings{}, s.Defs["settings"]},
 		"holdfast": {ours{}, s.Defs["holdfast"]},
+		"host":     {patience{}, s.Defs["holdfast"].Properties["hosts"].AdditionalProperties},
 		"auth":     {authSettings{}, s.Defs["auth"]},
 		"upstream": {upstreamAuth{}, s.Defs["auth"].Properties["upstream"]},
 		"token":    {tokenRequest{}, s.Defs["tokenRequest"]},

@@ -14,6 +14,7 @@ import (
 	"holdfast/backend"
 	"holdfast/backend/message"
 	"holdfast/internal/feature/handoff"
+	known "holdfast/internal/feature/hosts"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -23,7 +24,7 @@ import (
 func handOffs() config {
 	return config{session: session.Options{
 		Keep: 10 * time.Minute,
-		HandOffAfter: func(_, tool string) time.Duration {
+		HandOffAfter: func(_, tool string, _ known.Host) time.Duration {
 			if tool == "steps" {
 				return time.Hour
 			}
@@ -524,7 +525,7 @@ func TestHandOffAskedAgain(t *testing.T) {
 	t.Parallel()
 	var waits atomic.Bool // for long, once the call was handed off
 	c := handOffs()
-	c.session.HandOffAfter = func(string, string) time.Duration {
+	c.session.HandOffAfter = func(string, string, known.Host) time.Duration {
 		if waits.Load() {
 			return time.Hour
 		}
@@ -628,7 +629,7 @@ func TestHandOffUnwanted(t *testing.T) {
 func TestHandOffBatchProgress(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.session.HandOffAfter = func(string, string) time.Duration { return time.Second }
+	c.session.HandOffAfter = func(string, string, known.Host) time.Duration { return time.Second }
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-03-26", nil), ids: 10}
 	w := h.open("POST", "/mcp", `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hold","arguments":{},"_meta":{"progressToken":"p"}}},

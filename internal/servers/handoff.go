@@ -5,33 +5,36 @@ import (
 
 	"holdfast/internal/config"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/merge"
 )
 
-// HandOffAfter returns a function that says after which time calls of a tool of a server are
-// handed off; 0: never. That is as the configuration says, or else the time that is given.
-func (s *Set) HandOffAfter(after time.Duration) func(server, tool string) time.Duration {
-	return func(name, tool string) time.Duration {
-		t := s.table.Load()
-		if name == config.MergedName && handoff.IsTool(tool) {
-			shortest := after
-			for _, one := range t.order {
-				shortest = shorter(shortest, one.handOffAfter(tool, after))
-			}
-			return shortest
+// HandOffAfter returns after which time calls of a tool of a server are handed off; 0: never. That is as the
+// configuration says, or else the time that is given.
+func (s *Set) HandOffAfter(name, tool string, after time.Duration) time.Duration {
+	t := s.table.Load()
+	if name == config.MergedName && handoff.IsTool(tool) {
+		shortest := after
+		for _, one := range t.order {
+			shortest = shorter(shortest, one.handOffAfter(tool, after))
 		}
-		if name == config.MergedName {
-			members := s.membersOf(t)
-			if i, own, ok := merge.Route(members, tool); ok {
-				name, tool = members[i].Name, own
-			}
-		}
-		if one := t.byName[name]; one != nil {
-			return one.handOffAfter(tool, after)
-		}
-		return after
+		return shortest
 	}
+	if name == config.MergedName {
+		members := s.membersOf(t)
+		if i, own, ok := merge.Route(members, tool); ok {
+			name, tool = members[i].Name, own
+		}
+	}
+	if one := t.byName[name]; one != nil {
+		return one.handOffAfter(tool, after)
+	}
+	return after
 }
+
+// Host returns what is known of a host, by the name in its clientInfo and its User-Agent: as the configuration says, or else
+// as hosts were seen to be.
+func (s *Set) Host(name, agent string) hosts.Host { return hosts.Of(name, agent, s.table.Load().hosts) }
 
 // handOffAfter returns the time for a tool of the server. For Holdfast's own tools, which belong
 // to hand-off, it is the shortest of the server's: a host has no more patience with them.

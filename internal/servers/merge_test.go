@@ -153,7 +153,7 @@ func TestHandOffAfter(t *testing.T) {
 		{"b", "x", 0, 0}, {"b", "x", time.Hour, time.Hour}, {"*", "b_x", time.Hour, time.Hour}, {"none", "x", time.Hour, time.Hour},
 		{"a", "holdfast_wait", 0, 20 * time.Second}, {"b", "holdfast_wait", 0, 0}, {"*", "holdfast_wait", time.Second, time.Second}, {"*", "holdfast_wait", 0, 20 * time.Second},
 	} {
-		if got := f.set.HandOffAfter(c.after)(c.server, c.tool); got != c.want {
+		if got := f.set.HandOffAfter(c.server, c.tool, c.after); got != c.want {
 			t.Errorf("%s of %s, else %v: %v; want %v", c.tool, c.server, c.after, got, c.want)
 		}
 	}

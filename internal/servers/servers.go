@@ -15,6 +15,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/config"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/merge"
 	front "holdfast/internal/server"
 	"holdfast/internal/translate"
@@ -45,6 +46,7 @@ type table struct {
 	merged  uint64 // the version of all servers as one; 0: they are not served so
 	since   uint64 // the version that merged had when they began to be served so
 	limited bool   // there are limits
+	hosts   []hosts.Rule
 }
 
 // A route is what is served at a path.
@@ -91,7 +93,7 @@ func (s *Set) Apply(file *config.File) Change {
 	}
 	was := s.table.Load()
 	before := s.membersOf(was)
-	next := &table{byName: make(map[string]*server), routes: make(map[string]route)}
+	next := &table{byName: make(map[string]*server), routes: make(map[string]route), hosts: file.Hosts}
 	var retired, removed []*server
 	relisted := false // a server that runs as before has other tools for clients
 	for _, conf := range file.Servers {

@@ -39,6 +39,7 @@ type clientKind struct{ name, version string }
 type eraOfKind struct {
 	legacy, modern bool // there is a line
 	refused        int  // modern requests; 0 after a legacy one
+	heard          bool // modern clients of the kind were shown our tools
 }
 
 // spoke notes that a client has begun to speak a revision. info is its clientInfo, as JSON.
@@ -77,6 +78,22 @@ func (k *clientKinds) refused(logger *slog.Logger, now time.Time, info []byte, r
 		logger.Warn("a kind of client asks for the modern era only, and is refused: --eras both (Options.Eras) serves it",
 			"client", kind.name, "version", kind.version, "revision", cutName(revision))
 	}
+}
+
+// hears notes that a modern client of a kind was shown our tools. It lists them for itself once, and its requests
+// may come to another carrier later.
+func (k *clientKinds) hears(kind clientKind) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.of(kind).heard = true
+}
+
+// hasHeard reports whether one was.
+func (k *clientKinds) hasHeard(kind clientKind) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	is := k.kinds[kind]
+	return is != nil && is.heard
 }
 
 // of returns what is known of a kind. k.mu is held.

@@ -1,7 +1,9 @@
 package session
 
 import (
+	"bytes"
 	"context"
+	"math"
 	"net/http"
 	"slices"
 	"time"
@@ -9,6 +11,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -49,24 +52,34 @@ const handOffRetry = time.Second
 func (m *Manager) handsOff() bool { return m.opts.HandOffAfter != nil && !m.opts.Stateless }
 
 // takesHandOffs reports whether the client of a request is handed calls off: one that knows
-// tasks is given tasks.
-func (s *Session) takesHandOffs(m *jsonrpc.Message) bool {
-	return s.m.handsOff() && s.m.opts.HandOffAfter(s.Server(), handoff.ToolWait) > 0 && (s.modern == "" || !s.m.opts.Tasks ||
-		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) == nil)
+// tasks is given tasks. s.mu is held.
+func (s *Session) takesHandOffs(m *jsonrpc.Message, host hosts.Host) bool {
+	host.Heard = true
+	return s.m.handsOff() && s.m.opts.HandOffAfter(s.Server(), handoff.ToolWait, host) > 0 && !polls(s, m)
 }
 
-// handOffAfter returns after which time a request is handed off; 0: never. One with the param
-// "task" is to be a task of revision 2025-11-25, and the client of one whose _meta says so waits
-// for as long as it takes.
-func (s *Session) handOffAfter(m *jsonrpc.Message) time.Duration {
-	if m.Method != protocol.MethodCallTool || !s.takesHandOffs(m) {
+// polls reports whether the client of a modern request is given a task, and asks for that.
+func polls(s *Session, m *jsonrpc.Message) bool {
+	return s.modern != "" && s.m.opts.Tasks &&
+		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) != nil
+}
+
+// isPolled reports whether a request is a task, or may become one: of revision 2025-11-25 by the param "task".
+func (c *Call) isPolled(m *jsonrpc.Message) bool {
+	return c.legacyTask() != nil || jsonrpc.Field(m.Params, "task") != nil || m.Method == protocol.MethodCallTool && polls(c.s, m)
+}
+
+// handOffAfter returns after which time a request is handed off; 0: never. The client of one whose _meta says so waits
+// for as long as it takes. s.mu is held.
+func (s *Session) handOffAfter(c *Call, m *jsonrpc.Message, host hosts.Host) time.Duration {
+	if m.Method != protocol.MethodCallTool || c.isHeir() || !s.takesHandOffs(m, host) {
 		return 0
 	}
 	tool := toolOf(m)
-	if handoff.IsTool(tool) || jsonrpc.Field(m.Params, "task") != nil || string(jsonrpc.Field(m.Params, "_meta", handoff.Meta)) == "false" {
+	if handoff.IsTool(tool) || c.isPolled(m) || string(jsonrpc.Field(m.Params, "_meta", handoff.Meta)) == "false" {
 		return 0
 	}
-	return s.m.opts.HandOffAfter(s.Server(), tool)
+	return s.m.opts.HandOffAfter(s.Server(), tool, host)
 }
 
 // notHandedOff returns a request that is a task, or may become one, as the backend gets it: if
@@ -95,57 +108,74 @@ func (c *Call) notHandedOff(m jsonrpc.Message) jsonrpc.Message {
 	return changed
 }
 
-// mostWait returns how long one of our tools waits for a call of a tool.
-func (s *Session) mostWait(tool string) time.Duration {
-	after := s.m.opts.HandOffAfter(s.Server(), handoff.ToolWait)
-	if own := s.m.opts.HandOffAfter(s.Server(), tool); own > 0 && tool != "" {
+// mostWait returns how long one of our tools waits, for a host, for a call of a tool.
+func (s *Session) mostWait(tool string, host hosts.Host) time.Duration {
+	host = host.MayAsk()
+	after := s.m.opts.HandOffAfter(s.Server(), handoff.ToolWait, host)
+	if own := s.m.opts.HandOffAfter(s.Server(), tool, host); own > 0 && tool != "" {
 		after = min(after, own)
 	}
 	return handoff.Most(after)
 }
 
-// addHandOff has a request handed off when it has taken long. s.mu is held.
-func (s *Session) addHandOff(c *Call, rq *inflight, m *jsonrpc.Message) {
-	after := s.handOffAfter(m)
-	if after <= 0 || c.isHeir() {
+// addLate has a request handed off when it has taken long, and its client sent progress meanwhile. s.mu is held.
+func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
+	switch m.Method {
+	case protocol.MethodCallTool, protocol.MethodToolsList, protocol.MethodGetPrompt, protocol.MethodReadResource:
+	default:
 		return
 	}
-	if c.recorded().handOff == nil {
-		c.record.handOff = &handOff{}
+	host := s.patience.hostOf(s, m)
+	every, kept := c.keeps(m, host)
+	host.Kept = kept
+	after := s.handOffAfter(c, m, host)
+	rq.adds = m.Method == protocol.MethodToolsList && s.takesHandOffs(m, host)
+	if after <= 0 && every <= 0 || c.isHeir() {
+		return
 	}
-	if c.record.handOff.began.IsZero() {
-		c.record.handOff.began = time.Now()
+	l := &lateRequest{s: s, rq: rq, tool: toolOf(m)}
+	now := s.m.clock()
+	if every > 0 {
+		l.pulse = &pulse{every: every, due: now + every, token: bytes.Clone(jsonrpc.Field(m.Params, "_meta", "progressToken"))}
+		c.recorded().pulses = append(c.record.pulses, l.pulse)
+		s.patience.wake(s, l.pulse.due)
 	}
-	l := lateRequest{s: s, rq: rq, tool: toolOf(m)}
-	if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
-		l.tokens = []string{string(jsonrpc.Key(token))}
+	if after > 0 {
+		took := time.Duration(0)
+		if s.m.shared != nil { // the note of the call has when it began, and that of its heir the request
+			if c.recorded().handOff == nil {
+				c.record.handOff = &handOff{}
+			}
+			if c.record.handOff.began.IsZero() {
+				c.record.handOff.began = time.Now()
+			}
+			took = time.Since(c.record.handOff.began)
+			l.msgs = []jsonrpc.Message{*m}
+		}
+		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
+			l.tokens = []string{string(jsonrpc.Key(token))}
+		}
+		l.after(max(after-took, 1))
 	}
-	if s.m.shared != nil { // the heir's note has it
-		l.msgs = []jsonrpc.Message{*m}
-	}
-	l.after(max(after-time.Since(c.record.handOff.began), 0))
+	rq.late = l
 }
 
 // A lateRequest is a request that is to be handed off, if it is still in flight when its time
-// has come.
+// has come, or whose client is sent progress.
 type lateRequest struct {
 	s      *Session
 	rq     *inflight
 	tool   string
 	tokens []string
 	msgs   []jsonrpc.Message // the request, where the store is shared
+	due    time.Duration     // when it is handed off, by the manager's clock; 0: it is not; guarded by Session.mu
+	pulse  *pulse            // nil if no progress is sent; guarded by Session.mu
 }
 
 // after has it handed off after a time. s.mu is held.
 func (l *lateRequest) after(d time.Duration) {
-	late := *l
-	t := time.AfterFunc(d, func() {
-		if late.s.m.startWork() {
-			defer late.s.m.work.Done()
-			late.handOff()
-		}
-	})
-	l.rq.stop = func() { t.Stop() }
+	l.due = l.s.m.clock() + d
+	l.s.patience.wake(l.s, l.due)
 }
 
 // again has it tried again, if the request is still in flight.
@@ -153,7 +183,53 @@ func (l *lateRequest) again(d time.Duration) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	if l.s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] == l.rq {
-		l.after(d)
+		l.after(max(d, 1))
+	}
+}
+
+// tendLate looks at the requests of a session that take long.
+func tendLate(s *Session) {
+	if !s.m.startWork() {
+		return
+	}
+	defer s.m.work.Done()
+	var late []*lateRequest
+	s.mu.Lock()
+	now := s.m.clock()
+	s.patience.at = 0
+	next := time.Duration(math.MaxInt64)
+	for _, rq := range s.inFlight {
+		l := rq.late
+		if l == nil {
+			continue
+		}
+		if l.due > 0 && l.due <= now {
+			l.due = 0
+			late = append(late, l)
+		}
+		if p := l.pulse; p != nil && p.due <= now {
+			p.due = now + p.every
+			rq.call.tell(p.beat(rq.sent || rq.ours, rq.call.record.progress))
+		}
+		if l.due > 0 {
+			next = min(next, l.due)
+		}
+		if l.pulse != nil {
+			next = min(next, l.pulse.due)
+		}
+	}
+	if next != math.MaxInt64 {
+		s.patience.wake(s, next)
+	}
+	s.mu.Unlock()
+	s.log.flush()
+	for _, l := range late {
+		if s.m.startWork() {
+			go func() {
+				defer s.m.work.Done()
+				l.handOff()
+			}()
+		}
 	}
 }
 
@@ -161,7 +237,7 @@ func (l *lateRequest) again(d time.Duration) {
 func (l *lateRequest) handOff() {
 	s := l.s
 	s.mu.Lock()
-	c, sent, server := l.rq.call, l.rq.sent, s.Server()
+	c, sent, server, host := l.rq.call, l.rq.sent, s.Server(), s.patience.host
 	s.mu.Unlock()
 	form, ok := s.formFor(l.tool)
 	if !ok {
@@ -170,9 +246,9 @@ func (l *lateRequest) handOff() {
 	if asking, _ := c.AwaitsInput(); asking && s.modern != "" || !sent {
 		// A modern client that is asked does not wait for an answer. What the backend does not
 		// have yet has not begun.
-		wait := min(s.m.opts.HandOffAfter(server, l.tool), handOffRetry)
-		if asking {
-			wait = s.m.opts.HandOffAfter(server, l.tool)
+		wait := handOffRetry
+		if after := s.m.opts.HandOffAfter(server, l.tool, host); asking && after > 0 || !asking && after > 0 && after < wait {
+			wait = after
 		}
 		l.again(wait)
 		return
@@ -232,7 +308,10 @@ func (c *Call) storedAs() uint64 {
 func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
 	s := l.s
 	text := s.Seal(sealHandOff, h.number, nil)
-	answer := handoff.Answer(handoff.State{Handle: text, Status: handoff.Working, Tool: l.tool}, s.mostWait(l.tool), form)
+	s.mu.Lock()
+	host := s.patience.host
+	s.mu.Unlock()
+	answer := handoff.Answer(handoff.State{Handle: text, Status: handoff.Working, Tool: l.tool}, s.mostWait(l.tool, host), form)
 	defer s.log.flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -251,6 +330,10 @@ func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
 	h.mu.Unlock()
 	l.rq.call = h
 	h.watch = c.watch.HandOff(c.number, l.rq.id, h.number)
+	l.pulse = nil // no client listens to the heir
+	if c.recorded().handOff == nil {
+		c.record.handOff = &handOff{}
+	}
 	c.record.handOff.heirs = append(c.record.handOff.heirs, h)
 	s.hold(s.m.KeepTask())
 	c.respondLocked(l.rq, jsonrpc.AppendResult(nil, []byte(l.rq.id), answer))

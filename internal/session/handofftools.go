@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -29,6 +30,8 @@ type HandOffQuery struct {
 	Handle  string `json:"handle"`
 	Seconds any    `json:"seconds,omitempty"` // a JSON value, as the client gave it
 	Cancel  bool   `json:"cancel,omitempty"`
+	// Host is the host that asks; nil: as that of the call.
+	Host *hosts.Host `json:"host,omitempty"`
 }
 
 // A handOffAnswer is the answer.
@@ -79,8 +82,14 @@ func (m *Manager) askHere(ctx context.Context, principal Principal, q *HandOffQu
 	if err != nil {
 		return handOffAnswer{}, err
 	}
+	if q.Host == nil { // a node of an earlier build asks
+		s.mu.Lock()
+		host := s.patience.host
+		s.mu.Unlock()
+		q.Host = &host
+	}
 	tool := s.taskTable().tool(number)
-	a := handOffAnswer{State: handoff.State{Tool: tool}, Most: s.mostWait(tool)}
+	a := handOffAnswer{State: handoff.State{Tool: tool}, Most: s.mostWait(tool, *q.Host)}
 	seconds, _ := json.Marshal(q)
 	wait := handoff.Seconds(seconds, a.Most)
 	if q.Cancel {
@@ -322,7 +331,10 @@ func (s *Session) ownsTool(ctx context.Context, m *jsonrpc.Message, header http.
 // runTool runs one of our tools, and returns its result.
 func (s *Session) runTool(ctx context.Context, c *Call, m *jsonrpc.Message) []byte {
 	arguments := jsonrpc.Field(m.Params, "arguments")
-	q := HandOffQuery{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: toolOf(m) == handoff.ToolCancel}
+	s.mu.Lock()
+	host := s.patience.hostOf(s, m)
+	s.mu.Unlock()
+	q := HandOffQuery{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: toolOf(m) == handoff.ToolCancel, Host: &host}
 	if raw := jsonrpc.Field(arguments, "seconds"); raw != nil {
 		q.Seconds = json.RawMessage(raw)
 	}
@@ -332,8 +344,9 @@ func (s *Session) runTool(ctx context.Context, c *Call, m *jsonrpc.Message) []by
 		a.Handle = ""
 	}
 	if a.Most <= 0 {
-		a.Most = s.mostWait("")
+		a.Most = s.mostWait("", host)
 	}
+	a.Seen = handoff.Seen(arguments)
 	form := handoff.Form{Modern: s.modern != ""}
 	if q.Cancel {
 		return handoff.Withdrawn(a.State, a.Most, form)
@@ -344,7 +357,7 @@ func (s *Session) runTool(ctx context.Context, c *Call, m *jsonrpc.Message) []by
 // askFor asks for a call that was handed off, wherever its session is.
 func (s *Session) askFor(ctx context.Context, q *HandOffQuery, of *toolCall) (a handOffAnswer) {
 	raw, _ := json.Marshal(q)
-	end := time.Now().Add(handoff.Seconds(raw, s.mostWait("")))
+	end := time.Now().Add(handoff.Seconds(raw, s.mostWait("", *q.Host)))
 	for {
 		a, err := s.m.askHere(ctx, s.principal, q, of)
 		var away *Redirect

@@ -15,15 +15,16 @@ import (
 // answered or given up. Whoever takes it off Session.open is the one to end it.
 type inflight struct {
 	call *Call
-	id   string      // raw, as the client spelled it
-	sent bool        // the backend has it, or may have it; guarded by Session.mu
-	ours bool        // no backend hears of it: it calls one of our tools
-	adds bool        // our tools are added to the response
-	list bool        // it asks for the list of tools from its beginning, which has not changed since
-	sum  uint64      // of its method and params: see sumOf
-	size int32       // bytes that are counted as on their way until it is answered
-	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
-	stop func()      // ends what is done for it besides; nil: nothing is
+	id   string       // raw, as the client spelled it
+	sent bool         // the backend has it, or may have it; guarded by Session.mu
+	ours bool         // no backend hears of it: it calls one of our tools
+	adds bool         // our tools are added to the response
+	list bool         // it asks for the list of tools from its beginning, which has not changed since
+	sum  uint64       // of its method and params: see sumOf
+	size int32        // bytes that are counted as on their way until it is answered
+	slot *limit.Slot  // what it takes of the calls that may be in flight; nil: nothing
+	stop func()       // ends what is done for it besides; nil: nothing is
+	late *lateRequest // what is done if it takes long; nil: nothing is
 	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
 	// request. Guarded by Session.mu.
 	listen *backend.Inbound
@@ -108,9 +109,8 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
 		s.addWebhook(c, rq, m)
-		if s.m.handsOff() {
-			s.addHandOff(c, rq, m)
-			rq.adds = m.Method == protocol.MethodToolsList && s.takesHandOffs(m)
+		if s.m.waits() {
+			s.addLate(c, rq, m)
 		}
 	}
 	if s.m.opts.Observers != nil { // told when all have been taken

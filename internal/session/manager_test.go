@@ -15,6 +15,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -52,7 +53,7 @@ func TestFind(t *testing.T) {
 // Requests about calls that fill the limits are taken all the same, as many as there are calls.
 func TestLimitsAboutBegun(t *testing.T) {
 	t.Parallel()
-	handOff := func(string, string) time.Duration { return time.Hour }
+	handOff := func(string, string, hosts.Host) time.Duration { return time.Hour }
 	h := newHouse(t, Options{MaxCalls: 2, SessionMax: 2, HandOffAfter: handOff}, nil)
 	defer h.close()
 	s := h.open("")

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"holdfast/internal/feature/hosts"
 	"testing"
 	"time"
 
@@ -188,7 +189,7 @@ func TestObservedHandOff(t *testing.T) {
 		l := observetest.New(t).Recording()
 		h := newHouse(t, Options{
 			Observers:    observe.Observers{l},
-			HandOffAfter: func(string, string) time.Duration { return time.Millisecond },
+			HandOffAfter: func(string, string, hosts.Host) time.Duration { return time.Millisecond },
 		}, nil)
 		h.desk.tools = `{"name":"x"}`
 		s := h.open("")

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/outage"
@@ -46,7 +47,13 @@ type Options struct {
 	// their clients do not know tasks; 0 or less: never. What it returns for
 	// [handoff.ToolWait] is above 0 if any of the server's are. It returns at once: it is
 	// called with locks held. nil: no call is.
-	HandOffAfter func(server, tool string) time.Duration
+	HandOffAfter func(server, tool string, host hosts.Host) time.Duration
+	// Host returns what is known of a host, by the name in its clientInfo and its User-Agent, as HandOffAfter and
+	// ProgressEvery get it; nil: nothing is. It returns at once, too.
+	Host func(name, agent string) hosts.Host
+	// ProgressEvery returns after which silence the requests of a host that gave a token are sent progress; 0: they
+	// are not. nil: none is. It returns at once, too.
+	ProgressEvery func(host hosts.Host) time.Duration
 	// OnEnded is told of each request that named a webhook and whose call has ended
 	// with no client connected. told says that it is not lost with this node: else the next owner of
 	// the session tells of it again, under the same Key. With a store that nodes share it may wait for that;

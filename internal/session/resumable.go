@@ -98,6 +98,7 @@ func (s *Session) EventIDs() bool {
 
 // takeCapabilities takes in what the client says of itself in initialize. s.mu is held.
 func (s *Session) takeCapabilities(params []byte) {
+	s.patience.know(s, params)
 	says := jsonrpc.Field(params, "capabilities", "resumableRequests")
 	if len(says) == 0 || says[0] != '{' || s.single || s.m.opts.Stateless || s.resumes.Load() != nil {
 		return

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -127,12 +128,15 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if initialize != nil {
 		s.m.kinds.spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
 	}
-	adds := false
+	adds, host := false, hosts.Host{}
 	if rq.call.method == protocol.MethodToolsList {
 		listed = s.learnPage(rq, m.Result, list)
 		s.observeTools(m.Result)
 		s.mu.Lock()
-		adds = rq.adds && !s.tools.clash
+		if adds = rq.adds && !s.tools.clash && m.Result != nil; adds {
+			host = s.patience.host
+			s.patience.hears(s)
+		}
 		s.mu.Unlock()
 	}
 	if noted {
@@ -156,7 +160,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		data = supportTasks(data)
 	}
 	if adds {
-		data = handoff.AddTools(data, s.mostWait(""))
+		data = handoff.AddTools(data, s.mostWait("", host))
 	}
 	if refusal := s.checkInput([]byte(rq.id), &m); refusal != nil {
 		data = refusal
@@ -343,6 +347,13 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		}
 		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
 			s.mu.Unlock()
+			return
+		}
+		if p := call.pulseOf(m.Params); p != nil {
+			call.tell(p.hear(&m, s.m.clock()))
+			s.mu.Unlock()
+			s.log.flush()
+			call.awaitReader()
 			return
 		}
 	default:

@@ -80,7 +80,8 @@ type Session struct {
 	rung         []uint64             // calls whose webhooks were told, as the session's note says
 	inFlight     map[string]*inflight // in flight, by [requestKey]
 	abroad       []waitAbroad         // oldest first
-	waiting      turns                // requests that a limit has wait, by the key of their id
+	patience     patience
+	waiting      turns // requests that a limit has wait, by the key of their id
 	asked        serverRequests
 	backend      conversation
 	tools        toolHints

@@ -205,7 +205,7 @@ func progressText(data []byte) (text string, ok bool) {
 		return "", false
 	}
 	text = jsonrpc.String(jsonrpc.Field(data, "params", "message"))
-	return text, text != ""
+	return text, text != "" && text != stillRunning
 }
 
 // eachEntry calls do with the entries of a stream up to one, as far as they are kept. The error

@@ -46,6 +46,10 @@ type State struct {
 	Message string         `json:"message,omitempty"` // of the last progress
 	Error   *jsonrpc.Error `json:"error,omitempty"`   // of a call that has failed
 	Next    *Next          `json:"next,omitempty"`    // what the client is to do
+	// Text is what the result's text says. Some hosts show a model nothing but the structured content.
+	Text string `json:"text,omitempty"`
+	// Seen is what the client has said of the answers that it had before: see [Seen].
+	Seen int `json:"-"`
 	// Response is that of a call that has ended. Clients are not told it as such.
 	Response json.RawMessage `json:"response,omitempty"`
 }
@@ -78,8 +82,25 @@ func (s *State) End(response []byte) {
 }
 
 // Most returns how long [ToolWait] waits at the most where calls are handed off after a time:
-// a host waits for it no longer than for others.
-func Most(after time.Duration) time.Duration { return after / 10 * 9 }
+// a host waits for it no longer than for others. The rest is for the way.
+func Most(after time.Duration) time.Duration { return max(after/10*9, after-5*time.Second) }
+
+// mostSeen is the greatest number that [Seen] returns: then it begins anew. Numbers of JSON are exact up to it.
+const mostSeen = 1 << 53
+
+// Seen returns the argument "seen" of a [ToolWait]. Each answer asks for another one, because many hosts stop a model that
+// calls a tool with the same arguments again and again.
+func Seen(arguments []byte) int {
+	raw := jsonrpc.Field(arguments, "seen")
+	n, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil {
+		n, err = strconv.ParseFloat(jsonrpc.String(raw), 64)
+	}
+	if err != nil || !(n >= 0 && n < mostSeen) {
+		return 0
+	}
+	return int(n)
+}
 
 // Seconds returns how long a [ToolWait] with these arguments is to wait.
 func Seconds(arguments []byte, most time.Duration) time.Duration {
@@ -103,8 +124,8 @@ func seconds(d time.Duration) float64 {
 }
 
 // wait returns the call of [ToolWait] that is to follow.
-func wait(handle string, most time.Duration) *Next {
-	return &Next{ToolWait, map[string]any{"handle": handle, "seconds": seconds(most)}}
+func (s *State) wait(most time.Duration) *Next {
+	return &Next{ToolWait, map[string]any{"handle": s.Handle, "seconds": seconds(most), "seen": s.Seen + 1}}
 }
 
 // text returns the call as a model is to make it.
@@ -126,10 +147,10 @@ type Form struct {
 // Answer returns the result in the place of that of a call that goes on. most is that of
 // [ToolWait].
 func Answer(s State, most time.Duration, f Form) []byte {
-	s.Next = wait(s.Handle, most)
+	s.Next = s.wait(most)
 	stop := Next{ToolCancel, map[string]any{"handle": s.Handle}}
 	text := fmt.Sprintf("The tool %q is still running. Its call goes on, and its result is kept. Do not call the tool again for it. "+
-		"To get the result, call %s. If it is still running then, call that again. To cancel it, call %s.", s.Tool, s.Next.text(), stop.text())
+		"To get the result, call %s. If it is still running then, call that again, with the arguments that its result gives. To cancel it, call %s.", s.Tool, s.Next.text(), stop.text())
 	if f.Bare {
 		text = "This is not a failure. " + text
 	}
@@ -140,7 +161,7 @@ func Answer(s State, most time.Duration, f Form) []byte {
 // waits at the most.
 func Waited(s State, most time.Duration, f Form) []byte {
 	if !s.IsOver() {
-		s.Next = wait(s.Handle, most)
+		s.Next = s.wait(most)
 	}
 	switch s.Status {
 	case Working:
@@ -171,7 +192,7 @@ func Withdrawn(s State, most time.Duration, f Form) []byte {
 	case Cancelled:
 		return result(fmt.Sprintf("The call of the tool %q is cancelled.", s.Tool), &s, false, f)
 	case Completed, Failed:
-		s.Next = wait(s.Handle, most)
+		s.Next = s.wait(most)
 		return result(fmt.Sprintf("The call of the tool %q has ended before. For its result, call %s.", s.Tool, s.Next.text()), &s, false, f)
 	}
 	return refused(&s, f)
@@ -223,10 +244,12 @@ func result(text string, s *State, failed bool, f Form) []byte {
 	told := *s
 	told.Response = nil
 	about, _ := json.Marshal(told)
+	told.Text = text
+	structured, _ := json.Marshal(told)
 	content, _ := json.Marshal([]map[string]string{{"type": "text", "text": text}})
 	r := append([]byte(`{"content":`), content...)
 	if !f.Bare {
-		r = append(append(r, `,"structuredContent":`...), about...)
+		r = append(append(r, `,"structuredContent":`...), structured...)
 	}
 	if failed {
 		r = append(r, `,"isError":true`...)
@@ -276,12 +299,13 @@ func definitions(most time.Duration) []tool {
 		"type": "number", "minimum": 0, "maximum": seconds(most),
 		"description": fmt.Sprintf("How long to wait for the result, at most. Without it: %v.", seconds(most)),
 	}
+	seen := schema{"type": "integer", "minimum": 0, "description": "The number that the last result asks for. Each result asks for another one."}
 	return []tool{{
 		Name:  ToolWait,
 		Title: "Wait for a call",
 		Description: "Waits for a tool call that took long and goes on in the background, and returns its result. " +
-			"Use it when the result of a call has given you a handle. If the call is still running it says so: then use it again.",
-		InputSchema: schema{"type": "object", "properties": schema{"handle": handle, "seconds": wait}, "required": []string{"handle"}},
+			"Use it when the result of a call has given you a handle. If the call is still running it says so: then use it again, with the arguments that it gives.",
+		InputSchema: schema{"type": "object", "properties": schema{"handle": handle, "seconds": wait, "seen": seen}, "required": []string{"handle"}},
 		Annotations: map[string]bool{"readOnlyHint": true, "destructiveHint": false, "idempotentHint": true, "openWorldHint": false},
 	}, {
 		Name:        ToolCancel,

@@ -1,0 +1,522 @@
+package holdfast_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast"
+	"holdfast/backend/message"
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A slowServer has tools that take as long as their argument says.
+type slowServer struct {
+	ran atomic.Int32
+	end chan struct{} // its tools run no longer
+}
+
+// pause waits for a time.
+func (s *slowServer) pause(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.end:
+	}
+}
+
+func (s *slowServer) Serve(x *message.Exchange) {
+	switch {
+	case x.Kind != jsonrpc.Request:
+	case x.Method == "initialize":
+		x.Result([]byte(`{"protocolVersion":` + string(jsonrpc.Field(x.Params, "protocolVersion")) + `,"capabilities":{"tools":{}},"serverInfo":{"name":"slow","version":"1"}}`))
+	case x.Method == "tools/list":
+		x.Result([]byte(`{"tools":[{"name":"build","inputSchema":{"type":"object"}},{"name":"read","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},` +
+			`{"name":"shaped","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}},{"name":"steps","inputSchema":{"type":"object"}}]}`))
+	case x.Method == "tools/call":
+		s.ran.Add(1)
+		name := jsonrpc.String(jsonrpc.Field(x.Params, "name"))
+		d, _ := time.ParseDuration(jsonrpc.String(jsonrpc.Field(x.Params, "arguments", "for")))
+		every, _ := time.ParseDuration(jsonrpc.String(jsonrpc.Field(x.Params, "arguments", "every")))
+		token := string(jsonrpc.Field(x.Params, "_meta", "progressToken"))
+		go func() {
+			for n := 1; name == "steps" && d > every; n, d = n+1, d-every {
+				s.pause(every)
+				x.Notify("notifications/progress", fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":10,"message":"step %d"}`, token, n-1, n))
+			}
+			s.pause(d)
+			x.Result([]byte(`{"content":[{"type":"text","text":"built"}],"structuredContent":{"built":true}}`))
+		}()
+	default:
+		x.Error(jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method not found"))
+	}
+}
+
+// A hostKind is how a host was seen to be.
+type hostKind struct {
+	name    string
+	modern  bool
+	limit   time.Duration
+	extends bool   // progress extends its limit
+	token   bool   // it gives a progress token
+	shows   string // what of a result its model sees: "structured" if there is that, or "text"
+	loops   int    // how many equal calls in a row it stops at; 0: any number
+}
+
+var seen = map[string]hostKind{
+	"claude":   {name: "claude-code", limit: 300 * time.Second, token: true, shows: "structured"},
+	"claude-m": {name: "claude-code", modern: true, limit: 300 * time.Second, token: true, shows: "structured"},
+	"copilot":  {name: "github-copilot-developer", limit: 180 * time.Second, extends: true, token: true, shows: "text"},
+	"gemini":   {name: "gemini-cli-mcp-client", limit: 400 * time.Second, token: true, shows: "text", loops: 5},
+	"opencode": {name: "opencode", limit: 60 * time.Second, extends: true, token: true, shows: "text"},
+	"codex":    {name: "codex-mcp-client", limit: 300 * time.Second, token: true, shows: "structured"},
+	"goose":    {name: "goose", limit: 300 * time.Second, token: true, shows: "text"},
+	"qwen":     {name: "qwen-code-mcp-client", limit: 300 * time.Second, token: true, shows: "text", loops: 5},
+	"cline":    {name: "@cline/core", limit: 60 * time.Second, shows: "text", loops: 5},
+	"continue": {name: "continue-cli-client", limit: 60 * time.Second, shows: "text"},
+	"sdk":      {name: "my-client", limit: 60 * time.Second, token: true, shows: "text"},
+	"sdk-m":    {name: "my-client", modern: true, limit: 60 * time.Second, token: true, shows: "text"},
+	"mute":     {name: "opencode", limit: 60 * time.Second, extends: true, shows: "text"},
+}
+
+// A scriptedHost talks to a handler as one of them.
+type scriptedHost struct {
+	t    *testing.T
+	is   hostKind
+	send func(raw string)
+	said chan jsonrpc.Message
+	ids  int
+	told []jsonrpc.Message // progress of the last call
+	gaps []time.Duration   // between its messages
+	had  map[string]int    // calls in a row
+	last string
+}
+
+// openHost opens a connection of a host over a transport.
+func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) *scriptedHost {
+	s := &scriptedHost{t: t, is: is, said: make(chan jsonrpc.Message, 10_000)}
+	switch transport {
+	case "pipes":
+		in, toServer := io.Pipe()
+		fromServer, out := io.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- h.ServeConn(context.WithoutCancel(t.Context()), in, out); _ = out.Close() }()
+		go func() {
+			for lines := bufio.NewScanner(fromServer); lines.Scan(); {
+				s.hear(bytes.Clone(lines.Bytes()))
+			}
+		}()
+		s.send = func(raw string) { _, _ = io.WriteString(toServer, raw+"\n") }
+		t.Cleanup(func() { _ = toServer.Close(); <-served })
+	case "post":
+		s.post(serveInMemory(t, h))
+	default:
+		mux := http.NewServeMux()
+		mux.Handle("/mcp", h)
+		mux.Handle("/sse", h.SSE("/messages"))
+		mux.Handle("/messages", h.SSE("/messages"))
+		url, over := "http://127.0.0.1/mcp", client.WebSocket
+		if transport == "pair" {
+			url, over = "http://127.0.0.1/sse", client.SSE
+		}
+		c, err := client.New(url, &client.Options{HTTPClient: serveInMemory(t, mux), Transport: over, Logger: slog.New(slog.DiscardHandler), NoListen: true, Silence: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			for {
+				m, err := c.Receive(context.WithoutCancel(t.Context()))
+				if err != nil {
+					return
+				}
+				s.said <- m
+			}
+		}()
+		s.send = func(raw string) {
+			if err := c.Send(t.Context(), parsed(raw)); err != nil {
+				t.Error(err)
+			}
+		}
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	if !is.modern {
+		version := "2025-11-25"
+		if transport == "pair" {
+			version = "2024-11-05"
+		}
+		s.ask("initialize", fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":%q,"version":"1"}}`, version, is.name), time.Minute)
+		s.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	}
+	return s
+}
+
+func (s *scriptedHost) hear(raw []byte) {
+	if m, err := jsonrpc.Parse(raw); err == nil {
+		s.said <- m
+	}
+}
+
+// post has the host send each message as a POST.
+func (s *scriptedHost) post(hc *http.Client) {
+	session := ""
+	var work sync.WaitGroup
+	s.t.Cleanup(work.Wait)
+	s.send = func(raw string) {
+		m := parsed(raw)
+		r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://127.0.0.1/mcp", strings.NewReader(raw))
+		if err != nil {
+			s.t.Error(err)
+			return
+		}
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set("Accept", "application/json, text/event-stream")
+		if session != "" {
+			r.Header.Set("Mcp-Session-Id", session)
+		}
+		if s.is.modern {
+			r.Header.Set("MCP-Protocol-Version", "2026-07-28")
+			r.Header.Set("Mcp-Method", m.Method)
+			r.Header.Set("Mcp-Name", jsonrpc.String(jsonrpc.Field(m.Params, "name")))
+		}
+		answered := make(chan struct{})
+		work.Go(func() {
+			var once sync.Once
+			defer once.Do(func() { close(answered) })
+			res, err := hc.Do(r)
+			if err != nil {
+				return
+			}
+			defer func() { _ = res.Body.Close() }()
+			if id := res.Header.Get("Mcp-Session-Id"); id != "" {
+				session = id
+			}
+			if m.Method != "tools/call" {
+				defer once.Do(func() { close(answered) })
+			} else {
+				once.Do(func() { close(answered) })
+			}
+			if strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
+				all, _ := io.ReadAll(res.Body)
+				s.hear(all)
+				return
+			}
+			for lines := bufio.NewScanner(res.Body); lines.Scan(); {
+				if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
+					s.hear([]byte(data))
+				}
+			}
+		})
+		if m.Method != "tools/call" {
+			<-answered
+		}
+	}
+}
+
+func parsed(raw string) jsonrpc.Message {
+	m, err := jsonrpc.Parse([]byte(raw))
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
+// ask makes a request, and gives it up as the host does. ok says that there was a response in time.
+func (s *scriptedHost) ask(method, params string, limit time.Duration) (response jsonrpc.Message, ok bool) {
+	s.ids++
+	meta := []string{}
+	if s.is.token && method == "tools/call" {
+		meta = append(meta, fmt.Sprintf(`"progressToken":%d`, s.ids))
+	}
+	if s.is.modern {
+		meta = append(meta, `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}`,
+			fmt.Sprintf(`"io.modelcontextprotocol/clientInfo":{"name":%q,"version":"1"}`, s.is.name))
+	}
+	if len(meta) > 0 {
+		params = strings.TrimSuffix(params, "}")
+		if params != "{" {
+			params += ","
+		}
+		params += `"_meta":{` + strings.Join(meta, ",") + "}}"
+	}
+	s.send(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, s.ids, method, params))
+	s.told, s.gaps = nil, nil
+	at := time.Now()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	for {
+		select {
+		case m := <-s.said:
+			switch {
+			case m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(s.ids):
+				s.gaps = append(s.gaps, time.Since(at))
+				return m, true
+			case m.Method == "notifications/progress" && string(jsonrpc.Field(m.Params, "progressToken")) == fmt.Sprint(s.ids):
+				s.told, s.gaps, at = append(s.told, m), append(s.gaps, time.Since(at)), time.Now()
+				if s.is.extends {
+					t.Reset(limit)
+				}
+			}
+		case <-t.C:
+			return response, false
+		}
+	}
+}
+
+// call has the model call a tool, and do what the results say, until it has the tool's own result. answers are those before it.
+func (s *scriptedHost) call(name, arguments string) (result string, answers []string) {
+	for len(answers) < 50 {
+		if is := name + arguments; is != s.last {
+			s.last, s.had = is, map[string]int{}
+		}
+		if s.had[s.last]++; s.is.loops > 0 && s.had[s.last] >= s.is.loops {
+			s.t.Fatalf("the host sees a loop: %s %s", name, arguments)
+		}
+		m, ok := s.ask("tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, arguments), s.is.limit)
+		if !ok {
+			s.t.Fatalf("the host gives up %s %s; it had %d messages", name, arguments, len(s.gaps))
+		}
+		next := s.next(&m)
+		if next == nil {
+			return string(jsonrpc.Field(m.Raw, "result")), answers
+		}
+		answers = append(answers, string(m.Raw))
+		args, _ := json.Marshal(next.Arguments)
+		name, arguments = next.Tool, string(args)
+	}
+	s.t.Fatal("there is no end")
+	return "", nil
+}
+
+type nextCall struct {
+	Tool      string
+	Arguments map[string]any
+}
+
+// next returns what the model of the host is told to do, from what it sees; nil: nothing.
+func (s *scriptedHost) next(m *jsonrpc.Message) (next *nextCall) {
+	shown := jsonrpc.Field(m.Raw, "result", "structuredContent")
+	var texts []struct{ Text string }
+	_ = json.Unmarshal(jsonrpc.Field(m.Raw, "result", "content"), &texts)
+	text := ""
+	if len(texts) > 0 {
+		text = texts[0].Text
+	}
+	if s.is.shows == "structured" && shown != nil {
+		text = jsonrpc.String(jsonrpc.Field(shown, "text"))
+	}
+	before, rest, ok := strings.Cut(text, "call holdfast_wait with the arguments ")
+	if !ok {
+		return nil
+	}
+	if strings.Contains(before, "has called") || !strings.Contains(before, "still running") {
+		s.t.Errorf("a model is not told that the call runs: %s", m.Raw)
+	}
+	next = &nextCall{Tool: "holdfast_wait"}
+	if err := json.NewDecoder(strings.NewReader(rest)).Decode(&next.Arguments); err != nil {
+		s.t.Fatalf("%v: %s", err, text)
+	}
+	return next
+}
+
+// inBubble serves a slow server in a bubble in which time passes by itself.
+func inBubble(t *testing.T, o holdfast.Options, do func(t *testing.T, h *holdfast.Handler, server *slowServer)) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := &slowServer{end: make(chan struct{})}
+		o.Eras, o.KeepAlive, o.Logger = holdfast.ErasBoth, time.Minute, slog.New(slog.DiscardHandler)
+		h := holdfast.NewBackendHandler(message.New(server), &o)
+		t.Cleanup(func() {
+			ctx, stop := context.WithTimeout(context.WithoutCancel(t.Context()), time.Second)
+			defer stop()
+			close(server.end)
+			_ = h.Shutdown(ctx)
+		})
+		do(t, h, server)
+	})
+}
+
+var auto = holdfast.Options{HandoffAfter: holdfast.Auto, ProgressEvery: holdfast.Auto}
+
+// Each host has the result of a call that takes an hour, once, whatever it gives up after.
+func TestHostsWait(t *testing.T) {
+	t.Parallel()
+	for name, is := range seen {
+		for _, transport := range []string{"post", "pipes", "websocket", "pair"} {
+			if is.modern && (transport == "websocket" || transport == "pair") {
+				continue
+			}
+			for _, tool := range []string{"build", "read", "shaped"} {
+				t.Run(name+", "+transport+", "+tool, func(t *testing.T) {
+					inBubble(t, auto, func(t *testing.T, h *holdfast.Handler, server *slowServer) {
+						s := openHost(t, h, is, transport)
+						if m, _ := s.ask("tools/list", "{}", time.Minute); !strings.Contains(string(m.Raw), `"holdfast_wait"`) || !strings.Contains(string(m.Raw), `"seen"`) {
+							t.Errorf("listed: %s", m.Raw)
+						}
+						began := time.Now()
+						result, answers := s.call(tool, `{"for":"20m"}`)
+						if !strings.Contains(result, `{"built":true}`) || strings.Contains(result, "isError") || server.ran.Load() != 1 {
+							t.Errorf("it ran %d times: %s", server.ran.Load(), result)
+						}
+						if took := time.Since(began); took < 20*time.Minute || took > 20*time.Minute+time.Second {
+							t.Errorf("it took %v", took)
+						}
+						kept := is.extends && is.token
+						if kept != (len(answers) == 0) || !kept && len(s.told) > 0 {
+							t.Errorf("%d answers before the result, and %d progress notifications at the end", len(answers), len(s.told))
+						}
+						if tool == "shaped" && !kept && (!strings.Contains(answers[0], `"isError":true`) || strings.Contains(answers[0], "structuredContent")) {
+							t.Errorf("a tool with an outputSchema: %s", answers[0])
+						}
+						if n := len(s.told); kept && n != 20*60/15-1 && n != 20*60/15 { // the last one comes with the result, or is too late
+							t.Errorf("%d progress notifications", len(s.told))
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// A call is handed off ten seconds before its host gives up, and not to a client that never heard of our tools.
+func TestHandOffWhen(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		is      hostKind
+		unheard bool
+		never   bool
+		want    time.Duration
+	}{
+		"claude":                  {seen["claude"], false, false, 290 * time.Second},
+		"claude, not listed":      {seen["claude"], true, false, 290 * time.Second},
+		"gemini":                  {seen["gemini"], false, false, 390 * time.Second},
+		"cline":                   {seen["cline"], false, false, 50 * time.Second},
+		"any":                     {seen["sdk"], false, false, 40 * time.Second},
+		"any, modern":             {seen["sdk-m"], false, false, 40 * time.Second},
+		"any, not listed":         {seen["sdk"], true, false, 0},
+		"any, modern, not listed": {seen["sdk-m"], true, false, 0},
+		"never":                   {seen["claude"], false, true, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := auto
+			if c.never {
+				o.HandoffAfter = -1
+			}
+			inBubble(t, o, func(t *testing.T, h *holdfast.Handler, server *slowServer) {
+				s := openHost(t, h, c.is, "post")
+				if !c.unheard {
+					m, _ := s.ask("tools/list", "{}", time.Minute)
+					if strings.Contains(string(m.Raw), "holdfast_wait") == c.never {
+						t.Errorf("listed: %s", m.Raw)
+					}
+				}
+				m, _ := s.ask("tools/call", `{"name":"build","arguments":{"for":"1h"}}`, 2*time.Hour)
+				if c.want == 0 {
+					if !strings.Contains(string(m.Raw), "built") || s.gaps[0] != time.Hour {
+						t.Errorf("after %v: %s", s.gaps, m.Raw)
+					}
+				} else if s.gaps[0] != c.want || !strings.Contains(string(m.Raw), `"status":"working"`) {
+					t.Errorf("after %v, want %v: %s", s.gaps, c.want, m.Raw)
+				}
+			})
+		})
+	}
+}
+
+// Progress of ours comes between the server's own. The values grow, the total is the server's, and none is sent while the server
+// says enough itself.
+func TestProgressBetween(t *testing.T) {
+	t.Parallel()
+	for _, transport := range []string{"post", "pipes", "websocket", "pair"} {
+		for every, ours := range map[string]int{"40s": 2, "5s": 0} {
+			for _, o := range []holdfast.Options{auto, {ProgressEvery: 15 * time.Second}} {
+				t.Run(fmt.Sprint(transport, ", ", every, ", ", o.HandoffAfter == holdfast.Auto), func(t *testing.T) {
+					inBubble(t, o, func(t *testing.T, h *holdfast.Handler, server *slowServer) {
+						is := seen["opencode"]
+						if o.HandoffAfter == 0 {
+							is.name = "any"
+						}
+						s := openHost(t, h, is, transport)
+						m, _ := s.ask("tools/call", fmt.Sprintf(`{"name":"steps","arguments":{"for":"3m","every":%q}}`, every), is.limit)
+						if !strings.Contains(string(m.Raw), "built") {
+							t.Fatalf("%s", m.Raw)
+						}
+						last, own, between := -1.0, 0, 0
+						for _, p := range s.told {
+							var said struct {
+								Progress, Total float64
+								Message         string
+							}
+							if err := json.Unmarshal(p.Params, &said); err != nil || said.Progress <= last {
+								t.Errorf("%v after %v: %s, %v", said.Progress, last, p.Raw, err)
+							}
+							last = said.Progress
+							switch want := fmt.Sprintf("step %d", own+1); {
+							case said.Message == want:
+								own, between = own+1, 0
+								if off := said.Progress - float64(own-1); said.Total != 10 || off < 0 || off > 1e-6 {
+									t.Errorf("the server's: %s", p.Raw)
+								}
+							case own > 0 && (said.Total != 10 || said.Message != fmt.Sprintf("step %d", own)), own == 0 && (said.Message != "still running" || said.Total != 0):
+								t.Errorf("ours after %d: %s", own, p.Raw)
+							default:
+								if between++; between > ours {
+									t.Errorf("too many of ours: %s", p.Raw)
+								}
+							}
+						}
+						if n := len(s.told); own < 4 || ours == 0 && n != own || ours > 0 && n < own+4*ours {
+							t.Errorf("%d, of which %d are the server's", n, own)
+						}
+						for _, gap := range s.gaps {
+							if gap > 15*time.Second {
+								t.Errorf("silence of %v", gap)
+							}
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// Without a token, or with it and a host that is not known to wait longer, no progress is sent; a duration is for all that gave one.
+func TestProgressFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		is   hostKind
+		o    holdfast.Options
+		want int
+	}{
+		"opencode, auto":     {seen["opencode"], holdfast.Options{ProgressEvery: holdfast.Auto}, 3},
+		"opencode, never":    {seen["opencode"], holdfast.Options{}, 0},
+		"claude, auto":       {seen["claude"], holdfast.Options{ProgressEvery: holdfast.Auto}, 0},
+		"claude, 10s":        {seen["claude"], holdfast.Options{ProgressEvery: 10 * time.Second}, 5},
+		"claude-m, 10s":      {seen["claude-m"], holdfast.Options{ProgressEvery: 10 * time.Second}, 5},
+		"no token, 10s":      {seen["cline"], holdfast.Options{ProgressEvery: 10 * time.Second}, 0},
+		"stateless, 10s":     {seen["claude-m"], holdfast.Options{ProgressEvery: 10 * time.Second, Stateless: true}, 5},
+		"JSON answers, auto": {seen["opencode"], holdfast.Options{ProgressEvery: holdfast.Auto, Response: holdfast.ResponseJSON}, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, c.o, func(t *testing.T, h *holdfast.Handler, _ *slowServer) {
+				s := openHost(t, h, c.is, "post")
+				m, _ := s.ask("tools/call", `{"name":"build","arguments":{"for":"55s"}}`, time.Hour)
+				if len(s.told) != c.want || !strings.Contains(string(m.Raw), "built") {
+					t.Errorf("%d progress notifications, want %d: %s", len(s.told), c.want, m.Raw)
+				}
+			})
+		})
+	}
+}

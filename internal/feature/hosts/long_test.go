@@ -1,0 +1,3 @@
+package hosts
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,76 @@
+package session
+
+import (
+	"time"
+
+	"holdfast/internal/feature/hosts"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// A patience is what a session knows of its client's, and when it looks next at requests that take long. One timer is for
+// all requests, so that a request which does not take long costs none. Guarded by Session.mu.
+type patience struct {
+	host  hosts.Host
+	kind  clientKind // of a carrier's clients
+	known bool       // host and kind are set
+	heard bool       // its client was shown our tools
+
+	timer *time.Timer
+	at    time.Duration // when the timer is due, by the manager's clock; 0: it is not set
+}
+
+// know takes in what the client says of itself in initialize. s.mu is held, or no other goroutine knows the session.
+func (p *patience) know(s *Session, params []byte) {
+	if s.m.opts.Host == nil {
+		return
+	}
+	agent := ""
+	if s.backend.first != nil {
+		agent = s.backend.first.Header.Get("User-Agent")
+	}
+	p.host, p.known = s.m.opts.Host(jsonrpc.String(jsonrpc.Field(params, "clientInfo", "name")), agent), true
+}
+
+// hostOf returns what is known of the host that makes a request. s.mu is held.
+func (p *patience) hostOf(s *Session, m *jsonrpc.Message) hosts.Host {
+	if s.m.opts.Host == nil {
+		return hosts.Host{}
+	}
+	if !p.known {
+		info := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientInfo)
+		p.kind, p.known = kindOfClient(info), true
+		p.host = s.m.opts.Host(p.kind.name, "")
+	}
+	h := p.host
+	h.Heard = p.heard || s.taken || s.firstEpoch != 0 // in an earlier life it may have
+	if !h.Heard && !h.Known && s.modern != "" {
+		h.Heard = s.m.kinds.hasHeard(p.kind)
+	}
+	return h
+}
+
+// hears notes that the client is shown our tools. s.mu is held.
+func (p *patience) hears(s *Session) {
+	p.heard = true
+	if s.modern != "" && p.known {
+		s.m.kinds.hears(p.kind)
+	}
+}
+
+// wake has the session look at its requests at a time, at the latest. s.mu is held.
+func (p *patience) wake(s *Session, at time.Duration) {
+	if p.at != 0 && p.at <= at {
+		return
+	}
+	p.at = at
+	d := max(at-s.m.clock(), 0)
+	if p.timer == nil {
+		p.timer = time.AfterFunc(d, func() { tendLate(s) })
+		return
+	}
+	p.timer.Reset(d)
+}
+
+// waits reports whether it matters how long requests take.
+func (m *Manager) waits() bool { return m.handsOff() || m.opts.ProgressEvery != nil }
