@@ -19,6 +19,7 @@ import (
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/client"
+	"holdfast/internal/bridge"
 	"holdfast/jsonrpc"
 )
 
@@ -120,7 +121,25 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 			}
 		}()
 		s.send = func(raw string) { _, _ = io.WriteString(toServer, raw+"\n") }
-		t.Cleanup(func() { _ = toServer.Close(); <-served })
+		t.Cleanup(func() { _ = toServer.Close(); _ = <-served })
+	case "connect":
+		in, toServer := io.Pipe()
+		fromServer, out := io.Pipe()
+		ended := make(chan error, 1)
+		hc := serveInMemory(t, h)
+		go func() {
+			ended <- bridge.Run(context.WithoutCancel(t.Context()), "http://127.0.0.1/mcp", in, out, &bridge.Options{
+				Client: client.Options{HTTPClient: hc, Logger: slog.New(slog.DiscardHandler), NoListen: true}, TaskAfter: 2 * time.Second,
+			})
+			_ = out.Close()
+		}()
+		go func() {
+			for lines := bufio.NewScanner(fromServer); lines.Scan(); {
+				s.hear(bytes.Clone(lines.Bytes()))
+			}
+		}()
+		s.send = func(raw string) { _, _ = io.WriteString(toServer, raw+"\n") }
+		t.Cleanup(func() { _ = toServer.Close(); _ = <-ended })
 	case "post":
 		s.post(serveInMemory(t, h))
 	default:
@@ -354,11 +373,14 @@ var auto = holdfast.Options{HandoffAfter: holdfast.Auto, ProgressEvery: holdfast
 func TestHostsWait(t *testing.T) {
 	t.Parallel()
 	for name, is := range seen {
-		for _, transport := range []string{"post", "pipes", "websocket", "pair"} {
+		for _, transport := range []string{"post", "pipes", "connect", "websocket", "pair"} {
 			if is.modern && (transport == "websocket" || transport == "pair") {
 				continue
 			}
 			for _, tool := range []string{"build", "read", "shaped"} {
+				if tool != "build" && transport != "post" {
+					continue
+				}
 				t.Run(name+", "+transport+", "+tool, func(t *testing.T) {
 					inBubble(t, auto, func(t *testing.T, h *holdfast.Handler, server *slowServer) {
 						s := openHost(t, h, is, transport)
@@ -414,7 +436,7 @@ func TestHandOffWhen(t *testing.T) {
 			if c.never {
 				o.HandoffAfter = -1
 			}
-			inBubble(t, o, func(t *testing.T, h *holdfast.Handler, server *slowServer) {
+			inBubble(t, o, func(t *testing.T, h *holdfast.Handler, _ *slowServer) {
 				s := openHost(t, h, c.is, "post")
 				if !c.unheard {
 					m, _ := s.ask("tools/list", "{}", time.Minute)
@@ -435,6 +457,35 @@ func TestHandOffWhen(t *testing.T) {
 	}
 }
 
+// A Holdfast behind merged servers, whose tools have a prefix here, hands no call off: its handle would be of no use.
+func TestHandOffBehindPrefix(t *testing.T) {
+	inBubble(t, auto, func(t *testing.T, _ *holdfast.Handler, _ *slowServer) {
+		var got atomic.Value
+		o := auto
+		o.Logger = slog.New(slog.DiscardHandler)
+		h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(func(x *message.Exchange) {
+			switch x.Method {
+			case "initialize":
+				x.Result([]byte(`{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"m","version":"1"}}`))
+			case "tools/list":
+				x.Result([]byte(`{"tools":[{"name":"a_build","inputSchema":{"type":"object"}},{"name":"a_holdfast_wait","inputSchema":{"type":"object"}}]}`))
+			case "tools/call":
+				got.Store(string(jsonrpc.Field(x.Params, "_meta", "holdfast/handoff")))
+				x.Result([]byte(`{"content":[]}`))
+			}
+		})), &o)
+		defer func() { _ = h.Shutdown(t.Context()) }()
+		s := openHost(t, h, seen["claude"], "post")
+		if m, _ := s.ask("tools/list", "{}", time.Minute); !strings.Contains(string(m.Raw), `"holdfast_wait"`) {
+			t.Errorf("listed: %s", m.Raw)
+		}
+		s.ask("tools/call", `{"name":"a_build","arguments":{}}`, time.Minute)
+		if got.Load() != "false" {
+			t.Errorf("the server is told %v", got.Load())
+		}
+	})
+}
+
 // Progress of ours comes between the server's own. The values grow, the total is the server's, and none is sent while the server
 // says enough itself.
 func TestProgressBetween(t *testing.T) {
@@ -443,7 +494,7 @@ func TestProgressBetween(t *testing.T) {
 		for every, ours := range map[string]int{"40s": 2, "5s": 0} {
 			for _, o := range []holdfast.Options{auto, {ProgressEvery: 15 * time.Second}} {
 				t.Run(fmt.Sprint(transport, ", ", every, ", ", o.HandoffAfter == holdfast.Auto), func(t *testing.T) {
-					inBubble(t, o, func(t *testing.T, h *holdfast.Handler, server *slowServer) {
+					inBubble(t, o, func(t *testing.T, h *holdfast.Handler, _ *slowServer) {
 						is := seen["opencode"]
 						if o.HandoffAfter == 0 {
 							is.name = "any"

@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/session"
 )
 
-// Auto, as Options.HandoffAfter and Options.ProgressEvery, stands for what suits the host that makes a call.
+// Auto is a time for Options.HandoffAfter and Options.ProgressEvery: what suits the host that makes a call.
 const Auto time.Duration = math.MinInt64
 
 // autoProgress is the interval of progress for hosts that are known to wait longer for a call with progress.
@@ -25,7 +25,7 @@ type patient interface {
 // setPatience sets how calls are handed off, and which are sent progress.
 func setPatience(to *session.Options, o *Options, b backend.Backend) {
 	by, ok := b.(patient)
-	after := func(host hosts.Host) time.Duration { return max(o.HandoffAfter, 0) }
+	after := func(hosts.Host) time.Duration { return max(o.HandoffAfter, 0) }
 	if o.HandoffAfter == Auto {
 		after = hosts.Host.Patience
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/feature/hosts"
 	"holdfast/internal/limit"
 )
 
@@ -108,7 +109,7 @@ func TestSettings(t *testing.T) {
 		},
 		"holdfast": {
 			"merge": true, "safe": ["get_*"], "timeout": "1m", "auth": {"scopes": ["x"], "tools": {"write_*": ["w", "v"]}, "upstream": "passthrough"},
-			"handoffAfter": {"*": "10s"}, "rate": "600/m", "toolCalls": {"*": 9},
+			"handoffAfter": {"*": "10s"}, "rate": "600/m", "toolCalls": {"*": 9}, "hosts": {"mine*": {"limit": "2m", "progress": true}, "*": {"limit": "1m"}},
 			"servers": {
 				"a": {"path": "/other", "tools": {"allow": ["read_*"], "deny": ["*_all"]}, "prefix": "x.", "safe": [],
 					"auth": {"scopes": []}, "share": true, "stopIdle": "5m", "maxProcesses": 3, "timeout": "30s", "handoffAfter": {"slow": "1s"},
@@ -120,6 +121,9 @@ func TestSettings(t *testing.T) {
 	a, b := f.Servers[0], f.Servers[1]
 	if !f.Merge || !reflect.DeepEqual(f.Disabled, []string{"off"}) || len(f.Servers) != 2 {
 		t.Errorf("%+v", f)
+	}
+	if want := []hosts.Rule{{Pattern: "mine*", Limit: 2 * time.Minute, Extends: true}, {Pattern: "*", Limit: time.Minute}}; !reflect.DeepEqual(f.Hosts, want) {
+		t.Errorf("hosts: %+v", f.Hosts)
 	}
 	if len(f.Ignored) != 1 || f.Ignored[0].Member != "other" || f.Ignored[0].Line != 16 {
 		t.Errorf("ignored: %+v", f.Ignored)
@@ -234,45 +238,47 @@ func TestMistakes(t *testing.T) {
 		`{}`:                             `f.json:1:1: no servers: add some to "mcpServers"`,
 		"{\"mcpServers\": {\n\"a\": 1}}": `f.json:2:6: mcpServers.a is a number: want an object`,
 		in(`{}`):                         `f.json:1:17: the server "a" has neither a command nor a url: add one`,
-		in(`{"command": "x", "url": "http://x"}`):                                                           `has both a command and a url: remove one`,
-		in(`{"command": "x", "args": ["y", true]}`):                                                         `f.json:1:53: mcpServers.a.args[1] is true or false: want a string`,
-		in(`{"command": "x", "type": "http"}`):                                                              `a server with a command cannot be of type "http"`,
-		in(`{"url": "http://x", "type": "ftp"}`):                                                            `a server with a url cannot be of type "ftp": want http or sse`,
-		in(`{"url": "unix:///tmp/x.sock"}`):                                                                 `a server at a socket or a pipe (unix:) is not supported`,
-		in(`{"url": "x"}`):                                                                                  `"x" is no URL of a server`,
-		in(`{"url": "SEKRET not a url"}`):                                                                   `"***" is no URL of a server`,
-		in(`{"command": "x", "env": {"A=SEKRET": "x"}}`):                                                    `"A=***" cannot be the name`,
-		in(`{"url": "http://x", "headers": {"Authorization: Bearer SEKRET": "x"}}`):                         `the header "Authorization: ***" cannot be sent`,
-		in(`{"command": "${NOPE}"}`):                                                                        `f.json:1:34: ${NOPE}: the environment variable NOPE is not set: set it, or give a default with ${NOPE:-default}`,
-		in(`{"command": "${NONE:-${NOPE}}"}`):                                                               `f.json:1:34: ${NOPE}: the environment variable NOPE is not set`,
-		`{"mcpServers": {"..": {"command": "x"}}}`:                                                          `a server cannot have the name "..": rename it`,
-		in(`{"command": "${env:NOPE}"}`):                                                                    `the environment variable NOPE is not set`,
-		in(`{"command": "${input:x}"}`):                                                                     `${input:x}: there is no such input: add {"type": "promptString", "id": "x"} to "inputs"`,
-		in(`{"command": "${command:x}"}`):                                                                   `only some hosts know this kind of variable`,
-		in(`{"command": "${a b}"}`):                                                                         `this is no variable`,
-		in(`{"command": "x", "envFile": "/nowhere/x"}`):                                                     `the envFile cannot be read`,
-		in(`{"command": "x", "command": "y"}`):                                                              `mcpServers.a.command is there twice: remove one`,
-		in(`{"command": "x"}, "a": {"command": "y"}`):                                                       `mcpServers.a is there twice: rename one`,
-		in(`{"command": "x", "holdfast": {"stopIdle": 5}}`):                                                 `holdfast.stopIdle is a number: want a duration like "30s" or "10m"`,
-		in(`{"command": "x", "holdfast": {"maxProcesses": 0}}`):                                             `is 0: want a whole number of 1 or more`,
-		in(`{"command": "x", "holdfast": {"prefix": "a b"}}`):                                               `prefix "a b": want up to 32 of the characters`,
-		in(`{"command": "x", "holdfast": {"path": "x"}}`):                                                   `path "x": want an absolute path like /a/mcp`,
-		in(`{"url": "http://x", "headers": {"a b": "c"}}`):                                                  `the header "a b" cannot be sent`,
-		in(`{"command": "x", "holdfast": {"stopidle": "5s"}}`):                                              `there is no setting mcpServers.a.holdfast.stopidle: want one of auth, handoffAfter, maxCalls, maxProcesses, path,`,
-		in(`{"command": "x", "holdfast": {"rate": "5"}}`):                                                   `f.json:1:60: mcpServers.a.holdfast.rate is "5": want a rate like "50/s", "600/m" or "10/h"`,
-		in(`{"command": "x", "holdfast": {"rateBurst": 5}}`):                                                `f.json:1:65: rateBurst is 5: it needs a rate`,
-		in(`{"command": "x", "holdfast": {"toolCalls": {"x": "many"}}}`):                                    `holdfast.toolCalls.x is a string: want a whole number of 1 or more`,
-		in(`{"command": "x", "holdfast": {"auth": "passthrough"}}`):                                         `the server "a" is a command: only a server with a url gets a token`,
-		in(`{"url": "http://x", "holdfast": {"auth": "none"}}`):                                             `mcpServers.a.holdfast.auth is another string than "passthrough": want that, or an object`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": 5}}}`):                                    `mcpServers.a.holdfast.auth.upstream is a number: want an object`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"scope": []}}}`):                                      `there is no setting mcpServers.a.holdfast.auth.scope: want one of scopes, tools, upstream`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"scopes": ["a b"]}}}`):                                `f.json:1:75: "a b" cannot be a scope`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"tools": {"x*": ["\"\""]}}}}`):                        `cannot be a scope`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {}}}}`):                                   `want one of clientCredentials and tokenExchange`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {"tokenExchange": {}}}}}`):                `clientId is missing: add it`,
-		in(`{"url": "http://x", "holdfast": {"share": true, "auth": {"upstream": {"tokenExchange": {}}}}}`): `is shared by all clients (share)`,
-		in(`{"url": "http://x", "headers": {"authorization": "x"}, "holdfast": {"auth": "passthrough"}}`):   `has a header Authorization too: remove one`,
-		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {"clientCredentials": {"clientId": "h", "tokenUrl": "http://a/${API_KEY}"}}}}}`): `"http://a/${API_KEY}" is no URL of a token endpoint: want https`,
+		in(`{"command": "x", "url": "http://x"}`):                                   `has both a command and a url: remove one`,
+		in(`{"command": "x", "args": ["y", true]}`):                                 `f.json:1:53: mcpServers.a.args[1] is true or false: want a string`,
+		in(`{"command": "x", "type": "http"}`):                                      `a server with a command cannot be of type "http"`,
+		in(`{"url": "http://x", "type": "ftp"}`):                                    `a server with a url cannot be of type "ftp": want http or sse`,
+		in(`{"url": "unix:///tmp/x.sock"}`):                                         `a server at a socket or a pipe (unix:) is not supported`,
+		in(`{"url": "x"}`):                                                          `"x" is no URL of a server`,
+		in(`{"url": "SEKRET not a url"}`):                                           `"***" is no URL of a server`,
+		in(`{"command": "x", "env": {"A=SEKRET": "x"}}`):                            `"A=***" cannot be the name`,
+		in(`{"url": "http://x", "headers": {"Authorization: Bearer SEKRET": "x"}}`): `the header "Authorization: ***" cannot be sent`,
+		in(`{"command": "${NOPE}"}`):                                                `f.json:1:34: ${NOPE}: the environment variable NOPE is not set: set it, or give a default with ${NOPE:-default}`,
+		in(`{"command": "${NONE:-${NOPE}}"}`):                                       `f.json:1:34: ${NOPE}: the environment variable NOPE is not set`,
+		`{"mcpServers": {"..": {"command": "x"}}}`:                                  `a server cannot have the name "..": rename it`,
+		in(`{"command": "${env:NOPE}"}`):                                            `the environment variable NOPE is not set`,
+		in(`{"command": "${input:x}"}`):                                             `${input:x}: there is no such input: add {"type": "promptString", "id": "x"} to "inputs"`,
+		in(`{"command": "${command:x}"}`):                                           `only some hosts know this kind of variable`,
+		in(`{"command": "${a b}"}`):                                                 `this is no variable`,
+		in(`{"command": "x", "envFile": "/nowhere/x"}`):                             `the envFile cannot be read`,
+		in(`{"command": "x", "command": "y"}`):                                      `mcpServers.a.command is there twice: remove one`,
+		in(`{"command": "x"}, "a": {"command": "y"}`):                               `mcpServers.a is there twice: rename one`,
+		`{"mcpServers": {"a": {"command": "x"}}, "holdfast": {"hosts": {"mine": {"progress": true}}}}`:                                                          `the host "mine" has no limit: add one`,
+		`{"mcpServers": {"a": {"command": "x"}}, "holdfast": {"hosts": {"mine": {"limit": "never"}}}}`:                                                          `holdfast.hosts.mine.limit`,
+		in(`{"command": "x", "holdfast": {"stopIdle": 5}}`):                                                                                                     `holdfast.stopIdle is a number: want a duration like "30s" or "10m"`,
+		in(`{"command": "x", "holdfast": {"maxProcesses": 0}}`):                                                                                                 `is 0: want a whole number of 1 or more`,
+		in(`{"command": "x", "holdfast": {"prefix": "a b"}}`):                                                                                                   `prefix "a b": want up to 32 of the characters`,
+		in(`{"command": "x", "holdfast": {"path": "x"}}`):                                                                                                       `path "x": want an absolute path like /a/mcp`,
+		in(`{"url": "http://x", "headers": {"a b": "c"}}`):                                                                                                      `the header "a b" cannot be sent`,
+		in(`{"command": "x", "holdfast": {"stopidle": "5s"}}`):                                                                                                  `there is no setting mcpServers.a.holdfast.stopidle: want one of auth, handoffAfter, maxCalls, maxProcesses, path,`,
+		in(`{"command": "x", "holdfast": {"rate": "5"}}`):                                                                                                       `f.json:1:60: mcpServers.a.holdfast.rate is "5": want a rate like "50/s", "600/m" or "10/h"`,
+		in(`{"command": "x", "holdfast": {"rateBurst": 5}}`):                                                                                                    `f.json:1:65: rateBurst is 5: it needs a rate`,
+		in(`{"command": "x", "holdfast": {"toolCalls": {"x": "many"}}}`):                                                                                        `holdfast.toolCalls.x is a string: want a whole number of 1 or more`,
+		in(`{"command": "x", "holdfast": {"auth": "passthrough"}}`):                                                                                             `the server "a" is a command: only a server with a url gets a token`,
+		in(`{"url": "http://x", "holdfast": {"auth": "none"}}`):                                                                                                 `mcpServers.a.holdfast.auth is another string than "passthrough": want that, or an object`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": 5}}}`):                                                                                        `mcpServers.a.holdfast.auth.upstream is a number: want an object`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"scope": []}}}`):                                                                                          `there is no setting mcpServers.a.holdfast.auth.scope: want one of scopes, tools, upstream`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"scopes": ["a b"]}}}`):                                                                                    `f.json:1:75: "a b" cannot be a scope`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"tools": {"x*": ["\"\""]}}}}`):                                                                            `cannot be a scope`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {}}}}`):                                                                                       `want one of clientCredentials and tokenExchange`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {"tokenExchange": {}}}}}`):                                                                    `clientId is missing: add it`,
+		in(`{"url": "http://x", "holdfast": {"share": true, "auth": {"upstream": {"tokenExchange": {}}}}}`):                                                     `is shared by all clients (share)`,
+		in(`{"url": "http://x", "headers": {"authorization": "x"}, "holdfast": {"auth": "passthrough"}}`):                                                       `has a header Authorization too: remove one`,
+		in(`{"url": "http://x", "holdfast": {"auth": {"upstream": {"clientCredentials": {"clientId": "h", "tokenUrl": "http://a/${API_KEY}"}}}}}`):              `"http://a/${API_KEY}" is no URL of a token endpoint: want https`,
 		`{"mcpServers": {"*": {"command": "x"}}}`:                                                                                                               `a server cannot have the name "*": rename it`,
 		`{"mcpServers": {"a": {"command": "x"}}, "servers": {"a": {"command": "x"}}}`:                                                                           `is in both mcpServers and servers`,
 		`{"mcpServers": {"a": {"command": "x"}}, "context_servers": {"a": {"command": "x"}}}`:                                                                   `is in both mcpServers and context_servers`,

@@ -18,10 +18,10 @@ import (
 
 // A File is what a configuration file says, with all variables put in.
 type File struct {
-	Servers  []*Server // in the order of the file
-	Disabled []string  // the names of servers that are not to be served
-	LeftOut  []LeftOut // servers that cannot be served here
-	Merge    bool      // all servers are also served as one, at MergedPath
+	Servers  []*Server    // in the order of the file
+	Disabled []string     // the names of servers that are not to be served
+	LeftOut  []LeftOut    // servers that cannot be served here
+	Merge    bool         // all servers are also served as one, at MergedPath
 	Hosts    []hosts.Rule // how long hosts wait for a call, by patterns of their names
 	Ignored  []Ignored
 }

@@ -159,6 +159,18 @@ func TestHandOffAfter(t *testing.T) {
 	}
 }
 
+// What the configuration says of a host counts before what is known of it.
+func TestHosts(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, `{"mcpServers": {"a": "$a"}, "holdfast": {"hosts": {"claude-code": {"limit": "20s", "progress": true}}}}`, "a")
+	if h := f.set.Host("claude-code", ""); h.Limit != 20*time.Second || !h.Extends {
+		t.Errorf("%+v", h)
+	}
+	if h := f.set.Host("codex-mcp-client", ""); h.Limit != 300*time.Second || h.Extends {
+		t.Errorf("%+v", h)
+	}
+}
+
 // What merged servers ask the client, and tell it, reaches the right side: they use equal ids.
 func TestMergeAsks(t *testing.T) {
 	t.Parallel()

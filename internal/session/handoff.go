@@ -82,19 +82,23 @@ func (s *Session) handOffAfter(c *Call, m *jsonrpc.Message, host hosts.Host) tim
 	return s.m.opts.HandOffAfter(s.Server(), tool, host)
 }
 
-// notHandedOff returns a request that is a task, or may become one, as the backend gets it: if
-// that hands calls off, which its tools say, it is not to do so. Else the task would end with a
-// handle.
+// notHandedOff returns a request as the backend gets it, if that hands calls off, which its tools say, and is not to do so: if the
+// request is a task, or may become one, which would end with a handle; or if the backend's tools have other names here, so that
+// its handle is of no use to the client.
 func (c *Call) notHandedOff(m jsonrpc.Message) jsonrpc.Message {
+	if m.Method != protocol.MethodCallTool {
+		return m
+	}
 	mayBecome := c.s.modern != "" && c.s.m.opts.Tasks
-	if m.Method != protocol.MethodCallTool || c.legacyTask() == nil && !mayBecome {
+	nested := c.s.patience.nested.Load()
+	if !nested && c.legacyTask() == nil && !mayBecome {
 		return m // as nearly always
 	}
 	c.s.mu.Lock()
-	clash := c.s.tools.clash
+	clash := c.s.tools.clash && !handoff.IsTool(toolOf(&m)) && (c.legacyTask() != nil || polls(c.s, &m))
+	nested = nested && c.s.takesHandOffs(&m, c.s.patience.hostOf(c.s, &m))
 	c.s.mu.Unlock()
-	if !clash || handoff.IsTool(toolOf(&m)) || c.legacyTask() == nil &&
-		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) == nil {
+	if !clash && !nested {
 		return m
 	}
 	params, ok := jsonrpc.Set(m.Params, []byte("false"), "_meta", handoff.Meta)
@@ -137,7 +141,8 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 	now := s.m.clock()
 	if every > 0 {
 		l.pulse = &pulse{every: every, due: now + every, token: bytes.Clone(jsonrpc.Field(m.Params, "_meta", "progressToken"))}
-		c.recorded().pulses = append(c.record.pulses, l.pulse)
+		of := c.recorded()
+		of.pulses = append(of.pulses, l.pulse)
 		s.patience.wake(s, l.pulse.due)
 	}
 	if after > 0 {

@@ -299,6 +299,9 @@ func (s *Session) requestEnded(rq *inflight) {
 // backend may have. s.mu is held.
 func (s *Session) takeInFlight(unsent bool) []*inflight {
 	var lost []*inflight
+	if unsent {
+		s.patience.rest()
+	}
 	for key, rq := range s.inFlight {
 		if rq.sent || unsent {
 			lost = append(lost, rq)

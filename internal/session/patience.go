@@ -1,6 +1,7 @@
 package session
 
 import (
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/feature/hosts"
@@ -15,6 +16,8 @@ type patience struct {
 	kind  clientKind // of a carrier's clients
 	known bool       // host and kind are set
 	heard bool       // its client was shown our tools
+
+	nested atomic.Bool // see [toolHints]; read without a lock
 
 	timer *time.Timer
 	at    time.Duration // when the timer is due, by the manager's clock; 0: it is not set
@@ -70,6 +73,14 @@ func (p *patience) wake(s *Session, at time.Duration) {
 		return
 	}
 	p.timer.Reset(d)
+}
+
+// rest has the session look at no request until there is another one. s.mu is held.
+func (p *patience) rest() {
+	if p.timer != nil {
+		p.timer.Stop()
+		p.at = 0
+	}
 }
 
 // waits reports whether it matters how long requests take.

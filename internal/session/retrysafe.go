@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	"holdfast/backend"
@@ -25,6 +26,7 @@ type toolHints struct {
 	headed   headedTools
 	shaped   map[string]bool // tools, and whether they have an outputSchema; nil if calls are not handed off
 	clash    bool            // there is a tool of the name of one of ours
+	nested   bool            // there is one of such a name after a prefix: a Holdfast is behind merged servers
 }
 
 // Learning of the tools takes hintsTimeout at the most. Calls wait until it has taken hintsWait, and are
@@ -87,6 +89,7 @@ func (h *toolHints) learn(p *toolPage, shapes bool) {
 		t := &p.tools[i]
 		h.headed.learn(t.name, t.headers)
 		h.clash = h.clash || handoff.IsTool(t.name)
+		h.nested = h.nested || !h.clash && strings.HasSuffix(t.name, handoff.ToolWait)
 		if shapes {
 			if h.shaped == nil {
 				h.shaped = make(map[string]bool)
@@ -236,6 +239,7 @@ func (s *Session) learnPage(rq *inflight, result []byte, listed int) (news bool)
 		return false
 	}
 	s.tools.learn(&page, s.m.handsOff())
+	s.patience.nested.Store(s.tools.nested)
 	if !page.ok || !page.last || !rq.list || s.tools.complete {
 		return false
 	}
@@ -277,7 +281,8 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	current := s.tools.listed == listed // else it is an old list
 	if current && !failed {
 		s.tools.safe, s.tools.changes, s.tools.headed, s.tools.complete = all.safe, all.changes, all.headed, true
-		s.tools.shaped, s.tools.clash = all.shaped, all.clash
+		s.tools.shaped, s.tools.clash, s.tools.nested = all.shaped, all.clash, all.nested
+		s.patience.nested.Store(all.nested)
 	}
 	if current {
 		s.tools.learning = nil

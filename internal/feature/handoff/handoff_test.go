@@ -22,6 +22,17 @@ func TestSeconds(t *testing.T) {
 	}
 }
 
+func TestSeen(t *testing.T) {
+	t.Parallel()
+	for arguments, want := range map[string]int{
+		`{}`: 0, `{"seen":3}`: 3, `{"seen":"4"}`: 4, `{"seen":2.9}`: 2, `{"seen":-1}`: 0, `{"seen":1e300}`: 0, `{"seen":null}`: 0, `{"seen":"NaN"}`: 0, `{"seen":9007199254740991}`: 1<<53 - 1,
+	} {
+		if got := Seen([]byte(arguments)); got != want {
+			t.Errorf("%s: %v, want %v", arguments, got, want)
+		}
+	}
+}
+
 // Results are for a client's era, and have nothing but what it may see.
 func TestResults(t *testing.T) {
 	t.Parallel()
