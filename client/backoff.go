@@ -117,9 +117,9 @@ func (c *Conn) watch(rawURL string) {
 // waitBriefly is wait for a server that was never reached: it fails sooner. One that has said
 // when to come back is there, and has more time.
 func (b *backoff) waitBriefly(ctx context.Context, c *Conn, err error) error {
-	most := min(c.opts.ConnectTimeout, c.opts.GiveUp)
-	if no := (*refusal)(nil); !errors.As(err, &no) || no.after == 0 {
-		most /= 6
+	most := min(c.opts.BeginWithin, c.opts.GiveUp)
+	if no := (*refusal)(nil); errors.As(err, &no) && no.after != 0 {
+		most = max(most, min(c.opts.ConnectTimeout, c.opts.GiveUp))
 	}
 	return b.waitFor(ctx, err, most)
 }

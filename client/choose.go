@@ -126,7 +126,10 @@ func (k *call) has(kind attemptKind) bool {
 }
 
 // resumable reports whether the call could be continued if its connection ended now.
-func (k *call) resumable() bool {
+func (k *call) resumable() bool { return k.hasWay() || k.safe() }
+
+// hasWay reports whether something leads back to the call itself, so that it would not be made again.
+func (k *call) hasWay() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, kind := range []attemptKind{attemptStream, attemptEvents, attemptToken} {
@@ -134,7 +137,7 @@ func (k *call) resumable() bool {
 			return true
 		}
 	}
-	return k.key != "" || k.safe()
+	return k.key != ""
 }
 
 // noWay says why a call can't be continued.

@@ -25,6 +25,17 @@ import (
 	"holdfast/internal/sse"
 )
 
+// probes has the system find out within 35 s that a connection on which nothing is sent is dead, also where the server
+// sends no keep-alives.
+var probes = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
+
+// idleFor is how long a connection is kept without a request. What lies between may forget it without a word, and a
+// request that is sent on it then cannot always be sent again.
+const idleFor = 30 * time.Second
+
+// dialTimeout bounds how long it may take to make a connection.
+const dialTimeout = 30 * time.Second
+
 // newHTTPClient returns the http.Client that requests go through, and its own transport,
 // to be closed, if it has one.
 func newHTTPClient(given *http.Client) (*http.Client, *http.Transport) {
@@ -38,6 +49,9 @@ func newHTTPClient(given *http.Client) (*http.Client, *http.Transport) {
 		own.MaxIdleConnsPerHost = 64
 		own.DisableCompression = true // a compressed stream may be held back
 		own.MaxResponseHeaderBytes = mostHeader
+		own.IdleConnTimeout = idleFor
+		own.HTTP2 = &http.HTTP2Config{SendPingTimeout: 15 * time.Second, PingTimeout: 15 * time.Second}
+		own.DialContext = (&net.Dialer{Timeout: dialTimeout, KeepAliveConfig: probes}).DialContext
 		h.Transport = own
 	}
 	h.Timeout = 0

@@ -88,7 +88,8 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		}
 		k.renameAgain(kind)
 		x.method, x.body, x.key, x.sent, x.headers = http.MethodPost, k.underWireID(k.body), k.key, sent, k.mirror
-		x.wait, x.message = k.answerTimeout(), true
+		x.wait, x.message = k.answerTimeout(s.keys, len(x.body)), true
+		k.failures.wait = x.wait
 		k.sends++
 	}
 	return x
@@ -115,14 +116,25 @@ func (k *call) underWireID(body []byte) []byte {
 	return m.WithID(k.wire)
 }
 
-// answerTimeout is how long the header of the answer to the request may take. The
-// request's method and key do not change while an attempt is made.
-func (k *call) answerTimeout() time.Duration {
+// slowAnswer is how long a server that is no Holdfast may take, at first, to begin its answer to a request that may be
+// made again: some say nothing before they have all of it.
+const slowAnswer = 30 * time.Second
+
+// bytesEachSecond is how much of a request a slow network carries in a second.
+const bytesEachSecond = 64 << 10
+
+// answerTimeout is how long the header of the answer to the request may take. A request that can be sent again is sent
+// again soon, as its connection may be dead, and each time later. keys says that the server is a Holdfast, which says at
+// once that it has a call; size is that of the request, in bytes.
+func (k *call) answerTimeout(keys bool, size int) time.Duration {
+	again := min(k.failures.silences, 10)
 	switch {
 	case k.opens():
 		return k.c.opensWithin()
-	case k.key != "":
-		return k.c.opts.Silence // who honours keys says at once that it has the call
+	case k.key != "", keys && k.safe():
+		return min(firstBound<<again, k.c.opts.Silence) + time.Duration(size/bytesEachSecond)*time.Second
+	case k.safe():
+		return min(slowAnswer<<again, k.c.opts.AnswerTimeout)
 	}
 	return k.c.opts.AnswerTimeout
 }
@@ -139,7 +151,7 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 	var b backoff
 	for {
 		s := c.sessionOf(k)
-		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, headers: s.mirror(raw), message: true})
+		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: b.bound(c.opts.ConnectTimeout), headers: s.mirror(raw), message: true})
 		if err == nil {
 			if resp.StatusCode < 300 {
 				resp.Close()

@@ -73,7 +73,7 @@ func (p *ssePair) open(ctx context.Context, within time.Duration) (id string, re
 		r.Close()
 		return "", false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}
 	}
-	body := &keepAliveReader{r: r, silence: c.opts.Silence}
+	body := &keepAliveReader{r: r, silence: c.opts.Silence, quick: c.opts.quick}
 	events := sse.NewReader(body, c.opts.MaxMessage)
 	r.events = true // the endpoint is to come in time, whatever else does
 	to, err := p.first(r, events)

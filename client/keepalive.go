@@ -2,26 +2,60 @@ package client
 
 import "time"
 
+// A server that sends a keep-alive each 15 s, as Holdfast does, is given the time of two of them and five seconds more.
+const aliveWithin = 35 * time.Second
+
 // A keepAliveReader reads a response, and notes that the server sends keep-alives: then more
 // of them will come, and silence means a dead connection.
 type keepAliveReader struct {
 	r       *response
-	silence time.Duration
+	silence time.Duration // how long nothing may come, at the most
+	quick   time.Duration // and at the least
 	reads   int
 	seen    bool // the server sends keep-alives
+	last    time.Time
+	every   time.Duration // the longest time that has passed before a keep-alive
+	set     time.Duration // what the response expects for that
 }
 
 // Read implements io.Reader.
 func (k *keepAliveReader) Read(p []byte) (int, error) {
 	n, err := k.r.Read(p)
-	k.reads++
+	if k.reads++; n == 0 {
+		return n, err
+	}
+	now := time.Now()
 	// The first bytes may come with the header; what comes after that and is no
 	// event is a keep-alive.
-	if n > 0 && k.reads > 1 && p[0] == ':' && !k.seen {
+	if k.reads > 1 && p[0] == ':' {
 		k.seen = true
-		if k.r.quiet == 0 || k.r.quiet > k.silence {
-			k.r.expect(k.silence)
-		}
+		k.every = max(k.every, now.Sub(k.last))
+		k.expect()
 	}
+	k.last = now
 	return n, err
+}
+
+// surelyApart is how long apart two keep-alives are at the least: less may be what comes with an event.
+const surelyApart = time.Second
+
+// expect sets how long nothing may come from now on: the time of two keep-alives, as they have come so far, and a bit more.
+func (k *keepAliveReader) expect() {
+	within := k.silence
+	if k.every >= surelyApart {
+		within = min(k.silence, max(k.quick, 2*k.every+aliveWithin/7))
+	}
+	if quiet := k.r.quiet; quiet == 0 || quiet > within || quiet == k.set {
+		k.set = within
+		k.r.expect(within)
+	}
+}
+
+// silence returns how long nothing may come of the call before another connection takes the place of this one. The call
+// can be continued over that.
+func (k *call) silence() time.Duration {
+	if k.hasWay() {
+		return k.c.opts.quick
+	}
+	return k.c.opts.Silence // it would be made again, and may just be slow
 }

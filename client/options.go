@@ -99,7 +99,8 @@ type Options struct {
 	MaxMessage int
 	// Silence is how long nothing may come over a connection, not even a keep-alive,
 	// before another replaces it. It counts only where the call can be continued over
-	// another. Default: 1 minute.
+	// another. Default: 35 seconds where the server sends a keep-alive each 15 seconds, as Holdfast
+	// does, or has named a way back to the call; 1 minute elsewhere.
 	Silence time.Duration
 	// AnswerTimeout is how long the server may take to begin its answer to a request that
 	// cannot be continued over another connection. Default: 15 minutes.
@@ -111,8 +112,14 @@ type Options struct {
 	// GiveUp is how long the server may be out of reach before the calls that wait for it
 	// fail. Default: 30 minutes.
 	GiveUp time.Duration
+	// BeginWithin is how long a server may be out of reach that was never reached, before the
+	// request that is to begin the conversation fails. Default: a sixth of ConnectTimeout, as the
+	// URL may be wrong.
+	BeginWithin time.Duration
 	// Logger takes what a person may want to know. Default: slog.Default().
 	Logger *slog.Logger
+
+	quick time.Duration // Silence where keep-alives are expected
 }
 
 // A patient is an Authorizer that says how long the server may take to begin a session, in place of ConnectTimeout. It is for
@@ -143,10 +150,14 @@ func (o *Options) defaults() {
 			*d = to
 		}
 	}
+	if o.quick = o.Silence; o.quick <= 0 {
+		o.quick = aliveWithin
+	}
 	def(&o.Silence, time.Minute)
 	def(&o.AnswerTimeout, 15*time.Minute)
 	def(&o.ConnectTimeout, 30*time.Second)
 	def(&o.GiveUp, 30*time.Minute)
+	def(&o.BeginWithin, min(o.ConnectTimeout, o.GiveUp)/6)
 	if o.MaxMessage <= 0 {
 		o.MaxMessage = 16 << 20
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"holdfast/internal/protocol"
 )
@@ -15,11 +16,13 @@ const mostCuts = 8
 
 // failures counts the attempts of a call that have failed.
 type failures struct {
-	cuts     int   // connections in a row that have ended without bringing anything
-	silences int   // attempts to which the server did not begin to answer
-	renewals int   // sessions that were begun for it
-	last     error // how the only attempt of origin.once has failed
-	listed   bool  // tools were listed for it: the server had refused its headers
+	cuts     int           // connections in a row that have ended without bringing anything
+	silences int           // attempts to which the server did not begin to answer
+	wait     time.Duration // for how long the last of those that send the request could wait for that
+	waited   time.Duration // for how long those have waited
+	renewals int           // sessions that were begun for it
+	last     error         // how the only attempt of origin.once has failed
+	listed   bool          // tools were listed for it: the server had refused its headers
 }
 
 // cut notes that a connection has ended. It returns how many in a row brought nothing.
@@ -28,6 +31,12 @@ func (f *failures) cut(fresh bool) int {
 		f.cuts = 0
 	}
 	return f.cuts
+}
+
+// silent notes that the server did not begin to answer an attempt that has sent the request.
+func (f *failures) silent() {
+	f.silences++
+	f.waited += f.wait
 }
 
 // retry decides what follows from how an attempt ended: nil for another one, after
@@ -60,11 +69,14 @@ func (k *call) retry(err error, left bool) error {
 		}
 		return k.backoff.wait(k.ctx, k.c, nil)
 	case errors.Is(err, errSilent) && k.key == "" && k.sendsRequest() && (k.mayHaveRun() || k.early()):
-		k.failures.silences++
-		if k.failures.silences == 1 && k.safe() && !k.early() {
+		k.failures.silent()
+		if k.safe() && !k.early() && (k.failures.silences == 1 || k.failures.waited < k.c.opts.AnswerTimeout) {
 			return k.backoff.wait(k.ctx, k.c, err) // it may have been the connection
 		}
-		return fmt.Errorf(protocol.TextSilent+"%v", k.answerTimeout())
+		return fmt.Errorf(protocol.TextSilent+"%v", k.failures.waited)
+	case errors.Is(err, errSilent) && k.key != "" && k.sendsRequest() && !k.early():
+		k.failures.silent()
+		return k.backoff.wait(k.ctx, k.c, err)
 	case errors.Is(err, errSilent) && k.kind == attemptEvents && left:
 		// Some servers hold the header back until there is something to say.
 		k.backoff.slow++

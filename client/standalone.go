@@ -217,14 +217,16 @@ func (l *listener) read(r *response) error {
 	l.c.mu.Unlock()
 	replay = replay || ours // which continues here the calls that a client may have lost
 	switch {
-	case l.keepAlives, ours:
+	case ours:
+		r.expect(l.c.opts.quick)
+	case l.keepAlives:
 		r.expect(l.c.opts.Silence)
 	case last != "":
 		r.expect(longSilence * l.c.opts.Silence)
 	default:
 		r.expect(0)
 	}
-	body := &keepAliveReader{r: r, silence: l.c.opts.Silence}
+	body := &keepAliveReader{r: r, silence: l.c.opts.Silence, quick: l.c.opts.quick}
 	events := sse.NewReader(body, l.c.opts.MaxMessage)
 	arrival := l.c.count(events)
 	defer arrival.Done()

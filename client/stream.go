@@ -169,7 +169,7 @@ func (k *call) readStream(r *response) error {
 		r.events = true
 		r.expect(k.backoff.poll(k.c.opts.Silence))
 	case k.resumable():
-		r.expect(k.c.opts.Silence)
+		r.expect(k.silence())
 	default:
 		r.expect(0)
 		r.alive = k.c.opts.Silence
@@ -194,7 +194,7 @@ func (k *call) readStream(r *response) error {
 	// connection it takes for lost, even if that is still being read.
 	replay := k.kind != attemptRequest || k.session.keys
 	k.mu.Unlock()
-	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence}, k.c.opts.MaxMessage)
+	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence, quick: k.c.opts.quick}, k.c.opts.MaxMessage)
 	arrival := k.c.count(events)
 	defer arrival.Done()
 	k.strayed = false
@@ -223,7 +223,7 @@ func (k *call) readStream(r *response) error {
 			return nil
 		}
 		if r.quiet == 0 && k.resumable() {
-			r.expect(k.c.opts.Silence)
+			r.expect(k.silence())
 		}
 		r.pause(false)
 	}

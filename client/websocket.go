@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -147,7 +148,8 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 	s.mu.Lock()
 	conn := s.conn
 	s.mu.Unlock()
-	s.c.spawn(func() { s.ping(ctx, conn) })
+	var came atomic.Int64
+	s.c.spawn(func() { s.ping(ctx, conn, &came) })
 	unreadable := s.c.unreadable()
 	defer unreadable.Close()
 	arrival := s.c.account.Arrive(s.c.ctx.Done())
@@ -157,6 +159,7 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 		if err != nil {
 			return s.ended(err)
 		}
+		r = counter{r, &came}
 		data, err := arrival.ReadAll(r, -1, int64(s.c.opts.MaxMessage)+1)
 		full := budget.Full(err)
 		if err == nil && len(data) > s.c.opts.MaxMessage {
@@ -212,9 +215,11 @@ func (s *webSocket) confirm(ctx context.Context) error {
 	return conn.Ping(ctx)
 }
 
-// ping ends the connection when the server does not answer a ping in time.
-func (s *webSocket) ping(ctx context.Context, conn *websocket.Conn) {
-	t := time.NewTicker(s.c.opts.Silence)
+// ping ends the connection when the server does not answer a ping in time. As long as something comes, the answer may be
+// behind it.
+func (s *webSocket) ping(ctx context.Context, conn *websocket.Conn, came *atomic.Int64) {
+	within := s.c.opts.quick / 2
+	t := time.NewTicker(within)
 	defer t.Stop()
 	for {
 		select {
@@ -222,14 +227,28 @@ func (s *webSocket) ping(ctx context.Context, conn *websocket.Conn) {
 			return
 		case <-t.C:
 		}
-		patience, stop := context.WithTimeout(ctx, s.c.opts.Silence)
+		before := came.Load()
+		patience, stop := context.WithTimeout(ctx, within)
 		err := conn.Ping(patience)
 		stop()
-		if err != nil {
+		if err != nil && (came.Load() == before || ctx.Err() != nil) {
 			_ = conn.CloseNow()
 			return
 		}
 	}
+}
+
+// A counter reads, and counts what has come.
+type counter struct {
+	io.Reader
+	came *atomic.Int64 // bytes
+}
+
+// Read implements [io.Reader].
+func (c counter) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.came.Add(int64(n))
+	return n, err
 }
 
 // write implements [muxConn].

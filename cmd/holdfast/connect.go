@@ -89,12 +89,16 @@ In the configuration of a host:
 	return cmd
 }
 
+// serverWithin is how long a server may be out of reach at the start: hosts wait for 30 s, and never ask again.
+const serverWithin = 25 * time.Second
+
 // connect carries messages between a host and a server until the host leaves.
 func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out io.Writer) error {
 	opts, err := f.options(slog.Default())
 	if err != nil {
 		return err
 	}
+	opts.BeginWithin = serverWithin
 	done, err := f.login.authorize(to, opts, func(o *login.Options) {
 		o.Once = true // a host may start connect again and again
 		o.Command = "holdfast login " + redacted(to)

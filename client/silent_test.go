@@ -1,0 +1,184 @@
+package client_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+	"holdfast/client"
+	"holdfast/jsonrpc"
+)
+
+// A mutable makes connections that can all be silenced: nothing is said on them any more, as where a NAT has forgotten
+// them or a machine has lost its power.
+type mutable struct {
+	dial func(ctx context.Context, network, addr string) (net.Conn, error)
+
+	mu    sync.Mutex
+	conns []*muted
+}
+
+// A muted is one of these connections.
+type muted struct {
+	net.Conn
+	silent chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (m *mutable) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
+	c, err := m.dial(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &muted{Conn: c, silent: make(chan struct{}), closed: make(chan struct{})}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.conns = append(m.conns, s)
+	return s, nil
+}
+
+// silence silences the connections that there are.
+func (m *mutable) silence() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, c := range m.conns {
+		close(c.silent)
+	}
+	m.conns = nil
+}
+
+// Read implements [net.Conn].
+func (c *muted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	select {
+	case <-c.silent:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+// Write implements [net.Conn].
+func (c *muted) Write(p []byte) (int, error) {
+	select {
+	case <-c.silent:
+		return len(p), nil
+	default:
+		return c.Conn.Write(p)
+	}
+}
+
+// Close implements [net.Conn]. The other side hears nothing of it once the connection is silent, but in a test its
+// goroutines are to end.
+func (c *muted) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// A connection that dies without a word is replaced within 40 s, and a request that nothing is heard of is sent again
+// after 10 s.
+func TestSilentConnections(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		before, after time.Duration // when the connections die, after the call is sent, or before that
+		method        string
+		within        time.Duration // in which the client has the response, after that
+	}{
+		"in mid-call":         {after: 7 * time.Second, method: `"tools/call","params":{"name":"work"}`, within: 40 * time.Second},
+		"while idle":          {before: 7 * time.Second, method: `"tools/call","params":{"name":"work"}`, within: 12*time.Second + worksFor},
+		"while idle, a list":  {before: 7 * time.Second, method: `"tools/list"`, within: 12 * time.Second},
+		"while idle, a fetch": {before: 7 * time.Second, method: `"resources/templates/list"`, within: 12 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				runs := 0
+				server := newServer()
+				mcp.AddTool(server, &mcp.Tool{Name: "work"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
+					runs++
+					time.Sleep(worksFor)
+					return nil, "done", nil
+				})
+				h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
+				url, hc := serveInside(t, h)
+				tr := hc.Transport.(*http.Transport)
+				m := &mutable{dial: tr.DialContext}
+				tr.DialContext = m.DialContext
+				c, err := client.New(url, &client.Options{HTTPClient: hc})
+				if err != nil {
+					t.Fatal(err)
+				}
+				say := func(text string) {
+					t.Helper()
+					if err := c.Send(t.Context(), mustParse(t, text)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+				awaitAnswer(t, c, "0")
+				say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+				time.Sleep(time.Second)
+				say(`{"jsonrpc":"2.0","id":"ping","method":"ping"}`)
+				awaitAnswer(t, c, `"ping"`) // so that a connection is kept for the next request, beside the standalone stream's
+				if test.before > 0 {
+					time.Sleep(test.before)
+					m.silence()
+				}
+				say(`{"jsonrpc":"2.0","id":1,"method":` + test.method + `}`)
+				if test.after > 0 {
+					time.Sleep(test.after)
+					m.silence()
+				}
+				dead := time.Now()
+				answer := awaitAnswer(t, c, "1")
+				if took := time.Since(dead); answer.Error != nil || took > test.within {
+					t.Errorf("after %v: %s", took, answer.Raw)
+				}
+				if strings.Contains(test.method, "work") && runs != 1 {
+					t.Errorf("the tool ran %d times", runs)
+				}
+				_ = c.Close()
+				_ = h.Shutdown(t.Context())
+			})
+		})
+	}
+}
+
+// worksFor is how long the tool of a test works: longer than it takes to notice that a connection is dead would hide that.
+const worksFor = 20 * time.Second
+
+func mustParse(t *testing.T, text string) jsonrpc.Message {
+	t.Helper()
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// awaitAnswer returns the response to a request.
+func awaitAnswer(t *testing.T, c *client.Conn, id string) jsonrpc.Message {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Hour)
+	defer stop()
+	for {
+		m, err := c.Receive(ctx)
+		if err != nil {
+			t.Fatal(fmt.Errorf("request %s: %w", id, err))
+		}
+		if m.Kind == jsonrpc.Response && string(m.ID) == id {
+			return m
+		}
+	}
+}
