@@ -110,11 +110,13 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	}
 	c := &Conn{
 		remote:    remote{raw: rawURL, url: u},
-		messages:  messages{in: make(chan jsonrpc.Message, 16)},
 		callTable: callTable{calls: make(map[string]*call)},
 	}
 	if opts != nil {
 		c.opts = *opts
+	}
+	if c.opts.Receive == nil { // else nothing is received through the channel, which takes 2 KB
+		c.in = make(chan jsonrpc.Message, 16)
 	}
 	switch u.Scheme {
 	case "http", "https":

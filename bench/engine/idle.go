@@ -14,12 +14,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
 	"holdfast/backend/message"
@@ -150,7 +153,7 @@ func (s settings) startIdle(ctx context.Context, store string) (*member, error) 
 	if err != nil {
 		return nil, err
 	}
-	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "idle", "-store", store, "-ttl", s.ttl.String(),
+	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "idle", "-store", store, "-asleep", strconv.Itoa(s.sleeping), "-ttl", s.ttl.String(),
 		"-profiles="+strconv.FormatBool(s.profiles))}
 	n.cmd.Stderr = os.Stderr
 	out, err := n.cmd.StdoutPipe()
@@ -176,10 +179,13 @@ func (s settings) idleNode(ctx context.Context) error {
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	mux := http.NewServeMux()
-	mux.Handle("/mcp", holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &holdfast.Options{
-		Store: st, Response: holdfast.ResponseSSE, SessionTTL: s.ttl, Logger: log,
-	}))
-	mux.HandleFunc("/stats", serveStats)
+	o := holdfast.Options{Store: st, Response: holdfast.ResponseSSE, SessionTTL: s.ttl, Logger: log}
+	figures := prometheus.NewRegistry()
+	if s.sleeping > 0 {
+		o.Response, o.SleepAfter, o.Metrics = holdfast.ResponseAuto, asleepAfter, figures
+	}
+	mux.Handle("/mcp", holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &o))
+	mux.HandleFunc("/stats", func(w http.ResponseWriter, r *http.Request) { serveStats(w, r, figures) })
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
@@ -201,16 +207,33 @@ type nodeStats struct {
 	Allocated uint64
 	Heap      uint64
 	Pause     time.Duration
+	Sessions  int // that are awake, where that is counted
 }
 
-func serveStats(w http.ResponseWriter, r *http.Request) {
+func serveStats(w http.ResponseWriter, r *http.Request, figures *prometheus.Registry) {
 	if r.URL.Query().Get("gc") == "1" {
 		runtime.GC()
-		runtime.GC()
+		debug.FreeOSMemory()
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	_ = json.NewEncoder(w).Encode(nodeStats{CPU: spent(0), Allocated: m.TotalAlloc, Heap: m.HeapAlloc, Pause: time.Duration(m.PauseTotalNs)})
+	_ = json.NewEncoder(w).Encode(nodeStats{CPU: spent(0), Allocated: m.TotalAlloc, Heap: m.HeapAlloc, Pause: time.Duration(m.PauseTotalNs), Sessions: sessionsOf(figures)})
+}
+
+// sessionsOf returns how many sessions are awake.
+func sessionsOf(figures *prometheus.Registry) (n int) {
+	all, err := figures.Gather()
+	if err != nil {
+		return -1
+	}
+	for _, family := range all {
+		if family.GetName() == "holdfast_sessions" {
+			for _, m := range family.GetMetric() {
+				n += int(m.GetGauge().GetValue())
+			}
+		}
+	}
+	return n
 }
 
 // A watcher notes how long calls took.

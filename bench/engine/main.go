@@ -10,6 +10,7 @@
 //	go run ./bench/engine -stopped 1000   the same with SIGSTOP, under load
 //	go run ./bench/engine -forwarded      calls at their owner, and at another node
 //	go run ./bench/engine -idle 1e5       calls beside 100,000 sessions that nobody uses
+//	go run ./bench/engine -asleep 1e6     a million sessions that sleep, with file: or -store redis
 //
 // It needs Linux, and redis-server for Redis's figures.
 package main
@@ -43,6 +44,7 @@ type settings struct {
 	sleepers int
 	ttl      time.Duration
 	store    string
+	sleeping int
 	profiles bool
 }
 
@@ -51,7 +53,7 @@ func main() {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
 	var s settings
 	var sessions string
-	var waiting, idle float64
+	var waiting, idle, asleep float64
 	flag.DurationVar(&s.each, "for", 2*time.Second, "how long one measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 3, "how often each is made; the median counts")
 	flag.StringVar(&sessions, "sessions", "1,64,256", "how many append at a time")
@@ -63,11 +65,12 @@ func main() {
 	flag.StringVar(&s.child, "child", "", "for its own use")
 	flag.StringVar(&s.dir, "dir", "", "where file: keeps its data; a new temporary directory by default")
 	flag.Float64Var(&idle, "idle", 0, "measure calls beside so many sessions that nobody uses, instead")
+	flag.Float64Var(&asleep, "asleep", 0, "measure so many sessions that sleep, instead; -store redis: with a Redis")
 	flag.DurationVar(&s.ttl, "ttl", 3*time.Minute, "with -idle: how long such a session lives")
 	flag.StringVar(&s.store, "store", "", "with -idle: the store's URL; file: in a temporary directory by default")
 	flag.BoolVar(&s.profiles, "profiles", false, "say where profiles of the nodes can be read")
 	flag.Parse()
-	s.waiting, s.sleepers = int(waiting), int(idle)
+	s.waiting, s.sleepers, s.sleeping = int(waiting), int(idle), int(asleep)
 	for n := range strings.SplitSeq(sessions, ",") {
 		v, err := strconv.Atoi(n)
 		if err != nil || v < 1 {
@@ -97,6 +100,8 @@ func (s settings) run(ctx context.Context) error {
 		return s.lose(ctx)
 	case s.forwards:
 		return s.forward(ctx)
+	case s.sleeping > 0:
+		return s.asleep(ctx)
 	case s.sleepers > 0:
 		return s.idle(ctx)
 	case s.waiting > 0:
