@@ -209,7 +209,7 @@ func TestWebhooksKilled(t *testing.T) {
 			}
 			return http.StatusOK
 		})
-		const sessions, each = 12, 28
+		const sessions, each = 28, 12
 		ctx := bounded(t, 2*time.Minute)
 		over, stop := context.WithCancel(ctx)
 		var killer sync.WaitGroup
@@ -224,7 +224,7 @@ func TestWebhooksKilled(t *testing.T) {
 					return
 				}
 				select {
-				case <-time.After(time.Duration(500+rand.IntN(1500)) * time.Millisecond):
+				case <-time.After(time.Duration(300+rand.IntN(700)) * time.Millisecond):
 				case <-over.Done():
 				}
 			}
