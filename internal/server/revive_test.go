@@ -320,12 +320,13 @@ func TestRevivedHalf(t *testing.T) {
 	}))
 	f := newFarm(t, 2, config{life: time.Hour, backend: b, session: session.Options{TTL: 100 * time.Millisecond}})
 	p := f.nodes[0].connect("2025-11-25", nil)
+	p.version = "2025-06-18" // which its server has chosen
 	eventually(t, "the session to expire", func() bool {
 		_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
 		return f.nodes[0].sessions.Sessions() == 0 && err != nil
 	})
 	before := began.Load()
-	about, err := json.Marshal(map[string]any{"id": p.id, "life": 5001})
+	about, err := json.Marshal(map[string]any{"id": p.id, "life": 5001, "revision": p.version})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,5 +340,14 @@ func TestRevivedHalf(t *testing.T) {
 	}
 	if began.Load() == before {
 		t.Error("the server got no initialize")
+	}
+	revision := ""
+	for _, n := range f.nodes {
+		if s, err := n.sessions.Find(p.id, session.Principal{}); err == nil {
+			revision = s.Revision()
+		}
+	}
+	if revision != p.version {
+		t.Errorf("it speaks revision %q", revision)
 	}
 }

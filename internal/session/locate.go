@@ -23,6 +23,8 @@ type Remote struct {
 	Modern         string // see [Session.Modern]
 	Life           uint64 // see [identity]
 
+	revision string // see [about]
+
 	was    shared.Session // as it was looked up
 	begins *beginning     // it is nowhere, and begins again; nil: it is where the record says
 }

@@ -209,7 +209,7 @@ func (m *Manager) adoptAnew(ctx context.Context, at *Remote) (was shared.Session
 	if full {
 		return was, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
 	}
-	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.begins.life + 1} // the epoch of the first take-over
+	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.begins.life + 1, Revision: at.begins.revision} // the epoch of the first take-over
 	if at.Principal.IsAnonymous() {
 		a.Tenant = at.Tenant
 	}
@@ -243,7 +243,7 @@ func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
 	if err != nil {
 		m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
 	}
-	beginningOf(&c, "", at.Life, note).apply(s)
+	beginningOf(&c, at.revision, at.Life, note).apply(s)
 }
 
 // revived notes that a session has begun again; woke: it was asleep.

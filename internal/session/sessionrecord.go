@@ -20,6 +20,9 @@ type about struct {
 	Single bool   `json:"single,omitempty"`
 	Modern string `json:"modern,omitempty"` // see [Session.Modern]
 	Life   uint64 `json:"life,omitempty"`   // see [identity]
+	// Revision is what a client speaks whose session has begun again, until its first owner has noted that. What else it begins
+	// with is in the id.
+	Revision string `json:"revision,omitempty"`
 }
 
 // about returns what the store is told when the session is created.
@@ -49,7 +52,7 @@ func parseAbout(at shared.Session) (*Remote, error) {
 	if !principal.IsAnonymous() {
 		a.Tenant = TenantOf(principal, "")
 	}
-	return &Remote{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, Life: a.Life, was: at}, nil
+	return &Remote{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, Life: a.Life, revision: a.Revision, was: at}, nil
 }
 
 // LogValue implements [slog.LogValuer]: no log has the secret id.
