@@ -2,6 +2,8 @@ package revival
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
@@ -27,6 +29,7 @@ type ended struct {
 	began map[stream.SessionKey]int64 // in seconds since 1970
 	floor int64                       // those that began until then count as ended
 	read  int64                       // how much of the file is in here
+	head  []byte                      // how the file began that was read: it tells it from one in its place
 	told  bool                        // that the file cannot be used
 
 	refused map[stream.SessionKey]struct{} // see [Keeper.Refuse]
@@ -138,6 +141,9 @@ func firstFile(name string, data []byte) ([]byte, error) {
 
 func (k *Keeper) endedFile() string { return filepath.Join(k.o.Dir, "sessions-ended") }
 
+// lockTime is how long another process that uses the directory is waited for: it writes the file anew.
+const lockTime = 5 * time.Second
+
 // endInDir writes a line about an ended session, and about a new floor.
 func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	k.settling.Lock()
@@ -153,6 +159,11 @@ func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
+	}
+	ctx, stop := context.WithTimeout(context.Background(), lockTime)
+	defer stop()
+	if lock, err := statefile.Lock(ctx, statefile.LockName(k.endedFile())); err == nil { // else it is written all the same
+		defer lock.Close()
 	}
 	f, err := os.OpenFile(k.endedFile(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -173,7 +184,7 @@ func (k *Keeper) readEnded() {
 	e := &k.ended
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	text, whole, err := readFrom(k.endedFile(), e.read)
+	text, err := e.readFrom(k.endedFile())
 	if errors.Is(err, fs.ErrNotExist) {
 		return
 	}
@@ -184,11 +195,14 @@ func (k *Keeper) readEnded() {
 		}
 		return
 	}
-	if whole { // it was replaced
-		e.read = 0
+	if lines, expired := e.take(text, time.Now().Add(-k.o.Life)); lines > 1000 && expired > lines/2 {
+		k.rewriteEnded()
 	}
-	oldest := time.Now().Add(-k.o.Life).Unix()
-	lines, expired := 0, 0
+}
+
+// take takes in lines of the file, and reports how many there were, and how many of those are of sessions that began before oldest.
+// e.mu is held.
+func (e *ended) take(text []byte, oldest time.Time) (lines, expired int) {
 	for {
 		line, rest, ok := bytes.Cut(text, []byte("\n"))
 		if !ok {
@@ -206,51 +220,71 @@ func (k *Keeper) readEnded() {
 		case err != nil:
 		case !isKey:
 			e.floor = max(e.floor, began)
-		case began < oldest:
+		case began < oldest.Unix():
 			expired++
 		default:
 			e.began[stream.SessionKey(key)] = began
 		}
 	}
 	e.bound()
-	if lines > 1000 && expired > lines/2 {
-		k.rewriteEnded()
-	}
+	return lines, expired
 }
 
-// readFrom reads a file from an offset. whole says that it is shorter than that, and was read from its beginning.
-func readFrom(name string, offset int64) (text []byte, whole bool, err error) {
+// mostHead is how many bytes tell a file from one in its place: it begins with a line at random.
+const mostHead = 64
+
+// readFrom reads what the file has that was not read: all of it, if it is another one in the place of that. e.mu is held.
+func (e *ended) readFrom(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer f.Close()
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
-	if whole = size < offset; whole {
-		offset = 0
+	head := make([]byte, min(size, mostHead))
+	if _, err = f.ReadAt(head, 0); err != nil && len(head) > 0 {
+		return nil, err
 	}
-	if _, err = f.Seek(offset, io.SeekStart); err != nil {
-		return nil, whole, err
+	if size < e.read || !bytes.HasPrefix(head, e.head) {
+		e.read = 0
 	}
-	text, err = io.ReadAll(f)
-	return text, whole, err
+	e.head = head
+	if _, err = f.Seek(e.read, io.SeekStart); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(f)
 }
 
-// rewriteEnded writes the file without what has expired. ended.mu is held.
+// rewriteEnded writes the file without what has expired, unless another process writes it. ended.mu is held.
 func (k *Keeper) rewriteEnded() {
-	var text []byte
+	lock, err := statefile.TryLock(statefile.LockName(k.endedFile()))
+	if err != nil || lock == nil {
+		return // it is tried again with the next lines
+	}
+	defer lock.Close()
+	rest, err := k.ended.readFrom(k.endedFile()) // what was written before it was locked
+	if err != nil {
+		return
+	}
+	k.ended.take(rest, time.Now().Add(-k.o.Life))
+	text := []byte("#" + rand.Text() + "\n")
 	if k.ended.floor > 0 {
 		text = append(strconv.AppendInt(text, k.ended.floor, 10), '\n')
 	}
+	oldest := time.Now().Add(-k.o.Life).Unix()
 	for key, began := range k.ended.began {
+		if began < oldest {
+			delete(k.ended.began, key)
+			continue
+		}
 		text = append(append(append(strconv.AppendInt(text, began, 10), ' '), key...), '\n')
 	}
 	if err := statefile.Replace(k.endedFile(), text); err != nil {
 		k.o.Logger.Warn("the list of ended sessions cannot be written (--state-dir)", "error", err)
 		return
 	}
-	k.ended.read = int64(len(text))
+	k.ended.read, k.ended.head = int64(len(text)), bytes.Clone(text[:min(len(text), mostHead)])
 }

@@ -190,3 +190,56 @@ func TestNoDirectory(t *testing.T) {
 		t.Errorf("ended: %v", err)
 	}
 }
+
+// Two processes that share a directory, each of which writes the list of ended sessions anew when much in it has expired, lose none.
+func TestSharedDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	o := revival.Options{Life: time.Hour, Dir: dir}
+	one, two := revival.New(o), revival.New(o)
+	now := time.Now()
+	if err := two.End(t.Context(), "first", now); err != nil || !isEnded(t, two, "first", now) {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "sessions-ended")
+	f, err := os.OpenFile(list, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 1500 { // they have expired, so that the next look writes the list anew
+		fmt.Fprintf(f, "%d old%d\n", now.Add(-2*time.Hour).Unix(), i)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Stat(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	const many = 200
+	for i := range many {
+		work.Go(func() {
+			k := []*revival.Keeper{one, two}[i%2]
+			if err := k.End(t.Context(), stream.SessionKey(fmt.Sprintf("new%d", i)), now); err != nil {
+				t.Error(err)
+			}
+			isEnded(t, one, "other", now)
+		})
+	}
+	work.Wait()
+	if after, err := os.Stat(list); err != nil || after.Size() >= before.Size() {
+		t.Fatalf("the list was not written anew: %v", err)
+	}
+	for name, k := range map[string]*revival.Keeper{"one": one, "the other": two, "a later one": revival.New(o)} {
+		for i := range many {
+			if !isEnded(t, k, stream.SessionKey(fmt.Sprintf("new%d", i)), now) {
+				t.Errorf("%s does not know what was ended", name)
+				break
+			}
+		}
+		if !isEnded(t, k, "first", now) {
+			t.Errorf("%s does not know what was ended first", name)
+		}
+	}
+}

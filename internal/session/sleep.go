@@ -197,7 +197,7 @@ func keepsNothing(l *link) bool {
 func (t *table) isUnused() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.streams) == 0
+	return len(t.streams) == 0 && t.news.telling == 0
 }
 
 // fallAsleep has sessions fall asleep that can.

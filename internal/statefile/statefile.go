@@ -3,11 +3,13 @@
 package statefile
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/gofrs/flock"
 )
@@ -61,6 +63,15 @@ func Replace(name string, data []byte) error {
 // LockName returns the name of the lock file for a state file, which is not locked
 // itself: [Replace] puts another file in its place.
 func LockName(name string) string { return strings.TrimSuffix(name, ".json") + ".lock" }
+
+// Lock makes and locks a lock file, and waits for that until ctx is done. The lock ends with Close, or with the process.
+func Lock(ctx context.Context, lockName string) (*flock.Flock, error) {
+	lock := flock.New(lockName, flock.SetPermissions(0o600))
+	if _, err := lock.TryLockContext(ctx, 5*time.Millisecond); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	return lock, nil
+}
 
 // TryLock makes and locks a lock file. It returns nil if another process has locked it, or
 // this process with another call. The lock ends with Close, or with the process.
