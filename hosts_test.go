@@ -121,7 +121,12 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 			}
 		}()
 		s.send = func(raw string) { _, _ = io.WriteString(toServer, raw+"\n") }
-		t.Cleanup(func() { _ = toServer.Close(); _ = <-served })
+		t.Cleanup(func() {
+			_ = toServer.Close()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		})
 	case "connect":
 		in, toServer := io.Pipe()
 		fromServer, out := io.Pipe()
@@ -139,7 +144,12 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 			}
 		}()
 		s.send = func(raw string) { _, _ = io.WriteString(toServer, raw+"\n") }
-		t.Cleanup(func() { _ = toServer.Close(); _ = <-ended })
+		t.Cleanup(func() {
+			_ = toServer.Close()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		})
 	case "post":
 		s.post(serveInMemory(t, h))
 	default:
