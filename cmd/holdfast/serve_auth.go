@@ -30,6 +30,8 @@ type authFlags struct {
 
 	introspection, clientID, secretFile string
 
+	proofsOnly, nonces bool
+
 	policy *auth.Policy // made of them; nil: anybody may
 }
 
@@ -41,6 +43,8 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.clientID, "auth-client-id", "", "`id` of Holdfast at the authorization server, to ask it about tokens that are no JWTs (RFC 7662); the secret is in HOLDFAST_AUTH_CLIENT_SECRET or --auth-client-secret-file")
 	fs.StringVar(&f.secretFile, "auth-client-secret-file", "", "`file` with the secret for --auth-client-id")
 	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` of the introspection endpoint (default: from the issuer's metadata)")
+	fs.BoolVar(&f.proofsOnly, "auth-dpop-required", false, "take only tokens that are bound to a key of their client (DPoP, RFC 9449); others are refused. Without it both kinds are taken")
+	fs.BoolVar(&f.nonces, "auth-dpop-nonce", false, "have the proofs of clients with DPoP carry a nonce of this server, so that a proof that was seen by others is of use for 5 minutes at most, and to no client with a wrong clock")
 	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys, made by 'holdfast key', that clients may send instead of tokens; it is read again when it changes, and at SIGHUP")
 }
 
@@ -73,6 +77,8 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlag
 		return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
 	case f.issuer == "" && f.clientID != "", f.clientID == "" && (f.introspection != "" || f.secretFile != ""):
 		return usagef("--auth-introspection, --auth-client-id and --auth-client-secret-file are for asking the issuer about tokens: give --auth-issuer and --auth-client-id")
+	case f.issuer == "" && (f.proofsOnly || f.nonces):
+		return usagef("--auth-dpop-required and --auth-dpop-nonce are for tokens: give their issuer with --auth-issuer")
 	case f.issuer == "" && f.keys == "":
 		if tls.clientCA != "" {
 			f.policy = &auth.Policy{Certificates: true}
@@ -111,6 +117,7 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlag
 		return usagef("tokens for anybody else must not be accepted: give --auth-audience, or the URL of this server with --auth-resource")
 	}
 	f.policy.Issuer = issuer
+	f.policy.Proofs = &auth.Proofs{Required: f.proofsOnly, Nonces: f.nonces}
 	return nil
 }
 
@@ -164,7 +171,15 @@ func (f *authFlags) require(opts *holdfast.Options) {
 	opts.Principal = auth.Principal
 	f.policy.Refused = front.TellRefused
 	f.policy.Open = new(auth.Open)
+	f.shareNonces(opts)
 	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy }, withRights)
+}
+
+// shareNonces has all nodes that share a store take each other's nonces.
+func (f *authFlags) shareNonces(opts *holdfast.Options) {
+	if f.policy.Proofs != nil {
+		f.policy.Proofs.Values, _ = opts.Store.(auth.Values)
+	}
 }
 
 // withRights has the handler look after the rights of clients whose connections stay open.

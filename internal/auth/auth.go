@@ -14,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"holdfast/internal/dpop"
 )
 
 // A Policy says who may use an endpoint. It is not changed after its first use.
@@ -26,11 +28,13 @@ type Policy struct {
 	Audience     []string // at least one of these must be in a token's; none: the endpoint's resource
 	Scopes       []string // all must be in a token
 	Resource     string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
+	// Proofs check the proofs of clients whose tokens are bound to a key; nil: there are none, and such tokens are refused.
+	Proofs *Proofs
 	// Open knows the connections of clients that stay open; nil: their rights change with time only.
 	Open *Open
 	Log  *slog.Logger
 	// Refused is told of each request that is refused, and why: no_certificate, no_token,
-	// invalid_token, insufficient_scope or auth_unavailable. [Principal] says who makes a request
+	// invalid_token, invalid_dpop_proof, use_dpop_nonce, insufficient_scope or auth_unavailable. [Principal] says who makes a request
 	// that lacks a scope. It may be nil.
 	Refused func(r *http.Request, reason string, status int)
 }
@@ -71,7 +75,7 @@ func (p *Policy) Lacks(r *http.Request, scopes, known []string) (challenge strin
 			all = append(all, s)
 		}
 	}
-	return p.challenge(r, "insufficient_scope", errScope, unique(all))
+	return p.challenge(r, schemeOf(r), errScope, unique(all))
 }
 
 // unique returns a list without what is in it twice.
@@ -115,7 +119,8 @@ func Require(policy func(*http.Request) *Policy, tell func(context.Context, *Rig
 				next.ServeHTTP(w, r)
 				return
 			}
-			who, err := p.authenticate(r)
+			who, err := p.authenticate(r, false)
+			p.Proofs.offer(w, r, err)
 			if who != nil {
 				rights := &Rights{policy: policy, r: r}
 				rights.who.Store(who)
@@ -139,13 +144,14 @@ func Require(policy func(*http.Request) *Policy, tell func(context.Context, *Rig
 var (
 	errCertificate = errors.New("a client certificate is required")
 	errExpired     = fmt.Errorf("%w that has not expired", errCertificate)
-	errMissing     = errors.New("a bearer token is required")
+	errMissing     = errors.New("a token is required")
 	errInvalid     = errors.New("the token is not valid for this server, or has expired")
 	errScope       = errors.New("the token lacks a scope that is required")
 )
 
-// authenticate returns who makes a request, also with errScope.
-func (p *Policy) authenticate(r *http.Request) (*verified, error) {
+// authenticate returns who makes a request, also with errScope. again says that the request was let in before, and may still be under
+// way: its proof is not new then.
+func (p *Policy) authenticate(r *http.Request, again bool) (*verified, error) {
 	if p.Certificates {
 		cert := certificateOf(r)
 		if cert == nil {
@@ -162,13 +168,14 @@ func (p *Policy) authenticate(r *http.Request) (*verified, error) {
 			return &verified{principal: identity, expires: cert.NotAfter}, nil
 		}
 	}
-	token, ok := bearer(r)
+	shown, ok := tokenOf(r)
 	if !ok {
 		return nil, errMissing
 	}
-	v, err := p.verify(r, token)
+	v, err := p.verify(r, shown, again)
+	var unproven *proofError
 	switch {
-	case errors.Is(err, errUnavailable):
+	case errors.Is(err, errUnavailable), errors.As(err, &unproven):
 		return nil, err
 	case err != nil:
 		p.log().Debug("a token is refused", "error", err)
@@ -190,19 +197,19 @@ func (p *Policy) lacks(v *verified) error {
 	return nil
 }
 
-// verify checks a token, but not its scopes.
-func (p *Policy) verify(r *http.Request, token string) (*verified, error) {
-	if p.Keys != nil && strings.HasPrefix(token, keyPrefix) {
-		return p.Keys.verify(token)
+// verify checks a token, and that it is its client's, but not its scopes. again is that of [Policy.authenticate].
+func (p *Policy) verify(r *http.Request, s shown, again bool) (*verified, error) {
+	if p.Keys != nil && strings.HasPrefix(s.token, keyPrefix) && !s.proof {
+		return p.Keys.verify(s.token)
 	}
 	if p.Issuer == nil {
 		return nil, errors.New("there is no issuer")
 	}
-	v, err := p.Issuer.verify(r.Context(), token, addressOf(r))
+	v, err := p.Issuer.verify(r.Context(), s.token, addressOf(r))
 	if err != nil {
 		return nil, err
 	}
-	if !v.confirmation.holds(r) {
+	if !v.confirmation.holds(r, p.Proofs != nil) {
 		return nil, errors.New("the token is bound to another client, or in an unknown way")
 	}
 	want := p.Audience
@@ -212,23 +219,16 @@ func (p *Policy) verify(r *http.Request, token string) (*verified, error) {
 	if !slices.ContainsFunc(v.audience, func(a string) bool { return slices.Contains(want, a) }) {
 		return nil, errors.New("the token is for another audience")
 	}
-	return v, nil
-}
-
-// bearer returns the token of a request (RFC 6750, section 2.1).
-func bearer(r *http.Request) (string, bool) {
-	h := r.Header["Authorization"]
-	if len(h) != 1 {
-		return "", false
+	key, err := p.bound(v, s)
+	if err == nil && s.proof {
+		err = p.prove(r, s.token, key, again)
 	}
-	scheme, token, ok := strings.Cut(h[0], " ")
-	token = strings.TrimSpace(token)
-	return token, ok && strings.EqualFold(scheme, "Bearer") && token != "" && !strings.ContainsAny(token, " \t,")
+	return v, err
 }
 
-// refuse answers a request that is not let through (RFC 6750, section 3).
+// refuse answers a request that is not let through (RFC 6750, section 3; RFC 9449, section 7.1).
 func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
-	status, code := http.StatusUnauthorized, ""
+	status := http.StatusUnauthorized
 	switch {
 	case errors.Is(err, errUnavailable):
 		p.log().Warn("a token cannot be checked", "error", err)
@@ -240,14 +240,64 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 		p.reportRefused(r, "no_certificate", http.StatusForbidden)
 		answer(w, http.StatusForbidden, "", err)
 		return
-	case errors.Is(err, errInvalid):
-		code = "invalid_token"
 	case errors.Is(err, errScope):
-		status, code = http.StatusForbidden, "insufficient_scope"
+		status = http.StatusForbidden
 	}
+	code := codeOf(err)
 	p.reportRefused(r, cmp.Or(code, "no_token"), status)
-	w.Header().Set("WWW-Authenticate", p.challenge(r, code, err, p.Scopes))
-	answer(w, status, code, err)
+	for _, scheme := range p.schemes(r, err) {
+		w.Header().Add("WWW-Authenticate", p.challenge(r, scheme, err, p.Scopes))
+	}
+	answer(w, status, code, told(err))
+}
+
+// codeOf returns the code of an error for a client (RFC 6750, section 3.1; RFC 9449, section 12.2); "": it has shown no token.
+func codeOf(err error) string {
+	var unproven *proofError
+	switch {
+	case errors.As(err, &unproven):
+		return unproven.code
+	case errors.Is(err, errInvalid):
+		return "invalid_token"
+	case errors.Is(err, errScope):
+		return "insufficient_scope"
+	}
+	return ""
+}
+
+// told returns what a client is told of an error.
+func told(err error) error {
+	var invalid *invalidToken
+	var wrong sentWrong
+	if errors.As(err, &invalid) && errors.As(invalid.cause, &wrong) {
+		return wrong
+	}
+	return err
+}
+
+// schemes returns those of which a client that is refused gets challenges: the one that it has used, unless it is to use another one.
+// Clients that read one challenge only read the first.
+func (p *Policy) schemes(r *http.Request, err error) []string {
+	switch {
+	case p.Issuer == nil || p.Proofs == nil:
+		return []string{bearer}
+	case p.Proofs.Required || told(err) == errBound:
+		return []string{dpop.Scheme}
+	case errors.Is(err, errMissing):
+		return []string{bearer, dpop.Scheme}
+	}
+	return []string{schemeOf(r)}
+}
+
+// bearer is the scheme of tokens that are not bound.
+const bearer = "Bearer"
+
+// schemeOf returns the scheme that a request has used.
+func schemeOf(r *http.Request) string {
+	if shown, ok := tokenOf(r); ok && shown.proof {
+		return dpop.Scheme
+	}
+	return bearer
 }
 
 // reportRefused passes a refused request to Refused.
@@ -257,20 +307,23 @@ func (p *Policy) reportRefused(r *http.Request, reason string, status int) {
 	}
 }
 
-// challenge returns what WWW-Authenticate says to a client (RFC 6750, section 3; RFC 9728, section
-// 5.1).
-func (p *Policy) challenge(r *http.Request, code string, err error, scopes []string) string {
+// challenge returns what WWW-Authenticate says of a scheme to a client (RFC 6750, section 3; RFC 9728, section
+// 5.1; RFC 9449, section 7.1).
+func (p *Policy) challenge(r *http.Request, scheme string, err error, scopes []string) string {
 	var params []string
 	if p.Issuer != nil {
 		params = append(params, `resource_metadata="`+p.metadataURL(r)+`"`)
 	}
-	if code != "" {
-		params = append(params, `error="`+code+`"`, `error_description="`+err.Error()+`"`)
+	if code := codeOf(err); code != "" {
+		params = append(params, `error="`+code+`"`, `error_description="`+inQuotes(told(err).Error())+`"`)
 	}
 	if len(scopes) > 0 {
 		params = append(params, `scope="`+strings.Join(scopes, " ")+`"`)
 	}
-	return strings.TrimSpace("Bearer " + strings.Join(params, ", "))
+	if scheme == dpop.Scheme {
+		params = append(params, `algs="`+strings.Join(dpop.Algorithms(), " ")+`"`)
+	}
+	return strings.TrimSpace(scheme + " " + strings.Join(params, ", "))
 }
 
 // answer writes an error, as RFC 6749, section 5.2 has it.
@@ -372,10 +425,16 @@ func (p *Policy) describe(w http.ResponseWriter, r *http.Request, at string) {
 	}
 	head.Set("Content-Type", "application/json")
 	head.Set("Cache-Control", "no-store") // without a Resource it depends on Host
-	_ = json.NewEncoder(w).Encode(struct {
+	says := struct {
 		Resource string   `json:"resource"`
 		Servers  []string `json:"authorization_servers"`
 		Scopes   []string `json:"scopes_supported,omitempty"`
 		Methods  []string `json:"bearer_methods_supported"`
-	}{p.resource(r, at), []string{p.Issuer.url}, p.Scopes, []string{"header"}})
+		Proofs   []string `json:"dpop_signing_alg_values_supported,omitempty"`
+		Bound    bool     `json:"dpop_bound_access_tokens_required,omitempty"`
+	}{Resource: p.resource(r, at), Servers: []string{p.Issuer.url}, Scopes: p.Scopes, Methods: []string{"header"}}
+	if p.Proofs != nil {
+		says.Proofs, says.Bound = dpop.Algorithms(), p.Proofs.Required
+	}
+	_ = json.NewEncoder(w).Encode(says)
 }

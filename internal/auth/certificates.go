@@ -112,17 +112,33 @@ func identityOf(cert *x509.Certificate) (string, error) {
 // A confirmation says which client a token is for (RFC 7800).
 type confirmation map[string]any
 
-// holds reports whether the client of a request is the one that a token is for: it has the
-// certificate that the token names (RFC 8705, section 3.1). What else a token may be bound to
-// is not known here, so that such a token is refused.
-func (c confirmation) holds(r *http.Request) bool {
-	if c == nil {
-		return true
+// holds reports whether the client of a request is the one that a token is for, as far as its connection says that: it has the
+// certificate that the token names (RFC 8705, section 3.1). proofs says that a token may be bound to a key, of which the
+// request has a proof. What else a token may be bound to is not known here, so that such a token is refused.
+func (c confirmation) holds(r *http.Request, proofs bool) bool {
+	for name, value := range c {
+		switch name {
+		case "x5t#S256":
+			cert := certificateOf(r)
+			if cert == nil {
+				return false
+			}
+			if sum := sha256.Sum256(cert.Raw); value != base64.RawURLEncoding.EncodeToString(sum[:]) {
+				return false
+			}
+		case "jkt":
+			if _, ok := c.key(); !ok || !proofs {
+				return false
+			}
+		default:
+			return false
+		}
 	}
-	cert := certificateOf(r)
-	if cert == nil || len(c) != 1 {
-		return false
-	}
-	sum := sha256.Sum256(cert.Raw)
-	return c["x5t#S256"] == base64.RawURLEncoding.EncodeToString(sum[:])
+	return c == nil || len(c) > 0
+}
+
+// key returns the thumbprint of the key that a token is bound to (RFC 9449, section 6.1).
+func (c confirmation) key() (thumbprint string, ok bool) {
+	thumbprint, _ = c["jkt"].(string)
+	return thumbprint, thumbprint != ""
 }

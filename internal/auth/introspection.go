@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/singleflight"
+
+	"holdfast/internal/dpop"
 )
 
 // An introspection is how an issuer is asked about opaque tokens (RFC 7662).
@@ -157,6 +159,7 @@ type introspected struct {
 func (t *introspected) check(issuer string) (*verified, error) {
 	expires, err1 := seconds(t.Expires)
 	err2 := t.begins.check()
+	_, bound := t.Confirmation.key()
 	switch {
 	case !t.Active:
 		return nil, errors.New("the token is not active")
@@ -168,7 +171,7 @@ func (t *introspected) check(issuer string) (*verified, error) {
 		return nil, fmt.Errorf("the token is of the issuer %.200q", t.Issuer)
 	case t.Subject == "":
 		return nil, errors.New("the token has no subject")
-	case t.Type != "" && !strings.EqualFold(t.Type, "Bearer") && t.Type != "access_token", t.Use != "" && t.Use != "access_token":
+	case t.Type != "" && !strings.EqualFold(t.Type, bearer) && t.Type != "access_token" && !(strings.EqualFold(t.Type, dpop.Scheme) && bound), t.Use != "" && t.Use != "access_token":
 		return nil, fmt.Errorf("the token is no bearer token for access: %.40q %.40q", t.Type, t.Use)
 	}
 	return &verified{

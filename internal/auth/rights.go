@@ -140,22 +140,34 @@ func (w *watcher) stop() {
 	}
 }
 
+// expiryGrace is for how long what was begun with a token or a certificate goes on after its end: a client that gets a new one
+// in that time loses no stream.
+const expiryGrace = 30 * time.Second
+
 // review checks the rights, and returns after which time they are to be checked again; 0: once something has changed. An issuer that
-// cannot be asked changes nothing before the token's end.
+// cannot be asked changes nothing before the token's end, and it is not asked after that.
 func (a *Rights) review(whole bool) (next time.Duration) {
 	p, was := a.policy(a.r), a.who.Load()
-	token, _ := bearer(a.r)
+	shown, _ := tokenOf(a.r)
+	token := shown.token
 	static := p.Keys != nil && strings.HasPrefix(token, keyPrefix)
 	who := was
 	var err error
+	past := time.Duration(-1)
+	if !was.expires.IsZero() {
+		past = time.Since(was.expires)
+	}
 	switch {
-	case !was.expires.IsZero() && !time.Now().Before(was.expires):
+	case past >= expiryGrace:
 		err = errInvalid
+	case past >= 0:
+		err = p.lacks(was)
 	case whole || static:
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(a.r.Context()), fetchWithin)
-		who, err = p.authenticate(a.r.WithContext(ctx))
+		who, err = p.authenticate(a.r.WithContext(ctx), true)
 		cancel()
-		if errors.Is(err, errUnavailable) {
+		ended := !was.expires.IsZero() && !time.Now().Before(was.expires) // just now
+		if errors.Is(err, errUnavailable) || ended && errors.Is(err, errInvalid) {
 			who, err = was, p.lacks(was)
 		}
 	default:
@@ -177,7 +189,7 @@ func (a *Rights) review(whole bool) (next time.Duration) {
 		next = reviewToken
 	}
 	if !who.expires.IsZero() {
-		next = min(next, max(time.Until(who.expires), time.Millisecond))
+		next = min(next, max(time.Until(who.expires.Add(expiryGrace)), time.Millisecond))
 	}
 	return next
 }
@@ -188,9 +200,9 @@ func (p *Policy) lossOf(r *http.Request, err error) *loss {
 	case err == nil:
 		return nil
 	case errors.Is(err, errScope):
-		return &loss{http.StatusForbidden, p.challenge(r, "insufficient_scope", errScope, p.Scopes),
+		return &loss{http.StatusForbidden, p.challenge(r, schemeOf(r), errScope, p.Scopes),
 			"insufficient scope: connect again with a token that has " + strings.Join(p.Scopes, " ")}
 	}
-	return &loss{http.StatusUnauthorized, p.challenge(r, "invalid_token", errInvalid, p.Scopes),
+	return &loss{http.StatusUnauthorized, p.challenge(r, schemeOf(r), errInvalid, p.Scopes),
 		"the token or certificate is not valid any more: connect again with a valid one"}
 }

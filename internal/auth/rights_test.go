@@ -53,7 +53,16 @@ func TestRightsOfTokens(t *testing.T) {
 	if next := signed.review(true); next <= 0 || next > reviewToken {
 		t.Errorf("a token is checked again after %v", next)
 	}
-	ends := rightsUnder(t, p, as.Token(authtest.Claims{"aud": "here", "exp": time.Now().Add(2 * time.Second).Unix()}))
+	ends := rightsUnder(t, p, as.Token(claims))
+	ended := *ends.who.Load()
+	ended.expires = time.Now().Add(2*time.Second - expiryGrace) // it was good until then
+	ends.who.Store(&ended)
+	for _, whole := range []bool{false, true} {
+		next := ends.review(whole)
+		if status, _, _ := ends.Check(); status != 0 || next <= 0 || next > 2*time.Second {
+			t.Errorf("after its end, and before the grace is over: %d, and again after %v", status, next)
+		}
+	}
 	over := make(chan struct{}, 10)
 	defer ends.Watch(func() {
 		if status, _, _ := ends.Check(); status == http.StatusUnauthorized {

@@ -62,7 +62,8 @@ func NewTransport(base http.RoundTripper, server string, grant Grant, log *slog.
 // more with a new token. Where there is no token, and where the server refuses a new one, the status
 // is 403, without a challenge: the client can do nothing about it.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
-	client, _ := bearer(r)
+	shown, _ := tokenOf(r)
+	client := shown.token
 	if t.server == nil || r.URL.Host != t.server.Host {
 		return nil, fmt.Errorf("%s is not the server that a token is for", r.URL.Host)
 	}

@@ -195,9 +195,13 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 		h.unlimit(w, r)
 	}
 	var tooLarge *http.MaxBytesError
+	var refused *protocol.Unauthorized
 	switch {
 	case errors.As(err, &tooLarge):
 		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		return nil, false, false
+	case errors.As(err, &refused): // what authenticates clients has looked at the body
+		h.failDenied(w, err, h.denied(r, nil, h.asker(r)))
 		return nil, false, false
 	case errors.Is(err, errNoRoom):
 		w.Header().Set("Connection", "close") // and what comes is not read

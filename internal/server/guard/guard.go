@@ -34,7 +34,7 @@ func New(origins, hosts []string, proxies []netip.Prefix) *Guard {
 }
 
 // exposed are the response headers that a browser's script may read.
-const exposed = "Mcp-Session-Id, MCP-Protocol-Version, Link, Retry-After, WWW-Authenticate"
+const exposed = "Mcp-Session-Id, MCP-Protocol-Version, Link, Retry-After, WWW-Authenticate, DPoP-Nonce"
 
 // mostAsked bounds the request headers that a preflight is told of, in number and in bytes.
 const (

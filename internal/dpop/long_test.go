@@ -1,0 +1,3 @@
+package dpop_test
+
+import _ "holdfast/internal/testlong" // the flag -long
