@@ -351,17 +351,28 @@ func (c *rightsClient) comeBack() {
 	}
 }
 
-// TestOpenTokenEnds has a token end while its client has connections open.
+// TestOpenTokenEnds has a token end while its client has connections open: they go on for the grace.
 func TestOpenTokenEnds(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
-	p := serve(t, "--demo", "--auth-issuer", as.URL, "--auth-audience", "here", "--eras", "both", "--drain", "0.5s")
-	ends := time.Now().Add(3 * time.Second)
+	const grace = 2 * time.Second
+	p := serve(t, "--demo", "--auth-issuer", as.URL, "--auth-audience", "here", "--auth-grace", grace.String(), "--eras", "both", "--drain", "0.5s")
+	ends := time.Unix(time.Now().Add(3*time.Second).Unix(), 0)
 	c := &rightsClient{t: t, ctx: bounded(t, time.Minute), p: p, key: as.Token(authtest.Claims{"aud": "here", "exp": ends.Unix()})}
 	c.open()
+	eventually(t, "a new request is refused", time.Minute, func() bool {
+		resp := c.do(http.MethodPost, p.URL, "", begins)
+		defer resp.Body.Close()
+		return resp.StatusCode == http.StatusUnauthorized
+	})
+	for name := range c.sockets {
+		if got := c.ask(name, `{"jsonrpc":"2.0","id":"g","method":"ping"}`); !strings.Contains(got, `"result"`) && time.Since(ends) < grace {
+			t.Errorf("%s, in the grace: %s", name, got)
+		}
+	}
 	c.check(rightsChange{removed: true, ends: "all"})
-	if early := time.Until(time.Unix(ends.Unix(), 0)); early > 0 {
-		t.Errorf("the connections ended %v before the token", early)
+	if early := time.Until(ends.Add(grace)); early > 0 {
+		t.Errorf("the connections ended %v before the grace was over", early)
 	}
 	c.key = as.Token(authtest.Claims{"aud": "here"})
 	c.comeBack()

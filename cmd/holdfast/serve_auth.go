@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -31,6 +32,7 @@ type authFlags struct {
 	introspection, clientID, secretFile string
 
 	proofsOnly, nonces bool
+	grace              time.Duration
 
 	policy *auth.Policy // made of them; nil: anybody may
 }
@@ -45,6 +47,7 @@ func (f *authFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` of the introspection endpoint (default: from the issuer's metadata)")
 	fs.BoolVar(&f.proofsOnly, "auth-dpop-required", false, "take only tokens that are bound to a key of their client (DPoP, RFC 9449); others are refused. Without it both kinds are taken")
 	fs.BoolVar(&f.nonces, "auth-dpop-nonce", false, "have the proofs of clients with DPoP carry a nonce of this server, so that a proof that was seen by others is of use for 5 minutes at most, and to no client with a wrong clock")
+	fs.DurationVar(&f.grace, "auth-grace", 30*time.Second, "for how long streams and WebSockets that were opened with a token or a client certificate go on after its end, so that a client with a new one loses nothing; 0: they end with it")
 	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys, made by 'holdfast key', that clients may send instead of tokens; it is read again when it changes, and at SIGHUP")
 }
 
@@ -71,6 +74,8 @@ func (f *authFlags) kind(upstream *upstreamFlags) string {
 // check returns an error for wrong values of flags, and sets f.policy.
 func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlags) error {
 	switch {
+	case f.grace < 0:
+		return usagef("--auth-grace %v: want a duration, or 0 for none", f.grace)
 	case f.issuer == "" && upstream.auth.value == authExchange && !role.isWorker(): // who has no clients
 		return usagef("--upstream-auth token-exchange is for the tokens of clients, who need none: give their issuer with --auth-issuer")
 	case f.issuer == "" && (len(f.audience) > 0 || f.resource != "" || f.keys == "" && len(f.scopes) > 0):
@@ -81,13 +86,13 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlag
 		return usagef("--auth-dpop-required and --auth-dpop-nonce are for tokens: give their issuer with --auth-issuer")
 	case f.issuer == "" && f.keys == "":
 		if tls.clientCA != "" {
-			f.policy = &auth.Policy{Certificates: true}
+			f.policy = &auth.Policy{Certificates: true, Grace: f.grace}
 		}
 		return nil
 	case upstream.passes():
 		return usagef("both --auth-issuer or --auth-keys and --upstream-auth passthrough are given: a token for this server must not be sent to another; remove one")
 	}
-	f.policy = &auth.Policy{Certificates: tls.clientCA != "", Audience: f.audience, Scopes: strings.Fields(strings.Join(f.scopes, " ")), Resource: f.resource}
+	f.policy = &auth.Policy{Certificates: tls.clientCA != "", Grace: f.grace, Audience: f.audience, Scopes: strings.Fields(strings.Join(f.scopes, " ")), Resource: f.resource}
 	for _, s := range f.policy.Scopes {
 		if strings.ContainsAny(s, `"\`) {
 			return usagef("--auth-scopes: %q cannot be in a scope", s)

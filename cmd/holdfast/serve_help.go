@@ -22,7 +22,7 @@ func serveGroups() []flagGroup {
 		{"Slow calls", "task-after handoff-after progress-every disconnect-after"},
 		{"Limits", "memory max-share max-sessions max-calls max-processes max-body unused-process"},
 		{"Limits for each client", "rate rate-burst rate-address rate-address-burst max-calls-principal max-calls-tool queue queue-wait"},
-		{"Who may connect", "auth-issuer auth-audience auth-scopes auth-resource auth-client-id auth-client-secret-file auth-introspection auth-dpop-required auth-dpop-nonce auth-keys tls-cert tls-key tls-client-ca"},
+		{"Who may connect", "auth-issuer auth-audience auth-scopes auth-resource auth-client-id auth-client-secret-file auth-introspection auth-dpop-required auth-dpop-nonce auth-keys auth-grace tls-cert tls-key tls-client-ca"},
 		{"The server behind --upstream", "upstream-wait upstream-header upstream-auth upstream-token-url upstream-client-id upstream-client-secret-file upstream-scopes upstream-audience upstream-resource"},
 		{"Variables of --config", "input workspace"},
 		{"For operators", "admin admin-token audit audit-arguments stderr-to-client trace-parent webhook-secret webhook-allow"},

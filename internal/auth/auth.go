@@ -27,6 +27,9 @@ type Policy struct {
 	Certificates bool
 	Audience     []string // at least one of these must be in a token's; none: the endpoint's resource
 	Scopes       []string // all must be in a token
+	// Grace is for how long connections that were begun with a token or a certificate go on after its end: a client that gets a new one
+	// in that time loses no stream.
+	Grace time.Duration
 	Resource     string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
 	// Proofs check the proofs of clients whose tokens are bound to a key; nil: there are none, and such tokens are refused.
 	Proofs *Proofs

@@ -140,10 +140,6 @@ func (w *watcher) stop() {
 	}
 }
 
-// expiryGrace is for how long what was begun with a token or a certificate goes on after its end: a client that gets a new one
-// in that time loses no stream.
-const expiryGrace = 30 * time.Second
-
 // review checks the rights, and returns after which time they are to be checked again; 0: once something has changed. An issuer that
 // cannot be asked changes nothing before the token's end, and it is not asked after that.
 func (a *Rights) review(whole bool) (next time.Duration) {
@@ -158,7 +154,7 @@ func (a *Rights) review(whole bool) (next time.Duration) {
 		past = time.Since(was.expires)
 	}
 	switch {
-	case past >= expiryGrace:
+	case past >= 0 && past >= p.Grace:
 		err = errInvalid
 	case past >= 0:
 		err = p.lacks(was)
@@ -189,7 +185,7 @@ func (a *Rights) review(whole bool) (next time.Duration) {
 		next = reviewToken
 	}
 	if !who.expires.IsZero() {
-		next = min(next, max(time.Until(who.expires.Add(expiryGrace)), time.Millisecond))
+		next = min(next, max(time.Until(who.expires.Add(p.Grace)), time.Millisecond))
 	}
 	return next
 }

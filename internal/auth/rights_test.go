@@ -30,7 +30,7 @@ func rightsUnder(t *testing.T, p *Policy, token string) (rights *Rights) {
 func TestRightsOfTokens(t *testing.T) {
 	t.Parallel()
 	as, issuer := introspects(t)
-	p := &Policy{Issuer: issuer, Audience: []string{"here"}, Open: new(Open)}
+	p := &Policy{Issuer: issuer, Audience: []string{"here"}, Grace: 30 * time.Second, Open: new(Open)}
 	claims := authtest.Claims{"aud": "here"}
 
 	revoked := as.Opaque(claims)
@@ -55,7 +55,7 @@ func TestRightsOfTokens(t *testing.T) {
 	}
 	ends := rightsUnder(t, p, as.Token(claims))
 	ended := *ends.who.Load()
-	ended.expires = time.Now().Add(2*time.Second - expiryGrace) // it was good until then
+	ended.expires = time.Now().Add(2*time.Second - p.Grace) // it was good until then
 	ends.who.Store(&ended)
 	for _, whole := range []bool{false, true} {
 		next := ends.review(whole)
