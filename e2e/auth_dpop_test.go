@@ -1,0 +1,216 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"holdfast/internal/auth/authtest"
+	"holdfast/internal/sse"
+)
+
+// A boundClient has a token that is bound to its key.
+type boundClient struct {
+	t      *testing.T
+	ctx    context.Context
+	at     string
+	token  string
+	prover *authtest.Prover
+	nonce  any
+}
+
+// request returns a request with a new proof, with some claims changed.
+func (c *boundClient) request(method, session, body string, change authtest.Claims) *http.Request {
+	c.t.Helper()
+	req, err := http.NewRequestWithContext(c.ctx, method, c.at, strings.NewReader(body))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	claims := authtest.Claims{"nonce": c.nonce}
+	for name, value := range change {
+		claims[name] = value
+	}
+	req.Header = c.prover.Header(method, c.at, c.token, claims)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	if session != "" {
+		req.Header.Set("Mcp-Session-Id", session)
+	}
+	return req
+}
+
+// send makes a request, and reads the answer. A nonce is kept for the next one.
+func (c *boundClient) send(req *http.Request) reply {
+	c.t.Helper()
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if nonce := resp.Header.Get("DPoP-Nonce"); nonce != "" {
+		c.nonce = nonce
+	}
+	return reply{resp.StatusCode, resp.Header, textBody(c.t, resp)}
+}
+
+// dial opens a WebSocket with the headers of a request.
+func (c *boundClient) dial(head http.Header) (*websocket.Conn, int) {
+	c.t.Helper()
+	ws, resp, err := websocket.Dial(c.ctx, strings.Replace(c.at, "http", "ws", 1), &websocket.DialOptions{HTTPHeader: head, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
+	if resp == nil {
+		c.t.Fatal(err)
+	}
+	if err == nil {
+		c.t.Cleanup(func() { _ = ws.CloseNow() })
+	}
+	return ws, resp.StatusCode
+}
+
+func digestOf(body string) string {
+	sum := sha256.Sum256([]byte(body))
+	return "sha-256=:" + base64.StdEncoding.EncodeToString(sum[:]) + ":"
+}
+
+// TestAuthBound has a client whose token is bound to its key use all kinds of requests, and others that have seen them.
+func TestAuthBound(t *testing.T) {
+	t.Parallel()
+	as := authtest.New(t)
+	p := serveGuarded(t, as, "--auth-dpop-nonce", "--eras", "both")
+	prover := authtest.NewProver(t)
+	c := &boundClient{t: t, ctx: bounded(t, 2*time.Minute), at: p.URL, prover: prover}
+	fresh := func(prover *authtest.Prover) string {
+		return as.Token(authtest.Claims{"aud": p.URL, "scope": "mcp", "cnf": prover.Binds()})
+	}
+	c.token = fresh(prover)
+
+	if got := c.send(c.request(http.MethodPost, "", begins, nil)); got.status != http.StatusUnauthorized || c.nonce == nil ||
+		!strings.Contains(got.header.Get("WWW-Authenticate"), `DPoP resource_metadata="`) || !strings.Contains(got.header.Get("WWW-Authenticate"), `error="use_dpop_nonce"`) {
+		t.Fatalf("without a nonce: %d %v", got.status, got.header)
+	}
+	begun := c.send(c.request(http.MethodPost, "", begins, authtest.Claims{"content_digest": digestOf(begins)}))
+	session := begun.header.Get("Mcp-Session-Id")
+	if begun.status != http.StatusOK || session == "" {
+		t.Fatalf("initialize: %d %s", begun.status, begun.body)
+	}
+
+	// A body that is another one than the proof is for begins nothing, however long it is said to be.
+	for what, change := range map[string]func(*http.Request){
+		"its length is known":     func(*http.Request) {},
+		"its length is not known": func(r *http.Request) { r.ContentLength, r.Body = -1, io.NopCloser(strings.NewReader(counts("1", 2))) },
+	} {
+		req := c.request(http.MethodPost, session, counts("1", 2), authtest.Claims{"content_digest": digestOf(counts("1", 3))})
+		change(req)
+		if got := c.send(req); got.status != http.StatusUnauthorized || !strings.Contains(got.header.Get("WWW-Authenticate"), `error="invalid_dpop_proof"`) {
+			t.Errorf("another body, and %s: %d %v %s", what, got.status, got.header, got.body)
+		}
+		req = c.request(http.MethodPost, session, counts("1", 2), authtest.Claims{"content_digest": digestOf(counts("1", 2))})
+		change(req)
+		if got := c.send(req); got.status != http.StatusOK || !strings.Contains(got.body, `"result"`) {
+			t.Errorf("the body, and %s: %d %s", what, got.status, got.body)
+		}
+	}
+
+	// A call goes on under a new token of the same principal, with another key.
+	resp, err := http.DefaultClient.Do(c.request(http.MethodPost, session, counts("2", 100), nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev, err := sse.NewReader(resp.Body, 1<<20).Next()
+	_ = resp.Body.Close()
+	if err != nil || ev.ID == "" {
+		t.Fatalf("the call: %s %+v %v", resp.Status, ev, err)
+	}
+	seen := c.request(http.MethodGet, session, "", nil)
+	seen.Header.Set("Last-Event-ID", ev.ID)
+	c.prover = authtest.NewProver(t)
+	c.token = fresh(c.prover)
+	resume := c.request(http.MethodGet, session, "", nil)
+	resume.Header.Set("Last-Event-ID", ev.ID)
+	if got := c.send(resume.Clone(c.ctx)); got.status != http.StatusOK || !strings.Contains(got.body, `"result"`) {
+		t.Errorf("the call with another key: %d %s", got.status, got.body)
+	}
+	if got := c.send(resume); got.status != http.StatusUnauthorized {
+		t.Errorf("the same request again: %d", got.status)
+	}
+	if got := c.send(seen); got.status != http.StatusOK && got.status != http.StatusNoContent {
+		t.Errorf("the call with the first key: %d %s", got.status, got.body)
+	}
+
+	// WebSockets.
+	handshake := c.request(http.MethodGet, "", "", nil).Header
+	ws, _ := c.dial(handshake)
+	if ws == nil {
+		t.Fatal("no WebSocket")
+	}
+	for _, message := range []string{begins, `{"jsonrpc":"2.0","id":"p","method":"ping"}`} {
+		if err := ws.Write(c.ctx, websocket.MessageText, []byte(message)); err != nil {
+			t.Fatal(err)
+		}
+		if _, text, err := ws.Read(c.ctx); err != nil || !strings.Contains(string(text), `"result"`) {
+			t.Errorf("over a WebSocket: %s %v", text, err)
+		}
+	}
+	plain := handshake.Clone()
+	plain.Set("Authorization", "Bearer "+c.token)
+	for what, head := range map[string]http.Header{
+		"the same proof":      handshake,
+		"as a bearer token":   plain,
+		"the proof of a POST": c.request(http.MethodPost, "", "", nil).Header,
+		"a nonce of an hour":  c.request(http.MethodGet, "", "", authtest.Claims{"nonce": "x"}).Header,
+		"another URL":         c.request(http.MethodGet, "", "", authtest.Claims{"htu": p.URL + "2"}).Header,
+	} {
+		if _, status := c.dial(head); status != http.StatusUnauthorized {
+			t.Errorf("a WebSocket with %s: %d", what, status)
+		}
+	}
+
+	// 2026-07-28, and the pair of 2024-11-05.
+	modern := c.request(http.MethodPost, "", callsModern("echo"), nil)
+	modern.Header.Set("MCP-Protocol-Version", "2026-07-28")
+	modern.Header.Set("Mcp-Method", "tools/call")
+	modern.Header.Set("Mcp-Name", "echo")
+	if got := c.send(modern); got.status != http.StatusOK {
+		t.Errorf("2026-07-28: %d %s", got.status, got.body)
+	}
+	pair := strings.Replace(p.URL, "/mcp", "/sse", 1)
+	old := &boundClient{t: t, ctx: c.ctx, at: pair, prover: prover, nonce: c.nonce}
+	old.token = as.Token(authtest.Claims{"aud": pair, "scope": "mcp", "cnf": prover.Binds()})
+	stream, err := http.DefaultClient.Do(old.request(http.MethodGet, "", "", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stream.Body.Close()
+	ev, err = sse.NewReader(stream.Body, 1<<20).Next()
+	if err != nil {
+		t.Fatalf("the pair: %s %v", stream.Status, err)
+	}
+	to, err := stream.Request.URL.Parse(string(ev.Data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.at = to.String() // with a query
+	if got := old.send(old.request(http.MethodPost, "", begins, nil)); got.status != http.StatusAccepted {
+		t.Errorf("a message of the pair: %d %s", got.status, got.body)
+	}
+
+	if got := c.send(c.request(http.MethodDelete, session, "", nil)); got.status != http.StatusNoContent {
+		t.Errorf("DELETE: %d %s", got.status, got.body)
+	}
+	about, err := http.Get(strings.Replace(p.URL, "/mcp", "/.well-known/oauth-protected-resource/mcp", 1)) //nolint:noctx // at once
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer about.Body.Close()
+	var says map[string]any
+	if err := json.NewDecoder(about.Body).Decode(&says); err != nil || says["dpop_signing_alg_values_supported"] == nil || says["dpop_bound_access_tokens_required"] != nil {
+		t.Errorf("metadata: %v %v", says, err)
+	}
+}
