@@ -29,8 +29,8 @@ type Policy struct {
 	Scopes       []string // all must be in a token
 	// Grace is for how long connections that were begun with a token or a certificate go on after its end: a client that gets a new one
 	// in that time loses no stream.
-	Grace time.Duration
-	Resource     string   // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
+	Grace    time.Duration
+	Resource string // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
 	// Proofs check the proofs of clients whose tokens are bound to a key; nil: there are none, and such tokens are refused.
 	Proofs *Proofs
 	// Open knows the connections of clients that stay open; nil: their rights change with time only.
@@ -284,7 +284,7 @@ func (p *Policy) schemes(r *http.Request, err error) []string {
 	switch {
 	case p.Issuer == nil || p.Proofs == nil:
 		return []string{bearer}
-	case p.Proofs.Required || told(err) == errBound:
+	case p.Proofs.Required || errors.Is(told(err), errBound):
 		return []string{dpop.Scheme}
 	case errors.Is(err, errMissing):
 		return []string{bearer, dpop.Scheme}

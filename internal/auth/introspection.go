@@ -171,7 +171,7 @@ func (t *introspected) check(issuer string) (*verified, error) {
 		return nil, fmt.Errorf("the token is of the issuer %.200q", t.Issuer)
 	case t.Subject == "":
 		return nil, errors.New("the token has no subject")
-	case t.Type != "" && !strings.EqualFold(t.Type, bearer) && t.Type != "access_token" && !(strings.EqualFold(t.Type, dpop.Scheme) && bound), t.Use != "" && t.Use != "access_token":
+	case t.Type != "" && !strings.EqualFold(t.Type, bearer) && t.Type != "access_token" && (!strings.EqualFold(t.Type, dpop.Scheme) || !bound), t.Use != "" && t.Use != "access_token":
 		return nil, fmt.Errorf("the token is no bearer token for access: %.40q %.40q", t.Type, t.Use)
 	}
 	return &verified{

@@ -202,7 +202,7 @@ func (p *Proof) Digest() (*Digest, error) {
 		text := strings.TrimSuffix(strings.TrimPrefix(value, ":"), ":")
 		want, err := base64.StdEncoding.DecodeString(text)
 		if err != nil || len(value) != len(text)+2 {
-			return nil, errors.New("the digest of the proof (content_digest) cannot be read: want sha-256=:BASE64:")
+			return nil, errors.New("the digest of the proof (content_digest) cannot be read: want sha-256, as RFC 9530 has it")
 		}
 		switch strings.ToLower(name) {
 		case "sha-256":

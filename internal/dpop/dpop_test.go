@@ -2,6 +2,7 @@ package dpop_test
 
 import (
 	"encoding/json"
+	"net/http"
 	"net/url"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func TestExample(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Key != "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I" || p.ID != "-BwC3ESc6acc2lTc" || p.Method != "POST" ||
+	if p.Key != "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I" || p.ID != "-BwC3ESc6acc2lTc" || p.Method != http.MethodPost ||
 		!p.IsFor("https://server.example.com/token") || p.Issued != time.Unix(1562262616, 0) {
 		t.Errorf("%+v", p)
 	}
@@ -53,7 +54,7 @@ func TestURL(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := key.Prove(&dpop.Request{Method: "POST", URL: u, Token: "t", At: time.Now()})
+		text, err := key.Prove(&dpop.Request{Method: http.MethodPost, URL: u, Token: "t", At: time.Now()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +84,7 @@ func TestKey(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", algorithm, err)
 		}
-		proof, err := key.Prove(&dpop.Request{Method: "POST", URL: u, Body: []byte("body"), HasBody: true, Nonce: "n", At: time.Now()})
+		proof, err := key.Prove(&dpop.Request{Method: http.MethodPost, URL: u, Body: []byte("body"), HasBody: true, Nonce: "n", At: time.Now()})
 		if err != nil {
 			t.Fatalf("%s: %v", algorithm, err)
 		}
