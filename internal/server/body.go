@@ -191,29 +191,11 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 		return nil, false, false
 	}
 	data, err := h.read(w, r)
-	if err == nil {
-		h.unlimit(w, r)
-	}
-	var tooLarge *http.MaxBytesError
-	var refused *protocol.Unauthorized
-	switch {
-	case errors.As(err, &tooLarge):
-		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
-		return nil, false, false
-	case errors.As(err, &refused): // what authenticates clients has looked at the body
-		h.failDenied(w, err, h.denied(r, nil, h.asker(r)))
-		return nil, false, false
-	case errors.Is(err, errNoRoom):
-		w.Header().Set("Connection", "close") // and what comes is not read
-		h.fail(w, err)
-		return nil, false, false
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
-		return nil, false, false
-	case err != nil:
-		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+	if err != nil {
+		h.rejectBody(w, r, err)
 		return nil, false, false
 	}
+	h.unlimit(w, r)
 	msgs, batch, err = parseBody(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
@@ -222,6 +204,27 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 		h.rejectInvalid(w, data, errf(codeInvalid, "%v", err))
 	}
 	return msgs, batch, err == nil
+}
+
+// rejectBody answers a request whose body could not be read.
+//
+//go:noinline
+func (h *Handler) rejectBody(w http.ResponseWriter, r *http.Request, err error) {
+	var tooLarge *http.MaxBytesError
+	var refused *protocol.Unauthorized
+	switch {
+	case errors.As(err, &tooLarge):
+		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+	case errors.As(err, &refused): // what authenticates clients has looked at the body
+		h.failDenied(w, err, h.denied(r, nil, h.asker(r)))
+	case errors.Is(err, errNoRoom):
+		w.Header().Set("Connection", "close") // and what comes is not read
+		h.fail(w, err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
+	default:
+		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+	}
 }
 
 // admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
