@@ -96,19 +96,26 @@ func (l *limited) begin(user string) string {
 	return head.Get("Mcp-Session-Id")
 }
 
-// refused fails the test unless an answer is the refusal of a limit, of the request with an id.
+// refused fails the test unless an answer is the refusal of a limit, of the request with an id, for a legacy client.
 func refused(t *testing.T, status int, head http.Header, text, id string) {
+	t.Helper()
+	refusedAs(t, -32000, status, head, text, id)
+}
+
+// refusedAs is refused with the code of the error.
+func refusedAs(t *testing.T, code, status int, head http.Header, text, id string) {
 	t.Helper()
 	var answer struct {
 		ID    json.RawMessage
 		Error struct {
+			Code    int
 			Message string
 			Data    struct{ RetryAfter int }
 		}
 	}
 	after, _ := strconv.Atoi(head.Get("Retry-After"))
 	if err := json.Unmarshal([]byte(text), &answer); err != nil || status != http.StatusTooManyRequests || after < 1 ||
-		answer.Error.Data.RetryAfter != after || string(answer.ID) != id || !strings.Contains(answer.Error.Message, "nothing was begun") {
+		answer.Error.Code != code || answer.Error.Data.RetryAfter != after || string(answer.ID) != id || !strings.Contains(answer.Error.Message, "nothing was begun") {
 		t.Errorf("%d, Retry-After %d: %s", status, after, text)
 	}
 }
@@ -313,7 +320,7 @@ func TestAddressRate(t *testing.T) {
 			"Mcp-Protocol-Version", revision, "Mcp-Method", method, "Mcp-Name", "echo")
 	}
 	status, head, text = modern(5, "tools/call", `"name":"echo","arguments":{},`)
-	refused(t, status, head, text, "5")
+	refusedAs(t, -32023, status, head, text, "5")
 }
 
 // The clients of the go-sdk are told, and go on when it is time.
@@ -471,7 +478,9 @@ func TestQueueOfPipe(t *testing.T) {
 	say(toolCall(2, "held"))
 	say(toolCall(3, "held"))
 	say(toolCall(4, "held"))
-	hears(`"id":4`, `"retryAfter":1`)
+	hears(`"id":4`, `"retryAfter":1`, `"code":-32000`)
+	say(`{"jsonrpc":"2.0","id":40,"method":"tools/call","params":{"name":"held","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`)
+	hears(`"id":40`, `"retryAfter":1`, `"code":-32023`)
 	say(toolCall(5, "echo"))
 	hears(`"id":5`, `"result"`)
 	say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
@@ -698,7 +707,7 @@ func TestRateOpensNothing(t *testing.T) {
 			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"c%[1]d","version":"1"}}}}`, i)
 		status, head, text := l.post("ann", "", body, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "echo")
 		if i >= 2 {
-			refused(t, status, head, text, fmt.Sprint(i))
+			refusedAs(t, -32023, status, head, text, fmt.Sprint(i))
 		} else if status != http.StatusOK {
 			t.Errorf("%d %s", status, text)
 		}

@@ -62,6 +62,22 @@ func (c *Conn) authorize(ctx context.Context, message bool, req *http.Request, r
 	return c.opts.Auth.Authorize(withHost(ctx, message), req, resp)
 }
 
+func (c *Conn) withProof(req *http.Request, body []byte) (err error) {
+	defer panics.Catch(&err, c.logger, "Authorizer.Prove", "")
+	if p, ok := c.opts.Auth.(prover); ok {
+		return p.Prove(req, body)
+	}
+	return nil
+}
+
+// answered tells the Authorizer of an answer. It reports whether the request is to be sent again with another proof.
+func (c *Conn) answered(req *http.Request, resp *http.Response) (again bool) {
+	if p, ok := c.opts.Auth.(prover); ok {
+		c.inform("Authorizer.Answered", func() { again = p.Answered(req, resp) })
+	}
+	return again
+}
+
 // roundTrip sends a request. The client's redirects are not followed.
 func (c *Conn) roundTrip(req *http.Request) (_ *http.Response, err error) {
 	defer panics.Catch(&err, c.logger, "HTTPClient", "")

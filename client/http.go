@@ -203,13 +203,17 @@ func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 	if x.url == nil {
 		x.url = c.remote.url
 	}
-	authorized := false
+	authorized, proven := false, false
 	for hop := 0; ; hop++ {
 		req, resp, err := c.send(ctx, x)
 		if err != nil {
 			return nil, err
 		}
+		again := c.answered(req, resp.Response) && !proven
 		switch code := resp.StatusCode; {
+		case again:
+			proven = true
+			resp.Close()
 		case code == http.StatusMovedPermanently, code == http.StatusFound,
 			code == http.StatusTemporaryRedirect, code == http.StatusPermanentRedirect:
 			to, err := c.redirect(x.url, resp, hop)

@@ -62,6 +62,9 @@ func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 		}
 		if value != "" {
 			h.Set("Authorization", value)
+			if err := c.withProof(req, x.body); err != nil {
+				return fmt.Errorf("authorization: %w", err)
+			}
 		}
 	}
 	return nil

@@ -136,6 +136,15 @@ func (c *Conn) taken(h http.Header) {
 	}
 }
 
+// A prover is an Authorizer whose Authorization needs a proof in each request (DPoP, RFC 9449).
+type prover interface {
+	// Prove adds the proof to a request with a body, which may be nil, if the Authorization in its header needs one.
+	Prove(req *http.Request, body []byte) error
+	// Answered takes the answer to a request, which it does not read. It reports whether the request was refused for its proof, and
+	// may be let in with another one.
+	Answered(req *http.Request, resp *http.Response) (again bool)
+}
+
 // opensWithin returns how long the server may take to connect at first, and to answer what begins a session.
 func (c *Conn) opensWithin() time.Duration {
 	if p, ok := c.opts.Auth.(patient); ok {

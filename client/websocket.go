@@ -94,7 +94,8 @@ func forgotten(err error) bool {
 // dial makes the handshake, once more if it was refused with 401 or 403. It returns the id
 // of the session.
 func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id string, err error) {
-	for try := 0; ; try++ {
+	authorized, proven := false, false
+	for {
 		req := &http.Request{Method: http.MethodGet, URL: plain(s.url), Header: make(http.Header)}
 		if err := s.c.head(ctx, req, x); err != nil {
 			return nil, "", &refusal{text: err.Error(), why: err}
@@ -109,6 +110,7 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 		case panicked(err):
 			return nil, "", &refusal{text: err.Error(), why: err}
 		case err == nil:
+			s.c.answered(req, resp)
 			s.c.taken(req.Header)
 			return conn, resp.Header.Get(protocol.HeaderSession), nil
 		case silent:
@@ -123,7 +125,12 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 		case resp.StatusCode < 300:
 			return nil, "", fmt.Errorf("no WebSocket here: the server answered %s", resp.Status)
 		}
-		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && try == 0 {
+		if again := s.c.answered(req, resp); again && !proven {
+			proven = true
+			continue
+		}
+		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && !authorized {
+			authorized = true
 			if err := s.c.authorize(ctx, false, req, resp); err != nil {
 				return nil, "", &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err), why: err}
 			}

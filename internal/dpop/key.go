@@ -85,6 +85,9 @@ func (k *Key) MarshalJSON() ([]byte, error) { return k.private.MarshalJSON() }
 // Thumbprint returns what a token that is bound to the key has in cnf.jkt.
 func (k *Key) Thumbprint() string { return k.thumbprint }
 
+// Algorithm returns the name of the algorithm that proofs are signed with.
+func (k *Key) Algorithm() string { return k.private.Algorithm }
+
 // A Request is what a proof is for.
 type Request struct {
 	Method string

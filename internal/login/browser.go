@@ -101,6 +101,7 @@ func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error
 		"response_type": "code", "client_id": l.r.Client.ID, "redirect_uri": redirect, "state": p.State,
 		"code_challenge": base64.RawURLEncoding.EncodeToString(sum[:]), "code_challenge_method": "S256",
 		"resource": l.r.Resource, "scope": strings.Join(l.scopes, " "),
+		"dpop_jkt": l.bound.thumbprint(),
 	} {
 		if value != "" {
 			q.Set(name, value)
@@ -257,7 +258,7 @@ func (l *attempt) exchange(ctx context.Context, p pending, q url.Values) (record
 	form := url.Values{
 		"grant_type": {"authorization_code"}, "code": {q.Get("code")}, "redirect_uri": {p.Redirect}, "code_verifier": {p.Verifier},
 	}
-	t, granted, err := l.s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form)
+	t, granted, err := l.s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
 	if err != nil {
 		if says(err, "invalid_client", "unauthorized_client") {
 			l.forget()

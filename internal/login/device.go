@@ -32,7 +32,7 @@ func (l *attempt) device(ctx context.Context) (record, error) {
 		Expires  json.RawMessage `json:"expires_in"`
 		Interval json.RawMessage `json:"interval"`
 	}
-	if err := s.post(ctx, l.at.device, l.r.Client, l.r.Places, l.r.Issuer, form, &got); err != nil {
+	if err := s.post(ctx, l.at.device, l.r.Client, l.r.Places, l.r.Issuer, form, nil, &got); err != nil {
 		return record{}, fmt.Errorf("no login at %s: %w", s.server.Host, err)
 	}
 	if got.Code == "" || got.User == "" || !safe(got.URI) {
@@ -54,7 +54,7 @@ func (l *attempt) device(ctx context.Context) (record, error) {
 		if !l.f.need.anew && s.has(l.f.need.used) {
 			return record{}, errElsewhere
 		}
-		t, granted, err := s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, url.Values{"grant_type": {deviceGrant}, "device_code": {got.Code}})
+		t, granted, err := s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, url.Values{"grant_type": {deviceGrant}, "device_code": {got.Code}}, l.bound)
 		switch {
 		case err == nil:
 			return l.done(l.r, t, granted), nil

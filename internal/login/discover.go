@@ -15,6 +15,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
+	"holdfast/internal/dpop"
 )
 
 // A challenge is what a server says in a refusal (RFC 6750, section 3; RFC 9728, section 5.1).
@@ -22,7 +24,12 @@ type challenge struct {
 	metadata string // URL of the metadata of the resource; ""
 	scopes   []string
 	code     string
+	text     string // what it says of that
+	bound    bool   // it takes tokens that are bound to a key
 }
+
+// isOfProof reports whether a server refuses a proof, and not its token.
+func (c *challenge) isOfProof() bool { return c.code == dpop.CodeProof || c.code == dpop.CodeNonce }
 
 func challengeOf(header http.Header) challenge {
 	var c challenge
@@ -35,9 +42,12 @@ func challengeOf(header http.Header) challenge {
 			if c.metadata == "" {
 				c.metadata = one.Params["resource_metadata"]
 			}
-			if one.Scheme == "bearer" {
-				c.code = one.Params["error"]
-				c.scopes = strings.Fields(one.Params["scope"])
+			bound := one.Scheme == "dpop"
+			if c.bound = c.bound || bound; (bound || one.Scheme == "bearer") && c.code == "" {
+				c.code, c.text = one.Params["error"], one.Params["error_description"]
+				if scopes := strings.Fields(one.Params["scope"]); len(scopes) > 0 {
+					c.scopes = scopes
+				}
 			}
 		}
 	}
@@ -52,6 +62,10 @@ type issuer struct {
 	scopes   []string // of the resource
 	// guessed says that nothing names it: of revision 2025-03-26, or no authorization server.
 	guessed bool
+	// proofs are the algorithms of proofs that the authorization server takes, if it gives tokens that are bound to a key; ofResource are those of the
+	// server, if its metadata has some, and bound says that it takes no other tokens.
+	proofs, ofResource []string
+	bound              bool
 }
 
 // ErrNone says that a server has refused a client, and offers no login.
@@ -88,12 +102,17 @@ func (s *Source) discover(ctx context.Context, c challenge) (*issuer, error) {
 			err = fmt.Errorf("the authorization server %s has no PKCE with S256, without which a login is not safe", one)
 		}
 		if err == nil {
-			found := &issuer{AuthServerMeta: *meta, resource: resource.Resource, scopes: resource.ScopesSupported, guessed: guessed}
+			found := &issuer{AuthServerMeta: *meta, resource: resource.Resource, scopes: resource.ScopesSupported, guessed: guessed,
+				ofResource: resource.DPOPSigningAlgValuesSupported, bound: resource.DPOPBoundAccessTokensRequired}
 			var more struct {
-				Device string `json:"device_authorization_endpoint"`
+				Device string   `json:"device_authorization_endpoint"`
+				Proofs []string `json:"dpop_signing_alg_values_supported"`
 			}
-			if json.Unmarshal(last.body, &more) == nil && safe(more.Device) {
-				found.device = more.Device
+			if json.Unmarshal(last.body, &more) == nil {
+				found.proofs = more.Proofs
+				if safe(more.Device) {
+					found.device = more.Device
+				}
 			}
 			return found, nil
 		}

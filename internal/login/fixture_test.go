@@ -22,6 +22,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 
 	"holdfast/client"
+	"holdfast/internal/dpop"
 	"holdfast/internal/login"
 	"holdfast/jsonrpc"
 )
@@ -50,9 +51,13 @@ type world struct {
 	keys    map[string]any                 // public keys of clients
 	pending map[string]chan struct{}       // codes of devices, closed when they are entered
 	log     bytes.Buffer                   // all that was logged and told
+	binds   bool                           // tokens are bound to keys, and proofs need nonces
+	proofs  map[string]bool                // that were used, by their ids
+
+	distrusts bool // the server takes no proof
 }
 
-type grant struct{ client, redirect, challenge, scope string }
+type grant struct{ client, redirect, challenge, scope, key string }
 
 type registration struct {
 	Redirects []string `json:"redirect_uris"`
@@ -63,7 +68,7 @@ type registration struct {
 func newWorld(t *testing.T) *world {
 	w := &world{
 		t: t, life: time.Hour, scopes: "read", counts: map[string]int{}, access: map[string]grant{}, refresh: map[string]grant{},
-		codes: map[string]grant{}, clients: map[string]registration{}, keys: map[string]any{}, need: map[string]string{}, pending: map[string]chan struct{}{},
+		codes: map[string]grant{}, clients: map[string]registration{}, keys: map[string]any{}, need: map[string]string{}, proofs: map[string]bool{}, pending: map[string]chan struct{}{},
 	}
 	as := httptest.NewServer(http.HandlerFunc(w.authorization))
 	t.Cleanup(as.Close)
@@ -123,15 +128,25 @@ func (w *world) server(rw http.ResponseWriter, r *http.Request) {
 		answer(rw, 200, doc)
 		return
 	}
-	bearer := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
-	g, ok := w.access[bearer]
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	g, ok := w.access[token]
+	body, _ := io.ReadAll(r.Body)
+	if ok = ok && (scheme == "DPoP") == (g.key != ""); ok && g.key != "" {
+		if code := w.proof(rw, r, "server", g.key, token, body); code != "" {
+			rw.Header().Set("WWW-Authenticate", fmt.Sprintf(`DPoP error=%q, resource_metadata=%q`, code, meta))
+			answer(rw, http.StatusUnauthorized, map[string]any{"error": code})
+			return
+		}
+	}
 	if !ok {
 		w.counts["refused"]++
-		rw.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer resource_metadata=%q, scope=%q`, meta, w.scopes))
+		if w.binds {
+			rw.Header().Add("WWW-Authenticate", "DPoP")
+		}
+		rw.Header().Add("WWW-Authenticate", fmt.Sprintf(`Bearer resource_metadata=%q, scope=%q`, meta, w.scopes))
 		answer(rw, http.StatusUnauthorized, map[string]any{"error": "invalid_token"})
 		return
 	}
-	body, _ := io.ReadAll(r.Body)
 	id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
 	name := jsonrpc.String(jsonrpc.Field(body, "params", "name"))
 	if scope := w.need[name]; scope != "" && !slices.Contains(strings.Fields(g.scope), scope) {
@@ -233,7 +248,13 @@ func (w *world) authorize(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
 	}
 	code := rand.Text()
-	w.codes[code] = grant{q.Get("client_id"), q.Get("redirect_uri"), q.Get("code_challenge"), q.Get("scope")}
+	key := ""
+	if w.binds {
+		if key = q.Get("dpop_jkt"); key == "" {
+			w.t.Error("a code is not bound to a key")
+		}
+	}
+	w.codes[code] = grant{q.Get("client_id"), q.Get("redirect_uri"), q.Get("code_challenge"), q.Get("scope"), key}
 	back := url.Values{"code": {code}, "state": {q.Get("state")}}
 	if w.back != nil {
 		w.back(back)
@@ -252,6 +273,12 @@ func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
 	}
 	if f.Get("resource") != w.URL {
 		w.t.Errorf("token: resource %q", f.Get("resource"))
+	}
+	if w.binds {
+		if code := w.proof(rw, r, "issuer", "", "", nil); code != "" {
+			refuse(code)
+			return
+		}
 	}
 	w.counts[f.Get("grant_type")]++
 	var g grant
@@ -276,13 +303,22 @@ func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if !ok || g.client != id {
+	key := ""
+	if p, err := dpop.Parse(r.Header.Get("DPoP")); err == nil && w.binds {
+		key = p.Key
+	}
+	if !ok || g.client != id || g.key != "" && g.key != key {
 		refuse("invalid_grant")
 		return
 	}
+	g.key = key
 	access, refresh := "access-"+rand.Text(), "refresh-"+rand.Text()
 	w.access[access], w.refresh[refresh] = g, g
-	got := map[string]any{"access_token": access, "token_type": "Bearer", "refresh_token": refresh, "scope": g.scope}
+	kind := "Bearer"
+	if key != "" {
+		kind = "DPoP"
+	}
+	got := map[string]any{"access_token": access, "token_type": kind, "refresh_token": refresh, "scope": g.scope}
 	if f.Get("grant_type") == "client_credentials" {
 		delete(got, "refresh_token")
 	}
@@ -291,6 +327,37 @@ func (w *world) tokens(rw http.ResponseWriter, r *http.Request) {
 		time.AfterFunc(w.life, func() { w.do(func() { delete(w.access, access) }) })
 	}
 	answer(rw, 200, got)
+}
+
+// proof checks the proof of a request at one of the servers, each of which has nonces of its own. It returns the code of an error.
+func (w *world) proof(rw http.ResponseWriter, r *http.Request, at, key, token string, body []byte) string {
+	p, err := dpop.Parse(r.Header.Get("DPoP"))
+	nonce := fmt.Sprint(at, "-", w.counts["proofs of "+at]/5) // which changes
+	rw.Header().Set("DPoP-Nonce", nonce)
+	if err != nil {
+		return "invalid_dpop_proof"
+	}
+	digest, err := p.Digest()
+	switch {
+	case err != nil || p.Method != r.Method || !p.IsFor("http://"+r.Host+r.URL.Path) || key != "" && p.Key != key || token != "" && !p.Covers(token),
+		w.proofs[p.ID], (digest == nil) != (token == "" || len(body) == 0):
+		w.t.Errorf("%s: a wrong proof for %s: %+v %v", at, r.URL.Path, p, err)
+		return "invalid_dpop_proof"
+	case w.distrusts && at == "server":
+		w.counts["distrusted"]++
+		return "invalid_dpop_proof"
+	case p.Nonce != nonce:
+		w.counts["nonces of "+at]++
+		return "use_dpop_nonce"
+	}
+	if digest != nil {
+		if _, _ = digest.Write(body); !digest.Holds() {
+			w.t.Errorf("%s: the digest of another body", at)
+		}
+	}
+	w.proofs[p.ID] = true
+	w.counts["proofs of "+at]++
+	return ""
 }
 
 // clientOf returns the client that a request is of, if it shows that.

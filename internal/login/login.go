@@ -91,6 +91,7 @@ type Source struct {
 	over   string  // why the login before has ended, until the user is told
 	closed bool
 	unkept bool // tokens cannot be kept, and that was said
+	proofs proofs
 }
 
 // A flight is a login for all requests that wait for it.
@@ -246,25 +247,25 @@ func (s *Source) Authorization(ctx context.Context) (string, error) {
 	case t.Access == "":
 		return "", nil
 	case t.usable(now, t.early()):
-		return "Bearer " + t.Access, nil
+		return t.authorization(), nil
 	case !s.renewable(r):
 		if t.usable(now, 0) {
-			return "Bearer " + t.Access, nil
+			return t.authorization(), nil
 		}
 		if r = s.reload(); r.Token.usable(now, 0) { // of another process
-			return "Bearer " + r.Token.Access, nil
+			return r.Token.authorization(), nil
 		}
 		return "", nil // the server says where to log in
 	}
 	r, err := s.refresh(ctx, t.Access, false)
 	switch {
 	case err == nil && r.Token.Access != "":
-		return "Bearer " + r.Token.Access, nil
+		return r.Token.authorization(), nil
 	case err == nil:
 		return "", nil
 	case t.usable(time.Now(), 0):
 		s.opts.Logger.Debug("the token could not be renewed yet", "error", err)
-		return "Bearer " + t.Access, nil
+		return t.authorization(), nil
 	}
 	return "", fmt.Errorf("the token for %s has expired, and cannot be renewed: %w", s.server.Host, err)
 }
@@ -341,7 +342,10 @@ func (s *Source) Authorize(ctx context.Context, req *http.Request, resp *http.Re
 	_, _ = io.CopyN(io.Discard, resp.Body, 4<<10)
 	_ = resp.Body.Close()
 	n := need{challenge: challengeOf(resp.Header)}
-	n.used, _ = strings.CutPrefix(req.Header.Get("Authorization"), "Bearer ")
+	n.used, _ = tokenIn(req.Header.Get("Authorization"))
+	if n.challenge.isOfProof() {
+		return fmt.Errorf("%s refuses the proof for the token (%s): is the clock of this machine right?", s.server.Host, oneLine(n.challenge.code+" "+n.challenge.text))
+	}
 	n.stepUp = n.challenge.code == "insufficient_scope" && n.used != ""
 	if resp.StatusCode == http.StatusForbidden && !n.stepUp {
 		return nil // the answer to the same request says why
@@ -355,7 +359,7 @@ func (s *Source) Authorize(ctx context.Context, req *http.Request, resp *http.Re
 
 // Taken notes that the server has taken a token: if it refuses it later, a new login helps.
 func (s *Source) Taken(authorization string) {
-	used, _ := strings.CutPrefix(authorization, "Bearer ")
+	used, _ := tokenIn(authorization)
 	s.mu.Lock()
 	first := used != "" && used == s.record.Token.Access && !s.record.Token.Taken
 	if first {
@@ -546,6 +550,9 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 	}
 	scopes := s.scopes(at, n, r.Scopes)
 	l := &attempt{s: s, f: f, at: at, r: r, scopes: scopes}
+	if err := l.bind(n.challenge); err != nil {
+		return err
+	}
 	way, err := s.way(at)
 	if err != nil {
 		return err
@@ -625,6 +632,7 @@ type attempt struct {
 	at     *issuer
 	r      record
 	scopes []string
+	bound  binding // of the token that is asked for
 }
 
 // way returns how to log in at an authorization server.

@@ -71,7 +71,7 @@ func (s *Source) logout(ctx context.Context) (bool, error) {
 		if value == "" {
 			continue
 		}
-		wrong := s.post(ctx, r.Places.Revocation, r.Client, r.Places, r.Issuer, url.Values{"token": {value}, "token_type_hint": {hint}}, nil)
+		wrong := s.post(ctx, r.Places.Revocation, r.Client, r.Places, r.Issuer, url.Values{"token": {value}, "token_type_hint": {hint}}, nil, nil)
 		if wrong != nil && !says(wrong, "unsupported_token_type") && err == nil {
 			err = wrong
 		}

@@ -30,7 +30,7 @@ func (l *attempt) credentials(ctx context.Context) (record, error) {
 	if len(l.scopes) > 0 {
 		form.Set("scope", strings.Join(l.scopes, " "))
 	}
-	t, granted, err := l.s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form)
+	t, granted, err := l.s.ask(ctx, l.r.Client, l.r.Places, l.r.Issuer, l.r.Resource, form, l.bound)
 	if err != nil {
 		return record{}, fmt.Errorf("no login at %s: %w", l.s.server.Host, err)
 	}

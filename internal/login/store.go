@@ -18,6 +18,7 @@ import (
 
 	"github.com/gofrs/flock"
 
+	"holdfast/internal/dpop"
 	"holdfast/internal/statefile"
 )
 
@@ -32,6 +33,8 @@ type record struct {
 	Asked    []string `json:"asked,omitempty"`  // scopes that the last login has asked for
 	Client   identity `json:"client,omitzero"`
 	Places   places   `json:"places,omitzero"`
+	// Key is the private key (JWK) that tokens are bound to, for logins that ask for such ones.
+	Key json.RawMessage `json:"key,omitempty"`
 	// Pending is a login that waits for its user.
 	Pending pending `json:"pending,omitzero"`
 }
@@ -52,6 +55,8 @@ type token struct {
 	Obtained time.Time `json:"obtained,omitzero"`
 	Login    time.Time `json:"login,omitzero"`  // when the login was that it comes of
 	Expiry   time.Time `json:"expiry,omitzero"` // zero: it is not known
+	// Bound says that the token is bound to the key, and is sent with proofs only.
+	Bound bool `json:"bound,omitempty"`
 	// Taken says that the server has taken a token of the login.
 	Taken bool `json:"taken,omitempty"`
 	// Refused is how many tokens before this one the server has refused soon after they were got.
@@ -66,6 +71,14 @@ func (t token) usable(now time.Time, early time.Duration) bool {
 // early is how long before its end a token is renewed: a tenth of its life, at most a minute.
 func (t token) early() time.Duration {
 	return min(time.Minute, t.Expiry.Sub(t.Obtained)/10)
+}
+
+// authorization returns the value of the Authorization header for a token.
+func (t token) authorization() string {
+	if t.Bound {
+		return dpop.Scheme + " " + t.Access
+	}
+	return "Bearer " + t.Access
 }
 
 // An identity is who a client is at an authorization server.

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"holdfast/internal/dpop"
 )
 
 // Methods of authentication at a token endpoint (RFC 7591, section 2; RFC 7523).
@@ -69,10 +71,19 @@ func oneLine(text string) string {
 	return fmt.Sprintf("%.300s", strings.Join(strings.Fields(text), " "))
 }
 
-// post sends a form to an endpoint of an authorization server with the client's authentication, and reads its JSON.
-func (s *Source) post(ctx context.Context, endpoint string, who identity, where places, issuer string, form url.Values, into any) error {
+// post sends a form to an endpoint of an authorization server with the client's authentication, and reads its JSON. With a key, which may be nil, it
+// has a proof, and is sent once more if that needs a nonce of the server.
+func (s *Source) post(ctx context.Context, endpoint string, who identity, where places, issuer string, form url.Values, key *dpop.Key, into any) error {
 	ctx, cancel := context.WithTimeout(ctx, askWithin)
 	defer cancel()
+	err := s.postOnce(ctx, endpoint, who, where, issuer, form, key, into)
+	if key != nil && says(err, dpop.CodeNonce) {
+		err = s.postOnce(ctx, endpoint, who, where, issuer, form, key, into)
+	}
+	return err
+}
+
+func (s *Source) postOnce(ctx context.Context, endpoint string, who identity, where places, issuer string, form url.Values, key *dpop.Key, into any) error {
 	header := make(http.Header)
 	if err := s.authenticate(who, where, issuer, form, header); err != nil {
 		return err
@@ -84,11 +95,17 @@ func (s *Source) post(ctx context.Context, endpoint string, who identity, where 
 	header.Set("Content-Type", "application/x-www-form-urlencoded")
 	header.Set("Accept", "application/json")
 	req.Header = header
+	if key != nil {
+		if err := s.proofs.add(req, key, &dpop.Request{}); err != nil {
+			return err
+		}
+	}
 	resp, err := s.http.Do(req)
 	if err != nil {
 		return outOfReach(err)
 	}
 	defer resp.Body.Close()
+	s.proofs.hear(req.URL, resp.Header)
 	data, err := io.ReadAll(io.LimitReader(resp.Body, mostAnswer))
 	if err != nil {
 		return outOfReach(err)
@@ -167,7 +184,7 @@ func (s *Source) authenticate(who identity, where places, issuer string, form ur
 
 // ask asks a token endpoint for a token. resource is what it is for. The scopes are those that were granted, or nil if the answer does not
 // say.
-func (s *Source) ask(ctx context.Context, who identity, where places, issuer, resource string, form url.Values) (token, []string, error) {
+func (s *Source) ask(ctx context.Context, who identity, where places, issuer, resource string, form url.Values, b binding) (token, []string, error) {
 	if resource != "" {
 		form.Set("resource", resource)
 	}
@@ -178,17 +195,21 @@ func (s *Source) ask(ctx context.Context, who identity, where places, issuer, re
 		Expires json.RawMessage `json:"expires_in"`
 		Scope   string          `json:"scope"`
 	}
-	now := time.Now().Round(0)
-	if err := s.post(ctx, where.Token, who, where, issuer, form, &got); err != nil {
+	now, bound := time.Now().Round(0), false
+	if err := s.post(ctx, where.Token, who, where, issuer, form, b.key, &got); err != nil {
 		return token{}, nil, err
 	}
 	switch {
 	case got.Access == "" || strings.ContainsFunc(got.Access, func(r rune) bool { return r <= ' ' || r >= 0x7f }):
 		return token{}, nil, errors.New("the authorization server answers without a token")
+	case b.key != nil && strings.EqualFold(got.Type, dpop.Scheme):
+		bound = true
+	case b.must:
+		return token{}, nil, &tokenError{host: "the authorization server", code: fmt.Sprintf("token_type %.40q", oneLine(got.Type)), description: "a token that is bound to a key is needed: want DPoP"}
 	case got.Type != "" && !strings.EqualFold(got.Type, "Bearer"):
 		return token{}, nil, fmt.Errorf("the authorization server gives a token of type %.40q: want Bearer", oneLine(got.Type))
 	}
-	t := token{Access: got.Access, Refresh: got.Refresh, Obtained: now}
+	t := token{Access: got.Access, Refresh: got.Refresh, Obtained: now, Bound: bound}
 	// Some servers write the number as a text.
 	if seconds, err := strconv.ParseFloat(strings.Trim(string(got.Expires), `"`), 64); err == nil && seconds > 0 && seconds < 1e9 {
 		t.Expiry = now.Add(time.Duration(seconds * float64(time.Second)))
@@ -209,7 +230,11 @@ func (s *Source) renew(ctx context.Context, r record) (record, error) {
 			form.Set("scope", strings.Join(r.Scopes, " "))
 		}
 	}
-	t, granted, err := s.ask(ctx, r.Client, r.Places, r.Issuer, r.Resource, form)
+	b, err := bindingOf(r)
+	if err != nil {
+		return r, err
+	}
+	t, granted, err := s.ask(ctx, r.Client, r.Places, r.Issuer, r.Resource, form, b)
 	if err != nil {
 		return r, err
 	}

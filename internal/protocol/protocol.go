@@ -50,6 +50,8 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeMissingCapability  = -32021
 	CodeUnsupportedVersion = -32022
+	// CodeRateLimited is of the revision after that: a limit has refused the request, and nothing was begun.
+	CodeRateLimited = -32023
 )
 
 // Batches says whether a revision has JSON-RPC batches. An unknown one is taken

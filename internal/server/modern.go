@@ -272,6 +272,11 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
 		status, e = http.StatusOK, errNoTask
 	}
+	if status == http.StatusTooManyRequests {
+		limited := *e
+		limited.Code = protocol.CodeRateLimited
+		e = &limited
+	}
 	setRetryAfter(w, status, err)
 	h.tellRefused(w, status, err)
 	h.rejectAs(w, status, modernError(x.modern.id, e))

@@ -122,7 +122,7 @@ func keepsNoSession(c backend.Conn) bool {
 // asked again.
 func mayBeModern(failure []byte) bool {
 	switch string(jsonrpc.Field(failure, "code")) {
-	case "-32600", "-32601", "-32602", "-32020", "-32021", "-32022":
+	case "-32600", "-32601", "-32602", "-32020", "-32021", "-32022", "-32023":
 		return true
 	}
 	return bytes.Contains(failure, []byte(protocol.V20260728))

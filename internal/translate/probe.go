@@ -233,7 +233,7 @@ func isModern(m jsonrpc.Message) bool {
 		return speaks(m.Result, protocol.Modern)
 	}
 	switch string(jsonrpc.Field(m.Error, "code")) {
-	case "-32020", "-32021":
+	case "-32020", "-32021", "-32023":
 		return true
 	case "-32022": // of this revision only, or, with what is supported, of modern ones
 		supported := jsonrpc.Field(m.Error, "data", "supported")
