@@ -158,7 +158,7 @@ run_client() {
 	done
 	# Logins that no set of the suite has: of an extension, and of a revision before.
 	echo 'and what logs in besides, through connect:'
-	for scenario in client-credentials-basic client-credentials-jwt 2025-03-26-oauth-metadata-backcompat 2025-03-26-oauth-endpoint-fallback; do
+	for scenario in client-credentials-basic client-credentials-jwt 2025-03-26-oauth-metadata-backcompat 2025-03-26-oauth-endpoint-fallback dpop dpop-nonce; do
 		"$node" "$index" client --scenario "auth/$scenario" -o "$tmp/logins" \
 			--command "$tmp/client -connect $tmp/holdfast" >>"$tmp/logins.log" 2>&1 || true
 	done
