@@ -287,7 +287,7 @@ func TestListenCounts(t *testing.T) {
 		t.Errorf("within the burst: %d %.300s", status, text)
 	}
 	status, head, text := listen(3, `{"resourceSubscriptions":`+uris(5)+`}`)
-	refused(t, status, head, text, "3")
+	refusedAs(t, -32023, status, head, text, "3")
 	if n := s.requests.Load(); n < 6 || n > 12 { // with those that end them
 		t.Errorf("%d requests", n)
 	}
@@ -297,7 +297,7 @@ func TestListenCounts(t *testing.T) {
 		}
 	}
 	status, head, text = listen(8, `{"toolsListChanged":true}`)
-	refused(t, status, head, text, "8")
+	refusedAs(t, -32023, status, head, text, "8")
 }
 
 // An address has a rate of its own, for sessions too, whoever its clients are.
