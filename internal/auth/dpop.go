@@ -21,7 +21,7 @@ import (
 )
 
 // What follows is for tokens that are bound to a key of their client (RFC 9449): each request has a proof that its client has
-// the key. docs/decisions/0050-dpop.md.
+// the key. docs/decisions/0051-dpop.md.
 
 // The times of proofs.
 const (
