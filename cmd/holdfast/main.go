@@ -87,7 +87,8 @@ request, and a client whose connection is cut resumes where it was.
 Each flag can also be set by an environment variable: --session-ttl by
 HOLDFAST_SESSION_TTL. The command line takes precedence. For a flag that can be
 repeated, the variable is a list separated by commas, or by line breaks if it has one.
-An empty variable sets a text to nothing, and no other flag.
+An empty variable sets a text to nothing, and no other flag. A variable whose name is
+almost that of a flag is an error.
 
 Exit codes: 0 success, 1 failure, 2 wrong command line, 3 the outcome of a call is
 unknown, 130 interrupted.`,
@@ -99,6 +100,9 @@ unknown, 130 interrupted.`,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if err := swallowed(cmd.Flags()); err != nil {
+				return err
+			}
+			if err := misspelt(cmd.Root()); err != nil && cmd.Name() != "version" && cmd.Name() != "help" {
 				return err
 			}
 			if err := fromEnvironment(cmd.Flags()); err != nil {

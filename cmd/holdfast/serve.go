@@ -99,7 +99,6 @@ With --config it serves all servers of a host's configuration file, each at /NAM
   holdfast serve --config claude_desktop_config.json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			warnOfVariables(cmd.Flags())
 			f.audit.stdout = cmd.OutOrStdout()
 			f.ownPage = f.demo && f.role.value == "both" && !cmd.Flags().Changed("admin")
 			f.greeting = cmd.ErrOrStderr()

@@ -84,7 +84,9 @@ var wrongStarts = []wrongStart{
 	{args: "serve --demo", env: "HOLDFAST_RETRY=soon", code: 2, says: `HOLDFAST_RETRY "soon": want a duration like 500ms, 30s, 10m or 2h`},
 	{args: "serve --demo", env: "HOLDFAST_LISTEN=8080", code: 2, says: `--listen "8080": want HOST:PORT like 127.0.0.1:8080, or :8080 for all interfaces (--listen is set by HOLDFAST_LISTEN)`},
 	{args: "serve --demo", env: "HOLDFAST_UPSTREAM=http://$WEB", code: 2, says: `both --upstream and --demo are given: remove one (--upstream is set by HOLDFAST_UPSTREAM)`},
-	{args: "serve --demo", env: "HOLDFAST_LISTN=:0", serves: true, says: `msg="an environment variable sets no flag: is its name right?" variable=HOLDFAST_LISTN similar=HOLDFAST_LISTEN`},
+	{args: "serve --demo", env: "HOLDFAST_LISTN=:0", code: 2, says: `the environment variable HOLDFAST_LISTN sets no flag: did you mean HOLDFAST_LISTEN?`},
+	{args: "check good.json", env: "HOLDFAST_LOG_LEVL=debug", code: 2, says: `the environment variable HOLDFAST_LOG_LEVL sets no flag: did you mean HOLDFAST_LOG_LEVEL?`},
+	{args: "serve --demo", env: "HOLDFAST_PORT=tcp://10.0.0.1:80", serves: true, says: `msg=serving`},
 	{args: "serve --demo", env: "HOLDFAST_KEEP=", serves: true, says: `msg=serving`},
 
 	// Where it listens.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"net"
 	"os"
 	"regexp"
@@ -183,20 +182,32 @@ func setElsewhere(flags *pflag.FlagSet, text string) string {
 // ownVariables are those that no flag has.
 var ownVariables = []string{clientSecret, upstreamSecret, clientSecretOf, "HOLDFAST_PROCESS_TAG", "HOLDFAST_NPM", launcherVariable}
 
-// warnOfVariables logs which environment variables have almost the name of one that sets a flag. Others may be of
-// another program: Kubernetes makes some for a service that is called holdfast.
-func warnOfVariables(flags *pflag.FlagSet) {
-	names := slices.Clone(ownVariables)
-	flags.VisitAll(func(f *pflag.Flag) { names = append(names, variableOf(f)) })
-	for _, v := range os.Environ() {
-		name, value, _ := strings.Cut(v, "=")
-		if !strings.HasPrefix(name, "HOLDFAST_") || strings.HasPrefix(name, "HOLDFAST_INPUT_") || strings.Contains(value, "://") && strings.HasPrefix(name, "HOLDFAST_PORT") || slices.Contains(names, name) {
+// misspelt returns an error if an environment variable has almost the name of one that sets a flag, of any command. Others
+// may be of another program: Kubernetes makes some for a service that is called holdfast.
+func misspelt(root *cobra.Command) error {
+	const prefix = "HOLDFAST_"
+	var names []string // without the prefix, which would make all of them alike
+	for _, v := range ownVariables {
+		names = append(names, strings.TrimPrefix(v, prefix))
+	}
+	for _, c := range append(root.Commands(), root) {
+		for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+			flags.VisitAll(func(f *pflag.Flag) { names = append(names, strings.TrimPrefix(variableOf(f), prefix)) })
+		}
+	}
+	all := os.Environ()
+	slices.Sort(all) // of several the same one is named each time
+	for _, v := range all {
+		variable, _, _ := strings.Cut(v, "=")
+		name, ours := strings.CutPrefix(variable, prefix)
+		if !ours || strings.HasPrefix(name, "INPUT_") || slices.Contains(names, name) {
 			continue
 		}
 		if near := nearest(name, names); near != "" {
-			slog.Warn("an environment variable sets no flag: is its name right?", "variable", name, "similar", near)
+			return usagef("the environment variable %s sets no flag: did you mean %s%s?", variable, prefix, near)
 		}
 	}
+	return nil
 }
 
 // variableOf returns the environment variable that sets a flag.
