@@ -134,6 +134,7 @@ var modules = map[string][]string{
 	"github.com/redis/go-redis/v9":           {"internal/engine/redis", "bench/..."},
 	"github.com/coder/websocket":             {"client", "internal/placement", "internal/server/websocket"},
 	"github.com/standard-webhooks":           {"internal/webhook"},
+	"github.com/coreos/go-systemd/v22":       {"cmd/..."},
 	"github.com/spf13/cobra":                 {"cmd/..."},
 	"github.com/spf13/pflag":                 {"cmd/..."},
 	"github.com/gofrs/flock":                 {"internal/bridge", "internal/follow", "internal/login", "internal/statefile", "internal/engine/jetstream"},

@@ -41,6 +41,8 @@ require (
 
 require github.com/pelletier/go-toml/v2 v2.4.3
 
+require github.com/coreos/go-systemd/v22 v22.7.0
+
 require (
 	github.com/antithesishq/antithesis-sdk-go v0.8.0-default-no-op // indirect
 	github.com/beorn7/perks v1.0.1 // indirect

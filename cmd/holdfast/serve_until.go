@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
+
 	"holdfast"
 	"holdfast/internal/server/watch"
 )
@@ -46,6 +48,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(l) }()
+	notify(daemon.SdNotifyReady)
 	var cause error
 	select {
 	case cause = <-failed:
@@ -55,6 +58,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	if cause == nil {
 		slog.Info("draining", "for", drain)
 	}
+	notify(daemon.SdNotifyStopping)
 	impatient, stop := untilNextSignal(ctx, sameSignal)
 	defer stop()
 	bounded, cancel := context.WithTimeout(impatient, drain)

@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// The service of systemd is told when it is ready, which is when its port is open, and when it drains.
+func TestNotify(t *testing.T) {
+	t.Parallel()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(t.TempDir(), "notify")
+	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	told := func() string {
+		t.Helper()
+		b := make([]byte, 100)
+		_ = l.SetReadDeadline(time.Now().Add(time.Minute))
+		n, err := l.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b[:n])
+	}
+	cmd := exec.Command(built, "serve", "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
+	cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+at)
+	p := serveBy(t, cmd)
+	if got := told(); got != "READY=1" {
+		t.Errorf("it says %q, want READY=1", got)
+	}
+	c, err := net.Dial("tcp", p.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.Close()
+	if err := p.stop(t); err != nil {
+		t.Error(err)
+	}
+	if got := told(); got != "STOPPING=1" {
+		t.Errorf("it says %q, want STOPPING=1", got)
+	}
+}
