@@ -339,7 +339,11 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 	if many != nil {
 		many.watch(ctx)
 		served := func(path string) bool { return many.set.Serves(path, pairs) }
-		return slashless(served, f.auth.routes(served, many.set, many.set.Handler(handler, pairs)))
+		first := "/NAME/mcp"
+		if paths := many.paths(); len(paths) > 0 {
+			first = paths[0]
+		}
+		return inBrowser(served, first, slashless(served, f.auth.routes(served, many.set, many.set.Handler(handler, pairs))))
 	}
 	mux := http.NewServeMux()
 	mux.Handle(f.path, handler)
@@ -349,7 +353,7 @@ func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many
 		mux.Handle(f.ssePath, pair)
 		mux.Handle(messages, auth.At(f.ssePath, pair)) // clients know that URL only
 	}
-	return slashless(f.servesAt, f.auth.routes(f.servesAt, nil, mux))
+	return inBrowser(f.servesAt, f.path, slashless(f.servesAt, f.auth.routes(f.servesAt, nil, mux)))
 }
 
 // servesAt reports whether something is served at a path, without a configuration file.
