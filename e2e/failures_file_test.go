@@ -82,7 +82,7 @@ func TestFailure23File(t *testing.T) {
 		c := connect(t, &program{URL: base + "/" + name + "/mcp"})
 		if want == "" {
 			names, _ := toolNames(t, c)
-			if all := strings.Join(names, " "); all != "even" {
+			if all := strings.Join(names, " "); all != "even holdfast_wait holdfast_cancel" {
 				t.Errorf("%s: the tools are %q", name, all)
 			}
 			if got := c.ask(oddCall(8, "odd", "")); !strings.Contains(got, `"error"`) {
