@@ -51,13 +51,8 @@ type containerMount struct {
 func TestContainer(t *testing.T) {
 	testlong.Only(t, "it needs runc")
 	t.Parallel()
-	if os.Getuid() != 0 {
-		t.Skip("runc is run by root here")
-	}
 	runc, err := exec.LookPath("runc")
-	if err != nil {
-		t.Skip("runc is not installed")
-	}
+	testlong.Needs(t, err == nil && os.Getuid() == 0, "runc, and to be root: run .ci/run tools")
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}

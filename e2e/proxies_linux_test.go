@@ -126,9 +126,8 @@ func TestProxies(t *testing.T) {
 		for _, scheme := range []string{"http", "ws"} {
 			t.Run(name+"/"+scheme, func(t *testing.T) {
 				t.Parallel()
-				if _, err := exec.LookPath(name); err != nil {
-					t.Skipf("%s is not installed", name)
-				}
+				_, err := exec.LookPath(name)
+				testlong.Needs(t, err == nil, name+": run .ci/run tools")
 				w := newWaiter(t)
 				upstream := strings.TrimPrefix(w.URL, "http://")
 				p := &frontProxy{addr: ownAddress(t)}
