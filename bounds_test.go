@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// boundTests are the tests that go over the bounds of docs/operators.md ("Bounds"), by how the rows of the table begin. A test is
+// boundTests are the tests that go over the bounds of docs/sizing.md ("Bounds"), by how the rows of the table begin. A test is
 // named with the directory that it is in.
 var boundTests = map[string][]string{
 	"sessions that are open on a node":                            {"internal/session TestLimits", "internal/server TestAdmission"},
@@ -25,6 +25,9 @@ var boundTests = map[string][]string{
 	"notes of sessions that sleep":                                {"internal/revival TestManyNotes"},
 	"how long after its beginning a session can be revived":       {"internal/server TestNotRevived", "internal/revival TestManyEnded"},
 	"how long an ended call can be read":                          {"internal/server TestExpiredEventID"},
+	"how long after its connection has broken a call is found":    {"internal/server TestCutGrace", "internal/session TestManyStranded"},
+	"what other nodes have told of such calls":                    {"internal/session TestManyHints"},
+	"how long a tool's call of a client of 2026-07-28 goes on":    {"internal/server TestCutGrace"},
 	"how long a client of SEP-975":                                {"internal/session TestAwayForTooLong"},
 	"a request's body":                                            {"internal/server TestBadLength", "internal/server TestDuplexTooLarge"},
 	"fields of a request's header":                                {"internal/server TestManyFields"},
@@ -65,7 +68,7 @@ var boundTests = map[string][]string{
 // Each bound that operators are told of has a test that goes over it.
 func TestBoundsHaveTests(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("docs", "operators.md"))
+	text, err := os.ReadFile(filepath.Join("docs", "sizing.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,6 +23,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/bench/tools"
 	"holdfast/jsonrpc"
+	"holdfast/metrics"
 )
 
 var (
@@ -59,7 +60,7 @@ func (r *registry) Register(c prometheus.Collector) error {
 func figures(t *testing.T) (names map[string]string, text []byte) {
 	t.Helper()
 	all := &registry{Registry: prometheus.NewRegistry(), names: make(map[string]string)}
-	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &holdfast.Options{Metrics: all})
+	h := holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &holdfast.Options{Metrics: metrics.New(all)})
 	server := httptest.NewServer(h)
 	defer server.Close()
 	res, err := server.Client().Get(server.URL) // is refused
@@ -97,7 +98,7 @@ func TestFiguresOfManyTools(t *testing.T) {
 		default:
 			tools.Answer(x)
 		}
-	})), &holdfast.Options{Metrics: all, Logger: slog.New(slog.DiscardHandler)})
+	})), &holdfast.Options{Metrics: metrics.New(all), Logger: slog.New(slog.DiscardHandler)})
 	m := &measured{Handler: h}
 	m.begin()
 	scrape := func() string {
@@ -183,7 +184,7 @@ func TestFiguresOfDeploy(t *testing.T) {
 		}
 		return string(data)
 	}
-	for file, whole := range map[string]bool{dashboard: true, rulesFile: false, rulesTest: false, filepath.Join("docs", "operators.md"): true} {
+	for file, whole := range map[string]bool{dashboard: true, rulesFile: false, rulesTest: false, filepath.Join("docs", "observing.md"): true} {
 		text, named := read(file), make(map[string]bool)
 		for _, name := range figure.FindAllString(text, -1) {
 			if _, ok := names[name]; !ok {

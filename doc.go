@@ -27,7 +27,9 @@
 //
 // # More packages
 //
-// holdfast/engine opens stores that outlive the process, and that several nodes share.
+// holdfast/engine opens stores that outlive the process, and that several nodes share; a program imports the engines
+// that it needs. holdfast/metrics counts calls for Prometheus, and holdfast/traces makes spans for OpenTelemetry.
 // holdfast/backend is the contract of a backend. holdfast/client is a client for raw
-// messages. ARCHITECTURE.md in the repository explains the inside.
+// messages. docs/versions.md in the repository says what
+// versions promise, and ARCHITECTURE.md explains the inside.
 package holdfast

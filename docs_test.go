@@ -6,6 +6,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -138,7 +139,9 @@ func checkLink(t *testing.T, document, target string) {
 			return
 		}
 	}
-	t.Errorf("%s links to %s, but there is no such heading", document, target)
+	if !strings.Contains(string(data), `<a id="`+anchor+`"></a>`) {
+		t.Errorf("%s links to %s, but there is no such heading", document, target)
+	}
 }
 
 // anchorOf returns the anchor of a heading, as GitHub makes it.
@@ -153,4 +156,40 @@ func anchorOf(title string) string {
 		}
 	}
 	return b.String()
+}
+
+// word is a row of a glossary.
+var word = regexp.MustCompile(`(?m)^\| ([a-z -]+) \| [^|]+ \|$`)
+
+// The glossary for users is short, and each word is explained in one place.
+func TestGlossary(t *testing.T) {
+	t.Parallel()
+	words := func(file string) (all []string) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(data)
+		if _, glossary, ok := strings.Cut(text, "\n## Glossary\n"); ok {
+			text, _, _ = strings.Cut(glossary, "\n## ")
+		}
+		for _, m := range word.FindAllStringSubmatch(text, -1) {
+			if m[1] != "word" {
+				all = append(all, m[1])
+			}
+		}
+		if !slices.IsSorted(all) || len(all) < 10 {
+			t.Errorf("%s: the words %q are not in order, or there are too few", file, all)
+		}
+		return all
+	}
+	users, code := words("docs/glossary.md"), words("ARCHITECTURE.md")
+	if len(users) > 30 {
+		t.Errorf("%d words are more than a user reads", len(users))
+	}
+	for _, w := range code {
+		if slices.Contains(users, w) {
+			t.Errorf("%q is explained twice", w)
+		}
+	}
 }

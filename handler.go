@@ -21,7 +21,6 @@ import (
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
-	"holdfast/internal/traces"
 	"holdfast/internal/translate"
 	sender "holdfast/internal/webhook"
 	"holdfast/stream"
@@ -44,11 +43,10 @@ type Handler struct {
 	health   *health        // or nil
 	webhooks *sender.Sender // or nil
 
-	audit      *audit.Log     // or nil
-	unregister func()         // takes the metrics back; nil if there are none
-	traces     *traces.Traces // or nil
-	page       *live.Live     // or nil
-	log        *lograte.Handler
+	audit  *audit.Log // or nil
+	detach []func()   // end what Options.Metrics and Traces have begun
+	page   *live.Live // or nil
+	log    *lograte.Handler
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of
@@ -92,7 +90,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	}
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
 	connections := budget.NewConnections(o.Memory, o.MaxShare)
-	observers := h.observers(&o, figures{flight, connections}, limits)
+	observers := h.observers(&o, counts{flight, connections}, limits)
 	sessions := session.Options{
 		TTL:          o.SessionTTL,
 		SleepAfter:   max(o.SleepAfter, 0),
@@ -108,6 +106,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MinWait:      o.Retry,
 		Keep:         o.Keep,
 		Safe:         o.Safe,
+		AttachWithin: o.AttachWithin,
+		CallIDs:      o.CallIDs,
 		OnEnded:      h.startWebhooks(&o, observers),
 		Observers:    observers,
 		Flight:       flight,
@@ -129,6 +129,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		KeepAlive:       o.KeepAlive,
 		PingAfter:       o.PingAfter,
 		TaskAfter:       o.TaskAfter,
+		CutGrace:        o.CutGrace,
 		MaxBody:         o.MaxBody,
 		Flight:          flight,
 		Connections:     connections,

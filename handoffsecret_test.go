@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"holdfast"
+	"holdfast/traces"
 )
 
 // The handle of a hand-off is enough to get the result of its call. What operators read does not have it: the audit with
@@ -41,7 +42,7 @@ func TestHandleIsHidden(t *testing.T) {
 	spans, mux := tracetest.NewInMemoryExporter(), http.NewServeMux()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
 		Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Audit: slog.NewJSONHandler(&audit, nil), AuditArguments: true,
-		TracerProvider: sdk.NewTracerProvider(sdk.WithSyncer(spans)), Page: mux, HandoffAfter: 100 * time.Millisecond, LegacyOnly: true,
+		Traces: traces.New(sdk.NewTracerProvider(sdk.WithSyncer(spans)), nil), Page: mux, HandoffAfter: 100 * time.Millisecond, LegacyOnly: true,
 	})
 	mux.Handle("/mcp", h)
 	s := httptest.NewServer(mux)

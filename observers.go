@@ -9,31 +9,28 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/limit"
 	"holdfast/internal/live"
-	"holdfast/internal/metrics"
 	"holdfast/internal/observe"
-	"holdfast/internal/traces"
 )
 
-// figures are the counts of memory that metrics tell of.
-type figures struct {
+// An Observer is told of the calls of a handler: what [holdfast/metrics.New] and [holdfast/traces.New] return. A program cannot
+// write one of its own; Options.Audit tells a program of calls.
+type Observer interface{ observe.Attachment }
+
+// counts are those of memory that figures tell of.
+type counts struct {
 	flight      *budget.Flight
 	connections *budget.Connections
 }
 
 // observers returns those of the handler: one for each thing that listens to what happens to calls
 // (docs/decisions/0026-observers.md); nil if there is none.
-func (h *Handler) observers(o *Options, memory figures, limits *limit.Limiter) (all observe.Observers) {
-	if o.TracerProvider != nil { // first: the others say what span a call is
-		h.traces = traces.New(traces.Options{Provider: o.TracerProvider, UnderHTTP: o.TraceUnderHTTP})
-		all = append(all, h.traces)
-	}
+func (h *Handler) observers(o *Options, memory counts, limits *limit.Limiter) (all observe.Observers) {
+	h.attach(&all, o.Traces, "traces", observe.Figures{}, o) // first: the others say what span a call is
 	if o.Audit != nil {
 		h.audit = audit.New(audit.Options{Handler: o.Audit, Arguments: o.AuditArguments, Logger: o.Logger})
 		all = append(all, h.audit)
 	}
-	if m := h.startMetrics(o, memory, limits); m != nil {
-		all = append(all, m)
-	}
+	h.attach(&all, o.Metrics, "metrics", h.figures(o, memory, limits), o)
 	if o.Page != nil {
 		h.page = live.New(live.Options{
 			Hosts: o.AllowedHosts, Token: o.PageToken, Logger: o.Logger,
@@ -54,40 +51,44 @@ func (h *Handler) observers(o *Options, memory figures, limits *limit.Limiter) (
 	return all
 }
 
-// startMetrics registers the handler's figures; nil if they are not wanted.
-func (h *Handler) startMetrics(o *Options, memory figures, limits *limit.Limiter) *metrics.Metrics {
-	if o.Metrics == nil {
-		return nil
+// attach adds the observer that an option has, if it has one.
+func (h *Handler) attach(all *observe.Observers, from Observer, what string, f observe.Figures, o *Options) {
+	if from == nil {
+		return
 	}
+	one, detach, err := observe.To(f, from)
+	if err != nil {
+		o.Logger.Error("there are no "+what, "error", err)
+		return
+	}
+	*all = append(*all, one)
+	h.detach = append(h.detach, detach)
+}
+
+// figures returns what the handler knows of itself.
+func (h *Handler) figures(o *Options, memory counts, limits *limit.Limiter) observe.Figures {
 	kept, _ := o.Store.(interface{ Kept() (bytes, most int64) })
-	source := metrics.Source{
+	f := observe.Figures{
 		Ready: h.Ready,
-		Memory: func() []metrics.Memory {
-			all := []metrics.Memory{
+		Memory: func() []observe.Memory {
+			all := []observe.Memory{
 				{Part: "in_flight", Used: memory.flight.Used() + memory.flight.Arriving(), Most: memory.flight.Most()},
 				{Part: "connections", Used: memory.connections.Used(), Most: memory.connections.Most()},
 			}
 			if kept != nil {
 				bytes, most := kept.Kept()
-				all = append(all, metrics.Memory{Part: "kept", Used: bytes, Most: most})
+				all = append(all, observe.Memory{Part: "kept", Used: bytes, Most: most})
 			}
 			return all
 		},
 	}
 	if h.audit != nil {
-		source.AuditLost = h.audit.Lost
+		f.AuditLost = h.audit.Lost
 	}
 	if limits != nil {
-		source.Waiting = limits.Waiting
+		f.Waiting = limits.Waiting
 	}
-	m := metrics.New(source)
-	if err := o.Metrics.Register(m); err != nil {
-		o.Logger.Error("no metrics: they could not be registered", "error", err)
-		return nil
-	}
-	registry := o.Metrics
-	h.unregister = func() { registry.Unregister(m) }
-	return m
+	return f
 }
 
 // auditGrace is how long Shutdown waits for the lines of the last calls.
@@ -105,11 +106,8 @@ func (h *Handler) stopObserving(ctx context.Context) (err error) {
 			err = fmt.Errorf("the audit was not written to its end: %w", err)
 		}
 	}
-	if h.unregister != nil {
-		h.unregister()
-	}
-	if h.traces != nil {
-		h.traces.Close()
+	for _, detach := range h.detach {
+		detach()
 	}
 	return err
 }

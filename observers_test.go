@@ -12,6 +12,7 @@ import (
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/internal/testlong"
+	"holdfast/metrics"
 )
 
 // The figures and the audit of a handler tell the same of its calls.
@@ -20,7 +21,7 @@ func TestObservers(t *testing.T) {
 	var page bytes.Buffer
 	registry := prometheus.NewRegistry()
 	h := holdfast.NewBackendHandler(message.New(&exact{}), &holdfast.Options{
-		Logger: slog.New(slog.DiscardHandler), Metrics: registry, Audit: slog.NewJSONHandler(&page, nil), AuditArguments: true,
+		Logger: slog.New(slog.DiscardHandler), Metrics: metrics.New(registry), Audit: slog.NewJSONHandler(&page, nil), AuditArguments: true,
 	})
 	m := &measured{Handler: h}
 	m.begin()
@@ -68,7 +69,7 @@ func TestAllocationsObserved(t *testing.T) {
 	m := newMeasured(t)
 	post, w := m.post(toolCall(2, "echo")), &sink{head: map[string][]string{}}
 	before := allocations(func() { post(w) })
-	m = newMeasured(t, func(o *holdfast.Options) { o.Metrics = prometheus.NewRegistry() })
+	m = newMeasured(t, func(o *holdfast.Options) { o.Metrics = metrics.New(prometheus.NewRegistry()) })
 	post = m.post(toolCall(2, "echo"))
 	if got := allocations(func() { post(w) }); got > before+4.5 {
 		t.Errorf("%v allocations for a light call that is counted, %v for one that is not", got, before)

@@ -3,13 +3,11 @@ package holdfast
 import (
 	"cmp"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/netip"
 	"slices"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"go.opentelemetry.io/otel/trace"
 
 	"holdfast/backend"
 	"holdfast/internal/budget"
@@ -40,40 +38,72 @@ const (
 	ResponseSSE
 )
 
-// What a node does of the work of those that share a Store: the values of Options.Role. Nodes of all
-// roles, and of versions without roles, may share one.
+// A Role is what a node does of the work of those that share a Store. Nodes of all roles, and of versions without roles, may
+// share one.
+type Role string
+
+// The roles of nodes.
 const (
 	// RoleBoth takes clients' connections, and owns sessions.
-	RoleBoth = ""
+	RoleBoth Role = ""
 	// RoleDoor takes clients' connections, owns no sessions and never opens its backend. A new
 	// session goes to the node with the least to do that is no door. The loss of a door ends no
 	// session and no call of one. It answers with status 503 if there is no other node.
-	RoleDoor = "door"
+	RoleDoor Role = "door"
 	// RoleWorker owns sessions, and is reached through the Store's engine alone: requests that
 	// come to [Handler.ServeHTTP] are answered with status 503.
-	RoleWorker = "worker"
+	RoleWorker Role = "worker"
 )
 
-// Which clients are served in which era of the protocol: the values of Options.Eras. In the legacy era
-// (revisions up to 2025-11-25) a client has a session, and its calls survive the connection. In the
+// An Era says which clients are served in which era of the protocol. In the legacy era (revisions up to 2025-11-25) a client has a session, and its calls survive the connection. In the
 // modern era (2026-07-28 and later) each request stands alone, and the end of its connection cancels
 // it, unless it has become a task.
+type Era string
+
+// The choices of eras.
 const (
 	// ErasAuto serves every request in its era, except that server/discover, by which clients choose
 	// the modern era, is refused. A client that knows both eras then goes on with initialize. It
 	// is answered if the client declares tasks (the extension io.modelcontextprotocol/tasks), or
 	// if there are no sessions (Stateless).
-	ErasAuto = "auto"
+	ErasAuto Era = "auto"
 	// ErasBoth serves every request in its era.
-	ErasBoth = "both"
+	ErasBoth Era = "both"
 	// ErasLegacy refuses modern requests.
-	ErasLegacy = "legacy"
+	ErasLegacy Era = "legacy"
 	// ErasModern refuses legacy requests, and with them HTTP+SSE, WebSockets and pipes.
-	ErasModern = "modern"
+	ErasModern Era = "modern"
 )
 
+// Limits bound the calls that clients may begin. A client is a tenant: see Options.MaxShare. The zero
+// value of each field is no bound. A request beyond a limit is answered with status 429 and
+// Retry-After, and has begun nothing. Requests about a call that has begun are never refused:
+// to resume it, to ask for it, or to make it again under its idempotency key. Nodes that share
+// a Store exchange their counts four times a second.
+type Limits struct {
+	// Rate is how many calls a second a client may begin. Burst is how many of them may begin
+	// at once; by default as many as in a second, and at least 1.
+	Rate  float64
+	Burst int
+	// AddressRate and AddressBurst are the same for all clients of one address together. New
+	// sessions count too.
+	AddressRate  float64
+	AddressBurst int
+	// Calls and ToolCalls are how many calls of one client, and of one tool, may be in flight.
+	Calls, ToolCalls int
+	// Queue is how many calls beyond Calls and ToolCalls may wait for others to end; the rest
+	// are refused. QueueWait is how long a call may wait; 10 s.
+	Queue     int
+	QueueWait time.Duration
+}
+
+// Never is a time for options that a negative time switches off, such as Options.KeepAlive.
+const Never time.Duration = -1
+
 // Options configure a [Handler]. The zero value is useful, and the zero value of each
-// field stands for the default given with it.
+// field stands for the default given with it. A negative value switches a field off where its documentation
+// says what that means. Any other value that a field cannot have, such as a negative one that means nothing, is logged as an error, and
+// the default holds. docs/running.md says how that compares with the flags of holdfast serve.
 type Options struct {
 	// Response says how POST requests are answered; ResponseAuto.
 	Response Response
@@ -81,7 +111,7 @@ type Options struct {
 	// to be answered with JSON, before its answer becomes a stream; 50 ms.
 	UpgradeAfter time.Duration
 	// DisconnectAfter is how long one connection of a stream lasts: then it is closed,
-	// and the client reconnects and resumes (SEP-1699). By default it is not closed
+	// and the client reconnects and resumes (SEP-1699). By default, and if it is negative, it is not closed
 	// before the stream ends.
 	DisconnectAfter time.Duration
 	// Retry is how long clients are told to wait before they reconnect; 1 s.
@@ -110,6 +140,18 @@ type Options struct {
 	// progress, which says that the call runs. Auto: 15 s, for hosts that are known to wait longer for a call that makes
 	// progress; with HandoffAfter Auto their calls are not handed off. By default, and if it is negative otherwise, none is sent.
 	ProgressEvery time.Duration
+	// AttachWithin is how long after its connection has broken a call can be found by a request for the same tool with the same
+	// arguments, in the same session (revision 2026-07-28: of the same principal and kind of client): the request gets the result of
+	// that call, and the tool does not run twice. It is for models that ask again when a call has failed. A call whose answer was
+	// read is never found, and tools that are safe to call again are called again. 2 minutes; negative: never.
+	AttachWithin time.Duration
+	// CallIDs are members of _meta in which hosts give a call an id of their own, which stays the same when they make it again. A
+	// request with the id, the tool and the arguments of a call whose connection has broken gets the result of that call. Those of
+	// Claude Code and Codex are known.
+	CallIDs []string
+	// CutGrace is how long a call of a tool goes on whose client speaks revision 2026-07-28 and has lost its connection, or closed
+	// it: see AttachWithin. Then the call is canceled. 30 s; negative: it is canceled at once.
+	CutGrace time.Duration
 	// SessionTTL is how long a session lives while no call is in flight and no client
 	// is connected; 30 minutes.
 	SessionTTL time.Duration
@@ -142,27 +184,8 @@ type Options struct {
 	// in flight, at a time; 250,000 and 1,000,000. A request beyond them is answered with
 	// status 429.
 	MaxSessions, MaxCalls int
-	// Limits bound the calls that clients may begin. A client is a tenant: see MaxShare. The zero
-	// value of each field is no bound. A request beyond a limit is answered with status 429 and
-	// Retry-After, and has begun nothing. Requests about a call that has begun are never refused:
-	// to resume it, to ask for it, or to make it again under its idempotency key. Nodes that share
-	// a Store exchange their counts four times a second.
-	Limits struct {
-		// Rate is how many calls a second a client may begin. Burst is how many of them may begin
-		// at once; by default as many as in a second, and at least 1.
-		Rate  float64
-		Burst int
-		// AddressRate and AddressBurst are the same for all clients of one address together. New
-		// sessions count too.
-		AddressRate  float64
-		AddressBurst int
-		// Calls and ToolCalls are how many calls of one client, and of one tool, may be in flight.
-		Calls, ToolCalls int
-		// Queue is how many calls beyond Calls and ToolCalls may wait for others to end; the rest
-		// are refused. QueueWait is how long a call may wait; 10 s.
-		Queue     int
-		QueueWait time.Duration
-	}
+	// Limits bound the calls that clients may begin. By default there are none.
+	Limits Limits
 	// MaxProcesses is how many server processes may run at a time, for a backend that
 	// is a [backend.ProcessStarter]; 256. Negative: any number. For other backends it
 	// bounds, if it is set, how many sessions have the backend open.
@@ -189,7 +212,7 @@ type Options struct {
 	// Eras says which clients are served in which era of the protocol: ErasAuto, ErasBoth, ErasLegacy
 	// or ErasModern. By default it is ErasLegacy, and ErasBoth if Stateless is set: the era in which
 	// the go-sdk's handler would answer the same client. docs/eras.md has what each client gets.
-	Eras string
+	Eras Era
 	// LegacyOnly is the same as ErasLegacy, for programs that were written before Eras.
 	LegacyOnly bool
 	// Stateless serves without sessions: each POST stands alone, and nothing can be
@@ -246,11 +269,10 @@ type Options struct {
 	Store stream.Store
 	// Role is the part of this node among the nodes that share its Store: RoleBoth, RoleDoor or
 	// RoleWorker; RoleBoth.
-	Role string
-	// Metrics is where the handler registers its figures for Prometheus, until Shutdown; nil:
-	// nothing is counted. docs/operators.md lists them. Of several handlers with one registry,
-	// each needs a label of its own: see prometheus.WrapRegistererWith.
-	Metrics prometheus.Registerer
+	Role Role
+	// Metrics has the handler counted, until Shutdown: what [holdfast/metrics.New] returns, for Prometheus; nil:
+	// nothing is counted. docs/observing.md lists the figures.
+	Metrics Observer
 	// Audit gets a record for each call that has ended: who called what, for how long, over how
 	// many connections, and how it ended; nil: there is no audit. A call that goes on at another
 	// node has its record there. Requests that are refused because of Host or Origin have records
@@ -260,13 +282,8 @@ type Options struct {
 	Audit slog.Handler
 	// AuditArguments adds the arguments of tools and prompts to these records.
 	AuditArguments bool
-	// TracerProvider makes spans for OpenTelemetry: one for each call, by the semantic conventions for
-	// MCP; nil: there are none. The handler does not shut it down. docs/operators.md lists the
-	// attributes.
-	TracerProvider trace.TracerProvider
-	// TraceUnderHTTP makes the span of the HTTP request the parent of a call's span, and links the
-	// span that the message names. By default it is the other way round.
-	TraceUnderHTTP bool
+	// Traces makes a span for each call: what [holdfast/traces.New] returns, for OpenTelemetry; nil: there are none.
+	Traces Observer
 	// Page is where the handler registers a live page for operators, at /. It shows sessions, and
 	// calls while they run, with principals and the progress that tools report. It has no
 	// authentication: serve it on an address that only operators reach. Nil: there is no page.
@@ -290,11 +307,11 @@ func (o *Options) boundLog() {
 }
 
 // eras returns what Eras stands for.
-func (o *Options) eras() string {
+func (o *Options) eras() Era {
 	switch {
 	case o.LegacyOnly:
 		return ErasLegacy
-	case slices.Contains([]string{ErasAuto, ErasBoth, ErasLegacy, ErasModern}, o.Eras):
+	case slices.Contains([]Era{ErasAuto, ErasBoth, ErasLegacy, ErasModern}, o.Eras):
 		return o.Eras
 	case o.Eras != "":
 		o.Logger.Error("Options.Eras is not one that is known: the default holds", "eras", o.Eras)
@@ -307,34 +324,85 @@ func (o *Options) eras() string {
 
 // serverEras returns the choice that Options.Eras names, once its default is set.
 func serverEras(o *Options) server.Eras {
-	return map[string]server.Eras{
+	return map[Era]server.Eras{
 		ErasAuto: server.ErasAuto, ErasBoth: server.ErasBoth, ErasLegacy: server.ErasLegacy, ErasModern: server.ErasModern,
 	}[o.Eras]
 }
 
-// defaults sets the fields that were not given and whose default is not known below.
+// check resets the fields whose value they cannot have, and tells of them.
+func (o *Options) check() {
+	wrong := func(name string, value, want any) {
+		o.Logger.Error("an option has a value that it cannot have: the default holds", "option", "Options."+name, "value", value, "want", want)
+	}
+	for name, d := range map[string]*time.Duration{
+		"UpgradeAfter": &o.UpgradeAfter, "Retry": &o.Retry, "SessionTTL": &o.SessionTTL, "Keep": &o.Keep, "Limits.QueueWait": &o.Limits.QueueWait,
+	} {
+		if *d < 0 {
+			wrong(name, *d, "more than 0")
+			*d = 0
+		}
+	}
+	for name, n := range map[string]*int{
+		"MaxSessions": &o.MaxSessions, "MaxCalls": &o.MaxCalls, "Limits.Burst": &o.Limits.Burst, "Limits.AddressBurst": &o.Limits.AddressBurst,
+		"Limits.Calls": &o.Limits.Calls, "Limits.ToolCalls": &o.Limits.ToolCalls, "Limits.Queue": &o.Limits.Queue,
+	} {
+		if *n < 0 {
+			wrong(name, *n, "0 or more")
+			*n = 0
+		}
+	}
+	for name, n := range map[string]*int64{"MaxBody": &o.MaxBody, "Memory": &o.Memory} {
+		if *n < 0 {
+			wrong(name, *n, "more than 0")
+			*n = 0
+		}
+	}
+	for name, f := range map[string]*float64{"Limits.Rate": &o.Limits.Rate, "Limits.AddressRate": &o.Limits.AddressRate} {
+		if !(*f >= 0 && *f <= math.MaxFloat64) {
+			wrong(name, *f, "0 or more")
+			*f = 0
+		}
+	}
+	if !(o.MaxShare >= 0 && o.MaxShare <= 1) {
+		wrong("MaxShare", o.MaxShare, "more than 0, and at most 1")
+		o.MaxShare = 0
+	}
+	if o.Response < ResponseAuto || o.Response > ResponseSSE {
+		wrong("Response", int(o.Response), "ResponseAuto, ResponseJSON or ResponseSSE")
+		o.Response = ResponseAuto
+	}
+}
+
+// defaults sets the fields that were not given.
 func (o *Options) defaults(b backend.Backend) {
 	o.boundLog()
+	o.check()
 	o.Eras = o.eras()
 	if o.Principal == nil {
 		o.Principal = tokenUser
 	}
-	if o.Keep <= 0 && (o.Store == nil || o.Stateless) { // how long another Store keeps calls is not known
+	if o.Keep == 0 && (o.Store == nil || o.Stateless) { // how long another Store keeps calls is not known
 		o.Keep = 10 * time.Minute
 	}
-	if o.Memory <= 0 {
-		o.Memory = budget.Default()
-	}
-	if o.MaxBody <= 0 {
-		o.MaxBody = 4 << 20
-	}
+	o.UpgradeAfter = cmp.Or(o.UpgradeAfter, 50*time.Millisecond)
+	o.Retry = cmp.Or(o.Retry, time.Second)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
+	o.PingAfter = cmp.Or(o.PingAfter, time.Second)
+	o.TaskAfter = cmp.Or(o.TaskAfter, 2*time.Second)
+	o.SessionTTL = cmp.Or(o.SessionTTL, 30*time.Minute)
 	o.SessionLife = cmp.Or(o.SessionLife, 30*24*time.Hour)
 	if o.SleepAfter == 0 && isOutside(b) {
 		o.SleepAfter = 5 * time.Minute
 	}
+	o.MaxWait = cmp.Or(o.MaxWait, time.Hour)
+	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
+	o.MaxSessions = cmp.Or(o.MaxSessions, 250_000)
+	o.MaxCalls = cmp.Or(o.MaxCalls, 1_000_000)
 	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
-	o.Retry = cmp.Or(o.Retry, time.Second)
-	o.TaskAfter = cmp.Or(o.TaskAfter, 2*time.Second)
+	o.Memory = cmp.Or(o.Memory, budget.Default())
+	o.Limits.QueueWait = cmp.Or(o.Limits.QueueWait, 10*time.Second)
+	o.AttachWithin = cmp.Or(o.AttachWithin, 2*time.Minute)
+	o.CutGrace = cmp.Or(o.CutGrace, 30*time.Second)
 	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
 		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
 		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)

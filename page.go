@@ -13,7 +13,7 @@ func (h *Handler) startPage(o *Options) {
 	if h.page == nil {
 		return
 	}
-	source := live.Source{Ready: h.Ready, Role: o.Role}
+	source := live.Source{Ready: h.Ready, Role: string(o.Role)}
 	if node := h.node; node != nil {
 		source.Nodes = func() (string, []live.Node) { return node.Name(), nodesOf(node.Members()) }
 		source.Ask = h.server.AskPage

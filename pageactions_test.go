@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/metrics"
 )
 
 // A kept is a log that is read while it is written.
@@ -46,7 +47,7 @@ func TestPageActionsAreLogged(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	mux := http.NewServeMux()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
-		Logger: slog.New(slog.NewTextHandler(&log, nil)), Page: mux, PageToken: "s3cret", PageDrain: func() {}, Metrics: registry,
+		Logger: slog.New(slog.NewTextHandler(&log, nil)), Page: mux, PageToken: "s3cret", PageDrain: func() {}, Metrics: metrics.New(registry),
 	})
 	mux.Handle("/mcp", h)
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))

@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/jsonrpc"
+	"holdfast/traces"
 )
 
 // Traces of the tests: of a message, and of an HTTP request.
@@ -115,7 +116,7 @@ func TestTraces(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			spans := tracetest.NewSpanRecorder()
-			c := newCalling(&holdfast.Options{TracerProvider: sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), TraceUnderHTTP: test.under})
+			c := newCalling(&holdfast.Options{Traces: traces.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), &traces.Options{UnderHTTP: test.under})})
 			session := c.call(t, test.tool, test.http, test.meta)
 			if err := c.Shutdown(t.Context()); err != nil {
 				t.Fatal(err)

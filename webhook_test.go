@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/engine"
+	_ "holdfast/engine/file"
 	"holdfast/stream"
 	"holdfast/webhook"
 )

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -49,6 +50,10 @@ type Status struct {
 	Status            string `json:"status"`            // processing, completed or failed
 	HasPendingMessage bool   `json:"hasPendingMessage"` // a message of the call waits for its client
 	HasInputRequest   bool   `json:"hasInputRequest"`   // the server waits for a response of the host
+	// Created and Updated are when a task was made, and when it has changed last, by the server's clock. They are zero for
+	// calls that are no tasks, and where the server does not say.
+	Created time.Time `json:"-"`
+	Updated time.Time `json:"-"`
 }
 
 // Status asks the server for the status of a call of a [State]. It does not disturb the call,

@@ -371,12 +371,21 @@ func (c *Conn) taskStatus(ctx context.Context, call CallState) (Status, error) {
 	if m.Error != nil {
 		return Status{}, errorOf(m.Error)
 	}
-	status := jsonrpc.String(jsonrpc.Field(m.Result, "status"))
-	switch status {
-	case "working", "input_required":
-		return Status{Status: "processing", HasInputRequest: status == "input_required"}, nil
-	case "completed":
-		return Status{Status: status, HasPendingMessage: true}, nil
+	at := func(name string) time.Time {
+		t, err := time.Parse(time.RFC3339, jsonrpc.String(jsonrpc.Field(m.Result, name)))
+		if err != nil {
+			return time.Time{}
+		}
+		return t
 	}
-	return Status{Status: "failed", HasPendingMessage: true}, nil
+	status := Status{Created: at("createdAt"), Updated: at("lastUpdatedAt")}
+	switch text := jsonrpc.String(jsonrpc.Field(m.Result, "status")); text {
+	case "working", "input_required":
+		status.Status, status.HasInputRequest = "processing", text == "input_required"
+	case "completed":
+		status.Status, status.HasPendingMessage = text, true
+	default:
+		status.Status, status.HasPendingMessage = "failed", true
+	}
+	return status, nil
 }

@@ -78,7 +78,7 @@ func claudeProgram(t *testing.T) string {
 	t.Helper()
 	bin := os.Getenv("HOLDFAST_CLAUDE")
 	if bin == "" {
-		t.Skip("HOLDFAST_CLAUDE is not set: see docs/operators.md")
+		t.Skip("HOLDFAST_CLAUDE is not set: see docs/failures.md")
 	}
 	return bin
 }

@@ -19,6 +19,8 @@ type script struct {
 	Retries  int        `json:"retries,omitempty"`
 	Probe    bool       `json:"probe,omitempty"`
 	Answer   *string    `json:"answer,omitempty"`
+	Timeout  int        `json:"timeout,omitempty"`
+	Linger   int        `json:"linger,omitempty"`
 	Calls    []toolCall `json:"calls"`
 }
 
@@ -296,6 +298,56 @@ func TestAsk(t *testing.T) {
 				}
 				if want := []string{"How many?", "How many?"}; !slices.Equal(r.Asked, want) {
 					t.Errorf("asked %q", r.Asked)
+				}
+			})
+		}
+	}
+}
+
+// TestComesBackNoMore has both TypeScript clients give up a call after a second, and cancel it. They come back for its stream, as
+// they do for each that ends without a response, and are told that there is nothing.
+func TestComesBackNoMore(t *testing.T) {
+	for sdk, tests := range [][]struct {
+		name string
+		cut  Cut
+		also script
+		call toolCall
+	}{
+		1: {
+			{name: "at once", call: toolCall{"count", map[string]any{"to": 2, "delay_ms": 60000}}},
+			{name: "after cuts", cut: Cut{After: 300 * time.Millisecond, Reset: true}, call: toolCall{"count", map[string]any{"to": 600, "delay_ms": 100}}},
+		},
+		2: {
+			{name: "after progress", call: toolCall{"count", map[string]any{"to": 600, "delay_ms": 100}}},
+			{name: "2025-06-18", also: script{Revision: "2025-06-18"}, call: toolCall{"count", map[string]any{"to": 600, "delay_ms": 100}}},
+		},
+	} {
+		for _, test := range tests {
+			t.Run(fmt.Sprintf("sdk %d/%s", sdk, test.name), func(t *testing.T) {
+				t.Parallel()
+				p := serve(t, "--demo", "--retry", "100ms")
+				var late, gets atomic.Int64
+				url := cutting(t, p, p.URL, 0, func(request string) Cut {
+					switch {
+					case strings.Contains(request, "notifications/cancelled"):
+						late.Store(1)
+					case has(request, "last-event-id") && late.Load() > 0:
+						gets.Add(1)
+					case has(request, "mcp-session-id"):
+						return test.cut
+					}
+					return Cut{}
+				})
+				s := test.also
+				s.SDK, s.URL, s.Timeout, s.Linger, s.Calls = sdk, url, 1000, 2500, []toolCall{test.call}
+				r := client(t, s)
+				if call := r.Calls[0]; !strings.Contains(call.Error, "timed out") {
+					t.Errorf("the call ended with %+v, %s", call.Result, call.Error)
+				}
+				if n := gets.Load(); late.Load() == 0 || n > 2 {
+					t.Errorf("cancelled %d times, and %d GETs came after that", late.Load(), n)
+				} else {
+					t.Log(n, "GETs")
 				}
 			})
 		}

@@ -18,6 +18,9 @@ import (
 
 	"holdfast"
 	"holdfast/engine"
+	_ "holdfast/engine/file"
+	_ "holdfast/engine/nats"
+	_ "holdfast/engine/redis"
 )
 
 // What stands behind the nodes of a cluster: an MCP server whose tools leave a
@@ -137,10 +140,10 @@ func libraryNode(args []string) {
 	drain := fs.Duration("drain", 30*time.Second, "")
 	taskAfter := fs.Duration("task-after", 0, "")
 	maxWait := fs.Duration("max-wait", 0, "")
-	role := fs.String("role", holdfast.RoleBoth, "")
+	role := fs.String("role", string(holdfast.RoleBoth), "")
 	_ = fs.Parse(args) // exits
 	err := serveLibrary(*listen, *admin, *store, *drain, fs.Arg(0), &holdfast.Options{
-		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait, Role: *role, Eras: holdfast.ErasBoth,
+		Retry: *retry, SessionTTL: *ttl, Keep: *keep, TaskAfter: *taskAfter, MaxWait: *maxWait, Role: holdfast.Role(*role), Eras: holdfast.ErasBoth,
 		Principal: func(r *http.Request) string { return r.Header.Get("User") },
 	})
 	if err != nil {

@@ -158,7 +158,7 @@ func (c *codex) start() (kill func()) {
 func TestCodex(t *testing.T) {
 	t.Parallel()
 	if os.Getenv("HOLDFAST_CODEX") == "" {
-		t.Skip("HOLDFAST_CODEX is not set: see docs/operators.md")
+		t.Skip("HOLDFAST_CODEX is not set: see docs/failures.md")
 	}
 	if err := build(); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func connectKilled(t *testing.T, host killHost) {
 		return nil, args.N, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
-		Retry: 10 * time.Millisecond, Eras: map[bool]string{true: holdfast.ErasLegacy, false: holdfast.ErasBoth}[host.legacyServer], TaskAfter: 10 * time.Millisecond,
+		Retry: 10 * time.Millisecond, Eras: map[bool]holdfast.Era{true: holdfast.ErasLegacy, false: holdfast.ErasBoth}[host.legacyServer], TaskAfter: 10 * time.Millisecond,
 	})
 	s := httptest.NewServer(h)
 	t.Cleanup(func() {

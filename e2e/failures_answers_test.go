@@ -272,8 +272,10 @@ func TestFailure20TwoCalls(t *testing.T) {
 	t.Run("two calls", func(t *testing.T) {
 		testlong.Only(t, "the bound is ten seconds")
 		t.Parallel()
-		c := connect(t, serve(t, "--", self, "odd"))
+		p := serve(t, "--", self, "odd")
+		c := connect(t, p)
 		silent := c.listen("POST", "", oddCall(6, "silent", ""))
+		eventually(t, "the server to have the call", time.Minute, func() bool { return strings.Contains(strings.Join(p.logged(), ""), "it says nothing") })
 		began := time.Now()
 		wantOdd(t, c.ask(oddCall(7, "odd", "an error under id null")), 7, "outcome unknown")
 		silent.until(1)

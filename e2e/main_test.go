@@ -59,6 +59,7 @@ var modes = map[string]func(args []string){
 	"unknown":  unknownStdio,
 	"browser":  browser,
 	"alive":    func([]string) { alive() },
+	"ledger":   ledgerStdio,
 }
 
 // built is where the program is built, once, by the first test that needs it.

@@ -33,7 +33,7 @@ const (
 	mostMemory = goMemory / 100 * 135
 )
 
-// A load is of one kind, over one bound of docs/operators.md ("Bounds").
+// A load is of one kind, over one bound of docs/sizing.md ("Bounds").
 type load struct {
 	kind  string
 	args  []string // of holdfast serve

@@ -102,6 +102,7 @@ func oddly(m jsonrpc.Message) []string {
 		return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"odd","inputSchema":{"type":"object"}},{"name":"even","inputSchema":{"type":"object"}}]}}`, id)}
 	case "tools/call":
 		if jsonrpc.String(jsonrpc.Field(m.Params, "name")) == "silent" {
+			fmt.Fprintln(os.Stderr, "it says nothing")
 			return nil
 		}
 		if jsonrpc.String(jsonrpc.Field(m.Params, "name")) == "even" {

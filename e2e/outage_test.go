@@ -102,7 +102,7 @@ func TestOutageOfStore(t *testing.T) {
 				const each = 5
 				for i := range each * nodes {
 					c := connect(t, all[i%nodes])
-					l := c.listen("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":12,"delay_ms":500},"_meta":{"progressToken":1}}}`)
+					l := c.listen("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":24,"delay_ms":500},"_meta":{"progressToken":1}}}`)
 					l.until(1)
 					calls.Go(func() {
 						if l.rest(); !strings.HasPrefix(l.received[len(l.received)-1], "result ") {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
 )
 
 // printed returns the first block of a language in docs/proxies.md.
@@ -72,21 +72,6 @@ func (p *frontProxy) start(t *testing.T) {
 	})
 }
 
-// addresses counts the addresses that ownAddress has returned.
-var addresses atomic.Int32
-
-// ownAddress returns an address at which nothing listens, of a host that no other test uses: nobody else gets the
-// port while a proxy is started again.
-func ownAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", fmt.Sprintf("127.77.0.%d:0", addresses.Add(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
-
 // kill kills all its processes at once.
 func (p *frontProxy) kill() {
 	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
@@ -130,7 +115,7 @@ func TestProxies(t *testing.T) {
 				testlong.Needs(t, err == nil, name+": run .ci/run tools")
 				w := newWaiter(t)
 				upstream := strings.TrimPrefix(w.URL, "http://")
-				p := &frontProxy{addr: ownAddress(t)}
+				p := &frontProxy{addr: testport.Addr(t)}
 				p.args = configure(t, t.TempDir(), p.addr, upstream)
 				p.start(t)
 				t.Cleanup(func() { p.kill() })

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"holdfast/internal/engine/durable"
-	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/redis"
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/stream"
@@ -51,6 +51,6 @@ func BenchmarkAppend(b *testing.B) {
 			}
 		})
 	}
-	run("file", jetstream.Open, func(b *testing.B) string { return "file:" + filepath.Join(b.TempDir(), "new") })
+	run("file", embedded.Open, func(b *testing.B) string { return "file:" + filepath.Join(b.TempDir(), "new") })
 	run("redis", redis.Open, func(b *testing.B) string { return redistest.Start(b).URL() })
 }

@@ -13,7 +13,7 @@ import (
 
 	"holdfast/internal/engine/contest"
 	"holdfast/internal/engine/durable"
-	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis"
 	"holdfast/internal/engine/redis/redistest"
@@ -59,7 +59,7 @@ func prefixes(url string) func(t *testing.T) string {
 // A store obeys its rules over every engine.
 func TestFile(t *testing.T) {
 	t.Parallel()
-	streamtest.Run(t, stores(jetstream.Open, func(t *testing.T) string {
+	streamtest.Run(t, stores(embedded.Open, func(t *testing.T) string {
 		return "file:" + filepath.Join(t.TempDir(), "new")
 	}), streamtest.Options{Durable: true})
 }
@@ -71,7 +71,7 @@ func TestNATS(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	streamtest.Run(t, stores(jetstream.Open, prefixes(s.URL())), streamtest.Options{Nodes: true, Durable: true})
+	streamtest.Run(t, stores(embedded.Open, prefixes(s.URL())), streamtest.Options{Nodes: true, Durable: true})
 }
 
 func TestRedis(t *testing.T) {
@@ -89,7 +89,7 @@ func TestContest(t *testing.T) {
 	}
 	t.Cleanup(s.Close)
 	for name, open := range map[string]func() stream.Store{
-		"NATS":  stores(jetstream.Open, prefixes(s.URL()))(t, streamtest.Limits{}),
+		"NATS":  stores(embedded.Open, prefixes(s.URL()))(t, streamtest.Limits{}),
 		"Redis": stores(redis.Open, prefixes(redistest.Start(t).URL()))(t, streamtest.Limits{}),
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -26,6 +26,7 @@ const (
 	wokenAlone  = 2_000
 	wokenAtOnce = 10_000
 	wakers      = 64
+	awakeFor    = 75 * time.Second // until what sessions are kept ready with is given back
 )
 
 // asleep has very many clients begin a session on a node, and never use it again until it sleeps. It prints what the node and the
@@ -78,6 +79,46 @@ func (s settings) asleep(ctx context.Context) error {
 	}
 	fmt.Printf("| %d woken over %d connections | all after %v, p50 %v, p99 %v |\n", len(all), wakers, time.Since(began).Round(time.Millisecond),
 		all[len(all)/2].Round(10*time.Microsecond), all[len(all)*99/100].Round(10*time.Microsecond))
+	return nil
+}
+
+// stayAwake has many clients begin a session on a node, list its tools, and stay. It prints what the node holds of them.
+func (s settings) stayAwake(ctx context.Context) error {
+	url, _, remove, err := s.asleepStore()
+	if err != nil {
+		return err
+	}
+	defer remove()
+	s.ttl = time.Hour
+	node, err := s.startIdle(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer node.kill()
+	w := watcher{node: node, began: time.Now()}
+	if _, err := w.openKeeping(ctx, 1_000, 1); err != nil {
+		return err
+	}
+	before, err := w.stats(ctx, true)
+	if err != nil {
+		return err
+	}
+	rss := residentOf(node.cmd.Process.Pid)
+	ids, err := w.openKeeping(ctx, s.awake, s.awake)
+	if err != nil {
+		return err
+	}
+	if _, err := w.wake(ids, wakers); err != nil { // which lists the tools
+		return err
+	}
+	pause(ctx, awakeFor)
+	after, err := w.stats(ctx, true)
+	if err != nil {
+		return err
+	}
+	each := func(n int64) float64 { return float64(n) / float64(s.awake) }
+	fmt.Printf("%d sessions awake on one node with %s:, over 1,000; %s\n\n| resident | heap | stacks |\n|---|---|---|\n| %.0f B | %.0f B | %.0f B |\n", s.awake,
+		strings.SplitN(url, ":", 2)[0], loadAverage(), each(residentOf(node.cmd.Process.Pid)-rss), each(int64(after.Heap-before.Heap)), each(int64(after.Stacks)-int64(before.Stacks)))
 	return nil
 }
 

@@ -29,6 +29,7 @@ import (
 	"holdfast/bench/load"
 	"holdfast/bench/tools"
 	hf "holdfast/engine"
+	"holdfast/metrics"
 )
 
 // How stored calls are made beside what is measured: by so many clients, each of whom
@@ -153,7 +154,7 @@ func (s settings) startIdle(ctx context.Context, store string) (*member, error) 
 	if err != nil {
 		return nil, err
 	}
-	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "idle", "-store", store, "-asleep", strconv.Itoa(s.sleeping), "-ttl", s.ttl.String(),
+	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "idle", "-store", store, "-asleep", strconv.Itoa(s.sleeping), "-awake", strconv.Itoa(s.awake), "-ttl", s.ttl.String(),
 		"-profiles="+strconv.FormatBool(s.profiles))}
 	n.cmd.Stderr = os.Stderr
 	out, err := n.cmd.StdoutPipe()
@@ -182,7 +183,10 @@ func (s settings) idleNode(ctx context.Context) error {
 	o := holdfast.Options{Store: st, Response: holdfast.ResponseSSE, SessionTTL: s.ttl, Logger: log}
 	figures := prometheus.NewRegistry()
 	if s.sleeping > 0 {
-		o.Response, o.SleepAfter, o.Metrics = holdfast.ResponseAuto, asleepAfter, figures
+		o.SleepAfter, o.Metrics = asleepAfter, metrics.New(figures)
+	}
+	if s.sleeping > 0 || s.awake > 0 {
+		o.Response = holdfast.ResponseAuto
 	}
 	mux.Handle("/mcp", holdfast.NewBackendHandler(message.New(message.HandlerFunc(tools.Answer)), &o))
 	mux.HandleFunc("/stats", func(w http.ResponseWriter, r *http.Request) { serveStats(w, r, figures) })
@@ -206,6 +210,7 @@ type nodeStats struct {
 	CPU       time.Duration
 	Allocated uint64
 	Heap      uint64
+	Stacks    uint64
 	Pause     time.Duration
 	Sessions  int // that are awake, where that is counted
 }
@@ -217,7 +222,7 @@ func serveStats(w http.ResponseWriter, r *http.Request, figures *prometheus.Regi
 	}
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
-	_ = json.NewEncoder(w).Encode(nodeStats{CPU: spent(0), Allocated: m.TotalAlloc, Heap: m.HeapAlloc, Pause: time.Duration(m.PauseTotalNs), Sessions: sessionsOf(figures)})
+	_ = json.NewEncoder(w).Encode(nodeStats{CPU: spent(0), Allocated: m.TotalAlloc, Heap: m.HeapAlloc, Stacks: m.StackInuse, Pause: time.Duration(m.PauseTotalNs), Sessions: sessionsOf(figures)})
 }
 
 // sessionsOf returns how many sessions are awake.

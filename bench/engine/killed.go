@@ -34,6 +34,7 @@ const comeBack = 100 * time.Millisecond
 type loss struct {
 	verb  string // what becomes of the node
 	count int    // sessions, with a call in each
+	quiet int    // sessions besides, of which nothing is heard
 	do    func(*member)
 	// load says that clients make light calls meanwhile through the other nodes, and
 	// that no client is connected to the node that is lost.
@@ -44,7 +45,7 @@ func (s settings) loss() loss {
 	if s.stopped > 0 {
 		return loss{verb: "stopped", count: s.stopped, load: true, do: func(n *member) { _ = n.cmd.Process.Signal(syscall.SIGSTOP) }}
 	}
-	return loss{verb: "killed", count: s.killed, do: (*member).kill}
+	return loss{verb: "killed", count: s.killed, quiet: s.quiet, do: (*member).kill}
 }
 
 // lose has three nodes over an engine, all of whose sessions are on one, each with a
@@ -59,6 +60,9 @@ func (s settings) lose(ctx context.Context) error {
 	}
 	l := s.loss()
 	fmt.Printf("%d sessions on a node that is %s, a call in each; from then to the call's end at another node; %s:\n\n", l.count, l.verb, loadAverage())
+	if l.quiet > 0 {
+		fmt.Printf("(And %d more sessions, in which nothing happens.)\n\n", l.quiet)
+	}
 	fmt.Println("| engine | client connected to | p50 | p90 | worst |")
 	fmt.Println("|---|---|---|---|---|")
 	for _, e := range all {
@@ -77,7 +81,7 @@ func (s settings) lose(ctx context.Context) error {
 
 // loseOne does so once.
 func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
-	ctx, stop := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, stop := context.WithTimeout(ctx, 2*time.Minute+time.Duration(l.quiet)*5*time.Millisecond)
 	defer stop()
 	var nodes []*member
 	defer func() {
@@ -92,6 +96,12 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 		}
 		nodes = append(nodes, n)
 	}
+	if l.quiet > 0 {
+		w := watcher{node: nodes[0], began: time.Now()}
+		if _, err := w.openKeeping(ctx, l.quiet, 1); err != nil {
+			return err
+		}
+	}
 	callers, calls, err := l.begin(ctx, nodes)
 	if err != nil {
 		return err
@@ -103,11 +113,18 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 		}
 	}
 	time.Sleep(3 * time.Second) // a machine that is busy with calls that begin is another matter
-	at := time.Now()
+	at, before := time.Now(), cpuOf(nodes[1:])
 	l.do(nodes[0])
 	calls.Wait()
-	if err := l.print(e, callers, at); err != nil || beside == nil {
+	if err := l.print(e, callers, at); err != nil {
 		return err
+	}
+	if !l.load {
+		pause(ctx, time.Until(at.Add(survivorsFor)))
+		fmt.Printf("| %s | CPU of the other nodes in %v: %v | | | |\n", e.name, survivorsFor, (cpuOf(nodes[1:]) - before).Round(time.Millisecond))
+	}
+	if beside == nil {
+		return nil
 	}
 	stalls, err := beside.end()
 	if err != nil {
@@ -115,6 +132,17 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 	}
 	printTimes(e, "another node: a light call's longest wait", stalls)
 	return nil
+}
+
+// survivorsFor is for how long after a node was killed the others' CPU is measured.
+const survivorsFor = 20 * time.Second
+
+// cpuOf returns what CPU time the nodes have spent.
+func cpuOf(nodes []*member) (sum time.Duration) {
+	for _, n := range nodes {
+		sum += spentBy(n.cmd.Process.Pid)
+	}
+	return sum
 }
 
 // begin begins the sessions on the first node, and a call in each, and returns when all calls

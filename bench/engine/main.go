@@ -26,6 +26,9 @@ import (
 	"strings"
 	"time"
 
+	_ "holdfast/engine/file"
+	_ "holdfast/engine/nats"
+	_ "holdfast/engine/redis"
 	"holdfast/internal/engine/jetstream/natstest"
 )
 
@@ -37,6 +40,7 @@ type settings struct {
 	only     string
 	waiting  int
 	killed   int
+	quiet    int
 	stopped  int
 	forwards bool
 	child    string
@@ -45,6 +49,7 @@ type settings struct {
 	ttl      time.Duration
 	store    string
 	sleeping int
+	awake    int
 	profiles bool
 }
 
@@ -53,24 +58,26 @@ func main() {
 	slog.SetDefault(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})))
 	var s settings
 	var sessions string
-	var waiting, idle, asleep float64
+	var waiting, idle, asleep, awake float64
 	flag.DurationVar(&s.each, "for", 2*time.Second, "how long one measurement takes")
 	flag.IntVar(&s.rounds, "rounds", 3, "how often each is made; the median counts")
 	flag.StringVar(&sessions, "sessions", "1,64,256", "how many append at a time")
 	flag.StringVar(&s.only, "only", "", "measure only what has this in its name")
 	flag.Float64Var(&waiting, "waiting", 0, "measure as many calls that wait, instead")
 	flag.IntVar(&s.killed, "killed", 0, "measure the end of so many sessions' node, instead")
+	flag.IntVar(&s.quiet, "quiet", 0, "with -killed: so many sessions besides, without a call")
 	flag.IntVar(&s.stopped, "stopped", 0, "measure how so many sessions go on whose node is stopped under load, instead")
 	flag.BoolVar(&s.forwards, "forwarded", false, "measure calls that one node forwards to another, instead")
 	flag.StringVar(&s.child, "child", "", "for its own use")
 	flag.StringVar(&s.dir, "dir", "", "where file: keeps its data; a new temporary directory by default")
 	flag.Float64Var(&idle, "idle", 0, "measure calls beside so many sessions that nobody uses, instead")
 	flag.Float64Var(&asleep, "asleep", 0, "measure so many sessions that sleep, instead; -store redis: with a Redis")
+	flag.Float64Var(&awake, "awake", 0, "measure the memory of so many sessions that are awake, instead; -store redis, -store memory:")
 	flag.DurationVar(&s.ttl, "ttl", 3*time.Minute, "with -idle: how long such a session lives")
 	flag.StringVar(&s.store, "store", "", "with -idle: the store's URL; file: in a temporary directory by default")
 	flag.BoolVar(&s.profiles, "profiles", false, "say where profiles of the nodes can be read")
 	flag.Parse()
-	s.waiting, s.sleepers, s.sleeping = int(waiting), int(idle), int(asleep)
+	s.waiting, s.sleepers, s.sleeping, s.awake = int(waiting), int(idle), int(asleep), int(awake)
 	for n := range strings.SplitSeq(sessions, ",") {
 		v, err := strconv.Atoi(n)
 		if err != nil || v < 1 {
@@ -102,6 +109,8 @@ func (s settings) run(ctx context.Context) error {
 		return s.forward(ctx)
 	case s.sleeping > 0:
 		return s.asleep(ctx)
+	case s.awake > 0:
+		return s.stayAwake(ctx)
 	case s.sleepers > 0:
 		return s.idle(ctx)
 	case s.waiting > 0:

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"holdfast"
+	"holdfast/metrics"
 )
 
 // Observe returns what has handlers counted and their calls written to an audit, as
@@ -21,7 +22,7 @@ func Observe() (observe func(o *holdfast.Options, name string), end func(), err 
 	_ = os.Remove(file.Name()) // it is gone with the process
 	registry := prometheus.NewRegistry()
 	return func(o *holdfast.Options, name string) {
-		o.Metrics = prometheus.WrapRegistererWith(prometheus.Labels{"handler": name}, registry)
+		o.Metrics = metrics.New(prometheus.WrapRegistererWith(prometheus.Labels{"handler": name}, registry))
 		a := &auditHandler{Handler: slog.NewJSONHandler(file, nil), file: file}
 		o.Audit = a
 	}, func() { _ = file.Close() }, nil

@@ -12,7 +12,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
 	"holdfast"
-	"holdfast/internal/traces"
+	spans "holdfast/internal/traces"
+	"holdfast/traces"
 )
 
 // Trace returns what has spans of a part of all calls sent, as holdfast serve does with
@@ -31,8 +32,8 @@ func Trace(sampled float64) (trace func(*holdfast.Options), end func(), err erro
 		_ = receiver.Close()
 		return nil, nil, fmt.Errorf("traces: %w", err)
 	}
-	p := traces.NewProvider(sdk.ParentBased(sdk.TraceIDRatioBased(sampled)), sdk.WithBatcher(exporter))
-	return func(o *holdfast.Options) { o.TracerProvider = p }, func() {
+	p := spans.NewProvider(sdk.ParentBased(sdk.TraceIDRatioBased(sampled)), sdk.WithBatcher(exporter))
+	return func(o *holdfast.Options) { o.Traces = traces.New(p, nil) }, func() {
 		ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
 		defer stop()
 		_ = p.Shutdown(ctx)

@@ -11,7 +11,7 @@ import (
 func TestAutoDurations(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"handoff-after", "progress-every"} {
-		for value, want := range map[string]time.Duration{"": holdfast.Auto, "auto": holdfast.Auto, "0": 0, "50s": 50 * time.Second} {
+		for value, want := range map[string]time.Duration{"": holdfast.Auto, "auto": holdfast.Auto, "0": holdfast.Never, "never": holdfast.Never, "-1s": holdfast.Never, "50s": 50 * time.Second} {
 			fs := newServe().Flags()
 			if value != "" {
 				if err := fs.Set(name, value); err != nil {
@@ -22,7 +22,7 @@ func TestAutoDurations(t *testing.T) {
 				t.Errorf("--%s %s: %v", name, value, fs.Lookup(name).Value)
 			}
 		}
-		for _, value := range []string{"-1s", "soon", "50"} {
+		for _, value := range []string{"soon", "50"} {
 			if newServe().Flags().Set(name, value) == nil {
 				t.Errorf("--%s %s is taken", name, value)
 			}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -16,14 +17,14 @@ import (
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/follow"
 	"holdfast/internal/protocol"
+	"holdfast/internal/redact"
 	"holdfast/internal/terminal"
 	"holdfast/jsonrpc"
 )
 
 // callFlags are the flags of holdfast call.
 type callFlags struct {
-	remoteFlags
-	login  loginFlags
+	serverFlags
 	follow followFlags
 	args   []string
 }
@@ -33,18 +34,20 @@ type followFlags struct {
 	state       string
 	interactive bool
 	json        bool
+	token       bool
 }
 
 func (f *followFlags) add(cmd *cobra.Command) {
 	addState(cmd, &f.state, "unfinished calls for holdfast resume")
 	cmd.Flags().BoolVarP(&f.interactive, "interactive", "i", false, "answer questions of the server on stdin, also if it is not a terminal")
+	cmd.Flags().BoolVar(&f.token, "token", false, "print the token in the command that resumes the call, with which that works on another machine too. It is a secret")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print the whole result as JSON")
 }
 
 func newCall() *cobra.Command {
-	f := callFlags{remoteFlags: newRemoteFlags(), login: newLoginFlags()}
+	f := callFlags{serverFlags: newServerFlags()}
 	cmd := &cobra.Command{
-		Use:   "call [flags] URL TOOL [JSON]",
+		Use:   "call [flags] SERVER TOOL [NAME=VALUE | JSON]...\n  holdfast call [flags] TOOL [NAME=VALUE | JSON]... -- COMMAND ARG...",
 		Short: "Call a tool, and survive lost connections",
 
 		SuggestFor: []string{"invoke", "exec", "tool"},
@@ -53,76 +56,109 @@ func newCall() *cobra.Command {
 to stderr: progress, questions of the server, and the command that resumes the call
 if this one is killed.
 
-The arguments are a JSON object (- reads it from stdin) or --arg NAME=VALUE. The
-schema of the tool decides whether a VALUE is a number or text.
+` + serverHelp + ` NAME.TOOL stands for
+a tool of such a server.
+
+The arguments are NAME=VALUE, a JSON object, or both. The schema of the tool decides
+whether a VALUE is a number, text or something else. @FILE is what is in a file, for a VALUE or
+for the whole object; @- and - read stdin; @@ stands for a text that begins with @.
 
 Ctrl-C leaves the call, which continues at the server, and prints the command that
-resumes it, on this machine or another. The token in that command is a secret. A
-second Ctrl-C within two seconds cancels the call.
+resumes it: by a short name, which is known on this machine, or with --token by a token,
+which is good on any machine, and a secret. A second Ctrl-C within two seconds cancels
+the call. --timeout leaves it too. A call of a COMMAND is cancelled instead.
 
-Exit codes: 0 success, 1 failure of the tool or of the call, 2 wrong command line,
-3 the outcome is unknown: the tool may have run, 130 interrupted: the call continues
-at the server, or was cancelled.`,
-		Example: `  holdfast call http://127.0.0.1:8080/mcp echo --arg text=hello
-  holdfast call http://127.0.0.1:8080/mcp count '{"to": 100, "delay_ms": 200}'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 || len(args) > 3 {
-				return usagef(`want a URL, the name of a tool, and optionally its arguments as JSON, as in %s http://127.0.0.1:8080/mcp count '{"to": 5}'`, cmd.CommandPath())
-			}
-			if !strings.Contains(args[0], "://") && strings.Contains(args[1], "://") {
-				return usagef("the URL comes before the tool: %s URL %s", cmd.CommandPath(), terminal.OneLine(args[0]))
-			}
-			return nil
-		},
-		ValidArgsFunction: cobra.NoFileCompletions,
+Exit codes: 0 success, 1 failure of the tool or of the call, or no result within --timeout, 2
+wrong command line, 3 the outcome is unknown: the tool may have run, 130 interrupted: the call
+continues at the server, or was cancelled.`,
+		Example: `  holdfast call http://127.0.0.1:8080/mcp echo text=hello
+  holdfast call localhost:8080/mcp count '{"to": 100, "delay_ms": 200}'
+  holdfast call everything.echo message=@letter.txt
+  holdfast call echo message=hello -- npx -y @modelcontextprotocol/server-everything stdio`,
+		Args:              cobra.ArbitraryArgs, // call says what is wrong
+		ValidArgsFunction: f.completer(completeTools),
 		RunE:              f.call,
 	}
 	f.add(cmd)
-	f.login.add(cmd)
 	f.follow.add(cmd)
 	cmd.Flags().StringArrayVarP(&f.args, "arg", "a", nil, "`argument` of the tool, as NAME=VALUE (repeat for more)")
 	return cmd
 }
 
+// given returns the server, the tool and its arguments that a command line names. stdin says that they are read from there.
+func (f *callFlags) given(cmd *cobra.Command, args []string) (t *target, name string, given *givenArguments, err error) {
+	switch {
+	case len(args) > 1 && cmd.ArgsLenAtDash() < 0 && !isURL(args[0]) && slices.ContainsFunc(args[1:], func(arg string) bool { return isURL(arg) && !strings.ContainsAny(arg, "={\"@ ") }):
+		return nil, "", nil, usagef("the URL comes before the tool: %s URL %s", cmd.CommandPath(), terminal.OneLine(args[0]))
+	case len(args) == 0, len(args) == 1 && cmd.ArgsLenAtDash() < 0 && isURL(args[0]):
+		return nil, "", nil, usagef(`want a URL, the name of a tool, and optionally its arguments, as in %s http://127.0.0.1:8080/mcp count to=5`, cmd.CommandPath())
+	}
+	t, rest, err := f.target(cmd, args, true)
+	switch {
+	case err != nil:
+		return nil, "", nil, err
+	case len(rest) == 0:
+		return nil, "", nil, usagef("want the name of a tool: '%s' lists those of the server", strings.Join(toolsOf(cmd, args), " "))
+	}
+	given, err = giveArguments(rest[1:], f.args)
+	return t, rest[0], given, err
+}
+
+// toolsOf returns the command that lists the tools of the server of a command line without a tool.
+func toolsOf(cmd *cobra.Command, args []string) []string {
+	all := []string{cmd.Root().Name(), "tools"}
+	if cmd.ArgsLenAtDash() >= 0 {
+		all = append(all, "--")
+	}
+	for _, arg := range args {
+		if redacted := redact.URL(arg); redacted != "" {
+			arg = redacted
+		}
+		all = append(all, terminal.OneLine(quoted(arg)))
+	}
+	return all
+}
+
 // call calls a tool and follows the call.
 func (f *callFlags) call(cmd *cobra.Command, args []string) error {
-	ctx, to, name, object := cmd.Context(), args[0], args[1], ""
-	if len(args) > 2 {
-		object = args[2]
+	to, name, given, err := f.given(cmd, args)
+	if err != nil {
+		return err
 	}
-	if object == "-" && f.follow.interactive {
+	if given.stdin && f.follow.interactive {
 		return usagef("stdin cannot give both the arguments (-) and the answers (--interactive)")
 	}
+	ctx, cancel := f.bounded(cmd.Context())
+	defer cancel()
 	show := terminal.NewDisplay(cmd.ErrOrStderr())
 	w, opts, err := f.follow.options(cmd, &f.remoteFlags, show)
 	if err != nil {
 		return err
 	}
-	done, err := f.login.authorize(to, opts, onDisplay(show, cmd.InOrStdin(), object == "-"))
+	w.Ends = to.stdio()
+	if end, ok := ctx.Deadline(); ok {
+		w.Until = end
+	}
+	conn, done, err := f.dial(to, opts, onDisplay(show, cmd.InOrStdin(), given.stdin))
 	if err != nil {
 		return err
 	}
 	defer done()
-	conn, err := dial(to, opts)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
 	w.Conn, w.Name = conn, name
 	var capabilities map[string]any
-	if w.Prompter = f.follow.prompter(cmd, show, to, object == "-"); w.Prompter != nil {
+	if w.Prompter = f.follow.prompter(cmd, show, to.url, given.stdin); w.Prompter != nil {
 		capabilities = map[string]any{"elicitation": map[string]any{"form": map[string]any{}, "url": map[string]any{}}}
 	}
-	p, err := f.begin(ctx, conn, to, capabilities)
+	p, err := f.begin(ctx, conn, to.name(), capabilities)
 	if err != nil {
-		return err
+		return f.late(ctx, err)
 	}
-	t, params, err := f.params(ctx, p, name, object, cmd.InOrStdin(), show)
+	t, params, err := f.params(ctx, p, name, given, cmd.InOrStdin(), show)
 	if err != nil {
-		return err
+		return f.late(ctx, err)
 	}
 	w.ID = []byte(`"hf-` + strings.ToLower(rand.Text()[:12]) + `"`)
-	given, _ := params["arguments"].(json.RawMessage)
+	sent, _ := params["arguments"].(json.RawMessage)
 	meta := p.metaWith(w.ID)
 	meta[handoff.Meta] = false // call waits for as long as it takes
 	params["_meta"] = meta
@@ -130,21 +166,27 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 	if p.callsAsTask(t) {
 		method = protocol.MethodTaskResult
 		if w.Task, params, err = p.callTask(ctx, params); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", name, f.late(ctx, err))
 		}
 	}
-	calls := follow.SavedCallsIn(f.follow.state)
-	calls.Remember(to)
-	f.follow.save(calls, w)
+	if !to.stdio() {
+		calls := follow.SavedCallsIn(f.follow.state)
+		calls.Remember(to.url)
+		f.follow.save(calls, w, name)
+		w.Saved.At(to.entry)
+	}
 	if err := sendRequest(ctx, conn, w.ID, method, params); err != nil {
 		return err
 	}
 	m, err := f.follow.run(ctx, w)
+	if errors.Is(err, follow.ErrTimeout) {
+		return fmt.Errorf("%s: no result within %v (--timeout)", name, f.timeout)
+	}
 	if err != nil {
 		return err
 	}
 	err = f.follow.print(m, name, cmd.OutOrStdout(), cmd.ErrOrStderr())
-	if err != nil && !errors.Is(err, errPrinted) && misfit(t, given) {
+	if err != nil && !errors.Is(err, errPrinted) && misfit(t, sent) {
 		return fmt.Errorf("%w: %s takes %s", err, name, signature(t))
 	}
 	if err != nil && w.Prompter == nil && strings.Contains(strings.ToLower(err.Error()), "elicit") {
@@ -155,7 +197,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 
 // params returns the tool, and the params of the call. The server must have the tool, and its schema must fit the
 // arguments. If the server does not list its tools to the end, it decides that itself, and the tool returned is nil.
-func (f *callFlags) params(ctx context.Context, p *peer, name, object string, stdin io.Reader, show *terminal.Display) (*tool, map[string]any, error) {
+func (f *callFlags) params(ctx context.Context, p *peer, name string, given *givenArguments, stdin io.Reader, show *terminal.Display) (*tool, map[string]any, error) {
 	list, _, err := p.tools(ctx, name)
 	var t *tool
 	for i := range list {
@@ -173,7 +215,7 @@ func (f *callFlags) params(ctx context.Context, p *peer, name, object string, st
 	default:
 		show.Printf("holdfast: the tool is called without its schema, so each --arg is text: %v", err)
 	}
-	args, err := arguments(object, f.args, t, stdin)
+	args, err := given.arguments(t, stdin)
 	return t, map[string]any{"name": name, "arguments": args}, err
 }
 
@@ -199,7 +241,10 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 		show.Printf("task: %s", terminal.OneLine(text))
 	}
 	opts.Away = func(err error) { show.Printf("no answer (%v): trying again", err) }
-	w := &follow.Options{Display: show, Changed: changed}
+	w := &follow.Options{Display: show, Changed: changed, ShowToken: f.token}
+	if flag := cmd.Flag("state"); flag.Changed && flag.Annotations[fromVariable] == nil {
+		w.NameFlags = " --state " + quoted(f.state)
+	}
 	if t := remote.transport.value; t != "auto" {
 		w.ResumeFlags += " --transport " + t
 	}
@@ -210,9 +255,9 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 }
 
 // save has the place of the call saved.
-func (f *followFlags) save(calls follow.SavedCalls, w *follow.Options) {
+func (f *followFlags) save(calls follow.SavedCalls, w *follow.Options, tool string) {
 	var err error
-	if w.Saved, err = calls.Add(w.ID); err != nil {
+	if w.Saved, err = calls.Add(w.ID, tool); err != nil {
 		w.Display.Printf("holdfast: the call cannot be saved: %v", err)
 	}
 }

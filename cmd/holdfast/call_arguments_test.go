@@ -13,7 +13,9 @@ func TestArguments(t *testing.T) {
 	var it tool
 	err := json.Unmarshal([]byte(`{"name":"it","inputSchema":{"type":"object","additionalProperties":false,"properties":{
 		"s":{"type":"string"},"i":{"type":"integer"},"n":{"type":["null","number"]},"b":{"type":"boolean"},
-		"a":{"type":"array"},"o":{"type":"object"},"x":{}},"required":["s"]}}`), &it)
+		"a":{"type":"array"},"o":{"type":"object"},"x":{},"u":{"anyOf":[{"type":"integer"},{"type":"boolean"},{"type":"null"}]},
+		"t":{"type":["number","string"]},"e":{"enum":["a",3,null,"null"]},"c":{"const":7},"r":{"$ref":"#/$defs/R"},"l":{"anyOf":[{"$ref":"#/$defs/L"},{"type":"null"}]}},
+		"$defs":{"R":{"type":"object"},"L":{"type":"array"}},"required":["s"]}}`), &it)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -28,12 +30,26 @@ func TestArguments(t *testing.T) {
 		{"", "a=[1] o={} x=1", `{"a":[1],"o":{},"x":"1"}`},
 		{` {"s":"a","i":2}`, "s=b=c", `{"i":2,"s":"b=c"}`},
 		{"-", "s=b", `{"i":7,"s":"b"}`},
+		{"", "u=5", `{"u":5}`},
+		{"", "u=true", `{"u":true}`},
+		{"", "u=null", `{"u":null}`},
+		{"", "u=x", "want a whole number"},
+		{"", "t=1.5", `{"t":1.5}`},
+		{"", "t=one", `{"t":"one"}`},
+		{"", "e=a", `{"e":"a"}`},
+		{"", "e=3", `{"e":3}`},
+		{"", "e=null", `{"e":null}`},
+		{"", "e=b", `{"e":"b"}`},
+		{"", "c=7", `{"c":7}`},
+		{"", `r={"a":1}`, `{"r":{"a":1}}`},
+		{"", "r=1", "want a JSON object"},
+		{"", "l=[1]", `{"l":[1]}`},
 		{"", "i=1.5", "want a whole number"},
 		{"", "n=one", "want a number"},
 		{"", "b=yes", "want true or false"},
 		{"", "a={}", "want a JSON array"},
 		{"", "o=[]", "want a JSON object"},
-		{"", "y=1", "has no such argument: it has s:string [i:integer] [n:number] [b:boolean] [a:array] [o:object] [x]"},
+		{"", "y=1", "has no such argument: it has s:string [i:integer] [n:number] [b:boolean] [a:array] [o:object] [x] [u:integer] [t:number] [e] [c] [r:object] [l:array]"},
 		{"", "=1", "want NAME=VALUE"},
 		{"null", "", "not a JSON object"},
 		{"[]", "", "not a JSON object"},
@@ -45,6 +61,23 @@ func TestArguments(t *testing.T) {
 		}
 		if string(got) != test.want && (err == nil || !strings.Contains(string(got), test.want)) {
 			t.Errorf("%s %s: %s; want %s", test.object, test.pairs, got, test.want)
+		}
+	}
+}
+
+// A member of a tool that is not as it should be hides neither the tool nor what else is known of it.
+func TestOddTools(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		`{"name":"odd","inputSchema":true}`, `{"name":"odd","inputSchema":[]}`, `{"name":"odd","inputSchema":null}`, `{"name":"odd"}`,
+		`{"name":"odd","title":5,"inputSchema":{"type":"object","properties":[],"required":"x"}}`, `{"name":"odd","execution":"no","inputSchema":{"properties":{"a":true}}}`,
+	} {
+		var it tool
+		if err := unmarshalEntry([]byte(text), &it); err != nil || it.Name != "odd" {
+			t.Errorf("%s: %q, %v", text, it.Name, err)
+		}
+		if got, err := arguments("", []string{"a=1"}, &it, nil); err != nil || string(got) != `{"a":"1"}` {
+			t.Errorf("%s: %s, %v", text, got, err)
 		}
 	}
 }

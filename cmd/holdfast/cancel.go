@@ -22,11 +22,10 @@ type cancelFlags struct {
 func newCancel() *cobra.Command {
 	f := cancelFlags{callTokenFlags: newCallTokenFlags()}
 	cmd := &cobra.Command{
-		Use:   "cancel [flags] [TOKEN | URL TASK]",
+		Use:   "cancel [flags] " + callArgs,
 		Short: "Cancel a call",
-		Long: `Cancel tells the server to cancel a call. TOKEN is what holdfast call has printed; -
-reads it from stdin. A task is named by the server's URL and its id. Without either, it
-is the newest call that is saved here and that no other command follows.
+		Long: `Cancel tells the server to cancel a call. ` + namedHelp + `
+Without any, it is the only unfinished call of this machine.
 
 The server may end the call later, or not at all: holdfast status shows that.
 
@@ -34,9 +33,10 @@ The server may end the call later, or not at all: holdfast status shows that.
 
 Exit codes: 0 the server was told, or the call has ended, 1 it could not be told, 2 wrong
 command line, 3 the outcome of the call is unknown.`,
-		Example:           `  holdfast cancel`,
+		Example: `  holdfast cancel
+  holdfast cancel count-k3f9`,
 		Args:              tokenArg,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeCalls,
 		RunE:              f.cancel,
 	}
 	f.add(cmd)
@@ -49,11 +49,13 @@ const cancelWithin = 10 * time.Second
 
 func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 	calls := follow.SavedCallsIn(f.state)
-	state, err := find(cmd, args, calls, true)
+	named, err := find(cmd, args, calls, false)
 	if err != nil {
 		return err
 	}
-	if err := f.trust(cmd.Context(), args, state, calls, prompterFor(cmd, args, state.URL)); err != nil {
+	state := named.state
+	f.headersOf(named)
+	if err := f.trust(cmd.Context(), named, calls, prompterFor(cmd, args, state.URL)); err != nil {
 		return err
 	}
 	opts, err := f.options(slog.New(slog.DiscardHandler))
@@ -102,6 +104,7 @@ func (f *cancelFlags) cancel(cmd *cobra.Command, args []string) error {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
+	calls.Cancelled(state)
 	fmt.Fprintln(cmd.OutOrStdout(), "the server was told to cancel it")
 	return nil
 }

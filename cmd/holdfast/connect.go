@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -27,7 +26,7 @@ type connectFlags struct {
 	remoteFlags
 	login     loginFlags
 	state     string
-	taskAfter time.Duration
+	taskAfter offDuration
 }
 
 func newConnect() *cobra.Command {
@@ -79,13 +78,13 @@ In the configuration of a host:
 			if cmd.ArgsLenAtDash() == 0 {
 				return f.run(cmd.Context(), args, cmd.InOrStdin(), cmd.OutOrStdout())
 			}
-			return f.connect(cmd.Context(), args[0], cmd.InOrStdin(), cmd.OutOrStdout())
+			return f.connect(cmd.Context(), urlOf(args[0]), cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
 	f.add(cmd)
 	f.login.add(cmd)
 	addState(cmd, &f.state, "sessions and calls in flight")
-	cmd.Flags().DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a host that supports tasks; 0: never")
+	offDurationVar(cmd.Flags(), &f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a host that supports tasks; 0: never")
 	return cmd
 }
 
@@ -113,7 +112,7 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 	}
 	conn.Detach()
 	explain := func(text string) string { return f.explained(errors.New(text)).Error() }
-	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(f.taskAfter, 0), Explain: explain})
+	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(time.Duration(f.taskAfter), 0), Explain: explain})
 }
 
 // Bounds of the end of a command that connect runs: how long calls may go on after SIGTERM, and how long the host may take
@@ -179,7 +178,8 @@ func (f *connectFlags) run(ctx context.Context, command []string, in io.Reader, 
 	}
 	defer func() { _ = b.Close() }()
 	handler := holdfast.NewBackendHandler(b, &holdfast.Options{
-		Eras: holdfast.ErasBoth, TaskAfter: cmp.Or(max(f.taskAfter, 0), -1), MaxShare: 1,
+		Eras: holdfast.ErasBoth, TaskAfter: time.Duration(f.taskAfter), MaxShare: 1,
+		CutGrace: holdfast.Never, // the host is gone for good when its pipe ends
 	})
 	served, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -44,6 +44,9 @@ func asList(all []string) string {
 	return strings.Join(all, ",")
 }
 
+// noVariable has the flags that no variable sets. HOLDFAST_TOKEN is a likely name for a token of a server, which is no value of --token.
+var noVariable = map[string]bool{"help": true, "version": true, "token": true}
+
 // fromEnvironment sets flags that are not on the command line from HOLDFAST_ variables. For
 // a flag that can be repeated, the variable is a list.
 func fromEnvironment(flags *pflag.FlagSet) error {
@@ -51,7 +54,7 @@ func fromEnvironment(flags *pflag.FlagSet) error {
 	flags.VisitAll(func(f *pflag.Flag) {
 		name := variableOf(f)
 		value, ok := os.LookupEnv(name)
-		if !ok || f.Changed || err != nil || f.Name == "help" || f.Name == "version" {
+		if !ok || f.Changed || err != nil || noVariable[f.Name] {
 			return
 		}
 		if value == "" && !strings.HasPrefix(f.Value.Type(), "string") {
@@ -82,15 +85,52 @@ type choice struct {
 	of    []string
 }
 
-// An autoDuration is a duration, or "auto", which is [holdfast.Auto].
+// An autoDuration is an [offDuration], or "auto", which is [holdfast.Auto].
 type autoDuration time.Duration
+
+// An offDuration is the value of a flag for a time that can be switched off. "never" does that, and so do 0, which is not the same as
+// to leave the flag out, and a negative time, as in [holdfast.Options]: all are [holdfast.Never].
+type offDuration time.Duration
+
+// String implements [pflag.Value].
+func (d *offDuration) String() string {
+	if *d <= 0 {
+		return "never"
+	}
+	return time.Duration(*d).String()
+}
+
+// Set implements [pflag.Value].
+func (d *offDuration) Set(s string) error {
+	v := holdfast.Never
+	if s != "never" {
+		var err error
+		if v, err = time.ParseDuration(s); err != nil {
+			return errors.New("want a duration like 30s, or never")
+		}
+	}
+	if v <= 0 {
+		v = holdfast.Never
+	}
+	*d = offDuration(v)
+	return nil
+}
+
+// Type implements [pflag.Value].
+func (d *offDuration) Type() string { return "duration" }
+
+// offDurationVar adds a flag for a time that can be switched off.
+func offDurationVar(fs *pflag.FlagSet, d *offDuration, name string, value time.Duration, usage string) {
+	*d = offDuration(value)
+	fs.Var(d, name, usage)
+}
 
 // String implements [pflag.Value].
 func (d *autoDuration) String() string {
 	if time.Duration(*d) == holdfast.Auto {
 		return "auto"
 	}
-	return time.Duration(*d).String()
+	return (*offDuration)(d).String()
 }
 
 // Set implements [pflag.Value].
@@ -99,11 +139,9 @@ func (d *autoDuration) Set(s string) error {
 		*d = autoDuration(holdfast.Auto)
 		return nil
 	}
-	v, err := time.ParseDuration(s)
-	if err != nil || v < 0 {
-		return errors.New(`want auto, a duration like 50s, or 0`)
+	if (*offDuration)(d).Set(s) != nil {
+		return errors.New("want auto, a duration like 50s, or never")
 	}
-	*d = autoDuration(v)
 	return nil
 }
 

@@ -68,11 +68,11 @@ func TestLongList(t *testing.T) {
 		}
 	}))
 	defer s.Close()
-	f, l := newRemoteFlags(), newLoginFlags()
+	f := newServerFlags()
 	cmd := &cobra.Command{}
 	cmd.SetContext(t.Context())
 	cmd.SetOut(io.Discard)
-	err := listTools(cmd, &f, &l, s.URL, false)
+	err := listTools(cmd, &f, []string{s.URL}, false)
 	if err == nil || !strings.Contains(err.Error(), "tools/list: it is longer than 32 MiB") {
 		t.Errorf("%v", err)
 	}

@@ -180,8 +180,10 @@ func (f *installFlags) install(out io.Writer, args []string, dash int) error {
 		return err
 	}
 	server := &install.Server{Command: []string{f.programPath(), "connect"}}
+	to := ""
 	if command == nil {
-		if err := f.remote(host, server, args[1]); err != nil {
+		to = urlOf(args[1])
+		if err := f.remote(host, server, to); err != nil {
 			return err
 		}
 	} else {
@@ -204,7 +206,7 @@ func (f *installFlags) install(out io.Writer, args []string, dash int) error {
 	name := f.name
 	if name == "" {
 		if name = nameOfCommand(command); command == nil {
-			name = nameOfURL(args[1])
+			name = nameOfURL(to)
 		}
 	}
 	if err := host.CheckName(name); err != nil {

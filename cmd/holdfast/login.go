@@ -202,6 +202,7 @@ renewed before they expire. 'holdfast logout' revokes and removes them.`,
 
 // logIn logs in at a server anew.
 func logIn(cmd *cobra.Command, f *remoteFlags, l *loginFlags, to string) error {
+	to = urlOf(to)
 	ctx := cmd.Context()
 	if l.way.value == loginNone {
 		return usagef("--login none: want a way to log in")
@@ -223,6 +224,9 @@ func logIn(cmd *cobra.Command, f *remoteFlags, l *loginFlags, to string) error {
 	defer done()
 	source, ok := opts.Auth.(*login.Source)
 	if !ok {
+		if u, err := url.Parse(to); err != nil || u.User == nil { // the URL may have a password in it: it is not shown
+			return usagef("server URL: it cannot be read: want one like https://HOST/PATH")
+		}
 		return usagef("the URL has a user in it: a login would bring another one; remove it")
 	}
 	header, err := wanted401(ctx, f, *opts, to)
@@ -239,7 +243,7 @@ func logIn(cmd *cobra.Command, f *remoteFlags, l *loginFlags, to string) error {
 		return err
 	}
 	defer conn.Close()
-	if _, err := f.begin(ctx, conn, to, nil); err != nil {
+	if _, err := f.begin(ctx, conn, redacted(to), nil); err != nil {
 		return err
 	}
 	text := "Logged in at " + source.Host()
@@ -282,7 +286,7 @@ func wanted401(ctx context.Context, f *remoteFlags, opts client.Options, to stri
 		return nil, err
 	}
 	defer conn.Close()
-	if _, err = f.begin(ctx, conn, to, nil); err != nil && seen.header == nil {
+	if _, err = f.begin(ctx, conn, redacted(to), nil); err != nil && seen.header == nil {
 		return nil, err
 	}
 	return seen.header, nil
@@ -310,6 +314,7 @@ another command has got, if it can, and removes them from this machine.`,
 const logoutWithin = 30 * time.Second
 
 func logOut(cmd *cobra.Command, l *loginFlags, to string) error {
+	to = urlOf(to)
 	o, err := l.options()
 	if err != nil {
 		return err

@@ -129,7 +129,7 @@ unknown, 130 interrupted.`,
 		_ = root.RegisterFlagCompletionFunc(name, c.complete) // fails for unknown flags only
 	}
 	root.SetHelpCommand(newHelp())
-	root.AddCommand(newServe(), newKey(), newCheck(), newConnect(), newLogin(), newLogout(), newInstall(), newUninstall(), newTools(), newCall(), newResume(), newStatus(), newCancel(), newTorture(), newTortureChild(), newStdioDemo(), newVersion())
+	root.AddCommand(newServe(), newKey(), newCheck(), newConnect(), newLogin(), newLogout(), newInstall(), newUninstall(), newInfo(), newTools(), newResources(), newPrompts(), newCall(), newResume(), newCalls(), newStatus(), newCancel(), newTorture(), newTortureChild(), newStdioDemo(), newMan(), newVersion())
 	return root
 }
 

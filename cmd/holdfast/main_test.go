@@ -21,6 +21,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "printed" {
+		printedMain(os.Args[2:])
+		return
+	}
 	testscript.Main(patient{m}, map[string]func(){"holdfast": main, "halting": haltingMain})
 }
 
@@ -52,7 +56,7 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serves": serves, "exits": exits, "server": server, "restart": restart, "proxy": proxy,
-			"forgetful": forgetful, "curious": curious, "signals": signals, "chat": chat, "assigns": assigns,
+			"forgetful": forgetful, "curious": curious, "signals": signals, "chat": chat, "assigns": assigns, "shelf": shelf,
 		},
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("TAKEN", taken.Addr().String())

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -26,6 +28,7 @@ import (
 // remoteFlags are the flags of all commands that connect to a remote server.
 type remoteFlags struct {
 	headers   []string
+	entry     http.Header // of the server's entry in the file of a host
 	transport choice
 }
 
@@ -74,10 +77,17 @@ func (f *remoteFlags) options(logger *slog.Logger) (*client.Options, error) {
 	if err != nil {
 		return nil, err
 	}
-	transport := map[string]client.Transport{
-		"auto": client.Auto, "http": client.HTTP, "sse": client.SSE, "ws": client.WebSocket,
-	}[f.transport.value]
-	return &client.Options{Header: header, Transport: transport, Logger: logger}, nil
+	for name, values := range f.entry {
+		if header.Get(name) == "" {
+			header[name] = values
+		}
+	}
+	return &client.Options{Header: header, Transport: transports[f.transport.value], Logger: logger}, nil
+}
+
+// transports are the values of --transport.
+var transports = map[string]client.Transport{
+	"auto": client.Auto, "http": client.HTTP, "sse": client.SSE, "ws": client.WebSocket,
 }
 
 // dial returns a connection to a server. It sends nothing.
@@ -93,6 +103,21 @@ func dial(to string, opts *client.Options) (*client.Conn, error) {
 	return conn, nil
 }
 
+// withScheme returns the URL of a server that is given without a scheme: http on this machine, https elsewhere. What cannot be one stays.
+func withScheme(to string) string {
+	if strings.Contains(to, "://") || to == "" || strings.HasPrefix(to, "/") || strings.ContainsAny(to, " \\") {
+		return to
+	}
+	u, err := url.Parse("https://" + to)
+	if err != nil || u.Hostname() == "" {
+		return to
+	}
+	if ip := net.ParseIP(u.Hostname()); ip != nil && ip.IsLoopback() || strings.EqualFold(u.Hostname(), "localhost") || strings.HasSuffix(strings.ToLower(u.Hostname()), ".localhost") {
+		return "http://" + to
+	}
+	return "https://" + to
+}
+
 // serverName returns the name by which a user knows a server.
 func serverName(rawURL string) string {
 	if u, err := url.Parse(rawURL); err == nil && u.Host != "" {
@@ -104,9 +129,11 @@ func serverName(rawURL string) string {
 // A peer is a server that a command has a session with. One goroutine at a time uses it.
 type peer struct {
 	conn *client.Conn
-	url  string
-	sent int // requests
-	// capabilities are what the server has said of itself in a session.
+	name string // of the server, for messages
+	sent int    // requests
+	// said is what the server has said of itself: the result of initialize, or of server/discover.
+	said json.RawMessage
+	// capabilities are a part of that.
 	capabilities json.RawMessage
 	// meta is what each request says of holdfast (2026-07-28); nil in a session.
 	meta map[string]any
@@ -118,10 +145,10 @@ const waitsFor = 30 * time.Second
 // tellAfter is how long a server may take to answer the first request before the user is told.
 const tellAfter = time.Second
 
-// begin begins a session with a server.
-func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, capabilities map[string]any) (*peer, error) {
-	p := &peer{conn: conn, url: to}
-	late := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", redacted(to), "at most", waitsFor) })
+// begin begins a session with a server. Messages call it by a name.
+func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, name string, capabilities map[string]any) (*peer, error) {
+	p := &peer{conn: conn, name: name}
+	late := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", name, "at most", waitsFor) })
 	defer late.Stop()
 	info := map[string]any{"name": "holdfast", "version": versionText()}
 	result, err := p.request(ctx, "initialize", map[string]any{
@@ -133,9 +160,9 @@ func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, to string, c
 		if !outOfReach(err) && f.discover(ctx, p, info, capabilities) {
 			return p, nil
 		}
-		return nil, fmt.Errorf("%s: %w", redacted(to), f.explained(err))
+		return nil, fmt.Errorf("%s: %w", name, f.explained(err))
 	}
-	p.capabilities = jsonrpc.Field(result, "capabilities")
+	p.said, p.capabilities = result, jsonrpc.Field(result, "capabilities")
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil))
 	if err == nil {
 		err = conn.Send(ctx, m)
@@ -166,7 +193,11 @@ func (f *remoteFlags) discover(ctx context.Context, p *peer, info, capabilities 
 	var offer struct {
 		SupportedVersions []string `json:"supportedVersions"`
 	}
-	return err == nil && json.Unmarshal(result, &offer) == nil && slices.Contains(offer.SupportedVersions, protocol.V20260728)
+	if err != nil || json.Unmarshal(result, &offer) != nil || !slices.Contains(offer.SupportedVersions, protocol.V20260728) {
+		return false
+	}
+	p.said, p.capabilities = result, jsonrpc.Field(result, "capabilities")
+	return true
 }
 
 // metaWith returns the _meta of a request with a progress token.
@@ -326,20 +357,46 @@ var errPrinted = errors.New("printed already")
 
 // A tool is the description of a tool, as far as it is used here.
 type tool struct {
-	Name        string `json:"name"`
-	Title       string `json:"title"`
-	Description string `json:"description"`
-	InputSchema struct {
-		Properties           json.RawMessage `json:"properties"`
-		AdditionalProperties json.RawMessage `json:"additionalProperties"`
-		Required             []string        `json:"required"`
-	} `json:"inputSchema"`
-	Execution struct {
+	Name        string      `json:"name"`
+	Title       string      `json:"title"`
+	Description string      `json:"description"`
+	InputSchema inputSchema `json:"inputSchema"`
+	Execution   struct {
 		TaskSupport string `json:"taskSupport"`
 	} `json:"execution"`
 }
 
-// A list of tools is bounded.
+// An inputSchema is the schema of a tool's arguments.
+type inputSchema struct {
+	Properties           json.RawMessage
+	AdditionalProperties json.RawMessage
+	Required             []string
+	raw                  json.RawMessage // all of it, in which references are looked for
+}
+
+// UnmarshalJSON implements [json.Unmarshaler]. Servers have odd schemas, such as true: what is not as it should be is left out.
+func (s *inputSchema) UnmarshalJSON(data []byte) error { //nolint:unparam // so json wants it
+	*s = inputSchema{raw: bytes.Clone(data)}
+	s.Properties, s.AdditionalProperties = jsonrpc.Field(s.raw, "properties"), jsonrpc.Field(s.raw, "additionalProperties")
+	_ = json.Unmarshal(jsonrpc.Field(s.raw, "required"), &s.Required) // else none is
+	return nil
+}
+
+// property returns the schema of an argument, nil if there is none.
+func (s *inputSchema) property(name string) []byte {
+	return (&schemaText{root: s.raw}).resolved(jsonrpc.Field(s.Properties, name))
+}
+
+// unmarshalEntry reads what a server lists. A member of another type than it should have is left out: one odd entry does not hide the others.
+func unmarshalEntry(one []byte, v any) error {
+	err := json.Unmarshal(one, v)
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
+		return nil
+	}
+	return err
+}
+
+// A list of a server is bounded.
 const (
 	maxPages = 1000
 	maxList  = 32 << 20 // bytes
@@ -348,12 +405,26 @@ const (
 // tools returns the tools of the server: all, or those up to the page that has the one of a name. raw is their JSON. What
 // had come before an error is returned with it.
 func (p *peer) tools(ctx context.Context, name string) (list []tool, raw []json.RawMessage, err error) {
-	failed := func(err error) ([]tool, []json.RawMessage, error) {
-		return list, raw, fmt.Errorf("%s: tools/list: %w", redacted(p.url), err)
+	raw, err = p.list(ctx, "tools/list", "tools", func(one json.RawMessage) (bool, error) {
+		var t tool
+		if err := unmarshalEntry(one, &t); err != nil {
+			return false, err
+		}
+		list = append(list, t)
+		return name != "" && t.Name == name, nil
+	})
+	return list, raw, err
+}
+
+// list returns a list of the server in all its pages, or those up to the page with what is looked for. What had come before an error is returned
+// with it.
+func (p *peer) list(ctx context.Context, method, member string, found func(one json.RawMessage) (bool, error)) (all []json.RawMessage, err error) {
+	failed := func(err error) ([]json.RawMessage, error) {
+		return all, fmt.Errorf("%s: %s: %w", p.name, method, err)
 	}
 	params, size := map[string]any{}, 0
 	for pages := protocol.NewPages(maxPages); ; {
-		result, err := p.request(ctx, "tools/list", params)
+		result, err := p.request(ctx, method, params)
 		if err != nil {
 			return failed(err)
 		}
@@ -362,26 +433,25 @@ func (p *peer) tools(ctx context.Context, name string) (list []tool, raw []json.
 		}
 		cursor, again, endless := pages.Next(result)
 		if again {
-			return list, raw, nil
+			return all, nil
 		}
-		var page struct {
-			Tools []json.RawMessage `json:"tools"`
-		}
-		if err := json.Unmarshal(result, &page); err != nil {
-			return failed(err)
-		}
-		found := false
-		for _, one := range page.Tools {
-			var t tool
-			if err := json.Unmarshal(one, &t); err != nil {
+		var page []json.RawMessage
+		if part := jsonrpc.Field(result, member); part != nil {
+			if err := json.Unmarshal(part, &page); err != nil {
 				return failed(err)
 			}
-			list, raw = append(list, t), append(raw, one)
-			found = found || name != "" && t.Name == name
+		}
+		enough := false
+		for _, one := range page {
+			is, err := found(one)
+			if err != nil {
+				return failed(err)
+			}
+			all, enough = append(all, one), enough || is
 		}
 		switch {
-		case found, cursor == nil && endless == nil:
-			return list, raw, nil
+		case enough, cursor == nil && endless == nil:
+			return all, nil
 		case endless != nil:
 			return failed(endless)
 		}

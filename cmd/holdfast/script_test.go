@@ -58,7 +58,7 @@ func environment(ts *testscript.TestScript) []string {
 var servers sync.Map
 
 // server starts "holdfast serve" and sets a variable to its URL, NAME_OLD to that for
-// 2024-11-05 clients, NAME_AT to that without a path, and NAME_WS to that of its WebSocket:
+// 2024-11-05 clients, NAME_AT to that without a path, and NAME_WS to that of its WebSocket, PORT to its port:
 //
 //	server NAME FLAG...
 //
@@ -71,6 +71,7 @@ func server(ts *testscript.TestScript, neg bool, args []string) {
 	to := "http://" + addr + "/mcp"
 	ts.Setenv(args[0], to)
 	ts.Setenv(args[0]+"_AT", "http://"+addr)
+	ts.Setenv("PORT", addr[strings.LastIndex(addr, ":")+1:])
 	ts.Setenv(args[0]+"_OLD", "http://"+addr+"/sse")
 	ts.Setenv(args[0]+"_WS", "ws://"+addr+"/mcp")
 	servers.Store(to, func() {
@@ -188,6 +189,40 @@ func curious(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], s.URL)
 }
 
+// shelf starts a server of the go-sdk with resources, prompts and instructions, and sets a variable to its URL:
+//
+//	shelf NAME
+func shelf(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: shelf NAME")
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "shelf", Title: "A shelf", Version: "1.2"}, &mcp.ServerOptions{Instructions: "Read the letter.\nThen answer it."})
+	read := func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
+		c := &mcp.ResourceContents{URI: r.Params.URI, MIMEType: "text/plain", Text: "Dear sir,\nno.\n"}
+		if r.Params.URI == "shelf://data" {
+			c = &mcp.ResourceContents{URI: r.Params.URI, MIMEType: "application/octet-stream", Blob: []byte("\x00\x01data")}
+		}
+		return &mcp.ReadResourceResult{Contents: []*mcp.ResourceContents{c}}, nil
+	}
+	server.AddResource(&mcp.Resource{URI: "shelf://letter", Name: "letter", MIMEType: "text/plain", Description: "A letter.\nIt is short."}, read)
+	server.AddResource(&mcp.Resource{URI: "shelf://data", Name: "data"}, read)
+	server.AddResourceTemplate(&mcp.ResourceTemplate{URITemplate: "shelf://letters/{n}", Name: "letters"}, read)
+	server.AddPrompt(&mcp.Prompt{Name: "greet", Description: "Greets somebody.", Arguments: []*mcp.PromptArgument{{Name: "name", Required: true}, {Name: "title"}}},
+		func(_ context.Context, r *mcp.GetPromptRequest) (*mcp.GetPromptResult, error) {
+			a := r.Params.Arguments
+			return &mcp.GetPromptResult{Messages: []*mcp.PromptMessage{
+				{Role: "user", Content: &mcp.TextContent{Text: "Hello " + a["title"] + a["name"]}},
+				{Role: "assistant", Content: &mcp.TextContent{Text: "Hello"}},
+			}}, nil
+		})
+	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	ts.Defer(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	ts.Setenv(args[0], s.URL)
+}
+
 // survey asks for a name and a colour, and takes its time to think about them.
 func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallToolResult, any, error) {
 	res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
@@ -221,7 +256,8 @@ func survey(ctx context.Context, req *mcp.CallToolRequest, _ any) (*mcp.CallTool
 //	signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...
 //
 // KEPT-KILL is SIGKILL once it keeps that the call's progress has come as far as the
-// match says. NEXT renames the file "next" to "config.json". The variable TOKEN is set to what follows "holdfast resume " on stderr. Its
+// match says. INT-INT is SIGINT twice at once. NEXT renames the file "next" to "config.json". The variables TOKEN and NAME are
+// set to what follows "holdfast resume " on stderr. Its
 // stdin gives what is in the file "answers", if there is one, and does not end.
 func signals(ts *testscript.TestScript, neg bool, args []string) {
 	sep := 0
@@ -256,16 +292,22 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 		if _, token, ok := strings.Cut(line, "holdfast resume hf1."); ok {
 			ts.Setenv("TOKEN", "hf1."+strings.Fields(token)[0])
 		}
+		if _, name, ok := strings.Cut(line, "with: holdfast resume "); ok {
+			ts.Setenv("NAME", strings.Fields(name)[0])
+		}
 		if len(steps) > 0 && regexp.MustCompile(steps[0]).MatchString(line) {
 			if steps[1] == "KEPT-KILL" {
 				waitKept(ts, "calls", progressOf(line))
 			}
-			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}[steps[1]]
+			s := map[string]syscall.Signal{"INT": syscall.SIGINT, "INT-INT": syscall.SIGINT, "TERM": syscall.SIGTERM, "KILL": syscall.SIGKILL, "KEPT-KILL": syscall.SIGKILL, "HUP": syscall.SIGHUP}[steps[1]]
 			switch steps[1] {
 			case "NEXT":
 				ts.Check(os.Rename(ts.MkAbs("next"), ts.MkAbs("config.json")))
 			case "GONE":
 				ts.Check(os.Remove(ts.MkAbs("config.json")))
+			case "INT-INT":
+				ts.Check(cmd.Process.Signal(s))
+				ts.Check(cmd.Process.Signal(s))
 			default:
 				ts.Check(cmd.Process.Signal(s))
 			}

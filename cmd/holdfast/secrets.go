@@ -26,3 +26,13 @@ func given(args, environ []string) *redact.Secrets {
 	}
 	return redact.Of(urls, "creds", "ca", "cert", "key")
 }
+
+// quoted returns a text as a word of a shell's command line.
+func quoted(text string) string {
+	if text != "" && !strings.ContainsFunc(text, func(r rune) bool {
+		return !strings.ContainsRune("-_./:=@%+,~", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) && text[0] != '~' {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+}

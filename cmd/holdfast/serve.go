@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -38,23 +37,23 @@ type serveFlags struct {
 	ownPage         bool // the page of the demo, for whose address nobody has asked
 	response        choice
 	upgradeAfter    time.Duration
-	disconnectAfter time.Duration
+	disconnectAfter offDuration
 	retry           time.Duration
-	pingAfter       time.Duration
-	taskAfter       time.Duration
+	pingAfter       offDuration
+	taskAfter       offDuration
 	handoffAfter    autoDuration
 	progressEvery   autoDuration
-	keepAlive       time.Duration
+	keepAlive       offDuration
 	sessionTTL      time.Duration
 	keep            time.Duration
-	maxWait         time.Duration
+	maxWait         offDuration
 	drain           time.Duration
 	maxBody         byteSize
 	maxSessions     int
 	maxCalls        int
 	maxProcesses    int
 	maxShare        float64
-	unusedProcess   time.Duration
+	unusedProcess   offDuration
 	memory          byteSize // 0: the default of [holdfast.Options]
 	origins, hosts  []string
 	stateless       bool
@@ -63,6 +62,7 @@ type serveFlags struct {
 	upstream        upstreamFlags
 	config          configFlags
 	sessions        sessionFlags
+	attach          attachFlags
 	command         commandFlags
 	auth            authFlags
 	tls             tlsFlags
@@ -77,7 +77,13 @@ type serveFlags struct {
 }
 
 func newServe() *cobra.Command {
-	f := serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, eras: newEras(), handoffAfter: autoDuration(holdfast.Auto), progressEvery: autoDuration(holdfast.Auto), upstream: newUpstreamFlags(), role: newRoleFlags()}
+	cmd, _ := newServeFlags()
+	return cmd
+}
+
+// newServeFlags returns the command, and its flags.
+func newServeFlags() (*cobra.Command, *serveFlags) {
+	f := &serveFlags{maxBody: 4 << 20, response: choice{"auto", []string{"auto", "json", "sse"}}, eras: newEras(), handoffAfter: autoDuration(holdfast.Auto), progressEvery: autoDuration(holdfast.Auto), upstream: newUpstreamFlags(), role: newRoleFlags()}
 	cmd := &cobra.Command{
 		Use:   "serve [flags] --demo\n  holdfast serve [flags] --upstream URL\n  holdfast serve [flags] --config FILE\n  holdfast serve [flags] -- COMMAND ARG...",
 		Short: "Serve an MCP server over Streamable HTTP",
@@ -119,24 +125,25 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	fs.StringVar(&f.adminToken, "admin-token", "", "`token` for actions on the live page (default a new one, which is printed). Other users can see a command line: better set HOLDFAST_ADMIN_TOKEN")
 	fs.Var(&f.response, "response", "form of responses; auto: JSON or a stream, as needed; json, sse: always that one, if possible")
 	fs.DurationVar(&f.upgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a request may wait for its response before the answer becomes a stream")
-	fs.DurationVar(&f.disconnectAfter, "disconnect-after", 0, "age at which the connection of a call is closed; the client then resumes on another; 0: never")
+	offDurationVar(fs, &f.disconnectAfter, "disconnect-after", holdfast.Never, "age at which the connection of a call is closed; the client then resumes on another; 0: never")
 	fs.DurationVar(&f.retry, "retry", time.Second, "how long clients are told to wait before they reconnect")
-	fs.DurationVar(&f.keepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
-	fs.DurationVar(&f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 gets a ping, whose event id it can resume from; 0: never")
-	fs.DurationVar(&f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
+	offDurationVar(fs, &f.keepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
+	offDurationVar(fs, &f.pingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 gets a ping, whose event id it can resume from; 0: never")
+	offDurationVar(fs, &f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
 	fs.Var(&f.handoffAfter, "handoff-after", "how long a call may take before it is handed off: its client, which knows no tasks, gets a handle for the tool holdfast_wait; auto: ten seconds before its host gives up, by what is known of the host; 0: never")
 	fs.Var(&f.progressEvery, "progress-every", "how long a call may be silent before a client that gave a progress token is sent progress, which says that the call runs; auto: 15s, for hosts that are known to wait longer then; 0: never")
 	fs.DurationVar(&f.sessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use; a client that comes back later has it revived (--session-life)")
 	f.sessions.add(cmd)
+	f.attach.add(cmd)
 	fs.DurationVar(&f.keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
-	fs.DurationVar(&f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
+	offDurationVar(fs, &f.maxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
 	fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls in flight may take to finish after SIGTERM")
 	fs.Var(&f.maxBody, "max-body", "maximum size of a request body, at least 1KiB")
 	fs.IntVar(&f.maxSessions, "max-sessions", 250_000, "maximum number of open sessions")
 	fs.IntVar(&f.maxCalls, "max-calls", 1_000_000, "maximum number of requests in flight")
-	fs.IntVar(&f.maxProcesses, "max-processes", 256, "maximum number of processes of the command")
+	fs.IntVar(&f.maxProcesses, "max-processes", 256, "maximum number of processes of the command; -1: any number")
 	fs.Float64Var(&f.maxShare, "max-share", 0.75, "share of --memory and of each maximum number that one client may use (a principal, or else an IP address); 1: all, for clients behind a proxy")
-	fs.DurationVar(&f.unusedProcess, "unused-process", time.Minute, "how long a process is kept whose client has only initialized the session and is not connected; 0: as long as the session")
+	offDurationVar(fs, &f.unusedProcess, "unused-process", time.Minute, "how long a process is kept whose client has only initialized the session and is not connected; 0: as long as the session")
 	fs.Var(&f.memory, "memory", "maximum memory for messages and sessions that are kept, and for messages on their way; at least --max-body (default a quarter of the memory of the process, but not more than 1GiB)")
 	fs.StringArrayVar(&f.origins, "allow-origin", nil, "web `origin` whose pages may connect (can be repeated; * for any)")
 	fs.StringArrayVar(&f.hosts, "allow-host", nil, "`host` name that clients may use (can be repeated; * for any)")
@@ -156,7 +163,7 @@ With --config it serves all servers of a host's configuration file, each at /NAM
 	groupFlags(cmd, serveGroups())
 	_ = cmd.RegisterFlagCompletionFunc("response", f.response.complete) // fails for unknown flags only
 	_ = cmd.RegisterFlagCompletionFunc("eras", f.eras.complete)
-	return cmd
+	return cmd, f
 }
 
 // check returns an error for wrong values of flags, and sets f.webhooks.
@@ -172,6 +179,7 @@ func (f *serveFlags) check(command []string) error {
 		func() error { return f.auth.check(&f.upstream, &f.tls, &f.role) },
 		f.limits.check,
 		f.sessions.check,
+		f.attach.check,
 		f.audit.check,
 		func() error { return f.role.check(f.store, f.stateless) },
 	} {
@@ -206,15 +214,13 @@ func (f *serveFlags) check(command []string) error {
 			return usagef("%s %v: want more than 0", name, d)
 		}
 	}
-	for name, d := range map[string]time.Duration{
-		"--disconnect-after": f.disconnectAfter, "--keepalive": f.keepAlive, "--drain": f.drain, "--max-wait": f.maxWait,
-		"--ping-after": f.pingAfter, "--unused-process": f.unusedProcess,
-	} {
-		if d < 0 {
-			return usagef("%s %v: want 0 or more", name, d)
-		}
+	if f.drain < 0 {
+		return usagef("--drain %v: want 0 or more", f.drain)
 	}
-	for name, n := range map[string]int{"--max-sessions": f.maxSessions, "--max-calls": f.maxCalls, "--max-processes": f.maxProcesses} {
+	if f.maxProcesses == 0 {
+		return usagef("--max-processes 0: want 1 or more, or -1 for any number")
+	}
+	for name, n := range map[string]int{"--max-sessions": f.maxSessions, "--max-calls": f.maxCalls} {
 		if n < 1 {
 			return usagef("%s %d: want 1 or more", name, n)
 		}
@@ -265,12 +271,16 @@ const leastBody byteSize = 1 << 10
 
 // newEras returns the value of --eras.
 func newEras() choice {
-	return choice{holdfast.ErasAuto, []string{holdfast.ErasAuto, holdfast.ErasBoth, holdfast.ErasLegacy, holdfast.ErasModern}}
+	var all []string
+	for _, era := range []holdfast.Era{holdfast.ErasAuto, holdfast.ErasBoth, holdfast.ErasLegacy, holdfast.ErasModern} {
+		all = append(all, string(era))
+	}
+	return choice{all[0], all}
 }
 
 // hasPair reports whether clients of revision 2024-11-05 are served, which need a session.
 func (f *serveFlags) hasPair() bool {
-	return f.ssePath != "" && !f.stateless && f.eras.value != holdfast.ErasModern
+	return f.ssePath != "" && !f.stateless && holdfast.Era(f.eras.value) != holdfast.ErasModern
 }
 
 // messagesPath returns the path to which clients of revision 2024-11-05 post messages.
@@ -280,35 +290,23 @@ func (f *serveFlags) options() *holdfast.Options {
 	response := map[string]holdfast.Response{
 		"auto": holdfast.ResponseAuto, "json": holdfast.ResponseJSON, "sse": holdfast.ResponseSSE,
 	}[f.response.value]
-	keepAlive := f.keepAlive
-	if keepAlive == 0 {
-		keepAlive = -1
-	}
-	pingAfter := f.pingAfter
-	if pingAfter == 0 {
-		pingAfter = -1
-	}
-	maxWait := f.maxWait
-	if maxWait == 0 {
-		maxWait = -1
-	}
 	opts := &holdfast.Options{
 		Response:        response,
 		UpgradeAfter:    f.upgradeAfter,
-		DisconnectAfter: f.disconnectAfter,
+		DisconnectAfter: time.Duration(f.disconnectAfter),
 		Retry:           f.retry,
-		KeepAlive:       keepAlive,
-		PingAfter:       pingAfter,
-		TaskAfter:       cmp.Or(max(f.taskAfter, 0), -1),
+		KeepAlive:       time.Duration(f.keepAlive),
+		PingAfter:       time.Duration(f.pingAfter),
+		TaskAfter:       time.Duration(f.taskAfter),
 		HandoffAfter:    time.Duration(f.handoffAfter),
 		ProgressEvery:   time.Duration(f.progressEvery),
 		SessionTTL:      f.sessionTTL,
 		Keep:            f.keep,
-		MaxWait:         maxWait,
+		MaxWait:         time.Duration(f.maxWait),
 		MaxBody:         int64(f.maxBody),
 		Memory:          int64(f.memory),
 		Stateless:       f.stateless,
-		Eras:            f.eras.value,
+		Eras:            holdfast.Era(f.eras.value),
 		AllowedOrigins:  f.origins,
 		AllowedHosts:    f.hosts,
 		Webhooks:        f.webhooks,
@@ -321,8 +319,9 @@ func (f *serveFlags) options() *holdfast.Options {
 	}
 	f.limits.set(opts)
 	f.sessions.set(opts, f.listen, f.store)
+	f.attach.set(opts)
 	if !f.demo && f.upstream.url == "" && !f.command.share {
-		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, cmp.Or(f.unusedProcess, -1)
+		opts.MaxProcesses, opts.UnusedProcess = f.maxProcesses, time.Duration(f.unusedProcess)
 	}
 	return opts
 }

@@ -166,12 +166,7 @@ func (c *configured) input(asks bool) func(config.Input) (string, error) {
 		if v, ok := c.values[in.ID]; ok {
 			return v, nil
 		}
-		name := "HOLDFAST_INPUT_" + strings.Map(func(r rune) rune {
-			if r < '0' || r > '9' && r < 'A' || r > 'Z' {
-				return '_'
-			}
-			return r
-		}, strings.ToUpper(in.ID))
+		name := inputVariable(in.ID)
 		if v, ok := os.LookupEnv(name); ok {
 			return v, nil
 		}
@@ -187,6 +182,16 @@ func (c *configured) input(asks bool) func(config.Input) (string, error) {
 		}
 		return "", fmt.Errorf("nobody can be asked for this input (%s), as there is no terminal: set %s, or give --input %s=VALUE", cmp.Or(in.Description, in.ID), name, in.ID)
 	}
+}
+
+// inputVariable returns the environment variable for the value of an input.
+func inputVariable(id string) string {
+	return "HOLDFAST_INPUT_" + strings.Map(func(r rune) rune {
+		if r < '0' || r > '9' && r < 'A' || r > 'Z' {
+			return '_'
+		}
+		return r
+	}, strings.ToUpper(id))
 }
 
 // askFor asks the user for a value.

@@ -20,6 +20,7 @@ func serveGroups() []flagGroup {
 		{"Where to listen", "listen path sse-path allow-host allow-origin trust-proxy"},
 		{"Calls and sessions", "store keep session-ttl sleep-after session-life session-keys state-dir max-wait drain role stateless"},
 		{"Slow calls", "task-after handoff-after progress-every disconnect-after"},
+		{"Calls that come again", "attach-within call-id cut-grace"},
 		{"Limits", "memory max-share max-sessions max-calls max-processes max-body unused-process"},
 		{"Limits for each client", "rate rate-burst rate-address rate-address-burst max-calls-principal max-calls-tool queue queue-wait"},
 		{"Who may connect", "auth-issuer auth-audience auth-scopes auth-resource auth-client-id auth-client-secret-file auth-introspection auth-dpop-required auth-dpop-nonce auth-keys auth-grace tls-cert tls-key tls-client-ca"},

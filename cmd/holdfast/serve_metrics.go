@@ -8,12 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/metrics"
 )
 
 // observe sets what observes calls: the figures of admin, and the audit and the traces, which admin closes.
 func (f *serveFlags) observe(opts *holdfast.Options, admin *admin) (err error) {
 	if figures := admin.serveMetrics(); figures != nil {
-		opts.Metrics = figures
+		opts.Metrics = metrics.New(figures)
 	}
 	if admin.audit, err = f.audit.open(); admin.audit != nil {
 		opts.Audit, opts.AuditArguments = admin.audit, f.audit.arguments

@@ -42,11 +42,11 @@ func (f *roleFlags) isDoor() bool   { return f.value == "door" }
 func (f *roleFlags) isWorker() bool { return f.value == "worker" }
 
 // role returns the value as the library has it.
-func (f *roleFlags) role() string {
+func (f *roleFlags) role() holdfast.Role {
 	if f.value == "both" {
 		return holdfast.RoleBoth
 	}
-	return f.value
+	return holdfast.Role(f.value)
 }
 
 // noServer is the backend of a door, which never opens it: the command need not even be there.

@@ -16,8 +16,8 @@ import (
 
 // sessionFlags are the flags of holdfast serve for sessions that are revived.
 type sessionFlags struct {
-	life     time.Duration
-	sleep    time.Duration
+	life     offDuration
+	sleep    offDuration
 	keysFile string
 	dir      string
 	keys     []sessionid.Key // of the file
@@ -27,8 +27,8 @@ type sessionFlags struct {
 
 func (f *sessionFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.DurationVar(&f.life, "session-life", 30*24*time.Hour, "how long after its beginning a session that has expired, or that a restart has lost, is revived when its client comes back; 0: never")
-	fs.DurationVar(&f.sleep, "sleep-after", 5*time.Minute, "how long a session is idle before it falls asleep, if its server would remember nothing of it: it costs nothing, and its client wakes it (--session-life); 0: never")
+	offDurationVar(fs, &f.life, "session-life", 30*24*time.Hour, "how long after its beginning a session that has expired, or that a restart has lost, is revived when its client comes back; 0: never")
+	offDurationVar(fs, &f.sleep, "sleep-after", 5*time.Minute, "how long a session is idle before it falls asleep, if its server would remember nothing of it: it costs nothing, and its client wakes it (--session-life); 0: never")
 	fs.StringVar(&f.keysFile, "session-keys", "", "`file` of the keys of session ids, one on each line, as openssl rand -hex 32 makes them; the first seals, and all open (default a key in the --store, or in --state-dir)")
 	fs.StringVar(&f.dir, "state-dir", "", "`directory` where a server with --store memory: keeps the key of session ids, and which sessions were ended, so that sessions outlive a restart; empty: none (default one of the user's for --listen, if that has a port)")
 	f.sleepSet = func() bool { return fs.Changed("sleep-after") }
@@ -37,12 +37,6 @@ func (f *sessionFlags) add(cmd *cobra.Command) {
 
 // check returns an error for wrong values, and reads the file of keys.
 func (f *sessionFlags) check() error {
-	if f.life < 0 {
-		return usagef("--session-life %v: want 0 or more", f.life)
-	}
-	if f.sleep < 0 {
-		return usagef("--sleep-after %v: want 0 or more", f.sleep)
-	}
 	if f.keysFile == "" {
 		return nil
 	}
@@ -58,15 +52,9 @@ func (f *sessionFlags) check() error {
 
 // set sets the options of a server that listens on an address, with a store.
 func (f *sessionFlags) set(opts *holdfast.Options, listen, store string) {
-	opts.SessionLife = f.life
-	if f.life == 0 {
-		opts.SessionLife = -1
-	}
+	opts.SessionLife = time.Duration(f.life)
 	if f.sleepSet() { // else it depends on what is served
-		opts.SleepAfter = f.sleep
-	}
-	if f.sleep == 0 {
-		opts.SleepAfter = -1
+		opts.SleepAfter = time.Duration(f.sleep)
 	}
 	for _, key := range f.keys {
 		opts.SessionKeys = append(opts.SessionKeys, key)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"os"
 	"strings"
 	"sync"
@@ -14,6 +13,9 @@ import (
 	"time"
 
 	"holdfast/engine"
+	_ "holdfast/engine/file"
+	_ "holdfast/engine/nats"
+	_ "holdfast/engine/redis"
 	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
@@ -120,7 +122,7 @@ func (c *sessionCount) close() {
 var remedies = []struct{ text, remedy string }{
 	{"NOAUTH", "it wants a password: write :PASSWORD@ before the host in the URL"},
 	{"WRONGPASS", "are the user and the password in the URL right?"},
-	{"NOPERM", "give that user the rights that docs/operators.md lists"},
+	{"NOPERM", "give that user the rights that docs/stores.md lists"},
 	{"do not take this user and password", "are the ones in the URL right?"},
 	{"DB index is out of range", "choose a smaller number of a database, or none"},
 	{"can't parse", "is that the address of Redis or Valkey?"},
@@ -130,7 +132,7 @@ var remedies = []struct{ text, remedy string }{
 	{"the disk is full", "make room, or choose a directory on another disk"},
 	{"no such host", "is the name in the URL right?"},
 	{"certificate", "name the file of its authority with ?ca=FILE in the URL"},
-	{"unexpected option", "docs/operators.md lists what may follow the ? of the URL"},
+	{"unexpected option", "docs/stores.md lists what may follow the ? of the URL"},
 }
 
 // wrongStore returns the error for a store that cannot be opened, with what to do. late says that it was waited for.
@@ -144,7 +146,7 @@ func storeRemedy(err error, url string, late bool) string {
 	switch scheme = strings.ToLower(scheme); {
 	case strings.HasPrefix(url, "/") || strings.HasPrefix(url, "."):
 		return fmt.Sprintf(": did you mean file:%s?", url)
-	case strings.Contains(err.Error(), "want an engine's URL"), strings.Contains(err.Error(), "no such engine"):
+	case errors.Is(err, engine.ErrScheme):
 		engines := []string{"memory", "file", "nats", "redis"}
 		near := nearest(scheme, engines)
 		if near == "" && strings.HasPrefix(scheme, "mem") {
@@ -161,7 +163,7 @@ func storeRemedy(err error, url string, late bool) string {
 			return fmt.Sprintf(": did you mean %s:%s?", near, map[string]string{"file": "DIR", "nats": "//HOST", "redis": "//HOST"}[near])
 		}
 		return ""
-	case errors.Is(err, fs.ErrPermission):
+	case scheme == "file" && errors.Is(err, engine.ErrPermission):
 		return fmt.Sprintf(": let the user that holdfast runs as (uid %d) write there, or choose another directory", os.Getuid())
 	}
 	for _, r := range remedies {
@@ -184,11 +186,4 @@ func storeRemedy(err error, url string, late bool) string {
 
 // unreachable reports whether an error means that an engine does not answer, and not that its
 // address is wrong.
-func unreachable(err error) bool {
-	var file *fs.PathError // a file of credentials
-	if errors.As(err, &file) {
-		return false
-	}
-	var network net.Error
-	return errors.Is(err, stream.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &network)
-}
+func unreachable(err error) bool { return errors.Is(err, engine.ErrUnreachable) }

@@ -19,7 +19,8 @@ import (
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 
 	"holdfast"
-	"holdfast/internal/traces"
+	spans "holdfast/internal/traces"
+	"holdfast/traces"
 )
 
 // traceFlags are the flags of traces. Where they go is said by OpenTelemetry's own variables.
@@ -32,7 +33,7 @@ func (f *traceFlags) add(cmd *cobra.Command) {
 }
 
 // tracing exports spans until it is closed.
-type tracing struct{ provider *traces.Provider }
+type tracing struct{ provider *spans.Provider }
 
 // open begins to export, if the environment says so, and sets what makes spans. The result is nil if
 // it does not.
@@ -48,8 +49,8 @@ func (f *traceFlags) open(ctx context.Context, opts *holdfast.Options) (*tracing
 		slog.Warn("traces: not all is known of where they come from", "error", err)
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { slog.Warn("traces", "error", err) }))
-	t := &tracing{provider: traces.NewProvider(nil, sdk.WithBatcher(exporter), sdk.WithResource(about))}
-	opts.TracerProvider, opts.TraceUnderHTTP = t.provider, f.parent.value == "http"
+	t := &tracing{provider: spans.NewProvider(nil, sdk.WithBatcher(exporter), sdk.WithResource(about))}
+	opts.Traces = traces.New(t.provider, &traces.Options{UnderHTTP: f.parent.value == "http"})
 	return t, nil
 }
 

@@ -22,42 +22,47 @@ const statusWithin = 30 * time.Second
 type statusFlags struct {
 	callTokenFlags
 	state string
+	json  bool
 }
 
 func newStatus() *cobra.Command {
 	f := statusFlags{callTokenFlags: newCallTokenFlags()}
 	cmd := &cobra.Command{
-		Use:   "status [flags] [TOKEN | URL TASK]",
+		Use:   "status [flags] " + callArgs,
 		Short: "Print the status of a call",
 		Long: `Status asks the server for the status of a call. It does not read the call's messages:
-they stay for holdfast resume. TOKEN is what holdfast call has printed; - reads it
-from stdin. A task is named by the server's URL and its id. Without either, it is the
-newest call that is saved here.
+they stay for holdfast resume. ` + namedHelp + `
+Without any, it is the only unfinished call of this machine.
 
 It prints "processing", "completed" or "failed", and "waits for input" if the server
-needs an answer to continue.
+needs an answer to continue. With --json it also prints what is known of the call here: its
+name, tool, last progress, and when it began, as in RFC 3339.
 
 ` + trustHelp + `
 
 Exit codes: 0 the status is known, 1 it is not, 2 wrong command line, 3 the outcome
 of the call is unknown.`,
-		Example:           `  holdfast status`,
+		Example: `  holdfast status
+  holdfast status --json count-k3f9`,
 		Args:              tokenArg,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		ValidArgsFunction: completeCalls,
 		RunE:              f.status,
 	}
 	f.add(cmd)
 	addState(cmd, &f.state, "unfinished calls")
+	cmd.Flags().BoolVar(&f.json, "json", false, "print the status as JSON, with times as in RFC 3339")
 	return cmd
 }
 
 func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	calls := follow.SavedCallsIn(f.state)
-	state, err := find(cmd, args, calls, false)
+	named, err := find(cmd, args, calls, false)
 	if err != nil {
 		return err
 	}
-	if err := f.trust(cmd.Context(), args, state, calls, prompterFor(cmd, args, state.URL)); err != nil {
+	state := named.state
+	f.headersOf(named)
+	if err := f.trust(cmd.Context(), named, calls, prompterFor(cmd, args, state.URL)); err != nil {
 		return err
 	}
 	call := state.Calls[0]
@@ -68,12 +73,44 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if f.json {
+		return printJSON(cmd.OutOrStdout(), jsonOfStatus(named, status))
+	}
 	words := []string{terminal.OneLine(status.Status)}
 	if status.HasInputRequest {
 		words = append(words, "waits for input")
 	}
 	fmt.Fprintln(cmd.OutOrStdout(), strings.Join(words, ", "))
 	return nil
+}
+
+// A statusJSON is the status of a call as JSON. What is not known is left out.
+type statusJSON struct {
+	Name          string         `json:"name,omitempty"`
+	Tool          string         `json:"tool,omitempty"`
+	Task          string         `json:"task,omitempty"`
+	Server        string         `json:"server"` // its URL, without secrets
+	Status        string         `json:"status"`
+	WaitsForInput bool           `json:"waitsForInput"`
+	Unread        bool           `json:"unread"`           // it has said something that was written to no client
+	Began         time.Time      `json:"began,omitzero"`   // by the clock of this machine; of a task, by that of the server
+	Updated       time.Time      `json:"updated,omitzero"` // when something of it came here last; of a task, when the server says that it changed
+	Asked         time.Time      `json:"asked"`
+	Progress      *terminal.Step `json:"progress,omitempty"`
+}
+
+func jsonOfStatus(c *namedCall, status client.Status) statusJSON {
+	s := statusJSON{
+		Tool: c.tool, Task: c.state.Calls[0].Task, Server: redacted(c.state.URL), Status: status.Status, WaitsForInput: status.HasInputRequest,
+		Unread: status.HasPendingMessage, Began: status.Created, Updated: status.Updated, Asked: inUTC(time.Now()),
+	}
+	if k := c.kept; k != nil {
+		s.Name, s.Progress = k.Name, k.Progress
+		if s.Began.IsZero() {
+			s.Began, s.Updated = inUTC(k.Began), inUTC(k.Updated)
+		}
+	}
+	return s
 }
 
 // askStatus asks the server for the status of the first call of a State. The call is not resumed:

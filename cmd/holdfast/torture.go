@@ -83,6 +83,9 @@ were, or the server could not be called, 2 wrong command line.`,
 // check returns an error for a wrong command line.
 func (f *tortureFlags) check(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash() == 0
+	if !dash && !f.demo && len(args) > 0 {
+		args[0] = urlOf(args[0])
+	}
 	switch {
 	case f.demo && len(args) > 0:
 		return usagef("--demo is a server by itself: give no URL and no COMMAND with it")

@@ -132,6 +132,9 @@ func swallowed(flags *pflag.FlagSet) (err error) {
 func wanted(f *pflag.Flag) string {
 	switch kind := f.Value.Type(); kind {
 	case "duration":
+		if _, ok := f.Value.(*offDuration); ok {
+			return "want a duration like 500ms, 30s, 10m or 2h, or never"
+		}
 		return "want a duration like 500ms, 30s, 10m or 2h"
 	case "bool":
 		return "want true or false"
@@ -192,7 +195,11 @@ func misspelt(root *cobra.Command) error {
 	}
 	for _, c := range append(root.Commands(), root) {
 		for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
-			flags.VisitAll(func(f *pflag.Flag) { names = append(names, strings.TrimPrefix(variableOf(f), prefix)) })
+			flags.VisitAll(func(f *pflag.Flag) {
+				if !noVariable[f.Name] {
+					names = append(names, strings.TrimPrefix(variableOf(f), prefix))
+				}
+			})
 		}
 	}
 	all := os.Environ()

@@ -150,9 +150,16 @@ func (r *renamer) rewrite(file string, text []byte) ([]byte, error) {
 	case path.Ext(file) == ".go":
 		return r.source(file, text)
 	case path.Ext(file) == ".md":
-		text = r.getting(file, text)
+		text = r.imported(r.getting(file, text))
 	}
 	return r.mentioned(text), nil
+}
+
+// imported returns a document with the paths of imports changed: after the word import, and on lines of Go code.
+func (r *renamer) imported(text []byte) []byte {
+	path := `"` + regexp.QuoteMeta(r.from) + `((?:/[\w./-]+)?)"`
+	text = regexp.MustCompile(`(\bimport (?:\w+ )?)`+path).ReplaceAll(text, []byte(`${1}"`+r.to+`${2}"`))
+	return regexp.MustCompile(`(?m)^([+ -]?\t(?:\w+ )?)`+path+`( +//.*)?$`).ReplaceAll(text, []byte(`${1}"`+r.to+`${2}"${3}`))
 }
 
 // mentioned returns a text with the paths of packages changed. Two that share a character between them are changed in two steps.

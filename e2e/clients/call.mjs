@@ -14,6 +14,8 @@
 // retries   how often a reconnection may fail; by default the client's own choice
 // probe     begin as a client of revision 2026-07-28 does, with server/discover
 // answer    what to answer when asked (elicitation)
+// timeout   how long a call may take, in ms, before it is cancelled; by default 30,000
+// linger    how long the client stays after that, in ms
 //
 // HOLDFAST_NPM names the directory whose node_modules holds the clients.
 
@@ -153,7 +155,7 @@ transport.send = (message, options) => {
 };
 
 const calls = config.calls.map((params) =>
-  sdk.call(client, params, { onprogress: () => {}, timeout: 30_000 }).then(
+  sdk.call(client, params, { onprogress: () => {}, timeout: config.timeout ?? 30_000 }).then(
     (result) => ({ result }),
     (error) => ({ error: String(error) }),
   ),
@@ -167,6 +169,7 @@ function about(id, message) {
 for (const [i, outcome] of (await Promise.all(calls)).entries()) {
   report.calls.push({ ...outcome, heard: heard.flatMap((message) => about(ids[i], message)) });
 }
+await new Promise((resolve) => setTimeout(resolve, config.linger ?? 0));
 await transport.terminateSession?.();
 await client.close();
 console.log(JSON.stringify(report));

@@ -19,6 +19,8 @@ import (
 
 	"holdfast"
 	"holdfast/engine"
+	_ "holdfast/engine/nats"
+	_ "holdfast/engine/redis"
 	"holdfast/stream"
 )
 

@@ -28,6 +28,9 @@ func (b *bridge) initialize(m jsonrpc.Message, from origin) {
 		return
 	}
 	b.move(eventOpened) // unless resuming has failed
+	if x := from.exchange; x != nil && b.eras.legacy.known.answer(x.key, b.loginTime()) != nil {
+		b.opts.BeginWithin = max(b.opts.BeginWithin, awayFor) // the host need not wait
+	}
 	conn, err := b.connect(nil)
 	if err != nil {
 		from.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))

@@ -20,6 +20,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,6 +132,7 @@ func newBridge(ctx context.Context, url string, out io.Writer, opts *Options) *b
 	}
 	if opts.State != "" {
 		b.store = newStore(opts.State, url, opts.Transport, opts.Client.Header)
+		b.eras.legacy.known = &known{name: filepath.Join(b.store.dir, b.store.prefix+knownSuffix)}
 	}
 	b.explain = opts.Explain
 	b.eras.begin(b, opts.TaskAfter)
@@ -332,6 +334,9 @@ const (
 
 // respond handles the response to a request, with the id that the server has.
 func (b *bridge) respond(m jsonrpc.Message) {
+	if m.Result != nil {
+		b.eras.legacy.serverBack(nil)
+	}
 	if r := b.requests.respond(m); r != nil {
 		b.deliver(r)
 		return

@@ -189,6 +189,8 @@ type legacyHost struct {
 	b            *bridge
 	conversation conversation
 	opening      atomic.Pointer[exchange] // the initialize request, until it is answered
+	known        *known                   // nil: nothing is kept
+	away         absence
 
 	mu           sync.Mutex
 	capabilities []byte            // that the host has declared; nil: they are not known
@@ -271,9 +273,40 @@ func (h *legacyHost) shows(m jsonrpc.Message) bool {
 // say handles a message of the host.
 func (h *legacyHost) say(ctx context.Context, m jsonrpc.Message) {
 	h.heard(m)
-	var x *exchange
+	if h.answersFor(m) {
+		return
+	}
+	x := h.hand(m)
+	if x == nil || x.answered == nil {
+		return
+	}
+	var late <-chan time.Time
+	result := h.known.answer(x.key, h.b.loginTime())
+	if result != nil {
+		timer := time.NewTimer(patienceAtStart)
+		defer timer.Stop()
+		late = timer.C
+	}
+	// Not every host waits for the response before it sends more.
+	for waits := true; waits; {
+		waits = false
+		select {
+		case <-x.answered:
+		case <-late:
+			late, waits = nil, !h.beginsAway(m, x, result)
+		case <-ctx.Done():
+		case <-h.b.host.gone:
+		}
+	}
+}
+
+// hand hands a message of the host over. It returns the exchange of a request.
+func (h *legacyHost) hand(m jsonrpc.Message) (x *exchange) {
 	if m.Kind == jsonrpc.Request {
 		x = &exchange{}
+		if h.known != nil {
+			x.key = keyOf(m.Method, m.Params)
+		}
 		if m.Method == protocol.MethodInitialize {
 			x.id, x.answered = m.ID, make(chan struct{})
 			h.opening.Store(x)
@@ -282,15 +315,7 @@ func (h *legacyHost) say(ctx context.Context, m jsonrpc.Message) {
 	if err := h.conversation.deliver("", h, m, x); err != nil && m.Kind == jsonrpc.Request {
 		h.Emit(x, mustParse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "%v", err))))
 	}
-	if x == nil || x.answered == nil {
-		return
-	}
-	// Not every host waits for the response before it sends more.
-	select {
-	case <-x.answered:
-	case <-ctx.Done():
-	case <-h.b.host.gone:
-	}
+	return x
 }
 
 // Emit implements [backend.Sink].
@@ -298,12 +323,29 @@ func (h *legacyHost) Emit(of backend.Call, m jsonrpc.Message) {
 	if !h.shows(m) {
 		return
 	}
+	if m.Kind == jsonrpc.Notification && isListChanged(m.Method) && !h.away.passes(m.Method) {
+		return
+	}
+	x, _ := of.(*exchange)
+	opening := h.opening.Load()
+	if opening != nil && (m.Kind != jsonrpc.Response || string(m.ID) != string(opening.id) || !h.opening.CompareAndSwap(opening, nil)) {
+		opening = nil
+	}
+	if x != nil && m.Kind == jsonrpc.Response {
+		if m.Result != nil {
+			h.known.keep(x.key, h.b.loginTime(), m.Result)
+		}
+		if opening == nil && x.told.Load() {
+			h.serverBack(m.Error)
+			return
+		}
+	}
 	taken := h.b.host.write(m.Raw)
-	if x, _ := of.(*exchange); x != nil && !taken {
+	if x != nil && !taken {
 		x.refused.Store(true)
 	}
-	if x := h.opening.Load(); x != nil && m.Kind == jsonrpc.Response && string(m.ID) == string(x.id) && h.opening.CompareAndSwap(x, nil) {
-		close(x.answered)
+	if opening != nil {
+		close(opening.answered)
 	}
 }
 

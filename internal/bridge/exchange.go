@@ -55,7 +55,9 @@ var exchangeMoves = map[exchangeState]map[exchangeEvent]exchangeState{
 type exchange struct {
 	refused  atomic.Bool   // the host has not taken the response
 	answered chan struct{} // closed when initialize is answered; nil for others
+	told     atomic.Bool   // initialize was answered from what is known
 	id       []byte        // in the conversation; does not change
+	key      string        // of a request of a legacy host whose result is kept ([known]); "" for others
 
 	// Of a modern host. Guarded by modernHost.mu.
 	state  exchangeState

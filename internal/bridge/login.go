@@ -38,6 +38,7 @@ func (b *bridge) teller(r *request) func(string) {
 	last, count := "", 0
 	id, hears, own := r.id, r.token != nil, r.from.exchange == nil // they change later
 	return func(text string) {
+		b.eras.legacy.away.bar()
 		mu.Lock()
 		defer mu.Unlock()
 		count++

@@ -48,6 +48,7 @@ func (b *bridge) confirm(conn *client.Conn, m jsonrpc.Message, from origin, resu
 	case <-pong:
 	case <-late.C:
 		slog.Warn("the server does not answer: the host gets the session as it was")
+		b.eras.legacy.away.goes(false)
 	case <-b.stop:
 		return
 	}

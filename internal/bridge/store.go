@@ -24,6 +24,7 @@ import (
 //	DIR/connect/SERVER-N.lock           locked by the process that has the session
 //	DIR/connect/SERVER-call-CALL        locked by the process that has taken the call over
 //	DIR/connect/SERVER-call-CALL.over   the call was answered or cancelled; empty
+//	DIR/connect/SERVER.known            what the server has last answered, a [knownRecord]; the last process to write it wins
 //
 // SERVER is the first 12 bytes, in hex, of the SHA-256 of the JSON array [URL, transport,
 // headers] and a line feed. CALL is the same of the call's id at the server. File locks end

@@ -26,17 +26,26 @@ type Options struct {
 	ID   []byte // of the call; its progress token is the same
 	Name string // of the tool
 	Task string // whose result the call waits for (2025-11-25); "": it is a call of the tool itself
-	// ResumeFlags follow the token in the command that resumes the call.
-	ResumeFlags string
-	Display     *terminal.Display
-	Prompter    *terminal.Prompter // nil: questions are declined
-	Saved       *SavedCall         // nil: nothing is saved
+	// ResumeFlags follow the name or the token in the command that resumes the call; before them, NameFlags follow a name.
+	ResumeFlags, NameFlags string
+	// ShowToken has that command have the token in it, with which the call can be resumed on another machine.
+	ShowToken bool
+	// Ends says that the server ends with this program: then a user who leaves the call cancels it, and nothing resumes it.
+	Ends bool
+	// Until is when the call is left if it has no result; zero: never.
+	Until    time.Time
+	Display  *terminal.Display
+	Prompter *terminal.Prompter // nil: questions are declined
+	Saved    *SavedCall         // nil: nothing is saved
 	// Settled reports whether the server has the answer to a question that it sends again.
 	// It is for a call that another process began; else nil.
 	Settled func(ctx context.Context) bool
 	// Changed has a token when the state of Conn may have changed.
 	Changed <-chan struct{}
 }
+
+// ErrTimeout says that the call has no result at [Options.Until]. The user was told what becomes of it.
+var ErrTimeout = errors.New("no result in time")
 
 // ErrLeft says that the user has left the call, and was told what becomes of it.
 var ErrLeft = errors.New("the user has left the call")
@@ -49,7 +58,10 @@ func Call(ctx context.Context, opts Options) (jsonrpc.Message, error) {
 	f := &follower{
 		conn: opts.Conn, id: opts.ID, name: opts.Name, task: opts.Task, display: opts.Display,
 		questions: &questions{prompter: opts.Prompter, display: opts.Display, settled: opts.Settled, answers: make(chan jsonrpc.Message)},
-		messages:  make(chan jsonrpc.Message), changed: opts.Changed, signals: make(chan os.Signal, 4),
+		messages:  make(chan jsonrpc.Message), changed: opts.Changed, signals: make(chan os.Signal, 4), ends: opts.Ends,
+	}
+	if !opts.Until.IsZero() {
+		f.until = time.After(time.Until(opts.Until))
 	}
 	find := func() (client.State, bool) { return oneCall(opts.Conn.State(), opts.ID) }
 	f.place = newPlace(&opts, find, f.questions.onScreen)
@@ -69,9 +81,15 @@ func Call(ctx context.Context, opts Options) (jsonrpc.Message, error) {
 //
 //	state      event        next state
 //	following  responded    ended
-//	following  interrupted  leaving     Ctrl-C: the user learns how to resume and how to cancel
+//	following  interrupted  settling    Ctrl-C: the user learns how to resume
 //	following  terminated   left        SIGTERM
+//	following  stopped      cancelled   Ctrl-C or SIGTERM, and the server ends with this program
 //	following  unanswered   left        nobody here can answer a question of the server
+//	settling   responded    ended
+//	each but the ends  expired  left    there is no result in time
+//	settling   terminated   left
+//	settling   unanswered   left
+//	settling   elapsed      leaving     from now on Ctrl-C cancels: the user learns that
 //	leaving    responded    ended
 //	leaving    interrupted  cancelled   Ctrl-C again: the server is told to cancel the call
 //	leaving    terminated   left
@@ -84,6 +102,7 @@ type state uint8
 
 const (
 	following state = iota
+	settling
 	leaving
 	ended
 	left
@@ -98,16 +117,23 @@ const (
 	terminated
 	unanswered
 	elapsed
+	stopped
+	expired
 )
 
 // moves is the table of [state].
 var moves = map[state]map[event]state{
-	following: {responded: ended, interrupted: leaving, terminated: left, unanswered: left},
-	leaving:   {responded: ended, interrupted: cancelled, terminated: left, unanswered: left, elapsed: left},
+	following: {responded: ended, interrupted: settling, terminated: left, unanswered: left, stopped: cancelled, expired: left},
+	settling:  {responded: ended, terminated: left, unanswered: left, elapsed: leaving, expired: left},
+	leaving:   {responded: ended, interrupted: cancelled, terminated: left, unanswered: left, elapsed: left, expired: left},
 }
 
-// lingerFor is how long a second Ctrl-C cancels the call.
-const lingerFor = 2 * time.Second
+// settleFor is how long after Ctrl-C another one is taken for the same: npm passes on what the terminal has sent to the whole group
+// of processes already. lingerFor is how long, after that, a second Ctrl-C cancels the call.
+const (
+	settleFor = 300 * time.Millisecond
+	lingerFor = 2 * time.Second
+)
 
 // A follower follows a call. It belongs to the goroutine that runs it.
 type follower struct {
@@ -122,7 +148,9 @@ type follower struct {
 	changed   <-chan struct{}
 	signals   chan os.Signal
 	state     state
-	linger    <-chan time.Time // in state leaving
+	linger    <-chan time.Time // in the states settling and leaving
+	until     <-chan time.Time // nil: there is no bound
+	ends      bool
 }
 
 // move changes the state by an event. It reports whether the table has such a transition; if
@@ -174,9 +202,14 @@ func (f *follower) run(ctx context.Context) (jsonrpc.Message, error) {
 			if err := f.signalled(ctx, e); err != nil {
 				return jsonrpc.Message{}, err
 			}
+		case <-f.until:
+			return jsonrpc.Message{}, f.expire(ctx)
 		case <-f.linger:
-			f.move(elapsed)
-			return jsonrpc.Message{}, f.leave()
+			if f.move(elapsed); f.state == left {
+				return jsonrpc.Message{}, f.leave()
+			}
+			f.display.Notice("Ctrl-C again cancels it.")
+			f.linger = time.After(lingerFor)
 		}
 	}
 }
@@ -228,7 +261,12 @@ func (f *follower) signalled(ctx context.Context, e event) error {
 		return nil // the response is about to come
 	}
 	first := f.state == following
-	f.move(e)
+	if f.ends {
+		e = stopped
+	}
+	if !f.move(e) {
+		return nil // the same Ctrl-C
+	}
 	if f.state == cancelled {
 		return f.cancel(ctx)
 	}
@@ -240,9 +278,25 @@ func (f *follower) signalled(ctx context.Context, e event) error {
 	if f.state == left {
 		return f.leave()
 	}
-	f.display.Notice("Ctrl-C again cancels it.")
-	f.linger = time.After(lingerFor)
+	f.linger = time.After(settleFor)
 	return nil
+}
+
+// expire leaves a call that has no result in time.
+func (f *follower) expire(ctx context.Context) error {
+	told := f.state != following
+	f.move(expired)
+	f.questions.stop()
+	f.display.Close()
+	if f.ends {
+		_ = f.cancel(ctx)
+		return ErrTimeout
+	}
+	if !told {
+		f.display.Notice("%s", f.place.whereItIs(f.name))
+	}
+	_ = f.leave()
+	return ErrTimeout
 }
 
 // cancelWithin bounds how long the cancellation of a call may take.
@@ -297,6 +351,8 @@ func (f *follower) handle(ctx context.Context, m jsonrpc.Message) {
 		token := jsonrpc.Field(m.Params, "progressToken")
 		if json.Unmarshal(m.Params, &s) == nil && bytes.Equal(jsonrpc.Key(token), jsonrpc.Key(f.id)) {
 			f.display.Progress(s)
+			f.place.saved.progress(s)
+			f.place.save()
 		}
 	case m.Method == "notifications/message":
 		f.showLog(m)

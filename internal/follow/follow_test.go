@@ -2,13 +2,18 @@ package follow
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
+	"os"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/client"
 	"holdfast/internal/terminal"
+	"holdfast/jsonrpc"
 )
 
 // A call that is followed changes its state as the table says, and by nothing else. The
@@ -16,7 +21,7 @@ import (
 func TestStates(t *testing.T) {
 	t.Parallel()
 	for from := following; from <= cancelled; from++ {
-		for e := responded; e <= elapsed; e++ {
+		for e := responded; e <= expired; e++ {
 			f := &follower{state: from}
 			to, ok := moves[from][e]
 			if !ok {
@@ -29,12 +34,68 @@ func TestStates(t *testing.T) {
 	}
 }
 
+// Ctrl-C that comes twice at once leaves the call; a second one, after the user has learnt what it does, cancels it.
+func TestInterruptTwiceAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		between []time.Duration
+		want    state
+	}{
+		"once":              {[]time.Duration{0}, left},
+		"twice at once":     {[]time.Duration{0, 0}, left},
+		"passed on by npm":  {[]time.Duration{0, settleFor - time.Millisecond}, left},
+		"a second one":      {[]time.Duration{0, settleFor + time.Millisecond}, cancelled},
+		"both twice":        {[]time.Duration{0, 0, settleFor + time.Millisecond, 0}, cancelled},
+		"one after all":     {[]time.Duration{0, settleFor + lingerFor - time.Millisecond}, cancelled},
+		"and one too late":  {[]time.Duration{0, settleFor + lingerFor + time.Millisecond}, left},
+		"three times fast":  {[]time.Duration{0, time.Millisecond, time.Millisecond}, left},
+		"fast, and another": {[]time.Duration{0, time.Millisecond, settleFor}, cancelled},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				conn, err := client.New("http://127.0.0.1:1/", nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				place, _ := placeOf(t, "token", nil)
+				f := &follower{
+					conn: conn, id: []byte(`"a"`), name: "it", display: place.display, place: place,
+					questions: &questions{display: place.display, answers: make(chan jsonrpc.Message)},
+					messages:  make(chan jsonrpc.Message), changed: make(chan struct{}), signals: make(chan os.Signal, 4),
+				}
+				find := place.find
+				place.find = func() (client.State, bool) {
+					s, _ := find()
+					return s, f.state != cancelled // the server is told at once
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				defer stop()
+				go func() {
+					for _, d := range test.between {
+						select {
+						case <-time.After(d): // by the clock of the bubble
+						case <-ctx.Done():
+							return
+						}
+						f.signals <- os.Interrupt
+						synctest.Wait()
+					}
+				}()
+				if _, err := f.run(ctx); !errors.Is(err, ErrLeft) || f.state != test.want {
+					t.Errorf("state %d, want %d: %v", f.state, test.want, err)
+				}
+			})
+		})
+	}
+}
+
 // placeOf returns a place for a call with a token, or without one, and what it shows.
 func placeOf(t *testing.T, token string, saved *SavedCall) (*place, *bytes.Buffer) {
 	t.Helper()
 	var out bytes.Buffer
 	state := client.State{URL: "http://example.com/", Calls: []client.CallState{{ID: json.RawMessage(`"a"`), Method: ToolsCall, Token: token, Key: "k", Request: json.RawMessage(`{}`)}}}
-	p := newPlace(&Options{Display: terminal.NewDisplay(&out), Saved: saved, ResumeFlags: " --flag"},
+	p := newPlace(&Options{Display: terminal.NewDisplay(&out), Saved: saved, ResumeFlags: " --flag", NameFlags: " --state x"},
 		func() (client.State, bool) { return state, true }, func() bool { return false })
 	t.Cleanup(p.stop)
 	return p, &out
@@ -46,7 +107,7 @@ func TestHint(t *testing.T) {
 	t.Parallel()
 	calls := SavedCallsIn(t.TempDir())
 	add := func() *SavedCall {
-		c, err := calls.Add([]byte(`"a"`))
+		c, err := calls.Add([]byte(`"a"`), "count")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +120,7 @@ func TestHint(t *testing.T) {
 		t.Errorf("shown early: %s", out)
 	}
 	p.late()
-	if p.hint != shown || strings.Count(out.String(), "resume with: holdfast resume hf1.") != 1 || !strings.HasSuffix(out.String(), " --flag\n") {
+	if p.hint != shown || strings.Count(out.String(), "resume with: holdfast resume count-") != 1 || !strings.HasSuffix(out.String(), " --state x --flag\n") {
 		t.Errorf("not shown: %s", out)
 	}
 	p.restart()
@@ -70,7 +131,7 @@ func TestHint(t *testing.T) {
 	}
 
 	p, out = placeOf(t, "token", nil) // nothing is saved
-	if p.save(); p.hint != shown || out.Len() == 0 {
+	if p.save(); p.hint != shown || !strings.Contains(out.String(), "holdfast resume hf1.") || strings.Contains(out.String(), "--state") {
 		t.Error("not shown where nothing is saved")
 	}
 
@@ -81,7 +142,7 @@ func TestHint(t *testing.T) {
 	if p.restart(); p.hint != notDue {
 		t.Error("due after an answer of the user")
 	}
-	if text := p.whereItIs("it"); p.hint != shown || !strings.Contains(text, "it was sent. Resume with: holdfast resume --flag") {
+	if text := p.whereItIs("it"); p.hint != shown || !strings.Contains(text, "it was sent. Resume with: holdfast resume count-") {
 		t.Error(text)
 	}
 	p, _ = placeOf(t, "", nil)
@@ -99,7 +160,7 @@ func TestHint(t *testing.T) {
 // Where a call is is saved at once, and then not too often, unless it has got a token.
 func TestSaveRate(t *testing.T) {
 	t.Parallel()
-	c, err := SavedCallsIn(t.TempDir()).Add([]byte(`"a"`))
+	c, err := SavedCallsIn(t.TempDir()).Add([]byte(`"a"`), "count")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,6 +38,9 @@ type place struct {
 	find        func() (client.State, bool) // where the call is; false: its response has come
 	asking      func() bool                 // reports whether the user sees a question
 	resumeFlags string
+	nameFlags   string
+	token       bool
+	ends        bool
 	display     *terminal.Display
 	saved       *SavedCall // nil: nothing is saved
 	savedAt     time.Time
@@ -49,7 +52,7 @@ type place struct {
 
 func newPlace(opts *Options, find func() (client.State, bool), asking func() bool) *place {
 	return &place{
-		find: find, asking: asking, resumeFlags: opts.ResumeFlags, display: opts.Display, saved: opts.Saved,
+		find: find, asking: asking, resumeFlags: opts.ResumeFlags, nameFlags: opts.NameFlags, token: opts.ShowToken, ends: opts.Ends, display: opts.Display, saved: opts.Saved,
 		long: time.NewTimer(hintAfter),
 	}
 }
@@ -114,12 +117,22 @@ func (p *place) command() string {
 	return p.commandFor(s)
 }
 
+// commandFor returns the command that resumes the call: by its name here, if it has one, or else by its token. It is "" if the call cannot be
+// found again.
 func (p *place) commandFor(s client.State) string {
 	token := Token(s)
-	if token == "" {
+	switch {
+	case token == "" || p.ends:
 		return ""
+	case !p.token && p.saved.isSaved():
+		return p.named()
 	}
 	return "holdfast resume " + token + p.resumeFlags
+}
+
+// named returns the command that resumes the call by its name.
+func (p *place) named() string {
+	return "holdfast resume " + p.saved.Name() + p.nameFlags + p.resumeFlags
 }
 
 // whereItIs saves where the call is, and tells the user who leaves it.
@@ -133,7 +146,7 @@ func (p *place) whereItIs(name string) string {
 	case command != "":
 		return fmt.Sprintf("%s continues at the server. Resume with: %s", name, command)
 	case p.saved.isSaved():
-		return fmt.Sprintf("%s was sent. Resume with: holdfast resume%s", name, p.resumeFlags)
+		return fmt.Sprintf("%s was sent. Resume with: %s", name, p.named())
 	}
 	return fmt.Sprintf("%s continues at the server, which offers no way to resume it.", name)
 }

@@ -2,14 +2,14 @@ package follow
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,12 +17,12 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/statefile"
+	"holdfast/internal/terminal"
 )
 
-// SavedCalls is a directory with a file for each call that has not ended: a [client.State]
-// with that one call, as JSON. The process that follows a call has its file locked. The name
-// of a file is the time at which the call began (UTC) and a hash of the call's id. The zero
-// value keeps nothing.
+// SavedCalls is a directory with a file for each call that has not ended: a record, as JSON. The
+// process that follows a call has its file locked. The name of a file is the time at which the
+// call began (UTC) and a hash of the call's id. The zero value keeps nothing.
 type SavedCalls struct{ dir string }
 
 // SavedCallsIn returns the calls that are kept in a directory for state files; "": none.
@@ -41,45 +41,26 @@ const forgetAfter = 7 * 24 * time.Hour
 
 var errNoneSaved = errors.New("no unfinished call is saved here: give the token that holdfast call printed")
 
-// Newest returns the unfinished call that began last. If unfollowed is set, it leaves out
-// calls that other processes follow.
-func (s SavedCalls) Newest(unfollowed bool) (client.State, error) {
-	names, err := filepath.Glob(filepath.Join(s.dir, "*.json"))
-	if err != nil {
-		return client.State{}, err
-	}
-	slices.Sort(names) // they begin with the time
-	followed := 0
-	for _, name := range slices.Backward(names) {
-		if info, err := os.Stat(name); err != nil || time.Since(info.ModTime()) > forgetAfter {
-			removeSaved(name)
-			continue
-		}
-		state, ok := readSaved(name)
-		if !ok {
-			continue
-		}
-		if unfollowed {
-			lock, err := statefile.TryLock(statefile.LockName(name))
-			if err != nil || lock == nil {
-				followed++
-				continue
-			}
-			_ = lock.Close()
-		}
-		return state, nil
-	}
-	if followed > 0 {
-		return client.State{}, fmt.Errorf("%w (other commands follow %d that are saved)", errNoneSaved, followed)
-	}
-	return client.State{}, errNoneSaved
+// An Entry is that of a server in the file of a host, whose headers a call is sent with.
+type Entry struct {
+	File string `json:"file"`
+	Name string `json:"name"`
 }
 
-func readSaved(name string) (client.State, bool) {
-	var state client.State
+// A record is what a file has in it: a [client.State], and what is said of the call in lists.
+type record struct {
+	client.State
+	Tool      string         `json:"tool,omitempty"`
+	Entry     Entry          `json:"entry,omitzero"`
+	Progress  *terminal.Step `json:"progress,omitempty"`
+	Cancelled time.Time      `json:"cancelled,omitzero"`
+}
+
+func readSaved(name string) (record, bool) {
+	var r record
 	data, err := os.ReadFile(name)
-	ok := err == nil && json.Unmarshal(data, &state) == nil && checkState(state) == nil
-	return state, ok
+	ok := err == nil && json.Unmarshal(data, &r) == nil && checkState(r.State) == nil
+	return r, ok
 }
 
 func removeSaved(name string) {
@@ -90,34 +71,89 @@ func removeSaved(name string) {
 // A SavedCall is the file of one call. Its methods may be called concurrently. A nil one
 // keeps nothing.
 type SavedCall struct {
-	name string
-	lock *flock.Flock // nil: another process follows the call too
+	name  string // of the file
+	short string // what users call it
+	tool  string
+	entry Entry
+	lock  *flock.Flock // nil: another process follows the call too
 
 	mu     sync.Mutex // also held while the file is written: an older state never replaces a newer one
 	last   []byte     // what the file has in it; nil: nothing yet
+	step   *terminal.Step
+	ended  time.Time // when the server was told to cancel the call; zero: it was not
 	closed bool
 }
 
-// Add returns the file of a call: the one that there is, or a new one. It returns nil if
+func hashOf(id []byte) string {
+	sum := sha256.Sum256(id)
+	return hex.EncodeToString(sum[:8])
+}
+
+// Add returns the file of a call of a tool: the one that there is, or a new one. It returns nil if
 // nothing is kept.
-func (s SavedCalls) Add(id []byte) (*SavedCall, error) {
+func (s SavedCalls) Add(id []byte, tool string) (*SavedCall, error) {
 	if s.IsZero() {
 		return nil, nil
 	}
-	sum := sha256.Sum256(id)
-	hash := hex.EncodeToString(sum[:8])
-	name := filepath.Join(s.dir, time.Now().UTC().Format("20060102T150405.000")+"-"+hash+".json")
+	hash := hashOf(id)
+	name := filepath.Join(s.dir, time.Now().UTC().Format(began)+"-"+hash+".json")
+	c := &SavedCall{name: name, tool: tool}
 	if names, _ := filepath.Glob(filepath.Join(s.dir, "*-"+hash+".json")); len(names) > 0 {
-		name = names[0]
+		c.name = names[0]
+		if r, ok := readSaved(c.name); ok {
+			c.tool, c.entry, c.step, c.ended = cmp.Or(r.Tool, tool), r.Entry, r.Progress, r.Cancelled
+		}
+	} else {
+		s.prune()
 	}
 	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := statefile.TryLock(statefile.LockName(name))
-	if err != nil {
+	var err error
+	if c.lock, err = statefile.TryLock(statefile.LockName(c.name)); err != nil {
 		return nil, err
 	}
-	return &SavedCall{name: name, lock: lock}, nil
+	var others []string
+	names, _ := filepath.Glob(filepath.Join(s.dir, "*.json"))
+	for _, other := range names {
+		if _, sum, ok := parseFile(other); ok {
+			others = append(others, sum)
+		}
+	}
+	c.short = nameOf(c.tool, sumOf(hash), others)
+	return c, nil
+}
+
+// At notes the entry of the call's server. It is called before the call is followed.
+func (c *SavedCall) At(e Entry) {
+	if c != nil {
+		c.entry = e
+	}
+}
+
+// Name returns the name by which users find the call here.
+func (c *SavedCall) Name() string { return c.short }
+
+// progress notes the last progress of the call. It is saved with what is saved next.
+func (c *SavedCall) progress(s terminal.Step) {
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Message = cutMessage(s.Message)
+	c.step = &s
+}
+
+// mostMessage bounds what is saved of the text of a progress, in bytes.
+const mostMessage = 200
+
+func cutMessage(text string) string {
+	text = terminal.OneLine(text)
+	if len(text) > mostMessage {
+		text = strings.ToValidUTF8(text[:mostMessage], "") + "…"
+	}
+	return text
 }
 
 // save replaces what the file has in it.
@@ -125,12 +161,12 @@ func (c *SavedCall) save(s client.State) error {
 	if c == nil {
 		return nil
 	}
-	data, err := json.Marshal(s)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	data, err := json.Marshal(record{State: s, Tool: c.tool, Entry: c.entry, Progress: c.step, Cancelled: c.ended})
 	if err != nil {
 		return err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closed || bytes.Equal(data, c.last) {
 		return nil
 	}

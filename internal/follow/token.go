@@ -13,8 +13,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// tokenPrefix begins each token. It names the format.
-const tokenPrefix = "hf1."
+// TokenPrefix begins each token. It names the format.
+const TokenPrefix = "hf1."
 
 // MaxToken bounds a token, in bytes.
 const MaxToken = 64 << 10
@@ -47,7 +47,7 @@ func Token(s client.State) string {
 	if err != nil {
 		return ""
 	}
-	return tokenPrefix + base64.RawURLEncoding.EncodeToString(text)
+	return TokenPrefix + base64.RawURLEncoding.EncodeToString(text)
 }
 
 // located reports whether the server has said where a call can be found.
@@ -58,12 +58,18 @@ func located(c client.CallState) bool {
 // errDamaged says that a token is not as it was made.
 var errDamaged = errors.New("the token is damaged, or a part of it is missing: copy it as a whole, without a line break")
 
+// IsToken reports whether a text is meant as a token, and not as a name.
+func IsToken(text string) bool {
+	text = strings.TrimSpace(text)
+	return strings.HasPrefix(text, "hf") && strings.Contains(text, ".")
+}
+
 // ParseToken returns the state that [Token] made a token of.
 func ParseToken(text string) (client.State, error) {
 	var s client.State
-	coded, ok := strings.CutPrefix(strings.TrimSpace(text), tokenPrefix)
+	coded, ok := strings.CutPrefix(strings.TrimSpace(text), TokenPrefix)
 	if !ok {
-		return s, fmt.Errorf("want a token as holdfast call prints it: it begins with %q", tokenPrefix)
+		return s, fmt.Errorf("want a token as holdfast call prints it: it begins with %q", TokenPrefix)
 	}
 	data, err := base64.RawURLEncoding.DecodeString(coded)
 	if err != nil {

@@ -144,6 +144,7 @@ type record struct {
 // stored is what is kept besides of a call that has a stream.
 type stored struct {
 	handed   time.Time
+	attached string // why the call's request was attached to another call, or the call's own; "": it was not
 	first    uint64 // sequence of the first entry that was appended here
 	progress progress
 	ticks    []tick
@@ -341,6 +342,9 @@ func (r *record) Happened(_ *observe.Call, e observe.Event) {
 	switch e := e.(type) {
 	case observe.BecameTask:
 		r.task = true
+	case observe.Attached:
+		r.keepMore()
+		r.attached = e.Reason
 	case observe.HandedOff:
 		r.keepMore()
 		r.handed = time.Now()

@@ -187,6 +187,7 @@ function callRow(c) {
   if (silent(c)) text += ", known " + age(c.heard);
   if (c.task) text += ", a task";
   if (c.handed_off) text += ", handed off";
+  if (c.attached) text += ", attached: " + c.attached;
   if (c.from) text += ", taken over";
   const cls = c.state ? (good[c.state] ?? (c.state === "left" || c.state === "node_silent" ? "" : "bad")) : c.stream && !c.reading ? "" : "run";
   tr.append(cell("", b), cell("c-who", who(c)), nodeCell(c), cell("", el("span", "pill " + cls, text)), cell("", p),

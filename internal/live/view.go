@@ -53,6 +53,7 @@ type callView struct {
 	From        string  `json:"from,omitempty"`
 	Task        bool    `json:"task,omitempty"`
 	HandedOff   int64   `json:"handed_off,omitempty"`
+	Attached    string  `json:"attached,omitempty"` // why the request was taken for one that was made again
 	Entries     int     `json:"entries"`
 	Connections int     `json:"connections"`
 	Reading     int     `json:"reading"` // connections that read it now
@@ -159,6 +160,7 @@ func (r *record) view() callView {
 	if r.ended {
 		v.State, v.Ended = r.end.Outcome.String(), r.end.At.UnixMilli()
 	}
+	v.Attached = r.attached
 	if !r.handed.IsZero() {
 		v.HandedOff = r.handed.UnixMilli()
 	}

@@ -70,6 +70,7 @@ const (
 	loginAgain  = 30 * time.Second // after one that has failed
 	refusedSoon = time.Minute      // a new token that is refused in that time will not get better by another login
 	mostRefused = 3                // tokens that are renewed because the server refuses them
+	othersAfter = time.Second      // a login of another process takes longer than that: the user is told of it
 	tellAgain   = 15 * time.Second // a request that waits tells so as often
 )
 
@@ -183,6 +184,9 @@ func (s *Source) Host() string { return s.server.Host }
 
 // File returns the file in which the tokens are; "": they are kept in memory.
 func (s *Source) File() string { return s.store.file }
+
+// LoggedIn returns when the login was that the tokens come of, or zero: it tells one user from another.
+func (s *Source) LoggedIn() time.Time { return s.current().Token.Login }
 
 // current returns the newest record that is known here.
 func (s *Source) current() record {
@@ -526,7 +530,7 @@ func (s *Source) say(text string) { s.opts.Tell(text) }
 func (s *Source) login(ctx context.Context, f *flight) error {
 	n := f.need
 	if !n.anew {
-		unlock, err := s.turn(ctx, n)
+		unlock, err := s.turn(ctx, f)
 		if err != nil || unlock == nil {
 			return err
 		}
@@ -578,16 +582,37 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 var errElsewhere = errors.New("another process has logged in")
 
 // turn waits until this process may ask the user. It returns nil if another process has got a token meanwhile.
-func (s *Source) turn(ctx context.Context, n need) (func(), error) {
+func (s *Source) turn(ctx context.Context, f *flight) (func(), error) {
+	waiting, stop := context.WithCancel(ctx)
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		select {
+		case <-waiting.Done():
+		case <-time.After(othersAfter):
+			s.tell(f, s.elsewhere())
+		}
+	}()
 	unlock, err := s.lock(ctx, lockLogin)
+	stop()
+	<-told // what this process says itself comes later
 	if err != nil {
 		return nil, err
 	}
-	if s.has(n.used) {
+	if s.has(f.need.used) {
 		unlock()
 		return nil, nil
 	}
 	return unlock, nil
+}
+
+// elsewhere says what the user has to know of a login that another process has begun.
+func (s *Source) elsewhere() string {
+	text := s.server.Host + " needs a login, for which another process has asked: log in there"
+	if p := s.reload().Pending; p.URL != "" && time.Now().Before(p.Until) {
+		text += ", or open " + p.URL
+	}
+	return text
 }
 
 // has reports whether there is another token than one that the server has refused.

@@ -181,6 +181,35 @@ func TestStepUp(t *testing.T) {
 	w.counted(map[string]int{"authorized": 3})
 }
 
+// A process that waits for the login of another one tells its host so, and where to log in. It opens no second window.
+func TestElsewhere(t *testing.T) {
+	t.Parallel()
+	w, dir := newWorld(t), t.TempDir()
+	w.agrees = make(chan struct{})
+	first := make(chan string, 1)
+	go func() { first <- w.host(w.source(dir, nil)).call("x") }()
+	waitFor(t, func() bool { return w.windows() == 1 })
+	var told []string
+	source := w.source(dir, func(o *login.Options) {
+		o.Tell = func(text string) { w.do(func() { told = append(told, text) }) }
+	})
+	second := make(chan string, 1)
+	go func() { second <- w.host(source).call("y") }()
+	text := ""
+	waitFor(t, func() bool {
+		w.do(func() { text = strings.Join(told, "\n") })
+		return text != ""
+	})
+	if want := "needs a login, for which another process has asked: log in there, or open " + w.opened[0]; !strings.HasSuffix(text, want) {
+		t.Errorf("%q, want %q", text, want)
+	}
+	close(w.agrees)
+	if one, other := <-first, <-second; one != "x" || other != "y" {
+		t.Errorf("%q, %q", one, other)
+	}
+	w.counted(map[string]int{"authorized": 1})
+}
+
 // A login that one process has begun is ended by the next one, in the same browser window.
 func TestPending(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,6 @@
 // Package metrics counts for Prometheus what observers are told of.
 //
-// docs/operators.md lists the figures; deploy/ has a dashboard and rules made of them.
+// docs/observing.md lists the figures; deploy/ has a dashboard and rules made of them.
 package metrics
 
 import (
@@ -13,26 +13,9 @@ import (
 	"holdfast/internal/observe"
 )
 
-// A Source has the figures that are asked for, and not told. A nil function has none.
-type Source struct {
-	// Memory returns how many bytes are used of each part of the memory budget, and may be.
-	Memory func() []Memory
-	Ready  func() error
-	// AuditLost returns how many lines of the audit were lost.
-	AuditLost func() uint64
-	// Waiting returns how many calls wait for others to end, as a limit has them.
-	Waiting func() int
-}
-
-// Memory is a part of the memory budget.
-type Memory struct {
-	Part       string // "kept", "in_flight" or "connections"
-	Used, Most int64
-}
-
 // Metrics are the figures of one handler: an [observe.Observer], and a [prometheus.Collector].
 type Metrics struct {
-	source Source
+	source observe.Figures
 	tools  listedTools
 	calls
 	readers
@@ -46,8 +29,8 @@ type Metrics struct {
 	servers map[string]*serverSeries
 }
 
-// New returns figures that are all zero. Their prefix is holdfast_.
-func New(source Source) *Metrics {
+// New returns figures that are all zero, but for those that source has. Their prefix is holdfast_.
+func New(source observe.Figures) *Metrics {
 	m := &Metrics{source: source, tools: listedTools{all: make(map[toolKey]struct{})}, servers: make(map[string]*serverSeries)}
 	m.series.Store(&map[seriesKey]*series{})
 	m.newCalls()

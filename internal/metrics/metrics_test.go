@@ -64,7 +64,7 @@ func call(m *Metrics, server, method, tool string) *observe.Watch {
 
 func TestCalls(t *testing.T) {
 	t.Parallel()
-	m := New(Source{})
+	m := New(observe.Figures{})
 	list(m, "a", "echo")
 	light := call(m, "a", "tools/call", "echo")
 	light.Answered(0, "1", make([]byte, 5))
@@ -108,7 +108,7 @@ func TestCalls(t *testing.T) {
 // Neither clients nor servers can make any number of series.
 func TestBoundedLabels(t *testing.T) {
 	t.Parallel()
-	m := New(Source{})
+	m := New(observe.Figures{})
 	for i := range 3 * mostTools {
 		list(m, "a", fmt.Sprint("tool", i))
 	}
@@ -135,7 +135,7 @@ func TestBoundedLabels(t *testing.T) {
 // Nobody has to ask for the figures: what is not added to them is bounded.
 func TestTallyBounded(t *testing.T) {
 	t.Parallel()
-	m := New(Source{})
+	m := New(observe.Figures{})
 	for range 3*mostEndings - 1 {
 		call(m, "a", "ping", "").End(0, observe.Result, 0)
 	}
@@ -147,7 +147,7 @@ func TestTallyBounded(t *testing.T) {
 
 func TestReaders(t *testing.T) {
 	t.Parallel()
-	m := New(Source{})
+	m := New(observe.Figures{})
 	w := call(m, "", "ping", "")
 	w.Stored(1)
 	first := &observe.Reader{Door: observe.DoorPost, Number: 1}
@@ -171,9 +171,11 @@ func TestReaders(t *testing.T) {
 
 func TestNodes(t *testing.T) {
 	t.Parallel()
-	m := New(Source{
-		Memory: func() []Memory { return []Memory{{"kept", 1, 2}, {"in_flight", 3, 4}} },
-		Ready:  func() error { return nil }, AuditLost: func() uint64 { return 9 },
+	m := New(observe.Figures{
+		Memory: func() []observe.Memory {
+			return []observe.Memory{{Part: "kept", Used: 1, Most: 2}, {Part: "in_flight", Used: 3, Most: 4}}
+		},
+		Ready: func() error { return nil }, AuditLost: func() uint64 { return 9 },
 	})
 	a, carrier := observe.Session{Name: "x", Server: "a"}, observe.Session{Name: "y", Server: "a", Carrier: true}
 	for _, e := range []observe.Event{
@@ -209,7 +211,7 @@ func TestExemplars(t *testing.T) {
 		"00-" + id + "-b7ad6b7169203331-01": true, "00-" + id + "-b7ad6b7169203331-00": false, "": false,
 		"00-" + strings.Repeat("x", 32) + "-b7ad6b7169203331-01": false, "00-" + id: false, "00-" + id + "-b7ad6b7169203331-zz": false,
 	} {
-		m := New(Source{})
+		m := New(observe.Figures{})
 		w := &observe.Watch{Call: observe.Call{ID: "1", Method: "ping", Trace: observe.Trace{Parent: parent}}}
 		observe.Observers{m}.Begin(w, nil, nil)
 		w.End(0, observe.Result, 0)

@@ -14,6 +14,8 @@ type (
 	Promoted struct{ Number uint64 }
 	// BecameTask says that the client was given a task's id in the place of the response.
 	BecameTask struct{}
+	// Attached says that the call's request is another one that was made again, for a reason: the call says what that one says.
+	Attached struct{ Reason string }
 	// HandedOff says that the client was given a handle for a response. What the server says from now on
 	// is in another stream, whose entries count from 1; Was is the number of the one before, 0 if
 	// the call was light.
@@ -243,6 +245,7 @@ const MostDenied = 256
 
 func (Promoted) event()         {}
 func (BecameTask) event()       {}
+func (Attached) event()         {}
 func (HandedOff) event()        {}
 func (Appended) event()         {}
 func (ReaderCame) event()       {}

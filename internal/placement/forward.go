@@ -44,7 +44,11 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 	}
 	leaves := context.AfterFunc(p.req.HTTP.Context(), func() {
 		if left.Left != "" || left.Request != "" {
-			p.nodes.notify(node, &left) // what is answered meanwhile is lost
+			p.nodes.owe(node, &left) // what is answered meanwhile is lost
+		}
+		if p.req.Cuts {
+			cancel()
+			return
 		}
 		t := time.NewTimer(leaveGrace)
 		defer t.Stop()

@@ -66,6 +66,7 @@ type Nodes struct {
 
 	locations locations
 	leavers   leavers
+	owed      owed
 
 	mu      sync.Mutex
 	departs map[*departure]struct{} // of the clients whose exchanges are placed
@@ -112,6 +113,10 @@ func New(opts Options) *Nodes {
 
 // Start starts what runs until [Nodes.Close].
 func (n *Nodes) Start() {
+	n.sessions.OnHomes(func() session.Homes {
+		names, changes, settled := n.node.Homes()
+		return session.Homes{Nodes: names, Changes: changes, Settled: settled, Heard: n.heard}
+	})
 	n.work.Go(func() {
 		err := n.server.Serve(n.node.Listener())
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
@@ -125,10 +130,6 @@ func (n *Nodes) Start() {
 		n.opts.Limits.Share()
 		n.work.Go(n.tellLimits)
 	}
-	n.sessions.OnHomes(func() session.Homes {
-		names, changes, settled := n.node.Homes()
-		return session.Homes{Nodes: names, Changes: changes, Settled: settled}
-	})
 	n.node.Watch(func(gone string) {
 		n.locations.forgetNode(gone)
 		n.direct.forget(gone)
@@ -139,6 +140,14 @@ func (n *Nodes) Start() {
 		n.Verify()
 	})
 	n.node.Notices(n.noticed)
+}
+
+// heard returns the names of the other nodes that this one has heard of, with those that were lost in the last hour.
+func (n *Nodes) heard() (names []string) {
+	for _, x := range n.node.Members() {
+		names = append(names, x.Name)
+	}
+	return names
 }
 
 // Transport is how requests are sent to other nodes, whose names stand in the place of the host.
@@ -234,6 +243,7 @@ func (n *Nodes) Close() {
 	for _, b := range bridges { // whose connections no http.Server knows any more
 		b.leave(websocket.StatusGoingAway, "going away; retry: 1000")
 	}
+	n.owed.close()
 	_ = n.server.Close()
 	n.transport.CloseIdleConnections()
 	n.direct.close()

@@ -9,7 +9,7 @@ import (
 	"holdfast/stream"
 )
 
-// A notice is a message from one node to another that has no answer. It may be lost.
+// A notice is a message from one node to another that may be lost, but for those that are owed.
 type notice struct {
 	// Taken is a session that the sender has taken over.
 	Taken stream.SessionKey `json:"taken,omitempty"`
@@ -23,6 +23,17 @@ type notice struct {
 	// Request is the name of a request that the sender has forwarded, and whose client
 	// has left. A light call would be answered to nobody.
 	Request string `json:"request,omitempty"`
+
+	// Name is what Node, which sends it, calls a notice that it sends again until Got says that it was received. It is 0 for
+	// notices that are not.
+	Name uint64 `json:"name,omitempty"`
+	Got  uint64 `json:"got,omitempty"`
+
+	// Stranded are the keys that a stranded call is found by which Node knows.
+	Stranded []byte `json:"stranded,omitempty"`
+	// Returned are those of one that Node, which may have been lost, does not know any more.
+	Returned []byte `json:"returned,omitempty"`
+	Call     uint64 `json:"call,omitempty"` // what Node calls that call
 
 	// Node has counted Limits, for which there are limits on all nodes.
 	Node   string         `json:"node,omitempty"`
@@ -47,11 +58,23 @@ func (n *Nodes) noticed(text []byte) {
 		n.opts.Logger.Warn("notice of another node not understood", "error", err)
 		return
 	}
+	if says.Got != 0 {
+		n.owed.settle(says.Got)
+	}
+	if says.Name != 0 {
+		defer n.notify(says.Node, &notice{Got: says.Name})
+	}
 	if says.Taken != "" {
 		n.sessions.VerifySession(says.Taken)
 	}
 	if says.Request != "" {
 		n.leavers.requestLeft(says.Request)
+	}
+	if says.Stranded != nil && !n.opts.Door {
+		n.sessions.Hint(says.Node, says.Stranded, says.Call)
+	}
+	if says.Returned != nil {
+		n.sessions.Unhint(says.Node, says.Returned, says.Call)
 	}
 	if says.Limits != nil && n.opts.Limits != nil {
 		n.opts.Limits.Merge(says.Node, says.Limits)
@@ -73,7 +96,7 @@ type leftNotice struct {
 	left  notice
 }
 
-func (p *leftNotice) send() { p.nodes.notify(p.node, &p.left) }
+func (p *leftNotice) send() { p.nodes.owe(p.node, &p.left) }
 
 // Disconnected implements [watch.Source].
 func (p *leftNotice) Disconnected(string, time.Time) { p.send() }

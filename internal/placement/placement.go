@@ -100,6 +100,9 @@ type Request struct {
 	// Modern says that it is of revision 2026-07-28: its stream can't be continued, and no node
 	// knows its requests by a name.
 	Modern bool
+	// Cuts says that its client cannot ask for its call but by making it again: the node that has it is told at once that the client
+	// has left.
+	Cuts bool
 
 	Visit    Visit // what another node is told
 	Wait     Wait

@@ -89,7 +89,7 @@ func (v *Visit) encode() string {
 // receive serves what other nodes send on. Origin and Host were checked where the
 // client is connected, and so was the time that the body took.
 func (n *Nodes) receive(w http.ResponseWriter, r *http.Request) {
-	if n.pageAsked(w, r) {
+	if n.pageAsked(w, r) || n.lends(w, r) {
 		return
 	}
 	v := new(Visit)

@@ -33,7 +33,7 @@ func TestClosesUponResponse(t *testing.T) {
 				if how == "JSON" {
 					response = server.ResponseJSON
 				}
-				m := metrics.New(metrics.Source{})
+				m := metrics.New(observe.Figures{})
 				f := newFarm(t, 0, config{})
 				role := server.RoleBoth
 				if at == "door" {
@@ -41,7 +41,7 @@ func TestClosesUponResponse(t *testing.T) {
 				}
 				n := f.start(config{server: server.Options{Role: role, Response: response}, session: session.Options{Observers: observe.Observers{m}}})
 				p := &peer{n: n.node}
-				passed := metrics.New(metrics.Source{})
+				passed := metrics.New(observe.Figures{})
 				if at == "door" {
 					door := f.start(config{server: server.Options{Role: server.RoleDoor, Response: response}, session: session.Options{Observers: observe.Observers{passed}}})
 					eventually(t, "the door to know its worker", func() bool { return len(door.member.Peers()) == 1 })

@@ -36,6 +36,7 @@ type sink interface {
 type copier struct {
 	s     *session.Session
 	r     *session.Reader
+	call  *session.Call // whose stream it is, if its client has just begun it; else nil
 	sink  sink
 	ready chan struct{}   // signalled when there may be something to do
 	drain <-chan struct{} // closed when there is; nil where the sink does not want to know
@@ -46,6 +47,8 @@ type copier struct {
 	yields bool
 	// continues says that a node goes on by itself after what it has written: see [exchange].
 	continues bool
+	// resumes says that its client comes back with an event id.
+	resumes bool
 	// stays says that the connection may stay although a newer one has the standalone stream.
 	stays bool
 	state copyState
@@ -104,16 +107,16 @@ var (
 // read attaches the copier to a stream of its session. ids reports whether the client
 // gets event ids.
 func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error {
-	var r *session.Reader
-	var err error
-	switch number := cursor.Stream.Number; {
+	number, kind := cursor.Stream.Number, session.ReaderSays
+	switch {
 	case number == 0 && c.stays:
-		r, err = c.s.ReadStandalone(ctx, cursor.Epoch, cursor.Seq, c.ready)
+		kind = session.ReaderStays
 	case c.continues:
-		r, err = c.s.ReadOn(ctx, number, cursor.Epoch, cursor.Seq, c.ready)
-	default:
-		r, err = c.s.Read(ctx, number, cursor.Epoch, cursor.Seq, c.ready)
+		kind = session.ReaderGoesOn
+	case c.resumes && number != 0:
+		kind = session.ReaderResumes
 	}
+	r, err := c.s.ReadAs(ctx, kind, number, cursor.Epoch, cursor.Seq, c.ready)
 	if err != nil && c.s.Moved() {
 		return session.ErrMoved
 	}
@@ -121,7 +124,7 @@ func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error
 		return err
 	}
 	c.r, c.state = r, attached
-	r.Through(c.door)
+	r.Through(c.door, c.call)
 	if ids {
 		c.name, c.tail = c.s.StreamName(cursor.Stream.Number)
 	}
@@ -228,6 +231,7 @@ func (c *copier) turn(ctx context.Context) (more bool, err error) {
 		left = nil // it has not: the connection ends for another reason
 	}
 	if left != nil && c.r.Cursor().Stream.Number != 0 {
+		c.r.Wrote()
 		return false, left // of the standalone stream nothing is sent twice, though
 	}
 	if news {

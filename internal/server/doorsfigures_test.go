@@ -46,7 +46,7 @@ func TestDoorsFigures(t *testing.T) {
 	f := newFarm(t, 0, config{})
 	var all []*metrics.Metrics
 	for _, role := range []server.Role{server.RoleWorker, server.RoleDoor} {
-		m := metrics.New(metrics.Source{})
+		m := metrics.New(observe.Figures{})
 		all = append(all, m)
 		f.start(config{server: server.Options{Role: role}, session: session.Options{Observers: observe.Observers{m}}})
 	}
@@ -80,6 +80,9 @@ func TestDoorsFigures(t *testing.T) {
 		return got["forwarded_readers{door=listen}"] == 1 && got["forwarded_readers{door=post}"] == 1
 	})
 	held.c.Close()
+	eventually(t, "the cut", func() bool { // else the one that comes back is first, on a busy machine
+		return figures(t, all[1])["forwarded_disconnects_total{door=post reason=cut}"] == 1
+	})
 	again := p.open("GET", "/mcp", "", "Last-Event-ID: "+first.ID)
 	again.head()
 	newer := p.open("GET", "/mcp", "", "Last-Event-ID: "+first.ID)

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/guard"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -51,6 +52,7 @@ type reader struct {
 	wants   want
 	primes  bool // it knows events with empty data
 	url     bool // it came through the stream URL
+	behind  bool // a proxy is between it and this connection, and says so
 	shown   shown
 }
 
@@ -141,6 +143,7 @@ func (h *Handler) newConn(w http.ResponseWriter, x *exchange, s *session.Session
 	if !c.via.isForwarded() {
 		c.watched = h.watched.At(x.r)
 	}
+	c.behind = guard.Passed(x.r)
 	if c.watched != nil || c.via.isSeen() {
 		s.ConfirmArrival(c.from)
 	}
@@ -280,8 +283,7 @@ func (c *events) arrives(cp *copier, besides bool) {
 			c.s.Disconnected(c.from, time.Time{})
 		}
 	case c.watched != nil:
-		cp.r.Completed(c.from, wrote, besides)
-		c.watched.Wrote(c.s)
+		c.watched.Wrote(cp.r.Completed(c.from, wrote, besides))
 	}
 }
 

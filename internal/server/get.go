@@ -64,6 +64,7 @@ func (h *Handler) goOn(w http.ResponseWriter, x *exchange, c *events) {
 //go:noinline
 func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c *events, began, err error) {
 	c = h.newConn(w, x, o.session)
+	c.call = o.call
 	c.stays = o.kind != outcomePair && !c.via.isMuxed()
 	var first []byte
 	switch o.kind {
@@ -162,6 +163,7 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 	h.speakAs(x, o.session, c)
 	c.url = x.purpose == forStream || x.purpose == forAnswers
 	c.continues = x.continues
+	c.resumes = x.purpose == forRead
 	if err := c.read(x.r.Context(), o.at); err != nil {
 		return err
 	}

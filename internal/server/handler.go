@@ -61,6 +61,7 @@ type Options struct {
 	WriteTimeout    time.Duration       // how long one write may wait for a slow client; 30 s
 	BodyTimeout     time.Duration       // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
 	TaskAfter       time.Duration       // how old a call is when it becomes a task, if its client knows tasks; 0 or less: never
+	CutGrace        time.Duration       // how long a tool's call of a modern client goes on whose connection was cut, to be attached to; 0 or less: not at all
 	InputGrace      time.Duration       // how long a connection is held while the client is asked; 1 s
 	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
 	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
@@ -127,7 +128,7 @@ func New(opts Options) *Handler {
 	def(&opts.UpgradeAfter, 50*time.Millisecond)
 	def(&opts.Retry, time.Second)
 	def(&opts.DrainSpread, 15*time.Second)
-	def(&opts.KeepAlive, 15*time.Second)
+	def(&opts.KeepAlive, usualKeepAlive)
 	def(&opts.PingAfter, time.Second)
 	def(&opts.WriteTimeout, 30*time.Second)
 	def(&opts.BodyTimeout, 30*time.Second)

@@ -19,8 +19,15 @@ import (
 // client is told when to try again. docs/limits.md.
 
 // origin says where the requests of an exchange come from.
-func (x *exchange) origin() session.Origin {
-	return session.Origin{Header: x.r.Header, Address: x.r.RemoteAddr, Pass: x.once.pass, Admitted: x.once.admitted}
+func (h *Handler) origin(x *exchange) session.Origin {
+	from := session.Origin{Header: x.r.Header, Address: x.r.RemoteAddr, Pass: x.once.pass, Admitted: x.once.admitted}
+	if x.modern != nil {
+		from.ID = x.modern.id
+	}
+	if below := h.watched.At(x.r); below != nil && !x.muxed {
+		from.Conn = below
+	}
+	return from
 }
 
 // admitAlone has an exchange begin that stands alone, if limits let it, or when it is its turn.
@@ -51,7 +58,7 @@ func (h *Handler) beginInTurn(x *exchange, msgs []jsonrpc.Message, light bool, e
 	}
 	ctx, over := x.session.AwaitTurn(x.r.Context(), msgs[0].ID)
 	defer over()
-	from := x.origin()
+	from := h.origin(x)
 	if from.Pass, err = h.awaitExchange(ctx, x, full); err != nil {
 		return b, err
 	}
@@ -69,7 +76,7 @@ func (h *Handler) beginModernInTurn(x *exchange, err error) (b begun, _ error) {
 	}
 	ctx, over := h.sessions.AwaitKeyedTurn(x.r.Context(), h.client(x), x.once.key)
 	defer over()
-	from := x.origin()
+	from := h.origin(x)
 	if from.Pass, err = h.awaitExchange(ctx, x, full); err != nil {
 		return b, err
 	}

@@ -19,7 +19,7 @@ import (
 const (
 	// leastPatience is how long a client that knows an event id is given at the least
 	// to come back with it, however short it was asked to wait.
-	leastPatience = 500 * time.Millisecond
+	leastPatience = 2 * time.Second
 
 	// justBefore is how long after a write it may become known at the most that the client
 	// had left before it arrived.
@@ -51,7 +51,7 @@ type continuedCall struct {
 // back with it, after the time that it was asked to wait.
 func (c *events) continueLost(ctx context.Context) {
 	var lost []stream.Cursor
-	lost, c.due = c.s.LostStreams(max(2*c.h.opts.Retry, leastPatience))
+	lost, c.due = c.s.LostStreams(ctx, max(2*c.h.opts.Retry, leastPatience))
 	if len(lost) > 0 && c.continued == nil {
 		c.continued = &continued{c: c, calls: make(map[*continuedCall]struct{})}
 		c.continued.ctx, c.continued.stop = context.WithCancelCause(ctx)
@@ -92,6 +92,7 @@ func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 	if err := cc.read(ctx, at, x.c.name != ""); err != nil {
 		return err
 	}
+	cc.r.Beside(x.c.r, x.arrived)
 	x.mu.Lock()
 	x.calls[cc] = struct{}{}
 	x.mu.Unlock()
@@ -147,6 +148,27 @@ func (cc *continuedCall) idle(context.Context, time.Time) (time.Time, error) {
 		session.Wake(cc.of.c.ready)
 	}
 	return time.Time{}, nil
+}
+
+// endsWithin is how long it may take to become known that a client has left a connection, before it comes back on another one.
+const endsWithin = 250 * time.Millisecond
+
+// arrived reports whether all that was written is with the client, as far as that can be known: its connection lives, and its
+// system has acknowledged it. Nothing is known of what a proxy has acknowledged, or soon enough where another node has the
+// connection.
+func (x *continued) arrived() bool {
+	c := x.c
+	if c.via != direct || c.watched == nil || c.behind {
+		return false
+	}
+	t := time.NewTimer(endsWithin)
+	defer t.Stop()
+	select {
+	case <-x.ctx.Done():
+		return false
+	case <-t.C:
+	}
+	return !c.watched.Gone() && c.watched.Acknowledged()
 }
 
 // none reports whether no call is continued. x may be nil.

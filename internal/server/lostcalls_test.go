@@ -14,6 +14,7 @@ import (
 
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 )
 
 // tardy is a listener on a machine that is slow to notice that clients leave.
@@ -305,6 +306,97 @@ func TestEndedWithoutResponse(t *testing.T) {
 			}
 			if gets > min(steps, 1) {
 				t.Errorf("it comes back %d times", gets)
+			}
+		})
+	}
+}
+
+// A client whose connection of a call breaks, that has an event id and does not come back with it, hears the rest of the call
+// on the stream that it had before, and does not hear again what it has heard. If it comes back after all, by the event id, it
+// gets what it was not told there, unless the other connection has broken since.
+func TestToldOnTheOldStream(t *testing.T) {
+	testlong.Only(t, "a client has three seconds to come back")
+	t.Parallel()
+	for what, test := range map[string]struct {
+		version    string
+		early, cut bool // it comes back before the call has ended; its old stream has broken by then
+		proxied    bool // its old stream comes through a proxy, and may not arrive
+	}{
+		"after the end":             {version: "2025-11-25"},
+		"after the end, 2025-03-26": {version: "2025-03-26"}, // whose clients have no id before the first message
+		"in the middle":             {version: "2025-11-25", early: true},
+		"after a cut":               {version: "2025-11-25", cut: true},
+		"behind a proxy":            {version: "2025-11-25", proxied: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, config{})
+			p := n.connect(test.version, nil)
+			var through []string
+			if test.proxied {
+				through = []string{"X-Forwarded-For: 192.0.2.1"}
+			}
+			old := p.open("GET", "/mcp", "", through...)
+			old.head()
+			if test.version == "2025-11-25" {
+				if _, err := old.next(); err != nil { // primes
+					t.Fatal(err)
+				}
+			}
+			w := p.open("POST", "/mcp", callAs(`"c"`, "hold", `{}`))
+			held := n.release(1)
+			progress(held[0], 1, 1)
+			id := w.message().ID
+			cut := time.Now()
+			w.atMost(0, rst)
+			progress(held[0], 2, 1)
+			if ev := old.message(); !strings.Contains(string(ev.Data), `"progress":2`) {
+				t.Fatalf("first on the old stream: %s", ev.Data)
+			}
+			if after := time.Since(cut); after < 2*time.Second {
+				t.Errorf("told after %v: another connection could still have come", after)
+			}
+			end := func() {
+				progress(held[0], 3, 1)
+				held[0].Result(result("done"))
+			}
+			if !test.early {
+				end()
+				for _, want := range []string{`"progress":3`, "done"} {
+					if ev := old.message(); !strings.Contains(string(ev.Data), want) {
+						t.Fatalf("on the old stream: %s", ev.Data)
+					}
+				}
+			}
+			if test.cut {
+				old.atMost(0, rst)
+				eventually(t, "the end of the old stream", func() bool {
+					r := p.open("GET", "/mcp", "", "Last-Event-ID: "+id).all()
+					return r.status == http.StatusOK && strings.Contains(string(r.body), "done")
+				})
+				return
+			}
+			back := p.open("GET", "/mcp", "", "Last-Event-ID: "+id)
+			if test.proxied {
+				if r := back.all(); r.status != http.StatusOK || !strings.Contains(string(r.body), "done") {
+					t.Errorf("what may not have arrived: %d %s", r.status, r.body)
+				}
+				return
+			}
+			if !test.early {
+				r := back.all()
+				if r.status == http.StatusOK && !strings.Contains(string(r.body), "jsonrpc") { // it was faster than the node that wrote the last of it
+					r = p.open("GET", "/mcp", "", "Last-Event-ID: "+id).all()
+				}
+				if r.status != http.StatusNoContent {
+					t.Errorf("it gets again %d %s", r.status, r.body)
+				}
+				return
+			}
+			back.head()
+			end()
+			if got := string(back.all().body); strings.Contains(got, `"progress":2`) || !strings.Contains(got, `"progress":3`) || !strings.Contains(got, "done") {
+				t.Errorf("it gets %s", got)
 			}
 		})
 	}

@@ -22,6 +22,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/backend/message"
+	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
@@ -58,6 +59,7 @@ type config struct {
 	http    func(*http.Server)
 	store   func(stream.Store) stream.Store // put in front of the node's
 	listen  func(net.Listener) net.Listener // the same
+	bus     func(cluster.Bus) cluster.Bus   // the same, of a farm's nodes
 	// How long a farm's stores wait for their engine; 0: as long as a machine may stand
 	// still.
 	patience time.Duration
@@ -257,6 +259,14 @@ func (n *node) release(count int) []*message.Exchange {
 	return held
 }
 
+// letGo returns the held calls.
+func (n *node) letGo() (held []*message.Exchange) {
+	n.script.mu.Lock()
+	defer n.script.mu.Unlock()
+	held, n.script.held = n.script.held, nil
+	return held
+}
+
 // holds waits until so many calls are held. A client may know its call before the server has it.
 func (n *node) holds(count int) {
 	n.t.Helper()
@@ -275,6 +285,9 @@ func (n *node) runs(key string) int {
 
 func progress(x *message.Exchange, i, size int) {
 	token := jsonrpc.Field(x.Params, "_meta", "progressToken")
+	if token == nil {
+		token = []byte("null")
+	}
 	x.Notify("notifications/progress", fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"message":%q}`, token, i, strings.Repeat("x", size)))
 }
 

@@ -81,7 +81,7 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id
-	b, err := h.beginModern(x, x.origin())
+	b, err := h.beginModern(x, h.origin(x))
 	if err != nil {
 		if b, err = h.beginModernInTurn(x, err); err != nil {
 			return err
@@ -153,6 +153,10 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 		switch {
 		case ended:
 			over = true
+			if ctx.Err() != nil && x.method() == protocol.MethodCallTool {
+				call.ConnectionLost() // nobody hears it
+				return true
+			}
 			h.answerModern(w, x, call, answers)
 			return true
 		case number != 0:
@@ -163,7 +167,7 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 		case <-wait.Late:
 			call.Promote()
 		case <-ctx.Done():
-			call.Withdraw("the client closed the connection")
+			h.cut(x, call)
 			return true
 		}
 	}
@@ -184,7 +188,7 @@ func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session
 
 // patience is how long a call stays light: until its client has to hear something.
 func (h *Handler) patience(x *exchange) time.Duration {
-	after := h.opts.KeepAlive
+	after := h.opensAfter()
 	if x.mayBeTask() && (after <= 0 || after > h.opts.TaskAfter) {
 		return h.opts.TaskAfter
 	}

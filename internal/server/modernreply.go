@@ -19,7 +19,6 @@ import (
 type reply struct {
 	*events
 	x     *exchange
-	call  *session.Call // nil if it has ended, or was begun before
 	began time.Time
 
 	tasks   bool           // the call may become a task
@@ -43,8 +42,8 @@ var errReplied = errors.New("the request was answered, and its call goes on")
 
 // newReply prepares the reply to a modern request.
 func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Session, call *session.Call) *reply {
-	p := &reply{events: h.newConn(w, x, s), x: x, call: call, began: time.Now()}
-	p.primes, p.sink = false, p
+	p := &reply{events: h.newConn(w, x, s), x: x, began: time.Now()}
+	p.primes, p.sink, p.call = false, p, call
 	p.tasks, p.resumes = x.mayBeTask(), x.modern.resumes
 	return p
 }
@@ -57,7 +56,11 @@ func (p *reply) json(message []byte) { p.h.writeModern(p.w, p.x, message) }
 func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	if p.r == nil {
 		if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, p.resumes); err != nil {
-			if p.call != nil {
+			switch {
+			case p.call == nil:
+			case ctx.Err() != nil:
+				p.h.cut(p.x, p.call)
+			default:
 				p.call.Withdraw("its stream cannot be read")
 			}
 			return err
@@ -93,7 +96,7 @@ func (p *reply) left(err error) {
 	case p.resumes && p.opened:
 		c.AwaitReturn(p.h.sessions.InputWait(), "its client did not come back in time")
 	default:
-		c.Withdraw("the client closed the connection")
+		p.h.cut(p.x, c)
 	}
 }
 
@@ -216,8 +219,8 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	if p.x.form == onlyJSON {
 		return a.next, nil
 	}
-	if every := p.h.opts.KeepAlive; !p.opened && (every > 0 || p.resumes) {
-		if !p.resumes && !a.due(p.began.Add(every)) { // who resumes is to know at once that it goes on
+	if after := p.h.opensAfter(); !p.opened && (after > 0 || p.resumes) {
+		if !p.resumes && !a.due(p.began.Add(after)) { // who resumes is to know at once that it goes on
 			return a.next, nil
 		}
 		if err := p.say(nil, false); err != nil {
@@ -245,4 +248,8 @@ func (p *reply) isDenied() bool {
 }
 
 // finished implements [sink].
-func (p *reply) finished() { p.r.Completed(p.from, time.Now(), false) }
+func (p *reply) finished() {
+	if what := p.r.Completed(p.from, time.Now(), false); p.watched != nil {
+		p.watched.Wrote(what)
+	}
+}

@@ -143,7 +143,7 @@ func (p *reply) begins(ctx context.Context, b *begun, msgs []jsonrpc.Message) er
 	if err == nil {
 		err = ctx.Err()
 	}
-	if err != nil && b.call != nil {
+	if err != nil && b.call != nil && p.x.once.key == "" { // else it comes back by its key
 		b.call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its client has left"))
 	}
 	b.deliver(p.x.values(), msgs, p.x.r.Header)

@@ -26,10 +26,10 @@ type muxModern struct {
 	placement.Answer
 	m      *mux
 	msg    jsonrpc.Message
-	ctx    context.Context // ends with the connection, or when the client cancels the request
-	cancel context.CancelFunc
-	token  []byte // of the request's call, which its client can come back for; nil: it has none
-	last   bool   // the response was written
+	ctx    context.Context         // ends with the connection, or when the client cancels the request
+	cancel context.CancelCauseFunc // nil: its connection has ended, or it is over
+	token  []byte                  // of the request's call, which its client can come back for; nil: it has none
+	last   bool                    // the response was written
 }
 
 // isModern reports whether a message is of revision 2026-07-28: it says so, or it cancels a request that did.
@@ -66,9 +66,9 @@ func (m *mux) takeModern(msg *jsonrpc.Message) {
 		return
 	}
 	x := &muxModern{m: m, msg: *msg}
-	x.ctx, x.cancel = context.WithCancel(m.ctx)
+	x.ctx, x.cancel = context.WithCancelCause(m.ctx)
 	if err := m.begins(x); err != nil {
-		x.cancel()
+		x.cancel(nil)
 		m.fail([]jsonrpc.Message{*msg}, err)
 	}
 }
@@ -79,7 +79,7 @@ func (m *mux) stopListens() {
 	defer m.mu.Unlock()
 	for _, x := range m.modern {
 		if x.msg.Method == protocol.MethodSubscriptions {
-			x.cancel()
+			x.cancel(nil)
 		}
 	}
 }
@@ -107,12 +107,12 @@ func (m *mux) begins(x *muxModern) error {
 	defer m.mu.Unlock()
 	switch {
 	case m.state == muxClosed:
-		x.cancel()
+		x.cancel(nil)
 		return nil
 	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.isDraining():
 		m.become(muxLeaving) // and its client asks again on the next connection
 		session.Wake(m.ready)
-		x.cancel()
+		x.cancel(nil)
 		return nil
 	case len(m.modern) >= mostModern:
 		return errf(codeInvalid, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
@@ -125,7 +125,7 @@ func (m *mux) begins(x *muxModern) error {
 	m.waiting++
 	m.work.Go(func() {
 		x.serve()
-		x.cancel()
+		x.cancel(nil)
 		x.free()
 		m.mu.Lock()
 		m.waiting--
@@ -197,7 +197,7 @@ func (x *muxModern) withdraw() {
 	x.m.mu.Lock()
 	token := x.token
 	x.m.mu.Unlock()
-	x.cancel()
+	x.cancel(errWithdrawn)
 	key, _ := messageKey(&x.msg)
 	if token == nil && key == "" {
 		return
@@ -211,7 +211,7 @@ func (x *muxModern) withdraw() {
 	params, _ = jsonrpc.Set(params, jsonrpc.Quote(protocol.V20260728), "_meta", protocol.MetaProtocolVersion)
 	msg, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params))
 	if err == nil {
-		no := &muxModern{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func() {}}
+		no := &muxModern{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func(error) {}}
 		err = no.run()
 	}
 	if err != nil {

@@ -1,12 +1,15 @@
 package server_test
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"holdfast/internal/cluster"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -195,6 +198,52 @@ func TestClientCutAnyNode(t *testing.T) {
 				}
 				cutEverywhere(f.nodes[1].node, connect, f.runs, how, 1, testlong.Either(41, 11))
 			})
+		}
+	}
+}
+
+// A forgetful bus loses each notice that a client has left, the first time.
+type forgetfulBus struct {
+	cluster.Bus
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+func (b *forgetfulBus) Send(node string, message []byte) error {
+	if bytes.Contains(message, []byte(`"left":`)) {
+		b.mu.Lock()
+		seen := b.seen[string(message)]
+		b.seen[string(message)] = true
+		b.mu.Unlock()
+		if !seen {
+			return nil
+		}
+	}
+	return b.Bus.Send(node, message)
+}
+
+// TestLeftUnheard loses the notices by which one node tells another that a client has left with its answer unread. The client
+// comes back with nothing but its session, and gets its answer all the same.
+func TestLeftUnheard(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{
+		server: server.Options{Retry: 20 * time.Millisecond},
+		bus:    func(b cluster.Bus) cluster.Bus { return &forgetfulBus{Bus: b, seen: make(map[string]bool)} },
+	})
+	p := f.nodes[0].connect("2025-06-18", nil).at(f.nodes[1])
+	w := p.open("POST", "/mcp", call("hold", `{}`))
+	held := f.nodes[0].release(1)
+	progress(held[0], 1, 1)
+	if ev := w.message(); !strings.Contains(string(ev.Data), `"progress":1`) {
+		t.Fatalf("got %s", ev.Data)
+	}
+	held[0].Result(result("done"))
+	f.nodes[0].sessionsQuiet() // all was written
+	w.atMost(0, rst)
+	listens := p.open("GET", "/mcp", "")
+	for {
+		if ev := listens.message(); strings.Contains(string(ev.Data), "done") {
+			break
 		}
 	}
 }

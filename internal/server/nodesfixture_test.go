@@ -98,7 +98,11 @@ func (f *farm) start(c config) *farmNode {
 		store:  durable.New(handle, durable.Options{Patience: cmp.Or(c.patience, 10*time.Second), Logger: c.server.Logger}),
 	}
 	var err error
-	if n.member, err = cluster.Join(n.store, cluster.Options{Logger: c.server.Logger, Silence: c.silence, Door: c.server.Role == server.RoleDoor}); err != nil {
+	var bus cluster.Bus = n.store
+	if c.bus != nil {
+		bus = c.bus(bus)
+	}
+	if n.member, err = cluster.Join(bus, cluster.Options{Logger: c.server.Logger, Silence: c.silence, Door: c.server.Role == server.RoleDoor}); err != nil {
 		f.t.Fatal(err)
 	}
 	backend := c.backend

@@ -76,6 +76,10 @@ func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Pl
 		Anywhere:  x.anywhere(),
 		Modern:    x.purpose == forModern,
 	}
+	if x.purpose == forModern && x.method() == protocol.MethodCallTool && !x.modern.resumes {
+		key, _ := keyOf(x.r, x.msgs)
+		p.req.Cuts = key == ""
+	}
 	if x.names() {
 		p.req.ID = x.secret
 	}

@@ -45,6 +45,7 @@ func (p *plain) isAll() bool { return p.form == onlyJSON }
 func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 	r := x.r
 	c := h.newConn(w, x, o.session)
+	c.call = o.call
 	err := c.read(r.Context(), o.beginning())
 	switch {
 	case err == nil:

@@ -101,13 +101,20 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 // have begun before.
 func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
-	from := x.origin()
+	from := h.origin(x)
 	from.Guest = x.guest()
-	if o.begun, err = h.begin(x.session, x.msgs, light, x.once, from); errors.Is(err, session.ErrDuplicate) {
-		if o.begun, err = h.attach(x, from.Guest, err); err != nil {
+	o.begun, err = h.begin(x.session, x.msgs, light, x.once, from)
+	for tries := 3; errors.Is(err, session.ErrDuplicate); tries-- {
+		var ended bool
+		switch o.begun, ended, err = h.attach(x, from.Guest, err); {
+		case ended && tries > 0:
+			from.Pass, from.Admitted = nil, false // it was given back
+			o.begun, err = h.begin(x.session, x.msgs, light, x.once, from)
+		case err != nil:
 			return err
 		}
-	} else if err != nil {
+	}
+	if err != nil {
 		if o.begun, err = h.beginInTurn(x, x.msgs, light, err); err != nil {
 			return err
 		}
@@ -131,27 +138,27 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 const brokenWithin = time.Second
 
 // attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
-// has broken: some HTTP clients do that by themselves, for a POST, too. It is fail unless that is so.
-func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (begun, error) {
+// has broken: some HTTP clients do that by themselves, for a POST, too. The error is fail unless that is so. ended says that the call
+// has ended since, so that the id may be used.
+func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b begun, ended bool, err error) {
 	if len(x.msgs) != 1 || x.muxed {
-		return begun{}, fail
+		return begun{}, false, fail
 	}
 	c := x.session.CallFrom(guest, x.msgs[0].ID)
 	if c == nil {
-		return begun{}, fail
+		return begun{}, true, fail
 	}
-	same, lost := c.Again(&x.msgs[0])
-	for end := time.Now().Add(brokenWithin); same && !lost; _, lost = c.Again(&x.msgs[0]) {
-		if time.Now().After(end) || x.r.Context().Err() != nil {
-			return begun{}, fail
+	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
+		same, lost := c.Again(&x.msgs[0])
+		switch {
+		case x.session.CallFrom(guest, x.msgs[0].ID) != c:
+			return begun{}, true, fail
+		case same && lost:
+			return begun{session: x.session, number: c.Number()}, false, nil
+		case !same, time.Now().After(end), x.r.Context().Err() != nil:
+			return begun{}, false, fail
 		}
-		time.Sleep(brokenWithin / 100)
 	}
-	if !same {
-		return begun{}, fail
-	}
-	h.logger.Info("a request came again after its connection broke: its client gets the result of the first one", "session", x.session.Name(), "method", x.msgs[0].Method)
-	return begun{session: x.session, number: c.Number()}, nil
 }
 
 // accepted answers notifications and responses that were handed over, which have no answer.
@@ -223,7 +230,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}
 		}
-		_ = h.answer(w, x.form, answers, x.batch) // what is lost on the way is lost: it is stored nowhere
+		_ = h.answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
 		return false, nil
 	case left:
 		o.call.ConnectionLost()

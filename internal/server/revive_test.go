@@ -326,11 +326,11 @@ func TestRevivedHalf(t *testing.T) {
 		return f.nodes[0].sessions.Sessions() == 0 && err != nil
 	})
 	before := began.Load()
-	about, err := json.Marshal(map[string]any{"id": p.id, "life": 5001, "revision": p.version})
+	about, err := json.Marshal(map[string]any{"id": p.id, "life": 5000, "revision": p.version})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.nodes[0].store.Adopt(t.Context(), session.KeyOf(p.id), about, 5000); err != nil {
+	if _, err := f.nodes[0].store.Revive(t.Context(), session.KeyOf(p.id), about, 5000); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range f.nodes {
@@ -349,5 +349,36 @@ func TestRevivedHalf(t *testing.T) {
 	}
 	if revision != p.version {
 		t.Errorf("it speaks revision %q", revision)
+	}
+}
+
+// A WebSocket that names a session which no node has any more begins it again, at a node and at a door.
+func TestRevivedOnSocket(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, config{life: time.Hour, session: session.Options{TTL: 100 * time.Millisecond}})
+	door := f.start(config{life: time.Hour, server: server.Options{Role: server.RoleDoor}})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	for i, n := range []*farmNode{f.nodes[0], f.nodes[1], door} {
+		eventually(t, "the session to expire", func() bool {
+			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil
+		})
+		c, res, err := n.dialSocket(0, "Mcp-Session-Id: "+p.id)
+		if err != nil {
+			body := ""
+			if res != nil {
+				text, _ := io.ReadAll(res.Body)
+				body = res.Status + " " + string(text)
+			}
+			t.Errorf("node %d: %v %s", i, err, body)
+			continue
+		}
+		if err := c.send(call("echo", `{"text":"x"}`)); err != nil {
+			t.Errorf("node %d: %v", i, err)
+		}
+		if text, err := c.recv(); err != nil || !strings.Contains(string(text), `"x"`) {
+			t.Errorf("node %d: %s %v", i, text, err)
+		}
+		c.cut(fin)
 	}
 }

@@ -369,3 +369,30 @@ func TestWakesElsewhere(t *testing.T) {
 		}
 	}
 }
+
+// A session that sleeps leaves nothing in the store, and one that wakes is written to it once: very many may do so at once.
+func TestWakesAtLittleCost(t *testing.T) {
+	t.Parallel()
+	b := &recorder{script: script{runs: map[string]int{}}}
+	f := newFarm(t, 2, config{life: time.Hour, session: sleepy(), backend: message.New(b)})
+	p := f.nodes[0].connect("2025-11-25", nil)
+	p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	key := session.KeyOf(p.id)
+	frames := "e." + string(key)
+	const wakes = 10
+	puts, appends := 0, 0
+	for i := range wakes {
+		eventually(t, "the session to sleep, and to leave nothing", func() bool {
+			_, err := f.nodes[0].store.Lookup(context.Background(), key)
+			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil && f.engine.Kept(frames) == 0
+		})
+		puts, appends = puts-f.engine.Count("Put"), appends-f.engine.Count("Append")
+		if r := p.at(f.nodes[i%2]).post(`{"jsonrpc":"2.0","id":3,"method":"resources/read","params":{"uri":"x:a"}}`); r.status != 200 {
+			t.Fatalf("%d %s", r.status, r.body)
+		}
+		puts, appends = puts+f.engine.Count("Put"), appends+f.engine.Count("Append")
+	}
+	if puts > wakes+3 || appends > 2*wakes { // with what a node writes by itself now and then, and which tools may be called again
+		t.Errorf("%d values and %d frames were written to wake %d times", puts, appends, wakes)
+	}
+}

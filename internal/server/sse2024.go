@@ -173,7 +173,7 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 	if len(calls) == 0 {
 		return nil
 	}
-	o.begun, err = h.begin(s, calls, true, x.once, x.origin())
+	o.begun, err = h.begin(s, calls, true, x.once, h.origin(x))
 	if err != nil {
 		o.begun, err = h.beginInTurn(x, calls, true, err)
 	}

@@ -18,7 +18,7 @@ import (
 // startTask begins a call that is a task, or finds the one that the same request has begun
 // before.
 func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
-	if o.begun, err = h.begin(x.session, x.msgs, false, x.once, x.origin()); err != nil {
+	if o.begun, err = h.begin(x.session, x.msgs, false, x.once, h.origin(x)); err != nil {
 		if o.begun, err = h.beginInTurn(x, x.msgs, false, err); err != nil {
 			return err
 		}

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"testing"
 
-	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
 
@@ -91,18 +90,27 @@ func (l *listener) stop() {
 	<-l.done
 }
 
+// anotherNode is added to the number of streams of a client that is connected to another node than that of its session.
+const anotherNode = 100
+
 // TestTwoStreams is a client with several standalone streams, each of which it opens again when it ends, as Gemini CLI
 // does: they end each other a few times, and then they stay. Each message comes on one of them, the newest's. When that
 // leaves the one before it goes on.
 func TestTwoStreams(t *testing.T) {
 	t.Parallel()
-	for _, streams := range []int{2, 4} {
+	for _, streams := range []int{2, 4, 2 + anotherNode} {
 		for _, version := range []string{"2025-06-18", "2025-11-25"} {
 			for _, ids := range []bool{true, false} {
 				t.Run(fmt.Sprintf("%d %s %v", streams, version, ids), func(t *testing.T) {
 					t.Parallel()
-					n := newNode(t, config{server: server.Options{}})
-					p := n.connect(version, nil)
+					streams, p := streams, (*peer)(nil)
+					if streams < anotherNode {
+						p = newNode(t, config{}).connect(version, nil)
+					} else {
+						streams -= anotherNode
+						f := newFarm(t, 2, config{})
+						p = f.nodes[0].connect(version, nil).at(f.nodes[1])
+					}
 					var mu sync.Mutex
 					got := map[string][]int{} // which streams got a message
 					var all []*listener

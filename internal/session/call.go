@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
@@ -30,6 +31,10 @@ type Call struct {
 	record   *record        // nil for most calls
 	recovery *recovery      // nil where the store is not shared
 	watch    *observe.Watch // nil where there are no observers
+	like     likeness       // of its one request; zero: nothing is like it
+	conn     Connection     // see [Origin]
+	twin     twin           // another one that is like it
+	known    []byte         // the id by which a modern client knows it, while other nodes know stranded calls
 
 	mu       sync.Mutex
 	life     callLife      // see [callState]
@@ -40,7 +45,13 @@ type Call struct {
 	number   uint64        // of the stream; 0 while light
 	said     uint64        // entries queued for the stream
 	delivery delivery
-	unstored []stream.Entry // how the stream ends, where the store did not take it
+	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for
+	// followers are attachments that wait for the call.
+	followers atomic.Int32
+	undecided atomic.Bool    // whether it is another call made again
+	following *Call          // what it waits for, if it is. Guarded by Manager.stranded.mu
+	lent      bool           // to another node, as made again there. The same
+	unstored  []stream.Entry // how the stream ends, where the store did not take it
 
 	// Touched only by the one who appends.
 	seq uint64 // of the last entry in the store
@@ -59,7 +70,6 @@ type delivery struct {
 
 	refused error // how the backend has refused it: a [protocol.Unauthorized], or nil
 
-	pinged    bool // the first that the call said is our own ping
 	signalled bool // its client was told that it waits for input, and has not shown that it knows what for
 }
 
@@ -153,6 +163,9 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		}
 		if c.legacyTask() != nil {
 			m = withoutTask(m)
+		}
+		if c.attach(ctx, &m, header, failed) {
+			continue
 		}
 		m = c.notHandedOff(m)
 		c.deliverOne(ctx, m, header, failed)
@@ -348,6 +361,7 @@ func (c *Call) cancel(rq *inflight) {
 	}
 	last := len(c.pending) == 0
 	c.settleCancelled(rq)
+	c.s.m.dropStranded(c.s, c.number)
 	switch {
 	case c.isLight():
 		c.appendJournal(rq.id, last)

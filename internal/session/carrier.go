@@ -150,6 +150,7 @@ type carrier struct {
 	err   error
 	// capabilities are those of its clients, as JSON; nil: they are not known.
 	capabilities []byte
+	kind         clientKind
 
 	// The others of its tenant; nil if it is not among them. Guarded by carriers.mu.
 	tenant     *tenant
@@ -203,7 +204,7 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 			continue
 		}
 		if !there {
-			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(says))}
+			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(says)), kind: kindOfClient(infoOf(says))}
 			if m.carriers.open == nil {
 				m.carriers.open = make(map[carrierKey]*carrier)
 			}

@@ -178,6 +178,7 @@ func (m *Manager) expire() {
 	}
 	t := time.NewTicker(every)
 	defer t.Stop()
+	tools := make(commonTools)
 	for next := m.clock() + every; ; next = m.clock() + every {
 		select {
 		case <-m.quit:
@@ -190,7 +191,7 @@ func (m *Manager) expire() {
 			}
 			m.tendKeys(now)
 			m.dropClaims(m.claims.due(at.Add(-m.claimsKept())))
-			var due, sleepy []*Session
+			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
 				s.sweepResumable(at)
 				s.sweepTasks(at)
@@ -200,6 +201,12 @@ func (m *Manager) expire() {
 				if m.many != nil {
 					m.tend(s, now, false)
 				}
+				if s.sinceSeen(now) > slimAfter {
+					tools.slim(s)
+					if m.mayRest(s) {
+						quiet = append(quiet, s)
+					}
+				}
 				if m.canSleep(s, now) {
 					sleepy = append(sleepy, s)
 				}
@@ -208,6 +215,7 @@ func (m *Manager) expire() {
 				}
 			}
 			m.fallAsleep(sleepy)
+			m.rest(quiet)
 			m.each(due, parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
 				case s.idle(now, m.opts.TTL) && m.retire(s):

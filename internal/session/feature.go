@@ -10,7 +10,6 @@ import (
 type record struct {
 	key      *keyRecord  // nil if it was begun under no idempotency key
 	webhooks *webhooks   // nil if its requests name no webhook
-	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for; guarded by Call.mu
 	unseen   *time.Timer // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
 	task     *task       // nil if nobody may ask for it by a task's id; written with Session.mu and Call.mu held
 	handOff  *handOff    // nil if none of its requests may be handed off, and it is no heir

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"time"
 
@@ -48,6 +49,12 @@ type Elsewhere interface {
 	// Tasks asks all nodes for [Manager.TasksHere]. It returns their answers, and the range
 	// of sessions after one that they are of.
 	Tasks(ctx context.Context, principal Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
+	// Strand tells all nodes that this one knows a stranded call, by a name: for [Manager.Hint] there. It does not wait.
+	Strand(keys []byte, name uint64)
+	// Unstrand tells them that a node, this one if it is "", does not know it any more: for [Manager.Unhint] there. It does not wait.
+	Unstrand(node string, keys []byte, name uint64)
+	// Borrow asks a node for a stranded call: query is for [Manager.Lend] there. It returns what that writes; nil: nothing.
+	Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error)
 }
 
 // OnElsewhere sets what asks other nodes. It is called once, before there are sessions.

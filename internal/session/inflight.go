@@ -25,6 +25,8 @@ type inflight struct {
 	slot *limit.Slot  // what it takes of the calls that may be in flight; nil: nothing
 	stop func()       // ends what is done for it besides; nil: nothing is
 	late *lateRequest // what is done if it takes long; nil: nothing is
+	// attached is what answers it, if that is what another call says. Guarded by Session.mu.
+	attached *attachment
 	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
 	// request. Guarded by Session.mu.
 	listen *backend.Inbound
@@ -45,7 +47,10 @@ func (c *Call) Again(m *jsonrpc.Message) (same, lost bool) {
 	c.mu.Lock()
 	same = len(c.pending) == 1 && c.pending[0].sum == sumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
 	c.mu.Unlock()
-	return same, c.isLost()
+	if lost = c.isLost(); same && lost {
+		c.tellAttached(attachWhole, c.s.Name())
+	}
+	return same, lost
 }
 
 // addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.
@@ -90,6 +95,9 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			s.inFlight[string(key)] = rq
 		}
 		c.pending = append(c.pending, rq)
+		if len(msgs) == 1 {
+			c.compare(rq, m)
+		}
 		if c.method == "" {
 			c.method = m.Method
 		}
@@ -142,6 +150,10 @@ func (s *Session) remove(key string, rq *inflight) {
 	if rq.stop != nil {
 		rq.stop()
 	}
+	if rq.attached != nil {
+		rq.attached.stop()
+	}
+	s.m.answered.add(rq.call)
 	s.tenant.held.Add(-int64(rq.size))
 	s.m.opts.Flight.Add(-int64(rq.size))
 }

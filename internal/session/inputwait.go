@@ -22,13 +22,16 @@ func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	defer c.s.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.recorded()
-	stopTimer(r.away)
-	stopTimer(r.unseen)
-	r.away = time.AfterFunc(within, func() {
+	stopTimer(c.away)
+	if c.record != nil {
+		stopTimer(c.record.unseen)
+	}
+	c.away = time.AfterFunc(within, func() {
 		if c.s.m.startWork() {
 			defer c.s.m.work.Done()
-			c.Withdraw(reason)
+			if c.followers.Load() == 0 { // else another request of its client waits for it
+				c.Withdraw(reason)
+			}
 		}
 	})
 }
@@ -38,11 +41,8 @@ func (c *Call) AwaitReturn(within time.Duration, reason string) {
 func (c *Call) Returned() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.record == nil {
-		return
-	}
-	stopTimer(c.record.away)
-	if c.asking > 0 {
+	stopTimer(c.away)
+	if c.asking > 0 && c.record != nil {
 		c.awaitClient()
 	}
 }

@@ -25,6 +25,18 @@ type Origin struct {
 	// Guest is the session that they came from, as they are about a task of the one in which they
 	// begin; "": that one.
 	Guest stream.SessionKey
+	// ID is that by which the client knows its request, as raw JSON, if the request has got another one; else nil.
+	ID []byte
+	// Conn is the connection on which they came, if it can be asked; else nil.
+	Conn Connection
+}
+
+// A Connection is one that can be asked for its client.
+type Connection interface {
+	// Unsettled reports whether the client has left, as far as the network knows, and may turn out not to have read all that was written.
+	Unsettled() bool
+	// Wrote has a source be told if the client turns out to have left with some of what was written unread.
+	Wrote(source Source)
 }
 
 // isLimited reports whether a request is one whose number is bounded: one that begins work. Those

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 type gap struct {
 	number uint64
 	seq    uint64 // what its client has for certain: it asked for what follows
+	told   uint64 // through what was written to it
 	kind   gapKind
 	since  time.Time // when the connection began to read it
 	at     time.Time // when it broke, or it was noted that all was written
@@ -27,6 +29,8 @@ type gap struct {
 	from string
 	// alone: nobody else has a claim on how the call ended (see [Session.alone]).
 	alone bool
+	like  likeness // of the call
+	sent  *sent    // see [sent]; nil: it is like no other
 }
 
 // A gapKind says what was written to the client of a gap.
@@ -35,7 +39,6 @@ type gapKind uint8
 const (
 	gapPartial gapKind = iota // some of it, with event ids
 	gapNoID                   // no event id, so none can have arrived
-	gapSilent                 // nothing but an id, and nothing says that it has arrived
 	gapWhole                  // all of it, and it is doubted that all has arrived
 	gapUnknown                // by a node that was lost; the call has ended, and that may be all
 )
@@ -66,6 +69,13 @@ func (g *gaps) close(number uint64) {
 	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.number == number })
 }
 
+// foundGap takes a stream off the record that another call goes on with.
+func (t *table) foundGap(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gaps.close(number)
+}
+
 // prune forgets what is no longer doubted.
 func (g *gaps) prune(now time.Time) {
 	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.kind == gapWhole && now.Sub(b.at) > unconfirmedFor })
@@ -76,9 +86,6 @@ func (g *gaps) acknowledge(number, seq uint64) {
 	for i := range g.all {
 		if b := &g.all[i]; b.number == number {
 			b.seq = max(b.seq, seq)
-			if b.kind == gapSilent {
-				b.kind = gapPartial
-			}
 		}
 	}
 }
@@ -103,14 +110,14 @@ const (
 	// it without a trace, and is not back by then, is not told.
 	unconfirmedFor = time.Minute
 
-	// silentFor is how long a client that may know an event id, and nothing else of a
-	// call, is given at the least to come back with it, where all that it has besides
-	// is a connection that it had before.
-	silentFor = 5 * time.Second
+	// awayFor is how long a client that may know an event id of a call is given at the least to
+	// come back with it, where all that it has besides is a connection that it had before. Clients that
+	// do so try within two seconds; those that do not wait for the call until they give up.
+	awayFor = 3 * time.Second
 
-	// partialFor is the same for a client that may have read some of the call, and would
-	// read that again.
-	partialFor = 30 * time.Second
+	// resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
+	// reasons for that.
+	resetWithin = time.Second
 
 	// networkDelay bounds the time by which the network, a proxy or another node may bring
 	// the end of a connection later than what its client sent on another one afterwards.
@@ -165,10 +172,8 @@ func (b *gap) due(patience time.Duration) time.Time {
 		return when.Add(patience)
 	case b.kind == gapWhole, b.kind == gapUnknown:
 		return time.Time{}
-	case b.kind == gapSilent:
-		return when.Add(max(patience, silentFor))
 	}
-	return when.Add(max(patience, partialFor))
+	return when.Add(max(patience, awayFor))
 }
 
 // LostStreams returns where to continue the streams that the client has lost, and can only
@@ -177,8 +182,20 @@ func (b *gap) due(patience time.Duration) time.Time {
 // event id was written are given after patience: their client may be about to come
 // back with the id. due is when the next of them will be given, or zero.
 // [Reader.LostChanged] of the standalone stream's reader says when to call it again.
-func (s *Session) LostStreams(patience time.Duration) (at []stream.Cursor, due time.Time) {
-	t := &s.streams
+func (s *Session) LostStreams(ctx context.Context, patience time.Duration) (at []stream.Cursor, due time.Time) {
+	lost, due := s.streams.lostStreams(patience)
+	for _, b := range lost {
+		one := stream.Cursor{Stream: stream.ID{Session: s.key, Number: b.number}, Seq: b.seq}
+		if b.kind == gapPartial && b.asked.IsZero() {
+			one = pastProgress(ctx, s.m.store, one, b.told)
+		}
+		at = append(at, one)
+	}
+	return at, due
+}
+
+// lostStreams is [Session.LostStreams].
+func (t *table) lostStreams(patience time.Duration) (lost []gap, due time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -188,12 +205,12 @@ func (s *Session) LostStreams(patience time.Duration) (at []stream.Cursor, due t
 		switch when := b.due(patience); {
 		case when.IsZero():
 		case !now.Before(when):
-			at = append(at, stream.Cursor{Stream: stream.ID{Number: b.number}, Seq: b.seq})
+			lost = append(lost, *b)
 		case due.IsZero() || when.Before(due):
 			due = when
 		}
 	}
-	return at, due
+	return lost, due
 }
 
 // Completed notes that all of the stream was written to the client, which is at an
@@ -202,17 +219,28 @@ func (s *Session) LostStreams(patience time.Duration) (at []stream.Cursor, due t
 // left with some of it unread. wrote is when the writing of the last of it began; this
 // node may be slow, so that a client has come back since. besides says that it was read
 // besides another stream: then the client may come back for that one only.
-func (r *Reader) Completed(from string, wrote time.Time, besides bool) {
+//
+// What it returns is to be told if the client turns out to have left: see [Connection.Wrote].
+func (r *Reader) Completed(from string, wrote time.Time, besides bool) Source {
 	t := &r.s.streams
+	number := r.cursor.Stream.Number
+	what := newSent(r.s, number, r.likeness())
+	if besides {
+		r.s.m.stranded.tell(r.s, number)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	number := r.cursor.Stream.Number
+	r.sent = what
 	if number != standalone && t.streams[number].reader == r {
 		if from != "" {
 			t.gaps.unconfirmed.Store(true)
 		}
-		t.lost(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call)}, besides)
+		t.lost(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call), like: r.likeness(), sent: what}, besides)
 	}
+	if what == nil {
+		return r.s
+	}
+	return what
 }
 
 // Disconnected notes that the client at an address left without a word. What was written to
@@ -220,12 +248,17 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool) {
 func (s *Session) Disconnected(from string, after time.Time) {
 	t := &s.streams
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	var lost []gap
 	for i := range t.gaps.all {
 		if b := &t.gaps.all[i]; b.from == from && b.at.After(after) {
 			b.from = ""
 			t.wakeStandalone()
+			lost = append(lost, *b)
 		}
+	}
+	t.mu.Unlock()
+	for i := range lost {
+		lost[i].sent.strand()
 	}
 }
 
@@ -303,11 +336,15 @@ func (c *Call) ConnectionLost() {
 	c.Promote()
 	number := c.Number()
 	if number == 0 {
+		c.strandAnswer()
 		return
 	}
 	_ = c.takeDisconnect() // who was to be sent away has gone
 	c.releaseWebhooks(number)
-	c.s.streams.mu.Lock()
-	defer c.s.streams.mu.Unlock()
-	c.s.streams.lost(gap{number: number, kind: gapNoID, since: time.Now()}, false)
+	if c.s.modern == "" {
+		c.s.streams.mu.Lock()
+		c.s.streams.lost(gap{number: number, kind: gapNoID, since: time.Now(), like: c.like}, false)
+		c.s.streams.mu.Unlock()
+	}
+	c.s.m.strand(c.s, number, c.like, false, nil)
 }

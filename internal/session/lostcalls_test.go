@@ -124,27 +124,27 @@ func TestLost(t *testing.T) {
 		"broke before an id, and not asked for": {given: true, do: func(sc *scene) {
 			sc.call().Detach(true, false, false)
 		}},
-		"broke after an id, asked before it began": {old: silentFor, do: func(sc *scene) {
+		"broke after an id, asked before it began": {old: awayFor, do: func(sc *scene) {
 			sc.s.ReturnedWithoutID()
 			sc.call().Detach(true, true, false)
 		}},
-		"broke after an id, and not asked for": {old: silentFor, do: func(sc *scene) {
+		"broke after an id, and not asked for": {old: awayFor, do: func(sc *scene) {
 			sc.call().Detach(true, true, false)
 		}},
-		"broke after a message, and not asked for": {old: partialFor, do: func(sc *scene) {
+		"broke after a message, and not asked for": {old: awayFor, do: func(sc *scene) {
 			r := sc.call()
 			r.cursor.Seq = 1
 			r.Detach(true, true, false)
 		}},
-		"broke after a ping": {old: silentFor, do: func(sc *scene) {
+		"broke after a ping": {old: awayFor, do: func(sc *scene) {
 			sc.pinged().Detach(true, true, false)
 		}},
-		"broke after a ping that was answered": {old: partialFor, do: func(sc *scene) {
+		"broke after a ping that was answered": {old: awayFor, do: func(sc *scene) {
 			r := sc.pinged()
 			sc.pong(r)
 			r.Detach(true, true, false)
 		}},
-		"broke after a ping that was answered late": {old: partialFor, do: func(sc *scene) {
+		"broke after a ping that was answered late": {old: awayFor, do: func(sc *scene) {
 			r := sc.pinged()
 			r.Detach(true, true, false)
 			sc.pong(r)
@@ -246,10 +246,10 @@ func TestLost(t *testing.T) {
 			sc := newScene(t)
 			sc.aside.LostChanged()
 			tc.do(sc)
-			if at, due := sc.s.LostStreams(long); tc.given && !tc.wait && len(at) != 1 || tc.wait && (len(at) > 0 || due.IsZero()) {
+			if at, due := sc.s.LostStreams(t.Context(), long); tc.given && !tc.wait && len(at) != 1 || tc.wait && (len(at) > 0 || due.IsZero()) {
 				t.Errorf("at first %v, and at %v", at, due)
 			}
-			at, due := sc.s.LostStreams(0)
+			at, due := sc.s.LostStreams(t.Context(), 0)
 			if len(at) == 1 != tc.given || due.IsZero() != (tc.old == 0) {
 				t.Errorf("got %v, and at %v", at, due)
 			}
@@ -259,7 +259,7 @@ func TestLost(t *testing.T) {
 			for i := range sc.s.streams.gaps.all {
 				sc.s.streams.gaps.all[i].at = time.Now().Add(-tc.old)
 			}
-			if at, due := sc.s.LostStreams(0); len(at) != 1 || !due.IsZero() {
+			if at, due := sc.s.LostStreams(t.Context(), 0); len(at) != 1 || !due.IsZero() {
 				t.Errorf("after %v: got %v, and at %v", tc.old, at, due)
 			}
 		})
@@ -302,14 +302,14 @@ func TestLostForgotten(t *testing.T) {
 		sc.call().whole(fmt.Sprint(i))
 	}
 	sc.s.ReturnedWithoutID()
-	at, _ := sc.s.LostStreams(0)
+	at, _ := sc.s.LostStreams(t.Context(), 0)
 	if len(at) != 1 || at[0].Stream.Number != lost.cursor.Stream.Number {
 		t.Errorf("got %v", at)
 	}
 	for range mostGaps {
 		sc.call().Detach(true, false, false)
 	}
-	at, _ = sc.s.LostStreams(0)
+	at, _ = sc.s.LostStreams(t.Context(), 0)
 	if len(at) != mostGaps || at[0].Stream.Number == lost.cursor.Stream.Number {
 		t.Errorf("%d are remembered, from %v", len(at), at[0])
 	}
@@ -325,17 +325,17 @@ func TestLostOfNode(t *testing.T) {
 			before := sc.pinged()
 			defer before.Detach(false, true, false) // its connection ends; what closes waits for that
 			number := before.cursor.Stream.Number
-			read, want := sc.s.ReadOn, uint64(0)
+			kind, want := ReaderGoesOn, uint64(0)
 			if asks {
-				read, want = sc.s.Read, 1
+				kind, want = ReaderSays, 1
 			}
-			r, err := read(t.Context(), number, 0, 1, make(chan struct{}, 1))
+			r, err := sc.s.ReadAs(t.Context(), kind, number, 0, 1, make(chan struct{}, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.Detach(true, true, false)
 			sc.s.ReturnedWithoutID()
-			if at, _ := sc.s.LostStreams(0); len(at) != 1 || at[0].Seq != want {
+			if at, _ := sc.s.LostStreams(t.Context(), 0); len(at) != 1 || at[0].Seq != want {
 				t.Errorf("continued at %v, want %d", at, want)
 			}
 		})

@@ -261,3 +261,8 @@ func eventually(t testing.TB, what string, ok func() bool) {
 		time.Sleep(time.Millisecond) // polling, not synchronisation
 	}
 }
+
+// Read is [Session.ReadAs] for a client that says itself what it has.
+func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+	return s.ReadAs(ctx, ReaderSays, number, epoch, seq, ready)
+}

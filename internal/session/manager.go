@@ -25,6 +25,7 @@ import (
 type Manager struct {
 	opts       Options
 	store      stream.Store
+	sweeps     sweeps
 	shared     shared.Store // the store, if other nodes take its sessions over; else nil
 	many       manyServers  // the backend, if it has many servers; else nil
 	listTeller listTeller   // the same, if their lists may change
@@ -44,6 +45,10 @@ type Manager struct {
 	places     places
 	carriers   carriers // which have a lock of their own
 	keyedTurns keyedTurns
+	stranded   strandings
+	hints      hints
+	loans      loans
+	answered   answeredRing
 	claims     claims // of keys of calls that are over, in a store that nodes share
 	takeOvers
 	sleepers sleepers

@@ -35,6 +35,7 @@ type callNote struct {
 	Notified  []uint64          `json:"rung"`
 	Began     int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
 	Guest     stream.SessionKey `json:"guest"` // see [record]
+	Direct    bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
 	Of        uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
 	Spans     []*spanNote       `json:"spans"` // of the requests; none if there are no traces
 	Requests  []json.RawMessage `json:"requests"`
@@ -100,6 +101,9 @@ func (c *Call) appendNote(dst []byte) []byte {
 		} else {
 			dst = strconv.AppendInt(append(dst, `,"began":`...), h.began.UnixMilli(), 10)
 		}
+	}
+	if c.conn != nil && !c.like.isZero() && c.s.modern == "" {
+		dst = append(dst, `,"here":true`...)
 	}
 	read, notified := c.s.streams.takeNews()
 	dst = appendNumbers(dst, `,"read":`, read)
@@ -334,7 +338,8 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	if s.revision != "" && s.backend.initialize != nil {
 		data = append(append(data, `,"initialize":`...), s.backend.initialize...)
 	}
-	s.log.queue(queuedEntry{c: s.standalone, number: standalone, data: append(data, '}'), note: true, done: done})
+	data = bytes.Clone(append(data, '}')) // no larger than it is: the store keeps it
+	s.log.queue(queuedEntry{c: s.standalone, number: standalone, data: data, note: true, done: done})
 	return true
 }
 

@@ -362,8 +362,15 @@ type observedReader struct {
 	there uint64         // sequence of the last entry that was there when it came
 }
 
-// Through says through which door the reader came. Observers are told of no other.
-func (r *Reader) Through(door observe.Door) {
+// Through says through which door the reader came, and of which call the stream is, which may have ended before (nil: nobody
+// knows). Observers are told of no other reader.
+func (r *Reader) Through(door observe.Door, of *Call) {
+	if of != nil && r.call == nil {
+		r.like = of.like
+	}
+	if door != observe.DoorSession { // on its standalone stream a client hears of calls that it may have given up
+		r.s.m.dropStranded(r.s, r.cursor.Stream.Number)
+	}
 	if r.s.m.opts.Observers == nil {
 		return
 	}

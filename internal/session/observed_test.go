@@ -78,7 +78,7 @@ func TestObservedLife(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Through(door)
+		r.Through(door, nil)
 		return r
 	}
 	first := read(observe.DoorPost, 0)

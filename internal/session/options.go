@@ -54,6 +54,11 @@ type Options struct {
 	// ProgressEvery returns after which silence the requests of a host that gave a token are sent progress; 0: they
 	// are not. nil: none is. It returns at once, too.
 	ProgressEvery func(host hosts.Host) time.Duration
+	// AttachWithin is for how long after its connection has broken a call is attached to that its client's model asks for again; 0 or
+	// less: never.
+	AttachWithin time.Duration
+	// CallIDs are members of _meta in which hosts give a call an id of their own, besides those that are known.
+	CallIDs []string
 	// OnEnded is told of each request that named a webhook and whose call has ended
 	// with no client connected. told says that it is not lost with this node: else the next owner of
 	// the session tells of it again, under the same Key. With a store that nodes share it may wait for that;

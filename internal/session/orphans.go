@@ -23,6 +23,9 @@ type Homes struct {
 	Nodes   []string // the other nodes that live, but doors
 	Changes uint64   // grows whenever one of them is lost, or begins to give its sessions up
 	Settled bool     // none gives sessions up just now
+
+	// Heard returns the names of all other nodes that were heard of, with those that were lost in the last hour; nil: they are Nodes.
+	Heard func() []string
 }
 
 // OnHomes sets what knows the other nodes. It is called once, before there are sessions. Without it, each look for

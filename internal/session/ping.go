@@ -27,7 +27,6 @@ func (r *Reader) Ping() {
 		c.mu.Unlock()
 		return
 	}
-	c.delivery.pinged = true
 	id := append([]byte{'"'}, pingID...)
 	id = append(strconv.AppendUint(id, c.number, 36), '"')
 	c.push(jsonrpc.AppendRequest(nil, id, protocol.MethodPing, nil), false)
@@ -57,15 +56,4 @@ func (s *Session) acknowledge(number, seq uint64) {
 		r.acked = max(r.acked, seq)
 	}
 	t.gaps.acknowledge(number, seq)
-}
-
-// gotOnlyID reports whether the reader's client may have got nothing of the stream on this
-// connection but an event id.
-func (r *Reader) gotOnlyID() bool {
-	if r.cursor.Seq > r.began && r.cursor.Seq == 1 && r.call != nil {
-		r.call.mu.Lock()
-		defer r.call.mu.Unlock()
-		return r.call.delivery.pinged
-	}
-	return r.cursor.Seq == r.began
 }

@@ -107,7 +107,5 @@ func (c *Call) dropAnswers() {
 // Answered says that the responses of a light call, if it has any, were written, or will not be. Whoever waits for a
 // light call calls it at the end.
 func (c *Call) Answered() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.dropAnswers()
+	c.wrote(c.takeAnswer())
 }

@@ -18,6 +18,7 @@ type Reader struct {
 	cursor          stream.Cursor
 	began           uint64 // the sequence that it began after
 	has             uint64 // what its client has for certain: it asked for what follows
+	wrote           uint64 // the last entry that was written to the client
 	acked           uint64 // the last that the client has said to have; guarded by table.mu
 	since           time.Time
 	ended           bool // Next has returned the last entry
@@ -28,10 +29,14 @@ type Reader struct {
 	lostChanged     atomic.Bool
 	ready           chan<- struct{}
 	beside          beside
+	outlet          *outlet // of a call that is told on its client's standalone stream; else nil
+	before          *Reader // the reader of that kind whose place this one has taken, or nil
 	stop            func()
 	webhooks        *webhooks // nil for most streams; guarded by table.mu
 	disconnectAsked atomic.Pointer[disconnect]
 	observed        *observedReader // nil where there are no observers
+	like            likeness        // of a call that had ended when the reader came
+	sent            *sent           // what it has written to its end; guarded by table.mu
 }
 
 // beside is what a reader has to do with others of its stream, in a carrier. Guarded by table.mu.
@@ -40,7 +45,7 @@ type beside struct {
 	leaves bool    // the reader's client has left
 }
 
-// Read attaches a reader to a stream, after the entry seq that was written under
+// ReadAs attaches a reader of a kind to a stream, after the entry seq that was written under
 // epoch. It takes over from a reader that is there; but in a carrier, whose clients could not
 // come back, it reads beside it. ready is told when there is
 // something to read, and when the reader is gone or asked to disconnect; several readers may
@@ -49,32 +54,20 @@ type beside struct {
 // The error is io.EOF for a finished stream of which nothing is left to read,
 // [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from there,
 // and [ErrMoved] where another node, which owns the session by now, may know more.
-func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	r, err := s.read(ctx, number, epoch, seq, ready, readerSays)
+func (s *Session) ReadAs(ctx context.Context, kind ReaderKind, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
+	r, err := s.read(ctx, number, epoch, seq, ready, kind)
 	return r, s.unlessMoved(ctx, err)
 }
 
-// ReadOn is [Session.Read] for a node that goes on by itself with a stream that it writes to a
-// client: seq is what it has written, and the client may not have that.
-func (s *Session) ReadOn(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	r, err := s.read(ctx, number, epoch, seq, ready, readerGoesOn)
-	return r, s.unlessMoved(ctx, err)
-}
+// A ReaderKind is how a reader begins, and how it ends.
+type ReaderKind uint8
 
-// ReadStandalone is [Session.Read] of the standalone stream for a connection that may stay although another reads that:
-// it asks [Reader.Aside].
-func (s *Session) ReadStandalone(ctx context.Context, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	r, err := s.read(ctx, standalone, epoch, seq, ready, readerStays)
-	return r, s.unlessMoved(ctx, err)
-}
-
-// A readerKind is how a reader begins, and how it ends.
-type readerKind uint8
-
+// The kinds.
 const (
-	readerSays   readerKind = iota // its client says itself that it has what comes before
-	readerGoesOn                   // a node goes on by itself, and its client may not have that
-	readerStays                    // of the standalone stream, with a connection that may stay beside another
+	ReaderSays    ReaderKind = iota // its client says itself that it has what comes before
+	ReaderResumes                   // so does this one's, and does not get what it was told on its standalone stream since
+	ReaderGoesOn                    // a node goes on by itself after what it has written, and its client may not have that
+	ReaderStays                     // of the standalone stream, with a connection that may stay beside another: it asks [Reader.Aside]
 )
 
 // unlessMoved returns the error of a reader, or [ErrMoved] where another node may know more.
@@ -88,11 +81,14 @@ func (s *Session) unlessMoved(ctx context.Context, err error) error {
 }
 
 // read attaches a reader.
-func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, kind readerKind) (*Reader, error) {
+func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, kind ReaderKind) (*Reader, error) {
 	if at := (stream.Cursor{Epoch: epoch, Seq: seq}); number == standalone && isBefore(s, at) {
 		epoch, seq = 0, 0 // of what was said since the session has begun again its client has nothing
 	}
-	says := kind != readerGoesOn
+	says := kind != ReaderGoesOn
+	if at := (stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}); kind == ReaderResumes && s.streams.toldAll(at) {
+		return nil, io.EOF
+	}
 	if s.streams.isBlind(number) {
 		return nil, stream.ErrTrimmed
 	}
@@ -102,7 +98,7 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		began:  seq,
 		since:  time.Now(),
 		ready:  ready,
-		aside:  aside{patient: kind == readerStays},
+		aside:  aside{patient: kind == ReaderStays},
 	}
 	if says {
 		r.has = seq
@@ -145,6 +141,9 @@ func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready cha
 		if k := r.call.takeDisconnect(); k != nil {
 			r.disconnect(*k)
 		}
+	}
+	if kind == ReaderResumes {
+		r.skipTold(ctx)
 	}
 	r.wake() // for what is there already
 	return r, nil
@@ -268,10 +267,16 @@ func (t *table) attach(r *Reader) {
 		t.boundAside(r)
 	default:
 		old.end()
+		if old.outlet != nil {
+			r.before = old
+		}
 		t.addFollower(number)
 	}
 	t.setReader(number, r)
 	t.unread.remove(number)
+	if r.call == nil {
+		r.like = t.gaps.likeness(number)
+	}
 	t.gaps.close(number)
 	t.attachWebhooks(r)
 }
@@ -319,9 +324,14 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	return buf, err
 }
 
+// Wrote notes that everything that Next returned has been written, to a client that has left, and may have read it before.
+func (r *Reader) Wrote() { r.wrote = r.cursor.Seq }
+
 // Delivered notes that everything that Next returned has been written to the client.
 func (r *Reader) Delivered() {
+	r.Wrote()
 	r.endWritten = r.ended
+	r.tells()
 	r.observeRead()
 	if r.webhooks != nil {
 		r.webhooksDelivered()
@@ -409,7 +419,9 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
 		c.clientSeen() // from now on it is away
 	}
-	r.s.streams.detach(r, broke, ids, besides, r.gotOnlyID())
+	if r.s.streams.detach(r, broke, ids, besides) {
+		r.s.m.strand(r.s, r.cursor.Stream.Number, r.likeness(), false, nil)
+	}
 	if r.call == r.s.standalone {
 		r.s.noteDelivered(true)
 	}
@@ -418,9 +430,11 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 	r.s.use.readers.Add(-1)
 }
 
-func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
+// detach reports whether the stream's client has lost it.
+func (t *table) detach(r *Reader, broke, ids, besides bool) (lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.stopTelling(r)
 	if t.superseded == r {
 		close(t.left)
 		t.superseded, t.left = nil, nil
@@ -432,11 +446,11 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 			r.beside.older.comeBack()
 		}
 		newest.unlink(r)
-		return // another reads it
+		return false // another reads it
 	}
 	t.setReader(number, nil)
 	if number == standalone {
-		return
+		return false
 	}
 	switch {
 	case t.streams[number].call == nil && !r.endWritten && r.s.modern == "":
@@ -444,14 +458,12 @@ func (t *table) detach(r *Reader, broke, ids, besides, silent bool) {
 	case r.endWritten && r.s.m.shared != nil:
 		t.news.read = addNews(t.news.read, number)
 	}
-	if broke {
+	if broke && r.s.modern == "" { // in a carrier no client has but one call to come back to
 		kind := gapPartial
-		switch {
-		case !ids:
+		if !ids {
 			kind = gapNoID
-		case silent && r.acked == 0:
-			kind = gapSilent
 		}
-		t.lost(gap{number: number, seq: max(r.has, r.acked), kind: kind, since: r.since}, besides)
+		t.lost(gap{number: number, seq: max(r.has, r.acked), told: r.wrote, kind: kind, since: r.since, like: r.likeness()}, besides)
 	}
+	return broke
 }

@@ -20,6 +20,7 @@ type restored struct {
 	retry []retryCall // to be made again
 	lost  []*Call     // to be ended
 	hooks map[uint64]*webhooks
+	cut   []*Call // whose clients were connected to the node that is lost
 
 	progress progress // in a single session, once it is known
 }
@@ -197,6 +198,9 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	if h := c.webhooks(); h != nil && !s.single {
 		f.hooks[st.Number] = h // held until then
 	}
+	if n.Direct && !s.single {
+		f.cut = append(f.cut, c)
+	}
 	c.restoreResume(msgs, answered)
 	if (safe || n.Unsent) && len(c.pending) > 0 {
 		c.restoreProgress(ctx, st, f)
@@ -333,11 +337,8 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 // it with the node that it was connected to. t.mu is held.
 func (t *table) addLost(c *Call) {
 	kind := gapPartial
-	switch {
-	case c.isOver():
+	if c.isOver() {
 		kind = gapUnknown
-	case c.said == 0:
-		kind = gapSilent
 	}
 	t.lost(gap{number: c.number, kind: kind, since: time.Now()}, false)
 }

@@ -24,6 +24,7 @@ type toolHints struct {
 	safe     map[string]bool // tools that say they may be called again
 	changes  map[string]bool // of those, the ones that do not say that they only read
 	headed   headedTools
+	common   bool            // the maps are other sessions', too: see [toolHints.own]
 	shaped   map[string]bool // tools, and whether they have an outputSchema; nil if calls are not handed off
 	clash    bool            // there is a tool of the name of one of ours
 	nested   bool            // there is one of such a name after a prefix: a Holdfast is behind merged servers
@@ -85,6 +86,7 @@ func readPage(result []byte) (p toolPage) {
 
 // learn takes in a page. shapes says that it matters which tools have an outputSchema.
 func (h *toolHints) learn(p *toolPage, shapes bool) {
+	h.own()
 	for i := range p.tools {
 		t := &p.tools[i]
 		h.headed.learn(t.name, t.headers)
@@ -122,9 +124,27 @@ func (h *toolHints) mayChange(name string, changes bool) {
 
 // Light reports whether a request may start light, answered with nothing kept of it. For a
 // tool that is not known yet the backend's list is read, once, and waited for a little.
-// What is not safe to make again is never light where other nodes may take it over.
+// What is not safe to make again is never light where other nodes may take it over, and neither is what tells somebody
+// besides its client: a node that forwards it, and one that takes it over, would both make it again.
 func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
+	if s.m.shared != nil && s.m.tellsLater(m) {
+		return false
+	}
 	return s.retrySafe(ctx, m, header) || s.m.shared == nil && protocol.Unrecorded(m.Method)
+}
+
+// outlivesNode reports whether the next owner of a session has to know of a call, since the outcome of one of its requests is told to somebody
+// besides its client.
+func (m *Manager) outlivesNode(msgs []jsonrpc.Message) bool {
+	if m.shared == nil {
+		return false
+	}
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && m.tellsLater(&msgs[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // retrySafe reports whether a request may be made again without harm, as far as is known
@@ -281,6 +301,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	current := s.tools.listed == listed // else it is an old list
 	if current && !failed {
 		s.tools.safe, s.tools.changes, s.tools.headed, s.tools.complete = all.safe, all.changes, all.headed, true
+		s.tools.common = false
 		s.tools.shaped, s.tools.clash, s.tools.nested = all.shaped, all.clash, all.nested
 		s.patience.nested.Store(all.nested)
 	}

@@ -22,7 +22,7 @@ import (
 // session is first used, as when a server has ended by itself. What calls of its earlier life have said is gone, and so is what the
 // server knew of it: clients are told to list again what the server offers. docs/decisions/0046-sealed-ids.md.
 //
-// Where nodes share a store the session gets a record without an owner, and one of the nodes takes it over.
+// Where nodes share a store, and several revive it at once, it is the node's whose record the store takes.
 
 // An under is a store in which a session can begin again.
 type under interface {
@@ -30,10 +30,10 @@ type under interface {
 	CreateUnder(ctx context.Context, key stream.SessionKey, epoch uint64) (stream.Lease, error)
 }
 
-// An adopter is the same for a store that nodes share.
-type adopter interface {
-	// Adopt creates a session that there was before, under an epoch that it never had. It has no owner. ErrExists: it is there.
-	Adopt(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (shared.Session, error)
+// A reviver is the same for a store that nodes share.
+type reviver interface {
+	// Revive is [stream.Store.Create] for a session that there was before: under an epoch that it never had.
+	Revive(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (stream.Lease, error)
 }
 
 // The epochs with which lives of a session begin: those of take-overs count from 1, and numbers made of an epoch are exact
@@ -196,31 +196,33 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 	return s, nil
 }
 
-// adoptAnew gives a session that begins again a record without an owner. [stream.ErrConflict]: another node was faster.
-func (m *Manager) adoptAnew(ctx context.Context, at *Remote) (was shared.Session, err error) {
-	store, ok := m.shared.(adopter)
+// reviveShared begins a session again in a store that nodes share. [stream.ErrConflict]: another node was faster.
+func (m *Manager) reviveShared(ctx context.Context, at *Remote) (*Session, restored, error) {
+	store, ok := m.shared.(reviver)
 	if !ok {
-		return was, ErrNotFound
+		return nil, restored{}, ErrNotFound
 	}
 	m.mu.RLock()
 	t := m.tenants[at.Tenant]
 	full := t != nil && t.name != "" && t.sessions >= m.shareOf(m.opts.MaxSessions)
 	m.mu.RUnlock()
 	if full {
-		return was, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
+		return nil, restored{}, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
 	}
-	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.begins.life + 1, Revision: at.begins.revision} // the epoch of the first take-over
+	at.Life = at.begins.life
+	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}
 	if at.Principal.IsAnonymous() {
 		a.Tenant = at.Tenant
 	}
-	was, err = store.Adopt(ctx, at.Key, a.text(), at.begins.life)
-	if errors.Is(err, stream.ErrExists) {
-		err = stream.ErrConflict
+	lease, err := store.Revive(ctx, at.Key, a.text(), at.Life)
+	switch {
+	case errors.Is(err, stream.ErrExists), errors.Is(err, stream.ErrConflict):
+		return nil, restored{}, stream.ErrConflict
+	case err != nil:
+		m.orphans.shed.Add(1) // it may be this node's by now
+		return nil, restored{}, err
 	}
-	if err == nil {
-		at.Life = a.Life
-	}
-	return was, err
+	return m.restored(ctx, at, shared.Taken{Lease: lease}, nil)
 }
 
 // beginAgain has a session that was acquired, and of which nothing is noted yet, be as its id says. Where another node has given the

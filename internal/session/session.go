@@ -163,6 +163,13 @@ func (s *Session) Revision() string {
 	return s.revision
 }
 
+// locked does something with the session's lock held.
+func locked(s *Session, do func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	do()
+}
+
 // Touch notes that the client has sent something, so that the session does not expire.
 func (s *Session) Touch() { s.use.lastSeen.Store(int64(s.m.clock())) }
 
@@ -215,10 +222,15 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if len(from) > 0 {
 		c.cameAsGuest(from[0].Guest)
+		if from[0].ID != nil {
+			c.knownAs(from[0].ID)
+		}
+		c.conn = from[0].Conn
 	}
 	if len(msgs) == 1 && s.AsksForTask(&msgs[0]) {
 		c.recorded().task, light = s.newLegacyTask(time.Now()), false
 	}
+	light = light && !s.m.outlivesNode(msgs)
 	switch {
 	case n == 0 || s.m.shared == nil:
 	case s.m.refusesAlone(msgs):

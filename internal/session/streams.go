@@ -11,6 +11,7 @@ type table struct {
 	last    uint64                // the last number given
 	streams map[uint64]streamUser // of those that are used
 	gaps    gaps
+	told    tellings
 	news    news
 
 	unread   absences // of clients that have yet to read how a call ended

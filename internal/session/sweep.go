@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -31,7 +32,8 @@ const (
 
 // Sweep takes over those sessions, of those that mine says, that have calls which
 // have not ended and nobody to look after them: their owner is gone, as gone says
-// of its name, or gave them up. It begins while the store still lists sessions. The
+// of its name, or gave them up. It begins while the store still lists sessions, and where the store marks such
+// sessions it looks at those alone, but now and then. It is not called concurrently. The
 // error is that of the store, ctx's, or [ErrClosing].
 func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
 	if m.shared == nil {
@@ -42,33 +44,102 @@ func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine f
 	var work sync.WaitGroup
 	var swept error
 	work.Go(func() { swept = sw.adopt(ctx) })
-	left := map[string]bool{"": true}
-	err := m.shared.Sessions(ctx, func(was shared.Session) bool {
-		if was.Owner == m.shared.Node() {
-			if !m.isKnown(was.Key) {
-				sw.add(was)
-			}
-			return true
-		}
-		if was.Owner == "" && !was.Open || !mine(was.Key) {
-			return true
-		}
-		is, known := left[was.Owner]
-		if !known {
-			is = gone(was.Owner)
-			left[was.Owner] = is
-		}
-		if is {
-			sw.add(was)
-		}
-		return true
-	})
+	err := sw.find(ctx, gone, mine)
 	sw.end()
 	work.Wait()
 	if err != nil {
 		return fmt.Errorf("sessions not swept: %w", err)
 	}
 	return swept
+}
+
+// A marking store marks the sessions with calls that another node must go on with if their owner is lost.
+type marking interface {
+	// Rests reports whether a session that this node owns has no mark.
+	Rests(key stream.SessionKey) bool
+	// Rest takes the mark of a session away, until something is appended about a call of it.
+	Rest(ctx context.Context, lease stream.Lease) error
+	// Marked calls yield with the marked sessions of those that want says. owner is the node that has marked it; "": it was released.
+	Marked(ctx context.Context, want func(key stream.SessionKey, owner string) bool, yield func(shared.Session)) error
+	// Marking returns the nodes that mark their sessions: those of earlier builds do not.
+	Marking(ctx context.Context) (nodes map[string]bool, err error)
+}
+
+// lookAtAll is how often a sweep looks at all sessions where the store marks those that matter.
+const lookAtAll = 10 * time.Minute
+
+// sweeps says how sweeps have looked for sessions. One sweeps at a time.
+type sweeps struct {
+	all time.Duration // when one last looked at all sessions, by the manager's clock; 0: none has
+}
+
+// isMixed reports whether a node was heard of lately that is not among those that mark their sessions. It may have come and gone since the
+// last sweep, or have been there before this node heard of it.
+func (m *Manager) isMixed(marking map[string]bool) bool {
+	homes := m.orphans.now()
+	heard := homes.Nodes
+	if homes.Heard != nil {
+		heard = homes.Heard()
+	}
+	return slices.ContainsFunc(heard, func(node string) bool { return !marking[node] })
+}
+
+// find finds the sessions to be taken over, as [Manager.Sweep] has it.
+func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
+	m := sw.m
+	left := map[string]bool{"": true}
+	isLeft := func(key stream.SessionKey, owner string) bool {
+		if owner == m.shared.Node() {
+			return !m.isKnown(key)
+		}
+		if !mine(key) {
+			return false
+		}
+		is, known := left[owner]
+		if !known {
+			is = gone(owner)
+			left[owner] = is
+		}
+		return is
+	}
+	add := func(was shared.Session) {
+		if (was.Owner != "" || was.Open) && isLeft(was.Key, was.Owner) {
+			sw.add(was)
+		}
+	}
+	store, ok := m.store.(marking)
+	if !ok {
+		return m.shared.Sessions(ctx, func(was shared.Session) bool {
+			add(was)
+			return true
+		})
+	}
+	nodes, err := store.Marking(ctx)
+	if err != nil {
+		return err
+	}
+	all := m.sweeps.all == 0 || m.clock()-m.sweeps.all >= lookAtAll || m.isMixed(nodes)
+	found := make(map[stream.SessionKey]bool)
+	err = store.Marked(ctx, func(key stream.SessionKey, owner string) bool {
+		is := isLeft(key, owner)
+		found[key] = is // else its owner may be another by now, which marks none
+		return is
+	}, add)
+	if err != nil || !all {
+		return err
+	}
+	err = m.shared.Sessions(ctx, func(was shared.Session) bool {
+		if was.Owner == "" || !nodes[was.Owner] { // of other nodes only what is marked matters
+			if !found[was.Key] {
+				add(was)
+			}
+		}
+		return true
+	})
+	if err == nil {
+		m.sweeps.all = m.clock()
+	}
+	return err
 }
 
 // Alone reports whether no other node can ever have had a session of the store since this

@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
 
@@ -115,4 +118,130 @@ func TestMadeAgainLater(t *testing.T) {
 		a.Close()
 		b.Close()
 	})
+}
+
+// unmarking is a store of an earlier build, which marks no sessions.
+type unmarking struct{ shared.Store }
+
+// newMarkingHouse builds a manager over an engine whose store marks sessions, or what wrap makes of that.
+func newMarkingHouse(t testing.TB, e *logtest.Engine, wrap func(shared.Store) shared.Store) *house {
+	return newHouse(t, safeTools(), func(other stream.Store) stream.Store {
+		_ = other.Close()
+		return wrap(durable.New(e.Open(), durable.Options{}))
+	})
+}
+
+// The mark of a session is taken away when nothing of it needs another node, and not before.
+func TestMarkedSessionRests(t *testing.T) {
+	t.Parallel()
+	h := newMarkingHouse(t, logtest.New(logtest.Options{}), func(st shared.Store) shared.Store { return st })
+	defer h.close()
+	rests := func(s *Session) bool { return h.store.(marking).Rests(s.key) }
+	s := h.open("")
+	if !rests(s) || h.mayRest(s) {
+		t.Error("a session without calls is marked")
+	}
+	c := begin(t, s, false, request(1))
+	if rests(s) || h.mayRest(s) {
+		t.Error("one with a call in flight is not marked, or may rest")
+	}
+	link := h.desk.last()
+	link.say((<-link.in).Call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	readAll(t, s, c.Number())
+	eventually(t, "it to be quiet", func() bool { return h.mayRest(s) })
+	s.keyed.Store(true)
+	if h.mayRest(s) {
+		t.Error("one whose calls can be found by their keys may rest")
+	}
+	s.keyed.Store(false)
+	h.rest([]*Session{s})
+	if !rests(s) {
+		t.Error("it is still marked")
+	}
+}
+
+// Where the store marks sessions with calls, a sweep takes over those and no others, but for those of a node that marks none.
+func TestSweepMarked(t *testing.T) {
+	t.Parallel()
+	e := logtest.New(logtest.Options{})
+	same := func(st shared.Store) shared.Store { return st }
+	lost, old, last := newMarkingHouse(t, e, same), newMarkingHouse(t, e, func(st shared.Store) shared.Store { return unmarking{st} }), newMarkingHouse(t, e, same)
+	gone := func(node string) bool { return node != last.shared.Node() }
+	everything := func(stream.SessionKey) bool { return true }
+	eventually(t, "the nodes to be known as marking", func() bool {
+		nodes, err := last.store.(marking).Marking(t.Context())
+		return err == nil && len(nodes) == 3
+	})
+	// The store of the earlier build, which is this one's, says of itself what that would not.
+	if err := e.Open().Remove(t.Context(), "n."+old.shared.Node(), 0); err != nil {
+		t.Fatal(err)
+	}
+	var calls []*Session
+	for i := range 10 {
+		s := lost.open("")
+		old.open("")
+		if i == 5 {
+			begin(t, s, false, request(1))
+			calls = append(calls, s)
+		}
+	}
+	// Without a Close: they are lost.
+	if err := last.Sweep(t.Context(), gone, everything); err != nil {
+		t.Fatal(err)
+	}
+	if n := last.Sessions(); n != 11 {
+		t.Errorf("%d sessions were taken over, want one with a call, and 10 of the node that marks none", n)
+	}
+	if !last.isKnown(calls[0].key) {
+		t.Error("the one with a call was not")
+	}
+	// After the first sweep it does not look at all.
+	s := lost.open("")
+	begin(t, s, false, request(1))
+	old.open("")
+	if err := last.Sweep(t.Context(), gone, everything); err != nil {
+		t.Fatal(err)
+	}
+	if n := last.Sessions(); n != 12 {
+		t.Errorf("%d sessions after another sweep, want one more", n)
+	}
+	for _, h := range []*house{last, old, lost} {
+		h.close()
+	}
+}
+
+// A node that marks no sessions, and has come and gone between two sweeps, has its sessions taken over all the same; and so has one whose session
+// bears the mark of a node that lives.
+func TestSweepUnmarkedBetween(t *testing.T) {
+	t.Parallel()
+	e := logtest.New(logtest.Options{})
+	last := newMarkingHouse(t, e, func(st shared.Store) shared.Store { return st })
+	old := newMarkingHouse(t, e, func(st shared.Store) shared.Store { return unmarking{st} })
+	defer last.close()
+	defer old.close()
+	heard := []string{}
+	last.OnHomes(func() Homes { return Homes{Settled: true, Heard: func() []string { return heard }} })
+	everything := func(stream.SessionKey) bool { return true }
+	eventually(t, "the nodes to be known as marking", func() bool {
+		nodes, err := last.store.(marking).Marking(t.Context())
+		return err == nil && len(nodes) == 2
+	})
+	log := e.Open()
+	if err := log.Remove(t.Context(), "n."+old.shared.Node(), 0); err != nil { // it would not say so
+		t.Fatal(err)
+	}
+	if err := last.Sweep(t.Context(), func(string) bool { return false }, everything); err != nil {
+		t.Fatal(err)
+	}
+	heard = append(heard, old.shared.Node())
+	s, other := old.open(""), old.open("")
+	if _, err := log.Put(t.Context(), "w."+string(other.key), 0, []byte("lives"), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if err := last.Sweep(t.Context(), func(node string) bool { return node == old.shared.Node() }, everything); err != nil {
+		t.Fatal(err)
+	}
+	if !last.isKnown(s.key) || !last.isKnown(other.key) {
+		t.Errorf("of a lost node that marks none, the session was taken over: %v; one with the mark of another node: %v", last.isKnown(s.key), last.isKnown(other.key))
+	}
 }

@@ -131,15 +131,19 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	case <-ctx.Done():
 		return nil, fmt.Errorf("session not taken over: %w: others are", stream.ErrUnavailable)
 	}
+	var s *Session
+	var found restored
+	var err error
 	if at.begins != nil {
-		var err error
-		if was, err = m.adoptAnew(ctx, at); err != nil {
-			return nil, err
-		}
+		s, found, err = m.reviveShared(ctx, at)
+	} else {
+		s, found, err = m.acquire(ctx, at, was)
 	}
-	s, found, err := m.acquire(ctx, at, was)
 	if err != nil {
 		return nil, err
+	}
+	for _, c := range found.cut { // before anybody can come back for it
+		m.strand(s, c.number, c.like, false, nil)
 	}
 	m.mu.Lock()
 	if stays := m.sessions[s.key]; stays != nil {
@@ -153,8 +157,6 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	m.logger.Debug("session taken over", "session", s.Name(), "from", was.Owner, "again", len(found.retry), "unknown", len(found.lost))
 	if at.begins != nil {
 		m.revived(s, at.begins.woke)
-		s.noteSession(nil, true) // for the next owner
-		s.flushInBackground()
 	} else {
 		m.came(was.Owner, &found)
 		s.observeTakenOver(was.Owner, began, &found)
@@ -192,9 +194,9 @@ var errOvertaken = errors.New("its older owner has written again")
 func (m *Manager) acquire(ctx context.Context, at *Remote, was shared.Session) (*Session, restored, error) {
 	late, ok := m.shared.(lateFencer)
 	if !ok || was.Owner == "" || was.Owner == m.shared.Node() {
-		return m.restored(ctx, at, was, nil)
+		return m.acquireFrom(ctx, at, was, nil)
 	}
-	s, found, err := m.restored(ctx, at, was, late)
+	s, found, err := m.acquireFrom(ctx, at, was, late)
 	if !errors.Is(err, errOvertaken) {
 		return s, found, err
 	}
@@ -207,11 +209,11 @@ func (m *Manager) acquire(ctx context.Context, at *Remote, was shared.Session) (
 	case is.Owner != m.shared.Node() || is.Epoch != was.Epoch+1:
 		return nil, found, stream.ErrConflict
 	}
-	return m.restored(ctx, at, is, nil)
+	return m.acquireFrom(ctx, at, is, nil)
 }
 
-// restored acquires a session; if late is not nil its older owner is fenced last.
-func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, late lateFencer) (*Session, restored, error) {
+// acquireFrom acquires a session; if late is not nil its older owner is fenced last.
+func (m *Manager) acquireFrom(ctx context.Context, at *Remote, was shared.Session, late lateFencer) (*Session, restored, error) {
 	acquire := m.shared.Acquire
 	if late != nil {
 		acquire = late.AcquireUnfenced
@@ -224,6 +226,11 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 		m.orphans.shed.Add(1) // it may be this node's by now
 		return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 	}
+	return m.restored(ctx, at, taken, late)
+}
+
+// restored returns a session that the store has given to this node; if late is not nil its older owner is fenced last.
+func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, late lateFencer) (*Session, restored, error) {
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{single: at.SingleStream, modern: at.Modern})
 	s.lease, s.taken, s.firstEpoch = taken.Lease, true, at.Life
 	s.use.renewed.Store(int64(m.clock()))
@@ -242,7 +249,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, was shared.Session, 
 	if late == nil {
 		return s, found, nil
 	}
-	err = late.Fence(ctx, s.lease)
+	err := late.Fence(ctx, s.lease)
 	if err == nil && !s.Moved() {
 		return s, found, nil
 	}

@@ -436,7 +436,7 @@ func TestTakeOverLost(t *testing.T) {
 	a.kill()
 	taken := b.take(s)
 	taken.ReturnedWithoutID()
-	lost, _ := taken.LostStreams(0)
+	lost, _ := taken.LostStreams(t.Context(), 0)
 	var numbers []uint64
 	for _, at := range lost {
 		numbers = append(numbers, at.Stream.Number)

@@ -54,16 +54,18 @@ func (c *Call) webhooks() *webhooks {
 	return c.record.webhooks
 }
 
+// tellsLater reports whether the outcome of a request is told to somebody besides its client.
+func (m *Manager) tellsLater(msg *jsonrpc.Message) bool {
+	return m.opts.OnEnded != nil && !m.opts.Stateless && bytes.Contains(msg.Params, []byte("webhook")) &&
+		jsonrpc.Field(msg.Params, "_meta", metaWebhook, "url") != nil
+}
+
 // addWebhook keeps the webhook that a request names. s.mu is held.
 func (s *Session) addWebhook(c *Call, rq *inflight, m *jsonrpc.Message) {
-	if s.m.opts.OnEnded == nil || s.m.opts.Stateless || !bytes.Contains(m.Params, []byte("webhook")) {
+	if !s.m.tellsLater(m) {
 		return
 	}
-	raw := jsonrpc.Field(m.Params, "_meta", metaWebhook, "url")
-	if raw == nil {
-		return
-	}
-	url := jsonrpc.String(raw)
+	url := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", metaWebhook, "url"))
 	if len(url) > longestWebhook {
 		url = ""
 	}

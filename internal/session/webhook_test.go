@@ -433,15 +433,15 @@ func TestEndedOff(t *testing.T) {
 func TestEndedRaces(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
-	for i := range 500 {
-		c := begin(t, s, false, hookedRequest(1))
+	for i := range 500 { // each another request: one that comes again is attached to the first
+		c := begin(t, s, false, hookedRequest(i+1))
 		ready := make(chan struct{}, 1)
 		r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var both sync.WaitGroup
-		both.Go(func() { desk.say(c, response(1)) })
+		both.Go(func() { desk.say(c, response(i+1)) })
 		told := false
 		both.Go(func() {
 			for range i % 4 {

@@ -134,3 +134,27 @@ func TestToldBeforeGone(t *testing.T) {
 		})
 	}
 }
+
+// A call with a webhook is in a shared store before it runs, also where its transport would have it begin light: else nobody is told of it if
+// its node is lost.
+func TestToldLight(t *testing.T) {
+	t.Parallel()
+	f := newShelf()
+	o := safeTools()
+	on := newTeller("")
+	o.OnEnded = on.ended
+	a, b := f.add(t, "a", safeTools()), f.add(t, "b", o)
+	a.opts.OnEnded = func(EndedRequest) bool { return true }
+	s := a.open("alice")
+	awaitListed(t, s)
+	c := begin(t, s, true, hookedRequest(3))
+	if c.Number() == 0 {
+		t.Error("it is light")
+	}
+	a.kill()
+	b.take(s)
+	b.Close()
+	if told := on.told(); told != "3" {
+		t.Errorf("the next owner told %q", told)
+	}
+}

@@ -219,6 +219,8 @@ func (o *call) Happened(_ *observe.Call, e observe.Event) {
 	switch e := e.(type) {
 	case observe.BecameTask:
 		o.span.AddEvent("became a task")
+	case observe.Attached:
+		o.span.AddEvent("attached: " + e.Reason)
 	case observe.HandedOff:
 		o.span.AddEvent("handed off")
 	case observe.ReaderCame:

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/cluster/clustertest"
-	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream/natstest"
 
 	"holdfast/internal/testlong"
@@ -28,7 +28,7 @@ func TestJetStream(t *testing.T) {
 				hosts = append(hosts, p.Addr())
 			}
 			u := "nats://" + url.UserPassword(natstest.User, natstest.Password).String() + "@" + strings.Join(hosts, ",")
-			log := opened(t, jetstream.Open, u)
+			log := opened(t, embedded.Open, u)
 			return clustertest.Node{Store: store(log), Cut: func(c clustertest.Cut) {
 				for _, p := range proxies {
 					p.Cut(c)
@@ -67,7 +67,7 @@ func TestFile(t *testing.T) {
 		Seed:    *seed,
 		OneNode: true,
 		Open: func(t testing.TB) clustertest.Node {
-			log := opened(t, jetstream.Open, "file:"+dir)
+			log := opened(t, embedded.Open, "file:"+dir)
 			return clustertest.Node{Store: store(log)}
 		},
 	})

@@ -78,15 +78,17 @@ func (st *Store) acquire(ctx context.Context, was shared.Session, unfenced bool)
 		}
 	}
 	s := &session{
-		lease:   stream.Lease{Session: key, Epoch: rec.epoch},
-		turn:    semaphore.NewWeighted(1),
-		rec:     rec,
-		version: version,
-		last:    h.last,
-		fenced:  !unfenced,
-		written: h.bytes,
+		lease:       stream.Lease{Session: key, Epoch: rec.epoch},
+		turn:        semaphore.NewWeighted(1),
+		rec:         rec,
+		version:     version,
+		last:        h.last,
+		fenced:      !unfenced,
+		mayBeMarked: true,
+		written:     h.bytes,
 	}
-	found := h.found(s)
+	s.busy.Store(true)
+	found, calls := h.found(s), s.hasCalls()
 	if !st.enter(s, found) {
 		return shared.Taken{}, stream.ErrConflict
 	}
@@ -97,6 +99,10 @@ func (st *Store) acquire(ctx context.Context, was shared.Session, unfenced bool)
 		}
 	}
 	st.front.Beside(s.lease, notes)
+	if calls && st.ctx.Err() == nil {
+		st.work.Add(1)
+		go st.markTaken(s)
+	}
 	return shared.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
 }
 
@@ -241,43 +247,42 @@ func (st *Store) kept(s *session, h *history) []shared.Stream {
 // fenced first.
 func (st *Store) Delete(ctx context.Context, key stream.SessionKey) error {
 	var last uint64
-	var written int64
 	var err error
 	if s := st.find(key); s != nil {
 		if err := s.wait(ctx); err != nil {
 			return err
 		}
 		mine := !s.lost.Load()
-		last, written = s.last, s.written
+		last = s.last
 		if mine {
+			if s.busy.Load() {
+				_ = st.unmark(ctx, s) // else who finds it removes it
+			}
 			err = st.removeRecord(ctx, key, &s.rec, s.version)
 		}
 		st.drop(s)
 		s.done()
 		if !mine || errors.Is(err, stream.ErrConflict) {
-			last, written, err = st.deleteOther(ctx, key)
+			last, err = st.deleteOther(ctx, key)
 		}
 	} else {
-		last, written, err = st.deleteOther(ctx, key)
+		last, err = st.deleteOther(ctx, key)
 	}
-	if err == nil && last > 0 && written > trimWorth {
-		select {
-		case st.deleted <- grave{key, last + 1}:
-		default: // they expire
-		}
+	if err == nil && last > 0 {
+		st.graves.add(grave{key, last + 1})
 	}
 	return err
 }
 
 // deleteOther deletes a session that is not owned here.
-func (st *Store) deleteOther(ctx context.Context, key stream.SessionKey) (last uint64, written int64, err error) {
+func (st *Store) deleteOther(ctx context.Context, key stream.SessionKey) (last uint64, err error) {
 	for {
 		was, err := st.Lookup(ctx, key)
 		if errors.Is(err, stream.ErrNotFound) {
-			return 0, 0, nil
+			return 0, nil
 		}
 		if err != nil {
-			return 0, 0, err
+			return 0, err
 		}
 		rec, version, err := st.takeRecord(ctx, &was)
 		h := st.newHistory(key, rec.born)
@@ -287,10 +292,10 @@ func (st *Store) deleteOther(ctx context.Context, key stream.SessionKey) (last u
 			}
 		}
 		if err == nil || errors.Is(err, stream.ErrNotFound) {
-			return h.last, h.bytes, nil
+			return h.last, nil
 		}
 		if !errors.Is(err, stream.ErrConflict) {
-			return 0, 0, err
+			return 0, err
 		}
 	}
 }

@@ -36,7 +36,10 @@ func (st *Store) Append(ctx context.Context, lease stream.Lease, records []strea
 	buf := st.frames.Get().(*[]byte)
 	frame := s.encode((*buf)[:0], notes, fresh)
 	at := st.clock()
-	if err = st.hold(ctx, s, frame); err != nil {
+	marked := st.marked(ctx, s, notes, fresh)
+	err = st.hold(ctx, s, frame)
+	marked()
+	if err != nil {
 		st.front.Abandon(p)
 	} else {
 		_ = st.front.Commit(p) // forgotten or taken over meanwhile: it is kept all the same

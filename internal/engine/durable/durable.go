@@ -80,12 +80,12 @@ type Store struct {
 	sessions map[stream.SessionKey]*session
 	install  sync.Mutex
 
-	frames  sync.Pool // of *[]byte
-	ctx     context.Context
-	stop    context.CancelFunc
-	work    sync.WaitGroup
-	heavy   chan *session // whose frames are to be trimmed
-	deleted chan grave    // whose frames nobody needs
+	frames sync.Pool // of *[]byte
+	ctx    context.Context
+	stop   context.CancelFunc
+	work   sync.WaitGroup
+	heavy  chan *session // whose frames are to be trimmed
+	graves *graves
 }
 
 var _ shared.Store = (*Store)(nil)
@@ -104,12 +104,15 @@ func New(log Log, o Options) *Store {
 		zero:     time.Now().Add(-1000 * time.Hour),
 		sessions: make(map[stream.SessionKey]*session),
 		heavy:    make(chan *session, 64),
-		deleted:  make(chan grave, 64),
+		graves:   newGraves(),
 	}
 	st.frames.New = func() any { return new([]byte) }
 	st.ctx, st.stop = context.WithCancel(context.Background())
 	st.work.Go(st.refreshAll)
-	st.work.Go(st.trimDeleted)
+	st.work.Go(st.sayMarking)
+	for range diggers {
+		st.work.Go(st.dig)
+	}
 	return st
 }
 

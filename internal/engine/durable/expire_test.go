@@ -1,6 +1,9 @@
 package durable_test
 
 import (
+	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -170,21 +173,72 @@ func TestTrims(t *testing.T) {
 	}
 }
 
-// A large session that is deleted leaves nothing for long.
+// Sessions that are deleted leave nothing, however little they have said, and however many are deleted at once: nearly all of
+// them sleep.
 func TestDeleteTrims(t *testing.T) {
 	t.Parallel()
 	e := logtest.New(logtest.Options{})
 	n := open(t, e, durable.Options{})
 	defer n.shut()
-	l := n.create("a")
-	for i := range uint64(20) {
-		n.want("Append", n.put(l, last(large(i, 1, 60_000))), nil)
+	const many = 1000
+	keys := make([]stream.SessionKey, many)
+	for i := range keys {
+		keys[i] = stream.SessionKey(fmt.Sprintf("a%d", i))
+		l := n.create(keys[i])
+		n.want("Append", n.put(l, note(0, "about")), nil)
 	}
-	n.want("Delete", n.Delete(t.Context(), "a"), nil)
-	for end := time.Now().Add(time.Minute); e.Kept("e.a") > 0; {
-		if time.Now().After(end) {
-			t.Fatalf("%d frames are kept of what was deleted", e.Kept("e.a"))
+	large := n.create("large")
+	for i := range uint64(20) {
+		n.want("Append", n.put(large, last(entry(i, 1))), nil)
+	}
+	var all sync.WaitGroup
+	for _, key := range append(keys, "large") {
+		all.Go(func() { n.want("Delete", n.Delete(t.Context(), key), nil) })
+	}
+	all.Wait()
+	for _, key := range append(keys, "large") {
+		for end := time.Now().Add(time.Minute); e.Kept("e."+string(key)) > 0; {
+			if time.Now().After(end) {
+				t.Fatalf("%d frames are kept of %s, which was deleted", e.Kept("e."+string(key)), key)
+			}
+			time.Sleep(time.Millisecond) // polling
 		}
-		time.Sleep(time.Millisecond) // polling
+	}
+}
+
+// A session that begins again while the frames of its earlier life are being dropped keeps its own, on whichever node.
+func TestDeleteTrimsOnlyWhatWas(t *testing.T) {
+	t.Parallel()
+	for _, faults := range []logtest.Faults{{}, {Before: 0.05, After: 0.05, Late: 0.05}} {
+		e := logtest.New(logtest.Options{Seed: 5, Faults: faults})
+		n, other := open(t, e, durable.Options{}), open(t, e, durable.Options{})
+		defer n.shut()
+		defer other.shut()
+		l := n.create("a")
+		for i := range uint64(50) {
+			n.want("Append", n.put(l, note(0, "about"), entry(1, 1)), nil)
+			n.want("Delete", n.Delete(t.Context(), "a"), nil)
+			epoch := uint64(1)
+			if i%2 != 0 {
+				epoch = 1000 * i
+			}
+			var err error
+			for l, err = n.Revive(t.Context(), "a", nil, epoch); errors.Is(err, stream.ErrExists); l, err = n.Revive(t.Context(), "a", nil, epoch) {
+				// The engine has done late what an earlier life had asked for twice: to begin.
+				n.want("Delete", n.Delete(t.Context(), "a"), nil)
+			}
+			n.want("Revive", err, nil)
+			n.want("Append", n.put(l, note(0, "anew"), entry(2, 1)), nil)
+			n.want("Append", n.put(l, entry(2, 2)), nil)
+			if i%5 != 0 {
+				continue
+			}
+			taken := other.take()
+			other.says(taken.Lease, 2, 1, 2)
+			if len(taken.Streams) != 2 || string(taken.Streams[0].Note) != "anew" {
+				t.Fatalf("acquired %+v", taken.Streams)
+			}
+			l = n.take().Lease
+		}
 	}
 }

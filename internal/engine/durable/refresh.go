@@ -14,7 +14,6 @@ import (
 const (
 	refreshers = 16        // sessions whose frames are appended again at a time
 	chunk      = 256 << 10 // about the largest frame that repeats entries of several
-	trimWorth  = 1 << 20   // bytes of frames that are trimmed when a session is deleted
 )
 
 // refreshAll keeps what has not ended from expiring, and frames that nobody needs
@@ -165,27 +164,6 @@ func (st *Store) trim(s *session) error {
 	}
 	s.written = 0
 	return st.ask(st.ctx, func(ctx context.Context) error { return st.log.Trim(ctx, framesKey(s.lease.Session), before) })
-}
-
-// A grave is a deleted session's frames.
-type grave struct {
-	key    stream.SessionKey
-	before uint64
-}
-
-// trimDeleted has the engine drop the frames of deleted sessions.
-func (st *Store) trimDeleted() {
-	for {
-		select {
-		case <-st.ctx.Done():
-			return
-		case g := <-st.deleted:
-			err := st.ask(st.ctx, func(ctx context.Context) error { return st.log.Trim(ctx, framesKey(g.key), g.before) })
-			if err != nil && st.ctx.Err() == nil {
-				st.o.Logger.Log(st.ctx, levelOf(err), "frames of a deleted session are kept", "session", g.key, "error", err)
-			}
-		}
-	}
 }
 
 // A rewriter appends entries again.

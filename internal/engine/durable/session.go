@@ -19,17 +19,20 @@ type session struct {
 	lost  atomic.Bool         // nothing can be written any more
 	stale atomic.Int64        // no stream that has not ended has a frame from before, by the store's clock; 0: there is none
 	turn  *semaphore.Weighted // of size 1
+	busy  atomic.Bool         // it is marked, or may be
 
 	// For the goroutine whose turn it is:
-	rec       record
-	version   uint64 // of the record
-	fenced    bool   // a frame of the lease's epoch was appended
-	last      uint64 // where the last frame is; 0: none is known
-	unsettled []byte // a frame that may be there after last, or not
-	doubt     bool   // an attempt to append the last frame may still be under way
-	live      map[uint64]*live
-	ended     places
-	written   int64 // bytes of frames since they were last trimmed
+	rec         record
+	version     uint64 // of the record
+	fenced      bool   // a frame of the lease's epoch was appended
+	last        uint64 // where the last frame is; 0: none is known
+	unsettled   []byte // a frame that may be there after last, or not
+	doubt       bool   // an attempt to append the last frame may still be under way
+	live        map[uint64]*live
+	ended       places
+	mark        uint64 // version of its mark; 0: it has none of this owner's
+	mayBeMarked bool   // by an owner before
+	written     int64  // bytes of frames since they were last trimmed
 }
 
 // live is what is to be known of a stream that has not ended, to keep it from
@@ -95,10 +98,16 @@ func (st *Store) clock() time.Duration { return time.Since(st.zero) }
 
 // Create implements [stream.Store].
 func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte) (stream.Lease, error) {
+	return st.Revive(ctx, key, about, 1)
+}
+
+// Revive is Create for a session that there was before: under an epoch that it never had. What is there of its earlier life is
+// not this one's, and who still writes to that can't: the record says who was born when.
+func (st *Store) Revive(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (stream.Lease, error) {
 	if err := checkKey(key); err != nil {
 		return stream.Lease{}, err
 	}
-	rec := record{owner: st.Node(), epoch: 1, born: stamp(), stamp: stamp(), about: about}
+	rec := record{owner: st.Node(), epoch: epoch, born: stamp(), stamp: stamp(), about: about}
 	version, err := st.putRecord(ctx, key, 0, nil, &rec)
 	if errors.Is(err, stream.ErrConflict) {
 		return stream.Lease{}, stream.ErrExists
@@ -109,33 +118,16 @@ func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte
 	if old := st.find(key); old != nil {
 		st.drop(old) // that session is gone from the engine
 	}
-	s := &session{lease: stream.Lease{Session: key, Epoch: 1}, turn: semaphore.NewWeighted(1), rec: rec, version: version}
+	s := &session{lease: stream.Lease{Session: key, Epoch: epoch}, turn: semaphore.NewWeighted(1), rec: rec, version: version}
 	st.install.Lock()
 	defer st.install.Unlock()
-	if _, err := st.front.Create(ctx, key, nil); err != nil {
+	if _, err := st.front.CreateUnder(ctx, key, epoch); err != nil {
 		return stream.Lease{}, stream.ErrConflict // it was deleted and created meanwhile, or taken over
 	}
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	st.sessions[key] = s
 	return s.lease, nil
-}
-
-// Adopt creates a session that there was before, under an epoch that it never had. It has no owner: it can be acquired as
-// one that was released. ErrExists: there is one.
-func (st *Store) Adopt(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (shared.Session, error) {
-	if err := checkKey(key); err != nil {
-		return shared.Session{}, err
-	}
-	rec := record{epoch: epoch, born: stamp(), stamp: stamp(), about: about}
-	version, err := st.putRecord(ctx, key, 0, nil, &rec)
-	if errors.Is(err, stream.ErrConflict) {
-		err = stream.ErrExists
-	}
-	if err != nil {
-		return shared.Session{}, err
-	}
-	return rec.session(key, version), nil
 }
 
 // putRecord puts a session's record over the one that it was, which is at version;
@@ -203,7 +195,10 @@ func (st *Store) Touch(ctx context.Context, lease stream.Lease) error {
 		return err
 	}
 	defer s.done()
-	return st.renew(ctx, s)
+	if err := st.renew(ctx, s); err != nil || s.mark == 0 {
+		return err
+	}
+	return st.putMark(ctx, s, st.Node())
 }
 
 // renew puts the record again, as it is. It is the caller's turn.
@@ -232,20 +227,27 @@ func (st *Store) Lookup(ctx context.Context, key stream.SessionKey) (shared.Sess
 
 // Sessions implements [shared.Store].
 func (st *Store) Sessions(ctx context.Context, yield func(shared.Session) bool) error {
+	return st.list(ctx, recordPrefix, func(key string, value []byte, version uint64) bool {
+		name := stream.SessionKey(key)
+		rec, err := parseRecord(value)
+		if err != nil {
+			st.o.Logger.Error("session can't be read", "session", name, "error", err)
+			return true
+		}
+		return yield(rec.session(name, version))
+	})
+}
+
+// list calls yield with the values under a prefix, which it leaves away from the keys, until that returns false. It may take long.
+func (st *Store) list(ctx context.Context, prefix string, yield func(key string, value []byte, version uint64) bool) error {
 	begun := false
 	for r := st.retry(ctx); ; {
 		once, stop := context.WithCancel(ctx)
 		silence := time.AfterFunc(listSilence, stop) // all of them may take much longer
-		err := st.log.List(once, recordPrefix, func(key string, value []byte, version uint64) bool {
+		err := st.log.List(once, prefix, func(key string, value []byte, version uint64) bool {
 			begun = true
 			defer silence.Reset(listSilence)
-			name := stream.SessionKey(key[len(recordPrefix):])
-			rec, err := parseRecord(value)
-			if err != nil {
-				st.o.Logger.Error("session can't be read", "session", name, "error", err)
-				return true
-			}
-			return yield(rec.session(name, version))
+			return yield(key[len(prefix):], value, version)
 		})
 		silence.Stop()
 		stop()
@@ -269,6 +271,11 @@ func (st *Store) Release(ctx context.Context, lease stream.Lease, open bool) err
 	defer s.done()
 	if err := st.settle(ctx, s); err != nil {
 		return err
+	}
+	if open {
+		_ = st.putMark(ctx, s, "") // else it is found when all sessions are looked at
+	} else if s.busy.Load() {
+		_ = st.unmark(ctx, s) // else it is found for nothing
 	}
 	rec := s.rec
 	rec.owner, rec.open, rec.stamp = "", open, stamp()

@@ -4,34 +4,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
+
+	"holdfast/internal/engine/driver"
 )
 
 // connect connects to the engine. It goes on for as long as ctx lasts where no server
 // answers, since they may be starting too.
 func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
 	o, err := l.options(a)
-	if err != nil {
-		return nil, err
+	if err != nil { // of a file that the URL names
+		return nil, driver.As(driver.ErrURL, driver.Kind(err))
 	}
 	for {
 		nc, err := o.Connect()
 		switch {
 		case err == nil && !recent(nc.ConnectedServerVersion()):
 			nc.Close()
-			return nil, fmt.Errorf("the servers are NATS %s: 2.11 or newer is needed", nc.ConnectedServerVersion())
+			return nil, driver.Errorf(driver.ErrIncompatible, "the servers are NATS %s: 2.11 or newer is needed", nc.ConnectedServerVersion())
 		case err == nil:
 			return nc, nil
 		case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
-			return nil, fmt.Errorf("the servers do not take this user and password: %w", err)
-		case !errors.Is(err, nats.ErrNoServers) && !late(err):
-			return nil, fmt.Errorf("connecting: %w", err)
+			return nil, driver.Errorf(driver.ErrPermission, "the servers do not take this user and password: %w", err)
+		case !errors.Is(err, nats.ErrNoServers) && !late(err) && !cutAfterTLS(err):
+			return nil, driver.As(driver.ErrIncompatible, kindOf(fmt.Errorf("connecting: %w", err)))
 		}
 		if !pause(ctx, 200*time.Millisecond) {
-			return nil, fmt.Errorf("connecting: %w", err)
+			if cutAfterTLS(err) {
+				return nil, driver.Errorf(driver.ErrPermission, "the servers do not talk to this client; they may want a certificate of its own: %w", err)
+			}
+			return nil, driver.Errorf(driver.ErrUnreachable, "connecting: %w", err)
 		}
 	}
 }
@@ -40,6 +47,12 @@ func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
 func late(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, nats.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// cutAfterTLS reports whether the server has ended the connection right after the TLS handshake. It does so if it does not take the client's
+// certificate, and then says so, which can be lost with the connection; and if it ends.
+func cutAfterTLS(err error) bool {
+	return errors.Is(err, nats.ErrTLS) && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET))
 }
 
 // options are how we use NATS: what can't be sent now fails now, and is repeated by

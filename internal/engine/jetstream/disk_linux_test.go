@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/durable"
-	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/embedded"
 )
 
 // ownMounts is set in a process of this test that may mount file systems, which no other one sees.
@@ -44,7 +44,7 @@ func TestDiskFull(t *testing.T) {
 	}()
 	var said lines
 	url := "file:" + filepath.Join(dir, "store") + "?sync=always"
-	l, err := jetstream.Open(t.Context(), url, durable.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	l, err := embedded.Open(t.Context(), url, durable.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

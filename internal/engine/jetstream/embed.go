@@ -13,26 +13,43 @@ import (
 	"time"
 
 	"github.com/gofrs/flock"
-	natsserver "github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"holdfast/internal/engine/driver"
 )
 
-// maxPayload is the size of the largest message of a server in this process.
-const maxPayload = 8 << 20
+// A Server is a NATS server in this process. Package embedded has it.
+type Server interface {
+	nats.InProcessConnProvider
+	Reopen() error // ends its streams, and opens them again
+	Shutdown()
+	WaitForShutdown()
+}
 
-// maxStore is how much such a server may store. The streams' own limits hold; the server's would be a
-// share of what is free now, and refuse to take up again what is larger.
-const maxStore = 1 << 60
+// A ServerLog takes what such a server logs: it is a Logger of package server of NATS.
+type ServerLog interface {
+	Noticef(format string, v ...any)
+	Warnf(format string, v ...any)
+	Fatalf(format string, v ...any)
+	Errorf(format string, v ...any)
+	Debugf(format string, v ...any)
+	Tracef(format string, v ...any)
+	Fatal() error // why the server cannot go on, or nil
+}
+
+// A Start starts such a server over a directory, and waits until it is ready. With an error it may return one that has to be shut down.
+type Start func(dir string, log ServerLog, patience time.Duration) (Server, error)
 
 // embedded is a server in this process, which nobody else can reach.
 type embedded struct {
-	*natsserver.Server
+	Server
 	dir  string
 	lock *flock.Flock
 	log  *serverLog
 }
 
 // embed starts a server over a directory, which it locks.
-func embed(a address, log *slog.Logger) (*embedded, error) {
+func embed(a address, log *slog.Logger, start Start) (*embedded, error) {
 	if err := makeDir(a.dir); err != nil {
 		return nil, err
 	}
@@ -41,9 +58,9 @@ func embed(a address, log *slog.Logger) (*embedded, error) {
 	case err != nil:
 		return nil, fmt.Errorf("locking directory %s: %w", a.dir, errors.Unwrap(err))
 	case !ok:
-		return nil, fmt.Errorf("directory %s is in use by another process", a.dir)
+		return nil, driver.Errorf(driver.ErrInUse, "directory %s is in use by another process", a.dir)
 	}
-	err := e.start(a)
+	err := e.start(start)
 	if err != nil {
 		_ = e.close()
 		return nil, fmt.Errorf("starting in %s: %w", a.dir, err)
@@ -67,9 +84,9 @@ func makeDir(dir string) error {
 	}
 	switch {
 	case errors.Is(err, syscall.ENOTDIR), err == nil && !info.IsDir():
-		return fmt.Errorf("%s is not a directory", dir)
+		return driver.Errorf(driver.ErrURL, "%s is not a directory", dir)
 	case errors.Is(err, syscall.ENOSPC):
-		return fmt.Errorf("making directory %s: the disk is full", dir)
+		return diskFull(fmt.Sprintf("making directory %s: the disk is full", dir))
 	case err != nil:
 		return fmt.Errorf("making directory: %w", err)
 	}
@@ -81,30 +98,15 @@ func makeDir(dir string) error {
 	return nil
 }
 
-func (e *embedded) start(a address) error {
-	if free, ok := freeDisk(a.dir); ok && free < leastMax {
-		return fmt.Errorf("the disk is full: %d bytes are free, and %d are needed at least", free, leastMax)
+func (e *embedded) start(start Start) error {
+	if free, ok := freeDisk(e.dir); ok && free < leastMax {
+		return diskFull(fmt.Sprintf("the disk is full: %d bytes are free, and %d are needed at least", free, leastMax))
 	}
-	o := &natsserver.Options{
-		ServerName: "holdfast", DontListen: true, NoSigs: true, NoLog: true,
-		JetStream: true, StoreDir: a.dir, MaxPayload: maxPayload,
-		JetStreamMaxStore: maxStore,
-		// What it writes is brought to the disk by a syncer of ours. At its own interval,
-		// which is two minutes, it tidies its files up, and nobody can write meanwhile.
+	is, err := start(e.dir, e.log, opening)
+	if is != nil {
+		e.Server = is
 	}
-	var err error
-	if e.Server, err = natsserver.NewServer(o); err != nil {
-		return err
-	}
-	e.SetLoggerV2(e.log, false, false, false)
-	e.Start()
-	if f := e.log.fatal.Load(); f != nil {
-		return errors.New(*f)
-	}
-	if !e.ReadyForConnections(opening) {
-		return errors.New("the server does not start")
-	}
-	return nil
+	return err
 }
 
 // stream is the directory of a stream.
@@ -189,6 +191,14 @@ func (s *serverLog) Warnf(format string, v ...any) {
 		return
 	}
 	s.Errorf(format, v...)
+}
+
+// Fatal implements [ServerLog].
+func (s *serverLog) Fatal() error {
+	if text := s.fatal.Load(); text != nil {
+		return errors.New(*text)
+	}
+	return nil
 }
 
 func (s *serverLog) Fatalf(format string, v ...any) {

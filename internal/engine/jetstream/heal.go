@@ -9,8 +9,6 @@ import (
 	"syscall"
 	"time"
 
-	natsserver "github.com/nats-io/nats-server/v2/server"
-
 	"holdfast/stream"
 )
 
@@ -137,7 +135,7 @@ func (h *healer) reopen() error {
 	l.server.log.noSpace.Store(nil)
 	l.server.log.reopening.Store(true) // what the server says of files that were not written to their end is as it should be
 	defer l.server.log.reopening.Store(false)
-	if err := l.server.reopen(); err != nil {
+	if err := l.server.Reopen(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(h.ctx, opening)
@@ -166,15 +164,4 @@ func saysNoSpace(text string) bool {
 		}
 	}
 	return strings.Contains(text, "JetStream out of ")
-}
-
-// reopen ends the server's streams and opens them again, with what their files have.
-func (e *embedded) reopen() error {
-	if err := e.ShutdownJetStream(); err != nil {
-		return fmt.Errorf("ending the streams: %w", err)
-	}
-	if err := e.EnableJetStream(&natsserver.JetStreamConfig{StoreDir: e.dir, MaxStore: maxStore}); err != nil {
-		return fmt.Errorf("opening the streams: %w", err)
-	}
-	return nil
 }

@@ -12,6 +12,7 @@ package jetstream
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -20,8 +21,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/semaphore"
 
+	"holdfast/internal/engine/driver"
 	"holdfast/internal/engine/durable"
 	"holdfast/stream"
 )
@@ -77,9 +80,14 @@ type Log struct {
 
 var _ durable.Log = (*Log)(nil)
 
-// Open opens an engine:
+// Open opens an engine that is elsewhere. [OpenWith] says how.
+func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error) {
+	return OpenWith(ctx, rawURL, o, nil)
+}
+
+// OpenWith opens an engine:
 //
-//	file:DIR                  in this process, which alone may have DIR
+//	file:DIR                  in this process, which alone may have DIR, by a server that start starts
 //	nats://USER:PASS@H1,H2    a cluster; tls:// for one that must be reached over TLS
 //
 // The URL's query may say, for file:
@@ -99,10 +107,13 @@ var _ durable.Log = (*Log)(nil)
 // Streams that are not there are made. Those that are there are not changed: what does
 // not fit is an error. (file: has nobody else to ask, and changes its own.) Errors do
 // not tell passwords.
-func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error) {
+func OpenWith(ctx context.Context, rawURL string, o durable.Options, start Start) (durable.Log, error) {
 	a, err := parse(rawURL)
 	if err != nil {
-		return nil, err
+		return nil, driver.As(driver.ErrURL, err)
+	}
+	if a.dir != "" && start == nil {
+		return nil, driver.Errorf(driver.ErrNotImported, "there is no server in this process")
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -115,7 +126,7 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 	}
 	if a.dir != "" {
 		// Which looks at all it has, if it was not ended in order: as long as it takes.
-		if l.server, err = embed(a, o.Logger); err != nil {
+		if l.server, err = embed(a, o.Logger, start); err != nil {
 			return nil, err
 		}
 	}
@@ -123,7 +134,7 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 	defer cancel()
 	if err := l.open(ctx, a); err != nil {
 		_ = l.Close()
-		return nil, err
+		return nil, kindOf(err)
 	}
 	if l.server != nil {
 		if l.disk, err = l.server.sync(a.sync, l.events, l.values); err != nil {
@@ -145,6 +156,23 @@ func (l *Log) open(ctx context.Context, a address) error {
 		return fmt.Errorf("subscribing: %w", err)
 	}
 	return l.prepare(ctx, a)
+}
+
+// kindOf returns an error of opening with its kind.
+func kindOf(err error) error {
+	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
+		return driver.As(driver.ErrIncompatible, err)
+	}
+	if errors.Is(err, nats.ErrPermissionViolation) || errors.Is(err, nats.ErrAuthorization) {
+		return driver.As(driver.ErrPermission, err)
+	}
+	if errors.Is(err, nats.ErrNoResponders) || errors.Is(err, nats.ErrTimeout) {
+		return driver.As(driver.ErrUnreachable, err)
+	}
+	if errors.Is(err, nats.ErrSecureConnRequired) || errors.Is(err, nats.ErrSecureConnWanted) { // another scheme
+		return driver.As(driver.ErrURL, err)
+	}
+	return driver.Kind(err)
 }
 
 // Retention is how long a frame is kept.

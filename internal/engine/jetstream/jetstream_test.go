@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/testlong"
@@ -74,7 +75,7 @@ func patient(l durable.Log) durable.Log {
 // must opens an engine that somebody else closes.
 func must(t testing.TB, url string) durable.Log {
 	t.Helper()
-	l, err := jetstream.Open(context.Background(), url, durable.Options{Logger: quiet})
+	l, err := embedded.Open(context.Background(), url, durable.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/durable"
-	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/testlong"
 	"holdfast/stream"
@@ -31,7 +31,7 @@ func appender() {
 	if dir == "" {
 		return
 	}
-	l, err := jetstream.Open(context.Background(), "file:"+dir, durable.Options{Logger: quiet})
+	l, err := embedded.Open(context.Background(), "file:"+dir, durable.Options{Logger: quiet})
 	if err != nil {
 		fmt.Println("error", err)
 		os.Exit(1)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream"
 )
 
@@ -16,7 +17,7 @@ import (
 // was 6 KB of garbage and 0.1 ms in which nobody else could write.
 func TestListIsCheap(t *testing.T) {
 	const values, most = 3000, 3 << 10
-	l, err := jetstream.Open(t.Context(), "file:"+t.TempDir(), durable.Options{Logger: quiet})
+	l, err := embedded.Open(t.Context(), "file:"+t.TempDir(), durable.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +63,7 @@ func TestListIsCheap(t *testing.T) {
 // A list that is not read to its end leaves nothing behind, and its values may be gone
 // by the time that they are asked for.
 func TestListEnds(t *testing.T) {
-	l, err := jetstream.Open(t.Context(), "file:"+t.TempDir(), durable.Options{Logger: quiet})
+	l, err := embedded.Open(t.Context(), "file:"+t.TempDir(), durable.Options{Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/internal/engine/durable"
-	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream/natstest"
 )
 
@@ -25,7 +25,7 @@ func refused(t *testing.T, url, want string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	l, err := jetstream.Open(ctx, url, durable.Options{Logger: quiet})
+	l, err := embedded.Open(ctx, url, durable.Options{Logger: quiet})
 	switch {
 	case err == nil:
 		_ = l.Close()
@@ -67,7 +67,7 @@ func TestURLs(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
-			_, err := jetstream.Open(ctx, url, durable.Options{Logger: quiet})
+			_, err := embedded.Open(ctx, url, durable.Options{Logger: quiet})
 			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunt") {
 				t.Errorf("got %v, want %q", err, want)
 			}
@@ -142,7 +142,7 @@ func TestLimitsFollow(t *testing.T) {
 		{"?max=1GiB&sync=always", time.Hour, 121 * time.Minute},
 		{"?max=100MiB&sync=1m", time.Minute, 15 * time.Minute},
 	} {
-		l, err := jetstream.Open(t.Context(), "file:"+dir+c.query, durable.Options{Logger: quiet, Keep: c.keep})
+		l, err := embedded.Open(t.Context(), "file:"+dir+c.query, durable.Options{Logger: quiet, Keep: c.keep})
 		if err != nil {
 			t.Fatal(err)
 		}

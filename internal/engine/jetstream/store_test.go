@@ -2,15 +2,20 @@ package jetstream_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"sync"
 	"testing"
+	"time"
+
+	natsjs "github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/internal/engine/durable"
+	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/testlong"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
-
-	"holdfast/internal/testlong"
 )
 
 // stores makes stores over engines whose URLs it is given, one for each case.
@@ -23,7 +28,7 @@ func stores(url func(t *testing.T) string) streamtest.Maker {
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		}
 		return func() stream.Store {
-			log, err := jetstream.Open(context.Background(), engine, o)
+			log, err := embedded.Open(context.Background(), engine, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -38,4 +43,63 @@ func TestStoreFile(t *testing.T) {
 	testlong.Only(t, "package engine runs the same suite over the same engine, by its URL")
 	streamtest.Run(t, stores(func(t *testing.T) string { return "file:" + t.TempDir() }),
 		streamtest.Options{Durable: true})
+}
+
+// Sessions that are deleted, as all that fall asleep are, leave no message: very many may sleep, and what the engine has of each
+// takes its memory, too.
+func TestDeletedSessionsLeaveNothing(t *testing.T) {
+	t.Parallel()
+	log := patient(must(t, "file:"+t.TempDir()))
+	st := durable.New(log, durable.Options{Logger: quiet})
+	defer st.Close()
+	const many = 300
+	each := func(do func(key stream.SessionKey) error) {
+		var all sync.WaitGroup
+		for i := range 8 {
+			all.Go(func() {
+				for i := i; i < many; i += 8 {
+					if err := do(stream.SessionKey(fmt.Sprintf("s%d", i))); err != nil {
+						t.Errorf("session %d: %v", i, err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	}
+	each(func(key stream.SessionKey) error {
+		lease, err := st.Create(t.Context(), key, []byte("about"))
+		if err == nil {
+			err = st.Append(t.Context(), lease, []stream.Record{{Note: true, Entry: stream.Entry{Data: []byte("note")}}})
+		}
+		return err
+	})
+	if n := kept(t, log); n < 2*many {
+		t.Fatalf("%d messages of %d sessions", n, many)
+	}
+	each(func(key stream.SessionKey) error { return st.Delete(t.Context(), key) })
+	// The node has a value: that it marks sessions.
+	const ofNode = 1
+
+	for end := time.Now().Add(time.Minute); kept(t, log) > ofNode; time.Sleep(10 * time.Millisecond) { // polling
+		if time.Now().After(end) {
+			t.Fatalf("%d messages are left", kept(t, log))
+		}
+	}
+}
+
+// kept returns how many messages an engine has that began empty.
+func kept(t *testing.T, log durable.Log) (n uint64) {
+	t.Helper()
+	js, err := natsjs.New(jetstream.Conn(log))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := js.ListStreams(t.Context())
+	for is := range all.Info() {
+		n += is.State.Msgs
+	}
+	if err := all.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"holdfast/internal/engine/driver"
 )
 
 const (
@@ -155,7 +157,7 @@ func (p *preparer) try(ctx context.Context, want jetstream.StreamConfig) (jetstr
 	s, err := p.js.Stream(ctx, want.Name)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound) && p.server != nil && p.server.holds(want.Name):
-		return want, fmt.Errorf("what %s holds of stream %s is corrupt; move it away to begin anew", p.server.dir, want.Name)
+		return want, driver.Errorf(driver.ErrIncompatible, "what %s holds of stream %s is corrupt; move it away to begin anew", p.server.dir, want.Name)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		_, err := p.js.CreateStream(ctx, want)
 		return want, p.explain(want, err)
@@ -188,9 +190,9 @@ func (p *preparer) explain(want jetstream.StreamConfig, err error) error {
 	err = fmt.Errorf("making stream %s: %w", want.Name, err)
 	switch code(err) {
 	case codeNoPeers, codeReplicas:
-		return fmt.Errorf("%w (it needs %d servers that have room; see replicas= and max=)", err, want.Replicas)
+		return driver.Errorf(driver.ErrIncompatible, "%w (it needs %d servers that have room; see replicas= and max=)", err, want.Replicas)
 	case codeStorage, codeResources, codeAccount:
-		return fmt.Errorf("%w (it asks for %d bytes; see max=)", err, want.MaxBytes)
+		return driver.Errorf(driver.ErrIncompatible, "%w (it asks for %d bytes; see max=)", err, want.MaxBytes)
 	}
 	return err
 }
@@ -219,13 +221,13 @@ func (p *preparer) check(is, want jetstream.StreamConfig) error {
 	case p.asked.max > 0 && is.MaxBytes != want.MaxBytes:
 		return differs(is, "max-bytes", is.MaxBytes, want.MaxBytes)
 	case is.Sealed || is.NoAck || is.DenyPurge || is.Mirror != nil || is.SubjectTransform != nil:
-		return fmt.Errorf("stream %s is sealed, a mirror, without acknowledgements, without purges, or transforms subjects: choose another prefix=", is.Name)
+		return driver.Errorf(driver.ErrIncompatible, "stream %s is sealed, a mirror, without acknowledgements, without purges, or transforms subjects: choose another prefix=", is.Name)
 	}
 	return nil
 }
 
 func differs(s jetstream.StreamConfig, what string, is, want any) error {
-	return fmt.Errorf("stream %s has %s %v, and needs %v: change it (nats stream edit), or choose another prefix=", s.Name, what, is, want)
+	return driver.Errorf(driver.ErrIncompatible, "stream %s has %s %v, and needs %v: change it (nats stream edit), or choose another prefix=", s.Name, what, is, want)
 }
 
 // transient reports whether a cluster that is starting, or another node that makes the

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"math/big"
 	"net"
@@ -21,6 +22,7 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
+	"holdfast/internal/engine/driver"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/jetstream"
 )
@@ -60,7 +62,9 @@ func TestTLSAndCredentials(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "SEED") {
 			t.Errorf("without %s: %v", what, err)
 		}
-		t.Logf("without %s: %v", what, err)
+		if want := []error{driver.ErrPermission, driver.ErrURL, driver.ErrPermission}[i]; !errors.Is(err, want) {
+			t.Errorf("without %s: %v: want %v", what, err, want)
+		}
 	}
 }
 

@@ -3,7 +3,6 @@
 package memory
 
 import (
-	"cmp"
 	"context"
 	"io"
 	"slices"
@@ -33,8 +32,8 @@ func Limits(total int64, share float64) Options {
 	if total <= 0 {
 		total = budget.Default()
 	}
-	if share = cmp.Or(share, 0.75); share < 0 || share > 1 {
-		share = 1
+	if !(share > 0 && share <= 1) {
+		share = 0.75
 	}
 	kept := budget.Kept(total)
 	return Options{

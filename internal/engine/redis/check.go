@@ -2,13 +2,14 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"holdfast/internal/engine/driver"
 )
 
 // check reports whether Redis can be reached, is new enough, and keeps what it is
@@ -77,17 +78,17 @@ func (l *Log) judge(info map[string]string) error {
 		oldest = [2]int{7, 0} // sharded pub/sub
 	}
 	if v := info["redis_version"]; !atLeast(v, oldest) {
-		return fmt.Errorf("it is version %q: want %d.%d or newer", v, oldest[0], oldest[1])
+		return driver.Errorf(driver.ErrIncompatible, "it is version %q: want %d.%d or newer", v, oldest[0], oldest[1])
 	}
 	if info["role"] == "slave" {
-		return errors.New("it is a replica, which takes no writes: name its master, or the Sentinels")
+		return driver.Errorf(driver.ErrIncompatible, "it is a replica, which takes no writes: name its master, or the Sentinels")
 	}
 	switch policy := info["maxmemory_policy"]; policy {
 	case "noeviction":
 	case "":
 		l.logger.Warn("redis: maxmemory-policy is not known: see that it is noeviction")
 	default:
-		return fmt.Errorf("its maxmemory-policy is %s, so that it forgets what was acknowledged when it is full: "+
+		return driver.Errorf(driver.ErrIncompatible, "its maxmemory-policy is %s, so that it forgets what was acknowledged when it is full: "+
 			"run CONFIG SET maxmemory-policy noeviction, and write it into redis.conf", policy)
 	}
 	if info["aof_enabled"] == "0" {

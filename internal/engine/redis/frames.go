@@ -92,7 +92,7 @@ func (l *Log) Trim(ctx context.Context, key string, before uint64) error {
 	name := l.key("f", key)
 	args := []any{"unlink", name}
 	if before > 0 {
-		args = []any{"xtrim", name, "minid", strconv.FormatUint(before, 10)}
+		args = []any{"eval", trimScript, 1, name, strconv.FormatUint(before, 10)}
 	}
 	_, err := l.exec(ctx, name, commands(ctx, args))
 	return failed("trim", err)

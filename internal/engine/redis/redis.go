@@ -54,6 +54,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
+	"holdfast/internal/engine/driver"
 	"holdfast/internal/engine/durable"
 	"holdfast/stream"
 )
@@ -86,7 +87,7 @@ type Log struct {
 func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error) {
 	t, err := parse(rawURL)
 	if err != nil {
-		return nil, err
+		return nil, driver.As(driver.ErrURL, err)
 	}
 	return openTarget(ctx, &t, o, attemptTime)
 }
@@ -121,10 +122,26 @@ func openTarget(ctx context.Context, t *target, o durable.Options, attempt time.
 	}
 	if err := l.check(ctx); err != nil {
 		l.client.Close()
-		return nil, err
+		return nil, kindOf(err)
 	}
 	l.bus = newBus(l, fmt.Sprintf("%s%d:", l.base, t.db), strings.ToLower(rand.Text()[:16]))
 	return l, nil
+}
+
+// kindOf returns an error of opening with its kind.
+func kindOf(err error) error {
+	var said redis.Error // by the server
+	switch text := err.Error(); {
+	case redis.IsAuthError(err), redis.IsPermissionError(err), strings.Contains(text, "ERR AUTH"), strings.Contains(text, "sent AUTH"), strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOAUTH"):
+		return driver.As(driver.ErrPermission, err)
+	case strings.Contains(text, "DB index is out of range"):
+		return driver.As(driver.ErrURL, err)
+	case redis.IsLoadingError(err), redis.IsClusterDownError(err), redis.IsMasterDownError(err), redis.IsTryAgainError(err), redis.IsMaxClientsError(err):
+		return driver.As(driver.ErrUnreachable, err)
+	case strings.Contains(text, "can't parse"), strings.Contains(text, "invalid reply"), errors.As(err, &said): // it is no Redis, or has no such command
+		return driver.As(driver.ErrIncompatible, err)
+	}
+	return driver.Kind(err)
 }
 
 // Retention is how long a frame is kept at the least.

@@ -44,6 +44,14 @@ if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
 return 0
 `
 
+// trimScript drops frames, and with the last one the key: an empty stream takes memory until it expires.
+// KEYS[1] the frames; ARGV the place before which they are dropped.
+const trimScript = `
+redis.call('XTRIM', KEYS[1], 'MINID', ARGV[1])
+if redis.call('XLEN', KEYS[1]) == 0 then redis.call('DEL', KEYS[1]) end
+return 0
+`
+
 // The scripts that write. Where they find that they must not, they write
 // all the same if ARGV has "touch": a command that changes nothing is not one that
 // WAIT waits for, and that something is there is not to be said before replicas

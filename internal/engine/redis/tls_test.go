@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/engine/driver"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/internal/testport"
@@ -39,6 +40,9 @@ func TestTLS(t *testing.T) {
 			t.Fatal("a certificate that nobody has signed is trusted")
 		}
 		if strings.Contains(err.Error(), "x509") {
+			if !errors.Is(err, driver.ErrURL) {
+				t.Errorf("%v: want %v", err, driver.ErrURL)
+			}
 			break
 		}
 		if !errors.Is(err, context.DeadlineExceeded) || time.Now().After(end) {

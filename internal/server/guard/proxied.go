@@ -11,6 +11,11 @@ import (
 // one that it sees. Anybody can send it: what counts is what proxies have added that are trusted.
 const headerForwardedFor = "X-Forwarded-For"
 
+// Passed reports whether a request says that it came through a proxy.
+func Passed(r *http.Request) bool {
+	return r.Header[headerForwardedFor] != nil || r.Header["Forwarded"] != nil || r.Header["Via"] != nil || r.Header["X-Real-Ip"] != nil
+}
+
 // OfClient returns a request as its client has made it: one that comes from a trusted proxy has the
 // address that the proxy names. Its connection is not watched, which is the proxy's.
 func (g *Guard) OfClient(r *http.Request) *http.Request {

@@ -24,9 +24,9 @@ type Connections struct {
 }
 
 // A Source is where what a client was sent came from.
-type Source interface {
+type Source = interface {
 	// Disconnected is called when the client at an address has left with bytes unread that it
-	// may have been sent since a time; zero: that is not known.
+	// may have been sent since a time; zero: that is not known. It may be called more than once.
 	Disconnected(from string, since time.Time)
 }
 
@@ -79,10 +79,12 @@ type Conn struct {
 	addr        string      // the client's
 	ended       atomic.Bool // nothing more comes from the client
 	reset       atomic.Bool
+	closed      atomic.Bool // whether the client has left was asked for the last time
+	sourced     atomic.Bool // source is not nil
 	charge
 
 	mu     sync.Mutex
-	source Source // of what was last written, and may not arrive; nil: nothing was
+	source Source // of what was last written, and may not arrive; nil: nothing was, or it has
 }
 
 // Wrote notes that what a source has sent was written. The source is called if
@@ -90,9 +92,20 @@ type Conn struct {
 func (c *Conn) Wrote(what Source) {
 	c.mu.Lock()
 	c.source = what
+	c.sourced.Store(true)
 	c.mu.Unlock()
 	if c.reset.Load() {
 		what.Disconnected(c.addr, time.Time{})
+	}
+}
+
+// arrived notes that what was written has arrived: the client has sent more on the same connection.
+func (c *Conn) arrived() {
+	if c.sourced.Load() {
+		c.mu.Lock()
+		c.source = nil
+		c.sourced.Store(false)
+		c.mu.Unlock()
 	}
 }
 
@@ -118,8 +131,18 @@ func (c *Conn) HasRead() bool {
 	return c.ended.Load() && !c.reset.Load() && isAcknowledged(c.TCPConn) && pending(c.TCPConn) == nil
 }
 
+// Acknowledged reports whether the client's system has acknowledged all that was written, as far as that can be known.
+func (c *Conn) Acknowledged() bool { return isAcknowledged(c.TCPConn) }
+
+// Unsettled reports whether the client has left, and the network may yet say that it has not read all that was written, or is about to be:
+// it was not asked for the last time.
+func (c *Conn) Unsettled() bool { return c.Gone() && !c.closed.Load() }
+
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
+	if n > 0 {
+		c.arrived()
+	}
 	c.note(err)
 	if errors.Is(err, io.EOF) {
 		c.note(pending(c.TCPConn))
@@ -173,6 +196,7 @@ func (c *Conn) Close() error {
 	if c.last() != nil {
 		c.note(pending(c.TCPConn))
 	}
+	c.closed.Store(true)
 	return c.TCPConn.Close()
 }
 

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast"
+)
+
+// TestCommandLine runs the commands of docs/command-line.md, and compares what they print with what the page says: but for names, ages and
+// times, and for how far a call has come.
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip("there is no sh")
+	}
+	demo := newDemo()
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return demo }, nil)
+	server := httptest.NewServer(handler)
+	defer server.Close()
+	defer func() {
+		ctx, stop := context.WithCancel(context.Background())
+		stop()
+		_ = handler.Shutdown(ctx)
+	}()
+	at := strings.TrimPrefix(server.URL, "http://")
+	home := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(home, ".cursor"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(home, ".cursor", "mcp.json"), []byte(`{"mcpServers":{"demo":{"url":"`+server.URL+`/mcp"}}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile(filepath.Join(repository, "docs", "command-line.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks, err := blocksOf("docs/command-line.md", string(page))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const printed = "count-k3f9"
+	name := printed
+	resume := regexp.MustCompile(`holdfast resume (count-\w+)`)
+	commands := 0
+	for _, b := range blocks {
+		if b.language != "console" {
+			continue
+		}
+		for _, step := range strings.Split("\n"+b.text, "\n$ ")[1:] {
+			command, want, _ := strings.Cut(step, "\n")
+			commands++
+			run := func() string {
+				cmd := exec.Command("sh", "-c", strings.NewReplacer("127.0.0.1:8080", at, printed, name).Replace(command))
+				cmd.Dir = home
+				cmd.Env = append(os.Environ(), "HOME="+home, "XDG_STATE_HOME="+home, "XDG_CONFIG_HOME=", "NO_COLOR=1")
+				out, _ := cmd.CombinedOutput() // some fail, and say so
+				if m := resume.FindStringSubmatch(string(out)); m != nil {
+					name = m[1]
+				}
+				return alike(strings.NewReplacer(at, "127.0.0.1:8080", name, printed).Replace(string(out)))
+			}
+			got, want := run(), alike(want)
+			for range 10 { // the call may not have said anything yet
+				if got == want || !strings.HasPrefix(command, "holdfast calls") && !strings.HasPrefix(command, "holdfast status") {
+					break
+				}
+				got = run()
+			}
+			if got != want {
+				t.Errorf("$ %s\n%s\nthe page says\n%s", command, got, want)
+			}
+		}
+	}
+	if commands < 5 {
+		t.Errorf("the page has %d commands", commands)
+	}
+}
+
+// alike returns what a command prints without what differs each time.
+func alike(text string) string {
+	for _, one := range []struct{ is, becomes string }{
+		{`holdfast-demo \S+`, "holdfast-demo VERSION"},
+		{`\d{4}-\d\d-\d\dT[\d:.]+Z`, "TIME"},
+		{` \d+s  `, " AGE  "},
+		{`\d+/8 counted to \d+`, "SO FAR"},
+		{`"progress": \d+`, `"progress": N`},
+		{`"counted to \d+"`, `"counted to N"`},
+		{`"unread": \w+`, `"unread": BOOL`},
+		{`(?m)^(progress|If this is interrupted,) .*\n`, ""},
+		{` +`, " "},
+	} {
+		text = regexp.MustCompile(one.is).ReplaceAllString(text, one.becomes)
+	}
+	return strings.TrimSpace(text)
+}

@@ -1,0 +1,600 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/testlong"
+	"holdfast/internal/testport"
+)
+
+// ledgerStdio makes the test binary a stdio MCP server with a tool that notes its beginning in a file, reports
+// progress, and waits until there is a file with the name of its tag.
+func ledgerStdio(args []string) {
+	dir := args[0]
+	server := mcp.NewServer(&mcp.Implementation{Name: "ledger", Version: "1"}, nil)
+	note := func(file, line string) {
+		f, err := os.OpenFile(filepath.Join(dir, file), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.WriteString(line + "\n")
+			_ = f.Close()
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	mcp.AddTool(server, &mcp.Tool{Name: "pay"}, func(ctx context.Context, req *mcp.CallToolRequest, a struct {
+		Tag    string `json:"tag"`
+		Report bool   `json:"report,omitempty"`
+	}) (*mcp.CallToolResult, any, error) {
+		note("runs", a.Tag)
+		if token := req.Params.GetProgressToken(); token != nil && a.Report {
+			_ = req.Session.NotifyProgress(ctx, &mcp.ProgressNotificationParams{ProgressToken: token, Progress: 1}) // or the call ends without
+		}
+		for {
+			select {
+			case <-ctx.Done():
+				note("cancelled", a.Tag)
+				return nil, nil, ctx.Err()
+			case <-time.After(10 * time.Millisecond):
+			}
+			if _, err := os.Stat(filepath.Join(dir, a.Tag)); err == nil {
+				return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: "paid " + a.Tag}}}, nil, nil
+			}
+		}
+	})
+	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
+		os.Exit(1)
+	}
+}
+
+// A hostSeen is what a host was seen to do when something breaks.
+type hostSeen struct {
+	name, version string
+	discovers     bool // it asks for 2026-07-28 first
+	revision      string
+	capabilities  string
+	heals         bool // after 404 it begins a new session, and repeats its call
+	resumes       bool // it comes back with Last-Event-ID
+	repeats       bool // it sends a POST again that broke before its head
+	noVersion     bool // it sends no MCP-Protocol-Version
+	meta          string
+}
+
+var hostsSeen = map[string]hostSeen{
+	"claude":   {name: "claude-code", version: "2.1.332", discovers: true, revision: "2025-11-25", capabilities: `{"roots":{"listChanged":true},"elicitation":{"form":{},"url":{}}}`, heals: true, resumes: true, meta: `"claudecode/toolUseId":"toolu_%[1]d","progressToken":%[1]d`},
+	"copilot":  {name: "github-copilot-developer", version: "1.0.102", discovers: true, revision: "2025-11-25", capabilities: `{"sampling":{},"elicitation":{"form":{},"url":{}}}`, heals: true, resumes: true, meta: `"progressToken":%[1]d`},
+	"gemini":   {name: "gemini-cli-mcp-client", version: "0.61.0", revision: "2025-06-18", capabilities: `{"roots":{"listChanged":true}}`, resumes: true, noVersion: true, meta: `"progressToken":"d-%[1]d"`},
+	"opencode": {name: "opencode", version: "1.18.33", revision: "2025-11-25", capabilities: `{"roots":{}}`, heals: true, resumes: true, meta: `"progressToken":%[1]d`},
+	"codex":    {name: "codex-mcp-client", version: "0.169.0", revision: "2025-06-18", capabilities: `{"elicitation":{"form":{},"url":{}}}`, heals: true, resumes: true, meta: `"callId":"call_%[1]d","itemId":"i%[1]d","threadId":"t","sessionId":"s","progressToken":%[1]d`},
+	"goose":    {name: "goose", version: "1.37.0", revision: "2025-03-26", capabilities: `{"extensions":{},"roots":{},"sampling":{},"elicitation":{}}`, heals: true, meta: `"agent-session-id":"g1","agent-working-dir":"/srv/me","progressToken":%[1]d`},
+	"qwen":     {name: "qwen-code-mcp-client", version: "0.24.4", revision: "2025-11-25", capabilities: `{"roots":{},"extensions":{"io.modelcontextprotocol/ui":{}}}`, resumes: true, meta: `"progressToken":%[1]d`},
+	"cline":    {name: "@cline/core", version: "3.0.65", revision: "2025-11-25", capabilities: `{}`, resumes: true, repeats: true},
+	"continue": {name: "continue-cli-client", version: "1.5.47", revision: "2025-11-25", capabilities: `{}`, resumes: true},
+	"sdk":      {name: "my-client", version: "1.0.0", revision: "2025-11-25", capabilities: `{}`, resumes: true, meta: `"progressToken":%[1]d`},
+	"sdk-auto": {name: "my-auto-client", version: "1.0.0", discovers: true, revision: "2025-11-25", capabilities: `{}`, resumes: true, meta: `"progressToken":%[1]d`},
+}
+
+// A hostPlayed plays a host: every message that it gets is in its inbox.
+type hostPlayed struct {
+	t       *testing.T
+	is      hostSeen
+	at      string
+	session string
+	calls   int
+	mu      sync.Mutex
+	inbox   []string
+	lastID  string // of the newest event with an id, on the streams of the last call
+}
+
+func newHostPlayed(t *testing.T, is hostSeen, at string) *hostPlayed {
+	h := &hostPlayed{t: t, is: is, at: at}
+	h.begin()
+	return h
+}
+
+// client returns a client with connections of its own, and what cuts them with RST.
+func (h *hostPlayed) client() (*http.Client, func()) {
+	var mu sync.Mutex
+	var all []net.Conn
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil {
+			mu.Lock()
+			all = append(all, c)
+			mu.Unlock()
+		}
+		return c, err
+	}
+	c := &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}
+	return c, func() {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, c := range all {
+			_ = c.(*net.TCPConn).SetLinger(0)
+			_ = c.Close()
+		}
+	}
+}
+
+func (h *hostPlayed) request(method, body, lastID string) *http.Request {
+	r := message(h.t, h.at, "", h.session, body)
+	if method == http.MethodGet {
+		r.Method, r.Body = method, nil
+		r.Header.Set("Accept", "text/event-stream")
+		r.Header.Del("Content-Type")
+	}
+	if lastID != "" {
+		r.Header.Set("Last-Event-ID", lastID)
+	}
+	if h.session != "" && !h.is.noVersion {
+		r.Header.Set("MCP-Protocol-Version", h.is.revision)
+	}
+	return r
+}
+
+// exchange sends a request and reads its response to the end. ids says whether the ids of events are those of a call.
+func (h *hostPlayed) exchange(c *http.Client, r *http.Request, ids bool) (status int, err error) {
+	res, err := c.Do(r)
+	if err != nil {
+		return 0, err
+	}
+	defer res.Body.Close()
+	if id := res.Header.Get("Mcp-Session-Id"); id != "" && h.session == "" {
+		h.session = id
+	}
+	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
+		data, err := io.ReadAll(res.Body)
+		if len(data) > 0 && res.StatusCode < 300 {
+			h.take(string(data))
+		}
+		return res.StatusCode, err
+	}
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		if id, ok := strings.CutPrefix(lines.Text(), "id: "); ok && ids {
+			h.mu.Lock()
+			h.lastID = id
+			h.mu.Unlock()
+		}
+		if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok && data != "" {
+			h.take(data)
+		}
+	}
+	return res.StatusCode, lines.Err()
+}
+
+func (h *hostPlayed) take(data string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.inbox = append(h.inbox, data)
+}
+
+// responses returns the responses to a request.
+func (h *hostPlayed) responses(id int) (all []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, data := range h.inbox {
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		if json.Unmarshal([]byte(data), &m) == nil && m.Method == "" && string(m.ID) == fmt.Sprint(id) {
+			all = append(all, data)
+		}
+	}
+	return all
+}
+
+// heard reports whether a text is in a message that the host got.
+func (h *hostPlayed) heard(text string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, data := range h.inbox {
+		if strings.Contains(data, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// begin begins a session as the host does, and listens.
+func (h *hostPlayed) begin() {
+	h.t.Helper()
+	h.session = ""
+	c, _ := h.client()
+	about := fmt.Sprintf(`{"name":%q,"version":%q}`, h.is.name, h.is.version)
+	if h.is.discovers {
+		meta := fmt.Sprintf(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":%s,"io.modelcontextprotocol/clientCapabilities":%s}`, about, h.is.capabilities)
+		r := message(h.t, h.at, "", "", `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":`+meta+`}}`)
+		res, err := c.Do(r)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		if text := textBody(h.t, res); strings.Contains(text, `"result"`) && strings.Contains(text, "2026-07-28") {
+			h.t.Fatalf("the host is offered the era in which a cut ends a call: %s", text)
+		}
+		_ = res.Body.Close()
+	}
+	h.calls++
+	status, err := h.exchange(c, h.request(http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}}`, h.calls, h.is.revision, h.is.capabilities, about), ""), false)
+	if err != nil || status != http.StatusOK || h.session == "" {
+		h.t.Fatalf("initialize: %d, %v", status, err)
+	}
+	if status, err := h.exchange(c, h.request(http.MethodPost, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, ""), false); err != nil || status != http.StatusAccepted {
+		h.t.Fatalf("initialized: %d, %v", status, err)
+	}
+}
+
+// listen opens the host's GET stream, until its end, or until it is cut. If mute is set the host does not notice that: what is
+// between the two keeps its side of the connection.
+func (h *hostPlayed) listen(mute bool) (cut func()) {
+	h.t.Helper()
+	c, cut := h.client()
+	at := h.at
+	if mute {
+		at, cut = h.relay()
+	}
+	r := h.request(http.MethodGet, "", "").WithContext(h.t.Context())
+	r.URL.Host = strings.TrimSuffix(strings.TrimPrefix(at, "http://"), "/mcp")
+	opened := make(chan struct{})
+	c.Transport = opens{c.Transport, sync.OnceFunc(func() { close(opened) })}
+	go func() { _, _ = h.exchange(c, r, false) }()
+	<-opened
+	return cut
+}
+
+// opens tells when there is the head of an answer, or none will be.
+type opens struct {
+	http.RoundTripper
+	then func()
+}
+
+func (o opens) RoundTrip(r *http.Request) (*http.Response, error) {
+	defer o.then()
+	return o.RoundTripper.RoundTrip(r)
+}
+
+// relay carries one connection to the server. cut ends the server's side of it only.
+func (h *hostPlayed) relay() (at string, cut func()) {
+	h.t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	server, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(h.at, "http://"), "/mcp"))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		h.t.Cleanup(func() { _ = c.Close() })
+		work.Go(func() { _, _ = io.Copy(server, c) })
+		_, _ = io.Copy(c, server)
+	})
+	h.t.Cleanup(func() { _, _ = l.Close(), server.Close() })
+	return "http://" + l.Addr().String() + "/mcp", func() { _ = server.Close() }
+}
+
+// A callPlayed is a call of a host, whose connection can be cut.
+type callPlayed struct {
+	h     *hostPlayed
+	id    int
+	tag   string
+	body  string
+	cut   func()
+	ended chan struct{} // closed when its connection has ended
+	// Of its POST.
+	status int
+	err    error
+}
+
+// call begins a call of the tool.
+func (h *hostPlayed) call(tag string, report bool) *callPlayed {
+	h.mu.Lock()
+	h.lastID = ""
+	h.mu.Unlock()
+	h.calls++
+	meta := ""
+	if h.is.meta != "" {
+		meta = `"_meta":{` + fmt.Sprintf(h.is.meta, h.calls) + `},`
+	}
+	return h.send(&callPlayed{h: h, id: h.calls, tag: tag, body: fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{%s"name":"pay","arguments":{"tag":%q,"report":%v}}}`, h.calls, meta, tag, report)})
+}
+
+// send sends the call, for the first time or again.
+func (h *hostPlayed) send(c *callPlayed) *callPlayed {
+	client, cut := h.client()
+	c.cut, c.ended = cut, make(chan struct{})
+	r := h.request(http.MethodPost, c.body, "")
+	go func() {
+		defer close(c.ended)
+		c.status, c.err = h.exchange(client, r, true)
+	}()
+	return c
+}
+
+// comeBack does what the host does once the connection of a call has broken, until the call has its response or the
+// test is over.
+func (c *callPlayed) comeBack(ctx context.Context) {
+	h := c.h
+	<-c.ended
+	h.mu.Lock()
+	lastID := h.lastID
+	h.mu.Unlock()
+	if lastID == "" && h.is.repeats {
+		h.send(c)
+		return
+	}
+	if lastID == "" || !h.is.resumes {
+		return
+	}
+	go func() {
+		for ctx.Err() == nil && len(h.responses(c.id)) == 0 {
+			h.mu.Lock()
+			lastID := h.lastID
+			h.mu.Unlock()
+			client, _ := h.client()
+			status, err := h.exchange(client, h.request(http.MethodGet, "", lastID).WithContext(ctx), true)
+			if err == nil && status != http.StatusOK {
+				return // as the SDK does
+			}
+			time.Sleep(100 * time.Millisecond) // the host's own, before it comes back
+		}
+	}()
+}
+
+// A hostRun is a server, and a host that uses it.
+type hostRun struct {
+	*hostPlayed
+	dir    string
+	start  func() *program
+	p      *program
+	cutGET func() // cuts its GET stream
+}
+
+func startHostRun(t *testing.T, is hostSeen, mute bool, flags ...string) *hostRun {
+	t.Helper()
+	dir, at := t.TempDir(), testport.Addr(t)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &hostRun{dir: dir}
+	r.start = func() *program {
+		args := append([]string{"serve", "--listen", at, "--state-dir", filepath.Join(dir, "state"), "--drain", "1s"}, flags...)
+		return serveBy(t, exec.Command(built, append(args, "--", self, "ledger", dir)...))
+	}
+	r.p = r.start()
+	r.hostPlayed = newHostPlayed(t, is, r.p.URL)
+	r.cutGET = r.listen(mute)
+	return r
+}
+
+// restart ends the server, with a signal or at once, and starts it again.
+func (r *hostRun) restart(kill bool) {
+	r.down(kill)
+	r.p = r.start()
+}
+
+func (r *hostRun) down(kill bool) {
+	if kill {
+		_ = r.p.cmd.Process.Kill()
+		_ = r.p.wait(r.t, time.Minute)
+	} else if err := r.p.stop(r.t); err != nil {
+		r.t.Error(err)
+	}
+}
+
+// ran returns how often the tool was begun with a tag.
+func (r *hostRun) ran(tag string) (n int) {
+	data, err := os.ReadFile(filepath.Join(r.dir, "runs"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		r.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.TrimSpace(line) == tag {
+			n++
+		}
+	}
+	return n
+}
+
+// runs waits until the tool of a call runs.
+func (r *hostRun) runs(c *callPlayed) {
+	r.t.Helper()
+	eventually(r.t, "the tool runs", time.Minute, func() bool { return r.ran(c.tag) > 0 })
+}
+
+// forgotten waits until the server keeps nothing of the session: its process has ended.
+func (r *hostRun) forgotten() {
+	r.t.Helper()
+	eventually(r.t, "the end of the session's process", time.Minute, func() bool {
+		n := 0
+		processes("cmdline", func(_ int, line []byte) {
+			if bytes.Contains(line, []byte("\x00ledger\x00"+r.dir)) && !bytes.Contains(line, []byte("\x00serve\x00")) {
+				n++
+			}
+		})
+		return n == 0
+	})
+}
+
+// finish lets the tool end.
+func (r *hostRun) finish(tag string) {
+	r.t.Helper()
+	if err := os.WriteFile(filepath.Join(r.dir, tag), nil, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// wants waits for the response to a call, which is there once and has a text.
+func (r *hostRun) wants(c *callPlayed, text string) {
+	r.t.Helper()
+	eventually(r.t, "the call has a response", time.Minute, func() bool { return len(r.responses(c.id)) > 0 })
+	if got := r.responses(c.id); len(got) != 1 || !strings.Contains(got[0], text) {
+		r.t.Errorf("responses %q, want one with %q", got, text)
+	}
+	if n := r.ran(c.tag); n != 1 {
+		r.t.Errorf("the tool ran %d times", n)
+	}
+}
+
+// works makes a call that has its result.
+func (r *hostRun) works(tag string) {
+	r.t.Helper()
+	r.finish(tag)
+	session := r.session
+	c := r.call(tag, false)
+	r.wants(c, "paid "+tag)
+	if r.session != session {
+		r.t.Error("the host is in another session")
+	}
+}
+
+// cut makes a call whose connection is reset while it is silent, once its stream has begun.
+func (r *hostRun) cut(tag string) {
+	r.t.Helper()
+	c := r.call(tag, false)
+	r.runs(c)
+	r.begun()
+	c.cut()
+	c.comeBack(r.t.Context())
+	r.finish(tag)
+	r.wants(c, "paid "+tag)
+}
+
+// The table of hosts, by URL, with calls in memory: what each was seen to do when something breaks, and that with it no call
+// is lost, runs twice or is not answered, and no session is gone.
+func TestHostsTable(t *testing.T) {
+	testlong.Only(t, "it starts a process for each of many cases")
+	t.Parallel()
+	if err := build(); err != nil {
+		t.Fatal(err)
+	}
+	for situation, test := range map[string]struct {
+		flags []string
+		do    func(r *hostRun)
+	}{
+		// A restart between two calls.
+		"r-mem": {nil, func(r *hostRun) {
+			r.works("a")
+			r.restart(false)
+			r.works("b")
+			r.restart(true)
+			r.works("c")
+		}},
+		// A call while the server is down fails, and is the only one.
+		"r-down": {nil, func(r *hostRun) {
+			r.works("a")
+			r.down(true)
+			if c := r.call("b", false); true {
+				<-c.ended
+				if c.err == nil || r.ran("b") > 0 {
+					r.t.Errorf("a call of a server that is down: %v", c.err)
+				}
+			}
+			r.p = r.start()
+			r.works("c")
+		}},
+		// RST after a progress event.
+		"b-rst1": {nil, func(r *hostRun) {
+			c := r.call("a", true)
+			r.runs(c)
+			if r.is.meta != "" {
+				eventually(r.t, "progress", time.Minute, func() bool { return r.heard("notifications/progress") })
+			} else {
+				r.begun()
+			}
+			c.cut()
+			c.comeBack(r.t.Context())
+			r.finish("a")
+			r.wants(c, "paid a")
+			r.works("b")
+		}},
+		// RST into a silent call, once its stream has begun.
+		"f-cut": {nil, func(r *hostRun) { r.cut("a") }},
+		// RST before any byte. The host's HTTP client sends its POST again, or its model asks again.
+		"c-rst+r": {[]string{"--upgrade-after", "10m"}, func(r *hostRun) {
+			c := r.call("a", false)
+			r.runs(c)
+			c.cut()
+			if c.comeBack(r.t.Context()); !r.is.repeats {
+				c = r.call("a", false)
+				// Else the host may have the answer on its standalone stream before it asks again.
+				eventually(r.t, "the request to be attached", time.Minute, func() bool {
+					return strings.Contains(strings.Join(r.p.logged(), ""), "a request came again")
+				})
+			}
+			r.finish("a")
+			r.wants(c, "paid a")
+		}},
+		// SIGKILL in the middle of a call.
+		"mem": {nil, func(r *hostRun) {
+			c := r.call("a", false)
+			r.runs(c)
+			r.begun()
+			r.restart(true)
+			c.comeBack(r.t.Context())
+			if r.is.resumes {
+				r.wants(c, "outcome unknown")
+			}
+			r.works("b")
+		}},
+		// The session has expired while the host takes its GET stream for open.
+		"ttl+g": {[]string{"--session-ttl", "300ms", "--unused-process", "0"}, func(r *hostRun) {
+			r.works("a")
+			r.cutGET()
+			r.forgotten()
+			r.works("b")
+			r.cutGET = r.listen(false)
+			r.cut("c")
+		}},
+		// The session sleeps, as its host has lost its GET stream, too. --keep: a response that was not there at once is kept.
+		"sleep": {[]string{"--sleep-after", "300ms", "--keep", "5s", "--unused-process", "0"}, func(r *hostRun) {
+			r.cutGET()
+			r.forgotten()
+			r.works("a")
+			r.cutGET = r.listen(false)
+			r.cut("b")
+		}},
+	} {
+		for host, is := range hostsSeen {
+			t.Run(situation+"/"+host, func(t *testing.T) {
+				t.Parallel()
+				test.do(startHostRun(t, is, situation == "ttl+g", test.flags...))
+			})
+		}
+	}
+}
+
+// begun waits until the stream of the call has begun, with an event that has an id if the host's revision has such.
+func (r *hostRun) begun() {
+	r.t.Helper()
+	eventually(r.t, "an event id", time.Minute, func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.lastID != ""
+	})
+}

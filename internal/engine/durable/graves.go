@@ -1,0 +1,82 @@
+package durable
+
+import (
+	"context"
+	"sync"
+
+	"holdfast/stream"
+)
+
+// What follows has the engine drop what deleted sessions have said. Engines drop it anyway after their retention, but most sessions
+// that are deleted have fallen asleep: very many may do so within that time, and each is to leave nothing.
+
+const (
+	diggers    = 4       // sessions whose frames are dropped at a time
+	mostGraves = 1 << 18 // sessions that wait for it; the frames of others expire
+)
+
+// A grave is a deleted session's frames.
+type grave struct {
+	key    stream.SessionKey
+	before uint64 // a place after the last of them: a later session of the key may have frames by now
+}
+
+// graves are those that the engine has yet to drop.
+type graves struct {
+	mu    sync.Mutex
+	all   []grave
+	added chan struct{} // has an item while there may be some
+}
+
+func newGraves() *graves { return &graves{added: make(chan struct{}, 1)} }
+
+// add adds a grave. It does not wait.
+func (g *graves) add(one grave) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.all) < mostGraves {
+		g.all = append(g.all, one)
+		g.wake()
+	}
+}
+
+// take returns one of them, the last first.
+func (g *graves) take() (one grave, ok bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	last := len(g.all) - 1
+	if last < 0 {
+		g.all = nil // there may have been many
+		return grave{}, false
+	}
+	one, g.all = g.all[last], g.all[:last]
+	if last > 0 {
+		g.wake() // another digger
+	}
+	return one, true
+}
+
+// wake has a digger look. g.mu is held.
+func (g *graves) wake() {
+	select {
+	case g.added <- struct{}{}:
+	default:
+	}
+}
+
+// dig has the engine drop the frames of deleted sessions.
+func (st *Store) dig() {
+	for {
+		select {
+		case <-st.ctx.Done():
+			return
+		case <-st.graves.added:
+		}
+		for one, ok := st.graves.take(); ok && st.ctx.Err() == nil; one, ok = st.graves.take() {
+			err := st.ask(st.ctx, func(ctx context.Context) error { return st.log.Trim(ctx, framesKey(one.key), one.before) })
+			if err != nil && st.ctx.Err() == nil {
+				st.o.Logger.Log(st.ctx, levelOf(err), "frames of a deleted session are kept", "session", one.key, "error", err)
+			}
+		}
+	}
+}

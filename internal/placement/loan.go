@@ -1,0 +1,78 @@
+package placement
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+)
+
+// What follows is for calls that clients make again at another node than that which knows them: [session.Manager.Lend].
+
+// headerLoan says that a request between nodes is for a stranded call, in the place of a visit. A node of an older build finds no visit in
+// it, and refuses it.
+const headerLoan = "Holdfast-Loan"
+
+// mostLoanQuery bounds such a request: the client's, and what is said of it.
+const mostLoanQuery = 64 << 20
+
+// TellStranded tells all other nodes that this one knows a stranded call, which is found by some keys, and its name here.
+func (n *Nodes) TellStranded(keys []byte, name uint64) {
+	for _, to := range n.node.Peers() {
+		n.notify(to, &notice{Node: n.node.Name(), Stranded: keys, Call: name})
+	}
+}
+
+// TellTaken tells them that a node, this one if it is "", does not know it any more.
+func (n *Nodes) TellTaken(node string, keys []byte, name uint64) {
+	for _, to := range n.node.Peers() {
+		n.notify(to, &notice{Node: cmp.Or(node, n.node.Name()), Returned: keys, Call: name})
+	}
+}
+
+// Borrow asks a node for a stranded call, and returns what that says; nil: it knows none.
+func (n *Nodes) Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+node+"/", bytes.NewReader(query))
+	if err != nil {
+		return nil, fmt.Errorf("node %q not asked: %w", node, err)
+	}
+	req.Header.Set(headerLoan, "1")
+	res, err := n.transport.RoundTrip(req)
+	if err != nil {
+		return nil, fmt.Errorf("node %s not asked: %w", node, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		_ = res.Body.Close()
+		return nil, nil
+	}
+	return res.Body, nil
+}
+
+// lends serves such a request, and reports whether it was one.
+func (n *Nodes) lends(w http.ResponseWriter, r *http.Request) bool {
+	if r.Header.Get(headerLoan) == "" {
+		return false
+	}
+	query, err := io.ReadAll(io.LimitReader(r.Body, mostLoanQuery))
+	if err != nil || !n.sessions.Lend(r.Context(), query, &flushed{w, http.NewResponseController(w)}) {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return true
+}
+
+// flushed is a response of which each part is sent at once.
+type flushed struct {
+	w http.ResponseWriter
+	c *http.ResponseController
+}
+
+// Write implements [io.Writer].
+func (f *flushed) Write(text []byte) (int, error) {
+	n, err := f.w.Write(text)
+	if err == nil {
+		err = f.c.Flush()
+	}
+	return n, err
+}

@@ -1,0 +1,369 @@
+package server_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/server"
+	"holdfast/internal/testlong"
+)
+
+// anyNode are attaching for farms.
+func anyNode(role server.Role) config {
+	c := attaching
+	c.server.Role, c.server.Principal = role, nil
+	return c
+}
+
+// asksAt is a client with a name, of one of the eras, at a node.
+func asksAt(n *farmNode, who string, modern bool) asker {
+	p := &peer{n: n.node, header: http.Header{"Authorization": {"Bearer " + who}}}
+	if !modern {
+		p = n.connect("2025-11-25", p.header)
+	}
+	return asker{p, modern}
+}
+
+// sentence is a call that is made at one node, cut, and made again at another.
+type sentence struct {
+	meta   string // of both
+	modern bool   // the first is; the second, too, unless legacy
+	legacy bool
+}
+
+// A call whose connection has broken is found on any node: as a modern client's model asks again, and by the host's own id of the call in
+// another session, and in the other era. The tool runs once, whether it has ended meanwhile or not.
+func TestAgainAnyNode(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, anyNode(server.RoleBoth))
+	for i, is := range []sentence{
+		{modern: true},
+		{modern: true, meta: `"claudecode/toolUseId":"a"`},
+		{modern: true, legacy: true, meta: `"claudecode/toolUseId":"b"`},
+		{legacy: true, meta: `"claudecode/toolUseId":"c"`},
+		{meta: `"acme/callId":4`},
+	} {
+		for j, when := range []string{"silent", "told", "ended"} {
+			key := fmt.Sprint(i, when)
+			args := `{"key":"` + key + `"}`
+			at, other := f.nodes[(i+j)%3], f.nodes[(i+j+1)%3]
+			meta := func(token string) string {
+				if is.meta == "" {
+					return `"progressToken":"` + token + `"`
+				}
+				return is.meta + `,"progressToken":"` + token + `"`
+			}
+			told := other.sessions.Hints()
+			me, again, you := asksAt(at, "me", is.modern), asksAt(other, "me", is.modern && !is.legacy), asksAt(other, "you", is.modern && !is.legacy)
+			w := me.ask("1", "hold", args, meta("old"))
+			held := at.release(1)[0]
+			if when != "silent" {
+				progress(held, 1, 1)
+				if is.modern {
+					w.message()
+				}
+			}
+			w.cut([]cut{fin, rst}[j%2])
+			if when == "ended" {
+				eventually(t, "the cut to be known", func() bool { return at.sessions.Readers() == 0 })
+				held.Result(result("done " + key))
+			}
+			eventually(t, "the other node to know", func() bool { return other.sessions.Hints() > told })
+			r := again.ask("2", "hold", args, meta("new"))
+			if when != "ended" {
+				eventually(t, "the request to be attached", func() bool { return other.sessions.Calls() == 1 })
+				progress(held, 2, 1)
+				held.Result(result("done " + key))
+			}
+			got := r.all()
+			response, tokens := heard(got)
+			if got.status != http.StatusOK || !strings.Contains(response, "done "+key) || !strings.Contains(response, `"id":2`) || f.runs(key) != 1 {
+				t.Errorf("%s: %d %s, %d runs", key, got.status, got.body, f.runs(key))
+			}
+			for _, token := range tokens {
+				if token != `"new"` {
+					t.Errorf("%s: progress of %s", key, token)
+				}
+			}
+			// Another principal, and one who asks once more, get a run of their own.
+			for k, who := range []asker{you, again} {
+				w := who.ask("3", "hold", args, meta("x"))
+				other.release(1)[0].Result(result("own"))
+				if response, _ := heard(w.all()); !strings.Contains(response, "own") || f.runs(key) != 2+k {
+					t.Errorf("%s: client %d: %s, %d runs", key, k, response, f.runs(key))
+				}
+			}
+		}
+	}
+}
+
+// Two clients that are connected to two nodes are two.
+func TestAgainAnyNodeTwo(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, anyNode(server.RoleBoth))
+	all := []asker{asksAt(f.nodes[0], "me", true), asksAt(f.nodes[1], "me", true)}
+	cut := all[0].ask("0", "hold", `{"key":"other"}`, "")
+	f.nodes[0].release(1)
+	cut.cut(fin) // the other node has hints
+	eventually(t, "the other node to know", func() bool { return f.nodes[1].sessions.Hints() > 0 })
+	first := all[0].ask("1", "hold", `{"key":"k"}`, "")
+	a := f.nodes[0].release(1)[0]
+	second := all[1].ask("2", "hold", `{"key":"k"}`, "")
+	b := f.nodes[1].release(1)[0]
+	a.Result(result("first"))
+	b.Result(result("second"))
+	one, _ := heard(first.all())
+	two, _ := heard(second.all())
+	if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs("k") != 2 {
+		t.Errorf("%s and %s, %d runs", one, two, f.runs("k"))
+	}
+}
+
+// Of two requests that come at once to two nodes one is the call that was cut.
+func TestAgainAnyNodeAtOnce(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, anyNode(server.RoleBoth))
+	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, "")
+	held := f.nodes[0].release(1)[0]
+	w.cut(rst)
+	eventually(t, "the other nodes to know", func() bool { return f.nodes[1].sessions.Hints() > 0 && f.nodes[2].sessions.Hints() > 0 })
+	one := asksAt(f.nodes[1], "me", true).ask("2", "hold", `{"key":"k"}`, "")
+	two := asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, "")
+	own := f.heldAt(f.nodes[1:])
+	held.Result(result("first"))
+	own.Result(result("own"))
+	a, _ := heard(one.all())
+	b, _ := heard(two.all())
+	if both := a + b; strings.Count(both, "first") != 1 || strings.Count(both, "own") != 1 || f.runs("k") != 2 {
+		t.Errorf("%s, %d runs", both, f.runs("k"))
+	}
+}
+
+// A request that came again at another node is cut there, too, and comes again at a third; and it is cancelled, as is the call.
+func TestAgainAnyNodeAgain(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, anyNode(server.RoleBoth))
+	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, "")
+	held := f.nodes[0].release(1)[0]
+	for i := 1; i < 6; i++ {
+		told := f.nodes[i%3].sessions.Hints()
+		w.cut(fin)
+		eventually(t, "the other node to know", func() bool { return f.nodes[i%3].sessions.Hints() > told })
+		w = asksAt(f.nodes[i%3], "me", true).ask(fmt.Sprint(i+1), "hold", `{"key":"k"}`, "")
+		eventually(t, "the request to be attached", func() bool { return f.calls() == i+1 })
+	}
+	held.Result(result("done"))
+	if response, _ := heard(w.all()); !strings.Contains(response, "done") || f.runs("k") != 1 {
+		t.Errorf("%s, %d runs", response, f.runs("k"))
+	}
+	eventually(t, "all calls to end", func() bool { return f.calls() == 0 })
+}
+
+// calls counts those in flight, on all nodes.
+func (f *farm) calls() (n int) {
+	for _, node := range f.nodes {
+		n += node.sessions.Calls()
+	}
+	return n
+}
+
+// A call is cancelled by the client that has made it again at another node.
+func TestAgainAnyNodeCancelled(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, anyNode(server.RoleBoth))
+	const meta = `"claudecode/toolUseId":"a"`
+	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, meta)
+	f.nodes[0].release(1)
+	w.cut(rst)
+	eventually(t, "the other node to know", func() bool { return f.nodes[1].sessions.Hints() > 0 })
+	again := asksAt(f.nodes[1], "me", false)
+	again.ask("2", "hold", `{"key":"k"}`, meta).head()
+	eventually(t, "the request to be attached", func() bool { return f.calls() == 2 })
+	again.p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	eventually(t, "both calls to end", func() bool { return f.calls() == 0 })
+	if f.runs("k") != 1 {
+		t.Errorf("it ran %d times", f.runs("k"))
+	}
+	eventually(t, "the server to be told", func() bool {
+		f.nodes[0].script.mu.Lock()
+		defer f.nodes[0].script.mu.Unlock()
+		return len(f.nodes[0].script.cancelled) == 1
+	})
+}
+
+// Doors have no calls: the node that gets the request finds the call, whichever door and node they are.
+func TestAgainAnyNodeDoors(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 3, anyNode(server.RoleWorker))
+	workers := f.nodes[:3]
+	doors := []*farmNode{f.start(anyNode(server.RoleDoor)), f.start(anyNode(server.RoleDoor))}
+	eventually(t, "the doors to know the workers", func() bool {
+		return len(doors[0].member.Peers()) == 3 && len(doors[1].member.Peers()) == 3
+	})
+	for i := range 12 {
+		key := fmt.Sprint("k", i)
+		w := asksAt(doors[i%2], "me", true).ask("1", "hold", `{"key":"`+key+`"}`, "")
+		held := f.heldAt(workers)
+		w.cut([]cut{fin, rst}[i/2%2])
+		eventually(t, "the workers to know", func() bool {
+			n := 0
+			for _, w := range workers {
+				n += w.sessions.Hints()
+			}
+			return n == 2*(i+1)
+		})
+		again := asksAt(doors[(i+1)%2], "me", true).ask("2", "hold", `{"key":"`+key+`"}`, "")
+		eventually(t, "the request to be attached", func() bool { return f.calls() == 2 })
+		held.Result(result("done"))
+		if response, _ := heard(again.all()); !strings.Contains(response, "done") || f.runs(key) != 1 {
+			t.Errorf("%s: %s, %d runs", key, response, f.runs(key))
+		}
+	}
+}
+
+// A node at which a request came again is lost: the call is found by the next. And the node of the call is lost: its client is told that
+// nobody knows, once.
+func TestAgainAnyNodeLost(t *testing.T) {
+	testlong.Only(t, "a node takes a while to be lost")
+	t.Parallel()
+	f := newFarm(t, 3, anyNode(server.RoleBoth))
+	const token = `"progressToken":"a"`
+	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, token)
+	held := f.nodes[0].release(1)[0]
+	w.cut(rst)
+	eventually(t, "the other nodes to know", func() bool { return f.nodes[1].sessions.Hints() == 1 && f.nodes[2].sessions.Hints() == 1 })
+	w = asksAt(f.nodes[1], "me", true).ask("2", "hold", `{"key":"k"}`, token)
+	progress(held, 1, 1)
+	w.message() // it is attached
+	f.nodes[1].kill()
+	eventually(t, "the loss to be known", func() bool { return f.nodes[2].sessions.Hints() == 2 })
+	w = asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, token)
+	w.message()
+	f.nodes[0].kill()
+	if response, _ := heard(w.all()); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs("k") != 1 {
+		t.Errorf("%s, %d runs", response, f.runs("k"))
+	}
+}
+
+// The node of a stranded call is lost before its client asks again: that one is told that nobody knows, at the first node that it asks, and has
+// a run of its own then. A call that was read before the loss is not lost.
+func TestAgainAnyNodeGone(t *testing.T) {
+	testlong.Only(t, "a node takes a while to be lost")
+	t.Parallel()
+	f := newFarm(t, 3, anyNode(server.RoleBoth))
+	ask := func(node int, key string) *wire {
+		return asksAt(f.nodes[node], "me", true).ask("1", "hold", `{"key":"`+key+`"}`, "")
+	}
+	kept := func(n int) func() bool {
+		return func() bool { return f.nodes[1].sessions.HintsKept() == n && f.nodes[2].sessions.HintsKept() == n }
+	}
+	w := ask(0, "read")
+	held := f.nodes[0].release(1)[0]
+	w.cut(rst)
+	eventually(t, "the other nodes to know", kept(1))
+	again := ask(0, "read")
+	eventually(t, "them to know that it was made again", kept(0))
+	held.Result(result("done"))
+	if response, _ := heard(again.all()); !strings.Contains(response, "done") {
+		t.Fatalf("before: %s", response)
+	}
+	w = ask(0, "k")
+	f.nodes[0].release(1)
+	w.cut(rst)
+	eventually(t, "the other nodes to know", kept(1))
+	f.nodes[0].kill()
+	if response, _ := heard(ask(1, "k").all()); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs("k") != 1 {
+		t.Errorf("%s, %d runs", response, f.runs("k"))
+	}
+	eventually(t, "the other node to know that it was told", kept(0))
+	for _, key := range []string{"k", "read"} {
+		w := ask(2, key)
+		f.nodes[2].release(1)[0].Result(result("own"))
+		if response, _ := heard(w.all()); !strings.Contains(response, "own") {
+			t.Errorf("%s: %s", key, response)
+		}
+	}
+}
+
+// Cuts at any time, of calls that end at any time, which come again at any node: each runs once, and the last request has its result.
+func TestManyAgainAnyNode(t *testing.T) {
+	testlong.Only(t, "320 cuts for each kind of call")
+	t.Parallel()
+	const manyAtOnce = 32 // more, and what is written on a busy machine is read a second later: it counts as read then
+	f := newFarm(t, 3, anyNode(server.RoleBoth))
+	for kind := range 3 {
+		var work sync.WaitGroup
+		for worker := range manyAtOnce {
+			work.Go(func() {
+				var all []asker
+				for _, n := range f.nodes {
+					all = append(all, asksAt(n, "me", kind != 2))
+				}
+				for i := worker; i < 320; i += manyAtOnce {
+					key := fmt.Sprintf("%d.%d", kind, i)
+					args := fmt.Sprintf(`{"key":%q,"n":3,"jitter":2000}`, key)
+					meta := func(try int) string {
+						if kind == 0 {
+							return fmt.Sprintf(`"progressToken":"%d.%d"`, i, try)
+						}
+						return fmt.Sprintf(`"progressToken":"%d.%d","claudecode/toolUseId":"toolu_%d.%d"`, i, try, kind, i)
+					}
+					id := func(try int) string { return fmt.Sprint(1_000_000*(kind+2) + 10*i + try) }
+					w := all[i/7%3].ask(id(0), "steps", args, meta(0))
+					eventually(t, "the call to run", func() bool { return f.runs(key) == 1 })
+					if read := w.atMost(i%7*40, []cut{fin, rst}[i%2]); read.whole {
+						continue // it was answered
+					}
+					// A model takes longer than the network, and the nodes, take to tell of the cut: nothing says when they have.
+					time.Sleep(time.Second)
+					r := all[i/3%3].ask(id(1), "steps", args, meta(1)).all()
+					if response, _ := heard(r); r.status != http.StatusOK || strings.Count(response, `"done"`) != 1 || !strings.Contains(response, `"id":`+id(1)) {
+						t.Errorf("%s: %d %s", key, r.status, r.body)
+					}
+					if runs := f.runs(key); runs != 1 {
+						t.Errorf("%s: it ran %d times", key, runs)
+					}
+				}
+			})
+		}
+		work.Wait()
+	}
+}
+
+// A client whose connection broke with the node of its session, and that makes its call again, is told what became of that first: nobody
+// knows, or, if the tool may run twice, the result of the second run.
+func TestAgainNodeLost(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, anyNode(server.RoleBoth))
+	me := asksAt(f.nodes[0], "me", false)
+	me.p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	const named = `"claudecode/toolUseId":"a"`
+	me.ask("1", "hold", `{"key":"asked"}`, `"progressToken":1`)
+	me.ask("2", "hold", `{"key":"named"}`, named)
+	me.ask("3", "safe_hold", `{"key":"safe"}`, `"progressToken":3`)
+	eventually(t, "the calls to run", func() bool { return f.runs("asked")+f.runs("named")+f.runs("safe") == 3 })
+	f.nodes[0].kill()
+	here := asker{me.p.at(f.nodes[1]), false}
+	for i, r := range []reply{
+		here.ask("11", "hold", `{"key":"asked"}`, `"progressToken":11`).all(),
+		asksAt(f.nodes[1], "me", false).ask("12", "hold", `{"key":"named"}`, named).all(),
+	} {
+		if response, _ := heard(r); !strings.Contains(response, fmt.Sprint(codeUnknown)) || !strings.Contains(response, fmt.Sprintf(`"id":1%d`, i+1)) {
+			t.Errorf("call %d: %d %s", i+1, r.status, r.body)
+		}
+	}
+	safe := here.ask("3", "safe_hold", `{"key":"safe"}`, `"progressToken":3`)
+	f.nodes[1].release(1)[0].Result(result("again"))
+	if response, _ := heard(safe.all()); !strings.Contains(response, "again") {
+		t.Errorf("that is safe: %s", response)
+	}
+	if f.runs("asked") != 1 || f.runs("named") != 1 || f.runs("safe") != 2 {
+		t.Errorf("runs: %d, %d, %d", f.runs("asked"), f.runs("named"), f.runs("safe"))
+	}
+	here.ask("21", "hold", `{"key":"asked"}`, `"progressToken":21`) // who was told may want a second run
+	eventually(t, "it to run again", func() bool { return f.runs("asked") == 2 })
+}

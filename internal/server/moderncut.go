@@ -1,0 +1,45 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+)
+
+// What follows is for modern clients whose connection ends before their request is answered. By the specification that cancels the
+// request (2026-07-28, Cancellation). But the end of a connection is all that a server sees of a network that has cut it, too. See
+// docs/decisions/0053-calls-that-come-again.md.
+
+// errWithdrawn says that a client has cancelled its request by a message: nothing was cut.
+var errWithdrawn = errors.New("the client cancelled the request")
+
+// cut is called when the client of a call has left. A call of a tool goes on for a time in which its client may make it again, and get what it
+// says. All others are cancelled at once, and so is one that the client has cancelled by a message.
+func (h *Handler) cut(x *exchange, c *session.Call) {
+	if h.opts.CutGrace <= 0 || h.opts.Stateless || x.method() != protocol.MethodCallTool || errors.Is(context.Cause(x.r.Context()), errWithdrawn) {
+		c.Withdraw("the client closed the connection")
+		return
+	}
+	c.ConnectionLost()
+	c.AwaitReturn(h.opts.CutGrace, "the client closed the connection, and did not come back in time")
+}
+
+// streamsAfter is how long a modern request waits for something to be said before its answer begins to be a stream of events. What is cut
+// before that fails at once at its client, which may ask again. After that many hosts wait for the rest until their own limit. Proxies
+// end a silent request after 60 s, as a rule.
+const streamsAfter = 45 * time.Second
+
+// usualKeepAlive is the default of Options.KeepAlive.
+const usualKeepAlive = 15 * time.Second
+
+// opensAfter is how long an answer is silent before it begins to be a stream, to be kept alive. Less than the usual KeepAlive is set where
+// something on the way ends what is silent for longer. 0 or less: it never does.
+func (h *Handler) opensAfter() time.Duration {
+	if every := h.opts.KeepAlive; every < usualKeepAlive {
+		return every
+	}
+	return max(h.opts.KeepAlive, streamsAfter)
+}

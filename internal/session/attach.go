@@ -1,0 +1,521 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"hash/maphash"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows attaches a request to a stranded call that it makes again. The request begins a call of its own, which no
+// backend gets: what the first call says is said in it, under its progress token and its id. So it has a stream, is resumed,
+// cancelled and handed off like any other, over every transport. See docs/decisions/0053-calls-that-come-again.md.
+
+// strandsWithin is how long a request waits that is like one in flight whose client seems to be connected: its network may tell of the
+// end of that connection later than the client, which has made the request again.
+const strandsWithin = 250 * time.Millisecond
+
+// wholeWithin is how long after its connection has broken a modern call is taken for one that its client's HTTP makes again: the default of
+// the time that such a call is given.
+const wholeWithin = 30 * time.Second
+
+// mostCompared bounds how many requests a new one is compared with. Where there are more in flight, none is waited for.
+const mostCompared = 64
+
+// An attachment is a call that says what another one says.
+type attachment struct {
+	c    *Call
+	rq   *inflight
+	of   *stranded
+	call *Call     // the other one; nil if it has ended
+	came time.Time // when it came
+	safe bool      // the tool may run twice: that the model asks again is no reason
+	twin twin
+	stop context.CancelFunc
+}
+
+// compare gives the call the likeness of its request, and finds another one in flight that is like it. s.mu is held.
+func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
+	s := c.s
+	if s.single || !s.m.attaches() || c.isHeir() || c.record != nil && c.record.task != nil || c.isSafeToRepeat(m) {
+		return
+	}
+	id := c.like.sum // of the one by which a modern client knows it
+	if id == 0 {
+		id = idSum(m.ID)
+	}
+	c.like = likenessOf(m, rq.sum+id, s.m.opts.CallIDs)
+	if c.like.isZero() {
+		return
+	}
+	if len(s.inFlight) <= mostCompared {
+		for _, other := range s.inFlight {
+			if other.call != c {
+				c.meets(twin{&other.call.like, other.call.conn, other.call})
+			}
+		}
+	}
+	if c.twin.like == nil {
+		s.m.answered.meet(c)
+	}
+}
+
+// A twin is another call that is like one.
+type twin struct {
+	like *likeness // nil: there is none
+	conn Connection
+	call *Call // nil: it was answered
+}
+
+// meets has the call wait for another one that is like it, and whose client may turn out to have lost it.
+func (c *Call) meets(other twin) {
+	named := other.like.isNamed(&c.like)
+	asked := other.like.asked == c.like.asked && (c.s.m.opts.AttachWithin > 0 || other.like.sum == c.like.sum) // the latter: whole
+	if named || c.twin.like == nil && asked {
+		c.twin = other
+	}
+}
+
+// An answeredRing has what was answered last on this node: the network may tell later that a client has left without its answer. Its lock is
+// taken last. The zero value is ready to use.
+type answeredRing struct {
+	mu   sync.Mutex
+	all  [mostCompared]answered
+	next int
+}
+
+// An answered call.
+type answered struct {
+	s    *Session
+	like likeness
+	conn Connection
+	at   time.Time
+}
+
+// add adds a call that leaves the record.
+func (t *answeredRing) add(c *Call) {
+	if c.like.isZero() || c.conn == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.all[t.next] = answered{c.s, c.like, c.conn, time.Now()}
+	t.next = (t.next + 1) % len(t.all)
+}
+
+// meet notes that a call is like one that was answered, and came on another connection.
+func (t *answeredRing) meet(c *Call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.all {
+		b := &t.all[i]
+		if b.s == c.s && (b.like.asked == c.like.asked || b.like.isNamed(&c.like)) && b.conn != c.conn && time.Since(b.at) <= resetWithin {
+			like := b.like
+			c.meets(twin{&like, b.conn, nil})
+		}
+	}
+}
+
+// idSum stands for an id of a request, in a likeness.
+func idSum(id []byte) uint64 { return maphash.Bytes(sums, jsonrpc.Key(id)) * 31 }
+
+// isSafeToRepeat reports whether a call is known to be of a tool that may run twice, and is held in memory alone. s.mu is held.
+func (c *Call) isSafeToRepeat(m *jsonrpc.Message) bool {
+	s := c.s
+	if s.modern != "" || !c.delivery.expected {
+		return false
+	}
+	name := jsonrpc.Field(m.Params, "name")
+	return len(name) > 2 && s.tools.safe[string(name[1:len(name)-1])]
+}
+
+// mayRepeat reports whether a tool is known to be safe to call again.
+func (c *Call) mayRepeat(tool string) (safe bool) {
+	locked(c.s, func() { safe = c.s.tools.safe[tool] })
+	return safe || c.s.m.safeTool(c.s.Server(), tool)
+}
+
+// attach has a request answered by what another call says or has said, if it is that one's made again. It is false if it is to be
+// delivered. failed is as in [Call.deliver].
+func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
+	if c.like.isZero() {
+		return false
+	}
+	s := c.s
+	a := &attachment{c: c, twin: c.twin, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
+	c.twin = twin{} // which it would keep in memory
+	if a.isAlone() {
+		a.twin = twin{}
+	}
+	found := a.find() // also if its twin was settled, and stranded, just now
+	far := !found && a.isFar()
+	if !found && !far && a.twin.like == nil {
+		return false
+	}
+	ctx, a.stop = context.WithCancel(context.WithoutCancel(ctx))
+	taken := false
+	locked(s, func() {
+		rq := s.inFlight[string(requestKey(c.guestOf(), m.ID))]
+		if taken = rq != nil && rq.call == c && s.m.startWork(); taken {
+			a.rq, rq.attached, rq.ours = rq, a, true
+		}
+	})
+	if !taken {
+		a.stop()
+		return true // it was cancelled, or all calls end now
+	}
+	msg := *m
+	c.undecided.Store(!found)
+	go func() {
+		defer s.m.work.Done()
+		defer a.stop()
+		alone := !found && !a.await(ctx)
+		if alone && far && a.borrow(ctx, &msg) {
+			return
+		}
+		c.undecided.Store(false)
+		if alone {
+			locked(s, func() { a.rq.attached, a.rq.ours = nil, false })
+			c.deliverOne(context.WithoutCancel(ctx), msg, header, failed)
+			return
+		}
+		a.begins()
+		a.follow(ctx, jsonrpc.Field(msg.Params, "_meta", "progressToken"))
+	}()
+	return true
+}
+
+// isAlone reports whether the request need not wait for its twin: that was answered, or is another client's in a carrier, and its connection is
+// settled. So it was read, or is stranded by now, or its client is there as far as is known.
+func (a *attachment) isAlone() bool {
+	c, other := a.c, &a.twin
+	if other.like == nil || other.call != nil && (c.s.modern == "" || other.like.isNamed(&c.like)) {
+		return false
+	}
+	return other.conn == nil || !other.conn.Unsettled()
+}
+
+// begins notes that the request is as good as delivered: it may be handed off, and the session's next owner does not make it again.
+func (a *attachment) begins() {
+	locked(a.c.s, func() {
+		a.rq.sent = true
+		if k := a.c.recovery; k != nil {
+			a.c.mu.Lock()
+			k.become(recoveryDelivered)
+			a.c.mu.Unlock()
+		}
+	})
+}
+
+// find takes the stranded call that the request makes again.
+func (a *attachment) find() bool {
+	c := a.c
+	m := c.s.m
+	if m.stranded.n.Load() == 0 { // as a rule
+		return false
+	}
+	of, call, reason := m.takeStranded(c.like.keysIn(c.s), a.safe, a.came, c)
+	if of == nil {
+		return false
+	}
+	a.of, a.call = of, call
+	c.tellAttached(reason, of.s.Name())
+	return true
+}
+
+// takeStranded takes a stranded call, which is not known as such any more; nil: there is none. The call is nil if it has ended. safe says
+// that the tool may run twice, and came when the request came. by is the call that makes it again, or nil.
+func (m *Manager) takeStranded(keys keysOf, safe bool, came time.Time, by *Call) (*stranded, *Call, attachReason) {
+	now := time.Now()
+	of, reason := m.stranded.take(keys, func(of *stranded, reason attachReason) bool {
+		switch {
+		case of.number == 0:
+		case by != nil && of.s == by.s && of.number == by.Number(), of.s.isClosed(), of.s.streams.isBlind(of.number):
+			return false
+		}
+		if !of.told.IsZero() && of.told.Before(came) {
+			return false
+		}
+		age := now.Sub(of.since)
+		var good bool
+		switch reason {
+		case attachWhole:
+			good = of.s.modern == "" || age <= max(m.opts.AttachWithin, wholeWithin) // ids of two runs of a program may be the same
+		case attachNamed:
+			good = !of.doubtful
+		default:
+			good = !of.doubtful && !safe && age <= m.opts.AttachWithin
+		}
+		if !good || of.number == 0 {
+			return good
+		}
+		other := of.s.streams.call(of.number)
+		switch {
+		case other == nil:
+			return true
+		case by != nil:
+			return by.follows(other)
+		case other.undecided.Load(): // it may be found to be a call of the node that asks
+			return false
+		}
+		other.lent = true
+		return true
+	})
+	if of == nil {
+		return nil, nil, 0
+	}
+	m.tellTaken(of)
+	if of.number == 0 {
+		return of, nil, reason
+	}
+	call := of.s.streams.call(of.number)
+	of.s.streams.foundGap(of.number)
+	return of, call, reason
+}
+
+// follows has the call wait for what another one says. It is false if that one waits for this one, by itself or through others: then
+// neither would end. m.stranded.mu is held.
+func (c *Call) follows(other *Call) bool {
+	for o := other; o != nil; o = o.following {
+		if o == c {
+			return false
+		}
+	}
+	c.following = other
+	return true
+}
+
+// tellAttached says in the log and to observers that the call has been attached, or was attached to by its own request, to one of a session.
+func (c *Call) tellAttached(reason attachReason, to string) {
+	c.s.m.logger.Info("a request came again after its connection broke: its client gets the result of the first one",
+		"reason", reason.String(), "session", c.s.Name(), "first", to, "method", c.method)
+	if c.watch != nil {
+		c.watch.Happened(observe.Attached{Reason: reason.String()})
+	}
+}
+
+// await waits for a call like this one to be stranded. One that the host gives the same id of its own need not be: it is one call.
+func (a *attachment) await(ctx context.Context) bool {
+	c, twin, call := a.c, a.twin, a.twin.call
+	if a.isTwin() {
+		return true
+	}
+	// In a carrier there are many clients that know nothing of each other. They do not wait, but for what is not settled.
+	patience := time.Duration(0)
+	if c.s.modern == "" && call != nil {
+		patience = strandsWithin / 5
+	}
+	for began := time.Now(); time.Since(began) < strandsWithin; {
+		if time.Since(began) >= patience && (twin.conn == nil || !twin.conn.Unsettled()) {
+			// It may have been settled, and the call stranded, since it was looked for.
+			if a.find() {
+				return true
+			}
+			return false // its client is there, as far as anybody knows
+		}
+		t := time.NewTimer(strandsWithin / 25)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if a.isTwin() || a.find() {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+	}
+	return false
+}
+
+// isTwin has the request be one with its twin, if that is in flight and the host gives both the same id.
+func (a *attachment) isTwin() bool {
+	c, call := a.c, a.twin.call
+	if call == nil || !a.twin.like.isNamed(&c.like) || call.isOver() {
+		return false
+	}
+	call.Promote()
+	number := call.Number()
+	if number == 0 || call.isOver() {
+		return false
+	}
+	m := c.s.m
+	m.stranded.mu.Lock()
+	good := c.follows(call)
+	m.stranded.mu.Unlock()
+	if !good {
+		return false
+	}
+	a.of, a.call = &stranded{s: c.s, number: number}, call
+	c.tellAttached(attachNamed, c.s.Name())
+	return true
+}
+
+// follow says what the other call says, to its end. token is the progress token of the request, or nil.
+func (a *attachment) follow(ctx context.Context, token []byte) {
+	of := a.of
+	if a.call != nil {
+		defer a.left()
+		a.call.followers.Add(1)
+		defer a.call.followers.Add(-1)
+		a.call.Returned()
+	}
+	if of.number == 0 {
+		a.end(of.answer)
+		return
+	}
+	over, err := of.follow(ctx, a.call, func(e *stream.Entry) bool { return a.say(e, token) })
+	switch {
+	case over:
+	case err != nil:
+		a.end(nil)
+	default:
+		a.given()
+	}
+}
+
+// left notes that the request does not wait for the other call any more.
+func (a *attachment) left() {
+	m := a.c.s.m
+	m.stranded.mu.Lock()
+	defer m.stranded.mu.Unlock()
+	a.c.following = nil // which it would keep in memory
+}
+
+// follow calls say for what a stranded call says, until that reports that it is over, or ctx ends. The call is nil if it had ended. The
+// error says that its end is not known.
+func (of *stranded) follow(ctx context.Context, call *Call, say func(*stream.Entry) (over bool)) (over bool, err error) {
+	number := stream.ID{Session: of.s.key, Number: of.number}
+	ready := make(chan struct{}, 1)
+	unwatch, err := of.s.m.store.Watch(number, ready)
+	if err != nil {
+		return false, err
+	}
+	defer unwatch()
+	r := &Reader{s: of.s, call: call, cursor: stream.Cursor{Stream: number, Epoch: of.s.lease.Epoch, Seq: of.s.OldestOf(ctx, of.number)}}
+	if r.cursor.Seq > 0 {
+		r.cursor.Epoch = of.s.epochOf(ctx, r.cursor)
+	}
+	buf := make([]stream.Entry, 0, 16)
+	for ctx.Err() == nil {
+		entries, err := r.Next(ctx, buf[:0])
+		for i := range entries {
+			if say(&entries[i]) {
+				return true, nil
+			}
+		}
+		switch {
+		case len(entries) > 0:
+			continue
+		case err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF):
+			of.s.m.logger.Warn("what an attached call has said cannot be read", "session", of.s.Name(), "error", err)
+			return false, err
+		case err != nil && ctx.Err() == nil:
+			return false, err
+		}
+		select {
+		case <-ready:
+		case <-ctx.Done():
+		}
+	}
+	return false, nil
+}
+
+// say says one entry, and reports whether that is the last.
+func (a *attachment) say(e *stream.Entry, token []byte) (over bool) {
+	data := slices.Clone(e.Data)
+	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
+	switch {
+	case len(data) == 0: // it was cancelled
+	case method == nil:
+		a.end(data)
+		return true
+	case id != nil:
+		a.ask(data, id)
+	case jsonrpc.String(method) == protocol.MethodResumePolicy: // of the other request
+	case jsonrpc.String(method) != protocol.MethodProgress:
+		a.target().emit(data, false)
+	case token != nil:
+		data, _ = jsonrpc.Set(data, token, "params", "progressToken")
+		a.target().emit(data, false)
+	}
+	if e.Last {
+		a.end(nil)
+	}
+	return e.Last
+}
+
+// target returns the call that says it: the request's own, or its heir.
+func (a *attachment) target() (c *Call) {
+	locked(a.c.s, func() { c = a.rq.call })
+	return c
+}
+
+// ask has the client be asked what the backend asks in the other call, if it can answer: in the session in which that is asked.
+func (a *attachment) ask(data, id []byte) {
+	s := a.of.s
+	if s != a.c.s || !s.Asks(id) {
+		return
+	}
+	to := a.target()
+	number, _ := s.parseAskedID(id)
+	var from *Call
+	ok := false
+	locked(s, func() {
+		var r serverRequest
+		if r, ok = s.asked.pending[number]; !ok {
+			return
+		}
+		from = r.call
+		r.call = to
+		s.asked.pending[number] = r
+	})
+	if !ok {
+		return
+	}
+	if from != to {
+		from.clientAnswered()
+	}
+	to.emit(data, true)
+}
+
+// end answers the request with the response of the other call; nil: nobody knows it.
+func (a *attachment) end(response []byte) {
+	s, id := a.c.s, []byte(a.rq.id)
+	data, ok := response, false
+	if response != nil {
+		data, ok = jsonrpc.Set(response, id, "id")
+	}
+	if !ok {
+		data = jsonrpc.AppendError(nil, id, outcomeUnknown("this call was made again after its connection had broken, and what became of it is not kept"))
+	}
+	var got *inflight
+	locked(s, func() { got = s.takeRequest(id, a.c) })
+	if got != nil {
+		got.call.respond(got, data)
+		s.requestEnded(got)
+	}
+}
+
+// textWithdrawn is why a call ends that a client does not want any more which had made its request again.
+const textWithdrawn = "its client cancelled the request that was made again"
+
+// given is called when the request was taken off the record before the other call has ended. If its client wants no answer any more
+// that one is cancelled, too, unless another client waits for it.
+func (a *attachment) given() {
+	c := a.call
+	if c == nil || a.c.s.isClosed() || c.followers.Load() > 1 || c.s.streams.read(a.of.number) {
+		return
+	}
+	c.Withdraw(textWithdrawn)
+}

@@ -1,0 +1,408 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows attaches a request to a stranded call of another node. That node takes the call, as for a request of its own, and writes
+// what it says into the answer of a request between nodes, to its end. If this answer is not read to its end the call is stranded again.
+
+// A loanQuery is what a node asks another for.
+type loanQuery struct {
+	Name    string          `json:"name"`              // of the loan
+	Cancel  bool            `json:"cancel,omitempty"`  // the client wants no answer of it any more
+	ID      json.RawMessage `json:"id,omitempty"`      // by which a modern client knows the request
+	Request json.RawMessage `json:"request,omitempty"` // as the client has sent it, but for the id
+	Talk    []byte          `json:"talk,omitempty"`    // see [placesOf]
+	Client  []byte          `json:"client,omitempty"`
+	Safe    bool            `json:"safe,omitempty"` // the tool may run twice
+}
+
+// What a node lends is frames: a kind, a length in four bytes, and so many bytes.
+const (
+	frameTaken   = 'a' // first: the call is taken, and why
+	frameMessage = 'm' // a message of the call
+	frameLast    = 'l' // its last one
+	frameAnswer  = 'r' // its response, if that is all there is
+	frameUnknown = 'u' // its end is not known
+)
+
+// mostFrame bounds the bytes of a frame.
+const mostFrame = 1 << 30
+
+// loans are the calls that a node lends. The zero value is ready to use.
+type loans struct {
+	mu  sync.Mutex
+	all map[string]*loan // by their names
+}
+
+// A loan is a call that is lent.
+type loan struct {
+	cancel    context.CancelFunc
+	cancelled bool // the client that made the request again wants no answer; guarded by loans.mu
+}
+
+// begin notes a loan; end is to be called at its end, and reports whether its client wants no answer any more.
+func (t *loans) begin(name string, l *loan) (end func() (cancelled bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all == nil {
+		t.all = make(map[string]*loan)
+	}
+	t.all[name] = l
+	return func() bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.all[name] == l {
+			delete(t.all, name)
+		}
+		return l.cancelled
+	}
+}
+
+// cancel ends a loan, as its client wants no answer.
+func (t *loans) cancel(name string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l := t.all[name]; l != nil {
+		l.cancelled = true
+		l.cancel()
+	}
+}
+
+// tellStranded tells other nodes of a stranded call that their clients may make again.
+func (m *Manager) tellStranded(of *stranded) {
+	if keys := m.keysElsewhere(of); keys != nil {
+		m.stranded.mu.Lock()
+		m.stranded.told++
+		name := m.stranded.told
+		of.hinted = name
+		m.stranded.mu.Unlock()
+		m.elsewhere.Strand(keys, name)
+	}
+}
+
+// tellTaken tells them that such a call is not known any more.
+func (m *Manager) tellTaken(of *stranded) {
+	m.stranded.mu.Lock()
+	hinted := of.hinted
+	m.stranded.mu.Unlock()
+	if hinted != 0 {
+		m.elsewhere.Unstrand("", m.keysElsewhere(of), hinted)
+	}
+}
+
+// keysElsewhere returns the keys that other nodes may find a stranded call by; nil: there are none.
+func (m *Manager) keysElsewhere(of *stranded) (keys []byte) {
+	if m.elsewhere == nil || of.doubtful {
+		return nil
+	}
+	add := func(key digest) {
+		if key != (digest{}) {
+			keys = append(keys, key[:]...)
+		}
+	}
+	if of.s.modern != "" { // a session's requests come to its node, but for those in other sessions
+		add(of.keys[attachAsked])
+	}
+	if of.s.modern != "" || !of.s.principal.IsAnonymous() {
+		add(of.keys[attachNamed])
+	}
+	return keys
+}
+
+// Hint notes that a node knows a stranded call, by a name.
+func (m *Manager) Hint(node string, keys []byte, name uint64) {
+	var key digest
+	for ; len(keys) >= len(key); keys = keys[len(key):] {
+		m.hints.add(&hint{digest(keys[:len(key)]), node, name, time.Now()}, m.strandedFor())
+	}
+}
+
+// Unhint notes that a node does not know a stranded call any more.
+func (m *Manager) Unhint(node string, keys []byte, name uint64) {
+	var key digest
+	for ; len(keys) >= len(key); keys = keys[len(key):] {
+		m.hints.forget(digest(keys[:len(key)]), node, name)
+	}
+}
+
+// Lend writes what a stranded call says that a request makes again, and which is not known here as such any more. It reports whether there
+// is one; then the caller is to flush after each write.
+func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bool) {
+	var q loanQuery
+	if json.Unmarshal(query, &q) != nil {
+		return false
+	}
+	if q.Cancel {
+		m.loans.cancel(q.Name)
+		return false
+	}
+	msg, err := jsonrpc.Parse(q.Request)
+	if err != nil || len(q.Talk) != len(digest{}) || len(q.Client) != len(digest{}) || !m.startWork() {
+		return false
+	}
+	defer m.work.Done()
+	sum := sumOf(&msg)
+	if q.ID != nil {
+		sum += idSum(q.ID)
+	}
+	like := likenessOf(&msg, sum, m.opts.CallIDs)
+	if like.isZero() {
+		return false
+	}
+	of, call, reason := m.takeStranded(like.keysAt(digest(q.Talk), digest(q.Client)), q.Safe, time.Now(), nil)
+	if of == nil {
+		return false
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	end := m.loans.begin(q.Name, &loan{cancel: stop})
+	whole := of.lend(ctx, call, reason, w)
+	switch cancelled := end(); {
+	case whole:
+	case !cancelled:
+		of.comesBack(call)
+	case call != nil && call.followers.Load() == 0 && !of.s.isClosed() && !of.s.streams.read(of.number):
+		call.Withdraw(textWithdrawn)
+	}
+	return true
+}
+
+// lend writes what a call says, and reports whether that was written to its end.
+func (of *stranded) lend(ctx context.Context, call *Call, reason attachReason, w io.Writer) bool {
+	if call != nil {
+		call.followers.Add(1)
+		defer call.followers.Add(-1)
+		call.Returned()
+	}
+	if writeFrame(w, frameTaken, []byte{byte(reason)}) != nil {
+		return false
+	}
+	if of.number == 0 {
+		return writeFrame(w, frameAnswer, of.answer) == nil
+	}
+	var failed error
+	over, err := of.follow(ctx, call, func(e *stream.Entry) bool {
+		kind := byte(frameMessage)
+		if e.Last {
+			kind = frameLast
+		}
+		failed = writeFrame(w, kind, e.Data)
+		return e.Last || failed != nil
+	})
+	switch {
+	case over:
+		return failed == nil
+	case err != nil:
+		return writeFrame(w, frameUnknown, nil) == nil
+	}
+	return false
+}
+
+// comesBack notes that a call was lent, and that its borrower was lost.
+func (of *stranded) comesBack(call *Call) {
+	m := of.s.m
+	m.stranded.mu.Lock()
+	again := *of
+	m.stranded.mu.Unlock()
+	again.since = time.Now()
+	m.stranded.add(&again, m.strandedFor())
+	if call != nil && of.s.modern != "" {
+		call.AwaitReturn(wholeWithin, "the node of its client was lost, and the client did not come back in time")
+	}
+	m.tellStranded(&again)
+}
+
+// writeFrame writes a frame.
+func writeFrame(w io.Writer, kind byte, data []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(data))), data...))
+	return err
+}
+
+// readFrame reads a frame.
+func readFrame(r io.Reader) (kind byte, data []byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if n > mostFrame {
+		return 0, nil, errors.New("a frame that is too long")
+	}
+	var b bytes.Buffer
+	_, err = io.CopyN(&b, r, int64(n))
+	return head[0], b.Bytes(), err
+}
+
+// knownAs notes the id by which a modern client knows the call.
+func (c *Call) knownAs(id []byte) {
+	c.like.sum = idSum(id)
+	if c.s.m.hints.n.Load() > 0 {
+		c.known = bytes.Clone(id)
+	}
+}
+
+// keysFar returns what other nodes may know the request's call by.
+func (c *Call) keysFar() (keys keysOf) {
+	keys = c.like.keysIn(c.s)
+	keys[attachWhole] = digest{} // of this node
+	if c.s.modern == "" {
+		keys[attachAsked] = digest{}
+	}
+	return keys
+}
+
+// isFar reports whether another node may know the stranded call that the request makes again.
+func (a *attachment) isFar() bool {
+	c := a.c
+	m := c.s.m
+	if m.hints.n.Load() == 0 || m.elsewhere == nil { // as a rule
+		return false
+	}
+	if len(m.hints.find(c.keysFar(), m.strandedFor())) == 0 {
+		return false
+	}
+	m.stranded.mu.Lock()
+	defer m.stranded.mu.Unlock()
+	return !c.lent // else that node's call may be this one
+}
+
+// lostWithin is how long a request waits for a stranded call whose node does not answer: another one may take its session over.
+const lostWithin = 3 * time.Second
+
+// borrow has the request answered by what a stranded call of another node says, and reports whether it is. If it is false the request is
+// to be delivered.
+func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
+	c := a.c
+	m := c.s.m
+	talk, client := placesOf(c.s)
+	q := loanQuery{Name: rand.Text(), ID: c.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
+	query, err := json.Marshal(&q)
+	if err != nil {
+		return false
+	}
+	asked := make(map[hint]bool)
+	var lost *hint // of a node that may be lost
+	wait := time.Time{}
+	for ctx.Err() == nil {
+		for _, h := range m.hints.find(c.keysFar(), m.strandedFor()) {
+			if asked[h] {
+				continue
+			}
+			asked[h] = true
+			done, err := a.borrowFrom(ctx, &q, query, h.node, jsonrpc.Field(msg.Params, "_meta", "progressToken"))
+			if done {
+				return true
+			}
+			m.hints.drop(h)
+			if err != nil && a.isMeant(&h) { // it may be lost, and with it what it knew
+				lost, wait = &h, time.Now().Add(lostWithin)
+			}
+		}
+		switch {
+		case time.Now().Before(wait):
+		case lost == nil:
+			return false
+		default:
+			m.elsewhere.Unstrand(lost.node, lost.key[:], lost.name)
+			a.of = &stranded{}
+			c.undecided.Store(false)
+			a.begins()
+			a.end(nil)
+			return true
+		}
+		t := time.NewTimer(strandsWithin / 5)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		if a.find() { // the session has come here
+			c.undecided.Store(false)
+			a.begins()
+			a.follow(ctx, jsonrpc.Field(msg.Params, "_meta", "progressToken"))
+			return true
+		}
+	}
+	return false
+}
+
+// isMeant reports whether the request would be attached to the stranded call that a node has told of.
+func (a *attachment) isMeant(h *hint) bool {
+	if keys := a.c.keysFar(); h.key == keys[attachNamed] {
+		return true
+	}
+	return !a.safe && time.Since(h.since) <= a.c.s.m.opts.AttachWithin
+}
+
+// borrowFrom has the request answered by what a node says, and reports whether it is. If the request is cancelled the node hears of that before
+// the connection to it ends. token is as in follow.
+func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, query []byte, node string, token []byte) (done bool, err error) {
+	to, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var over atomic.Bool
+	defer context.AfterFunc(ctx, func() {
+		if !over.Load() {
+			a.givenBack(q, node)
+			stop()
+		}
+	})()
+	body, err := a.c.s.m.elsewhere.Borrow(to, node, query)
+	if body == nil {
+		return ctx.Err() != nil, err
+	}
+	defer func() { _ = body.Close() }()
+	a.of = &stranded{}
+	a.c.undecided.Store(false)
+	a.begins()
+	for {
+		kind, data, err := readFrame(body)
+		over.Store(err != nil || kind != frameMessage && kind != frameTaken)
+		switch {
+		case ctx.Err() != nil:
+			return true, nil
+		case err != nil, kind == frameUnknown:
+			a.end(nil)
+			return true, nil
+		case kind == frameTaken && len(data) == 1 && data[0] < byte(attachReasons):
+			a.c.tellAttached(attachReason(data[0]), "on node "+node)
+		case kind == frameAnswer:
+			a.end(data)
+			return true, nil
+		case kind == frameMessage, kind == frameLast:
+			if a.say(&stream.Entry{Data: data, Last: kind == frameLast}, token) {
+				return true, nil
+			}
+		}
+	}
+}
+
+// givenBack is given for a call of another node.
+func (a *attachment) givenBack(q *loanQuery, node string) {
+	m := a.c.s.m
+	if a.c.s.isClosed() {
+		return
+	}
+	query, err := json.Marshal(&loanQuery{Name: q.Name, Cancel: true})
+	if err != nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	defer stop()
+	if _, err := m.elsewhere.Borrow(ctx, node, query); err != nil {
+		m.logger.Warn("a call on another node was not cancelled", "node", node, "error", err)
+	}
+}
