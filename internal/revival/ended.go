@@ -32,6 +32,8 @@ type ended struct {
 	head  []byte                      // how the file began that was read: it tells it from one in its place
 	told  bool                        // that the file cannot be used
 
+	lines, expired int // of the file, and those that had expired when they were read
+
 	refused map[stream.SessionKey]struct{} // see [Keeper.Refuse]
 }
 
@@ -195,14 +197,14 @@ func (k *Keeper) readEnded() {
 		}
 		return
 	}
-	if lines, expired := e.take(text, time.Now().Add(-k.o.Life)); lines > 1000 && expired > lines/2 {
+	e.take(text, time.Now().Add(-k.o.Life))
+	if e.lines > 1000 && e.expired > e.lines/2 {
 		k.rewriteEnded()
 	}
 }
 
-// take takes in lines of the file, and reports how many there were, and how many of those are of sessions that began before oldest.
-// e.mu is held.
-func (e *ended) take(text []byte, oldest time.Time) (lines, expired int) {
+// take takes in lines of the file, and counts those of sessions that began before oldest. e.mu is held.
+func (e *ended) take(text []byte, oldest time.Time) {
 	for {
 		line, rest, ok := bytes.Cut(text, []byte("\n"))
 		if !ok {
@@ -215,19 +217,18 @@ func (e *ended) take(text []byte, oldest time.Time) (lines, expired int) {
 		}
 		at, key, isKey := bytes.Cut(line, []byte(" "))
 		began, err := strconv.ParseInt(string(at), 10, 64)
-		lines++
+		e.lines++
 		switch {
 		case err != nil:
 		case !isKey:
 			e.floor = max(e.floor, began)
 		case began < oldest.Unix():
-			expired++
+			e.expired++
 		default:
 			e.began[stream.SessionKey(key)] = began
 		}
 	}
 	e.bound()
-	return lines, expired
 }
 
 // mostHead is how many bytes tell a file from one in its place: it begins with a line at random.
@@ -249,7 +250,7 @@ func (e *ended) readFrom(name string) ([]byte, error) {
 		return nil, err
 	}
 	if size < e.read || !bytes.HasPrefix(head, e.head) {
-		e.read = 0
+		e.read, e.lines, e.expired = 0, 0, 0
 	}
 	e.head = head
 	if _, err = f.Seek(e.read, io.SeekStart); err != nil {
@@ -287,4 +288,5 @@ func (k *Keeper) rewriteEnded() {
 		return
 	}
 	k.ended.read, k.ended.head = int64(len(text)), bytes.Clone(text[:min(len(text), mostHead)])
+	k.ended.lines, k.ended.expired = len(k.ended.began), 0
 }

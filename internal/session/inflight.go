@@ -281,10 +281,11 @@ func (s *Session) cancel(id []byte) (tell bool) {
 		return false
 	}
 	rq = s.takeRequest(id, nil)
+	ours := rq.ours
 	s.mu.Unlock()
 	rq.call.cancel(rq)
 	s.requestEnded(rq)
-	return !rq.ours
+	return !ours
 }
 
 // requestEnded is called for each request that was taken off the record, after its call
