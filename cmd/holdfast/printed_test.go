@@ -690,8 +690,10 @@ func (s *stage) document(name string) string {
 
 // unfinished has two calls that go on at their server, one to resume and one to cancel.
 func (s *stage) unfinished() {
+	// Both go on when the block asks for them, on a slow machine, too.
+	delays := map[string]string{"resume": "1500", "cancel": "60000"}
 	for _, command := range []string{"resume", "cancel"} {
-		call := exec.Command("holdfast", "call", "http://"+s.world.demo+"/mcp", "count", "--arg", "to=8", "--arg", "delay_ms=500")
+		call := exec.Command("holdfast", "call", "http://"+s.world.demo+"/mcp", "count", "--arg", "to=8", "--arg", "delay_ms="+delays[command])
 		call.Dir, call.Env = s.dir, s.env()
 		if err := call.Start(); err != nil {
 			s.Fatal(err)
