@@ -43,6 +43,7 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 		left.Left, left.Principal, left.From = p.key, p.req.Visit.Principal, p.req.HTTP.RemoteAddr
 	}
 	leaves := context.AfterFunc(p.req.HTTP.Context(), func() {
+		p.leaves()
 		if left.Left != "" || left.Request != "" {
 			p.nodes.owe(node, &left) // what is answered meanwhile is lost
 		}
@@ -80,6 +81,7 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 	if IsEvents(res.Header) || res.StatusCode == http.StatusSwitchingProtocols {
 		leaves()
 		stop := context.AfterFunc(p.req.HTTP.Context(), func() {
+			p.leaves()
 			t := time.NewTimer(endGrace)
 			defer t.Stop()
 			select {
@@ -97,6 +99,13 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 		err = fmt.Errorf("%w: %w", errAgain, err)
 	}
 	return err
+}
+
+// leaves notes that the client has left, before the node of its call is told.
+func (p *Placement) leaves() {
+	if p.req.Visit.Watched {
+		p.nodes.departed.note(p.req.HTTP.RemoteAddr, clientLeaves)
+	}
 }
 
 // roundTrip sends a request to a node, and returns the beginning of its answer. dialled
@@ -135,6 +144,9 @@ func (p *Placement) request(ctx context.Context, node string, at *session.Remote
 		}
 	case p.redirected && at != nil:
 		header[protocol.HeaderSession] = []string{at.ID}
+	}
+	if v.Watched {
+		v.Node = p.nodes.node.Name()
 	}
 	header[headerVisit] = []string{v.encode()}
 	req, err := http.NewRequestWithContext(ctx, method, "http://"+node+uri, bytes.NewReader(body))
@@ -281,9 +293,7 @@ func (p *Placement) pass(res *http.Response, at *session.Remote) error {
 	if len(body) > 0 {
 		_ = p.nodes.opts.Host.Finish(p.w, body)
 	}
-	if p.req.Visit.Watched && p.req.HTTP.Context().Err() != nil { // the answer may be in the log, for a client that comes back
-		p.leftNotice().send()
-	}
+	p.finished() // the answer may be in the log, for a client that comes back
 	return nil
 }
 

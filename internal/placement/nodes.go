@@ -30,6 +30,8 @@ type Host interface {
 	Reject(w http.ResponseWriter, status int, e *jsonrpc.Error)
 	// Finish writes the body of an answer to a client to its end, in bounded time.
 	Finish(w http.ResponseWriter, body []byte) error
+	// HasLeft reports whether the client at an address has left whose connection is open here.
+	HasLeft(address string) bool
 }
 
 // Options say how a node places exchanges. Limits and Page may be nil.
@@ -67,6 +69,8 @@ type Nodes struct {
 	locations locations
 	leavers   leavers
 	owed      owed
+	far       farClients
+	departed  departed
 
 	mu      sync.Mutex
 	departs map[*departure]struct{} // of the clients whose exchanges are placed

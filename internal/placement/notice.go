@@ -83,6 +83,7 @@ func (n *Nodes) noticed(text []byte) {
 		return
 	}
 	n.leavers.note(says.From)
+	n.far.left(says.Node, says.From)
 	if s, err := n.sessions.FindName(string(says.Left), session.ParsePrincipal(string(says.Principal))); err == nil {
 		s.Disconnected(says.From, time.Time{})
 	}
@@ -96,7 +97,10 @@ type leftNotice struct {
 	left  notice
 }
 
-func (p *leftNotice) send() { p.nodes.owe(p.node, &p.left) }
+func (p *leftNotice) send() {
+	p.nodes.departed.note(p.left.From, clientLost)
+	p.nodes.owe(p.node, &p.left)
+}
 
 // Disconnected implements [watch.Source].
 func (p *leftNotice) Disconnected(string, time.Time) { p.send() }
@@ -111,6 +115,7 @@ func (p *Placement) finished() {
 	switch below := p.req.Conn; {
 	case below == nil:
 	case below.Gone() && below.HasRead():
+		p.nodes.departed.forget(p.req.HTTP.RemoteAddr)
 	case below.Gone():
 		p.leftNotice().send()
 	default:

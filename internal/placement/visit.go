@@ -21,6 +21,8 @@ type Visit struct {
 	// not be forwarded.
 	Credential []byte `json:"credential,omitempty"`
 	From       string `json:"from,omitempty"` // the client's address
+	// Node is the sender, if that can be asked for the client.
+	Node string `json:"node,omitempty"`
 	// Watched says that the sender will tell if the client leaves with bytes unread.
 	Watched bool `json:"watched,omitempty"`
 	// Once names the POST, however often it is sent: its requests run once.
@@ -89,7 +91,7 @@ func (v *Visit) encode() string {
 // receive serves what other nodes send on. Origin and Host were checked where the
 // client is connected, and so was the time that the body took.
 func (n *Nodes) receive(w http.ResponseWriter, r *http.Request) {
-	if n.pageAsked(w, r) || n.lends(w, r) {
+	if n.pageAsked(w, r) || n.lends(w, r) || n.tellsOfClient(w, r) {
 		return
 	}
 	v := new(Visit)

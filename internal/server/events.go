@@ -49,6 +49,7 @@ type reader struct {
 	from    string      // its address
 	watched *watch.Conn // its connection; nil if it can't be asked
 	via     via
+	visit   *placement.Visit // of another node, which can be asked for the client; else nil
 	wants   want
 	primes  bool // it knows events with empty data
 	url     bool // it came through the stream URL
@@ -142,6 +143,9 @@ func (h *Handler) newConn(w http.ResponseWriter, x *exchange, s *session.Session
 	c.primes = !h.opts.Stateless && protocol.Primes(s.Revision())
 	if !c.via.isForwarded() {
 		c.watched = h.watched.At(x.r)
+	}
+	if v := x.from; v != nil && v.Node != "" && !v.Stays {
+		c.visit = v
 	}
 	c.behind = guard.Passed(x.r)
 	if c.watched != nil || c.via.isSeen() {
@@ -278,7 +282,10 @@ func (c *events) arrives(cp *copier, besides bool) {
 		// they lost the connection.
 		cp.r.Completed("", wrote, besides)
 	case c.via.isSeen():
-		cp.r.Completed(c.from, wrote, besides)
+		what := cp.r.Completed(c.from, wrote, besides)
+		if c.visit != nil {
+			c.h.nodes.Wrote(c.visit, what)
+		}
 		if c.h.nodes.HasLeft(c.from, c.opened) {
 			c.s.Disconnected(c.from, time.Time{})
 		}

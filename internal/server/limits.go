@@ -24,8 +24,12 @@ func (h *Handler) origin(x *exchange) session.Origin {
 	if x.modern != nil {
 		from.ID = x.modern.id
 	}
-	if below := h.watched.At(x.r); below != nil && !x.muxed {
+	switch below := h.watched.At(x.r); {
+	case x.muxed:
+	case below != nil:
 		from.Conn = below
+	case x.from != nil && x.from.Node != "" && !x.from.Stays:
+		from.Conn = h.nodes.ClientOf(x.from)
 	}
 	return from
 }

@@ -249,7 +249,10 @@ func (p *reply) isDenied() bool {
 
 // finished implements [sink].
 func (p *reply) finished() {
-	if what := p.r.Completed(p.from, time.Now(), false); p.watched != nil {
+	switch what := p.r.Completed(p.from, time.Now(), false); {
+	case p.watched != nil:
 		p.watched.Wrote(what)
+	case p.visit != nil:
+		p.h.nodes.Wrote(p.visit, what)
 	}
 }

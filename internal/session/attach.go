@@ -24,6 +24,9 @@ import (
 // end of that connection later than the client, which has made the request again.
 const strandsWithin = 250 * time.Millisecond
 
+// settlesWithin is how long it waits where that client is known to have left.
+const settlesWithin = 2 * time.Second
+
 // wholeWithin is how long after its connection has broken a modern call is taken for one that its client's HTTP makes again: the default of
 // the time that such a call is given.
 const wholeWithin = 30 * time.Second
@@ -33,14 +36,14 @@ const mostCompared = 64
 
 // An attachment is a call that says what another one says.
 type attachment struct {
-	c    *Call
-	rq   *inflight
-	of   *stranded
-	call *Call     // the other one; nil if it has ended
-	came time.Time // when it came
-	safe bool      // the tool may run twice: that the model asks again is no reason
-	twin twin
-	stop context.CancelFunc
+	c     *Call
+	rq    *inflight
+	of    *stranded
+	call  *Call     // the other one; nil if it has ended
+	came  time.Time // when it came
+	safe  bool      // the tool may run twice: that the model asks again is no reason
+	twins []twin
+	stop  context.CancelFunc
 }
 
 // compare gives the call the likeness of its request, and finds another one in flight that is like it. s.mu is held.
@@ -64,24 +67,26 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 			}
 		}
 	}
-	if c.twin.like == nil {
-		s.m.answered.meet(c)
-	}
+	s.m.answered.meet(c)
 }
 
 // A twin is another call that is like one.
 type twin struct {
-	like *likeness // nil: there is none
-	conn Connection
-	call *Call // nil: it was answered
+	like *likeness
+	conn Connection // nil: it cannot be asked
+	call *Call      // nil: it was answered
 }
 
 // meets has the call wait for another one that is like it, and whose client may turn out to have lost it.
 func (c *Call) meets(other twin) {
 	named := other.like.isNamed(&c.like)
 	asked := other.like.asked == c.like.asked && (c.s.m.opts.AttachWithin > 0 || other.like.sum == c.like.sum) // the latter: whole
-	if named || c.twin.like == nil && asked {
-		c.twin = other
+	switch {
+	case !named && !asked:
+	case named && len(c.twins) > 0: // it is looked at first
+		c.twins = slices.Insert(c.twins, 0, other)
+	default:
+		c.twins = append(c.twins, other)
 	}
 }
 
@@ -112,15 +117,19 @@ func (t *answeredRing) add(c *Call) {
 	t.next = (t.next + 1) % len(t.all)
 }
 
-// meet notes that a call is like one that was answered, and came on another connection.
+// mostRecent bounds how many of them one call is compared with.
+const mostRecent = 8
+
+// meet notes that a call is like some that were answered, and came on another connection: the last ones.
 func (t *answeredRing) meet(c *Call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.all {
-		b := &t.all[i]
+	for i, n := len(t.all), 0; i > 0 && n < mostRecent; i-- {
+		b := &t.all[(t.next+i-1)%len(t.all)]
 		if b.s == c.s && (b.like.asked == c.like.asked || b.like.isNamed(&c.like)) && b.conn != c.conn && time.Since(b.at) <= resetWithin {
 			like := b.like
 			c.meets(twin{&like, b.conn, nil})
+			n++
 		}
 	}
 }
@@ -151,14 +160,18 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		return false
 	}
 	s := c.s
-	a := &attachment{c: c, twin: c.twin, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
-	c.twin = twin{} // which it would keep in memory
-	if a.isAlone() {
-		a.twin = twin{}
+	a := &attachment{c: c, twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
+	c.twins = nil // which it would keep in memory
+	aside := slices.IndexFunc(a.twins, func(other twin) bool { return !a.isAside(other) }) < 0
+	found := a.find() || aside && a.isLate() // also if its twin was settled, and stranded, just now
+	if aside && !found && s.m.stranded.matched.Load() > 0 {
+		found, aside = a.settle()
 	}
-	found := a.find() // also if its twin was settled, and stranded, just now
+	if aside {
+		a.twins = nil
+	}
 	far := !found && a.isFar()
-	if !found && !far && a.twin.like == nil {
+	if !found && !far && len(a.twins) == 0 {
 		return false
 	}
 	ctx, a.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -179,6 +192,7 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		defer s.m.work.Done()
 		defer a.stop()
 		alone := !found && !a.await(ctx)
+		a.twins = nil
 		if alone && far && a.borrow(ctx, &msg) {
 			return
 		}
@@ -194,11 +208,11 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	return true
 }
 
-// isAlone reports whether the request need not wait for its twin: that was answered, or is another client's in a carrier, and its connection is
+// isAside reports whether the request need not wait for a twin: that was answered, or is another client's in a carrier, and its connection is
 // settled. So it was read, or is stranded by now, or its client is there as far as is known.
-func (a *attachment) isAlone() bool {
-	c, other := a.c, &a.twin
-	if other.like == nil || other.call != nil && (c.s.modern == "" || other.like.isNamed(&c.like)) {
+func (a *attachment) isAside(other twin) bool {
+	c := a.c
+	if other.call != nil && (c.s.modern == "" || other.like.isNamed(&c.like)) {
 		return false
 	}
 	return other.conn == nil || !other.conn.Unsettled()
@@ -236,7 +250,7 @@ func (a *attachment) find() bool {
 // that the tool may run twice, and came when the request came. by is the call that makes it again, or nil.
 func (m *Manager) takeStranded(keys keysOf, safe bool, came time.Time, by *Call) (*stranded, *Call, attachReason) {
 	now := time.Now()
-	of, reason := m.stranded.take(keys, func(of *stranded, reason attachReason) bool {
+	of, reason := m.stranded.take(keys, by, func(of *stranded, reason attachReason) bool {
 		switch {
 		case of.number == 0:
 		case by != nil && of.s == by.s && of.number == by.Number(), of.s.isClosed(), of.s.streams.isBlind(of.number):
@@ -305,22 +319,20 @@ func (c *Call) tellAttached(reason attachReason, to string) {
 
 // await waits for a call like this one to be stranded. One that the host gives the same id of its own need not be: it is one call.
 func (a *attachment) await(ctx context.Context) bool {
-	c, twin, call := a.c, a.twin, a.twin.call
+	c := a.c
 	if a.isTwin() {
 		return true
 	}
 	// In a carrier there are many clients that know nothing of each other. They do not wait, but for what is not settled.
 	patience := time.Duration(0)
-	if c.s.modern == "" && call != nil {
+	if c.s.modern == "" && slices.ContainsFunc(a.twins, func(other twin) bool { return other.call != nil }) {
 		patience = strandsWithin / 5
 	}
-	for began := time.Now(); time.Since(began) < strandsWithin; {
-		if time.Since(began) >= patience && (twin.conn == nil || !twin.conn.Unsettled()) {
-			// It may have been settled, and the call stranded, since it was looked for.
-			if a.find() {
-				return true
+	for began := time.Now(); time.Since(began) < settlesWithin; {
+		if time.Since(began) >= patience {
+			if found, settled := a.settle(); settled {
+				return found
 			}
-			return false // its client is there, as far as anybody knows
 		}
 		t := time.NewTimer(strandsWithin / 25)
 		select {
@@ -338,10 +350,95 @@ func (a *attachment) await(ctx context.Context) bool {
 	return false
 }
 
+// settle takes the stranded call that the request makes again, once no twin's client may turn out to have lost it. settled is false if one may.
+func (a *attachment) settle() (found, settled bool) {
+	t := &a.c.s.m.stranded
+	for {
+		matched := t.matched.Load()
+		switch {
+		case a.isUnsettled():
+			return false, false
+		case a.find() || a.isLate():
+			return true, true
+		case t.matched.Load() == matched: // else another request may have taken it, and its client may have lost it
+			return false, true
+		}
+	}
+}
+
+// isUnsettled reports whether the client of a twin, or of a request that was taken for that one made again, has left, and may turn out to
+// have lost it.
+func (a *attachment) isUnsettled() bool {
+	c := a.c
+	for i := range a.twins {
+		other := &a.twins[i]
+		conn := other.conn
+		for x := a.matchOf(other.like); x.of != nil; x = a.matchOf(&x.by.like) {
+			if conn = nil; x.by == nil || x.by == c {
+				break
+			}
+			conn = x.by.conn
+		}
+		if conn != nil && conn.Unsettled() {
+			return true
+		}
+	}
+	return false
+}
+
+// matchOf returns the last match of a call of the same session that has a likeness, by whole.
+func (a *attachment) matchOf(like *likeness) match {
+	s := a.c.s
+	if s.m.stranded.matched.Load() == 0 { // as a rule
+		return match{}
+	}
+	return s.m.stranded.matchOf(like.keysIn(s)[attachWhole])
+}
+
+// isLate takes the call that another request was taken for, if that one is this one made again: the client of this one has left, and the
+// later request has come before it.
+func (a *attachment) isLate() bool {
+	c := a.c
+	m := c.s.m
+	if m.stranded.matched.Load() == 0 || c.conn == nil || len(a.twins) == 0 {
+		return false
+	}
+	x := a.lateFor()
+	if x.of == nil || !c.conn.HasLeft() {
+		return false
+	}
+	call := x.of.s.streams.call(x.of.number)
+	m.stranded.mu.Lock()
+	good := call == nil || c.follows(call)
+	m.stranded.mu.Unlock()
+	if good {
+		a.of, a.call = x.of, call
+		c.tellAttached(attachAsked, x.of.s.Name())
+	}
+	return good
+}
+
+// lateFor returns the match in which a twin was taken, or took.
+func (a *attachment) lateFor() (x match) {
+	for i := range a.twins {
+		if x = a.matchOf(a.twins[i].like); x.of == nil {
+			x = a.c.s.m.stranded.matchBy(a.c.s, a.twins[i].like)
+		}
+		if x.of != nil {
+			break
+		}
+	}
+	return x
+}
+
 // isTwin has the request be one with its twin, if that is in flight and the host gives both the same id.
 func (a *attachment) isTwin() bool {
-	c, call := a.c, a.twin.call
-	if call == nil || !a.twin.like.isNamed(&c.like) || call.isOver() {
+	c := a.c
+	if len(a.twins) == 0 {
+		return false
+	}
+	call := a.twins[0].call
+	if call == nil || !a.twins[0].like.isNamed(&c.like) || call.isOver() {
 		return false
 	}
 	call.Promote()
@@ -364,8 +461,8 @@ func (a *attachment) isTwin() bool {
 // follow says what the other call says, to its end. token is the progress token of the request, or nil.
 func (a *attachment) follow(ctx context.Context, token []byte) {
 	of := a.of
+	defer a.left()
 	if a.call != nil {
-		defer a.left()
 		a.call.followers.Add(1)
 		defer a.call.followers.Add(-1)
 		a.call.Returned()

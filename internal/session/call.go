@@ -33,7 +33,7 @@ type Call struct {
 	watch    *observe.Watch // nil where there are no observers
 	like     likeness       // of its one request; zero: nothing is like it
 	conn     Connection     // see [Origin]
-	twin     twin           // another one that is like it
+	twins    []twin         // others that are like it
 	known    []byte         // the id by which a modern client knows it, while other nodes know stranded calls
 
 	mu       sync.Mutex

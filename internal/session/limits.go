@@ -34,7 +34,12 @@ type Origin struct {
 // A Connection is one that can be asked for its client.
 type Connection interface {
 	// Unsettled reports whether the client has left, as far as the network knows, and may turn out not to have read all that was written.
+	// It may ask another node.
 	Unsettled() bool
+	// HasLeft reports whether the client has left, as far as the network knows. It may ask another node.
+	HasLeft() bool
+	// IsFar reports whether the client is connected to another node.
+	IsFar() bool
 	// Wrote has a source be told if the client turns out to have left with some of what was written unread.
 	Wrote(source Source)
 }

@@ -42,6 +42,13 @@ func (cs *Connections) At(r *http.Request) *Conn {
 	return w
 }
 
+// HasLeft reports whether the client at an address has left whose connection is open yet.
+func (cs *Connections) HasLeft(address string) bool {
+	c, _ := cs.open.Load(address)
+	w, _ := c.(*Conn)
+	return w != nil && w.Gone()
+}
+
 // Listener wraps a listener whose connections are to be watched. The network says with a reset
 // that a client left with bytes unread. Only TCP connections are watched, and those below TLS say nothing of
 // that. Each counts for what [Connections.Bound] bounds, until it is closed.
@@ -138,6 +145,12 @@ func (c *Conn) Acknowledged() bool { return isAcknowledged(c.TCPConn) }
 // it was not asked for the last time.
 func (c *Conn) Unsettled() bool { return c.Gone() && !c.closed.Load() }
 
+// HasLeft is Gone.
+func (c *Conn) HasLeft() bool { return c.Gone() }
+
+// IsFar reports whether the client is connected to another node: it is not.
+func (c *Conn) IsFar() bool { return false }
+
 func (c *Conn) Read(b []byte) (int, error) {
 	n, err := c.TCPConn.Read(b)
 	if n > 0 {
@@ -191,12 +204,12 @@ func notOurs(b []byte) []byte {
 
 // Close closes the connection, and asks once more whether the client has left.
 func (c *Conn) Close() error {
-	c.connections.open.CompareAndDelete(c.addr, c)
 	c.uncharge()
 	if c.last() != nil {
 		c.note(pending(c.TCPConn))
 	}
 	c.closed.Store(true)
+	c.connections.open.CompareAndDelete(c.addr, c) // now that all is known of it
 	return c.TCPConn.Close()
 }
 

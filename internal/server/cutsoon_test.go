@@ -1,0 +1,104 @@
+package server_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"holdfast/internal/server"
+)
+
+// A call of a session that is cut again and again within milliseconds, also about when its answer comes, and whose requests come by way of
+// nodes that forward them, runs once. A node asks the one that a client is connected to whether that has left.
+func TestCutSoon(t *testing.T) {
+	t.Parallel()
+	rounds := 3
+	if n, err := strconv.Atoi(os.Getenv("CUTS")); err == nil {
+		rounds = n
+	}
+	c := anyNode(server.RoleBoth)
+	c.server.UpgradeAfter = 20 * time.Millisecond
+	f := newFarm(t, 3, c)
+	over := make(chan struct{})
+	var answering sync.WaitGroup
+	defer answering.Wait()
+	defer close(over)
+	for _, n := range f.nodes { // a tool that takes as long as it is told
+		answering.Go(func() {
+			for tick := time.NewTicker(time.Millisecond); ; {
+				select {
+				case <-tick.C:
+				case <-over:
+					tick.Stop()
+					return
+				}
+				for _, x := range n.letGo() {
+					answering.Go(func() {
+						var took time.Duration
+						for _, part := range strings.Split(string(x.Params), `"`) {
+							if d, ok := strings.CutPrefix(part, "takes "); ok {
+								took, _ = time.ParseDuration(strings.Fields(d)[0])
+							}
+						}
+						time.Sleep(took)
+						x.Result(result("done"))
+					})
+				}
+			}
+		})
+	}
+	for _, cuts := range []int{1, 2, 3} {
+		for _, life := range []time.Duration{2, 5, 20, 50, 120} {
+			life *= time.Millisecond
+			for _, gap := range []time.Duration{0, 1, 5, 15} {
+				gap *= time.Millisecond
+				t.Run(fmt.Sprint(cuts, life, gap), func(t *testing.T) {
+					owner := f.nodes[rand.N(3)]
+					me := asksAt(owner, "me", false)
+					twice, lost := 0, 0
+					for i := range rounds {
+						key := fmt.Sprintf("takes %s %d %d %d", life, cuts, gap, i)
+						args := `{"key":"` + key + `"}`
+						how := ""
+						fmt.Println("ROUND", key)
+						id := 10 * i
+						for j := range cuts {
+							at := f.nodes[rand.N(3)]
+							how += fmt.Sprint(at == owner)[:1]
+							w := asker{me.p.at(at), false}.ask(fmt.Sprint(id+j+1), "hold", args, "")
+							if j == 0 {
+								eventually(t, "the call to begin", func() bool { return f.runs(key) > 0 })
+							}
+							if wait := gap; wait > 0 {
+								time.Sleep(wait)
+							}
+							if life < 50*time.Millisecond && j == 0 { // about when it is answered
+								time.Sleep(rand.N(2 * life))
+							}
+							w.cut([]cut{fin, rst}[rand.N(2)])
+						}
+						at := f.nodes[rand.N(3)]
+						how += fmt.Sprint(at == owner)[:1]
+						r := asker{me.p.at(at), false}.ask(fmt.Sprint(id+9), "hold", args, "").all()
+						if response, _ := heard(r); !strings.Contains(response, "done") {
+							lost++
+							t.Logf("%s %s: %d %s", key, how, r.status, r.body)
+						}
+						if n := f.runs(key); n != 1 {
+							twice++
+							t.Logf("%s %s: ran %d times", key, how, n)
+						}
+					}
+					if twice+lost > 0 {
+						t.Errorf("of %d, %d ran twice and %d were lost", rounds, twice, lost)
+					}
+				})
+			}
+		}
+	}
+}
