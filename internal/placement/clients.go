@@ -26,8 +26,11 @@ const (
 	clientLost    = "lost"    // it has left with some of that unread
 )
 
-// askWithin is how long a node may take to answer.
-const askWithin = time.Second
+// askWithin is how long a node may take to answer. One that does not is not asked again for silentFor.
+const (
+	askWithin = time.Second
+	silentFor = 5 * time.Second
+)
 
 // clientsFor is how long a node remembers clients that have left it, and those of other nodes; mostClients bounds how many: above that, those
 // are forgotten that are older.
@@ -50,8 +53,32 @@ type farClient struct {
 
 // farClients are clients of other nodes. The zero value is ready to use. Its methods may be called concurrently.
 type farClients struct {
-	mu  sync.Mutex
-	all map[string]*farClient // by their nodes and addresses
+	mu     sync.Mutex
+	all    map[string]*farClient // by their nodes and addresses
+	silent map[string]time.Time  // nodes that did not answer, and until when they are not asked
+}
+
+// isSilent reports whether a node is not asked.
+func (f *farClients) isSilent(node string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	until, ok := f.silent[node]
+	if ok && time.Now().After(until) {
+		delete(f.silent, node)
+		return false
+	}
+	return ok
+}
+
+// silence notes that a node did not answer.
+func (f *farClients) silence(node string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.silent == nil {
+		f.silent = make(map[string]time.Time)
+	}
+	maps.DeleteFunc(f.silent, func(_ string, until time.Time) bool { return time.Now().After(until) })
+	f.silent[node] = time.Now().Add(silentFor)
 }
 
 // ClientOf returns the client of which another node tells, and who has sent one more request.
@@ -146,12 +173,13 @@ func (n *Nodes) askClient(node, address string) string {
 	ctx, stop := context.WithTimeout(context.Background(), askWithin)
 	defer stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+node+"/", http.NoBody)
-	if err != nil {
+	if err != nil || n.far.isSilent(node) {
 		return clientUnknown
 	}
 	req.Header.Set(headerClient, address)
 	res, err := n.transport.RoundTrip(req)
 	if err != nil {
+		n.far.silence(node)
 		return clientUnknown
 	}
 	defer func() { _ = res.Body.Close() }()
@@ -188,10 +216,24 @@ type departedClient struct {
 	at    time.Time
 }
 
-// note notes what is known of a client. The last that is said of one holds, but that what was lost is lost.
-func (d *departed) note(address, state string) {
+// leaves notes that a client has left, unless all was written to it. That is said by written, which is guarded by the lock here.
+func (d *departed) leaves(address string, written *bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if !*written {
+		d.add(address, clientLeaves)
+	}
+}
+
+// loses notes that a client has left with something unread.
+func (d *departed) loses(address string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.add(address, clientLost)
+}
+
+// add adds a client. What was lost is lost. d.mu is held.
+func (d *departed) add(address, state string) {
 	now := time.Now()
 	if c, ok := d.all[address]; ok && c.state == clientLost && now.Sub(c.at) <= clientsFor {
 		return
@@ -205,10 +247,11 @@ func (d *departed) note(address, state string) {
 	d.all[address] = departedClient{state, now}
 }
 
-// forget notes that a client has left with all that was written.
-func (d *departed) forget(address string) {
+// forget forgets a client: it has all that was written, or is another one at the same address. It sets written.
+func (d *departed) forget(address string, written *bool, is bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	*written = is
 	delete(d.all, address)
 }
 

@@ -40,6 +40,7 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 	p.node = node
 	left := notice{Request: p.req.Visit.Once}
 	if p.req.Visit.Watched { // before: the answer may name another session
+		p.nodes.departed.forget(p.req.HTTP.RemoteAddr, &p.written, false)
 		left.Left, left.Principal, left.From = p.key, p.req.Visit.Principal, p.req.HTTP.RemoteAddr
 	}
 	leaves := context.AfterFunc(p.req.HTTP.Context(), func() {
@@ -104,7 +105,7 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 // leaves notes that the client has left, before the node of its call is told.
 func (p *Placement) leaves() {
 	if p.req.Visit.Watched {
-		p.nodes.departed.note(p.req.HTTP.RemoteAddr, clientLeaves)
+		p.nodes.departed.leaves(p.req.HTTP.RemoteAddr, &p.written)
 	}
 }
 

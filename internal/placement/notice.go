@@ -98,7 +98,7 @@ type leftNotice struct {
 }
 
 func (p *leftNotice) send() {
-	p.nodes.departed.note(p.left.From, clientLost)
+	p.nodes.departed.loses(p.left.From)
 	p.nodes.owe(p.node, &p.left)
 }
 
@@ -112,10 +112,13 @@ func (p *Placement) leftNotice() *leftNotice {
 // finished notes that all of a stream was written to the client, which does not say that
 // it has arrived.
 func (p *Placement) finished() {
-	switch below := p.req.Conn; {
-	case below == nil:
+	below := p.req.Conn
+	if below == nil {
+		return
+	}
+	p.nodes.departed.forget(p.req.HTTP.RemoteAddr, &p.written, true)
+	switch {
 	case below.Gone() && below.HasRead():
-		p.nodes.departed.forget(p.req.HTTP.RemoteAddr)
 	case below.Gone():
 		p.leftNotice().send()
 	default:

@@ -140,6 +140,7 @@ type Placement struct {
 	end     time.Time        // until when it is tried
 	leaving departure
 	passed  *Passed // nil: no node has answered
+	written bool    // all was written to the client; guarded by departed.mu
 }
 
 // A placementState is how far a placement has come.
