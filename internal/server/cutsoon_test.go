@@ -65,7 +65,6 @@ func TestCutSoon(t *testing.T) {
 						key := fmt.Sprintf("takes %s %d %d %d", life, cuts, gap, i)
 						args := `{"key":"` + key + `"}`
 						how := ""
-						fmt.Println("ROUND", key)
 						id := 10 * i
 						for j := range cuts {
 							at := f.nodes[rand.N(3)]
