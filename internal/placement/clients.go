@@ -22,6 +22,7 @@ const headerClient = "Holdfast-Client"
 // What a node says of a client.
 const (
 	clientUnknown = "unknown" // it is connected, or has left with all that was written
+	clientSilent  = "silent"  // the node does not say: it, and so the client's connection, may be lost
 	clientLeaves  = "leaves"  // it has left, and what it was sent may turn out to be unread
 	clientLost    = "lost"    // it has left with some of that unread
 )
@@ -32,19 +33,17 @@ const (
 	silentFor = 5 * time.Second
 )
 
-// clientsFor is how long a node remembers clients that have left it, and those of other nodes; mostClients bounds how many: above that, those
-// are forgotten that are older.
-const (
-	clientsFor  = 2 * time.Second
-	mostClients = 1 << 10
-)
+// clientsFor is how long a node remembers clients that have left it, and those of other nodes that send nothing.
+const clientsFor = 2 * time.Second
+
+// mostDeparted bounds how many clients a node remembers that have left it: above that, it forgets the oldest.
+const mostDeparted = 1 << 12
 
 // A farClient is a client that is connected to another node: a [session.Connection].
 type farClient struct {
 	n       *Nodes
 	node    string
 	address string
-	used    time.Time // guarded by farClients.mu
 
 	mu     sync.Mutex
 	lost   bool           // it has left, with something unread
@@ -54,9 +53,13 @@ type farClient struct {
 // farClients are clients of other nodes. The zero value is ready to use. Its methods may be called concurrently.
 type farClients struct {
 	mu     sync.Mutex
-	all    map[string]*farClient // by their nodes and addresses
-	silent map[string]time.Time  // nodes that did not answer, and until when they are not asked
+	young  map[farName]*farClient // those that were heard of since a time
+	old    map[farName]*farClient // those that were heard of before, and as long again
+	since  time.Time
+	silent map[string]time.Time // nodes that did not answer, and until when they are not asked
 }
+
+type farName struct{ node, address string }
 
 // isSilent reports whether a node is not asked.
 func (f *farClients) isSilent(node string) bool {
@@ -83,42 +86,39 @@ func (f *farClients) silence(node string) {
 
 // ClientOf returns the client of which another node tells, and who has sent one more request.
 func (n *Nodes) ClientOf(v *Visit) session.Connection {
-	c := n.far.find(n, v, time.Now())
+	c := n.far.find(n, v)
 	c.mu.Lock()
 	c.source, c.lost = nil, false
 	c.mu.Unlock()
 	return c
 }
 
-// Wrote notes that what a source has sent was written to such a client. The source is told if the client turns out to have left with some of it unread.
-func (n *Nodes) Wrote(v *Visit, what session.Source) {
-	n.far.find(n, v, time.Now()).Wrote(what)
-}
-
-// find returns a client.
-func (f *farClients) find(n *Nodes, v *Visit, now time.Time) *farClient {
-	key := v.Node + " " + v.From
+// find returns a client. Those that are not asked for are forgotten after some time.
+func (f *farClients) find(n *Nodes, v *Visit) *farClient {
+	name := farName{v.Node, v.From}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	c := f.all[key]
-	if c == nil {
-		if f.all == nil {
-			f.all = make(map[string]*farClient)
-		}
-		if len(f.all) >= mostClients {
-			maps.DeleteFunc(f.all, func(_ string, c *farClient) bool { return now.Sub(c.used) > clientsFor })
-		}
-		c = &farClient{n: n, node: v.Node, address: v.From}
-		f.all[key] = c
+	if now := time.Now(); f.young == nil || now.Sub(f.since) > clientsFor {
+		f.young, f.old, f.since = make(map[farName]*farClient), f.young, now
 	}
-	c.used = now
+	c := f.young[name]
+	if c == nil {
+		if c = f.old[name]; c == nil {
+			c = &farClient{n: n, node: v.Node, address: v.From}
+		}
+		f.young[name] = c
+	}
 	return c
 }
 
 // left notes that a client has left with something unread.
 func (f *farClients) left(node, address string) {
+	name := farName{node, address}
 	f.mu.Lock()
-	c := f.all[node+" "+address]
+	c := f.young[name]
+	if c == nil {
+		c = f.old[name]
+	}
 	f.mu.Unlock()
 	if c != nil {
 		c.left()
@@ -151,13 +151,20 @@ func (c *farClient) Wrote(what session.Source) {
 func (c *farClient) IsFar() bool { return true }
 
 // HasLeft implements [session.Connection]. It asks the client's node.
-func (c *farClient) HasLeft() bool { return c.n.askClient(c.node, c.address) != clientUnknown }
+func (c *farClient) HasLeft() bool {
+	says := c.n.askClient(c.node, c.address)
+	return says == clientLeaves || says == clientLost
+}
 
 // Unsettled implements [session.Connection]. It asks the client's node.
 func (c *farClient) Unsettled() bool {
 	switch c.n.askClient(c.node, c.address) {
 	case clientLeaves:
 		return true
+	case clientSilent: // a call in flight is about to be stranded, if that node is lost
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.source == nil
 	case clientLost:
 		c.n.leavers.note(c.address)
 		c.left()
@@ -168,23 +175,29 @@ func (c *farClient) Unsettled() bool {
 	return false
 }
 
-// askClient asks a node for the client at an address. A node that does not answer knows of none.
+// askClient asks a node for the client at an address. It is silent if that does not answer.
 func (n *Nodes) askClient(node, address string) string {
 	ctx, stop := context.WithTimeout(context.Background(), askWithin)
 	defer stop()
+	if n.far.isSilent(node) {
+		return clientSilent
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+node+"/", http.NoBody)
-	if err != nil || n.far.isSilent(node) {
+	if err != nil {
 		return clientUnknown
 	}
 	req.Header.Set(headerClient, address)
 	res, err := n.transport.RoundTrip(req)
 	if err != nil {
 		n.far.silence(node)
-		return clientUnknown
+		return clientSilent
 	}
 	defer func() { _ = res.Body.Close() }()
 	text, err := io.ReadAll(io.LimitReader(res.Body, 64))
-	if err != nil || res.StatusCode != http.StatusOK {
+	switch {
+	case err != nil:
+		return clientSilent
+	case res.StatusCode != http.StatusOK: // it is of an older build
 		return clientUnknown
 	}
 	return string(text)
@@ -198,8 +211,12 @@ func (n *Nodes) tellsOfClient(w http.ResponseWriter, r *http.Request) bool {
 	}
 	leaves := n.opts.Host.HasLeft(address) // first: it may say of what was lost
 	state := n.departed.of(address)
-	if state == clientUnknown && leaves {
+	switch {
+	case state == clientLost, state == clientLeaves:
+	case leaves && state != clientServed:
 		state = clientLeaves
+	default:
+		state = clientUnknown
 	}
 	_, _ = io.Copy(w, strings.NewReader(state))
 	return true
@@ -207,14 +224,18 @@ func (n *Nodes) tellsOfClient(w http.ResponseWriter, r *http.Request) bool {
 
 // departed are the clients of this node that have left it lately. The zero value is ready to use. Its methods may be called concurrently.
 type departed struct {
-	mu  sync.Mutex
-	all map[string]departedClient // by their addresses
+	mu    sync.Mutex
+	all   map[string]departedClient // by their addresses
+	order []string                  // of their addresses, the oldest first; some may be forgotten
 }
 
 type departedClient struct {
 	state string
 	at    time.Time
 }
+
+// clientServed is the state of a client that has left after it had read all.
+const clientServed = "served"
 
 // leaves notes that a client has left, unless all was written to it. That is said by written, which is guarded by the lock here.
 func (d *departed) leaves(address string, written *bool) {
@@ -232,26 +253,42 @@ func (d *departed) loses(address string) {
 	d.add(address, clientLost)
 }
 
+// served notes that all was written to a client, and whether it has left and has read that. It sets written.
+func (d *departed) served(address string, written *bool, left bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	*written = true
+	delete(d.all, address)
+	if left {
+		d.add(address, clientServed)
+	}
+}
+
 // add adds a client. What was lost is lost. d.mu is held.
 func (d *departed) add(address, state string) {
 	now := time.Now()
-	if c, ok := d.all[address]; ok && c.state == clientLost && now.Sub(c.at) <= clientsFor {
+	c, known := d.all[address]
+	if known && c.state == clientLost && now.Sub(c.at) <= clientsFor {
 		return
 	}
 	if d.all == nil {
 		d.all = make(map[string]departedClient)
 	}
-	if len(d.all) >= mostClients {
-		maps.DeleteFunc(d.all, func(_ string, c departedClient) bool { return now.Sub(c.at) > clientsFor })
+	if !known {
+		if len(d.order) >= mostDeparted {
+			delete(d.all, d.order[0])
+			d.order = d.order[1:]
+		}
+		d.order = append(d.order, address)
 	}
 	d.all[address] = departedClient{state, now}
 }
 
-// forget forgets a client: it has all that was written, or is another one at the same address. It sets written.
-func (d *departed) forget(address string, written *bool, is bool) {
+// returns notes that a client sends a request: it is another one than that which has left from the same address.
+func (d *departed) returns(address string, written *bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	*written = is
+	*written = false
 	delete(d.all, address)
 }
 

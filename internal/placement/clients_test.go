@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"strconv"
 	"testing"
 	"time"
 )
@@ -19,20 +20,32 @@ func TestDeparted(t *testing.T) {
 	if got := d.of("a"); got != clientLost {
 		t.Errorf("one who has lost something %s", got)
 	}
-	d.forget("a", &over, true)
+	d.served("a", &over, false)
 	d.leaves("a", &over) // after it has read all
 	if got := d.of("a"); got != clientUnknown {
 		t.Errorf("one who has read all %s", got)
 	}
-	d.forget("a", &over, false)
+	d.returns("a", &over)
 	d.leaves("a", &over)
 	if got := d.of("a"); got != clientLeaves {
 		t.Errorf("another one at its address %s", got)
 	}
-	for _, c := range d.all {
-		c.at = c.at.Add(-clientsFor - time.Second)
-		d.all["a"] = c
+	d.served("a", &over, true)
+	d.leaves("a", &over)
+	if got := d.of("a"); got != clientServed {
+		t.Errorf("one who has left with all %s", got)
 	}
+	for i := range mostDeparted + 10 {
+		d.loses(strconv.Itoa(i))
+	}
+	if len(d.all) > mostDeparted || d.of("9") != clientUnknown || d.of("20") != clientLost {
+		t.Errorf("%d are remembered", len(d.all))
+	}
+	d.returns("a", &over)
+	d.leaves("a", &over)
+	c := d.all["a"]
+	c.at = c.at.Add(-clientsFor - time.Second)
+	d.all["a"] = c
 	if got := d.of("a"); got != clientUnknown {
 		t.Errorf("after its time %s", got)
 	}
@@ -49,16 +62,16 @@ func TestFarClients(t *testing.T) {
 	if n.ClientOf(v) != c {
 		t.Error("a client is two")
 	}
-	n.Wrote(v, &second)
+	c.Wrote(&second)
 	n.far.left("n", "b")
 	n.far.left("m", "a")
 	n.far.left("n", "a")
-	n.Wrote(v, &third)
+	c.Wrote(&third)
 	if first || !second || !third {
 		t.Errorf("told: %v %v %v", first, second, third)
 	}
 	n.far.silence("n")
-	if !n.far.isSilent("n") || n.far.isSilent("m") || c.Unsettled() || c.HasLeft() {
+	if !n.far.isSilent("n") || n.far.isSilent("m") || c.HasLeft() {
 		t.Error("a node that does not answer is asked")
 	}
 }

@@ -40,7 +40,7 @@ func (p *Placement) forward(ctx context.Context, node string, at *session.Remote
 	p.node = node
 	left := notice{Request: p.req.Visit.Once}
 	if p.req.Visit.Watched { // before: the answer may name another session
-		p.nodes.departed.forget(p.req.HTTP.RemoteAddr, &p.written, false)
+		p.nodes.departed.returns(p.req.HTTP.RemoteAddr, &p.written)
 		left.Left, left.Principal, left.From = p.key, p.req.Visit.Principal, p.req.HTTP.RemoteAddr
 	}
 	leaves := context.AfterFunc(p.req.HTTP.Context(), func() {

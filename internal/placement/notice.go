@@ -79,11 +79,14 @@ func (n *Nodes) noticed(text []byte) {
 	if says.Limits != nil && n.opts.Limits != nil {
 		n.opts.Limits.Merge(says.Node, says.Limits)
 	}
-	if says.Left == "" {
+	if says.From == "" {
 		return
 	}
 	n.leavers.note(says.From)
 	n.far.left(says.Node, says.From)
+	if says.Left == "" {
+		return
+	}
 	if s, err := n.sessions.FindName(string(says.Left), session.ParsePrincipal(string(says.Principal))); err == nil {
 		s.Disconnected(says.From, time.Time{})
 	}
@@ -116,10 +119,12 @@ func (p *Placement) finished() {
 	if below == nil {
 		return
 	}
-	p.nodes.departed.forget(p.req.HTTP.RemoteAddr, &p.written, true)
+	gone := below.Gone()
+	read := gone && below.HasRead()
+	p.nodes.departed.served(p.req.HTTP.RemoteAddr, &p.written, read)
 	switch {
-	case below.Gone() && below.HasRead():
-	case below.Gone():
+	case read:
+	case gone:
 		p.leftNotice().send()
 	default:
 		below.Wrote(p.leftNotice())

@@ -55,7 +55,7 @@ func TestCutSoon(t *testing.T) {
 	for _, cuts := range []int{1, 2, 3} {
 		for _, life := range []time.Duration{2, 5, 20, 50, 120} {
 			life *= time.Millisecond
-			for _, gap := range []time.Duration{0, 1, 5, 15} {
+			for _, gap := range []time.Duration{0, 1, 5, 15, -1} {
 				gap *= time.Millisecond
 				t.Run(fmt.Sprint(cuts, life, gap), func(t *testing.T) {
 					owner := f.nodes[rand.N(3)]
@@ -66,16 +66,23 @@ func TestCutSoon(t *testing.T) {
 						args := `{"key":"` + key + `"}`
 						how := ""
 						id := 10 * i
+						same := i%3 == 2 // an HTTP client repeats the request as it is
 						for j := range cuts {
 							at := f.nodes[rand.N(3)]
 							how += fmt.Sprint(at == owner)[:1]
-							w := asker{me.p.at(at), false}.ask(fmt.Sprint(id+j+1), "hold", args, "")
+							next := id + j + 1
+							if same {
+								next = id + 1
+							}
+							w := asker{me.p.at(at), false}.ask(fmt.Sprint(next), "hold", args, "")
 							if j == 0 {
 								eventually(t, "the call to begin", func() bool { return f.runs(key) > 0 })
 							}
-							if wait := gap; wait > 0 {
-								time.Sleep(wait)
+							wait := gap
+							if gap < 0 { // at random
+								wait = []time.Duration{0, time.Millisecond, 2 * time.Millisecond, rand.N(40 * time.Millisecond)}[rand.N(4)]
 							}
+							time.Sleep(wait)
 							if life < 50*time.Millisecond && j == 0 { // about when it is answered
 								time.Sleep(rand.N(2 * life))
 							}
@@ -83,14 +90,27 @@ func TestCutSoon(t *testing.T) {
 						}
 						at := f.nodes[rand.N(3)]
 						how += fmt.Sprint(at == owner)[:1]
-						r := asker{me.p.at(at), false}.ask(fmt.Sprint(id+9), "hold", args, "").all()
-						if response, _ := heard(r); !strings.Contains(response, "done") {
+						last := id + 9
+						if same {
+							last = id + 1 + i%2 // as the first one, or not
+						}
+						began := time.Now()
+						r := asker{me.p.at(at), false}.ask(fmt.Sprint(last), "hold", args, "").all()
+						if response, _ := heard(r); !strings.Contains(response, "done") || time.Since(began) > 3*time.Second {
 							lost++
-							t.Logf("%s %s: %d %s", key, how, r.status, r.body)
+							t.Logf("%s %s, the same %v: after %v %d %s", key, how, same, time.Since(began), r.status, r.body)
 						}
 						if n := f.runs(key); n != 1 {
 							twice++
-							t.Logf("%s %s: ran %d times", key, how, n)
+							t.Logf("%s %s, the same %v: ran %d times", key, how, same, n)
+						}
+						// It was answered: a later request is another call.
+						runs := f.runs(key)
+						at = f.nodes[rand.N(3)]
+						asker{me.p.at(at), false}.ask(fmt.Sprint(id+8), "hold", args, "").all()
+						if n := f.runs(key); n != runs+1 {
+							twice++
+							t.Logf("%s %s, the same %v: after the answer it ran %d times", key, how, same, n-runs)
 						}
 					}
 					if twice+lost > 0 {

@@ -49,7 +49,7 @@ type reader struct {
 	from    string      // its address
 	watched *watch.Conn // its connection; nil if it can't be asked
 	via     via
-	visit   *placement.Visit // of another node, which can be asked for the client; else nil
+	far     session.Connection // its connection to another node; nil if it can't be asked
 	wants   want
 	primes  bool // it knows events with empty data
 	url     bool // it came through the stream URL
@@ -145,7 +145,7 @@ func (h *Handler) newConn(w http.ResponseWriter, x *exchange, s *session.Session
 		c.watched = h.watched.At(x.r)
 	}
 	if v := x.from; v != nil && v.Node != "" && !v.Stays {
-		c.visit = v
+		c.far = h.nodes.ClientOf(v)
 	}
 	c.behind = guard.Passed(x.r)
 	if c.watched != nil || c.via.isSeen() {
@@ -280,18 +280,30 @@ func (c *events) arrives(cp *copier, besides bool) {
 	case c.wants == wantsResume && c.primes:
 		// Clients that know ids and come back without one after this have forgotten it:
 		// they lost the connection.
-		cp.r.Completed("", wrote, besides)
+		c.tells(cp.r.Completed("", wrote, besides))
 	case c.via.isSeen():
-		what := cp.r.Completed(c.from, wrote, besides)
-		if c.visit != nil {
-			c.h.nodes.Wrote(c.visit, what)
-		}
+		c.tells(cp.r.Completed(c.from, wrote, besides))
 		if c.h.nodes.HasLeft(c.from, c.opened) {
 			c.s.Disconnected(c.from, time.Time{})
 		}
 	case c.watched != nil:
-		c.watched.Wrote(cp.r.Completed(c.from, wrote, besides))
+		c.tells(cp.r.Completed(c.from, wrote, besides))
 	}
+}
+
+// tells has a source be told if the client turns out to have left with some of what was written unread.
+func (r *reader) tells(what session.Source) {
+	if conn := r.connection(); conn != nil {
+		conn.Wrote(what)
+	}
+}
+
+// connection returns the client's connection, or nil if it can't be asked.
+func (r *reader) connection() session.Connection {
+	if r.far == nil && r.watched != nil {
+		return r.watched
+	}
+	return r.far
 }
 
 // copy copies the stream that was opened until it ends (nil), or the connection is

@@ -249,10 +249,5 @@ func (p *reply) isDenied() bool {
 
 // finished implements [sink].
 func (p *reply) finished() {
-	switch what := p.r.Completed(p.from, time.Now(), false); {
-	case p.watched != nil:
-		p.watched.Wrote(what)
-	case p.visit != nil:
-		p.h.nodes.Wrote(p.visit, what)
-	}
+	p.tells(p.r.Completed(p.from, time.Now(), false))
 }

@@ -22,7 +22,10 @@ import (
 
 // strandsWithin is how long a request waits that is like one in flight whose client seems to be connected: its network may tell of the
 // end of that connection later than the client, which has made the request again.
-const strandsWithin = 250 * time.Millisecond
+const strandsWithin = 50 * time.Millisecond
+
+// mostPause is how long it waits at the most before it looks again.
+const mostPause = 10 * time.Millisecond
 
 // settlesWithin is how long it waits where that client is known to have left.
 const settlesWithin = 2 * time.Second
@@ -40,6 +43,7 @@ type attachment struct {
 	rq    *inflight
 	of    *stranded
 	call  *Call     // the other one; nil if it has ended
+	id    string    // of the request
 	came  time.Time // when it came
 	safe  bool      // the tool may run twice: that the model asks again is no reason
 	twins []twin
@@ -77,6 +81,25 @@ type twin struct {
 	call *Call      // nil: it was answered
 }
 
+// isUnsettled reports whether the client of the other call has left, and may turn out to have lost it.
+func (t twin) isUnsettled() bool {
+	conn := t.conn
+	if t.call != nil {
+		if t.call.late.Load() || t.call.s.m.isTaken(t.call) {
+			return false
+		}
+		conn = t.call.client()
+	}
+	return conn != nil && conn.Unsettled()
+}
+
+// isTaken reports whether a request was taken for the call made again, so that no other one is.
+func (m *Manager) isTaken(c *Call) bool {
+	m.stranded.mu.Lock()
+	defer m.stranded.mu.Unlock()
+	return c.taken || c.lent
+}
+
 // meets has the call wait for another one that is like it, and whose client may turn out to have lost it.
 func (c *Call) meets(other twin) {
 	named := other.like.isNamed(&c.like)
@@ -108,12 +131,13 @@ type answered struct {
 
 // add adds a call that leaves the record.
 func (t *answeredRing) add(c *Call) {
-	if c.like.isZero() || c.conn == nil {
+	conn := c.client()
+	if c.like.isZero() || conn == nil || c.late.Load() {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.all[t.next] = answered{c.s, c.like, c.conn, time.Now()}
+	t.all[t.next] = answered{c.s, c.like, conn, time.Now()}
 	t.next = (t.next + 1) % len(t.all)
 }
 
@@ -160,16 +184,15 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		return false
 	}
 	s := c.s
-	a := &attachment{c: c, twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
+	a := &attachment{c: c, id: string(m.ID), twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
 	c.twins = nil // which it would keep in memory
-	aside := slices.IndexFunc(a.twins, func(other twin) bool { return !a.isAside(other) }) < 0
-	found := a.find() || aside && a.isLate() // also if its twin was settled, and stranded, just now
-	if aside && !found && s.m.stranded.matched.Load() > 0 {
-		found, aside = a.settle()
+	if a.isLate() && a.drop() {
+		return true
 	}
-	if aside {
+	if !slices.ContainsFunc(a.twins, func(other twin) bool { return !a.isAside(other) }) {
 		a.twins = nil
 	}
+	found := a.find() // also if its twin was settled, and stranded, just now
 	far := !found && a.isFar()
 	if !found && !far && len(a.twins) == 0 {
 		return false
@@ -208,6 +231,50 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	return true
 }
 
+// isLate reports whether the client of the request has left, and there is another call that is like it. Then that client has made its request
+// again, or will: if this one began, too, the tool would run twice.
+func (a *attachment) isLate() bool {
+	c := a.c
+	if c.conn == nil || len(a.twins) == 0 && c.s.m.stranded.n.Load() == 0 {
+		return false
+	}
+	if len(a.twins) == 0 {
+		keys := c.like.keysIn(c.s)
+		if !c.s.m.stranded.has(&keys) {
+			return false
+		}
+	}
+	return c.conn.HasLeft()
+}
+
+// drop ends the request, which does not begin. It is false if another one waits for it.
+func (a *attachment) drop() bool {
+	c := a.c
+	s, m := c.s, c.s.m
+	m.stranded.mu.Lock()
+	waited := c.taken || c.lent
+	c.late.Store(!waited)
+	m.stranded.mu.Unlock()
+	if waited {
+		return false
+	}
+	var got *inflight
+	locked(s, func() {
+		if got = s.takeRequest([]byte(a.id), c); got != nil {
+			got.ours = true
+		}
+	})
+	if got != nil {
+		c.respond(got, jsonrpc.AppendError(nil, []byte(a.id), errLate))
+		s.requestEnded(got)
+	}
+	m.dropStranded(s, c.Number())
+	return true
+}
+
+// errLate ends a request whose client had left before it began. Nobody waits for that.
+var errLate = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its client had left before it began, and there is a call like it; make the request again")
+
 // isAside reports whether the request need not wait for a twin: that was answered, or is another client's in a carrier, and its connection is
 // settled. So it was read, or is stranded by now, or its client is there as far as is known.
 func (a *attachment) isAside(other twin) bool {
@@ -215,7 +282,7 @@ func (a *attachment) isAside(other twin) bool {
 	if other.call != nil && (c.s.modern == "" || other.like.isNamed(&c.like)) {
 		return false
 	}
-	return other.conn == nil || !other.conn.Unsettled()
+	return !other.isUnsettled()
 }
 
 // begins notes that the request is as good as delivered: it may be handed off, and the session's next owner does not make it again.
@@ -250,7 +317,7 @@ func (a *attachment) find() bool {
 // that the tool may run twice, and came when the request came. by is the call that makes it again, or nil.
 func (m *Manager) takeStranded(keys keysOf, safe bool, came time.Time, by *Call) (*stranded, *Call, attachReason) {
 	now := time.Now()
-	of, reason := m.stranded.take(keys, by, func(of *stranded, reason attachReason) bool {
+	of, reason := m.stranded.take(keys, func(of *stranded, reason attachReason) bool {
 		switch {
 		case of.number == 0:
 		case by != nil && of.s == by.s && of.number == by.Number(), of.s.isClosed(), of.s.streams.isBlind(of.number):
@@ -276,8 +343,11 @@ func (m *Manager) takeStranded(keys keysOf, safe bool, came time.Time, by *Call)
 		switch {
 		case other == nil:
 			return true
+		case other.late.Load():
+			return false
 		case by != nil:
-			return by.follows(other)
+			other.taken = by.follows(other) || other.taken
+			return by.following == other
 		case other.undecided.Load(): // it may be found to be a call of the node that asks
 			return false
 		}
@@ -326,15 +396,14 @@ func (a *attachment) await(ctx context.Context) bool {
 	// In a carrier there are many clients that know nothing of each other. They do not wait, but for what is not settled.
 	patience := time.Duration(0)
 	if c.s.modern == "" && slices.ContainsFunc(a.twins, func(other twin) bool { return other.call != nil }) {
-		patience = strandsWithin / 5
+		patience = strandsWithin
 	}
-	for began := time.Now(); time.Since(began) < settlesWithin; {
-		if time.Since(began) >= patience {
-			if found, settled := a.settle(); settled {
-				return found
-			}
+	pause := time.Millisecond
+	for began := time.Now(); time.Since(began) < settlesWithin; pause = min(2*pause, mostPause) {
+		if time.Since(began) >= patience && !a.isUnsettled() {
+			return a.find() // it may have been settled, and the call stranded, since it was looked for
 		}
-		t := time.NewTimer(strandsWithin / 25)
+		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
@@ -350,85 +419,9 @@ func (a *attachment) await(ctx context.Context) bool {
 	return false
 }
 
-// settle takes the stranded call that the request makes again, once no twin's client may turn out to have lost it. settled is false if one may.
-func (a *attachment) settle() (found, settled bool) {
-	t := &a.c.s.m.stranded
-	for {
-		matched := t.matched.Load()
-		switch {
-		case a.isUnsettled():
-			return false, false
-		case a.find() || a.isLate():
-			return true, true
-		case t.matched.Load() == matched: // else another request may have taken it, and its client may have lost it
-			return false, true
-		}
-	}
-}
-
-// isUnsettled reports whether the client of a twin, or of a request that was taken for that one made again, has left, and may turn out to
-// have lost it.
+// isUnsettled reports whether the client of a twin has left, and may turn out to have lost it.
 func (a *attachment) isUnsettled() bool {
-	c := a.c
-	for i := range a.twins {
-		other := &a.twins[i]
-		conn := other.conn
-		for x := a.matchOf(other.like); x.of != nil; x = a.matchOf(&x.by.like) {
-			if conn = nil; x.by == nil || x.by == c {
-				break
-			}
-			conn = x.by.conn
-		}
-		if conn != nil && conn.Unsettled() {
-			return true
-		}
-	}
-	return false
-}
-
-// matchOf returns the last match of a call of the same session that has a likeness, by whole.
-func (a *attachment) matchOf(like *likeness) match {
-	s := a.c.s
-	if s.m.stranded.matched.Load() == 0 { // as a rule
-		return match{}
-	}
-	return s.m.stranded.matchOf(like.keysIn(s)[attachWhole])
-}
-
-// isLate takes the call that another request was taken for, if that one is this one made again: the client of this one has left, and the
-// later request has come before it.
-func (a *attachment) isLate() bool {
-	c := a.c
-	m := c.s.m
-	if m.stranded.matched.Load() == 0 || c.conn == nil || len(a.twins) == 0 {
-		return false
-	}
-	x := a.lateFor()
-	if x.of == nil || !c.conn.HasLeft() {
-		return false
-	}
-	call := x.of.s.streams.call(x.of.number)
-	m.stranded.mu.Lock()
-	good := call == nil || c.follows(call)
-	m.stranded.mu.Unlock()
-	if good {
-		a.of, a.call = x.of, call
-		c.tellAttached(attachAsked, x.of.s.Name())
-	}
-	return good
-}
-
-// lateFor returns the match in which a twin was taken, or took.
-func (a *attachment) lateFor() (x match) {
-	for i := range a.twins {
-		if x = a.matchOf(a.twins[i].like); x.of == nil {
-			x = a.c.s.m.stranded.matchBy(a.c.s, a.twins[i].like)
-		}
-		if x.of != nil {
-			break
-		}
-	}
-	return x
+	return slices.ContainsFunc(a.twins, twin.isUnsettled)
 }
 
 // isTwin has the request be one with its twin, if that is in flight and the host gives both the same id.

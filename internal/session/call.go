@@ -48,10 +48,13 @@ type Call struct {
 	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for
 	// followers are attachments that wait for the call.
 	followers atomic.Int32
-	undecided atomic.Bool    // whether it is another call made again
-	following *Call          // what it waits for, if it is. Guarded by Manager.stranded.mu
-	lent      bool           // to another node, as made again there. The same
-	unstored  []stream.Entry // how the stream ends, where the store did not take it
+	undecided atomic.Bool                // whether it is another call made again
+	following *Call                      // what it waits for, if it is. Guarded by Manager.stranded.mu
+	lent      bool                       // to another node, as made again there. The same
+	taken     bool                       // it was made again here. The same
+	late      atomic.Bool                // its client had left before it began, and made it again: nothing is found by it
+	back      atomic.Pointer[Connection] // on which its client has come back for it last
+	unstored  []stream.Entry             // how the stream ends, where the store did not take it
 
 	// Touched only by the one who appends.
 	seq uint64 // of the last entry in the store
@@ -71,6 +74,21 @@ type delivery struct {
 	refused error // how the backend has refused it: a [protocol.Unauthorized], or nil
 
 	signalled bool // its client was told that it waits for input, and has not shown that it knows what for
+}
+
+// client returns the connection that the call's client reads it on, or nil.
+func (c *Call) client() Connection {
+	if back := c.back.Load(); back != nil {
+		return *back
+	}
+	return c.conn
+}
+
+// CameBack notes on which connection the client has come back for the call that the reader reads; nil: it cannot be asked.
+func (r *Reader) CameBack(conn Connection) {
+	if r.call != nil && conn != nil {
+		r.call.back.Store(&conn)
+	}
 }
 
 // endInMemory has the call's readers told how the call ended, from memory.

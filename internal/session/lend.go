@@ -324,7 +324,7 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 			a.end(nil)
 			return true
 		}
-		t := time.NewTimer(strandsWithin / 5)
+		t := time.NewTimer(strandsWithin)
 		select {
 		case <-t.C:
 		case <-ctx.Done():

@@ -66,45 +66,6 @@ type strandings struct {
 	by    map[digest][]*linked.Element
 	at    map[strandedAt]*linked.Element
 	bytes int
-
-	matches [mostMatches]match
-	next    int // of matches
-	matched atomic.Int64
-}
-
-// mostMatches bounds how many of the last matches a node remembers.
-const mostMatches = 64
-
-// A match is that of a stranded call by a request that makes it again. The call may be made again more than once, and those requests come
-// in another order than they were made in.
-type match struct {
-	of *stranded
-	by *Call // nil: a request of another node
-	at time.Time
-}
-
-// note remembers a match. t.mu is held.
-func (t *strandings) note(of *stranded, by *Call) {
-	if len(of.answer) <= heldAnswer {
-		t.matches[t.next] = match{of, by, time.Now()}
-		t.next = (t.next + 1) % len(t.matches)
-		t.matched.Add(1)
-	}
-}
-
-// matchOf returns the last match of a call in a session, which has a likeness; at is zero if there was none lately.
-func (t *strandings) matchOf(key digest) (found match) {
-	if t.matched.Load() == 0 { // as a rule
-		return match{}
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i := range t.matches {
-		if x := &t.matches[i]; x.of != nil && x.of.keys[attachWhole] == key && x.at.After(found.at) && time.Since(x.at) <= settlesWithin {
-			found = *x
-		}
-	}
-	return found
 }
 
 type strandedAt struct {
@@ -211,17 +172,19 @@ func (t *strandings) dropIf(s *Session, number uint64, is func() bool) bool {
 	return e == nil
 }
 
-// matchBy returns the last match by a call of a session that has a likeness; at is zero if there was none lately.
-func (t *strandings) matchBy(s *Session, like *likeness) (found match) {
+// has reports whether a call is found by one of the keys.
+func (t *strandings) has(keys *keysOf) bool {
+	if t.n.Load() == 0 { // as a rule
+		return false
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for i := range t.matches {
-		x := &t.matches[i]
-		if x.by != nil && x.by.s == s && x.by.like.sum == like.sum && x.at.After(found.at) && time.Since(x.at) <= settlesWithin {
-			found = *x
+	for _, key := range keys {
+		if len(t.by[key]) > 0 {
+			return true
 		}
 	}
-	return found
+	return false
 }
 
 // tell notes that the client of a call has its answer from the standalone stream, unless it has given it up by now.
@@ -236,15 +199,14 @@ func (t *strandings) tell(s *Session, number uint64) {
 	}
 }
 
-// take takes out the oldest call that is found by one of the keys, and for which good says that it is one. by is the request's, or nil.
-func (t *strandings) take(keys keysOf, by *Call, good func(*stranded, attachReason) bool) (*stranded, attachReason) {
+// take takes out the oldest call that is found by one of the keys, and for which good says that it is one.
+func (t *strandings) take(keys keysOf, good func(*stranded, attachReason) bool) (*stranded, attachReason) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for reason, key := range keys {
 		for _, e := range t.by[key] {
 			if c := e.Value.(*stranded); good(c, attachReason(reason)) {
 				t.remove(e)
-				t.note(c, by)
 				return c, attachReason(reason)
 			}
 		}
@@ -258,7 +220,7 @@ func (m *Manager) strand(s *Session, number uint64, like likeness, doubtful bool
 	if like.isZero() || number == 0 || doubtful && s.modern != "" {
 		return
 	}
-	if c := s.streams.call(number); c != nil && c.followers.Load() > 0 {
+	if c := s.streams.call(number); c != nil && (c.followers.Load() > 0 || c.late.Load()) {
 		return // its client has it from another one
 	}
 	of := &stranded{keys: like.keysIn(s), s: s, number: number, since: time.Now(), doubtful: doubtful}
@@ -289,7 +251,7 @@ func (c *Call) takeAnswer() (answer []byte) {
 
 // strandAnswer is strand for a call that has been answered from memory, before its client was known to have gone.
 func (c *Call) strandAnswer() {
-	if s, answer := c.s, c.takeAnswer(); answer != nil && !c.like.isZero() {
+	if s, answer := c.s, c.takeAnswer(); answer != nil && !c.like.isZero() && !c.late.Load() {
 		of := &stranded{keys: c.like.keysIn(s), s: s, answer: answer, since: time.Now()}
 		s.m.stranded.add(of, s.m.strandedFor())
 		s.m.tellStranded(of)
@@ -393,7 +355,7 @@ const heldAnswer = 4 << 10
 
 // wrote notes that an answer was written, or is about to be, that is stored nowhere. nil: none was.
 func (c *Call) wrote(answer []byte) {
-	if c.conn == nil || c.like.isZero() || answer == nil {
+	if c.conn == nil || c.like.isZero() || answer == nil || c.late.Load() {
 		return
 	}
 	what := &sent{s: c.s, like: c.like, answer: answer, at: time.Now()}
@@ -407,6 +369,9 @@ func (c *Call) wrote(answer []byte) {
 func (r *Reader) likeness() likeness {
 	if r.call == nil {
 		return r.like
+	}
+	if r.call.late.Load() {
+		return likeness{}
 	}
 	return r.call.like
 }

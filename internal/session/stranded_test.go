@@ -54,7 +54,7 @@ func TestManyStranded(t *testing.T) {
 		t.Errorf("%d are known, by %d keys", n, len(all.by))
 	}
 	for i, want := range map[int]bool{9: false, 10: true, mostStranded + 9: true} {
-		if of, _ := all.take(key(i), nil, any); (of != nil) != want {
+		if of, _ := all.take(key(i), any); (of != nil) != want {
 			t.Errorf("the one number %d: %v", i, of)
 		}
 	}
@@ -63,10 +63,10 @@ func TestManyStranded(t *testing.T) {
 		t.Errorf("%d are known, of %d bytes", n, all.bytes)
 	}
 	all.add(&stranded{keys: key(1), since: now.Add(2 * time.Hour)}, time.Hour)
-	if of, _ := all.take(key(0), nil, any); of != nil {
+	if of, _ := all.take(key(0), any); of != nil {
 		t.Error("one is found after its time")
 	}
-	all.take(key(1), nil, any)
+	all.take(key(1), any)
 	if all.n.Load() != 0 || all.bytes != 0 || len(all.by) != 0 || all.all.Len() != 0 {
 		t.Errorf("%+v is left", &all)
 	}
