@@ -216,6 +216,9 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		defer a.stop()
 		alone := !found && !a.await(ctx)
 		a.twins = nil
+		if alone && c.conn != nil && c.conn.HasLeft() && a.drop() { // while it waited
+			return
+		}
 		if alone && far && a.borrow(ctx, &msg) {
 			return
 		}
