@@ -33,6 +33,9 @@ const (
 	silentFor = 5 * time.Second
 )
 
+// notedWithin is how long it may take after a client has left until it is noted what was written to it last.
+const notedWithin = 100 * time.Millisecond
+
 // clientsFor is how long a node remembers clients that have left it, and those of other nodes that send nothing.
 const clientsFor = 2 * time.Second
 
@@ -46,7 +49,7 @@ type farClient struct {
 	address string
 
 	mu     sync.Mutex
-	lost   bool           // it has left, with something unread
+	lost   time.Time      // when it was known to have left with something unread; zero: it has not
 	source session.Source // of what was last written to it; nil: nothing was, or it has that
 }
 
@@ -88,7 +91,7 @@ func (f *farClients) silence(node string) {
 func (n *Nodes) ClientOf(v *Visit) session.Connection {
 	c := n.far.find(n, v)
 	c.mu.Lock()
-	c.source, c.lost = nil, false
+	c.source, c.lost = nil, time.Time{}
 	c.mu.Unlock()
 	return c
 }
@@ -128,7 +131,9 @@ func (f *farClients) left(node, address string) {
 // left is called when the client has left with something unread.
 func (c *farClient) left() {
 	c.mu.Lock()
-	c.lost = true
+	if c.lost.IsZero() {
+		c.lost = time.Now()
+	}
 	what := c.source
 	c.mu.Unlock()
 	if what != nil {
@@ -140,7 +145,7 @@ func (c *farClient) left() {
 func (c *farClient) Wrote(what session.Source) {
 	c.mu.Lock()
 	c.source = what
-	lost := c.lost
+	lost := !c.lost.IsZero()
 	c.mu.Unlock()
 	if lost {
 		what.Disconnected(c.address, time.Time{})
@@ -170,7 +175,7 @@ func (c *farClient) Unsettled() bool {
 		c.left()
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.source == nil // it is not noted yet what was written last
+		return c.source == nil && time.Since(c.lost) < notedWithin
 	}
 	return false
 }

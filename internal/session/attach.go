@@ -72,6 +72,7 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 		}
 	}
 	s.m.answered.meet(c)
+	c.undecided.Store(true)
 }
 
 // A twin is another call that is like one.
@@ -85,10 +86,12 @@ type twin struct {
 func (t twin) isUnsettled() bool {
 	conn := t.conn
 	if t.call != nil {
-		if t.call.late.Load() || t.call.s.m.isTaken(t.call) {
+		switch conn = t.call.client(); {
+		case t.call.late.Load(), t.call.s.m.isTaken(t.call):
 			return false
+		case t.call.undecided.Load() && t.call.s.m.stranded.knows(t.call.s, t.call.Number()):
+			return true
 		}
-		conn = t.call.client()
 	}
 	return conn != nil && conn.Unsettled()
 }
@@ -186,7 +189,8 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	s := c.s
 	a := &attachment{c: c, id: string(m.ID), twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
 	c.twins = nil // which it would keep in memory
-	if a.isLate() && a.drop() {
+	if a.isLate() {
+		a.drop()
 		return true
 	}
 	if !slices.ContainsFunc(a.twins, func(other twin) bool { return !a.isAside(other) }) {
@@ -195,6 +199,7 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	found := a.find() // also if its twin was settled, and stranded, just now
 	far := !found && a.isFar()
 	if !found && !far && len(a.twins) == 0 {
+		c.undecided.Store(false)
 		return false
 	}
 	ctx, a.stop = context.WithCancel(context.WithoutCancel(ctx))
@@ -210,15 +215,17 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		return true // it was cancelled, or all calls end now
 	}
 	msg := *m
-	c.undecided.Store(!found)
+	if found {
+		c.undecided.Store(false)
+	}
 	go func() {
 		defer s.m.work.Done()
 		defer a.stop()
 		alone := !found && !a.await(ctx)
-		a.twins = nil
-		if alone && c.conn != nil && c.conn.HasLeft() && a.drop() { // while it waited
+		if c.late.Load() {
 			return
 		}
+		a.twins = nil
 		if alone && far && a.borrow(ctx, &msg) {
 			return
 		}
@@ -238,7 +245,7 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 // again, or will: if this one began, too, the tool would run twice.
 func (a *attachment) isLate() bool {
 	c := a.c
-	if c.conn == nil || len(a.twins) == 0 && c.s.m.stranded.n.Load() == 0 {
+	if len(a.twins) == 0 && c.s.m.stranded.n.Load() == 0 {
 		return false
 	}
 	if len(a.twins) == 0 {
@@ -247,20 +254,21 @@ func (a *attachment) isLate() bool {
 			return false
 		}
 	}
-	return c.conn.HasLeft()
+	return a.hasLeft()
 }
 
-// drop ends the request, which does not begin. It is false if another one waits for it.
-func (a *attachment) drop() bool {
+// hasLeft reports whether the client of the request has left, as far as is known.
+func (a *attachment) hasLeft() bool {
+	c := a.c
+	return c.conn != nil && c.conn.HasLeft() || c.s.m.stranded.knows(c.s, c.Number())
+}
+
+// drop ends the request, which does not begin.
+func (a *attachment) drop() {
 	c := a.c
 	s, m := c.s, c.s.m
-	m.stranded.mu.Lock()
-	waited := c.taken || c.lent
-	c.late.Store(!waited)
-	m.stranded.mu.Unlock()
-	if waited {
-		return false
-	}
+	c.late.Store(true) // from now on it is not stranded
+	m.dropStranded(s, c.Number())
 	var got *inflight
 	locked(s, func() {
 		if got = s.takeRequest([]byte(a.id), c); got != nil {
@@ -271,8 +279,6 @@ func (a *attachment) drop() bool {
 		c.respond(got, jsonrpc.AppendError(nil, []byte(a.id), errLate))
 		s.requestEnded(got)
 	}
-	m.dropStranded(s, c.Number())
-	return true
 }
 
 // errLate ends a request whose client had left before it began. Nobody waits for that.
@@ -346,13 +352,11 @@ func (m *Manager) takeStranded(keys keysOf, safe bool, came time.Time, by *Call)
 		switch {
 		case other == nil:
 			return true
-		case other.late.Load():
+		case other.undecided.Load(), other.late.Load(): // it may be found to be another call itself, or not begin
 			return false
 		case by != nil:
 			other.taken = by.follows(other) || other.taken
 			return by.following == other
-		case other.undecided.Load(): // it may be found to be a call of the node that asks
-			return false
 		}
 		other.lent = true
 		return true
@@ -412,7 +416,11 @@ func (a *attachment) await(ctx context.Context) bool {
 		case <-ctx.Done():
 		}
 		t.Stop()
-		if a.isTwin() || a.find() {
+		switch {
+		case a.hasLeft():
+			a.drop()
+			return false
+		case a.isTwin(), a.find():
 			return true
 		}
 		if ctx.Err() != nil {

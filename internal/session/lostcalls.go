@@ -346,5 +346,7 @@ func (c *Call) ConnectionLost() {
 		c.s.streams.lost(gap{number: number, kind: gapNoID, since: time.Now(), like: c.like}, false)
 		c.s.streams.mu.Unlock()
 	}
-	c.s.m.strand(c.s, number, c.like, false, nil)
+	if !c.late.Load() {
+		c.s.m.strand(c.s, number, c.like, false, nil)
+	}
 }

@@ -172,6 +172,16 @@ func (t *strandings) dropIf(s *Session, number uint64, is func() bool) bool {
 	return e == nil
 }
 
+// knows reports whether the call of a stream is stranded.
+func (t *strandings) knows(s *Session, number uint64) bool {
+	if number == 0 || t.n.Load() == 0 { // as a rule
+		return false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.at[strandedAt{s, number}] != nil
+}
+
 // has reports whether a call is found by one of the keys.
 func (t *strandings) has(keys *keysOf) bool {
 	if t.n.Load() == 0 { // as a rule

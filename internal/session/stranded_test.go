@@ -119,8 +119,8 @@ func TestLikenessLinear(t *testing.T) {
 	}
 }
 
-// Calls whose clients make each of them again, before any is delivered, do not wait for each other in a circle: one runs, for all.
-func TestStrandedInCircle(t *testing.T) {
+// Of requests of which each is the one before it made again, before any has begun, the last one runs: the others do not begin.
+func TestStrandedBeforeBegun(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{2, 3, 5} {
 		h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
@@ -133,16 +133,19 @@ func TestStrandedInCircle(t *testing.T) {
 			}
 			calls = append(calls, c)
 		}
-		for i, c := range calls { // each is made again by the one before it
-			next := calls[(i+1)%size]
-			h.strand(s, next.Number(), next.like, false, nil)
-			c.Deliver(t.Context(), []jsonrpc.Message{parse(request(i))}, nil)
+		for _, c := range calls[:size-1] {
+			h.strand(s, c.Number(), c.like, false, nil)
+		}
+		for i := range calls { // the last one comes first, or in the midst of them
+			i = (i + size - 1 + size/2) % size
+			calls[i].Deliver(t.Context(), []jsonrpc.Message{parse(request(i))}, nil)
 		}
 		link := h.desk.last()
 		in := <-link.in
 		link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
 		for i, c := range calls {
-			if said := readAll(t, s, c.Number()); len(said) != 1 || !strings.Contains(said[0], fmt.Sprintf(`"id":%d`, i)) {
+			said := readAll(t, s, c.Number())
+			if len(said) != 1 || !strings.Contains(said[0], fmt.Sprintf(`"id":%d`, i)) || strings.Contains(said[0], "not delivered") != (i < size-1) {
 				t.Errorf("%d of %d is answered %q", i, size, said)
 			}
 		}
