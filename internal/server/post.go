@@ -153,6 +153,8 @@ func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b be
 		switch {
 		case x.session.CallFrom(guest, x.msgs[0].ID) != c:
 			return begun{}, true, fail
+		case same && lost && hasLeft(h.origin(x).Conn): // it comes late: the client has made it again since
+			return begun{}, false, fail
 		case same && lost:
 			return begun{session: x.session, number: c.Number()}, false, nil
 		case !same, time.Now().After(end), x.r.Context().Err() != nil:
@@ -160,6 +162,9 @@ func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b be
 		}
 	}
 }
+
+// hasLeft reports whether a client is known to have left; conn may be nil.
+func hasLeft(conn session.Connection) bool { return conn != nil && conn.HasLeft() }
 
 // accepted answers notifications and responses that were handed over, which have no answer.
 func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {

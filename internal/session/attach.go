@@ -190,17 +190,18 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	a := &attachment{c: c, id: string(m.ID), twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
 	c.twins = nil // which it would keep in memory
 	if a.isLate() {
-		a.drop()
 		return true
 	}
+	alike := len(a.twins) > 0
 	if !slices.ContainsFunc(a.twins, func(other twin) bool { return !a.isAside(other) }) {
 		a.twins = nil
 	}
 	found := a.find() // also if its twin was settled, and stranded, just now
 	far := !found && a.isFar()
 	if !found && !far && len(a.twins) == 0 {
+		ended := alike && a.ends() // the one that has taken the call may be this request made again
 		c.undecided.Store(false)
-		return false
+		return ended
 	}
 	ctx, a.stop = context.WithCancel(context.WithoutCancel(ctx))
 	taken := false
@@ -241,8 +242,8 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	return true
 }
 
-// isLate reports whether the client of the request has left, and there is another call that is like it. Then that client has made its request
-// again, or will: if this one began, too, the tool would run twice.
+// isLate ends the request if its client has left, and there is another call that is like it. Then that client has made its request again, or
+// will: if this one began, too, the tool would run twice.
 func (a *attachment) isLate() bool {
 	c := a.c
 	if len(a.twins) == 0 && c.s.m.stranded.n.Load() == 0 {
@@ -254,7 +255,16 @@ func (a *attachment) isLate() bool {
 			return false
 		}
 	}
-	return a.hasLeft()
+	return a.ends()
+}
+
+// ends ends the request, which has not begun, if its client has left, and reports whether it has.
+func (a *attachment) ends() bool {
+	if !a.hasLeft() {
+		return false
+	}
+	a.drop()
+	return true
 }
 
 // hasLeft reports whether the client of the request has left, as far as is known.
@@ -408,7 +418,12 @@ func (a *attachment) await(ctx context.Context) bool {
 	pause := time.Millisecond
 	for began := time.Now(); time.Since(began) < settlesWithin; pause = min(2*pause, mostPause) {
 		if time.Since(began) >= patience && !a.isUnsettled() {
-			return a.find() // it may have been settled, and the call stranded, since it was looked for
+			// It may have been settled, and the call stranded, since it was looked for.
+			found := a.find()
+			if !found {
+				a.ends() // the one that has taken the call may be this request made again
+			}
+			return found
 		}
 		t := time.NewTimer(pause)
 		select {
@@ -416,11 +431,10 @@ func (a *attachment) await(ctx context.Context) bool {
 		case <-ctx.Done():
 		}
 		t.Stop()
-		switch {
-		case a.hasLeft():
-			a.drop()
+		if a.ends() {
 			return false
-		case a.isTwin(), a.find():
+		}
+		if a.isTwin() || a.find() {
 			return true
 		}
 		if ctx.Err() != nil {
