@@ -21,7 +21,8 @@ const headerClient = "Holdfast-Client"
 
 // What a node says of a client.
 const (
-	clientUnknown = "unknown" // it is connected, or has left with all that was written
+	clientUnknown = "unknown" // it is connected
+	clientServed  = "served"  // it has left with all that was written
 	clientSilent  = "silent"  // the node does not say: it, and so the client's connection, may be lost
 	clientLeaves  = "leaves"  // it has left, and what it was sent may turn out to be unread
 	clientLost    = "lost"    // it has left with some of that unread
@@ -50,6 +51,7 @@ type farClient struct {
 
 	mu     sync.Mutex
 	lost   time.Time      // when it was known to have left with something unread; zero: it has not
+	served bool           // it has left, and has read all: it is not asked for again
 	source session.Source // of what was last written to it; nil: nothing was, or it has that
 }
 
@@ -91,7 +93,7 @@ func (f *farClients) silence(node string) {
 func (n *Nodes) ClientOf(v *Visit) session.Connection {
 	c := n.far.find(n, v)
 	c.mu.Lock()
-	c.source, c.lost = nil, time.Time{}
+	c.source, c.lost, c.served = nil, time.Time{}, false
 	c.mu.Unlock()
 	return c
 }
@@ -163,9 +165,19 @@ func (c *farClient) HasLeft() bool {
 
 // Unsettled implements [session.Connection]. It asks the client's node.
 func (c *farClient) Unsettled() bool {
+	c.mu.Lock()
+	served := c.served
+	c.mu.Unlock()
+	if served {
+		return false
+	}
 	switch c.n.askClient(c.node, c.address) {
 	case clientLeaves:
 		return true
+	case clientServed:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.served = c.source != nil // else it may be about to be sent more, and to turn out to have left
 	case clientSilent: // a call in flight is about to be stranded, if that node is lost
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -214,10 +226,12 @@ func (n *Nodes) tellsOfClient(w http.ResponseWriter, r *http.Request) bool {
 	if address == "" {
 		return false
 	}
-	leaves := n.opts.Host.HasLeft(address) // first: it may say of what was lost
+	open, leaves := n.opts.Host.Client(address) // first: it may say of what was lost
 	state := n.departed.of(address)
 	switch {
 	case state == clientLost, state == clientLeaves:
+	case !open:
+		state = clientServed
 	case leaves && state != clientServed:
 		state = clientLeaves
 	default:
@@ -238,9 +252,6 @@ type departedClient struct {
 	state string
 	at    time.Time
 }
-
-// clientServed is the state of a client that has left after it had read all.
-const clientServed = "served"
 
 // leaves notes that a client has left, unless all was written to it. That is said by written, which is guarded by the lock here.
 func (d *departed) leaves(address string, written *bool) {

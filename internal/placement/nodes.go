@@ -30,8 +30,8 @@ type Host interface {
 	Reject(w http.ResponseWriter, status int, e *jsonrpc.Error)
 	// Finish writes the body of an answer to a client to its end, in bounded time.
 	Finish(w http.ResponseWriter, body []byte) error
-	// HasLeft reports whether the client at an address has left whose connection is open here.
-	HasLeft(address string) bool
+	// Client reports whether the connection of a client at an address is open here, and whether that has left.
+	Client(address string) (open, left bool)
 }
 
 // Options say how a node places exchanges. Limits and Page may be nil.

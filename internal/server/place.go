@@ -267,8 +267,8 @@ func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) { h.re
 // Finish implements [placement.Host].
 func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.finish(w, body) }
 
-// HasLeft implements [placement.Host].
-func (h host) HasLeft(address string) bool { return h.watched.HasLeft(address) }
+// Client implements [placement.Host].
+func (h host) Client(address string) (open, left bool) { return h.watched.Client(address) }
 
 // holds counts messages as on their way, for as long as what they ask for may have to
 // be asked of another node again, until the function that it returns is called.

@@ -42,11 +42,11 @@ func (cs *Connections) At(r *http.Request) *Conn {
 	return w
 }
 
-// HasLeft reports whether the client at an address has left whose connection is open yet.
-func (cs *Connections) HasLeft(address string) bool {
+// Client reports whether the connection of the client at an address is open, and whether that has left.
+func (cs *Connections) Client(address string) (open, left bool) {
 	c, _ := cs.open.Load(address)
-	w, _ := c.(*Conn)
-	return w != nil && w.Gone()
+	w, open := c.(*Conn)
+	return open, open && w.Gone()
 }
 
 // Listener wraps a listener whose connections are to be watched. The network says with a reset
