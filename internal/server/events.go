@@ -280,21 +280,14 @@ func (c *events) arrives(cp *copier, besides bool) {
 	case c.wants == wantsResume && c.primes:
 		// Clients that know ids and come back without one after this have forgotten it:
 		// they lost the connection.
-		c.tells(cp.r.Completed("", wrote, besides))
+		cp.r.Completed("", wrote, besides, c.connection())
 	case c.via.isSeen():
-		c.tells(cp.r.Completed(c.from, wrote, besides))
+		cp.r.Completed(c.from, wrote, besides, c.connection())
 		if c.h.nodes.HasLeft(c.from, c.opened) {
 			c.s.Disconnected(c.from, time.Time{})
 		}
 	case c.watched != nil:
-		c.tells(cp.r.Completed(c.from, wrote, besides))
-	}
-}
-
-// tells has a source be told if the client turns out to have left with some of what was written unread.
-func (r *reader) tells(what session.Source) {
-	if conn := r.connection(); conn != nil {
-		conn.Wrote(what)
+		cp.r.Completed(c.from, wrote, besides, c.connection())
 	}
 }
 

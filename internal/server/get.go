@@ -170,7 +170,6 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 	c.link()
 	if o.at.Stream.Number != 0 {
 		c.wants = wantsResume
-		c.r.CameBack(c.connection())
 	}
 	return nil
 }

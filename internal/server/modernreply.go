@@ -249,5 +249,5 @@ func (p *reply) isDenied() bool {
 
 // finished implements [sink].
 func (p *reply) finished() {
-	p.tells(p.r.Completed(p.from, time.Now(), false))
+	p.r.Completed(p.from, time.Now(), false, p.connection())
 }

@@ -148,13 +148,12 @@ func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b be
 	if c == nil {
 		return begun{}, true, fail
 	}
+	conn := h.origin(x).Conn
 	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
-		same, lost := c.Again(&x.msgs[0])
+		same, lost := c.Again(&x.msgs[0], conn)
 		switch {
 		case x.session.CallFrom(guest, x.msgs[0].ID) != c:
 			return begun{}, true, fail
-		case same && lost && hasLeft(h.origin(x).Conn): // it comes late: the client has made it again since
-			return begun{}, false, fail
 		case same && lost:
 			return begun{session: x.session, number: c.Number()}, false, nil
 		case !same, time.Now().After(end), x.r.Context().Err() != nil:
@@ -162,9 +161,6 @@ func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b be
 		}
 	}
 }
-
-// hasLeft reports whether a client is known to have left; conn may be nil.
-func hasLeft(conn session.Connection) bool { return conn != nil && conn.HasLeft() }
 
 // accepted answers notifications and responses that were handed over, which have no answer.
 func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {

@@ -43,7 +43,7 @@ type attachment struct {
 	rq    *inflight
 	of    *stranded
 	call  *Call     // the other one; nil if it has ended
-	id    string    // of the request
+	id    []byte    // of the request
 	came  time.Time // when it came
 	safe  bool      // the tool may run twice: that the model asks again is no reason
 	twins []twin
@@ -187,7 +187,7 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		return false
 	}
 	s := c.s
-	a := &attachment{c: c, id: string(m.ID), twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
+	a := &attachment{c: c, id: m.ID, twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
 	c.twins = nil // which it would keep in memory
 	if a.isLate() {
 		return true
@@ -246,12 +246,12 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 // will: if this one began, too, the tool would run twice.
 func (a *attachment) isLate() bool {
 	c := a.c
-	if len(a.twins) == 0 && c.s.m.stranded.n.Load() == 0 {
+	if !c.undecided.Load() || len(a.twins) == 0 && c.s.m.stranded.n.Load() == 0 { // the first: it is that of a node that was lost
 		return false
 	}
 	if len(a.twins) == 0 {
 		keys := c.like.keysIn(c.s)
-		if !c.s.m.stranded.has(&keys) {
+		if !c.s.m.stranded.has(&keys, c) {
 			return false
 		}
 	}
@@ -281,12 +281,12 @@ func (a *attachment) drop() {
 	m.dropStranded(s, c.Number())
 	var got *inflight
 	locked(s, func() {
-		if got = s.takeRequest([]byte(a.id), c); got != nil {
+		if got = s.takeRequest(a.id, c); got != nil {
 			got.ours = true
 		}
 	})
 	if got != nil {
-		c.respond(got, jsonrpc.AppendError(nil, []byte(a.id), errLate))
+		c.respond(got, jsonrpc.AppendError(nil, a.id, errLate))
 		s.requestEnded(got)
 	}
 }

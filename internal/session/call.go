@@ -84,13 +84,6 @@ func (c *Call) client() Connection {
 	return c.conn
 }
 
-// CameBack notes on which connection the client has come back for the call that the reader reads; nil: it cannot be asked.
-func (r *Reader) CameBack(conn Connection) {
-	if r.call != nil && conn != nil {
-		r.call.back.Store(&conn)
-	}
-}
-
 // endInMemory has the call's readers told how the call ended, from memory.
 func (c *Call) endInMemory(end []stream.Entry) {
 	for i := range end {

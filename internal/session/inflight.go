@@ -42,12 +42,17 @@ func sumOf(m *jsonrpc.Message) uint64 {
 }
 
 // Again reports whether the call is that of one request, which is in flight, and m is this request once more; and whether its client has
-// lost the connection of the first.
-func (c *Call) Again(m *jsonrpc.Message) (same, lost bool) {
+// lost the connection of the first. conn is that of this one; nil: it cannot be asked. A request that comes late, so that its client has made
+// it again since, is not the same.
+func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	c.mu.Lock()
 	same = len(c.pending) == 1 && c.pending[0].sum == sumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
 	c.mu.Unlock()
+	same = same && (conn == nil || !conn.HasLeft())
 	if lost = c.isLost(); same && lost {
+		if conn != nil {
+			c.back.Store(&conn)
+		}
 		c.tellAttached(attachWhole, c.s.Name())
 	}
 	return same, lost

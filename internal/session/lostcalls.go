@@ -220,8 +220,8 @@ func (t *table) lostStreams(patience time.Duration) (lost []gap, due time.Time) 
 // node may be slow, so that a client has come back since. besides says that it was read
 // besides another stream: then the client may come back for that one only.
 //
-// What it returns is to be told if the client turns out to have left: see [Connection.Wrote].
-func (r *Reader) Completed(from string, wrote time.Time, besides bool) Source {
+// conn is told of what was sent, if it is not nil.
+func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Connection) {
 	t := &r.s.streams
 	number := r.cursor.Stream.Number
 	what := newSent(r.s, number, r.likeness())
@@ -237,10 +237,13 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool) Source {
 		}
 		t.lost(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call), like: r.likeness(), sent: what}, besides)
 	}
-	if what == nil {
-		return r.s
+	switch {
+	case conn == nil:
+	case what == nil:
+		conn.Wrote(r.s)
+	default:
+		conn.Wrote(what)
 	}
-	return what
 }
 
 // Disconnected notes that the client at an address left without a word. What was written to

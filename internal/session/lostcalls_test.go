@@ -83,7 +83,7 @@ func (r *Reader) whole(from string) { r.wholeAt(from, time.Now()) }
 
 // wholeAt is one to which it was written at a time.
 func (r *Reader) wholeAt(from string, wrote time.Time) {
-	r.Completed(from, wrote, false)
+	r.Completed(from, wrote, false, nil)
 	r.Detach(false, true, false)
 }
 

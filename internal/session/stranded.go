@@ -182,16 +182,18 @@ func (t *strandings) knows(s *Session, number uint64) bool {
 	return t.at[strandedAt{s, number}] != nil
 }
 
-// has reports whether a call is found by one of the keys.
-func (t *strandings) has(keys *keysOf) bool {
+// has reports whether another call than c is found by one of the keys.
+func (t *strandings) has(keys *keysOf, c *Call) bool {
 	if t.n.Load() == 0 { // as a rule
 		return false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, key := range keys {
-		if len(t.by[key]) > 0 {
-			return true
+		for _, e := range t.by[key] {
+			if of := e.Value.(*stranded); of.s != c.s || of.number != c.Number() {
+				return true
+			}
 		}
 	}
 	return false

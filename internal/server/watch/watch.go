@@ -167,9 +167,6 @@ func (c *Conn) Read(b []byte) (int, error) {
 }
 
 func (c *Conn) Write(b []byte) (int, error) {
-	if c.sourced.Load() && c.Gone() && c.HasRead() { // the end of a stream, to a client that has left after its last event
-		c.arrived()
-	}
 	if c.ended.Load() {
 		c.note(syscall.EPIPE)
 	}
