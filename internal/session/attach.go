@@ -258,9 +258,10 @@ func (a *attachment) isLate() bool {
 	return a.ends()
 }
 
-// ends ends the request, which has not begun, if its client has left, and reports whether it has.
+// ends ends the request, which has not begun, if its client has left, and reports whether it has. One with a key is not another one made again:
+// its client comes back with the key.
 func (a *attachment) ends() bool {
-	if !a.hasLeft() {
+	if r := a.c.record; r != nil && r.key != nil || !a.hasLeft() {
 		return false
 	}
 	a.drop()
