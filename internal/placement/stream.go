@@ -31,7 +31,6 @@ type forwardedStream struct {
 	// continued reports that this is not the first node that the stream comes from.
 	continued bool
 	ending    Ending
-	ends      bool // what is written is the last: it goes out with the end of the answer, which a client may not wait for
 
 	recorded // what this node answers that goes on with the stream
 }
@@ -100,12 +99,6 @@ func (f *forwardedStream) copy(from *http.Response) error {
 	late := false // events came after the client had left
 	for {
 		n, err := from.Body.Read(chunk[:])
-		for err == nil && n < len(chunk) && hasMore(from.Body) { // the end may have come with the last event
-			var more int
-			more, err = from.Body.Read(chunk[n:])
-			n += more
-		}
-		f.ends = errors.Is(err, io.EOF)
 		late = late || n > 0 && f.p.req.HTTP.Context().Err() != nil
 		if _, werr := f.Write(chunk[:n]); werr != nil {
 			f.p.leftNotice().send()
@@ -132,12 +125,6 @@ func (f *forwardedStream) copy(from *http.Response) error {
 			return f.cut()
 		}
 	}
-}
-
-// hasMore reports whether more of a body is here, and need not be waited for.
-func hasMore(body io.Reader) bool {
-	b, ok := body.(*nodeBody)
-	return ok && b.c.r.Buffered() > 0
 }
 
 // cut returns errCut if the stream can be continued from its last event id, else
@@ -251,9 +238,6 @@ func (f *forwardedStream) write(text []byte) error {
 	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.nodes.opts.WriteTimeout))
 	if _, err := f.p.w.Write(text); err != nil {
 		return err
-	}
-	if f.ends {
-		return nil
 	}
 	if err := f.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
