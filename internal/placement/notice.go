@@ -120,7 +120,7 @@ func (p *Placement) finished() {
 		return
 	}
 	gone := below.Gone()
-	read := gone && below.HasRead()
+	read := gone && below.HasRead() && (p.out == nil || !p.out.ends) // else the end of the last event is yet to be sent
 	p.nodes.departed.served(p.req.HTTP.RemoteAddr, &p.written, read)
 	switch {
 	case read:

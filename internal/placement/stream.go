@@ -31,6 +31,7 @@ type forwardedStream struct {
 	// continued reports that this is not the first node that the stream comes from.
 	continued bool
 	ending    Ending
+	ends      bool // what is written is the last, and waits for the end of the answer
 
 	recorded // what this node answers that goes on with the stream
 }
@@ -99,6 +100,7 @@ func (f *forwardedStream) copy(from *http.Response) error {
 	late := false // events came after the client had left
 	for {
 		n, err := from.Body.Read(chunk[:])
+		f.ends = n > 0 && errors.Is(err, io.EOF)
 		late = late || n > 0 && f.p.req.HTTP.Context().Err() != nil
 		if _, werr := f.Write(chunk[:n]); werr != nil {
 			f.p.leftNotice().send()
@@ -233,9 +235,17 @@ func withoutEndpoint(text []byte) []byte {
 	return text
 }
 
-// write writes and flushes, in bounded time.
+// write writes and flushes, in bounded time. The last byte of the last event goes out with the end of the answer: a client that leaves when it has
+// read the event leaves nothing unread.
 func (f *forwardedStream) write(text []byte) error {
 	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.nodes.opts.WriteTimeout))
+	if f.ends && len(text) > 0 {
+		if _, err := f.p.w.Write(text[:len(text)-1]); err != nil {
+			return err
+		}
+		_, err := f.p.w.Write(text[len(text)-1:])
+		return err
+	}
 	if _, err := f.p.w.Write(text); err != nil {
 		return err
 	}

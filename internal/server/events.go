@@ -232,7 +232,7 @@ func (c *events) write(text []byte, last bool) error {
 }
 
 // flush writes and flushes. The time that it may take is bounded: a client that does not
-// read holds up nobody but itself, and not for ever. What is the last of a short response
+// read holds up nobody but itself, and not for ever. The last of a short response
 // waits for the response's end, to go out with it, and so does the last byte of a long one: a client that has read
 // the whole of the last event has the end, too, and leaves no byte unread when it closes.
 func (c *events) flush(text []byte, last bool) error {
@@ -242,7 +242,7 @@ func (c *events) flush(text []byte, last bool) error {
 	c.wrote += len(text)
 	_ = c.c.SetWriteDeadline(c.written.Add(c.h.opts.WriteTimeout))
 	var end []byte
-	if last && c.wrote > surelySent && len(text) > 0 {
+	if last && len(text) > 0 {
 		text, end = text[:len(text)-1], text[len(text)-1:]
 	}
 	if len(text) > 0 {
@@ -250,11 +250,10 @@ func (c *events) flush(text []byte, last bool) error {
 			return err
 		}
 	}
-	if last && c.wrote <= surelySent {
-		return nil
-	}
-	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
+	if !last || c.wrote > surelySent {
+		if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+			return err
+		}
 	}
 	if len(end) > 0 {
 		_, err := c.w.Write(end)
