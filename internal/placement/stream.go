@@ -31,7 +31,7 @@ type forwardedStream struct {
 	// continued reports that this is not the first node that the stream comes from.
 	continued bool
 	ending    Ending
-	ends      bool // what is written is the last, and waits for the end of the answer
+	ends      bool // what is written is the last
 
 	recorded // what this node answers that goes on with the stream
 }

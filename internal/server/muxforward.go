@@ -36,6 +36,7 @@ type forwardedExchange struct {
 	delivery   *delivery         // nil where nobody wants to know
 	wanted     wanted            // guarded by mux.mu
 
+	events   eventParts
 	policies int // how many resume policies were passed on: one for each request
 	left     int // how many of the requests were not answered
 	ending   placement.Ending
@@ -220,7 +221,7 @@ func (s *forwardedExchange) write(lines []byte) {
 	}
 }
 
-// Write implements [http.ResponseWriter]. Of a stream it is given whole events.
+// Write implements [http.ResponseWriter].
 func (s *forwardedExchange) Write(text []byte) (int, error) {
 	if !placement.IsEvents(s.Header()) {
 		return s.Answer.Write(text)
@@ -231,7 +232,7 @@ func (s *forwardedExchange) Write(text []byte) (int, error) {
 	var lines []byte
 	done := false
 	ids := s.x.m.showsIDs()
-	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
+	for rd := s.events.add(text); ; {
 		ev, err := rd.Next()
 		if err != nil {
 			break
@@ -344,4 +345,26 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	to := &muxExchange{m: m, key: x.key, ids: x.ids}
 	m.forward(&forwardedExchange{x: to, muxRequest: muxRequest{msgs: []jsonrpc.Message{msg}}})
 	return true
+}
+
+// eventParts are the events of a stream that is written in parts: the last byte of the last event is written by itself, see [events.flush]. The
+// zero value is ready to use.
+type eventParts struct {
+	rest []byte // the beginning of an event
+}
+
+// add adds a part, and returns the events that are whole by now.
+func (p *eventParts) add(part []byte) *sse.Reader {
+	if len(p.rest) > 0 {
+		part = append(p.rest, part...)
+		p.rest = nil
+	}
+	end := bytes.LastIndex(part, []byte("\n\n")) + len("\n\n")
+	if end < len("\n\n") {
+		end = 0
+	}
+	if end < len(part) {
+		p.rest = bytes.Clone(part[end:])
+	}
+	return sse.NewReader(bytes.NewReader(part[:end]), end+1)
 }

@@ -10,7 +10,6 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -29,7 +28,8 @@ type muxModern struct {
 	ctx    context.Context         // ends with the connection, or when the client cancels the request
 	cancel context.CancelCauseFunc // nil: its connection has ended, or it is over
 	token  []byte                  // of the request's call, which its client can come back for; nil: it has none
-	last   bool                    // the response was written
+	events eventParts
+	last   bool // the response was written
 }
 
 // isModern reports whether a message is of revision 2026-07-28: it says so, or it cancels a request that did.
@@ -219,7 +219,7 @@ func (x *muxModern) withdraw() {
 	}
 }
 
-// Write implements [http.ResponseWriter]. Of a stream it is given whole events.
+// Write implements [http.ResponseWriter].
 func (x *muxModern) Write(text []byte) (int, error) {
 	if !placement.IsEvents(x.Header()) {
 		return x.Answer.Write(text)
@@ -228,7 +228,7 @@ func (x *muxModern) Write(text []byte) (int, error) {
 		return 0, err
 	}
 	var lines []byte
-	for rd := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
+	for rd := x.events.add(text); ; {
 		ev, err := rd.Next()
 		if err != nil {
 			break

@@ -40,6 +40,9 @@ func TestDuplexModern(t *testing.T) {
 			c.hears("notifications/progress", fmt.Sprintf(`"progress":%d,`, i))
 		}
 		c.hears(`"id":3`, "done")
+		large := strings.Repeat("x", 100_000)
+		c.say(modernCall(`"large"`, "echo", `{"text":"`+large+`"}`))
+		c.hears(`"id":"large"`, large)
 		c.say(modernAs(`"é"`, "resources/read", `{"uri":"test:é\u2713"}`, `{}`)) // no header holds its name as it is
 		c.fails(`"é"`, jsonrpc.CodeMethodNotFound, "resources/read")
 		c.say(modernAs("4", "nothing/here", `{}`, `{}`))

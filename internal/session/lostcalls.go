@@ -229,7 +229,6 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Conn
 		r.s.m.stranded.tell(r.s, number)
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	r.sent = what
 	if number != standalone && t.streams[number].reader == r {
 		if from != "" {
@@ -237,7 +236,8 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Conn
 		}
 		t.lost(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call), like: r.likeness(), sent: what}, besides)
 	}
-	switch {
+	t.mu.Unlock()
+	switch { // now that it may call back: it may know that the client has left
 	case conn == nil:
 	case what == nil:
 		conn.Wrote(r.s)
