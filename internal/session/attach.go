@@ -258,10 +258,12 @@ func (a *attachment) isLate() bool {
 	return a.ends()
 }
 
-// ends ends the request, which has not begun, if its client has left, and reports whether it has. One with a key is not another one made again:
-// its client comes back with the key.
+// ends ends the request, which has not begun, if its client has left, and reports whether it has. One with a client's key is not another one
+// made again: its client comes back with the key.
 func (a *attachment) ends() bool {
-	if r := a.c.record; r != nil && r.key != nil || !a.hasLeft() {
+	r := a.c.record
+	keyed := r != nil && r.key != nil && !r.key.forward
+	if keyed || !a.hasLeft() {
 		return false
 	}
 	a.drop()
