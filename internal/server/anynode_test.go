@@ -147,14 +147,16 @@ func TestAgainAnyNodeAtOnce(t *testing.T) {
 func TestAgainAnyNodeAgain(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 3, anyNode(server.RoleBoth))
-	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, "")
+	const token = `"progressToken":"a"`
+	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, token)
 	held := f.nodes[0].release(1)[0]
 	for i := 1; i < 6; i++ {
 		told := f.nodes[i%3].sessions.Hints()
 		w.cut(fin)
 		eventually(t, "the other node to know", func() bool { return f.nodes[i%3].sessions.Hints() > told })
-		w = asksAt(f.nodes[i%3], "me", true).ask(fmt.Sprint(i+1), "hold", `{"key":"k"}`, "")
-		eventually(t, "the request to be attached", func() bool { return f.calls() == i+1 })
+		w = asksAt(f.nodes[i%3], "me", true).ask(fmt.Sprint(i+1), "hold", `{"key":"k"}`, token)
+		progress(held, i, 1)
+		w.message() // it is attached
 	}
 	held.Result(result("done"))
 	if response, _ := heard(w.all()); !strings.Contains(response, "done") || f.runs("k") != 1 {

@@ -204,7 +204,8 @@ func TestHostsOwnID(t *testing.T) {
 			you := as("you").ask("1", "hold", args, meta)
 			held = append(held, n.release(1)...)
 			connected := me.ask("2", "hold", args, meta+`,"progressToken":2`) // the host may know more than its connection
-			eventually(t, "the request to be attached", func() bool { return n.sessions.Calls() == 3 })
+			progress(held[0], 1, 1)
+			connected.message() // it is attached: else it would end with its connection
 			readers := n.sessions.Readers()
 			w.cut(rst)
 			connected.cut(rst)
