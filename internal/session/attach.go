@@ -309,7 +309,11 @@ func (a *attachment) isAside(other twin) bool {
 
 // begins notes that the request is as good as delivered: it may be handed off, and the session's next owner does not make it again.
 func (a *attachment) begins() {
-	locked(a.c.s, func() {
+	s := a.c.s
+	locked(s, func() {
+		if s.inFlight[string(requestKey(a.c.guestOf(), a.id))] != a.rq {
+			return // it has ended
+		}
 		a.rq.sent = true
 		if k := a.c.recovery; k != nil {
 			a.c.mu.Lock()
