@@ -47,6 +47,7 @@ const (
 type gaps struct {
 	all         []gap
 	asked       time.Time   // when the client last came back with nothing but its session
+	resumes     bool        // the client has come back for a call with an event id
 	unconfirmed atomic.Bool // see [Session.Unconfirmed]
 }
 
@@ -115,6 +116,10 @@ const (
 	// do so try within two seconds; those that do not wait for the call until they give up.
 	awayFor = 3 * time.Second
 
+	// resumesFor is the same for a client that has come back with an event id before. It does so again, as soon as it notices that the
+	// connection has broken: that takes until its keep-alives do not come, if nothing tells it. Most hosts wait for 60 s for a call.
+	resumesFor = 45 * time.Second
+
 	// resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
 	// reasons for that.
 	resetWithin = time.Second
@@ -124,11 +129,16 @@ const (
 	networkDelay = 5 * time.Second
 )
 
-// ReturnedWithoutID notes that the client has come back with nothing but its session.
-func (s *Session) ReturnedWithoutID() {
+// CameBack notes that the client has come back: for a call, with an event id or something else that says what it has, or with nothing but its
+// session.
+func (s *Session) CameBack(withID bool) {
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if withID {
+		t.gaps.resumes = true
+		return
+	}
 	t.gaps.asked = time.Now()
 	for i := range t.gaps.all {
 		t.gaps.ask(&t.gaps.all[i])
@@ -157,8 +167,8 @@ func (g *gaps) ask(b *gap) {
 
 // due returns when b is to be continued on the standalone stream, if its client has
 // not come back for it by then; zero: not without being asked for. patience is for a
-// client that may be about to come back with an id.
-func (b *gap) due(patience time.Duration) time.Time {
+// client that may be about to come back with an id, and away for one that has a connection that it had before.
+func (b *gap) due(patience, away time.Duration) time.Time {
 	when := b.at
 	switch {
 	case b.from != "":
@@ -173,7 +183,15 @@ func (b *gap) due(patience time.Duration) time.Time {
 	case b.kind == gapWhole, b.kind == gapUnknown:
 		return time.Time{}
 	}
-	return when.Add(max(patience, awayFor))
+	return when.Add(max(patience, away))
+}
+
+// away is how long the client is given at the least to come back with an id.
+func (g *gaps) away() time.Duration {
+	if g.resumes {
+		return resumesFor
+	}
+	return awayFor
 }
 
 // LostStreams returns where to continue the streams that the client has lost, and can only
@@ -202,7 +220,7 @@ func (t *table) lostStreams(patience time.Duration) (lost []gap, due time.Time) 
 	t.gaps.prune(now)
 	for i := range t.gaps.all {
 		b := &t.gaps.all[i]
-		switch when := b.due(patience); {
+		switch when := b.due(patience, t.gaps.away()); {
 		case when.IsZero():
 		case !now.Before(when):
 			lost = append(lost, *b)
