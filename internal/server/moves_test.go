@@ -114,10 +114,18 @@ func TestMovesAreCounted(t *testing.T) {
 					_ = p.post(ping1)
 				}
 			}
-			eventually(t, "the line of what came", func() bool { return len(logs[1].about(x.came)) > 0 })
+			count := func(l *logbook, what, attr string) (n int64) {
+				for _, line := range l.about(what) {
+					n += line.attrs[attr].Int64()
+				}
+				return n
+			}
+			// A slow machine moves them in more than one turn, each with its line.
+			const mostLines = 3
+			eventually(t, "the line of what came", func() bool { return count(logs[1], "took over", "sessions") >= sessions })
 			eventually(t, "the line of what went", func() bool { return x.went == "" || len(logs[0].about(x.went)) > 0 })
 			came := logs[1].about("took over")
-			if len(came) != 1 || came[0].level != x.level || came[0].attrs["sessions"].Int64() != sessions || came[0].attrs["outcome_unknown"].Int64() != x.unknown {
+			if n := count(logs[1], x.came, "sessions"); n != sessions || len(came) > mostLines || came[0].level != x.level || count(logs[1], x.came, "outcome_unknown") != x.unknown {
 				t.Errorf("the log of what came: %+v", came)
 			}
 			if x.names && came[0].attrs["node"].String() != a.handle.Node() {
@@ -127,7 +135,7 @@ func TestMovesAreCounted(t *testing.T) {
 				return
 			}
 			went := logs[0].about(x.went)
-			if n := went[0].attrs["sessions"].Int64(); len(went) != 1 || went[0].level != x.wentLevel || n == 0 || n > sessions {
+			if n := count(logs[0], x.went, "sessions"); len(went) > mostLines || went[0].level != x.wentLevel || n == 0 || n > sessions {
 				t.Errorf("the log of what went: %+v", went)
 			}
 		})
