@@ -88,6 +88,10 @@ const (
 // mostRest is how many bytes of an event whose end has not come are held without a thought.
 const mostRest = 64 << 10
 
+// Together is how many bytes of an answer net/http surely writes with its head and its end at once, in 4 KiB. Of a longer one the last byte goes out with
+// the end, after the others.
+const Together = 2 << 10
+
 // chunks are what is read at a time.
 var chunks = sync.Pool{New: func() any { return new([16 << 10]byte) }}
 
@@ -242,6 +246,11 @@ func (f *forwardedStream) write(text []byte) error {
 	if f.ends && len(text) > 0 {
 		if _, err := f.p.w.Write(text[:len(text)-1]); err != nil {
 			return err
+		}
+		if len(text) > Together {
+			if err := f.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+				return err
+			}
 		}
 		_, err := f.p.w.Write(text[len(text)-1:])
 		return err

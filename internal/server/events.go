@@ -218,9 +218,8 @@ func (c *events) append(text, id, data []byte) []byte {
 }
 
 // surelySent is how many bytes of a response the system takes off our hands
-// whether the client reads or not: so few need no bound on the time it takes. net/http writes the end of so
-// short an answer together with what is before.
-const surelySent = 7 << 10
+// whether the client reads or not: so few need no bound on the time it takes.
+const surelySent = 8 << 10
 
 // write implements [sink]. Before a whole stream counts as delivered, the network is
 // asked whether the client is there: it knows sooner than the request's context.
@@ -251,7 +250,7 @@ func (c *events) flush(text []byte, last bool) error {
 			return err
 		}
 	}
-	if !last || c.wrote > surelySent {
+	if !last || c.wrote > placement.Together {
 		if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return err
 		}

@@ -76,7 +76,7 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 	case outcomeStandalone:
 		err = c.standalone(x.r.Context())
 		if err == nil && !c.via.isMuxed() { // else it is no sign that a call was lost
-			x.session.CameBack(false)
+			x.session.CameBack(0, nil)
 		}
 	case outcomePair:
 		first, err = h.readPair(x, o, c)
@@ -171,7 +171,7 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 	if o.at.Stream.Number != 0 {
 		c.wants = wantsResume
 		if !c.continues {
-			o.session.CameBack(true)
+			o.session.CameBack(o.at.Stream.Number, c.connection())
 		}
 	}
 	return nil

@@ -261,26 +261,36 @@ func (a *attachment) isLate() bool {
 // ends ends the request, which has not begun, if its client has left, and reports whether it has. One with a client's key is not another one
 // made again: its client comes back with the key.
 func (a *attachment) ends() bool {
-	r := a.c.record
+	c := a.c
+	r := c.record
 	keyed := r != nil && r.key != nil && !r.key.forward
-	if keyed || !a.hasLeft() {
+	if keyed {
 		return false
 	}
-	a.drop()
-	return true
+	back := c.back.Load()
+	return a.hasLeft(back) && a.drop(back)
 }
 
-// hasLeft reports whether the client of the request has left, as far as is known.
-func (a *attachment) hasLeft() bool {
+// hasLeft reports whether the client of the request has left, as far as is known. back is the connection on which it has come back for it.
+func (a *attachment) hasLeft(back *Connection) bool {
 	c := a.c
+	if back != nil {
+		return *back != nil && (*back).HasLeft()
+	}
 	return c.conn != nil && c.conn.HasLeft() || c.s.m.stranded.knows(c.s, c.Number())
 }
 
-// drop ends the request, which does not begin.
-func (a *attachment) drop() {
+// drop ends the request, which does not begin. It reports whether it has: not so if its client has come back since, on another connection than back.
+func (a *attachment) drop(back *Connection) bool {
 	c := a.c
 	s, m := c.s, c.s.m
+	c.mu.Lock()
+	if c.back.Load() != back {
+		c.mu.Unlock()
+		return false
+	}
 	c.late.Store(true) // from now on it is not stranded
+	c.mu.Unlock()
 	m.dropStranded(s, c.Number())
 	var got *inflight
 	locked(s, func() {
@@ -292,6 +302,7 @@ func (a *attachment) drop() {
 		c.respond(got, jsonrpc.AppendError(nil, a.id, errLate))
 		s.requestEnded(got)
 	}
+	return true
 }
 
 // errLate ends a request whose client had left before it began. Nobody waits for that.

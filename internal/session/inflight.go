@@ -50,12 +50,24 @@ func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	c.mu.Unlock()
 	same = same && (conn == nil || !conn.HasLeft())
 	if lost = c.isLost(); same && lost {
-		if conn != nil {
-			c.back.Store(&conn)
+		if same = c.cameBack(conn); !same {
+			return false, true
 		}
 		c.tellAttached(attachWhole, c.s.Name())
 	}
 	return same, lost
+}
+
+// cameBack notes that the client has come back for the call on another connection, which is nil if it cannot be asked. It is false if the request has
+// ended as one that came late.
+func (c *Call) cameBack(conn Connection) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.late.Load() {
+		return false
+	}
+	c.back.Store(&conn)
+	return true
 }
 
 // addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.

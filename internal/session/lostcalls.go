@@ -129,13 +129,18 @@ const (
 	networkDelay = 5 * time.Second
 )
 
-// CameBack notes that the client has come back: for a call, with an event id or something else that says what it has, or with nothing but its
-// session.
-func (s *Session) CameBack(withID bool) {
+// CameBack notes that the client has come back: for the call of a stream, with an event id or something else that says what it has, or (0) with
+// nothing but its session. conn is its connection, or nil if that cannot be asked.
+func (s *Session) CameBack(number uint64, conn Connection) {
+	if number != 0 {
+		if c := s.streams.call(number); c != nil {
+			c.cameBack(conn)
+		}
+	}
 	t := &s.streams
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if withID {
+	if number != 0 {
 		t.gaps.resumes = true
 		return
 	}

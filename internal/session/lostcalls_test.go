@@ -103,21 +103,21 @@ func TestLost(t *testing.T) {
 	}{
 		"broke before an id": {given: true, do: func(sc *scene) {
 			sc.call().Detach(true, false, false)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 		}},
 		"broke before an id, noticed late": {given: true, do: func(sc *scene) {
 			r := sc.call()
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			r.Detach(true, false, false)
 		}},
 		"broke after an id": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().Detach(true, true, false)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 		}},
 		"broke after an id, noticed late": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.ago(long)
 			r.Detach(true, true, false)
 		}},
@@ -125,14 +125,14 @@ func TestLost(t *testing.T) {
 			sc.call().Detach(true, false, false)
 		}},
 		"broke after an id, asked before it began": {old: awayFor, do: func(sc *scene) {
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.call().Detach(true, true, false)
 		}},
 		"broke after an id, and not asked for": {old: awayFor, do: func(sc *scene) {
 			sc.call().Detach(true, true, false)
 		}},
 		"broke after an id, and the client knows ids": {old: resumesFor, do: func(sc *scene) {
-			sc.s.CameBack(true)
+			sc.s.CameBack(1<<40, nil)
 			sc.call().Detach(true, true, false)
 		}},
 		"broke after a message, and not asked for": {old: awayFor, do: func(sc *scene) {
@@ -160,55 +160,55 @@ func TestLost(t *testing.T) {
 			sc.s.streams.addLost(c)
 		}},
 		"given up, and overtaken": {given: true, do: func(sc *scene) {
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.call().Detach(true, false, false)
 		}},
 		"given up, long after": {given: true, do: func(sc *scene) {
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.ago(long)
 			sc.call().Detach(true, false, false)
 		}},
 		"read again": {do: func(sc *scene) {
 			r := sc.call()
 			r.Detach(true, false, false)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.read(r.cursor.Stream.Number).Detach(false, true, false)
 		}},
 		"read besides": {given: true, do: func(sc *scene) { sc.call().Detach(true, false, true) }},
 		"all written": {do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 		}},
 		"all written, and reset": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().whole(client)
 			sc.s.Disconnected(client, time.Time{})
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 		}},
 		"all written, and reset late": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.s.Disconnected(client, time.Time{})
 		}},
 		"all written, and another reset": {do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.s.Disconnected(client+"0", time.Time{})
 		}},
 		"all written, and left later": {do: func(sc *scene) {
 			sc.call().whole(client)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.s.Disconnected(client, time.Now())
 		}},
 		"all written, just after the client came": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			r.whole(client)
 			sc.s.Disconnected(client, time.Time{})
 		}},
 		"all written, some seconds after the client came": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.ago(4 * time.Second)
 			r.whole(client)
 			sc.s.Disconnected(client, time.Time{})
@@ -216,7 +216,7 @@ func TestLost(t *testing.T) {
 		"all written, long after the client came": {do: func(sc *scene) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.ago(long)
 			r.whole(client)
 			sc.s.Disconnected(client, time.Time{})
@@ -224,7 +224,7 @@ func TestLost(t *testing.T) {
 		"all written, noted long after, and the client came meanwhile": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
 			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			sc.ago(long)
 			r.wholeAt(client, time.Now().Add(-long))
 			sc.s.Disconnected(client, time.Time{})
@@ -233,16 +233,16 @@ func TestLost(t *testing.T) {
 			sc.call().whole(client)
 			sc.s.ConfirmArrival(client)
 			sc.s.Disconnected(client, time.Time{})
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 		}},
 		"all written to who had lost it before": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().whole("")
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 		}},
 		"all written, long ago": {do: func(sc *scene) {
 			sc.call().whole("")
 			sc.s.streams.gaps.all[0].at = time.Now().Add(-long)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -311,7 +311,7 @@ func TestLostForgotten(t *testing.T) {
 	for i := range 2 * mostGaps {
 		sc.call().whole(fmt.Sprint(i))
 	}
-	sc.s.CameBack(false)
+	sc.s.CameBack(0, nil)
 	at, _ := sc.s.LostStreams(t.Context(), 0)
 	if len(at) != 1 || at[0].Stream.Number != lost.cursor.Stream.Number {
 		t.Errorf("got %v", at)
@@ -344,7 +344,7 @@ func TestLostOfNode(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.Detach(true, true, false)
-			sc.s.CameBack(false)
+			sc.s.CameBack(0, nil)
 			if at, _ := sc.s.LostStreams(t.Context(), 0); len(at) != 1 || at[0].Seq != want {
 				t.Errorf("continued at %v, want %d", at, want)
 			}

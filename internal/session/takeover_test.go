@@ -435,7 +435,7 @@ func TestTakeOverLost(t *testing.T) {
 	running := begin(t, s, false, request(3))
 	a.kill()
 	taken := b.take(s)
-	taken.CameBack(false)
+	taken.CameBack(0, nil)
 	lost, _ := taken.LostStreams(t.Context(), 0)
 	var numbers []uint64
 	for _, at := range lost {
