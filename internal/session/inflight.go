@@ -50,8 +50,8 @@ func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	c.mu.Unlock()
 	same = same && (conn == nil || !conn.HasLeft())
 	if lost = c.isLost(); same && lost {
-		if same = c.cameBack(conn); !same {
-			return false, true
+		if !c.cameBack(conn) {
+			return true, false // it is about to end
 		}
 		c.tellAttached(attachWhole, c.s.Name())
 	}
