@@ -48,6 +48,7 @@ type legacyServer struct {
 
 	mu       sync.Mutex
 	phase    phase
+	why      error             // it is over; nil: its client has left
 	waiting  []backend.Inbound // until the server has answered initialize
 	timer    *time.Timer       // of initialize
 	client   []byte            // its capabilities
@@ -155,8 +156,9 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 		c.mu.Unlock()
 		return nil
 	case over:
+		why := c.why
 		c.mu.Unlock()
-		return errOver
+		return overBecause(why)
 	}
 	c.mu.Unlock()
 	return c.serve(in, c.out.Deliver)
@@ -185,7 +187,7 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 		c.mu.Unlock()
 		return
 	}
-	c.phase = over
+	c.phase, c.why = over, why
 	c.stopTimers()
 	waiting := c.waiting
 	c.waiting = nil

@@ -3,6 +3,7 @@ package translate
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 
@@ -12,6 +13,14 @@ import (
 
 // errOver is the error of a message for a conversation that has ended.
 var errOver = errors.New("the conversation has ended")
+
+// overBecause returns errOver with a reason, which may be nil: the client has left.
+func overBecause(why error) error {
+	if why == nil {
+		return errOver
+	}
+	return fmt.Errorf("%w: %w", errOver, why)
+}
 
 // An outbox hands messages to the server in their order. Its methods may be called
 // concurrently.

@@ -43,7 +43,8 @@ type modernProbe struct {
 	waiting []backend.Inbound // beside the first request
 	asked   bool
 	over    bool
-	late    bool // the server is modern, but has said so after the timeout
+	why     error // it is over; nil: its client has left
+	late    bool  // the server is modern, but has said so after the timeout
 }
 
 // Account implements [budget.Accounted].
@@ -64,7 +65,7 @@ func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *mode
 // Deliver implements [backend.Conn].
 func (p *modernProbe) Deliver(in backend.Inbound) error {
 	p.mu.Lock()
-	path, over, asked := p.path.Load(), p.over, p.asked
+	path, over, why, asked := p.path.Load(), p.over, p.why, p.asked
 	switch {
 	case path != nil || over:
 	case asked || in.Kind != jsonrpc.Request:
@@ -77,7 +78,7 @@ func (p *modernProbe) Deliver(in backend.Inbound) error {
 	case path != nil:
 		return path.down.Deliver(in)
 	case over:
-		return errOver
+		return overBecause(why)
 	case asked || in.Kind != jsonrpc.Request:
 		return nil
 	}
@@ -113,7 +114,9 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 		}
 	case <-timer.C: // it may be starting yet: its answer to initialize says what it is
 	case <-p.done:
-		return errOver
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return overBecause(p.why)
 	}
 	if is {
 		return p.goOnModern(nil).down.Deliver(in)
@@ -269,7 +272,7 @@ func (p *modernProbe) notTaken(in backend.Inbound, why error) {
 
 // Close implements [backend.Conn].
 func (p *modernProbe) Close() error {
-	p.end()
+	p.end(nil)
 	if path := p.path.Load(); path != nil {
 		p.out.stop()
 		return path.down.Close()
@@ -277,12 +280,12 @@ func (p *modernProbe) Close() error {
 	return p.out.Close()
 }
 
-// end stops the probe, and returns what waits.
-func (p *modernProbe) end() []backend.Inbound {
+// end stops the probe, and returns what waits. why is the reason, or nil if the client has left.
+func (p *modernProbe) end(why error) []backend.Inbound {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.over {
-		p.over = true
+		p.over, p.why = true, why
 		close(p.done)
 	}
 	waiting := p.waiting
@@ -321,7 +324,7 @@ func (p *modernProbe) Closed(why error, reopen bool) {
 		return
 	}
 	p.t.speaks.learn(unsure, no) // what ends when it is asked for its era is a legacy server, if any
-	for _, in := range p.end() {
+	for _, in := range p.end(why) {
 		p.notTaken(in, why)
 	}
 	p.sink.Closed(why, reopen)
