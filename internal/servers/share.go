@@ -133,7 +133,7 @@ func (s *shared) begin(c *sharedConn, revision string, o *sharedOpening) {
 	now, err := s.open(c.start, c.sink, revision)
 	s.mu.Lock()
 	if err == nil && (now.over || s.closed) {
-		err = errStopped
+		err = cmp.Or(now.why, errStopped)
 	}
 	spare := err != nil
 	if err == nil {

@@ -75,7 +75,7 @@ func (c *sharedConn) ask(in backend.Inbound) error {
 		case in.Method == protocol.MethodInitialize:
 			c.initialize(now, rq)
 		default:
-			err = now.send(in, rq)
+			err = now.because(now.send(in, rq))
 		}
 		if err != nil && !c.isGone(rq) {
 			c.fail(in.Call, in.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err))

@@ -73,7 +73,7 @@ func (s *shared) open(start backend.Start, sink backend.Sink, revision string) (
 	params := []byte(`{"protocolVersion":"` + revision + `","capabilities":{},"clientInfo":{"name":"holdfast","version":"1"}}`)
 	err = now.send(backend.Inbound{Message: jsonrpc.Message{Kind: jsonrpc.Request, Method: rq.method, Params: params}, Context: context.Background()}, rq)
 	if err != nil {
-		return now, err
+		return now, now.because(err)
 	}
 	select {
 	case m, ok := <-rq.answer:
@@ -320,6 +320,16 @@ func (n *sharing) Closed(why error, _ bool) {
 			_ = n.conn.Close()
 		}()
 	}
+}
+
+// because returns why the server ended the conversation by itself, if err says only that there is none, else err.
+func (n *sharing) because(err error) error {
+	if !errors.Is(err, errStopped) {
+		return err
+	}
+	n.s.mu.Lock()
+	defer n.s.mu.Unlock()
+	return cmp.Or(n.why, err)
 }
 
 // whyEnded returns why the server ended the conversation.
