@@ -106,24 +106,26 @@ func (f *farClients) find(n *Nodes, v *Visit) *farClient {
 	if now := time.Now(); f.young == nil || now.Sub(f.since) > clientsFor {
 		f.young, f.old, f.since = make(map[farName]*farClient), f.young, now
 	}
-	c := f.young[name]
+	c := f.known(name)
 	if c == nil {
-		if c = f.old[name]; c == nil {
-			c = &farClient{n: n, node: v.Node, address: v.From}
-		}
-		f.young[name] = c
+		c = &farClient{n: n, node: v.Node, address: v.From}
 	}
+	f.young[name] = c
 	return c
+}
+
+// known returns a client that was heard of lately, or nil. f.mu is held.
+func (f *farClients) known(name farName) *farClient {
+	if c := f.young[name]; c != nil {
+		return c
+	}
+	return f.old[name]
 }
 
 // left notes that a client has left with something unread.
 func (f *farClients) left(node, address string) {
-	name := farName{node, address}
 	f.mu.Lock()
-	c := f.young[name]
-	if c == nil {
-		c = f.old[name]
-	}
+	c := f.known(farName{node, address})
 	f.mu.Unlock()
 	if c != nil {
 		c.left()

@@ -88,9 +88,8 @@ const (
 // mostRest is how many bytes of an event whose end has not come are held without a thought.
 const mostRest = 64 << 10
 
-// Together is how many bytes of an answer net/http surely writes with its head and its end at once, in 4 KiB. Of a longer one the last byte goes out with
-// the end, after the others.
-const Together = 2 << 10
+// together is how many bytes of an answer net/http surely writes with its head and its end at once, in 4 KiB.
+const together = 2 << 10
 
 // chunks are what is read at a time.
 var chunks = sync.Pool{New: func() any { return new([16 << 10]byte) }}
@@ -239,21 +238,29 @@ func withoutEndpoint(text []byte) []byte {
 	return text
 }
 
-// write writes and flushes, in bounded time. The last byte of the last event goes out with the end of the answer: a client that leaves when it has
-// read the event leaves nothing unread.
-func (f *forwardedStream) write(text []byte) error {
-	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.nodes.opts.WriteTimeout))
-	if f.ends && len(text) > 0 {
-		if _, err := f.p.w.Write(text[:len(text)-1]); err != nil {
+// WriteLast writes the last event of an answer, of which wrote bytes are written with it. Its last byte goes out with the end of the answer: a client
+// that leaves when it has read the event leaves nothing unread.
+func WriteLast(w http.ResponseWriter, text []byte, wrote int) error {
+	if len(text) == 0 {
+		return nil
+	}
+	if _, err := w.Write(text[:len(text)-1]); err != nil {
+		return err
+	}
+	if wrote > together {
+		if err := http.NewResponseController(w).Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 			return err
 		}
-		if len(text) > Together {
-			if err := f.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-				return err
-			}
-		}
-		_, err := f.p.w.Write(text[len(text)-1:])
-		return err
+	}
+	_, err := w.Write(text[len(text)-1:])
+	return err
+}
+
+// write writes and flushes, in bounded time.
+func (f *forwardedStream) write(text []byte) error {
+	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.nodes.opts.WriteTimeout))
+	if f.ends {
+		return WriteLast(f.p.w, text, len(text))
 	}
 	if _, err := f.p.w.Write(text); err != nil {
 		return err

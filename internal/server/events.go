@@ -232,31 +232,23 @@ func (c *events) write(text []byte, last bool) error {
 }
 
 // flush writes and flushes. The time that it may take is bounded: a client that does not
-// read holds up nobody but itself, and not for ever. The last of a short response
-// waits for the response's end, to go out with it, and so does the last byte of a long one: a client that has read
-// the whole of the last event has the end, too, and leaves no byte unread when it closes.
+// read holds up nobody but itself, and not for ever. The last of a response goes out with its end: see
+// [placement.WriteLast].
 func (c *events) flush(text []byte, last bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.written = time.Now()
 	c.wrote += len(text)
 	_ = c.c.SetWriteDeadline(c.written.Add(c.h.opts.WriteTimeout))
-	var end []byte
-	if last && len(text) > 0 {
-		text, end = text[:len(text)-1], text[len(text)-1:]
+	if last {
+		return placement.WriteLast(c.w, text, c.wrote)
 	}
 	if len(text) > 0 {
 		if _, err := c.w.Write(text); err != nil {
 			return err
 		}
 	}
-	if !last || c.wrote > placement.Together {
-		if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
-			return err
-		}
-	}
-	if len(end) > 0 {
-		_, err := c.w.Write(end)
+	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil

@@ -480,7 +480,7 @@ func (w *wire) head() *http.Response {
 	w.t.Helper()
 	if w.res == nil {
 		w.wait()
-		w.r = bufio.NewReader(w.c)
+		w.r = bufio.NewReaderSize(w.c, 64<<10) // a client that leaves with bytes unread in its system resets the connection
 		res, err := http.ReadResponse(w.r, nil)
 		if err != nil {
 			w.t.Fatalf("response: %v", err)

@@ -1,0 +1,68 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"holdfast/internal/server"
+)
+
+// A client that leaves when it has the answer's event has read all, at any node: an equal call is another one. Answers of about 4 KiB are
+// written by net/http in two parts.
+func TestLeavesAtTheEvent(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, anyNode(server.RoleBoth))
+	me := asksAt(f.nodes[0], "me", false)
+	for i := range 900 {
+		size := []int{0, 3000 + i*2, 20_000}[i%3]
+		key := fmt.Sprint("k", i)
+		args := fmt.Sprintf(`{"key":%q,"n":1,"size":%d}`, key, size)
+		at := f.nodes[i/3%2]
+		for n := 1; n <= 2; n++ {
+			w := asker{me.p.at(at), false}.ask(fmt.Sprint(2*i+n), "steps", args, `"progressToken":1`)
+			for {
+				ev, err := w.next()
+				if err != nil {
+					t.Fatalf("%s: %v", key, err)
+				}
+				if strings.Contains(string(ev.Data), `"result"`) {
+					break
+				}
+			}
+			w.cut(fin)
+			if runs := f.runs(key); runs != n {
+				t.Fatalf("%s of %d bytes at node %d: after call %d it has run %d times", key, size, i/3%2, n, runs)
+			}
+		}
+	}
+}
+
+// A client that comes back with the id of a request which waits whether it is another one made again is there, though its first connection has
+// left.
+func TestBackWhileItWaits(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, anyNode(server.RoleBoth))
+	me := asksAt(f.nodes[0], "me", false)
+	for i := range 60 {
+		key := fmt.Sprint("k", i)
+		args := `{"key":"` + key + `"}`
+		at := asker{me.p.at(f.nodes[i%2]), false}
+		live := me.ask(fmt.Sprint(10*i+1), "hold", args, "")
+		first := f.nodes[0].release(1)[0]
+		again := fmt.Sprint(10*i + 2)
+		w := at.ask(again, "hold", args, "")
+		time.Sleep(time.Duration(i%12) * time.Millisecond) // any time of those for which it waits
+		w.cut([]cut{fin, rst}[i/2%2])
+		w = at.ask(again, "hold", args, "")
+		second := f.nodes[0].release(1)[0]
+		first.Result(result("first"))
+		second.Result(result("second"))
+		one, _ := heard(live.all())
+		two, _ := heard(w.all())
+		if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs(key) != 2 {
+			t.Fatalf("%s: %s and %s, %d runs", key, one, two, f.runs(key))
+		}
+	}
+}
