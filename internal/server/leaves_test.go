@@ -9,8 +9,7 @@ import (
 	"holdfast/internal/server"
 )
 
-// A client that leaves when it has the answer's event has read all, at any node: an equal call is another one. Answers of about 4 KiB are
-// written by net/http in two parts.
+// A client that leaves when it has the answer's event has read all, at any node: an equal call is another one.
 func TestLeavesAtTheEvent(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -39,8 +38,8 @@ func TestLeavesAtTheEvent(t *testing.T) {
 	}
 }
 
-// A client that comes back with the id of a request which waits whether it is another one made again is there, though its first connection has
-// left.
+// A client that comes back for a request which waits whether it is another one made again, with its id or with an event id, is there, though its first
+// connection has left.
 func TestBackWhileItWaits(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, 2, anyNode(server.RoleBoth))
@@ -53,9 +52,20 @@ func TestBackWhileItWaits(t *testing.T) {
 		first := f.nodes[0].release(1)[0]
 		again := fmt.Sprint(10*i + 2)
 		w := at.ask(again, "hold", args, "")
-		time.Sleep(time.Duration(i%12) * time.Millisecond) // any time of those for which it waits
-		w.cut([]cut{fin, rst}[i/2%2])
-		w = at.ask(again, "hold", args, "")
+		if i%4 < 2 {
+			ev, err := w.next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			before := w
+			w = at.p.open("GET", "/mcp", "", "Last-Event-ID: "+ev.ID)
+			w.head()
+			before.cut([]cut{fin, rst}[i/4%2])
+		} else {
+			time.Sleep(time.Duration(i%12) * time.Millisecond) // any time of those for which it waits
+			w.cut([]cut{fin, rst}[i/4%2])
+			w = at.ask(again, "hold", args, "")
+		}
 		second := f.nodes[0].release(1)[0]
 		first.Result(result("first"))
 		second.Result(result("second"))
