@@ -25,15 +25,13 @@ import (
 // A checking server checks its peer, as go-sdk's with KeepAlive, Java's and Playwright's do, without a deadline: it goes on
 // when it has its answer. It does so before it answers initialize, and in each call.
 type checking struct {
-	say func(string) // tells its peer something
-
 	mu      sync.Mutex
 	count   int
 	waiting map[string]chan jsonrpc.Message // by the ids of its requests
 }
 
-// ask makes a request to its peer, and returns the response in short.
-func (c *checking) ask(method string) string {
+// ask makes a request to its peer, which say tells, and returns the response in short.
+func (c *checking) ask(method string, say func(string)) string {
 	answer := make(chan jsonrpc.Message, 1)
 	c.mu.Lock()
 	c.count++
@@ -43,7 +41,7 @@ func (c *checking) ask(method string) string {
 	}
 	c.waiting[id] = answer
 	c.mu.Unlock()
-	c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q}`, id, method))
+	say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q}`, id, method))
 	select {
 	case m := <-answer:
 		if m.Error != nil {
@@ -60,8 +58,8 @@ var checks = []string{"ping", "vendor/unknown", "roots/list", "sampling/createMe
 
 const heardOfChecks = "ping {}, vendor/unknown -32601, roots/list -32601, sampling/createMessage -32601, elicitation/create -32601, ping {}"
 
-// take takes a message of its peer, and returns the response that it has in the end, or "".
-func (c *checking) take(m jsonrpc.Message) string {
+// take takes a message of its peer, and returns the response that it has in the end, or "". What it asks meanwhile say tells.
+func (c *checking) take(m jsonrpc.Message, say func(string)) string {
 	switch {
 	case m.Kind == jsonrpc.Response:
 		c.mu.Lock()
@@ -73,7 +71,7 @@ func (c *checking) take(m jsonrpc.Message) string {
 		}
 	case m.Kind != jsonrpc.Request:
 	case m.Method == "initialize":
-		if got := c.ask("ping"); got != "ping {}" {
+		if got := c.ask("ping", say); got != "ping {}" {
 			return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":%q}}`, m.ID, got)
 		}
 		version := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
@@ -83,7 +81,7 @@ func (c *checking) take(m jsonrpc.Message) string {
 	case m.Method == "tools/call":
 		var heard []string
 		for _, method := range checks {
-			heard = append(heard, c.ask(method))
+			heard = append(heard, c.ask(method, say))
 		}
 		text, _ := json.Marshal(strings.Join(heard, ", "))
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}]}}`, m.ID, text)
@@ -96,11 +94,12 @@ func (c *checking) take(m jsonrpc.Message) string {
 // checkingStdio is such a server on stdio.
 func checkingStdio([]string) {
 	var mu sync.Mutex
-	c := &checking{say: func(line string) {
+	c := &checking{}
+	say := func(line string) {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Println(line)
-	}}
+	}
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
 		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
@@ -108,12 +107,12 @@ func checkingStdio([]string) {
 			continue
 		}
 		if m.Kind == jsonrpc.Response {
-			c.take(m)
+			c.take(m, say)
 			continue
 		}
 		go func() {
-			if answer := c.take(m); answer != "" {
-				c.say(answer)
+			if answer := c.take(m, say); answer != "" {
+				say(answer)
 			}
 		}()
 	}
@@ -178,13 +177,10 @@ func (h *checkingHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case s == nil:
 		http.Error(w, "no session", http.StatusNotFound)
 	case m.Kind != jsonrpc.Request:
-		s.take(m)
+		s.take(m, nil)
 		w.WriteHeader(http.StatusAccepted)
 	case r.URL.Path == "/get" && m.Method != "initialize":
-		s.mu.Lock()
-		s.say = func(text string) { s.get <- text }
-		s.mu.Unlock()
-		answer := s.take(m)
+		answer := s.take(m, func(text string) { s.get <- text })
 		w.Header().Set("Content-Type", "application/json")
 		_, _ = io.WriteString(w, answer)
 	default:
@@ -193,10 +189,7 @@ func (h *checkingHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "data: %s\n\n", text)
 			_ = http.NewResponseController(w).Flush()
 		}
-		s.mu.Lock()
-		s.say = tell
-		s.mu.Unlock()
-		tell(s.take(m))
+		tell(s.take(m, tell))
 	}
 }
 
@@ -206,7 +199,8 @@ func (h *checkingHTTP) socket(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { _ = ws.CloseNow() }()
-	c := &checking{say: func(text string) { _ = ws.Write(r.Context(), websocket.MessageText, []byte(text)) }}
+	c := &checking{}
+	say := func(text string) { _ = ws.Write(r.Context(), websocket.MessageText, []byte(text)) }
 	for {
 		_, data, err := ws.Read(r.Context())
 		if err != nil {
@@ -217,12 +211,12 @@ func (h *checkingHTTP) socket(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		if m.Kind == jsonrpc.Response {
-			c.take(m)
+			c.take(m, say)
 			continue
 		}
 		go func() {
-			if answer := c.take(m); answer != "" {
-				c.say(answer)
+			if answer := c.take(m, say); answer != "" {
+				say(answer)
 			}
 		}()
 	}
