@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+
+	"holdfast/internal/session"
 )
 
 // What follows is for calls that clients make again at another node than that which knows them: [session.Manager.Lend].
@@ -20,16 +22,17 @@ const mostLoanQuery = 64 << 20
 
 // TellStranded tells all other nodes that this one knows a stranded call, which is found by some keys, and its name here.
 func (n *Nodes) TellStranded(keys []byte, name uint64) {
-	for _, to := range n.node.Peers() {
-		n.notify(to, &notice{Node: n.node.Name(), Stranded: keys, Call: name})
-	}
+	n.notifyAll(&notice{Node: n.node.Name(), Stranded: keys, Call: name})
 }
 
 // TellTaken tells them that a node, this one if it is "", does not know it any more.
 func (n *Nodes) TellTaken(node string, keys []byte, name uint64) {
-	for _, to := range n.node.Peers() {
-		n.notify(to, &notice{Node: cmp.Or(node, n.node.Name()), Returned: keys, Call: name})
-	}
+	n.notifyAll(&notice{Node: cmp.Or(node, n.node.Name()), Returned: keys, Call: name})
+}
+
+// TellFlights tells them of calls in flight.
+func (n *Nodes) TellFlights(all []session.Flight) {
+	n.notifyAll(&notice{Node: n.node.Name(), Flights: all})
 }
 
 // Borrow asks a node for a stranded call, and returns what that says; nil: it knows none.

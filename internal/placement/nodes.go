@@ -137,6 +137,7 @@ func (n *Nodes) Start() {
 	n.node.Watch(func(gone string) {
 		n.locations.forgetNode(gone)
 		n.direct.forget(gone)
+		n.sessions.NodeLost(gone)
 		session.Wake(n.lost)
 	})
 	n.node.OnWake(func() {

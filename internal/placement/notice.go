@@ -34,6 +34,8 @@ type notice struct {
 	// Returned are those of one that Node, which may have been lost, does not know any more.
 	Returned []byte `json:"returned,omitempty"`
 	Call     uint64 `json:"call,omitempty"` // what Node calls that call
+	// Flights are calls that Node has in flight.
+	Flights []session.Flight `json:"flights,omitempty"`
 
 	// Node has counted Limits, for which there are limits on all nodes.
 	Node   string         `json:"node,omitempty"`
@@ -41,13 +43,21 @@ type notice struct {
 }
 
 // notify sends a notice to a node, if that is there.
-func (n *Nodes) notify(node string, what *notice) {
+func (n *Nodes) notify(node string, what *notice) { n.notifyEach([]string{node}, what) }
+
+// notifyAll sends a notice to all other nodes.
+func (n *Nodes) notifyAll(what *notice) { n.notifyEach(n.node.Peers(), what) }
+
+func (n *Nodes) notifyEach(nodes []string, what *notice) {
 	text, err := json.Marshal(what)
-	if err == nil {
-		err = n.node.Notify(node, text)
-	}
 	if err != nil {
-		n.opts.Logger.Debug("notice not sent", "node", node, "error", err)
+		n.opts.Logger.Error("notice not written", "error", err)
+		return
+	}
+	for _, node := range nodes {
+		if err := n.node.Notify(node, text); err != nil {
+			n.opts.Logger.Debug("notice not sent", "node", node, "error", err)
+		}
 	}
 }
 
@@ -72,6 +82,9 @@ func (n *Nodes) noticed(text []byte) {
 	}
 	if says.Stranded != nil && !n.opts.Door {
 		n.sessions.Hint(says.Node, says.Stranded, says.Call)
+	}
+	if says.Flights != nil && !n.opts.Door {
+		n.sessions.HintFlights(says.Node, says.Flights)
 	}
 	if says.Returned != nil {
 		n.sessions.Unhint(says.Node, says.Returned, says.Call)

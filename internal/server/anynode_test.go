@@ -369,3 +369,110 @@ func TestAgainNodeLost(t *testing.T) {
 	here.ask("21", "hold", `{"key":"asked"}`, `"progressToken":21`) // who was told may want a second run
 	eventually(t, "it to run again", func() bool { return f.runs("asked") == 2 })
 }
+
+// A client of 2026-07-28 whose call is cut makes it again at once, at another node, which no notice of the cut has reached. One that is connected
+// makes a second call.
+func TestAgainAtOnceElsewhere(t *testing.T) {
+	t.Parallel()
+	for _, door := range []bool{false, true} {
+		t.Run(fmt.Sprintf("by way of a door %v", door), func(t *testing.T) {
+			t.Parallel()
+			f, at := newFarm(t, 2, anyNode(server.RoleBoth)), []*farmNode(nil)
+			if at = f.nodes; door {
+				at = []*farmNode{f.start(anyNode(server.RoleDoor)), f.start(anyNode(server.RoleDoor))}
+				eventually(t, "the doors to know the workers", func() bool { return len(at[0].member.Peers()) > 1 && len(at[1].member.Peers()) > 1 })
+			}
+			workers := f.nodes[:2]
+			flights := func() (n int) {
+				for _, w := range workers {
+					n += w.sessions.FlightsKept()
+				}
+				return n
+			}
+			for i := range 4 {
+				key := fmt.Sprint("k", i)
+				args := `{"key":"` + key + `"}`
+				w := asksAt(at[0], "me", true).ask("1", "hold", args, "")
+				held := f.heldAt(workers)
+				eventually(t, "the other node to know of the call", func() bool { return flights() > 0 })
+				live := asksAt(at[1], "me", true).ask("2", "hold", args, "")
+				second := f.heldAt(workers)
+				w.cut([]cut{fin, rst}[i%2])
+				again := asksAt(at[1], "me", true).ask("3", "hold", args, "")
+				if i > 1 { // it is cut, too
+					again.cut(fin)
+					again = asksAt(at[0], "me", true).ask("4", "hold", args, "")
+				}
+				time.Sleep(10 * time.Millisecond)
+				held.Result(result("first"))
+				second.Result(result("second"))
+				over := make(chan struct{})
+				var answering sync.WaitGroup
+				answering.Go(func() { // a third one, so that the test fails and does not wait
+					for tick := time.NewTicker(10 * time.Millisecond); ; {
+						select {
+						case <-tick.C:
+							for _, w := range workers {
+								for _, x := range w.letGo() {
+									x.Result(result("third"))
+								}
+							}
+						case <-over:
+							tick.Stop()
+							return
+						}
+					}
+				})
+				one, _ := heard(again.all())
+				two, _ := heard(live.all())
+				close(over)
+				answering.Wait()
+				if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs(key) != 2 {
+					t.Fatalf("%s: %s and %s, %d runs", key, one, two, f.runs(key))
+				}
+				eventually(t, "the nodes to forget the calls", func() bool { return flights() == 0 })
+			}
+		})
+	}
+}
+
+// A node is lost with calls of 2026-07-28 in flight. A client that was connected to it, and makes its call again at once at another node, is told that
+// nobody knows, and has a run of its own then. A call that was answered is not lost, and one that may run twice runs.
+func TestAgainModernNodeLost(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 2, anyNode(server.RoleBoth))
+	const named = `"claudecode/toolUseId":"a"`
+	asks := []struct{ tool, key, meta string }{{"hold", "read", ""}, {"hold", "asked", ""}, {"hold", "named", named}, {"safe_hold", "safe", named}}
+	ask := func(node, i int) *wire {
+		return asksAt(f.nodes[node], "me", true).ask("1", asks[i].tool, `{"key":"`+asks[i].key+`"}`, asks[i].meta)
+	}
+	kept := func(n int) func() bool { return func() bool { return f.nodes[1].sessions.FlightsKept() == n } }
+	read := ask(0, 0)
+	held := f.nodes[0].release(1)[0]
+	eventually(t, "the other node to know of the call", kept(1))
+	for i := 1; i < 4; i++ {
+		ask(0, i)
+	}
+	eventually(t, "the other node to know of the calls", func() bool { return f.nodes[1].sessions.FlightsKept() == 6 }) // two of them by two keys
+	held.Result(result("done"))
+	if response, _ := heard(read.all()); !strings.Contains(response, "done") {
+		t.Fatal(response)
+	}
+	eventually(t, "the other node to know that it was", kept(5))
+	f.nodes[0].kill()
+	again := []*wire{ask(1, 0), ask(1, 1), ask(1, 2), ask(1, 3)}
+	for i := 1; i < 3; i++ {
+		if response, _ := heard(again[i].all()); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs(asks[i].key) != 1 {
+			t.Errorf("%s: %s, %d runs", asks[i].key, response, f.runs(asks[i].key))
+		}
+	}
+	again = []*wire{again[0], ask(1, 1), ask(1, 2), again[3]}
+	for _, x := range f.nodes[1].release(4) {
+		x.Result(result("own"))
+	}
+	for i, w := range again {
+		if response, _ := heard(w.all()); !strings.Contains(response, "own") || f.runs(asks[i].key) != 2 {
+			t.Errorf("%s: %s, %d runs", asks[i].key, response, f.runs(asks[i].key))
+		}
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/observe"
@@ -72,6 +73,7 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 		}
 	}
 	s.m.answered.meet(c)
+	c.mayFly()
 	c.undecided.Store(true)
 }
 
@@ -101,6 +103,13 @@ func (m *Manager) isTaken(c *Call) bool {
 	m.stranded.mu.Lock()
 	defer m.stranded.mu.Unlock()
 	return c.taken || c.lent
+}
+
+// isLent reports whether a call was lent to another node. That may be about to give it back, as the client there has left.
+func (m *Manager) isLent(c *Call) bool {
+	m.stranded.mu.Lock()
+	defer m.stranded.mu.Unlock()
+	return c.lent
 }
 
 // meets has the call wait for another one that is like it, and whose client may turn out to have lost it.
@@ -192,13 +201,15 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	if a.isLate() {
 		return true
 	}
+	c.takeOff(a.safe)
 	alike := len(a.twins) > 0
 	if !slices.ContainsFunc(a.twins, func(other twin) bool { return !a.isAside(other) }) {
 		a.twins = nil
 	}
 	found := a.find() // also if its twin was settled, and stranded, just now
 	far := !found && a.isFar()
-	if !found && !far && len(a.twins) == 0 {
+	early := !found && !far && len(a.twins) == 0 && a.isEarly()
+	if !found && !far && len(a.twins) == 0 && !early {
 		ended := alike && a.ends() // the one that has taken the call may be this request made again
 		c.undecided.Store(false)
 		return ended
@@ -222,12 +233,15 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	go func() {
 		defer s.m.work.Done()
 		defer a.stop()
-		alone := !found && !a.await(ctx)
+		if early {
+			a.awaitFar(ctx)
+		}
+		alone := !found && (len(a.twins) == 0 || !a.await(ctx))
 		if c.late.Load() {
 			return
 		}
 		a.twins = nil
-		if alone && far && a.borrow(ctx, &msg) {
+		if alone && (far || a.isFar()) && a.borrow(ctx, &msg) {
 			return
 		}
 		c.undecided.Store(false)
@@ -258,22 +272,67 @@ func (a *attachment) isLate() bool {
 	return a.ends()
 }
 
-// ends ends the request, which has not begun, if its client has left, and reports whether it has. One with a client's key is not another one
-// made again: its client comes back with the key.
-func (a *attachment) ends() bool {
+// isEarly reports whether the client of the request has left before it begins, and may have made it again at another node, from which nothing was
+// heard of that yet.
+func (a *attachment) isEarly() bool {
 	c := a.c
-	r := c.record
-	keyed := r != nil && r.key != nil && !r.key.forward
-	if keyed {
-		return false
+	return c.flight != nil && !a.safe && c.s.modern != "" && c.conn != nil && !c.conn.IsFar() && !c.s.m.elsewhere.Alone() && a.hasLeft(nil)
+}
+
+// awaitFar waits for another node to tell of a call like the request.
+func (a *attachment) awaitFar(ctx context.Context) {
+	tick := time.NewTicker(mostPause)
+	defer tick.Stop()
+	for began := time.Now(); time.Since(began) < strandsWithin && !a.isFar(); {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
 	}
-	back := c.back.Load()
+}
+
+// whenLeft calls do, once, when the client of the request has left. Until stop, which reports whether it did.
+func (a *attachment) whenLeft(do func()) (stop func() (did bool)) {
+	var left atomic.Bool
+	over, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(mostPause)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+			case <-over:
+				return
+			}
+			if a.hasLeft(a.c.back.Load()) {
+				left.Store(true)
+				do()
+				return
+			}
+		}
+	}()
+	return func() bool {
+		close(over)
+		<-ended
+		return left.Load()
+	}
+}
+
+// ends ends the request, which has not begun, if its client has left, and reports whether it has.
+func (a *attachment) ends() bool {
+	back := a.c.back.Load()
 	return a.hasLeft(back) && a.drop(back)
 }
 
-// hasLeft reports whether the client of the request has left, as far as is known. back is the connection on which it has come back for it.
+// hasLeft reports whether the client of the request has left, as far as is known. back is the connection on which it has come back for it. A client
+// that waits for a webhook, or comes back with a key or a token, need not stay: it makes no other request in place of this one.
 func (a *attachment) hasLeft(back *Connection) bool {
 	c := a.c
+	if r := c.record; r != nil && (r.webhooks != nil || r.resume != nil || r.key != nil && !r.key.forward) {
+		return false
+	}
 	if back != nil {
 		return *back != nil && (*back).HasLeft()
 	}
@@ -291,7 +350,7 @@ func (a *attachment) drop(back *Connection) bool {
 	}
 	c.late.Store(true) // from now on it is not stranded
 	c.mu.Unlock()
-	m.dropStranded(s, c.Number())
+	m.dropLate(s, c.Number())
 	var got *inflight
 	locked(s, func() {
 		if got = s.takeRequest(a.id, c); got != nil {
@@ -312,7 +371,7 @@ var errLate = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its client had 
 // settled. So it was read, or is stranded by now, or its client is there as far as is known.
 func (a *attachment) isAside(other twin) bool {
 	c := a.c
-	if other.call != nil && (c.s.modern == "" || other.like.isNamed(&c.like)) {
+	if other.call != nil && (c.s.modern == "" || other.like.isNamed(&c.like) || c.s.m.isLent(other.call)) {
 		return false
 	}
 	return !other.isUnsettled()
@@ -430,7 +489,7 @@ func (a *attachment) await(ctx context.Context) bool {
 	}
 	// In a carrier there are many clients that know nothing of each other. They do not wait, but for what is not settled.
 	patience := time.Duration(0)
-	if c.s.modern == "" && slices.ContainsFunc(a.twins, func(other twin) bool { return other.call != nil }) {
+	if slices.ContainsFunc(a.twins, func(other twin) bool { return other.call != nil && (c.s.modern == "" || c.s.m.isLent(other.call)) }) {
 		patience = strandsWithin
 	}
 	pause := time.Millisecond

@@ -34,6 +34,7 @@ type Call struct {
 	like     likeness       // of its one request; zero: nothing is like it
 	conn     Connection     // see [Origin]
 	twins    []twin         // others that are like it
+	flight   *flight        // nil: no other node is to know it
 	known    []byte         // the id by which a modern client knows it, while other nodes know stranded calls
 
 	mu       sync.Mutex

@@ -53,6 +53,10 @@ type Elsewhere interface {
 	Strand(keys []byte, name uint64)
 	// Unstrand tells them that a node, this one if it is "", does not know it any more: for [Manager.Unhint] there. It does not wait.
 	Unstrand(node string, keys []byte, name uint64)
+	// Alone reports whether there are none.
+	Alone() bool
+	// Fly tells them of calls in flight: for [Manager.HintFlights] there. It does not wait.
+	Fly(all []Flight)
 	// Borrow asks a node for a stranded call: query is for [Manager.Lend] there. It returns what that writes; nil: nothing.
 	Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error)
 }

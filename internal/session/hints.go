@@ -8,18 +8,20 @@ import (
 	"time"
 )
 
-// What follows keeps what other nodes have told of stranded calls that they know. A request that may be one of these is asked for
-// there (lend.go) before it begins here.
+// What follows keeps what other nodes have told of calls that they know: of stranded ones, and of those in flight (flying.go). A request that
+// may be one of these is asked for there (lend.go) before it begins here.
 
-// mostHints bounds how many of them a node keeps. If there are more, the oldest is forgotten.
+// mostHints bounds how many a node keeps of stranded calls, and of calls in flight. If there are more, the oldest is forgotten.
 const mostHints = 20_000
 
-// A hint says that a node knows, or knew, a stranded call that is found by a key.
+// A hint says that a node knows, or knew, a call that is found by a key, and is stranded, or may be.
 type hint struct {
-	key   digest
-	node  string
-	name  uint64 // of the call, there
-	since time.Time
+	key  digest
+	node string
+	name uint64 // of the call, there
+	// inFlight says that it may be stranded only when it is asked for, and near that its client was connected to the node then.
+	inFlight, near bool
+	since          time.Time
 }
 
 // hints are those of a node. The zero value is ready to use. Its lock is taken last.
@@ -37,6 +39,9 @@ func (m *Manager) Hints() int { return int(m.hints.told.Load()) }
 // HintsKept returns how many of them are kept.
 func (m *Manager) HintsKept() int { return int(m.hints.n.Load()) }
 
+// FlightsKept returns how many keys of calls that are in flight on other nodes are kept.
+func (m *Manager) FlightsKept() int { return int(m.flying.far.n.Load()) }
+
 // add adds a hint, and forgets those that are older than most.
 func (t *hints) add(h *hint, most time.Duration) {
 	t.mu.Lock()
@@ -45,7 +50,7 @@ func (t *hints) add(h *hint, most time.Duration) {
 		t.remove(e)
 	}
 	for _, e := range t.by[h.key] {
-		if e.Value.(*hint).node == h.node {
+		if old := e.Value.(*hint); old.node == h.node && (!h.inFlight || old.name == h.name) {
 			t.remove(e)
 			break
 		}
@@ -87,14 +92,43 @@ func (t *hints) find(keys keysOf, most time.Duration) (all []hint) {
 	return all
 }
 
-// forget forgets what a node has told of a call, for a key.
-func (t *hints) forget(key digest, node string, name uint64) {
+// forget forgets what a node has told of a call, for a key. It reports whether that was known.
+func (t *hints) forget(key digest, node string, name uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, e := range t.by[key] {
 		if h := e.Value.(*hint); h.node == node && h.name == name {
 			t.remove(e)
-			return
+			return true
+		}
+	}
+	return false
+}
+
+// take takes out all hints of a node.
+func (t *hints) take(node string) (all []*hint) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for e := t.all.Front(); e != nil; {
+		next := e.Next()
+		if h := e.Value.(*hint); h.node == node {
+			all = append(all, h)
+			t.remove(e)
+		}
+		e = next
+	}
+	return all
+}
+
+// lands notes that a node's call is in flight no more, so that it is not lost with the node.
+func (t *hints) lands(keys []byte, node string, name uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key := range eachKey(keys) {
+		for _, e := range t.by[key] {
+			if h := e.Value.(*hint); h.node == node && h.name == name {
+				h.near = false
+			}
 		}
 	}
 }

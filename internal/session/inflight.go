@@ -171,6 +171,7 @@ func (s *Session) remove(key string, rq *inflight) {
 		rq.attached.stop()
 	}
 	s.m.answered.add(rq.call)
+	rq.call.lands()
 	s.tenant.held.Add(-int64(rq.size))
 	s.m.opts.Flight.Add(-int64(rq.size))
 }

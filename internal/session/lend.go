@@ -3,11 +3,14 @@ package session
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
+	cryptorand "crypto/rand"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"io"
+	"iter"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,6 +31,7 @@ type loanQuery struct {
 	Talk    []byte          `json:"talk,omitempty"`    // see [placesOf]
 	Client  []byte          `json:"client,omitempty"`
 	Safe    bool            `json:"safe,omitempty"` // the tool may run twice
+	Left    bool            `json:"left,omitempty"` // the client has left: the node does not wait, and says a [loanState]
 }
 
 // What a node lends is frames: a kind, a length in four bytes, and so many bytes.
@@ -37,6 +41,7 @@ const (
 	frameLast    = 'l' // its last one
 	frameAnswer  = 'r' // its response, if that is all there is
 	frameUnknown = 'u' // its end is not known
+	frameState   = 's' // there is none to be lent: a [loanState]
 )
 
 // mostFrame bounds the bytes of a frame.
@@ -85,13 +90,20 @@ func (t *loans) cancel(name string) {
 // tellStranded tells other nodes of a stranded call that their clients may make again.
 func (m *Manager) tellStranded(of *stranded) {
 	if keys := m.keysElsewhere(of); keys != nil {
+		name := of.nameElsewhere()
 		m.stranded.mu.Lock()
-		m.stranded.told++
-		name := m.stranded.told
 		of.hinted = name
 		m.stranded.mu.Unlock()
 		m.elsewhere.Strand(keys, name)
 	}
+}
+
+// nameElsewhere returns the name by which other nodes know the call, which is that of its flight.
+func (of *stranded) nameElsewhere() uint64 {
+	if c := of.s.streams.call(of.number); c != nil && c.flight != nil {
+		return c.flight.name
+	}
+	return rand.Uint64()
 }
 
 // tellTaken tells them that such a call is not known any more.
@@ -125,18 +137,46 @@ func (m *Manager) keysElsewhere(of *stranded) (keys []byte) {
 
 // Hint notes that a node knows a stranded call, by a name.
 func (m *Manager) Hint(node string, keys []byte, name uint64) {
-	var key digest
-	for ; len(keys) >= len(key); keys = keys[len(key):] {
-		m.hints.add(&hint{digest(keys[:len(key)]), node, name, time.Now()}, m.strandedFor())
+	for key := range eachKey(keys) {
+		m.hints.add(&hint{key: key, node: node, name: name, since: time.Now()}, m.strandedFor())
 	}
 }
 
-// Unhint notes that a node does not know a stranded call any more.
-func (m *Manager) Unhint(node string, keys []byte, name uint64) {
-	var key digest
-	for ; len(keys) >= len(key); keys = keys[len(key):] {
-		m.hints.forget(digest(keys[:len(key)]), node, name)
+// Unhint notes that a node does not know a call any more. It reports whether the call was known.
+func (m *Manager) Unhint(node string, keys []byte, name uint64) (known bool) {
+	for key := range eachKey(keys) {
+		known = m.hints.forget(key, node, name) || known
+		known = m.flying.far.forget(key, node, name) || known
 	}
+	return known
+}
+
+// eachKey yields the keys of a call, which another node may have told.
+func eachKey(keys []byte) iter.Seq[digest] {
+	return func(yield func(digest) bool) {
+		for ; len(keys) >= len(digest{}) && yield(digest(keys)); keys = keys[len(digest{}):] {
+		}
+	}
+}
+
+// hintsOf returns what other nodes have told of calls that the request may be, the stranded ones first. Of the calls that a node has in flight it
+// has one, as all are asked for at once.
+func (c *Call) hintsOf() []hint {
+	m := c.s.m
+	if m.hints.n.Load() == 0 && m.flying.far.n.Load() == 0 { // as a rule
+		return nil
+	}
+	keys := c.keysFar()
+	all := m.hints.find(keys, m.strandedFor())
+	for _, h := range m.flying.far.find(keys, longestFlight) {
+		switch i := slices.IndexFunc(all, func(other hint) bool { return other.node == h.node }); {
+		case i < 0:
+			all = append(all, h)
+		case all[i].inFlight && h.near:
+			all[i] = h
+		}
+	}
+	return all
 }
 
 // Lend writes what a stranded call says that a request makes again, and which is not known here as such any more. It reports whether there
@@ -163,12 +203,16 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 	if like.isZero() {
 		return false
 	}
-	of, call, reason := m.takeStranded(like.keysAt(digest(q.Talk), digest(q.Client)), q.Safe, time.Now(), nil)
+	keys := like.keysAt(digest(q.Talk), digest(q.Client))
+	of, call, reason := m.takeFlying(ctx, keys, &q)
 	if of == nil {
-		return false
+		return q.Left && m.flying.allWait(keys) && writeFrame(w, frameState, []byte{byte(loanWaits)}) == nil
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	if call != nil {
+		call.goesFar()
+	}
 	end := m.loans.begin(q.Name, &loan{cancel: stop})
 	whole := of.lend(ctx, call, reason, w)
 	switch cancelled := end(); {
@@ -179,6 +223,27 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 		call.Withdraw(textWithdrawn)
 	}
 	return true
+}
+
+// landsWithin is how long that waits: it is stranded when the network, or the node of its client, has said so.
+const landsWithin = 500 * time.Millisecond
+
+// takeFlying takes a stranded call, as takeStranded does. It waits for one in flight whose client has left.
+func (m *Manager) takeFlying(ctx context.Context, keys keysOf, q *loanQuery) (*stranded, *Call, attachReason) {
+	found := keys
+	if q.Safe {
+		found[attachAsked] = digest{}
+	}
+	came, pause := time.Now(), time.Millisecond
+	for {
+		leaves := !q.Left && m.flying.leaves(found, time.Since(came) < strandsWithin) // first: it may be stranded meanwhile
+		of, call, reason := m.takeStranded(keys, q.Safe, came, nil)
+		if of != nil || !leaves || ctx.Err() != nil || time.Since(came) > landsWithin {
+			return of, call, reason
+		}
+		time.Sleep(pause)
+		pause = min(2*pause, mostPause)
+	}
 }
 
 // lend writes what a call says, and reports whether that was written to its end.
@@ -217,6 +282,9 @@ func (of *stranded) comesBack(call *Call) {
 	m := of.s.m
 	m.stranded.mu.Lock()
 	again := *of
+	if call != nil {
+		call.lent = false
+	}
 	m.stranded.mu.Unlock()
 	again.since = time.Now()
 	m.stranded.add(&again, m.strandedFor())
@@ -250,7 +318,7 @@ func readFrame(r io.Reader) (kind byte, data []byte, err error) {
 // knownAs notes the id by which a modern client knows the call.
 func (c *Call) knownAs(id []byte) {
 	c.like.sum = idSum(id)
-	if c.s.m.hints.n.Load() > 0 {
+	if m := c.s.m; m.hints.n.Load() > 0 || m.flying.far.n.Load() > 0 {
 		c.known = bytes.Clone(id)
 	}
 }
@@ -269,10 +337,7 @@ func (c *Call) keysFar() (keys keysOf) {
 func (a *attachment) isFar() bool {
 	c := a.c
 	m := c.s.m
-	if m.hints.n.Load() == 0 || m.elsewhere == nil { // as a rule
-		return false
-	}
-	if len(m.hints.find(c.keysFar(), m.strandedFor())) == 0 {
+	if m.elsewhere == nil || len(c.hintsOf()) == 0 {
 		return false
 	}
 	m.stranded.mu.Lock()
@@ -289,40 +354,38 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 	c := a.c
 	m := c.s.m
 	talk, client := placesOf(c.s)
-	q := loanQuery{Name: rand.Text(), ID: c.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
-	query, err := json.Marshal(&q)
-	if err != nil {
-		return false
-	}
+	q := loanQuery{Name: cryptorand.Text(), ID: c.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
+	token := jsonrpc.Field(msg.Params, "_meta", "progressToken")
 	asked := make(map[hint]bool)
 	var lost *hint // of a node that may be lost
 	wait := time.Time{}
 	for ctx.Err() == nil {
-		for _, h := range m.hints.find(c.keysFar(), m.strandedFor()) {
+		alike := false // there is, or was until just now, another call that is like it
+		for _, h := range c.hintsOf() {
 			if asked[h] {
 				continue
 			}
 			asked[h] = true
-			done, err := a.borrowFrom(ctx, &q, query, h.node, jsonrpc.Field(msg.Params, "_meta", "progressToken"))
-			if done {
+			says, err := a.borrowFrom(ctx, &q, h.node, token)
+			// Of two that wait, and whose clients have left, one begins.
+			alike = alike || err == nil && (says != loanWaits || c.flight == nil || h.name < c.flight.name)
+			switch {
+			case says == loanTaken:
 				return true
-			}
-			m.hints.drop(h)
-			if err != nil && a.isMeant(&h) { // it may be lost, and with it what it knew
+			case err != nil && a.isMeant(&h): // it may be lost, and with it what it knew
 				lost, wait = &h, time.Now().Add(lostWithin)
+			case err != nil, !h.inFlight:
+				m.dropHint(h)
 			}
 		}
 		switch {
+		case alike && a.ends():
+			return true
 		case time.Now().Before(wait):
 		case lost == nil:
 			return false
 		default:
-			m.elsewhere.Unstrand(lost.node, lost.key[:], lost.name)
-			a.of = &stranded{}
-			c.undecided.Store(false)
-			a.begins()
-			a.end(nil)
-			return true
+			return a.lose(ctx, &q, lost, token)
 		}
 		t := time.NewTimer(strandsWithin)
 		select {
@@ -333,24 +396,61 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 		if a.find() { // the session has come here
 			c.undecided.Store(false)
 			a.begins()
-			a.follow(ctx, jsonrpc.Field(msg.Params, "_meta", "progressToken"))
+			a.follow(ctx, token)
 			return true
 		}
 	}
 	return false
 }
 
-// isMeant reports whether the request would be attached to the stranded call that a node has told of.
-func (a *attachment) isMeant(h *hint) bool {
-	if keys := a.c.keysFar(); h.key == keys[attachNamed] {
+// lose ends the request, as the node is lost that has told of its call, and nobody has taken that over. It is false if the node is back, or another request
+// was told so.
+func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *hint, token []byte) bool {
+	c := a.c
+	m := c.s.m
+	says, err := a.borrowFrom(ctx, q, lost.node, token)
+	if says == loanTaken {
 		return true
 	}
-	return !a.safe && time.Since(h.since) <= a.c.s.m.opts.AttachWithin
+	var keys []byte
+	for _, key := range c.keysFar() {
+		keys = append(keys, key[:]...)
+	}
+	if err == nil || !m.Unhint(lost.node, keys, lost.name) {
+		return false
+	}
+	m.elsewhere.Unstrand(lost.node, keys, lost.name)
+	a.of = &stranded{}
+	c.undecided.Store(false)
+	a.begins()
+	a.end(nil)
+	return true
 }
 
-// borrowFrom has the request answered by what a node says, and reports whether it is. If the request is cancelled the node hears of that before
+// isMeant reports whether the request would be attached to the call that a node, which is lost, has told of. The tool of a request that is safe may
+// run twice.
+func (a *attachment) isMeant(h *hint) bool {
+	switch keys := a.c.keysFar(); {
+	case a.safe, h.inFlight && !h.near: // the node of its client tells that what became of it
+		return false
+	case h.inFlight, h.key == keys[attachNamed]:
+		return true
+	}
+	return time.Since(h.since) <= a.c.s.m.opts.AttachWithin
+}
+
+// A loanState is what a node says to a request for a call.
+type loanState uint8
+
+const (
+	loanNone  loanState = iota
+	loanTaken           // the request is answered by it
+	loanWaits           // there is only one that has not begun, and whose client has left: said only if that of the request has left, too
+)
+
+// borrowFrom has the request answered by what a node says, if that has the call. If the request is cancelled the node hears of that before
 // the connection to it ends. token is as in follow.
-func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, query []byte, node string, token []byte) (done bool, err error) {
+func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string, token []byte) (loanState, error) {
 	to, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	var over atomic.Bool
@@ -360,32 +460,72 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, query []byte,
 			stop()
 		}
 	})()
-	body, err := a.c.s.m.elsewhere.Borrow(to, node, query)
-	if body == nil {
-		return ctx.Err() != nil, err
+	body, err := a.askFor(to, q, node)
+	switch {
+	case body != nil:
+		defer func() { _ = body.Close() }()
+	case ctx.Err() != nil:
+		return loanTaken, err
+	default:
+		return loanNone, err
 	}
-	defer func() { _ = body.Close() }()
-	a.of = &stranded{}
-	a.c.undecided.Store(false)
-	a.begins()
-	for {
+	for begun := false; ; {
 		kind, data, err := readFrame(body)
+		if kind == frameState && err == nil && len(data) == 1 {
+			over.Store(true)
+			return loanState(data[0]), nil
+		}
+		if !begun {
+			begun = true
+			a.of = &stranded{}
+			a.c.undecided.Store(false)
+			a.begins()
+			// Its node takes it for stranded if this one is lost. A request of the same client at another node finds it here.
+			a.c.goesFar()
+			a.c.s.m.tellFlights()
+		}
 		over.Store(err != nil || kind != frameMessage && kind != frameTaken)
 		switch {
 		case ctx.Err() != nil:
-			return true, nil
+			return loanTaken, nil
 		case err != nil, kind == frameUnknown:
 			a.end(nil)
-			return true, nil
+			return loanTaken, nil
 		case kind == frameTaken && len(data) == 1 && data[0] < byte(attachReasons):
 			a.c.tellAttached(attachReason(data[0]), "on node "+node)
 		case kind == frameAnswer:
 			a.end(data)
-			return true, nil
+			return loanTaken, nil
 		case kind == frameMessage, kind == frameLast:
 			if a.say(&stream.Entry{Data: data, Last: kind == frameLast}, token) {
-				return true, nil
+				return loanTaken, nil
 			}
+		}
+	}
+}
+
+// askFor asks a node for the call. A node does not wait for a call whose client may have left if the client of the request has: the two would wait for
+// each other.
+func (a *attachment) askFor(ctx context.Context, q *loanQuery, node string) (io.ReadCloser, error) {
+	for {
+		q.Left = a.hasLeft(a.c.back.Load())
+		query, err := json.Marshal(q)
+		if err != nil {
+			return nil, nil
+		}
+		if q.Left {
+			return a.c.s.m.elsewhere.Borrow(ctx, node, query)
+		}
+		once, stop := context.WithCancel(ctx)
+		unwatch := a.whenLeft(stop)
+		body, err := a.c.s.m.elsewhere.Borrow(once, node, query)
+		if left := unwatch(); !left || ctx.Err() != nil {
+			context.AfterFunc(ctx, stop) // the body is read until then
+			return body, err
+		}
+		stop()
+		if body != nil {
+			_ = body.Close()
 		}
 	}
 }

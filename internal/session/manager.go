@@ -47,6 +47,7 @@ type Manager struct {
 	keyedTurns keyedTurns
 	stranded   strandings
 	hints      hints
+	flying     flying
 	loans      loans
 	answered   answeredRing
 	claims     claims // of keys of calls that are over, in a store that nodes share
@@ -447,6 +448,7 @@ func (m *Manager) Close() {
 	for _, s := range m.all() {
 		m.end(s, ErrClosing)
 	}
+	m.tellFlights()
 	m.become(managerClosed)
 	m.work.Wait()
 	m.moves.end()

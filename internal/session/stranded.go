@@ -3,11 +3,13 @@ package session
 import (
 	linked "container/list"
 	"encoding/binary"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // What follows keeps stranded calls: those whose client is known to have lost its connection before it had the answer, and has not
@@ -62,10 +64,12 @@ type strandings struct {
 	n     atomic.Int64
 	mu    sync.Mutex
 	all   linked.List // of *stranded, the oldest first
-	told  uint64      // how many other nodes were told of
 	by    map[digest][]*linked.Element
 	at    map[strandedAt]*linked.Element
 	bytes int
+	// late are the last streams of requests that did not begin, a ring: who notices now that their clients have left is too late.
+	late     [64]stream.ID
+	nextLate int
 }
 
 type strandedAt struct {
@@ -82,7 +86,7 @@ func (m *Manager) strandedFor() time.Duration {
 func (t *strandings) add(c *stranded, most time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if c.number != 0 && t.at[strandedAt{c.s, c.number}] != nil {
+	if c.number != 0 && (t.at[strandedAt{c.s, c.number}] != nil || slices.Contains(t.late[:], stream.ID{Session: c.s.key, Number: c.number})) {
 		return
 	}
 	if t.by == nil {
@@ -144,6 +148,19 @@ func (m *Manager) dropStranded(s *Session, number uint64) {
 			m.tellTaken(of)
 		}()
 	}
+}
+
+// dropLate forgets the call of a stream for good: it did not begin.
+func (m *Manager) dropLate(s *Session, number uint64) {
+	if number == 0 {
+		return
+	}
+	t := &m.stranded
+	t.mu.Lock()
+	t.late[t.nextLate] = stream.ID{Session: s.key, Number: number}
+	t.nextLate = (t.nextLate + 1) % len(t.late)
+	t.mu.Unlock()
+	m.dropStranded(s, number)
 }
 
 // drop takes out the call of a stream; nil: there is none.

@@ -18,7 +18,7 @@ func TestManyHints(t *testing.T) {
 	var all hints
 	now := time.Now()
 	for i := range mostHints + 10 {
-		all.add(&hint{key(i), "a", 1, now}, time.Hour)
+		all.add(&hint{key: key(i), node: "a", name: 1, since: now}, time.Hour)
 	}
 	all.forget(key(12), "b", 1)
 	all.forget(key(12), "a", 2)
@@ -31,7 +31,7 @@ func TestManyHints(t *testing.T) {
 	if len(all.by) != mostHints-1 || int(all.n.Load()) != mostHints-1 {
 		t.Errorf("%d are kept, by %d keys", all.n.Load(), len(all.by))
 	}
-	all.add(&hint{key(0), "a", 1, now.Add(2 * time.Hour)}, time.Hour)
+	all.add(&hint{key: key(0), node: "a", name: 1, since: now.Add(2 * time.Hour)}, time.Hour)
 	if n := all.n.Load(); n != 1 {
 		t.Errorf("%d are kept after their time", n)
 	}
@@ -153,5 +153,52 @@ func TestStrandedBeforeBegun(t *testing.T) {
 			t.Errorf("%d more ran", len(link.in))
 		}
 		h.close()
+	}
+}
+
+// A call with a webhook begins also if its client has left, and there is one like it: that client waits for the webhook.
+func TestStrandedWebhook(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{AttachWithin: time.Hour, OnEnded: func(EndedRequest) bool { return true }}, nil)
+	defer h.close()
+	s := h.open("")
+	const text = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{%s}}}`
+	ask := func(id int, meta string, left bool) *Call {
+		conn := &clientConn{}
+		conn.left.Store(left)
+		msgs := []jsonrpc.Message{parse(fmt.Sprintf(text, id, meta))}
+		c, err := s.Begin(msgs, true, Origin{Conn: conn})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Deliver(t.Context(), msgs, nil)
+		return c
+	}
+	first := ask(1, "", false)
+	link := h.desk.last()
+	in := <-link.in
+	if said := waitFor(t, ask(2, "", true)); !strings.Contains(said, "not delivered") {
+		t.Errorf("without a webhook: %s", said)
+	}
+	hooked := ask(3, `"`+metaWebhook+`":{"url":"http://127.0.0.1/"}`, true)
+	if said := h.answers(hooked); !strings.Contains(said, "result") {
+		t.Errorf("with one: %s", said)
+	}
+	link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+	waitFor(t, first)
+}
+
+// A request that did not begin is not stranded by who notices late that its client has left.
+func TestStrandedLate(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+	defer h.close()
+	s, like := h.open(""), likeness{asked: digest{1}}
+	h.strand(s, 7, like, false, nil)
+	h.dropLate(s, 7)
+	h.strand(s, 7, like, false, nil)
+	h.strand(s, 8, like, false, nil)
+	if h.stranded.knows(s, 7) || !h.stranded.knows(s, 8) {
+		t.Errorf("7: %v, 8: %v", h.stranded.knows(s, 7), h.stranded.knows(s, 8))
 	}
 }

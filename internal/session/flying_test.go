@@ -1,0 +1,186 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"holdfast/jsonrpc"
+)
+
+// neighbour is the one other node of a house.
+type neighbour struct {
+	Elsewhere
+	name  string // of the house itself
+	house *house
+	asked atomic.Int32 // how often it was asked for a call
+}
+
+func (n *neighbour) Alone() bool                     { return n.house == nil }
+func (n *neighbour) Fly(all []Flight)                { n.house.HintFlights(n.name, all) }
+func (n *neighbour) Strand(keys []byte, call uint64) { n.house.Hint(n.name, keys, call) }
+func (n *neighbour) Unstrand(node string, keys []byte, c uint64) {
+	if node == "" {
+		node = n.name
+	}
+	n.house.Unhint(node, keys, c)
+}
+
+func (n *neighbour) Borrow(ctx context.Context, _ string, query []byte) (io.ReadCloser, error) {
+	n.asked.Add(1)
+	var out bytes.Buffer
+	if !n.house.Lend(ctx, query, &out) {
+		return nil, nil
+	}
+	return io.NopCloser(&out), nil
+}
+
+// neighbours are two houses that know each other.
+func neighbours(t *testing.T) (a, b *house) {
+	a, b = newHouse(t, Options{AttachWithin: time.Hour}, nil), newHouse(t, Options{AttachWithin: time.Hour}, nil)
+	a.OnElsewhere(&neighbour{name: "a", house: b})
+	b.OnElsewhere(&neighbour{name: "b", house: a})
+	t.Cleanup(func() {
+		a.close()
+		b.close()
+	})
+	return a, b
+}
+
+// clientConn is the connection of a client.
+type clientConn struct{ left atomic.Bool }
+
+func (c *clientConn) Unsettled() bool { return false }
+func (c *clientConn) HasLeft() bool   { return c.left.Load() }
+func (c *clientConn) IsFar() bool     { return false }
+func (c *clientConn) Wrote(Source)    {}
+
+// call makes a call in the carrier of a client of 2026-07-28 at a house.
+func (h *house) call(id int, conn *clientConn) *Call {
+	h.t.Helper()
+	s, err := h.carry("192.0.2.1", `{"name":"host","version":"1"},{}`)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	msgs := []jsonrpc.Message{parse(request(id))}
+	c, err := s.Begin(msgs, true, Origin{Conn: conn})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	c.Deliver(h.t.Context(), msgs, nil)
+	return c
+}
+
+// answers answers the next request of a house's backend, and returns what its call answers.
+func (h *house) answers(c *Call) string {
+	h.t.Helper()
+	link := h.desk.last()
+	select {
+	case in := <-link.in:
+		link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+	case <-time.After(time.Minute):
+		h.t.Fatal("no request has begun")
+	}
+	return waitFor(h.t, c)
+}
+
+// waitFor returns what a call answers.
+func waitFor(t testing.TB, c *Call) string {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	defer stop()
+	for ctx.Err() == nil {
+		if answers, done := c.Wait(ctx, 0); done {
+			return fmt.Sprintf("%s", answers)
+		}
+	}
+	t.Fatal("a call has not ended")
+	return ""
+}
+
+// A request whose client has left before it begins does not begin where its client has made it again at another node. Else it does, as a client need not
+// stay.
+func TestFlightEarly(t *testing.T) {
+	t.Parallel()
+	a, b := neighbours(t)
+	left := &clientConn{}
+	left.left.Store(true)
+	if said := a.answers(a.call(1, left)); !strings.Contains(said, "result") {
+		t.Errorf("a request whose client has left is answered %s", said)
+	}
+	early := a.call(2, left)
+	again := b.call(3, &clientConn{})
+	if said := waitFor(t, early); !strings.Contains(said, "not delivered") {
+		t.Errorf("a request whose client has made it again elsewhere is answered %s", said)
+	}
+	if said := b.answers(again); !strings.Contains(said, "result") {
+		t.Errorf("the one made again is answered %s", said)
+	}
+	if n := len(a.desk.last().in); n > 0 {
+		t.Errorf("%d more ran", n)
+	}
+	// Of two whose clients have left one begins.
+	for i := range 4 {
+		x, y := a.call(10+2*i, left), b.call(11+2*i, left)
+		for ended, link := 0, a.desk.last(); ended == 0; link = b.desk.last() {
+			select {
+			case in := <-link.in:
+				link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+				ended++
+			case <-time.After(time.Second):
+				if link == b.desk.last() {
+					t.Fatal("neither of two whose clients have left runs")
+				}
+			}
+		}
+		both := waitFor(t, x) + waitFor(t, y)
+		if strings.Count(both, "result") != 1 || strings.Count(both, "not delivered") != 1 {
+			t.Errorf("of two whose clients have left: %s", both)
+		}
+	}
+}
+
+// Other nodes know of calls from their begin to a second after their end, and of those that were in flight on a node that was lost from then on.
+func TestFlights(t *testing.T) {
+	t.Parallel()
+	a, b := neighbours(t)
+	flies := func(n int) {
+		t.Helper()
+		eventually(t, fmt.Sprintf("%d flights to be known", n), func() bool { return b.FlightsKept() == n })
+	}
+	first, second := a.call(1, &clientConn{}), a.call(2, &clientConn{})
+	flies(2)
+	if said := a.answers(first); !strings.Contains(said, "result") {
+		t.Error(said)
+	}
+	flies(1)
+	b.NodeLost("a")
+	flies(0)
+	if n := b.HintsKept(); n != 1 {
+		t.Errorf("%d stranded calls are known", n)
+	}
+	b.NodeLost("a")
+	if said := a.answers(second); !strings.Contains(said, "result") {
+		t.Error(said)
+	}
+	eventually(t, "nothing to be known of it", func() bool {
+		a.flying.mu.Lock()
+		defer a.flying.mu.Unlock()
+		return len(a.flying.by) == 0
+	})
+	// What lands before it was told of, or with the node, is not told of.
+	a.answers(a.call(3, &clientConn{}))
+	third := a.call(4, &clientConn{})
+	flies(1)
+	a.answers(third)
+	b.NodeLost("a")
+	flies(0)
+	if n := b.HintsKept(); n > 1 {
+		t.Errorf("%d stranded calls are known after the end", n)
+	}
+}
