@@ -327,10 +327,14 @@ func (a *attachment) ends() bool {
 }
 
 // hasLeft reports whether the client of the request has left, as far as is known. back is the connection on which it has come back for it. A client
-// that waits for a webhook, or comes back with a key or a token, need not stay: it makes no other request in place of this one.
+// that has a task, waits for a webhook, or comes back with a key or a token, need not stay: it makes no other request in place of this one.
 func (a *attachment) hasLeft(back *Connection) bool {
 	c := a.c
-	if r := c.record; r != nil && (r.webhooks != nil || r.resume != nil || r.key != nil && !r.key.forward) {
+	c.mu.Lock()
+	r := c.record
+	elsewhere := r != nil && (r.webhooks != nil || r.task != nil || r.resume != nil || r.key != nil && !r.key.forward)
+	c.mu.Unlock()
+	if elsewhere {
 		return false
 	}
 	if back != nil {

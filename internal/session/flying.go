@@ -46,6 +46,7 @@ type flight struct {
 	keys []byte     // under which others know it; nil: they do not
 	name uint64     // by which they know it, also as a stranded call; it does not change
 	lent bool       // its client is at another node by now
+	late bool       // it has ended without having begun
 }
 
 // mayFly prepares a call of which other nodes may be told. s.mu is held.
@@ -71,11 +72,12 @@ func (c *Call) lands() {
 		return
 	}
 	var conn Connection
-	if !c.late.Load() && !c.s.m.isTaken(c) {
+	late := c.late.Load()
+	if !late && !c.s.m.isTaken(c) {
 		conn = c.client()
 	}
 	c.s.m.tellSoon(f, func() bool {
-		f.call, f.conn = nil, conn
+		f.call, f.conn, f.late = nil, conn, late
 		return f.keys != nil
 	})
 }
@@ -241,12 +243,26 @@ func (t *flying) leaves(keys keysOf, soon bool) bool {
 	})
 }
 
-// allWait reports whether all that is here with one of the keys has not begun, and its clients have left.
+// allWait reports whether nothing that is here with one of the keys has begun, or will: its clients have left.
 func (t *flying) allWait(keys keysOf) bool {
-	calls, answered := t.find(keys)
-	return len(calls) > 0 && len(answered) == 0 && !slices.ContainsFunc(calls, func(c *Call) bool {
+	var calls []*Call
+	t.mu.Lock()
+	n := 0
+	for _, key := range keys {
+		for _, f := range t.by[key] {
+			switch n++; {
+			case f.call != nil:
+				calls = append(calls, f.call)
+			case !f.late:
+				t.mu.Unlock()
+				return false
+			}
+		}
+	}
+	t.mu.Unlock()
+	return n > 0 && !slices.ContainsFunc(calls, func(c *Call) bool {
 		conn := c.client()
-		return !c.undecided.Load() || c.late.Load() || conn == nil || !conn.HasLeft()
+		return !c.late.Load() && (!c.undecided.Load() || conn == nil || !conn.HasLeft())
 	})
 }
 

@@ -63,11 +63,16 @@ func (c *clientConn) Wrote(Source)    {}
 // call makes a call in the carrier of a client of 2026-07-28 at a house.
 func (h *house) call(id int, conn *clientConn) *Call {
 	h.t.Helper()
+	return h.callOf("x", id, conn)
+}
+
+func (h *house) callOf(tool string, id int, conn *clientConn) *Call {
+	h.t.Helper()
 	s, err := h.carry("192.0.2.1", `{"name":"host","version":"1"},{}`)
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	msgs := []jsonrpc.Message{parse(request(id))}
+	msgs := []jsonrpc.Message{parse(strings.Replace(request(id), `"x"`, string(jsonrpc.Quote(tool)), 1))}
 	c, err := s.Begin(msgs, true, Origin{Conn: conn})
 	if err != nil {
 		h.t.Fatal(err)
@@ -126,7 +131,8 @@ func TestFlightEarly(t *testing.T) {
 	}
 	// Of two whose clients have left one begins.
 	for i := range 4 {
-		x, y := a.call(10+2*i, left), b.call(11+2*i, left)
+		tool := fmt.Sprint("tool", i)
+		x, y := a.callOf(tool, 10+2*i, left), b.callOf(tool, 11+2*i, left)
 		for ended, link := 0, a.desk.last(); ended == 0; link = b.desk.last() {
 			select {
 			case in := <-link.in:
