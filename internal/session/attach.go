@@ -330,10 +330,11 @@ func (a *attachment) ends() bool {
 // that has a task, waits for a webhook, or comes back with a key or a token, need not stay: it makes no other request in place of this one.
 func (a *attachment) hasLeft(back *Connection) bool {
 	c := a.c
-	c.mu.Lock()
-	r := c.record
-	elsewhere := r != nil && (r.webhooks != nil || r.task != nil || r.resume != nil || r.key != nil && !r.key.forward)
-	c.mu.Unlock()
+	elsewhere := false
+	locked(c.s, func() {
+		r := c.record
+		elsewhere = r != nil && (r.webhooks != nil || r.task != nil || r.resume != nil || r.key != nil && !r.key.forward)
+	})
 	if elsewhere {
 		return false
 	}
