@@ -31,7 +31,7 @@ type loanQuery struct {
 	Talk    []byte          `json:"talk,omitempty"`    // see [placesOf]
 	Client  []byte          `json:"client,omitempty"`
 	Safe    bool            `json:"safe,omitempty"` // the tool may run twice
-	Left    bool            `json:"left,omitempty"` // the client has left: the node does not wait, and says a [loanState]
+	Left    bool            `json:"left,omitempty"` // the client has left: the node does not wait for another that has, too
 }
 
 // What a node lends is frames: a kind, a length in four bytes, and so many bytes.
@@ -41,7 +41,7 @@ const (
 	frameLast    = 'l' // its last one
 	frameAnswer  = 'r' // its response, if that is all there is
 	frameUnknown = 'u' // its end is not known
-	frameState   = 's' // there is none to be lent: a [loanState]
+	frameWaits   = 'w' // first: there is none to be lent, but see [loanWaits]
 )
 
 // mostFrame bounds the bytes of a frame.
@@ -206,7 +206,7 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 	keys := like.keysAt(digest(q.Talk), digest(q.Client))
 	of, call, reason := m.takeFlying(ctx, keys, &q)
 	if of == nil {
-		return q.Left && m.flying.allWait(keys) && writeFrame(w, frameState, []byte{byte(loanWaits)}) == nil
+		return q.Left && m.flying.allWait(keys) && writeFrame(w, frameWaits, nil) == nil
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -225,7 +225,7 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 	return true
 }
 
-// landsWithin is how long that waits: it is stranded when the network, or the node of its client, has said so.
+// landsWithin is how long a node that is asked for a call waits for it to be stranded, as its client has left.
 const landsWithin = 500 * time.Millisecond
 
 // takeFlying takes a stranded call, as takeStranded does. It waits for one in flight whose client has left.
@@ -374,6 +374,9 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 				return true
 			case err != nil && a.isMeant(&h): // it may be lost, and with it what it knew
 				lost, wait = &h, time.Now().Add(lostWithin)
+			case err != nil && h.inFlight && !a.safe: // what it has borrowed, if that is it, is about to be stranded where it was
+				wait = time.Now().Add(lostWithin)
+				m.dropHint(h)
 			case err != nil, !h.inFlight:
 				m.dropHint(h)
 			}
@@ -431,7 +434,7 @@ func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *hint, token [
 // run twice.
 func (a *attachment) isMeant(h *hint) bool {
 	switch keys := a.c.keysFar(); {
-	case a.safe, h.inFlight && !h.near: // the node of its client tells that what became of it
+	case a.safe, h.inFlight && !h.near: // the latter's client hears of it at its own node
 		return false
 	case h.inFlight, h.key == keys[attachNamed]:
 		return true
@@ -471,9 +474,9 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string, 
 	}
 	for begun := false; ; {
 		kind, data, err := readFrame(body)
-		if kind == frameState && err == nil && len(data) == 1 {
+		if kind == frameWaits && err == nil {
 			over.Store(true)
-			return loanState(data[0]), nil
+			return loanWaits, nil
 		}
 		if !begun {
 			begun = true
