@@ -78,13 +78,15 @@ var layers = []struct {
 	{"internal/statefile", nil},
 	{"internal/sessionid", nil},
 	{"internal/revival", []string{"internal/sessionid", "internal/statefile", "stream"}},
+	{"internal/ticket", []string{"jsonrpc"}},
+	{"internal/caller", nil},
 	{"internal/feature/idempotency", []string{"stream"}},
 	{"internal/feature/hosts", nil},
 	{"internal/feature/handoff", []string{"jsonrpc", "internal/protocol"}},
 	{"internal/feature/tasktext", []string{"jsonrpc", "internal/protocol"}},
 	{"internal/observe", nil},
 	{"internal/observe/observetest", []string{"internal/observe"}},
-	{"internal/session", []string{"internal/sessionid", "internal/revival", "internal/feature/idempotency", "internal/feature/handoff", "internal/feature/hosts", "internal/feature/tasktext", "internal/observe", "internal/outage", "backend", "internal/budget", "internal/limit", "stream", "internal/engine/shared", "jsonrpc", "internal/protocol", "internal/rpc", "internal/panics"}},
+	{"internal/session", []string{"internal/caller", "internal/ticket", "internal/sessionid", "internal/revival", "internal/feature/idempotency", "internal/feature/handoff", "internal/feature/hosts", "internal/feature/tasktext", "internal/observe", "internal/outage", "backend", "internal/budget", "internal/limit", "stream", "internal/engine/shared", "jsonrpc", "internal/protocol", "internal/rpc", "internal/panics"}},
 	{"internal/audit", []string{"internal/observe", "internal/protocol", "jsonrpc"}},
 	{"internal/metrics", []string{"internal/observe", "internal/protocol", "stream"}},
 	{"internal/traces", []string{"internal/observe", "internal/protocol", "jsonrpc"}},
@@ -93,11 +95,11 @@ var layers = []struct {
 	{"internal/server/watch", []string{"internal/budget"}},
 	{"internal/server/stdio", []string{"jsonrpc"}},
 	{"internal/server/websocket", []string{"jsonrpc", "internal/protocol"}},
-	{"internal/placement", []string{"internal/cluster", "internal/limit", "internal/observe", "internal/panics", "internal/protocol", "internal/server/watch", "internal/server/websocket", "internal/session", "internal/sse", "jsonrpc", "stream"}},
-	{"internal/server", []string{"internal/observe", "internal/outage", "internal/placement", "internal/server/guard", "internal/server/stdio", "internal/server/watch", "internal/server/websocket", "backend", "internal/budget", "internal/limit", "internal/session", "internal/feature/handoff", "internal/feature/tasktext", "stream", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics"}},
+	{"internal/placement", []string{"internal/caller", "internal/ticket", "internal/cluster", "internal/limit", "internal/observe", "internal/panics", "internal/protocol", "internal/server/watch", "internal/server/websocket", "internal/session", "internal/sse", "jsonrpc", "stream"}},
+	{"internal/server", []string{"internal/caller", "internal/ticket", "internal/observe", "internal/outage", "internal/placement", "internal/server/guard", "internal/server/stdio", "internal/server/watch", "internal/server/websocket", "backend", "internal/budget", "internal/limit", "internal/session", "internal/feature/handoff", "internal/feature/tasktext", "stream", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics"}},
 	{"client", []string{"jsonrpc", "internal/sse", "internal/outage", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics", "internal/budget", "internal/skim"}},
 	{"backend/remote", []string{"backend", "client", "jsonrpc", "internal/outage", "internal/protocol", "internal/rpc", "internal/budget", "internal/redact"}},
-	{".", []string{"internal/feature/hosts", "internal/sessionid", "internal/revival", "backend", "internal/audit", "internal/budget", "internal/limit", "internal/live", "internal/lograte", "internal/observe", "internal/outage", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "internal/engine/memory", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
+	{".", []string{"internal/caller", "internal/feature/hosts", "internal/sessionid", "internal/revival", "backend", "internal/audit", "internal/budget", "internal/limit", "internal/live", "internal/lograte", "internal/observe", "internal/outage", "internal/server", "internal/session", "internal/translate", "client", "backend/sdk", "internal/engine/memory", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics"}},
 	{"metrics", []string{".", "internal/metrics", "internal/observe"}},
 	{"traces", []string{".", "internal/traces", "internal/observe"}},
 	{"internal/auth/authtest", nil},
@@ -159,7 +161,7 @@ var modules = map[string][]string{
 
 // pure packages take bytes and values: no clock, network, files or logger.
 var (
-	pure   = []string{"jsonrpc", "internal/sse", "internal/protocol"}
+	pure   = []string{"jsonrpc", "internal/sse", "internal/protocol", "internal/ticket"}
 	impure = []string{"context", "log", "math/rand", "net", "os", "runtime", "sync", "syscall"}
 )
 

@@ -3,6 +3,7 @@ package holdfast
 import (
 	"net/http"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/cluster"
 	"holdfast/internal/live"
 	"holdfast/internal/session"
@@ -19,7 +20,7 @@ func (h *Handler) startPage(o *Options) {
 		source.Ask = h.server.AskPage
 	}
 	find := func(name, server, principal string) (*session.Session, error) {
-		return h.sessions.FindName(name, session.PrincipalAt(server, principal))
+		return h.sessions.FindName(name, caller.At(server, principal))
 	}
 	source.Actions = live.Actions{
 		Cancel: func(name, server, principal, id string) error {

@@ -23,8 +23,8 @@ var ratchets = []struct {
 	most int
 	of   func(h *house) (figure int, where string)
 }{
-	{"functions that one package uses of another", 159, (*house).widestSeam},
-	{"methods on one type", 264, (*house).mostMethods},
+	{"functions that one package uses of another", 148, (*house).widestSeam},
+	{"methods on one type", 263, (*house).mostMethods},
 	{"files that take a lock of a type declared elsewhere, for one lock", 31, (*house).mostLockers},
 	{"declarations of the core that name a feature", 177, (*house).featuresNamed},
 	{"functions with one caller, in percent", 44, (*house).oneCaller},

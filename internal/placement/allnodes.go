@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/panics"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -25,7 +26,7 @@ const (
 // A Question is a request that is made on each other node which has sessions of a principal, for
 // what that node knows by itself.
 type Question struct {
-	Principal session.Principal
+	Principal caller.Principal
 	After     stream.SessionKey // of those sessions: after this one
 	// Ask prepares the placement of the request. It is called by several goroutines.
 	Ask func(w http.ResponseWriter) *Placement

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -33,7 +34,7 @@ type location struct {
 }
 
 // find returns where a session of the principal was, or nil if that is not known.
-func (l *locations) find(key stream.SessionKey, principal session.Principal) *session.Remote {
+func (l *locations) find(key stream.SessionKey, principal caller.Principal) *session.Remote {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	is, ok := l.all[key]

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/session"
 	"holdfast/stream"
@@ -16,7 +17,7 @@ func TestLocations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		remote := func(key, owner string) *session.Remote {
-			return &session.Remote{Session: shared.Session{Key: stream.SessionKey(key), Owner: owner}, Principal: session.PrincipalAt("", "me")}
+			return &session.Remote{Session: shared.Session{Key: stream.SessionKey(key), Owner: owner}, Principal: caller.At("", "me")}
 		}
 		var l locations
 		a, b := remote("a", "n1"), remote("b", "n2")
@@ -24,12 +25,12 @@ func TestLocations(t *testing.T) {
 		l.keep(b)
 		want := func(key string, want *session.Remote) {
 			t.Helper()
-			if got := l.find(stream.SessionKey(key), session.PrincipalAt("", "me")); got != want {
+			if got := l.find(stream.SessionKey(key), caller.At("", "me")); got != want {
 				t.Errorf("%s is at %v, want %v", key, got, want)
 			}
 		}
 		want("a", a)
-		if l.find("a", session.PrincipalAt("", "you")) != nil {
+		if l.find("a", caller.At("", "you")) != nil {
 			t.Error("another principal found it")
 		}
 		l.forget(remote("a", "n1")) // an older one

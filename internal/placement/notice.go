@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/limit"
 	"holdfast/internal/session"
 	"holdfast/stream"
@@ -100,7 +101,7 @@ func (n *Nodes) noticed(text []byte) {
 	if says.Left == "" {
 		return
 	}
-	if s, err := n.sessions.FindName(string(says.Left), session.ParsePrincipal(string(says.Principal))); err == nil {
+	if s, err := n.sessions.FindName(string(says.Left), caller.Parse(string(says.Principal))); err == nil {
 		s.Disconnected(says.From, time.Time{})
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/cluster"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -50,7 +51,7 @@ type target struct {
 func (p *Placement) hostForwarded() (*session.Session, error) {
 	n, v, ctx := p.nodes, p.req.From, p.req.HTTP.Context()
 	if v.Take && p.key != "" && !n.opts.Door {
-		s, at, err := p.locate(ctx, session.ParsePrincipal(string(v.Principal)))
+		s, at, err := p.locate(ctx, caller.Parse(string(v.Principal)))
 		if err == nil && s == nil && n.abandoned(ctx, at) {
 			s, err = n.takeOver(ctx, at)
 		}
@@ -69,7 +70,7 @@ func (p *Placement) hostForwarded() (*session.Session, error) {
 
 // locate finds the session of the exchange, on this node or where it is. One that is nowhere can begin again, if the exchange
 // names it by its id. The errors are those of [session.Manager.Locate] and [session.Manager.Revivable].
-func (p *Placement) locate(ctx context.Context, principal session.Principal) (*session.Session, *session.Remote, error) {
+func (p *Placement) locate(ctx context.Context, principal caller.Principal) (*session.Session, *session.Remote, error) {
 	s, at, err := p.nodes.sessions.Locate(ctx, p.key, principal)
 	if errors.Is(err, session.ErrNotFound) && p.req.ID != "" && p.key == p.home.key {
 		at, err = p.nodes.sessions.Revivable(ctx, p.req.ID, principal, p.req.HTTP.RemoteAddr, p.req.Revision)

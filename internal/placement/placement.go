@@ -16,10 +16,12 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -90,7 +92,7 @@ type Run struct {
 type Request struct {
 	HTTP      *http.Request
 	Exchange  Exchange
-	Principal session.Principal // who asks
+	Principal caller.Principal  // who asks
 	Key       stream.SessionKey // of the session that the exchange names; "": of none
 	ID        string            // its secret id, if the exchange names it by that: then it can be revived
 	Revision  string            // that the client says it speaks, or ""
@@ -238,7 +240,7 @@ func (p *Placement) Run(err error) error {
 func (p *Placement) GoOn(id, last string) error {
 	p.home = target{key: session.KeyOf(id)}
 	p.target = p.home
-	p.out = &forwardedStream{p: p, c: http.NewResponseController(p.w), session: id, last: last, base: session.NameOf(last), continued: true}
+	p.out = &forwardedStream{p: p, c: http.NewResponseController(p.w), session: id, last: last, base: ticket.NameOf(last), continued: true}
 	p.to(streaming)
 	p.to(broken)
 	p.streams(nil)
@@ -248,7 +250,7 @@ func (p *Placement) GoOn(id, last string) error {
 // streams notes that a stream begins to be passed on. head is the header of the node that it comes from, or nil.
 func (p *Placement) streams(head http.Header) {
 	p.passed = &Passed{Status: http.StatusOK, Streamed: true}
-	p.req.Exchange.Streams(head, !session.IsStandaloneName(p.out.base))
+	p.req.Exchange.Streams(head, !ticket.IsStandalone(p.out.base))
 }
 
 // endsAs notes why a stream that was passed on ends.

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/stream"
 )
 
@@ -40,10 +41,10 @@ type forwardedStream struct {
 func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 	p.setHeader(res)
 	f := &forwardedStream{p: p, c: http.NewResponseController(p.w), last: res.Header.Get(HeaderAt)}
-	f.base = session.NameOf(f.last)
+	f.base = ticket.NameOf(f.last)
 	p.out = f
 	p.to(streaming)
-	if p.req.HTTP.Method == http.MethodGet && session.IsStandaloneName(f.base) {
+	if p.req.HTTP.Method == http.MethodGet && ticket.IsStandalone(f.base) {
 		p.leaving.listens()
 	}
 	if at != nil {
@@ -210,7 +211,7 @@ func (f *forwardedStream) writeEvents(text []byte) error {
 		line, after, _ := bytes.Cut(rest[i+4:], []byte("\n"))
 		if i == 0 || rest[i-1] == '\n' {
 			f.last, named = string(line), true
-			if name := session.NameOf(f.last); f.base == "" {
+			if name := ticket.NameOf(f.last); f.base == "" {
 				f.base = name
 			} else if name != f.base {
 				f.others = true

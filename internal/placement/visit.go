@@ -17,7 +17,7 @@ import (
 // nodes of other builds read.
 type Visit struct {
 	Principal []byte `json:"principal,omitempty"` // its text, which need not be UTF-8
-	// Credential is the [session.Credential] of a request that belongs to no session: its header may
+	// Credential is the [caller.Credential] of a request that belongs to no session: its header may
 	// not be forwarded.
 	Credential []byte `json:"credential,omitempty"`
 	From       string `json:"from,omitempty"` // the client's address

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/session"
@@ -20,12 +21,12 @@ func (h *Handler) visit(r *http.Request) *placement.Visit {
 }
 
 // principal returns who makes a request, and for which server.
-func (h *Handler) principal(r *http.Request) session.Principal {
+func (h *Handler) principal(r *http.Request) caller.Principal {
 	if v := h.visit(r); v != nil {
-		return session.ParsePrincipal(string(v.Principal))
+		return caller.Parse(string(v.Principal))
 	}
 	server, _ := r.Context().Value(serverKey{}).(string)
-	return session.PrincipalAt(server, h.asker(r))
+	return caller.At(server, h.asker(r))
 }
 
 // asker returns who makes a request to this node, whichever server it is for.
@@ -41,15 +42,15 @@ func (h *Handler) client(x *exchange) *session.Client {
 }
 
 // credential returns that of an exchange's client: as another node has seen it, or in its header.
-func (x *exchange) credential() session.Credential {
-	if x.from != nil && len(x.from.Credential) == len(session.Credential{}) {
-		return session.Credential(x.from.Credential)
+func (x *exchange) credential() caller.Credential {
+	if x.from != nil && len(x.from.Credential) == len(caller.Credential{}) {
+		return caller.Credential(x.from.Credential)
 	}
-	return session.CredentialOf(x.r.Header)
+	return caller.CredentialOf(x.r.Header)
 }
 
 // apart returns the credential that tells an exchange's client apart, if it is nobody in particular; else none.
-func (x *exchange) apart() (credential session.Credential) {
+func (x *exchange) apart() (credential caller.Credential) {
 	if x.principal.IsAnonymous() {
 		credential = x.credential()
 	}
@@ -105,5 +106,5 @@ func (h *Handler) caught(w http.ResponseWriter) {
 // another node sent on has its client's address; of one that a connection makes for
 // its client in a session, the session knows ([session.Session.Tenant]).
 func (h *Handler) tenant(r *http.Request) string {
-	return session.TenantOf(h.principal(r), r.RemoteAddr)
+	return caller.TenantOf(h.principal(r), r.RemoteAddr)
 }

@@ -5,9 +5,9 @@ import (
 	"net/http"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/caller"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/server/websocket"
-	"holdfast/internal/session"
 )
 
 // What follows charges requests that take more than their connection counts for (watch.Bound), to the address of their client.
@@ -69,7 +69,7 @@ func (h *Handler) gives(r *http.Request, cost int64) {
 }
 
 // addressOf names whom a connection is charged to, before it is known who its client is.
-func addressOf(r *http.Request) string { return session.TenantOf(session.Principal{}, r.RemoteAddr) }
+func addressOf(r *http.Request) string { return caller.TenantOf(caller.Principal{}, r.RemoteAddr) }
 
 // bound returns that of the connections on which the handler is served. Those of a proxy that is trusted have no share, as
 // they are of many clients.
@@ -83,7 +83,7 @@ func (h *Handler) bound() *watch.Bound {
 			if h.guards.TrustsProxy(remote.String()) {
 				return ""
 			}
-			return session.TenantOf(session.Principal{}, remote.String())
+			return caller.TenantOf(caller.Principal{}, remote.String())
 		},
 		Refused: func(remote net.Addr) { h.crowded(remote.String()) },
 	}

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/stream"
 )
 
@@ -273,7 +274,7 @@ func (c *copier) gather(p *page, entries []stream.Entry) []byte {
 		default:
 			if e.Epoch != epoch {
 				epoch = e.Epoch
-				id = session.AppendEventID(p.id[:0], c.name, epoch, 0)
+				id = ticket.AppendEvent(p.id[:0], c.name, epoch, 0)
 				id = id[:len(id)-1]
 			}
 			text = c.sink.append(text, append(strconv.AppendUint(id, e.Seq, 36), c.tail...), e.Data)

@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/stream"
 )
 
@@ -18,7 +19,7 @@ func cursorAfter(ctx context.Context, s *session.Session, number uint64, last st
 	}
 	at, err := s.ParseEventID(last)
 	if err == nil && at.Stream.Number != number {
-		err = session.ErrBadID
+		err = ticket.ErrBadEvent
 	}
 	return at, err
 }
@@ -39,7 +40,7 @@ func (h *Handler) streamAt(x *exchange) (at stream.Cursor, err error) {
 		return at, session.ErrNotFound
 	}
 	at, err = s.ParseEventID(x.place())
-	if errors.Is(err, session.ErrBadID) {
+	if errors.Is(err, ticket.ErrBadEvent) {
 		return at, session.ErrNotFound // who guesses URLs learns nothing
 	}
 	if err == nil && x.last != "" {

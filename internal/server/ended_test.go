@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -49,7 +50,7 @@ func TestEndedAnyNode(t *testing.T) {
 		_ = s.wire.all() // to its end
 	}
 	owner := func(s *scene) *session.Session {
-		at, err := s.f.nodes[0].sessions.FindName(string(session.KeyOf(s.p.id)), session.Principal{})
+		at, err := s.f.nodes[0].sessions.FindName(string(session.KeyOf(s.p.id)), caller.Principal{})
 		if err != nil {
 			s.f.t.Fatal(err)
 		}

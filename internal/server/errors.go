@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -165,7 +166,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		}
 		h.logger.Log(context.Background(), level, "session not opened", "error", err)
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
-	case errors.Is(err, session.ErrBadID):
+	case errors.Is(err, ticket.ErrBadEvent):
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
 			"%v: resume with an id that was received in this session", err)
 	case errors.Is(err, session.ErrBadToken):

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/ticket"
 	"holdfast/stream"
 )
 
@@ -196,7 +197,7 @@ func (c *events) openTo(first []byte, last bool) error {
 // copied to.
 func (c *events) prime(retry time.Duration) []byte {
 	at := c.r.Cursor()
-	id := session.AppendEventID(make([]byte, 0, 128), c.name, at.Epoch, at.Seq)
+	id := ticket.AppendEvent(make([]byte, 0, 128), c.name, at.Epoch, at.Seq)
 	id = append(id, '~')
 	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
 	c.shown.write()
@@ -206,7 +207,7 @@ func (c *events) prime(retry time.Duration) []byte {
 // eventID returns the id of the event that was copied last.
 func (c *events) eventID() []byte {
 	at := c.r.Cursor()
-	return append(session.AppendEventID(make([]byte, 0, 128), c.name, at.Epoch, at.Seq), c.tail...)
+	return append(ticket.AppendEvent(make([]byte, 0, 128), c.name, at.Epoch, at.Seq), c.tail...)
 }
 
 // append implements [sink].

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
@@ -57,9 +58,9 @@ type exchange struct {
 	// r has what a backend may read of the client's request (header, address, values of
 	// the context), and what is forwarded of it.
 	r         *http.Request
-	from      *placement.Visit  // what the node has told that forwards it; nil for a client of this node
-	principal session.Principal // who asks
-	session   *session.Session  // it is for, once that was found here; for forRequest the client's own, or nil
+	from      *placement.Visit // what the node has told that forwards it; nil for a client of this node
+	principal caller.Principal // who asks
+	session   *session.Session // it is for, once that was found here; for forRequest the client's own, or nil
 
 	// How the session is named: by secret, its secret id; by ref, which is its name and
 	// the id of an event ("NAME.ID"), in a stream URL and in the ids of 2024-11-05; or not,

@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"net/url"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 )
 
@@ -31,7 +33,7 @@ func handleOf(m *jsonrpc.Message) string {
 		return ""
 	}
 	handle := jsonrpc.String(jsonrpc.Field(m.Params, "arguments", "handle"))
-	if !session.IsSeal(handle) {
+	if !ticket.Is(handle) {
 		return ""
 	}
 	return handle
@@ -63,7 +65,7 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 }
 
 // request returns a request to another node for what concerns a principal.
-func (e elsewhere) request(ctx context.Context, principal session.Principal, method string, params []byte) (*exchange, error) {
+func (e elsewhere) request(ctx context.Context, principal caller.Principal, method string, params []byte) (*exchange, error) {
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), method, params))
 	if err != nil {
 		return nil, err
@@ -73,7 +75,7 @@ func (e elsewhere) request(ctx context.Context, principal session.Principal, met
 }
 
 // HandedOff implements [session.Elsewhere].
-func (e elsewhere) HandedOff(ctx context.Context, principal session.Principal, query []byte) ([]byte, error) {
+func (e elsewhere) HandedOff(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
 	x, err := e.request(ctx, principal, methodHandedOff, query)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -113,7 +114,7 @@ const freeState = ".free"
 // bound returns what a requestState is bound to beside the call, as a JSON string. sum is that of
 // the request, "" if it is free: no request has that. credential tells its client apart, see
 // [exchange.apart].
-func (s *waitingState) bound(sum string, credential session.Credential) []byte {
+func (s *waitingState) bound(sum string, credential caller.Credential) []byte {
 	parts := []string{hex.EncodeToString([]byte(sum)), strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36)}
 	if of := credential.Bytes(); of != nil {
 		parts = append(parts, hex.EncodeToString(of))
@@ -122,7 +123,7 @@ func (s *waitingState) bound(sum string, credential session.Credential) []byte {
 }
 
 // seal returns the requestState, for a request of a sum, "" if that is not known, and a credential.
-func (s *waitingState) seal(of *session.Session, sum string, credential session.Credential) string {
+func (s *waitingState) seal(of *session.Session, sum string, credential caller.Credential) string {
 	text := statePrefix + strings.Join([]string{
 		of.Seal(sealInput, s.number, s.bound(sum, credential)),
 		strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36),

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
-	"holdfast/internal/session"
 	"holdfast/stream"
 )
 
@@ -64,7 +64,7 @@ func (p *peer) resumed(first string) int {
 // kept reports whether the store has anything of the call that an event is of.
 func (p *peer) kept(event string) bool {
 	p.n.t.Helper()
-	s, err := p.n.sessions.Find(p.id, session.Principal{})
+	s, err := p.n.sessions.Find(p.id, caller.Principal{})
 	if err != nil {
 		p.n.t.Fatal(err)
 	}

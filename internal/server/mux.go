@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/session"
 	"holdfast/stream"
@@ -101,7 +102,7 @@ func (m *mux) become(to muxState) {
 
 // A muxClient is the client of a mux.
 type muxClient struct {
-	principal session.Principal
+	principal caller.Principal
 	values    context.Context // of the request that began the connection; it does not end with it
 	header    http.Header     // of that request
 	address   string          // of that request

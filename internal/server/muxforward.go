@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -337,7 +338,7 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	params := jsonrpc.Object("resumeToken", token)
 	if at.Seq > 0 {
 		name, tail := x.s.StreamName(at.Stream.Number)
-		id := append(session.AppendEventID(nil, name, at.Epoch, at.Seq), tail...)
+		id := append(ticket.AppendEvent(nil, name, at.Epoch, at.Seq), tail...)
 		params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "_meta", protocol.MetaLastEventID)
 	}
 	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)

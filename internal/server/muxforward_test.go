@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend/message"
+	"holdfast/internal/caller"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -246,7 +247,7 @@ func TestFarEnds(t *testing.T) {
 // take has another node take a session over, and its owner learn of it.
 func (f *farm) take(from, to *farmNode, key string) {
 	f.t.Helper()
-	_, at, err := to.sessions.Locate(f.t.Context(), stream.SessionKey(key), session.PrincipalAt("", "me"))
+	_, at, err := to.sessions.Locate(f.t.Context(), stream.SessionKey(key), caller.At("", "me"))
 	if err == nil {
 		_, err = to.sessions.TakeOver(f.t.Context(), at)
 	}

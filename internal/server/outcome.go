@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/stream"
 )
 
@@ -144,7 +145,7 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 	}
 	if s != nil && s.SingleStream() != x.pair() && x.purpose != forRequest {
 		if x.purpose == forPairStream {
-			return session.ErrBadID
+			return ticket.ErrBadEvent
 		}
 		return session.ErrNotFound // it speaks through other entry points
 	}
@@ -182,7 +183,7 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 			o.at, err = s.ParseEventID(x.place())
 		}
 		if err == nil && o.at.Stream.Number != 0 {
-			err = session.ErrBadID
+			err = ticket.ErrBadEvent
 		}
 	case forPairMessages:
 		err = h.startPairMessages(x, o)

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/server"
-	"holdfast/internal/session"
 )
 
 // plainFarm is two nodes that answer with JSON.
@@ -93,7 +93,7 @@ func TestPlainLeft(t *testing.T) {
 	held := a.release(1)[0]
 	w.c.Close()
 	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
-	s, err := a.sessions.Find(p.id, session.Principal{})
+	s, err := a.sessions.Find(p.id, caller.Principal{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestPlainLightLeft(t *testing.T) {
 	held := a.release(1)[0]
 	w.c.Close()
 	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
-	s, err := a.sessions.Find(p.id, session.Principal{})
+	s, err := a.sessions.Find(p.id, caller.Principal{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/guard"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -124,7 +125,7 @@ var reasons = []struct {
 	{session.ErrClient, "too_large"},
 	{stream.ErrFull, "store_full"},
 	{session.ErrRefused, "backend_refused"},
-	{session.ErrBadID, "bad_event_id"},
+	{ticket.ErrBadEvent, "bad_event_id"},
 	{session.ErrBadToken, "bad_token"},
 	{stream.ErrTrimmed, "gone"},
 	{stream.ErrNotFound, "gone"},

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -210,7 +211,7 @@ func (m *mux) cancels(msg *jsonrpc.Message) {
 // socketElsewhere serves a WebSocket whose session is on another node. An error says that
 // the handshake was not answered.
 func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange) error {
-	if x.last != "" && !session.IsStandaloneName(session.NameOf(x.last)) {
+	if x.last != "" && !ticket.IsStandalone(ticket.NameOf(x.last)) {
 		return errOfCall
 	}
 	for range placement.MostMoves {

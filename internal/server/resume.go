@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/http"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -26,7 +27,7 @@ func (h *Handler) ours(m *jsonrpc.Message) bool {
 // the event with the id last, or, if that is "", after the one that its _meta
 // names, or else from the oldest message that is kept. The error is one that
 // [Handler.explain] knows.
-func (h *Handler) resumption(ctx context.Context, principal session.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
+func (h *Handler) resumption(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	s, number, err := h.sessions.FindResumable(token, m.ID, principal)
 	if err != nil {
@@ -43,7 +44,7 @@ func (h *Handler) resumption(ctx context.Context, principal session.Principal, m
 // from a principal that is in the session own (nil: in none). The error is one
 // that [Handler.explain] knows.
 // more are requests that other nodes know of, in the same range of sessions.
-func (h *Handler) status(ctx context.Context, principal session.Principal, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
+func (h *Handler) status(ctx context.Context, principal caller.Principal, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
 	if m.Method == protocol.MethodStatusAll {
 		all := map[string]any{"requests": append(h.sessions.AllResumable(ctx, principal, own, in), more...)}
 		if in.Until != "" {

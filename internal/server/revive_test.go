@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/backend/message"
+	"holdfast/internal/caller"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -343,7 +344,7 @@ func TestRevivedHalf(t *testing.T) {
 	}
 	revision := ""
 	for _, n := range f.nodes {
-		if s, err := n.sessions.Find(p.id, session.Principal{}); err == nil {
+		if s, err := n.sessions.Find(p.id, caller.Principal{}); err == nil {
 			revision = s.Revision()
 		}
 	}

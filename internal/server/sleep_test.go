@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend/message"
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
@@ -166,7 +167,7 @@ func (p *peer) speaks() string {
 	w := p.open("GET", "/mcp", "")
 	defer w.c.Close()
 	w.head()
-	s, err := p.n.sessions.Find(p.id, session.Principal{})
+	s, err := p.n.sessions.Find(p.id, caller.Principal{})
 	if err != nil {
 		return err.Error()
 	}
@@ -234,7 +235,7 @@ func TestStaysAwake(t *testing.T) {
 		eventually(t, "the session to fall asleep", func() bool { return n.sessions.Sessions() <= len(awake) })
 	}
 	for what, p := range awake {
-		if _, err := n.sessions.Find(p.id, session.Principal{}); err != nil {
+		if _, err := n.sessions.Find(p.id, caller.Principal{}); err != nil {
 			t.Errorf("after %s it has fallen asleep", what)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 )
 
 // socketHere serves a WebSocket in a session of this node.
@@ -59,7 +60,7 @@ func (m *mux) resumeStandalone(r *http.Request) error {
 }
 
 // errOfCall refuses an event id at which no connection goes on.
-var errOfCall = fmt.Errorf("%w (one of a call: go on with that by requests/resume)", session.ErrBadID)
+var errOfCall = fmt.Errorf("%w (one of a call: go on with that by requests/resume)", ticket.ErrBadEvent)
 
 // A socketPipe is a WebSocket as a [pipe].
 type socketPipe struct{ *websocket.Conn }

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 )
 
@@ -42,7 +43,7 @@ func newTaskID(s *session.Session, number uint64, now time.Time) taskID {
 // to be checked.
 func parseTaskID(text string) (id taskID, ok bool) {
 	i := strings.LastIndexByte(text, '.')
-	if i < 0 || len(text) > 128 || !session.IsSeal(text[:i]) {
+	if i < 0 || len(text) > 128 || !ticket.Is(text[:i]) {
 		return id, false
 	}
 	ms, err := strconv.ParseInt(text[i+1:], 36, 64)

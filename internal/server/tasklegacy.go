@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/limit"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -108,7 +109,7 @@ func (m *mux) callInHome(home *session.Session, msg *jsonrpc.Message) {
 const methodTasks = "holdfast/tasks"
 
 // Tasks implements [session.Elsewhere].
-func (e elsewhere) Tasks(ctx context.Context, principal session.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
+func (e elsewhere) Tasks(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
 	x, err := e.request(ctx, principal, methodTasks, query)
 	if err != nil {
 		return nil, session.Range{}, err

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/backend/message"
+	"holdfast/internal/caller"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -557,7 +558,7 @@ func TestLegacyTaskGuestCancelledByOperator(t *testing.T) {
 	task := p.begins("1", "hold", `{}`).TaskID
 	n.release(1)
 	w := other.waits("r", task)
-	home, err := n.sessions.Find(p.id, session.Principal{})
+	home, err := n.sessions.Find(p.id, caller.Principal{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -277,7 +278,7 @@ func TestRefusedCancel(t *testing.T) {
 func TestRefusedSingle(t *testing.T) {
 	t.Parallel()
 	h, d := diskHouse(t)
-	s, err := h.New(newRequest(), Principal{}, true, nil)
+	s, err := h.New(newRequest(), caller.Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 )
 
@@ -139,7 +141,7 @@ func CancelsKeyed(msg *jsonrpc.Message, header http.Header) bool {
 // request (holdfast/resumeToken), from whatever connection of the principal, and
 // reports whether it is one. Where the token is wrong nothing is cancelled. The error
 // is a [*Redirect], or that of a store which can't tell.
-func (m *Manager) Cancel(principal Principal, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
+func (m *Manager) Cancel(principal caller.Principal, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if !Cancels(&msg) {
 		return false, nil
 	}
@@ -166,17 +168,15 @@ func (m *Manager) Cancel(principal Principal, msg jsonrpc.Message, header http.H
 // names the session that it was made in: from whatever connection or session of
 // the same principal. taken says so; else the answer may be one for the session
 // that it came in. The error is that of [Session.Send], or a [*Redirect].
-func (m *Manager) Answer(ctx context.Context, principal Principal, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
+func (m *Manager) Answer(ctx context.Context, principal caller.Principal, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if msg.Kind != jsonrpc.Response || len(msg.ID) == 0 || msg.ID[0] != '"' {
 		return false, nil
 	}
-	name, mark, number, ok := parseSealed(jsonrpc.String(msg.ID))
+	t, ok := ticket.Parse(jsonrpc.String(msg.ID))
 	if !ok {
 		return false, nil
 	}
-	s, err := m.findSealed(name, principal, func(secret string) bool {
-		return isSealed(secret, mark, askedSeal, number, nil)
-	})
+	s, err := m.findSealed(t, askedSeal, nil, principal)
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return false, nil

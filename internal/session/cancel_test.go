@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 )
 
@@ -98,7 +99,7 @@ func TestAwayForTooLong(t *testing.T) {
 		}
 		token := s.token(read.Number(), []byte("4"))
 		for range 5 {
-			if _, _, err := h.FindResumable(token, []byte("4"), Principal{}); err != nil { // as for getStatus
+			if _, _, err := h.FindResumable(token, []byte("4"), caller.Principal{}); err != nil { // as for getStatus
 				t.Fatal(err)
 			}
 			wait(59 * time.Second)
@@ -106,7 +107,7 @@ func TestAwayForTooLong(t *testing.T) {
 				t.Fatal("cancelled though its client asked for it")
 			}
 		}
-		h.AllResumable(t.Context(), Principal{}, s, Range{})
+		h.AllResumable(t.Context(), caller.Principal{}, s, Range{})
 		wait(59 * time.Second)
 		if gone(t, link, read) {
 			t.Error("cancelled though its client asked for all")
@@ -213,11 +214,11 @@ func TestAnswerElsewhere(t *testing.T) {
 
 	id := ask()
 	header := http.Header{"X": {"y"}}
-	if taken, err := h.Answer(t.Context(), PrincipalAt("", "alice"), reply(id, 1), header); !taken || err != nil {
+	if taken, err := h.Answer(t.Context(), caller.At("", "alice"), reply(id, 1), header); !taken || err != nil {
 		t.Error(taken, err)
 	}
 	heard(1)
-	if taken, err := h.Answer(t.Context(), PrincipalAt("", "alice"), reply(id, 1), header); !taken || err != nil { // a second time
+	if taken, err := h.Answer(t.Context(), caller.At("", "alice"), reply(id, 1), header); !taken || err != nil { // a second time
 		t.Error(taken, err)
 	}
 	for n, from := range []*Session{s, other, plain} {
@@ -235,7 +236,7 @@ func TestAnswerElsewhere(t *testing.T) {
 		"the number alone": []byte(fmt.Sprint(asks)), "quoted": []byte(`"5"`), "another session": jsonrpc.Quote(other.Name() + text[16:]),
 		"a token": jsonrpc.Quote(s.token(uint64(asks), nil)), "empty": []byte(`""`),
 	} {
-		if taken, err := h.Answer(t.Context(), PrincipalAt("", "alice"), reply(bad, 9), nil); taken || err != nil {
+		if taken, err := h.Answer(t.Context(), caller.At("", "alice"), reply(bad, 9), nil); taken || err != nil {
 			t.Errorf("%s: %v, %v", what, taken, err)
 		}
 		if err := s.Send(t.Context(), reply(bad, 9), nil); err != nil {
@@ -243,7 +244,7 @@ func TestAnswerElsewhere(t *testing.T) {
 		}
 	}
 	for who, from := range map[string]*Session{"bob": bob, "": h.able("")} {
-		if taken, _ := h.Answer(t.Context(), PrincipalAt("", who), reply(id, 9), nil); taken {
+		if taken, _ := h.Answer(t.Context(), caller.At("", who), reply(id, 9), nil); taken {
 			t.Errorf("%q answered", who)
 		}
 		if err := from.Send(t.Context(), reply(id, 9), nil); err != nil {
@@ -286,7 +287,7 @@ func TestCancelElsewhere(t *testing.T) {
 	for what, m := range map[string]jsonrpc.Message{
 		"an old token": cancel(1, oldToken), "another id": cancel(2, token), "forged": cancel(1, token[:len(token)-1]),
 	} {
-		if taken, err := h.Cancel(PrincipalAt("", "alice"), m, nil); !taken || err != nil {
+		if taken, err := h.Cancel(caller.At("", "alice"), m, nil); !taken || err != nil {
 			t.Errorf("%s: not taken", what)
 		}
 		if err := s.Send(t.Context(), m, nil); err != nil {
@@ -296,7 +297,7 @@ func TestCancelElsewhere(t *testing.T) {
 	if err := bob.Send(t.Context(), cancel(1, token), nil); err != nil {
 		t.Error(err)
 	}
-	if taken, _ := h.Cancel(PrincipalAt("", "alice"), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); taken {
+	if taken, _ := h.Cancel(caller.At("", "alice"), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); taken {
 		t.Error("a cancellation without a token was taken")
 	}
 	if len(link.in) > 0 || c.isOver() || ofBob.isOver() {

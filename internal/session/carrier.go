@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
@@ -28,11 +29,11 @@ import (
 // A carrierKey says which requests share a carrier: those of one principal and tenant and
 // of one kind of client, for one server.
 type carrierKey struct {
-	principal        Principal
+	principal        caller.Principal
 	tenant, revision string
-	client           string     // see carriers.kindOf
-	server           any        // see [perRequest]
-	credential       Credential // see Client.apart
+	client           string            // see carriers.kindOf
+	server           any               // see [perRequest]
+	credential       caller.Credential // see Client.apart
 }
 
 // An authorizationTaker is a backend whose servers may get the Authorization header of clients.

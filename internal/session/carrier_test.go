@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -21,7 +22,7 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	carrier := func(kind string) *Session {
-		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), &Client{principal: PrincipalAt("", "alice")}, protocol.V20260728, kind, nil)
+		s, err := h.Carrier(httptest.NewRequest(http.MethodPost, "/", nil), &Client{principal: caller.At("", "alice")}, protocol.V20260728, kind, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +109,7 @@ func TestCarrierTakenOverAsks(t *testing.T) {
 func (h *house) carry(from, kind string) (*Session, error) {
 	r := httptest.NewRequest(http.MethodPost, "/", nil)
 	r.RemoteAddr = from + ":1"
-	client := h.ClientOf(r, Principal{}, CredentialOf(r.Header))
+	client := h.ClientOf(r, caller.Principal{}, caller.CredentialOf(r.Header))
 	s, err := h.Carrier(r, &client, protocol.V20260728, kind, nil)
 	if err == nil {
 		defer s.Release()
@@ -187,7 +188,7 @@ func TestIdleCarriersMakeRoom(t *testing.T) {
 				}
 				synctest.Wait() // conversations are closed
 				for i := range 8 {
-					if _, err := h.New(newRequest(), PrincipalAt("", "alice"), false, nil); err != nil {
+					if _, err := h.New(newRequest(), caller.At("", "alice"), false, nil); err != nil {
 						t.Errorf("session %d: %v", i, err)
 					}
 				}

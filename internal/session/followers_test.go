@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 )
 
@@ -37,14 +38,14 @@ func TestEndWaitsForFollowers(t *testing.T) {
 	toEnd(t, third, ready)
 	third.Detach(false, true, false)
 	h.End(s)
-	if _, err := h.Find(s.ID(), PrincipalAt("", "alice")); !errors.Is(err, ErrNotFound) {
+	if _, err := h.Find(s.ID(), caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("its id is still good: %v", err)
 	}
 	if _, err := s.Begin([]jsonrpc.Message{parse(request(2))}, false); !errors.Is(err, ErrNotFound) {
 		t.Errorf("calls are still made in it: %v", err)
 	}
 	for range 2 { // the others, one after the other
-		found, number, err := h.FindResumable(token, []byte("1"), PrincipalAt("", "alice"))
+		found, number, err := h.FindResumable(token, []byte("1"), caller.At("", "alice"))
 		if err != nil {
 			t.Fatalf("after one has ended the session: %v", err)
 		}
@@ -63,8 +64,8 @@ func TestEndWaitsForFollowers(t *testing.T) {
 	}
 	s.streams.mu.Unlock()
 	eventually(t, "the session's end", func() bool {
-		_, _, err := h.FindResumable(token, []byte("1"), PrincipalAt("", "alice"))
-		_, found := h.FindName(s.Name(), PrincipalAt("", "alice"))
+		_, _, err := h.FindResumable(token, []byte("1"), caller.At("", "alice"))
+		_, found := h.FindName(s.Name(), caller.At("", "alice"))
 		return errors.Is(err, ErrBadToken) && errors.Is(found, ErrNotFound)
 	})
 }
@@ -97,7 +98,7 @@ func TestEndWithFollowersAndNode(t *testing.T) {
 		t.Errorf("hand over: %v", err)
 	}
 	a.Close()
-	if _, _, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice")); !errors.Is(err, ErrNotFound) {
+	if _, _, err := b.Locate(t.Context(), s.key, caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("it lives on: %v", err)
 	}
 }

@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -45,10 +47,10 @@ type handOffAnswer struct {
 type Elsewhere interface {
 	// HandedOff asks the node of a call that was handed off: query is a [HandOffQuery] for
 	// [Manager.HandedOff] there.
-	HandedOff(ctx context.Context, principal Principal, query []byte) ([]byte, error)
+	HandedOff(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error)
 	// Tasks asks all nodes for [Manager.TasksHere]. It returns their answers, and the range
 	// of sessions after one that they are of.
-	Tasks(ctx context.Context, principal Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
+	Tasks(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
 	// Strand tells all nodes that this one knows a stranded call, by a name: for [Manager.Hint] there. It does not wait.
 	Strand(keys []byte, name uint64)
 	// Unstrand tells them that a node, this one if it is "", does not know it any more: for [Manager.Unhint] there. It does not wait.
@@ -65,13 +67,13 @@ type Elsewhere interface {
 func (m *Manager) OnElsewhere(ask Elsewhere) { m.elsewhere = ask }
 
 // HandOffSession returns the session of a handle, as [Manager.FindSeal] does.
-func (m *Manager) HandOffSession(handle string, principal Principal) (*Session, uint64, error) {
+func (m *Manager) HandOffSession(handle string, principal caller.Principal) (*Session, uint64, error) {
 	return m.FindSeal(sealHandOff, handle, nil, principal)
 }
 
 // HandedOff answers a [HandOffQuery] of another node. The error is a [*Redirect] or [ErrMoved]
 // where the call is not here, or that of a store that can't tell.
-func (m *Manager) HandedOff(ctx context.Context, principal Principal, query []byte) ([]byte, error) {
+func (m *Manager) HandedOff(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
 	var q HandOffQuery
 	if err := json.Unmarshal(query, &q); err != nil {
 		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "%v", err)
@@ -85,7 +87,7 @@ func (m *Manager) HandedOff(ctx context.Context, principal Principal, query []by
 
 // askHere answers a query if the call's session is here. of is the call of our tool, if that is
 // in a session of this node, or nil. A handle that is good for nothing is an answer too.
-func (m *Manager) askHere(ctx context.Context, principal Principal, q *HandOffQuery, of *toolCall) (handOffAnswer, error) {
+func (m *Manager) askHere(ctx context.Context, principal caller.Principal, q *HandOffQuery, of *toolCall) (handOffAnswer, error) {
 	s, number, err := m.HandOffSession(q.Handle, principal)
 	if errors.Is(err, ErrNotFound) || err == nil && !m.handsOff() {
 		return handOffAnswer{State: handoff.State{Status: handoff.Unknown}}, nil
@@ -324,7 +326,7 @@ func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, hea
 
 // ownsTool reports whether the tool of a call is ours, and not the server's.
 func (s *Session) ownsTool(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
-	if IsSeal(jsonrpc.String(jsonrpc.Field(m.Params, "arguments", "handle"))) {
+	if ticket.Is(jsonrpc.String(jsonrpc.Field(m.Params, "arguments", "handle"))) {
 		return true
 	}
 	s.mu.Lock()

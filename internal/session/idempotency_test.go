@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -428,7 +429,7 @@ func TestAdvertised(t *testing.T) {
 				}
 				h := newHouse(t, o, nil)
 				h.desk.initialized = result
-				s, err := h.New(newRequest(), Principal{}, single, nil)
+				s, err := h.New(newRequest(), caller.Principal{}, single, nil)
 				if err != nil {
 					t.Fatal(err)
 				}

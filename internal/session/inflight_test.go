@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 )
 
@@ -223,7 +224,7 @@ func TestAskedBounded(t *testing.T) {
 func TestSingleDisconnect(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	s, err := h.New(newRequest(), Principal{}, true, nil)
+	s, err := h.New(newRequest(), caller.Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -344,7 +345,7 @@ func TestConcurrentClose(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 2 {
 			wg.Go(func() {
-				if s, err := h.New(newRequest(), Principal{}, false, nil); err == nil {
+				if s, err := h.New(newRequest(), caller.Principal{}, false, nil); err == nil {
 					h.End(s)
 				}
 			})

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
@@ -55,7 +56,7 @@ func TestKeyLookupLost(t *testing.T) {
 			nodes := []*Manager{keyNode(t, e, false), keyNode(t, e, false)}
 			var sessions []*Session
 			for _, m := range nodes {
-				s, err := m.New(newRequest(), PrincipalAt("", "alice"), false, nil)
+				s, err := m.New(newRequest(), caller.At("", "alice"), false, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -64,7 +65,7 @@ func TestKeyLookupLost(t *testing.T) {
 			const rounds, each = 20, 4
 			key := func(round int) string { return fmt.Sprint("k", round) }
 			for round := range rounds {
-				if c, err := lost.KeyedCall(&Client{principal: PrincipalAt("", "alice")}, key(round)); c != nil || !errors.Is(err, stream.ErrUnavailable) {
+				if c, err := lost.KeyedCall(&Client{principal: caller.At("", "alice")}, key(round)); c != nil || !errors.Is(err, stream.ErrUnavailable) {
 					t.Fatalf("looked up by a node that is lost: %v, %v", c, err)
 				}
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
@@ -101,7 +102,7 @@ func (s *Session) passLimits(msgs []jsonrpc.Message, from []Origin) (*limit.Pass
 		if from[0].Admitted || from[0].Pass != nil {
 			return from[0].Pass, nil
 		}
-		by.Address = TenantOf(Principal{}, from[0].Address)
+		by.Address = caller.TenantOf(caller.Principal{}, from[0].Address)
 	}
 	return s.m.admitCaller(by, msgs)
 }
@@ -111,11 +112,11 @@ func (m *Manager) Limited() bool { return m.opts.Limits.Bounds() }
 
 // AdmitAlone asks whether a call may begin that has no session of its own yet, and needs one for itself
 // alone. It does so before anything is opened for it. The error is a [*limit.Refusal].
-func (m *Manager) AdmitAlone(principal Principal, address string, msgs []jsonrpc.Message) (*limit.Pass, error) {
+func (m *Manager) AdmitAlone(principal caller.Principal, address string, msgs []jsonrpc.Message) (*limit.Pass, error) {
 	if !m.opts.Limits.Bounds() {
 		return nil, nil
 	}
-	return m.admitCaller(limit.Caller{Server: principal.server, Client: TenantOf(principal, address), Address: TenantOf(Principal{}, address)}, msgs)
+	return m.admitCaller(limit.Caller{Server: principal.Server(), Client: caller.TenantOf(principal, address), Address: caller.TenantOf(caller.Principal{}, address)}, msgs)
 }
 
 func (m *Manager) admitCaller(by limit.Caller, msgs []jsonrpc.Message) (*limit.Pass, error) {
@@ -152,11 +153,11 @@ func listenWork(msgs []jsonrpc.Message) int {
 
 // AdmitList asks whether a request may be served that looks for all calls or tasks of a client. The error is a
 // [*limit.Refusal].
-func (m *Manager) AdmitList(principal Principal, address string) error {
+func (m *Manager) AdmitList(principal caller.Principal, address string) error {
 	if !m.opts.Limits.Bounds() {
 		return nil
 	}
-	return m.opts.Limits.AdmitWork(limit.Caller{Server: principal.server, Client: TenantOf(principal, address), Address: TenantOf(Principal{}, address)}, 1)
+	return m.opts.Limits.AdmitWork(limit.Caller{Server: principal.Server(), Client: caller.TenantOf(principal, address), Address: caller.TenantOf(caller.Principal{}, address)}, 1)
 }
 
 // beginsSession reports whether messages begin with a request that opens a session, and for which

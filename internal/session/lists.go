@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
+
+	"holdfast/internal/caller"
 )
 
 // mostLists is how many requests of one client may wait for their turn that look for all its calls or tasks.
@@ -24,8 +26,8 @@ type list struct {
 
 // ListTurn waits until no other request of a client is served that looks for all its calls or tasks. Then done must
 // be called. The error is [ErrBusy], or ctx's.
-func (m *Manager) ListTurn(ctx context.Context, principal Principal, address string) (done func(), err error) {
-	return m.lists.await(ctx, TenantOf(principal, address))
+func (m *Manager) ListTurn(ctx context.Context, principal caller.Principal, address string) (done func(), err error) {
+	return m.lists.await(ctx, caller.TenantOf(principal, address))
 }
 
 func (l *lists) await(ctx context.Context, tenant string) (done func(), err error) {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/ticket"
 	"holdfast/stream"
 )
 
@@ -17,8 +19,8 @@ func (m *Manager) Shared() bool { return m.shared != nil }
 type Remote struct {
 	shared.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
 	ID             string // its secret id: to make requests as its client; it must not be logged
-	Principal      Principal
-	Tenant         string // see [TenantOf]
+	Principal      caller.Principal
+	Tenant         string // see [caller.TenantOf]
 	SingleStream   bool
 	Modern         string // see [Session.Modern]
 	Life           uint64 // see [identity]
@@ -40,7 +42,7 @@ func (e *Redirect) Error() string { return "the session is on another node" }
 // Locate finds a session of the principal: on this node, or where it is. The error
 // is [ErrNotFound], whatever the reason, or that of a store which can't tell. A
 // session that is being taken over here is waited for.
-func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal Principal) (*Session, *Remote, error) {
+func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal caller.Principal) (*Session, *Remote, error) {
 	s, err := m.FindName(string(key), principal)
 	if err == nil && !s.isLingering() {
 		s.Touch()
@@ -95,7 +97,7 @@ var errHere = errors.New("the session has come here")
 
 // redirect returns the error of what concerns a session that is not here: an
 // [*Redirect], or why not.
-func (m *Manager) redirect(key stream.SessionKey, principal Principal) error {
+func (m *Manager) redirect(key stream.SessionKey, principal caller.Principal) error {
 	if m.shared == nil {
 		return ErrNotFound
 	}
@@ -111,10 +113,16 @@ func (m *Manager) redirect(key stream.SessionKey, principal Principal) error {
 	return &Redirect{at}
 }
 
-// findSealed returns the principal's session with the public name, if good says so of its
+// findSealed returns the principal's session that has made a ticket, for a purpose and for what it is bound to. The errors are those of
+// [Manager.findIf].
+func (m *Manager) findSealed(t ticket.Ticket, purpose string, bound []byte, principal caller.Principal) (*Session, error) {
+	return m.findIf(t.Session, principal, func(secret string) bool { return t.IsFrom(secret, purpose, bound) })
+}
+
+// findIf returns the principal's session with the public name, if good says so of its
 // secret id. The error is [ErrNotFound], whatever the reason, a [*Redirect], or
 // that of the store.
-func (m *Manager) findSealed(name string, principal Principal, good func(secret string) bool) (*Session, error) {
+func (m *Manager) findIf(name string, principal caller.Principal, good func(secret string) bool) (*Session, error) {
 	for {
 		s, err := m.FindName(name, principal)
 		if err == nil {

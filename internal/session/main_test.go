@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/testlong"
@@ -145,7 +146,7 @@ func (h *house) open(principal string) *Session { h.t.Helper(); return h.openAt(
 // openAt begins a session at a server.
 func (h *house) openAt(server, principal string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), PrincipalAt(server, principal), false, nil)
+	s, err := h.New(newRequest(), caller.At(server, principal), false, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/stream"
@@ -89,9 +90,9 @@ type running struct {
 // sessionTables are the sessions. They are guarded by Manager.mu.
 type sessionTables struct {
 	sessions map[stream.SessionKey]*Session
-	tenants  map[string]*tenant                  // of those, by their names
-	resumers map[Principal]map[*Session]struct{} // those whose clients can resume requests, by their named principals
-	ending   map[stream.SessionKey]struct{}      // those that have ended, and that the store has still to delete
+	tenants  map[string]*tenant                         // of those, by their names
+	resumers map[caller.Principal]map[*Session]struct{} // those whose clients can resume requests, by their named principals
+	ending   map[stream.SessionKey]struct{}             // those that have ended, and that the store has still to delete
 }
 
 // takeOvers are the sessions that come here from other nodes. taking and nextRetry are guarded
@@ -159,12 +160,12 @@ func (m *Manager) storeCrowded() bool {
 }
 
 // New begins a session, and opens the backend for it, for the client that made the request, whose tenant is counted
-// by the principal or the request's RemoteAddr ([TenantOf]). single says that all its
+// by the principal or the request's RemoteAddr ([caller.TenantOf]). single says that all its
 // messages go to the standalone stream. params are those of the client's initialize: then the session can be revived; else nil.
 //
 // The errors are [ErrBusy], [ErrClosing], [stream.ErrFull], and one that wraps
 // [ErrRefused].
-func (m *Manager) New(r *http.Request, principal Principal, single bool, params []byte) (*Session, error) {
+func (m *Manager) New(r *http.Request, principal caller.Principal, single bool, params []byte) (*Session, error) {
 	return m.begin(r, principal, kind{single: single}, params, func(s *Session) error {
 		return s.open(r.Context(), r)
 	})
@@ -172,7 +173,7 @@ func (m *Manager) New(r *http.Request, principal Principal, single bool, params 
 
 // Reserve begins a session as New does, for a client that is still to send its
 // initialize: the backend is opened for that, and not before, and is shown r then.
-func (m *Manager) Reserve(r *http.Request, principal Principal, single bool) (*Session, error) {
+func (m *Manager) Reserve(r *http.Request, principal caller.Principal, single bool) (*Session, error) {
 	return m.begin(r, principal, kind{single: single}, nil, func(s *Session) error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -189,16 +190,16 @@ type kind struct {
 }
 
 // begin begins a session, of which open is told when it is on record. params are as in [Manager.newID].
-func (m *Manager) begin(r *http.Request, principal Principal, kind kind, params []byte, open func(*Session) error) (*Session, error) {
+func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, params []byte, open func(*Session) error) (*Session, error) {
 	if m.storeCrowded() {
 		return nil, stream.ErrFull
 	}
 	if m.opts.Limits != nil && kind.modern == "" && !m.opts.Stateless {
-		if err := m.opts.Limits.AdmitAddress(TenantOf(Principal{}, r.RemoteAddr)); err != nil {
+		if err := m.opts.Limits.AdmitAddress(caller.TenantOf(caller.Principal{}, r.RemoteAddr)); err != nil {
 			return nil, err
 		}
 	}
-	s := m.session(m.newID(r.Context(), principal, params), principal, TenantOf(principal, r.RemoteAddr), kind)
+	s := m.session(m.newID(r.Context(), principal, params), principal, caller.TenantOf(principal, r.RemoteAddr), kind)
 	s.use.calls.Store(1) // not idle, however long the backend takes to open
 	var record []byte
 	if m.shared != nil {
@@ -271,9 +272,9 @@ func (m *Manager) list(s *Session) error {
 
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
-func (m *Manager) session(id string, principal Principal, tenant string, kind kind) *Session {
+func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
-	s.lists = m.listsOf(principal.server)
+	s.lists = m.listsOf(principal.Server())
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
 	if kind.single && m.opts.OnEnded != nil {
@@ -286,7 +287,7 @@ func (m *Manager) session(id string, principal Principal, tenant string, kind ki
 
 // Find returns the session with the secret id, if it is the principal's.
 // Otherwise it is [ErrNotFound], whatever the reason; [ErrEnded] is one, too.
-func (m *Manager) Find(id string, principal Principal) (*Session, error) {
+func (m *Manager) Find(id string, principal caller.Principal) (*Session, error) {
 	s, err := m.FindName(string(KeyOf(id)), principal)
 	if err != nil || s.isLingering() {
 		return nil, ErrNotFound
@@ -302,7 +303,7 @@ func (m *Manager) Find(id string, principal Principal) (*Session, error) {
 }
 
 // FindToRead is Find for a client that comes back for a stream: its server may have ended the session meanwhile.
-func (m *Manager) FindToRead(id string, principal Principal) (*Session, error) {
+func (m *Manager) FindToRead(id string, principal caller.Principal) (*Session, error) {
 	s, err := m.Find(id, principal)
 	if errors.Is(err, ErrServerEnded) {
 		return m.FindName(string(KeyOf(id)), principal)
@@ -313,7 +314,7 @@ func (m *Manager) FindToRead(id string, principal Principal) (*Session, error) {
 // FindName returns the session with the public name, if it is the principal's. A
 // name alone opens nothing: the caller has to ask for a secret of the stream. The
 // session may have ended, with streams to be read yet.
-func (m *Manager) FindName(name string, principal Principal) (*Session, error) {
+func (m *Manager) FindName(name string, principal caller.Principal) (*Session, error) {
 	m.mu.RLock()
 	s := m.sessions[stream.SessionKey(name)]
 	m.mu.RUnlock()

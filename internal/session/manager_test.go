@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
@@ -25,24 +26,24 @@ func TestFind(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	s := h.open("alice")
-	if got, err := h.Find(s.ID(), PrincipalAt("", "alice")); got != s || err != nil {
+	if got, err := h.Find(s.ID(), caller.At("", "alice")); got != s || err != nil {
 		t.Errorf("got %v and %v", got, err)
 	}
-	if got, err := h.FindName(s.Name(), PrincipalAt("", "alice")); got != s || err != nil {
+	if got, err := h.FindName(s.Name(), caller.At("", "alice")); got != s || err != nil {
 		t.Errorf("by name: got %v and %v", got, err)
 	}
 	for _, who := range []struct{ id, principal string }{
 		{s.ID(), "bob"}, {s.ID(), ""}, {s.Name(), "alice"}, {"", "alice"}, {s.ID() + "x", "alice"}, {strings.ToLower(s.ID()), "alice"},
 	} {
-		if got, err := h.Find(who.id, PrincipalAt("", who.principal)); got != nil || !errors.Is(err, ErrNotFound) {
+		if got, err := h.Find(who.id, caller.At("", who.principal)); got != nil || !errors.Is(err, ErrNotFound) {
 			t.Errorf("%+v: got %v and %v", who, got, err)
 		}
 	}
-	if got, err := h.FindName(s.ID(), PrincipalAt("", "alice")); got != nil || !errors.Is(err, ErrNotFound) {
+	if got, err := h.FindName(s.ID(), caller.At("", "alice")); got != nil || !errors.Is(err, ErrNotFound) {
 		t.Errorf("the id as a name: got %v and %v", got, err)
 	}
 	h.End(s)
-	if _, err := h.Find(s.ID(), PrincipalAt("", "alice")); !errors.Is(err, ErrNotFound) {
+	if _, err := h.Find(s.ID(), caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("after its end: %v", err)
 	}
 	if strings.Contains(s.Name(), s.ID()) || s.ID() == h.open("alice").ID() {
@@ -85,7 +86,7 @@ func TestLimits(t *testing.T) {
 	h := newHouse(t, Options{MaxSessions: 2, MaxCalls: 5, SessionMax: 3}, nil)
 	defer h.close()
 	a, b := h.open(""), h.open("")
-	if _, err := h.New(newRequest(), Principal{}, false, nil); !errors.Is(err, ErrBusy) {
+	if _, err := h.New(newRequest(), caller.Principal{}, false, nil); !errors.Is(err, ErrBusy) {
 		t.Errorf("a third session: %v", err)
 	}
 	try := func(s *Session, ids ...int) error {
@@ -144,14 +145,14 @@ func TestRefusedSession(t *testing.T) {
 	defer h.close()
 	h.desk.err = backend.ErrNoServer
 	for range 3 {
-		if _, err := h.New(newRequest(), Principal{}, false, nil); !errors.Is(err, ErrRefused) || !errors.Is(err, backend.ErrNoServer) {
+		if _, err := h.New(newRequest(), caller.Principal{}, false, nil); !errors.Is(err, ErrRefused) || !errors.Is(err, backend.ErrNoServer) {
 			t.Errorf("got %v", err)
 		}
 	}
 	h.desk.err = nil
 	h.open("")
 	h.Stop()
-	if _, err := h.New(newRequest(), Principal{}, false, nil); !errors.Is(err, ErrClosing) {
+	if _, err := h.New(newRequest(), caller.Principal{}, false, nil); !errors.Is(err, ErrClosing) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -215,7 +216,7 @@ func TestIdle(t *testing.T) {
 		}
 		find := func(s *Session) {
 			t.Helper()
-			if _, err := h.Find(s.ID(), Principal{}); err != nil {
+			if _, err := h.Find(s.ID(), caller.Principal{}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -328,7 +329,7 @@ func TestChurn(t *testing.T) { // alone: it counts goroutines
 	for range workers {
 		clients.Go(func() {
 			for i := range each {
-				s, err := h.New(newRequest(), Principal{}, false, nil)
+				s, err := h.New(newRequest(), caller.Principal{}, false, nil)
 				if err != nil {
 					t.Error(err)
 					return

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
@@ -204,12 +205,12 @@ func (v *visitor) find() {
 		}
 		n := v.any()
 		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
-		s, away, err := n.Locate(ctx, v.key, Principal{})
+		s, away, err := n.Locate(ctx, v.key, caller.Principal{})
 		stop()
 		if err == nil && s == nil {
 			if owner := v.named(away.Owner); owner != nil && rand.N(10) > 0 {
 				n = owner
-				if s, err = n.FindName(string(v.key), Principal{}); err != nil {
+				if s, err = n.FindName(string(v.key), caller.Principal{}); err != nil {
 					continue // it is about to go, or to come
 				}
 			} else {
@@ -402,10 +403,10 @@ func (f *fleet) run(visitors, calls, kills int) {
 	for range visitors {
 		group.Go(func() {
 			n := f.any()
-			s, err := n.New(newRequest(), Principal{}, false, nil)
+			s, err := n.New(newRequest(), caller.Principal{}, false, nil)
 			for err != nil && f.named(n.name) != n { // it was stopped just now
 				n = f.any()
-				s, err = n.New(newRequest(), Principal{}, false, nil)
+				s, err = n.New(newRequest(), caller.Principal{}, false, nil)
 			}
 			if err != nil {
 				f.t.Error(err)

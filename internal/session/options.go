@@ -27,7 +27,7 @@ type Options struct {
 	// for one whose conversations are processes: 0: no bound.
 	MaxProcesses int
 	// MaxShare is how much of MaxSessions, MaxCalls and MaxProcesses one tenant
-	// ([TenantOf]) may have, as a part of 1; 1. It is at least one.
+	// ([caller.TenantOf]) may have, as a part of 1; 1. It is at least one.
 	MaxShare float64
 	// Unused is how long the conversation of a session is kept in which nothing was done
 	// since its initialize, and whose client is not connected; 0: as long as the session.

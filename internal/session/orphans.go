@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
@@ -60,7 +61,7 @@ type orphans struct {
 	owners []string
 
 	mu  sync.Mutex
-	all map[Principal][]stream.SessionKey // sorted
+	all map[caller.Principal][]stream.SessionKey // sorted
 }
 
 // now returns where sessions may be now.
@@ -78,7 +79,7 @@ func (o *orphanage) isCurrent(l *orphans) bool {
 
 // findOrphans returns the sessions without an owner: as they were found, if nothing can have lost its owner since,
 // or by a look through all records, one at a time. Those of the principal are among them in any case.
-func (m *Manager) findOrphans(ctx context.Context, principal Principal, gone func(node string) bool) (*orphans, error) {
+func (m *Manager) findOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
 	o := &m.orphans
 	if l := o.last.Load(); o.isCurrent(l) {
 		return l, nil
@@ -114,11 +115,11 @@ func (m *Manager) findOrphans(ctx context.Context, principal Principal, gone fun
 }
 
 // lookForOrphans looks through all records.
-func (m *Manager) lookForOrphans(ctx context.Context, principal Principal, gone func(node string) bool) (*orphans, error) {
-	l := &orphans{at: m.orphans.now(), shed: m.orphans.shed.Load(), all: make(map[Principal][]stream.SessionKey)}
+func (m *Manager) lookForOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
+	l := &orphans{at: m.orphans.now(), shed: m.orphans.shed.Load(), all: make(map[caller.Principal][]stream.SessionKey)}
 	l.kept = m.orphans.homes != nil && l.at.Settled && !m.drain.is(handingOver)
 	me := m.shared.Node()
-	others := make(map[string]map[Principal][]stream.SessionKey) // by owners that are not known to live
+	others := make(map[string]map[caller.Principal][]stream.SessionKey) // by owners that are not known to live
 	n := 0
 	err := m.shared.Sessions(ctx, func(was shared.Session) bool {
 		of := l.all
@@ -127,7 +128,7 @@ func (m *Manager) lookForOrphans(ctx context.Context, principal Principal, gone 
 			return true
 		case was.Owner != "" && was.Owner != me:
 			if of = others[was.Owner]; of == nil {
-				of = make(map[Principal][]stream.SessionKey)
+				of = make(map[caller.Principal][]stream.SessionKey)
 				others[was.Owner] = of
 			}
 		}
@@ -158,7 +159,7 @@ func (m *Manager) lookForOrphans(ctx context.Context, principal Principal, gone 
 }
 
 // of returns the sessions of a principal that come after one.
-func (l *orphans) of(p Principal, after stream.SessionKey) []stream.SessionKey {
+func (l *orphans) of(p caller.Principal, after stream.SessionKey) []stream.SessionKey {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i, there := slices.BinarySearch(l.all[p], after)
@@ -169,7 +170,7 @@ func (l *orphans) of(p Principal, after stream.SessionKey) []stream.SessionKey {
 }
 
 // drop forgets a session that has an owner, or is no more.
-func (l *orphans) drop(p Principal, key stream.SessionKey) {
+func (l *orphans) drop(p caller.Principal, key stream.SessionKey) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if i, there := slices.BinarySearch(l.all[p], key); there {
@@ -190,7 +191,7 @@ type Locations struct {
 // LocateAll looks where the principal's sessions are, in the order of their keys, until
 // it has found most of which nobody looks after: the rest is for another time. gone
 // says of a node whether it is gone. The error is that of the store, or ctx's.
-func (m *Manager) LocateAll(ctx context.Context, principal Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
+func (m *Manager) LocateAll(ctx context.Context, principal caller.Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
 	found := Locations{Range: Range{After: after}}
 	if m.shared == nil || principal.IsAnonymous() {
 		return found, nil
@@ -231,7 +232,7 @@ func (m *Manager) LocateAll(ctx context.Context, principal Principal, after stre
 }
 
 // orphan returns a session that had no owner, or nil if it has one by now, or is no more.
-func (m *Manager) orphan(ctx context.Context, key stream.SessionKey, principal Principal, gone func(node string) bool) (*Remote, error) {
+func (m *Manager) orphan(ctx context.Context, key stream.SessionKey, principal caller.Principal, gone func(node string) bool) (*Remote, error) {
 	if m.isHere(key) {
 		return nil, nil
 	}

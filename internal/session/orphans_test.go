@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 )
 
@@ -19,7 +20,7 @@ func TestOrphansBounded(t *testing.T) {
 	changes := uint64(0)
 	n.OnHomes(func() Homes { return Homes{Changes: changes, Settled: true} })
 	left := func(id, who string) {
-		text, err := json.Marshal(about{ID: id, Principal: []byte(PrincipalAt("", who).Text())})
+		text, err := json.Marshal(about{ID: id, Principal: []byte(caller.At("", who).Text())})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +29,7 @@ func TestOrphansBounded(t *testing.T) {
 	}
 	find := func(who string) int {
 		t.Helper()
-		found, err := n.LocateAll(t.Context(), PrincipalAt("", who), "", func(string) bool { return true }, 10)
+		found, err := n.LocateAll(t.Context(), caller.At("", who), "", func(string) bool { return true }, 10)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/jsonrpc"
@@ -57,7 +58,7 @@ func TestLoseFenced(t *testing.T) {
 		}
 	}
 	a.End(s)
-	if here, at, err := a.Locate(t.Context(), s.key, PrincipalAt("", "alice")); err != nil || here != nil || at.Owner != "b" {
+	if here, at, err := a.Locate(t.Context(), s.key, caller.At("", "alice")); err != nil || here != nil || at.Owner != "b" {
 		t.Errorf("located %v, %+v, %v", here, at, err)
 	}
 	wantTexts(t, "there", readAll(t, taken, c.Number()), lostWith)
@@ -118,7 +119,7 @@ func TestLoseUnavailable(t *testing.T) {
 	for _, single := range []bool{false, true} {
 		f := newShelf()
 		a := f.add(t, "a", safeTools())
-		s, err := a.New(newRequest(), Principal{}, single, nil)
+		s, err := a.New(newRequest(), caller.Principal{}, single, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,11 +144,11 @@ func TestLoseUnavailable(t *testing.T) {
 		}
 		r.Detach(false, true, false)
 		eventually(t, "the session to be lost", func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
-		if _, _, err := a.Locate(t.Context(), s.key, Principal{}); !errors.Is(err, stream.ErrUnavailable) {
+		if _, _, err := a.Locate(t.Context(), s.key, caller.Principal{}); !errors.Is(err, stream.ErrUnavailable) {
 			t.Errorf("located while the store is away: %v", err)
 		}
 		a.node.dead.Store(false)
-		_, at, err := a.Locate(t.Context(), s.key, Principal{})
+		_, at, err := a.Locate(t.Context(), s.key, caller.Principal{})
 		if err != nil || at.Owner != "" {
 			t.Fatalf("located %+v, %v", at, err)
 		}
@@ -253,7 +254,7 @@ func TestHandOver(t *testing.T) {
 		t.Error(err)
 	}
 	wantTexts(t, "what ended here", readAll(t, b.take(busy), c.Number()), "done")
-	_, at, err := a.Locate(t.Context(), quiet.key, PrincipalAt("", "alice"))
+	_, at, err := a.Locate(t.Context(), quiet.key, caller.At("", "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -536,7 +537,7 @@ func TestSweepGivesWay(t *testing.T) {
 		begin(t, s, false, request(1))
 		begin(t, other, false, request(1))
 		a.kill()
-		_, at, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice"))
+		_, at, err := b.Locate(t.Context(), s.key, caller.At("", "alice"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -728,7 +729,7 @@ func TestBeginUnavailable(t *testing.T) {
 			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 			defer b.Close()
 			defer a.Close()
-			s, err := a.New(newRequest(), PrincipalAt("", "alice"), single, nil)
+			s, err := a.New(newRequest(), caller.At("", "alice"), single, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -779,7 +780,7 @@ func TestNewUnavailable(t *testing.T) {
 	f := newShelf()
 	a := f.add(t, "a", safeTools())
 	a.kill()
-	if _, err := a.New(newRequest(), Principal{}, false, nil); !errors.Is(err, stream.ErrUnavailable) {
+	if _, err := a.New(newRequest(), caller.Principal{}, false, nil); !errors.Is(err, stream.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
 	eventually(t, "nothing to be left", func() bool { return a.Sessions() == 0 })

@@ -7,52 +7,11 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
 )
-
-// A server and a principal come out of their text as they were put in, and no two pairs are the
-// same. Nobody in particular has one spelling at each server.
-func TestPrincipalText(t *testing.T) {
-	t.Parallel()
-	texts, all := make(map[string]bool), make(map[Principal]bool)
-	for _, server := range []string{"", "files", "a b/c", "*"} {
-		for _, name := range []string{"", "alice", "\x00", "\x00files\x00alice", "a\x00b", "\x00\x00x"} {
-			p := PrincipalAt(server, name)
-			if got := ParsePrincipal(p.Text()); got != p || got.Server() != server || got.Name() != name {
-				t.Errorf("PrincipalAt(%q, %q) comes out as %q, %q", server, name, got.Server(), got.Name())
-			}
-			if texts[p.Text()] || all[p] {
-				t.Errorf("%q, %q is the same as another", server, name)
-			}
-			texts[p.Text()], all[p] = true, true
-			if p.IsAnonymous() != (name == "") {
-				t.Errorf("%q is nobody in particular: %v", p.Text(), name != "")
-			}
-		}
-	}
-	if got := PrincipalAt("", "alice").Text(); got != "alice" { // as older records have it
-		t.Errorf("without servers alice is %q", got)
-	}
-	if ParsePrincipal("\x00\x00") != (Principal{}) || ParsePrincipal("") != (Principal{}) {
-		t.Error("nobody in particular has two spellings")
-	}
-}
-
-// A credential is told apart by all of the header that a server gets, and none is none.
-func TestCredential(t *testing.T) {
-	t.Parallel()
-	of := func(values ...string) Credential { return CredentialOf(http.Header{"Authorization": values}) }
-	none := Credential{}
-	if CredentialOf(nil) != none || of() != none || of("") != none || none.Bytes() != nil {
-		t.Error("no Authorization is a credential")
-	}
-	a := of("Bearer a")
-	if a == none || a != of("Bearer a", "Bearer b") || a == of("Bearer b") || a == of("bearer a") || a == of("Bearer a ") || Credential(a.Bytes()) != a {
-		t.Error("credentials are not told apart")
-	}
-}
 
 // A session of one server is unknown at another, its client is one tenant everywhere, and
 // keys and carriers are not shared between servers.
@@ -60,12 +19,12 @@ func TestServersAreApart(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	files, memory := PrincipalAt("files", "alice"), PrincipalAt("memory", "alice")
+	files, memory := caller.At("files", "alice"), caller.At("memory", "alice")
 	s, other := h.openAt("files", "alice"), h.openAt("memory", "alice")
 	if s.Server() != "files" || s.Principal() != "alice" {
 		t.Errorf("the session is of %q, and of %q", s.Server(), s.Principal())
 	}
-	for _, who := range []Principal{memory, PrincipalAt("", "alice"), {}, PrincipalAt("files", "")} {
+	for _, who := range []caller.Principal{memory, caller.At("", "alice"), {}, caller.At("files", "")} {
 		if _, err := h.Find(s.ID(), who); !errors.Is(err, ErrNotFound) {
 			t.Errorf("found by %q: %v", who.Text(), err)
 		}
@@ -84,7 +43,7 @@ func TestServersAreApart(t *testing.T) {
 			for _, name := range []string{"", "alice"} {
 				r := httptest.NewRequest(http.MethodPost, "/", nil)
 				r.Header.Set("Authorization", token)
-				all = append(all, h.ClientOf(r, PrincipalAt(server, name), CredentialOf(r.Header)))
+				all = append(all, h.ClientOf(r, caller.At(server, name), caller.CredentialOf(r.Header)))
 			}
 		}
 		return all
@@ -120,7 +79,7 @@ func TestServerOnRecord(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
-	for _, who := range []Principal{{}, PrincipalAt("", "alice"), PrincipalAt("files", ""), PrincipalAt("files", "alice")} {
+	for _, who := range []caller.Principal{{}, caller.At("", "alice"), caller.At("files", ""), caller.At("files", "alice")} {
 		s := h.openAt(who.Server(), who.Name())
 		at, err := parseAbout(shared.Session{Key: s.key, About: s.about()})
 		if err != nil || at.Principal != who || at.Tenant != s.Tenant() {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 )
 
@@ -23,7 +24,7 @@ func from(address string) *http.Request {
 
 // openFrom begins a session that is initialized, for a client at an address.
 func (h *house) openFrom(address string) (*Session, error) {
-	s, err := h.New(from(address), Principal{}, false, nil)
+	s, err := h.New(from(address), caller.Principal{}, false, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -228,7 +229,7 @@ func TestMaxShare(t *testing.T) {
 	for range 8 {
 		r := newRequest()
 		r.RemoteAddr = "@"
-		if _, err := h.Reserve(r, Principal{}, true); err != nil {
+		if _, err := h.Reserve(r, caller.Principal{}, true); err != nil {
 			t.Error(err)
 		}
 	}
@@ -308,7 +309,7 @@ func TestProcessesChurn(t *testing.T) {
 		work.Go(func() {
 			for n := range 60 {
 				ctx, stop := context.WithTimeout(t.Context(), 50*time.Millisecond)
-				s, err := h.New(from(fmt.Sprintf("192.0.2.%d", i%3)).WithContext(ctx), Principal{}, false, nil)
+				s, err := h.New(from(fmt.Sprintf("192.0.2.%d", i%3)).WithContext(ctx), caller.Principal{}, false, nil)
 				stop()
 				if err != nil {
 					if !errors.Is(err, ErrBusy) {

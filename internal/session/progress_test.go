@@ -3,6 +3,8 @@ package session
 import (
 	"fmt"
 	"testing"
+
+	"holdfast/internal/caller"
 )
 
 // A call that is made again after a take-over begins to count anew. Its client hears
@@ -14,7 +16,7 @@ func TestTakeOverProgress(t *testing.T) {
 			t.Parallel()
 			f := newShelf()
 			nodes := []*fleetNode{f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())}
-			s, err := nodes[0].New(newRequest(), PrincipalAt("", "alice"), single, nil)
+			s, err := nodes[0].New(newRequest(), caller.At("", "alice"), single, nil)
 			if err != nil {
 				t.Fatal(err)
 			}

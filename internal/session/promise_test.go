@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 )
 
@@ -69,7 +70,7 @@ func TestTakeOverSafePanics(t *testing.T) {
 	s := a.open("alice")
 	begin(t, s, false, request(1))
 	a.kill()
-	_, at, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice"))
+	_, at, err := b.Locate(t.Context(), s.key, caller.At("", "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,8 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 )
 
@@ -121,7 +123,7 @@ func (m *Manager) resumer(s *Session) {
 		return
 	}
 	if m.resumers == nil {
-		m.resumers = make(map[Principal]map[*Session]struct{})
+		m.resumers = make(map[caller.Principal]map[*Session]struct{})
 	}
 	if m.resumers[s.principal] == nil {
 		m.resumers[s.principal] = make(map[*Session]struct{})
@@ -279,25 +281,23 @@ func (c *Call) requestOf(id []byte) *resumable {
 //
 // The error is [ErrBadToken], whatever the reason, a [*Redirect] if the token is
 // good and its session not on this node, or that of a store which can't tell.
-func (m *Manager) FindResumable(token string, id []byte, principal Principal) (*Session, uint64, error) {
-	name, mark, number, ok := parseSealed(token)
+func (m *Manager) FindResumable(token string, id []byte, principal caller.Principal) (*Session, uint64, error) {
+	t, ok := ticket.Parse(token)
 	if !ok {
 		return nil, 0, ErrBadToken
 	}
 	for {
-		s, err := m.findSealed(name, principal, func(secret string) bool {
-			return isSealed(secret, mark, tokenSeal, number, id)
-		})
+		s, err := m.findSealed(t, tokenSeal, id, principal)
 		if errors.Is(err, ErrNotFound) {
 			return nil, 0, ErrBadToken
 		}
 		if err != nil {
 			return nil, 0, err
 		}
-		if c := s.resumed(number); c != nil && m.holder(s.key, number) != nil {
+		if c := s.resumed(t.Number); c != nil && m.holder(s.key, t.Number) != nil {
 			c.clientSeen()
-			s.streams.clientAsked(number)
-			return s, number, nil
+			s.streams.clientAsked(t.Number)
+			return s, t.Number, nil
 		}
 		switch err := s.checkOwner(m.ctx); {
 		case err == nil:
@@ -338,7 +338,7 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 // all its sessions on this node that are in a range, or, for nobody in particular,
 // those of the session that asks, which may be nil. They are in the order of their sessions' names, and within a
 // session as they were stored. That counts as a sign of their clients.
-func (m *Manager) AllResumable(_ context.Context, principal Principal, own *Session, in Range) []ResumableRequest {
+func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, own *Session, in Range) []ResumableRequest {
 	var of []*Session
 	if !principal.IsAnonymous() {
 		m.mu.RLock()

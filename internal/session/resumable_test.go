@@ -10,7 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -18,7 +20,7 @@ import (
 // openAs begins a session whose client has the given capabilities.
 func (h *house) openAs(principal, capabilities string) *Session {
 	h.t.Helper()
-	s, err := h.New(newRequest(), PrincipalAt("", principal), false, nil)
+	s, err := h.New(newRequest(), caller.At("", principal), false, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -153,7 +155,7 @@ func TestNoPolicy(t *testing.T) {
 			t.Errorf("%s: event ids are wanted: %v", capabilities, s.EventIDs())
 		}
 	}
-	single, err := h.New(newRequest(), Principal{}, true, nil)
+	single, err := h.New(newRequest(), caller.Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -174,11 +176,11 @@ func TestTokens(t *testing.T) {
 	others := tokenOf(t, begin(t, other, false, strings.Replace(request(1), "1,", `"a/b",`, 1)))
 	plain := begin(t, h.open("alice"), false, request(1))
 	for _, id := range []string{`"a/b"`, `"a\/b"`} {
-		if got, number, err := h.FindResumable(token, []byte(id), PrincipalAt("", "alice")); err != nil || got != s || number != c.Number() {
+		if got, number, err := h.FindResumable(token, []byte(id), caller.At("", "alice")); err != nil || got != s || number != c.Number() {
 			t.Errorf("%s: %v, %d, %v", id, got, number, err)
 		}
 	}
-	name, mark := s.Name(), nameOf(s, c.Number())
+	name, mark := s.Name(), ticket.StreamName(s.id, c.Number())
 	for what, is := range map[string]struct{ token, id, principal string }{
 		"bob's":                {token, `"a/b"`, "bob"},
 		"nobody's":             {token, `"a/b"`, ""},
@@ -191,30 +193,30 @@ func TestTokens(t *testing.T) {
 		"with zeros":           {token[:len(token)-1] + "0" + token[len(token)-1:], `"a/b"`, "alice"},
 		"of two sessions":      {bobs.Name() + token[len(name):], `"a/b"`, "bob"},
 		"a stream's name":      {name + "." + mark, `"a/b"`, "alice"},
-		"an event id":          {name + "." + string(AppendEventID(nil, mark, 1, 1)), `"a/b"`, "alice"},
+		"an event id":          {name + "." + string(ticket.AppendEvent(nil, mark, 1, 1)), `"a/b"`, "alice"},
 		"a request's id":       {strings.Trim(string(s.askedID(int64(c.Number()))), `"`), `"a/b"`, "alice"},
 		"and none":             {strings.Trim(string(s.askedID(int64(c.Number()))), `"`), ``, "alice"},
 		"empty":                {"", `"a/b"`, "alice"},
 		"a name":               {name, `"a/b"`, "alice"},
-		"a name and no number": {token[:len(name)+1+markLen], `"a/b"`, "alice"},
+		"a name and no number": {token[:len(name)+1+ticket.MarkLen], `"a/b"`, "alice"},
 		"long":                 {token + strings.Repeat("0", 200), `"a/b"`, "alice"},
 		"of the standalone":    {s.token(0, []byte(`"a/b"`)), `"a/b"`, "alice"},
 		"of what is not there": {s.token(99, []byte(`"a/b"`)), `"a/b"`, "alice"},
 		"of one without":       {plain.Session().token(1, []byte("1")), `1`, "alice"},
 	} {
-		got, number, err := h.FindResumable(is.token, []byte(is.id), PrincipalAt("", is.principal))
+		got, number, err := h.FindResumable(is.token, []byte(is.id), caller.At("", is.principal))
 		if !errors.Is(err, ErrBadToken) || err.Error() != ErrBadToken.Error() || got != nil || number != 0 {
 			t.Errorf("%s: %v, %d, %v", what, got, number, err)
 		}
 	}
-	if _, err := s.ParseEventID(token[len(name)+1:] + ".1.1"); !errors.Is(err, ErrBadID) {
+	if _, err := s.ParseEventID(token[len(name)+1:] + ".1.1"); !errors.Is(err, ticket.ErrBadEvent) {
 		t.Errorf("a token makes an event id: %v", err)
 	}
 	if _, ok := s.parseAskedID(jsonrpc.Quote(token)); ok {
 		t.Error("a token makes a request's id")
 	}
 	h.End(s)
-	if _, _, err := h.FindResumable(token, []byte(`"a/b"`), PrincipalAt("", "alice")); !errors.Is(err, ErrBadToken) {
+	if _, _, err := h.FindResumable(token, []byte(`"a/b"`), caller.At("", "alice")); !errors.Is(err, ErrBadToken) {
 		t.Errorf("after the session: %v", err)
 	}
 }
@@ -316,14 +318,14 @@ func TestResumablesForgotten(t *testing.T) {
 		one, two := tokenOf(t, ended), tokenOf(t, running)
 		h.desk.last().say(ended, answer(1))
 		time.Sleep(9 * time.Minute)
-		if _, _, err := h.FindResumable(one, []byte("1"), PrincipalAt("", "alice")); err != nil {
+		if _, _, err := h.FindResumable(one, []byte("1"), caller.At("", "alice")); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if _, _, err := h.FindResumable(one, []byte("1"), PrincipalAt("", "alice")); !errors.Is(err, ErrBadToken) {
+		if _, _, err := h.FindResumable(one, []byte("1"), caller.At("", "alice")); !errors.Is(err, ErrBadToken) {
 			t.Errorf("dropped by the store: %v", err)
 		}
-		if _, _, err := h.FindResumable(two, []byte("2"), PrincipalAt("", "alice")); err != nil {
+		if _, _, err := h.FindResumable(two, []byte("2"), caller.At("", "alice")); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Minute)
@@ -351,7 +353,7 @@ func TestResumablesBounded(t *testing.T) {
 	if most > 2*callsCrowd {
 		t.Errorf("%d calls were known", most)
 	}
-	if n := len(h.AllResumable(t.Context(), PrincipalAt("", "alice"), nil, Range{})); n == 0 || n > 200 {
+	if n := len(h.AllResumable(t.Context(), caller.At("", "alice"), nil, Range{})); n == 0 || n > 200 {
 		t.Errorf("%d requests can be resumed", n)
 	}
 }
@@ -374,8 +376,8 @@ func TestAllResumable(t *testing.T) {
 	tokenOf(t, c)
 	ask := func(principal string, own *Session) string {
 		var ids []string
-		for _, r := range h.AllResumable(t.Context(), PrincipalAt("", principal), own, Range{}) {
-			s, number, err := h.FindResumable(r.ResumeToken, r.RequestID, PrincipalAt("", principal))
+		for _, r := range h.AllResumable(t.Context(), caller.At("", principal), own, Range{}) {
+			s, number, err := h.FindResumable(r.ResumeToken, r.RequestID, caller.At("", principal))
 			if err != nil {
 				t.Errorf("%s: %v", jsonOf(r), err)
 				continue

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
@@ -230,10 +231,10 @@ func (m *Manager) safeTool(server, name string) bool {
 
 // RetrySafe reports whether all the requests of a principal may be made again without harm,
 // as far as that is known without their session.
-func (m *Manager) RetrySafe(principal Principal, msgs []jsonrpc.Message) (safe bool) {
+func (m *Manager) RetrySafe(principal caller.Principal, msgs []jsonrpc.Message) (safe bool) {
 	var err error // then nobody has called them safe
 	defer panics.Catch(&err, m.logger, "", "")
-	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(principal.server, toolOf(x)) })
+	return allSafe(msgs, func(x *jsonrpc.Message) bool { return m.safeTool(principal.Server(), toolOf(x)) })
 }
 
 // allSafe reports whether all requests among msgs may be made again; tool says so of a

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 )
 
@@ -85,7 +86,7 @@ func TestLight(t *testing.T) {
 		if got := alone.Light(t.Context(), &m, nil); got != want.alone {
 			t.Errorf("alone, %s is light: %v", text, got)
 		}
-		if tool := strings.Contains(text, "safe"); shared.m.RetrySafe(Principal{}, []jsonrpc.Message{m}) != (want.shared || m.Method == "tools/call" && tool) {
+		if tool := strings.Contains(text, "safe"); shared.m.RetrySafe(caller.Principal{}, []jsonrpc.Message{m}) != (want.shared || m.Method == "tools/call" && tool) {
 			t.Errorf("%s may be made again: %v", text, !want.shared)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	mathrand "math/rand/v2"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
@@ -54,12 +55,12 @@ type beginning struct {
 
 // newID returns the id of a session for a client that sends an initialize with params; nil: that is not known, and
 // the session cannot be revived.
-func (m *Manager) newID(ctx context.Context, principal Principal, params []byte) string {
+func (m *Manager) newID(ctx context.Context, principal caller.Principal, params []byte) string {
 	if m.opts.Revival == nil || params == nil {
 		return rand.Text() // 130 bits, visible ASCII
 	}
 	c := sessionid.Claims{
-		Began: time.Now(), Server: principal.server, Principal: sessionid.DigestOf(principal.Text()), Initialize: sessionid.Fit(params),
+		Began: time.Now(), Server: principal.Server(), Principal: sessionid.DigestOf(principal.Text()), Initialize: sessionid.Fit(params),
 	}
 	if c.Initialize == nil {
 		return rand.Text()
@@ -77,7 +78,7 @@ func (m *Manager) newID(ctx context.Context, principal Principal, params []byte)
 // Revivable returns a session of the principal that no node has and that can begin again, for a client at an address that
 // speaks a protocol revision ("": that is not known). The error is [ErrNotFound], whatever the reason; [stream.ErrConflict]
 // while the session is ending here, to be asked again; or that of the store.
-func (m *Manager) Revivable(ctx context.Context, id string, principal Principal, address, revision string) (*Remote, error) {
+func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Principal, address, revision string) (*Remote, error) {
 	if m.opts.Revival == nil {
 		return nil, ErrNotFound
 	}
@@ -87,7 +88,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal Principal,
 	switch {
 	case err != nil:
 		return nil, err
-	case !ok, !c.Principal.Is(principal.Text()), c.Server != principal.server:
+	case !ok, !c.Principal.Is(principal.Text()), c.Server != principal.Server():
 		return nil, ErrNotFound
 	}
 	key := KeyOf(id)
@@ -110,7 +111,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal Principal,
 	}
 	life := firstLife + mathrand.Uint64N(lastLife-firstLife)
 	return &Remote{
-		Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: TenantOf(principal, address),
+		Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: caller.TenantOf(principal, address),
 		begins: beginningOf(&c, revision, life, note),
 	}, nil
 }
@@ -128,7 +129,7 @@ func beginningOf(c *sessionid.Claims, revision string, life uint64, note []byte)
 
 // Revive begins a session again that [Manager.Revivable] returns, in a store that no other node shares; else
 // [Manager.TakeOver] does. The errors are those of both.
-func (m *Manager) Revive(ctx context.Context, id string, principal Principal, address, revision string) (*Session, error) {
+func (m *Manager) Revive(ctx context.Context, id string, principal caller.Principal, address, revision string) (*Session, error) {
 	for tries := 0; ; tries++ {
 		var s *Session
 		at, err := m.Revivable(ctx, id, principal, address, revision)

@@ -71,7 +71,7 @@ func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok 
 	if err != nil {
 		return "", false
 	}
-	return at.Principal.server, true
+	return at.Principal.Server(), true
 }
 
 // serversChanged ends the sessions of servers that are there no more, once their calls have

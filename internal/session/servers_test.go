@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 )
 
 // manyDesk is a backend with many servers.
@@ -90,7 +91,7 @@ func TestServersChange(t *testing.T) {
 		}
 		c.Withdraw("enough")
 		time.Sleep(time.Second)
-		if _, err := h.Find(files.ID(), PrincipalAt("files", "")); !errors.Is(err, ErrNotFound) {
+		if _, err := h.Find(files.ID(), caller.At("files", "")); !errors.Is(err, ErrNotFound) {
 			t.Error("the session of a removed server is there:", err)
 		}
 		begin(t, memory, false, request(2))
@@ -119,7 +120,7 @@ func TestServersPlaces(t *testing.T) {
 	}
 	h.use(h.openAt("files", ""), 1)
 	h.use(h.openAt("remote", ""), 1)
-	_, err := h.New(from("192.0.2.9"), PrincipalAt("files", ""), false, nil)
+	_, err := h.New(from("192.0.2.9"), caller.At("files", ""), false, nil)
 	wantBusy(t, "a second process", err, "--max-processes")
 	for _, s := range h.all() {
 		h.End(s)

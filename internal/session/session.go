@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -97,7 +98,7 @@ type Session struct {
 type identity struct {
 	id        string // secret
 	key       stream.SessionKey
-	principal Principal
+	principal caller.Principal
 	tenant    *tenant // whom its use is counted against
 	kind
 	taken bool // it was taken over from another node; set before it is known

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 )
 
@@ -48,9 +49,9 @@ func parseAbout(at shared.Session) (*Remote, error) {
 	if KeyOf(a.ID) != at.Key {
 		return nil, fmt.Errorf("record of session %s is of another", at.Key)
 	}
-	principal := ParsePrincipal(string(a.Principal))
+	principal := caller.Parse(string(a.Principal))
 	if !principal.IsAnonymous() {
-		a.Tenant = TenantOf(principal, "")
+		a.Tenant = caller.TenantOf(principal, "")
 	}
 	return &Remote{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, Life: a.Life, revision: a.Revision, was: at}, nil
 }

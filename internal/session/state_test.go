@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"holdfast/internal/caller"
 	"holdfast/stream"
 )
 
@@ -78,7 +79,7 @@ func TestSessionStates(t *testing.T) {
 			s = n.open("alice")
 			steps = steps[1:]
 		} else {
-			s = n.session("secret", PrincipalAt("", "alice"), TenantOf(PrincipalAt("", "alice"), ""), kind{})
+			s = n.session("secret", caller.At("", "alice"), caller.TenantOf(caller.At("", "alice"), ""), kind{})
 			if s.life.state() != sessionOpening {
 				t.Errorf("%s: begins as %d", what, s.life.state())
 			}

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -322,7 +323,7 @@ func placesOf(s *Session) (talk, client digest) {
 	if s.principal.IsAnonymous() {
 		who = append(who, key.tenant)
 	}
-	if key.credential != (Credential{}) {
+	if key.credential != (caller.Credential{}) {
 		who = append(who, string(key.credential[:]))
 	}
 	client = placeOf("client", who...)

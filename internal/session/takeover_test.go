@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -54,19 +55,19 @@ func TestTakeOverIdle(t *testing.T) {
 	f := newShelf()
 	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
 	s := a.open("alice")
-	_, at, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice"))
-	if err != nil || at.ID != s.ID() || at.Owner != "a" || at.Principal != PrincipalAt("", "alice") || at.SingleStream {
+	_, at, err := b.Locate(t.Context(), s.key, caller.At("", "alice"))
+	if err != nil || at.ID != s.ID() || at.Owner != "a" || at.Principal != caller.At("", "alice") || at.SingleStream {
 		t.Fatalf("located %+v, %v", at, err)
 	}
 	if strings.Contains(fmt.Sprint(at.LogValue(), (&Redirect{at}).Error()), s.ID()) {
 		t.Error("the secret id would be logged")
 	}
 	for _, who := range []string{"bob", ""} {
-		if _, _, err := b.Locate(t.Context(), s.key, PrincipalAt("", who)); !errors.Is(err, ErrNotFound) {
+		if _, _, err := b.Locate(t.Context(), s.key, caller.At("", who)); !errors.Is(err, ErrNotFound) {
 			t.Errorf("for %q: %v", who, err)
 		}
 	}
-	if _, _, err := b.Locate(t.Context(), KeyOf("made up"), PrincipalAt("", "alice")); !errors.Is(err, ErrNotFound) {
+	if _, _, err := b.Locate(t.Context(), KeyOf("made up"), caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("made up: %v", err)
 	}
 	a.kill()
@@ -153,7 +154,7 @@ func TestTakeOverOvertaken(t *testing.T) {
 	}
 	// Another node may have it by then.
 	s = a.open("alice")
-	_, at, err := b.Locate(t.Context(), s.key, PrincipalAt("", "alice"))
+	_, at, err := b.Locate(t.Context(), s.key, caller.At("", "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +261,7 @@ func TestTakeOverBatch(t *testing.T) {
 	for _, single := range []bool{false, true} {
 		f := newShelf()
 		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-		s, err := a.New(newRequest(), Principal{}, single, nil)
+		s, err := a.New(newRequest(), caller.Principal{}, single, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -387,7 +388,7 @@ func TestTakeOverUnheard(t *testing.T) {
 		},
 		"a token": func(t *testing.T, old *Manager, _ *Session, _ *Call, now *Session, _ jsonrpc.Message) error {
 			c := begin(t, now, false, request(2))
-			_, _, err := old.FindResumable(now.token(c.Number(), []byte("2")), []byte("2"), PrincipalAt("", "alice"))
+			_, _, err := old.FindResumable(now.token(c.Number(), []byte("2")), []byte("2"), caller.At("", "alice"))
 			var at *Redirect
 			if errors.As(err, &at) && at.Owner == "b" {
 				return ErrMoved
@@ -399,7 +400,7 @@ func TestTakeOverUnheard(t *testing.T) {
 			t.Parallel()
 			f := newShelf()
 			a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-			s, err := a.New(newRequest(), PrincipalAt("", "alice"), false, nil)
+			s, err := a.New(newRequest(), caller.At("", "alice"), false, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -521,7 +522,7 @@ func TestTakeOverRace(t *testing.T) {
 	c := begin(t, s, false, request(1))
 	nodes := []*fleetNode{f.add(t, "b", safeTools()), f.add(t, "c", safeTools())}
 	a.kill()
-	_, at, err := nodes[0].Locate(t.Context(), s.key, PrincipalAt("", "alice"))
+	_, at, err := nodes[0].Locate(t.Context(), s.key, caller.At("", "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -552,7 +553,7 @@ func TestTakeOverRace(t *testing.T) {
 		t.Errorf("%d sessions, %d conflicts, %d other errors", sessions, conflicts.Load(), other.Load())
 	}
 	for _, n := range nodes {
-		if taken, _, _ := n.Locate(t.Context(), s.key, PrincipalAt("", "alice")); taken != nil {
+		if taken, _, _ := n.Locate(t.Context(), s.key, caller.At("", "alice")); taken != nil {
 			wantTexts(t, "the call", readAll(t, taken, c.Number()), lostWith)
 		}
 	}
@@ -563,7 +564,7 @@ func TestTakeOverResumable(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-	s, err := a.New(newRequest(), PrincipalAt("", "alice"), false, nil)
+	s, err := a.New(newRequest(), caller.At("", "alice"), false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -577,24 +578,24 @@ func TestTakeOverResumable(t *testing.T) {
 	token := func(c *Call, id int) string { return s.token(c.Number(), fmt.Append(nil, id)) }
 	var at *Redirect
 	for _, who := range []string{"alice", "bob"} {
-		_, _, err := b.FindResumable(token(running, 3), []byte("3"), PrincipalAt("", who))
+		_, _, err := b.FindResumable(token(running, 3), []byte("3"), caller.At("", who))
 		if who == "alice" && (!errors.As(err, &at) || at.ID != s.ID()) || who == "bob" && !errors.Is(err, ErrBadToken) {
 			t.Errorf("%s resumes: %v", who, err)
 		}
 	}
-	if _, _, err := b.FindResumable(token(running, 3), []byte("4"), PrincipalAt("", "alice")); !errors.Is(err, ErrBadToken) {
+	if _, _, err := b.FindResumable(token(running, 3), []byte("4"), caller.At("", "alice")); !errors.Is(err, ErrBadToken) {
 		t.Errorf("another request's token: %v", err)
 	}
 	reply := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID))
-	if taken, err := b.Answer(t.Context(), PrincipalAt("", "alice"), reply, nil); !taken || !errors.As(err, &at) {
+	if taken, err := b.Answer(t.Context(), caller.At("", "alice"), reply, nil); !taken || !errors.As(err, &at) {
 		t.Errorf("answer: %v, %v", taken, err)
 	}
 	cancel := parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"_meta":{"holdfast/resumeToken":%q}}}`, token(running, 3)))
-	if taken, err := b.Cancel(PrincipalAt("", "alice"), cancel, nil); !taken || !errors.As(err, &at) {
+	if taken, err := b.Cancel(caller.At("", "alice"), cancel, nil); !taken || !errors.As(err, &at) {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
 	stays := func(string) bool { return false }
-	if got, err := b.LocateAll(t.Context(), PrincipalAt("", "alice"), "", stays, 10); err != nil || fmt.Sprint(got.Owners) != "[a]" || len(got.Orphans) > 0 {
+	if got, err := b.LocateAll(t.Context(), caller.At("", "alice"), "", stays, 10); err != nil || fmt.Sprint(got.Owners) != "[a]" || len(got.Orphans) > 0 {
 		t.Errorf("spread: %+v, %v", got, err)
 	}
 	a.kill()
@@ -607,7 +608,7 @@ func TestTakeOverResumable(t *testing.T) {
 	}
 	for i, want := range []string{StatusCompleted, StatusFailed, StatusProcessing} {
 		id := fmt.Append(nil, i+1)
-		s, number, err := b.FindResumable(token([]*Call{well, bad, running}[i], i+1), id, PrincipalAt("", "alice"))
+		s, number, err := b.FindResumable(token([]*Call{well, bad, running}[i], i+1), id, caller.At("", "alice"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -615,16 +616,16 @@ func TestTakeOverResumable(t *testing.T) {
 			t.Errorf("request %s: %+v, %v", id, status, err)
 		}
 	}
-	all := b.AllResumable(t.Context(), PrincipalAt("", "alice"), nil, Range{})
+	all := b.AllResumable(t.Context(), caller.At("", "alice"), nil, Range{})
 	if text, _ := json.Marshal(all); len(all) != 3 || all[2].ResumeToken != token(running, 3) {
 		t.Errorf("all: %s", text)
 	}
 	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
 	b.desk.last().next(t, "tools/call")
-	if taken, err := b.Answer(t.Context(), PrincipalAt("", "alice"), reply, nil); !taken || err != nil {
+	if taken, err := b.Answer(t.Context(), caller.At("", "alice"), reply, nil); !taken || err != nil {
 		t.Errorf("answer of a lost epoch: %v, %v", taken, err)
 	}
-	if taken, err := b.Cancel(PrincipalAt("", "alice"), cancel, nil); !taken || err != nil {
+	if taken, err := b.Cancel(caller.At("", "alice"), cancel, nil); !taken || err != nil {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
 	b.desk.last().next(t, "notifications/cancelled")
@@ -649,7 +650,7 @@ func TestTakeOverPolicy(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-	s, err := a.New(newRequest(), Principal{}, false, nil)
+	s, err := a.New(newRequest(), caller.Principal{}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -735,7 +736,7 @@ func TestTakeOverInitialize(t *testing.T) {
 	f := newShelf()
 	a, b := f.add(t, "a", Options{}), f.add(t, "b", Options{})
 	a.desk.mute = true
-	s, err := a.New(newRequest(), Principal{}, true, nil)
+	s, err := a.New(newRequest(), caller.Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -760,7 +761,7 @@ func TestTakeOverSlowBackend(t *testing.T) {
 	a.kill()
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	_, at, err := b.Locate(ctx, s.key, PrincipalAt("", "alice"))
+	_, at, err := b.Locate(ctx, s.key, caller.At("", "alice"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -808,7 +809,7 @@ func TestTakeOverWithoutNoteSingle(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
-	s, err := a.New(newRequest(), Principal{}, true, nil)
+	s, err := a.New(newRequest(), caller.Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

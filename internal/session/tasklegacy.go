@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -136,7 +137,8 @@ func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
 		return s, nil
 	}
 	id := jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
-	if name, _, _, ok := parseSealed(id); !ok || name == s.Name() {
+	t, ok := ticket.Parse(id)
+	if !ok || t.Session == s.Name() {
 		return s, nil
 	}
 	if s.CallOf(m.ID) != nil {
@@ -147,8 +149,7 @@ func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
 		return s, nil // which says so
 	}
 	if m.Method == protocol.MethodTaskResult { // all others are answered at once
-		name, _, _, _ := parseSealed(id)
-		s.goesAbroad(m.ID, stream.SessionKey(name))
+		s.goesAbroad(m.ID, stream.SessionKey(t.Session))
 	}
 	return home, err
 }
@@ -298,10 +299,11 @@ func (s *Session) taskAnswer(ctx context.Context, c *Call, m *jsonrpc.Message) [
 	if m.Method == protocol.MethodTaskList {
 		return s.listTasks(ctx, m)
 	}
-	name, mark, number, ok := parseSealed(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
-	if !ok || name != s.Name() || !s.sealed(mark, sealLegacyTask, number, nil) {
+	t, ok := ticket.Parse(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
+	if !ok || !s.sealed(t, sealLegacyTask) {
 		return taskFailure(m.ID, errNoTask)
 	}
+	number := t.Number
 	created, st, err := s.legacyTaskState(ctx, number)
 	switch {
 	case err != nil:

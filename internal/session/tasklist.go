@@ -5,11 +5,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"math"
 	"slices"
-	"strconv"
-	"strings"
 
+	"holdfast/internal/caller"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -29,13 +28,8 @@ type taskPlace struct {
 
 // parseTaskPlace parses a cursor of a client, or the id of a task.
 func parseTaskPlace(text string) (p taskPlace, ok bool) {
-	name, _, number, ok := parseSealed(text)
-	return taskPlace{stream.SessionKey(name), number}, ok
-}
-
-// behind returns the cursor of the place after all tasks of a session, in the form of an id.
-func behind(session stream.SessionKey) string {
-	return string(session) + "." + strings.Repeat("0", markLen) + strconv.FormatUint(math.MaxUint64, 36)
+	t, ok := ticket.Parse(text)
+	return taskPlace{stream.SessionKey(t.Session), t.Number}, ok
 }
 
 func (p taskPlace) compare(q taskPlace) int {
@@ -77,7 +71,7 @@ func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
 		list = list[:mostListed]
 		result["nextCursor"] = list[mostListed-1].ID
 	case in.Until != "":
-		result["nextCursor"] = behind(in.Until)
+		result["nextCursor"] = ticket.After(string(in.Until))
 	}
 	result["tasks"] = append(make([]*legacyTaskText, 0, len(list)), list...) // never null
 	text, _ := json.Marshal(result)
@@ -91,7 +85,7 @@ func (t *legacyTaskText) place() taskPlace {
 
 // tasksElsewhere returns what other nodes know of a page of tasks, and of which sessions that
 // is.
-func (m *Manager) tasksElsewhere(ctx context.Context, principal Principal, after taskPlace) (all []*legacyTaskText, in Range, err error) {
+func (m *Manager) tasksElsewhere(ctx context.Context, principal caller.Principal, after taskPlace) (all []*legacyTaskText, in Range, err error) {
 	if m.elsewhere == nil {
 		return nil, in, nil
 	}
@@ -113,7 +107,7 @@ func (m *Manager) tasksElsewhere(ctx context.Context, principal Principal, after
 
 // TasksHere returns what another node has asked for: the tasks of a page, and one more if there
 // are more, in the principal's sessions on this node that are in a range.
-func (m *Manager) TasksHere(ctx context.Context, principal Principal, in Range, query []byte) []byte {
+func (m *Manager) TasksHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
 	var after taskPlace
 	_ = json.Unmarshal(query, &after) // else it is the first page
 	text, _ := json.Marshal(tasksOf(ctx, m.taskSessions(principal, in), after))
@@ -141,7 +135,7 @@ func tasksOf(ctx context.Context, sessions []*Session, after taskPlace) []*legac
 }
 
 // taskSessions returns the sessions of a named principal on this node that may have tasks.
-func (m *Manager) taskSessions(principal Principal, in Range) (all []*Session) {
+func (m *Manager) taskSessions(principal caller.Principal, in Range) (all []*Session) {
 	m.mu.RLock()
 	for s := range m.resumers[principal] {
 		if s.modern == "" && in.has(s.key) {

@@ -1,15 +1,13 @@
 package session
 
 import (
-	"net"
-	"net/netip"
 	"sync/atomic"
 )
 
 // A tenant is whom use is counted against: a principal, or, where nobody is made out,
 // a client's address. All sessions of it that are on this node share one.
 type tenant struct {
-	name  string       // as [TenantOf] makes it
+	name  string       // as [caller.TenantOf] makes it
 	calls atomic.Int64 // requests in flight
 	held  atomic.Int64 // bytes of those
 	// looked is when its sessions were last looked through for some that can be ended, by the
@@ -24,36 +22,7 @@ type tenant struct {
 	leaving   int // of those, being closed
 }
 
-// TenantOf names the tenant of a client: its principal, else its IP address without
-// the port, of which an IPv6 address counts with its /64, as one host has all of that.
-// The name is "" where neither says who it is: a pipe, or a Unix socket. The two kinds
-// have names of their own, so that no principal can pass for an address.
-func TenantOf(principal Principal, remote string) string {
-	if !principal.IsAnonymous() { // one for all servers
-		return "user " + principal.name
-	}
-	host, _, err := net.SplitHostPort(remote)
-	if err != nil {
-		host = remote
-	}
-	ip, err := netip.ParseAddr(host)
-	if err != nil {
-		return ""
-	}
-	if ip.Is4() { // an address that has one form
-		return "address " + host
-	}
-	if ip = ip.Unmap(); ip.Is4() {
-		return "address " + ip.String()
-	}
-	net, err := ip.WithZone("").Prefix(64)
-	if err != nil {
-		return ""
-	}
-	return "address " + net.String()
-}
-
-// Tenant names whom the session's use is counted against; see [TenantOf].
+// Tenant names whom the session's use is counted against; see [caller.TenantOf].
 func (s *Session) Tenant() string { return s.tenant.name }
 
 // countIn counts a new session of a tenant, until countOut or unlist.

@@ -4,26 +4,6 @@ import (
 	"testing"
 )
 
-func TestTenantOf(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct{ principal, remote, want string }{
-		{"alice", "192.0.2.1:1234", "user alice"},
-		{"", "192.0.2.1:1234", "address 192.0.2.1"},
-		{"", "192.0.2.1", "address 192.0.2.1"},
-		{"", "[::ffff:192.0.2.1]:1234", "address 192.0.2.1"},
-		{"", "[2001:db8:1:2:3:4:5:6]:1234", "address 2001:db8:1:2::/64"},
-		{"", "[2001:db8:1:2:ffff::1]:99", "address 2001:db8:1:2::/64"},
-		{"", "[fe80::1%eth0]:99", "address fe80::/64"},
-		{"", "", ""},
-		{"", "@", ""},
-		{"", "pipe", ""},
-	} {
-		if got := TenantOf(PrincipalAt("", test.principal), test.remote); got != test.want {
-			t.Errorf("TenantOf(%q, %q) = %q; want %q", test.principal, test.remote, got, test.want)
-		}
-	}
-}
-
 // A session keeps its tenant when another node takes it over, and no tenant outlives
 // its last session.
 func TestTakeOverTenant(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/caller"
 	"holdfast/internal/panics"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -101,7 +102,7 @@ func TestBackendPanics(t *testing.T) {
 	h, b := brittleHouse(t, Options{})
 	b.open.Store(always)
 	var p *panics.Error
-	if s, err := h.New(newRequest(), Principal{}, false, nil); !errors.As(err, &p) || s != nil {
+	if s, err := h.New(newRequest(), caller.Principal{}, false, nil); !errors.As(err, &p) || s != nil {
 		t.Fatalf("New: %v", err)
 	}
 	b.open.Store(nil)
@@ -175,7 +176,7 @@ func TestNoConn(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	h.backend = nothing{}
-	if _, err := h.New(newRequest(), Principal{}, false, nil); !errors.Is(err, ErrRefused) {
+	if _, err := h.New(newRequest(), caller.Principal{}, false, nil); !errors.Is(err, ErrRefused) {
 		t.Errorf("New: %v", err)
 	}
 }
@@ -334,7 +335,7 @@ func TestReentrant(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{}, nil)
 	h.backend = reentrant{}
-	s, err := h.New(newRequest(), Principal{}, false, nil)
+	s, err := h.New(newRequest(), caller.Principal{}, false, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

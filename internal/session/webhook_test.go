@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -356,7 +357,7 @@ func TestEndedSingle(t *testing.T) {
 	b := &bell{}
 	h := newHouse(t, Options{OnEnded: b.ended}, nil)
 	t.Cleanup(h.close)
-	s, err := h.New(newRequest(), Principal{}, true, nil)
+	s, err := h.New(newRequest(), caller.Principal{}, true, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

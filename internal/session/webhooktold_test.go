@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"holdfast/internal/caller"
 )
 
 // A teller is told of webhooks, and keeps them all but those that it refuses.
@@ -50,7 +52,7 @@ func TestTakeOverTold(t *testing.T) {
 			s := a.open("alice")
 			if single {
 				var err error
-				if s, err = a.New(newRequest(), Principal{}, true, nil); err != nil {
+				if s, err = a.New(newRequest(), caller.Principal{}, true, nil); err != nil {
 					t.Fatal(err)
 				}
 				begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{}}}`)

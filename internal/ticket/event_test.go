@@ -1,28 +1,20 @@
-package session
+package ticket
 
 import (
 	"errors"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
-
-	"holdfast/stream"
 )
 
-// bare is a session that is nothing but its id.
-func nameOf(s *Session, number uint64) string { return streamName(s.id, number) }
-
-func bare(id string) *Session {
-	return &Session{identity: identity{id: id, key: KeyOf(id)}}
-}
-
-func eventID(s *Session, number, epoch, seq uint64) string {
-	return string(AppendEventID(nil, nameOf(s, number), epoch, seq))
+func eventID(secret string, number, epoch, seq uint64) string {
+	return string(AppendEvent(nil, StreamName(secret, number), epoch, seq))
 }
 
 func TestEventID(t *testing.T) {
 	t.Parallel()
-	s := bare("secret")
+	const s = "secret"
 	seen := make(map[string]bool)
 	numbers := []uint64{0, 1, 2, 35, 36, 1 << 32, math.MaxUint64}
 	for _, number := range numbers {
@@ -33,15 +25,15 @@ func TestEventID(t *testing.T) {
 					t.Fatalf("%s stands for two places", id)
 				}
 				seen[id] = true
-				want := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq}
+				want := Event{Number: number, Epoch: epoch, Seq: seq}
 				if epoch == 0 && seq > 0 { // under which nothing was ever written
-					if _, err := s.ParseEventID(id); !errors.Is(err, ErrBadID) {
+					if _, err := ParseEvent(s, id); !errors.Is(err, ErrBadEvent) {
 						t.Errorf("%s: %v", id, err)
 					}
 					continue
 				}
 				for _, id := range []string{id, id + "~", id + "~1k2j", id + "~a~b"} {
-					if got, err := s.ParseEventID(id); err != nil || got != want {
+					if got, err := ParseEvent(s, id); err != nil || !reflect.DeepEqual(got, want) {
 						t.Errorf("%s: got %+v and %v, want %+v", id, got, err, want)
 					}
 				}
@@ -52,15 +44,15 @@ func TestEventID(t *testing.T) {
 		}
 	}
 	// The name is the session's and the stream's, and tells neither's secret.
-	if nameOf(s, 1) != nameOf(bare("secret"), 1) {
+	if StreamName(s, 1) != StreamName("secret", 1) {
 		t.Error("a stream's name changes")
 	}
-	for _, other := range []string{nameOf(bare("secret2"), 1), nameOf(s, 2), nameOf(bare(""), 1)} {
-		if other[:markLen] == nameOf(s, 1)[:markLen] {
+	for _, other := range []string{StreamName("secret2", 1), StreamName(s, 2), StreamName("", 1)} {
+		if other[:MarkLen] == StreamName(s, 1)[:MarkLen] {
 			t.Errorf("%s is the mark of two streams", other)
 		}
 	}
-	if strings.Contains(nameOf(s, 1), "secret") {
+	if strings.Contains(StreamName(s, 1), "secret") {
 		t.Error("the name tells the id")
 	}
 }
@@ -69,13 +61,13 @@ func TestEventID(t *testing.T) {
 // that is wrong with it does harm.
 func TestForeignEventID(t *testing.T) {
 	t.Parallel()
-	s, other := bare("secret"), bare("another")
+	const s, other = "secret", "another"
 	id := eventID(s, 7, 1, 42)
-	mark, rest := id[:markLen], id[markLen:]
+	mark, rest := id[:MarkLen], id[MarkLen:]
 	bad := []string{
-		"", "~", ".", "..", "0", strings.Repeat("A", markLen), strings.Repeat("A", markLen) + "~",
+		"", "~", ".", "..", "0", strings.Repeat("A", MarkLen), strings.Repeat("A", MarkLen) + "~",
 		eventID(other, 7, 1, 42),
-		eventID(s, 8, 1, 42)[:markLen] + rest,      // the mark of another stream
+		eventID(s, 8, 1, 42)[:MarkLen] + rest,      // the mark of another stream
 		mark + "8" + rest[1:],                      // another stream under the mark
 		strings.ToLower(mark) + rest,               // garbled
 		strings.ToUpper(id),                        //
@@ -86,14 +78,14 @@ func TestForeignEventID(t *testing.T) {
 		mark + "7.1.zzzzzzzzzzzzz", mark + "7.1.3w5e11264sgsg", // beyond 64 bits
 		mark + "७.1.16", // a digit elsewhere
 		id + "~" + strings.Repeat("x", 200), strings.Repeat("x", 1<<20),
-		id[:markLen-1] + "~" + rest,
+		id[:MarkLen-1] + "~" + rest,
 	}
 	for i := range len(id) { // truncated
 		if strings.Count(id[:i], ".") < 2 || strings.HasSuffix(id[:i], ".") {
 			bad = append(bad, id[:i])
 		}
 	}
-	for i := range markLen { // one character changed
+	for i := range MarkLen { // one character changed
 		c := byte('A')
 		if id[i] == c {
 			c = 'B'
@@ -101,7 +93,7 @@ func TestForeignEventID(t *testing.T) {
 		bad = append(bad, id[:i]+string(c)+id[i+1:])
 	}
 	for _, id := range bad {
-		if got, err := s.ParseEventID(id); !errors.Is(err, ErrBadID) || got != (stream.Cursor{}) {
+		if got, err := ParseEvent(s, id); !errors.Is(err, ErrBadEvent) || !reflect.DeepEqual(got, Event{}) {
 			t.Errorf("%.100q: got %+v and %v", id, got, err)
 		}
 	}
@@ -109,68 +101,46 @@ func TestForeignEventID(t *testing.T) {
 
 // FuzzEventID looks for texts that are taken and were not given.
 func FuzzEventID(f *testing.F) {
-	s := bare("secret")
+	const s = "secret"
 	f.Add(eventID(s, 0, 1, 0))
 	f.Add(eventID(s, 7, 1, 42) + "~1k")
-	f.Add(eventID(bare("another"), 7, 1, 42))
-	f.Add(nameOf(s, 7) + ".01.1")
+	f.Add(eventID("another", 7, 1, 42))
+	f.Add(StreamName(s, 7) + ".01.1")
 	f.Add("~.~.~................")
 	f.Fuzz(func(t *testing.T, id string) {
-		at, err := s.ParseEventID(id)
+		at, err := ParseEvent(s, id)
 		if err != nil {
-			if !errors.Is(err, ErrBadID) || at != (stream.Cursor{}) {
+			if !errors.Is(err, ErrBadEvent) || !reflect.DeepEqual(at, Event{}) {
 				t.Fatalf("%+v and %v", at, err)
 			}
 			return
 		}
-		given := eventID(s, at.Stream.Number, at.Epoch, at.Seq)
-		if plain, _, _ := strings.Cut(id, "~"); plain != given || at.Stream.Session != s.key {
+		given := eventID(s, at.Number, at.Epoch, at.Seq)
+		if plain, _, _ := strings.Cut(id, "~"); plain != given {
 			t.Fatalf("%q is taken for %q", id, given)
 		}
 	})
 }
 
 // FuzzCursor looks for places that do not survive being an id.
-// FuzzSealed makes up texts that name a session: only what it made itself is good,
-// and only for what it was made for.
-func FuzzSealed(f *testing.F) {
-	s := bare("secret")
-	f.Add(s.token(1, []byte("1")), "1")
-	f.Add(strings.Trim(string(s.appendSealed(nil, askedSeal, 36, nil)), `"`), "")
-	f.Add(string(s.key)+"."+nameOf(s, 7), `"a"`)
-	f.Fuzz(func(t *testing.T, text, id string) {
-		name, mark, number, ok := parseSealed(text)
-		if !ok {
-			return
-		}
-		for _, purpose := range []string{tokenSeal, askedSeal} {
-			made := string(s.appendSealed(nil, purpose, number, []byte(id)))
-			good := name == s.Name() && s.sealed(mark, purpose, number, []byte(id))
-			if good != (text == made) {
-				t.Fatalf("%q for %q: %v, but %q was made", text, id, good, made)
-			}
-		}
-	})
-}
-
 func FuzzCursor(f *testing.F) {
 	f.Add("secret", uint64(1), uint64(1), uint64(1), "x")
 	f.Add("", uint64(0), uint64(0), uint64(math.MaxUint64), "~.")
 	f.Fuzz(func(t *testing.T, secret string, number, epoch, seq uint64, tail string) {
-		s := bare(secret)
+		s := secret
 		if seq > 0 {
 			epoch = max(epoch, 1)
 		}
-		want := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq}
+		want := Event{Number: number, Epoch: epoch, Seq: seq}
 		id := eventID(s, number, epoch, seq)
 		// What is longer is to be sealed.
-		if tail = "~" + tail; len(id)+len(tail) <= 128 && len(tail)-strings.LastIndexByte(tail, '~')-1 <= markLen {
+		if tail = "~" + tail; len(id)+len(tail) <= 128 && len(tail)-strings.LastIndexByte(tail, '~')-1 <= MarkLen {
 			id += tail
 		}
-		if got, err := s.ParseEventID(id); err != nil || got != want {
+		if got, err := ParseEvent(s, id); err != nil || !reflect.DeepEqual(got, want) {
 			t.Fatalf("%q: got %+v and %v, want %+v", id, got, err, want)
 		}
-		if _, err := bare(secret + "x").ParseEventID(id); !errors.Is(err, ErrBadID) {
+		if _, err := ParseEvent(secret+"x", id); !errors.Is(err, ErrBadEvent) {
 			t.Fatalf("another session takes %q: %v", id, err)
 		}
 	})

@@ -1,0 +1,3 @@
+package caller
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package ticket
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,100 @@
+// Package ticket makes the texts by which a client comes back to something of a session, over any connection and at any node: tokens of requests,
+// ids of tasks, handles, ids of events and of streams. Each has a number of the session, and a mark: part of a MAC under the session's secret id.
+// So nobody can make one up who does not know the session's id, and any node that knows it can check one.
+//
+// The package is pure: who holds a ticket's session, and for whom, is for others to find.
+package ticket
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"math"
+	"strconv"
+	"strings"
+
+	"holdfast/jsonrpc"
+)
+
+// MarkLen is the length of a mark: 96 bits of a MAC, in base64.
+const MarkLen = 16
+
+// longest bounds the length of a ticket, in bytes.
+const longest = 128
+
+// A Ticket is a text that names a session and a number in it. Its mark is still to be checked ([Ticket.IsFrom]).
+type Ticket struct {
+	Session string // the session's public name
+	Number  uint64
+	mark    string
+}
+
+// Append appends the ticket of a number. session is the session's public name, and secret its id. A ticket that was made for one purpose is
+// of no use for another; bound is what else it is bound to: a JSON value in any spelling, or nil.
+func Append(dst []byte, session, secret, purpose string, number uint64, bound []byte) []byte {
+	dst = append(append(dst, session...), '.')
+	dst = append(dst, mark(secret, purpose, number, bound)...)
+	return strconv.AppendUint(dst, number, 36)
+}
+
+// Parse takes a text apart. It is false for one that cannot be a ticket.
+func Parse(text string) (t Ticket, ok bool) {
+	name, rest, ok := strings.Cut(text, ".")
+	if !ok || len(rest) <= MarkLen || len(text) > longest {
+		return Ticket{}, false
+	}
+	number, err := strconv.ParseUint(rest[MarkLen:], 36, 64)
+	var digits [16]byte
+	ok = err == nil && rest[MarkLen:] == string(strconv.AppendUint(digits[:0], number, 36))
+	return Ticket{name, number, rest[:MarkLen]}, ok
+}
+
+// sessionLen is the length of a session's public name.
+const sessionLen = 16
+
+// Is reports whether a text has the form of a ticket.
+func Is(text string) bool {
+	t, ok := Parse(text)
+	return ok && len(t.Session) == sessionLen
+}
+
+// IsFrom reports whether the session with the secret id has made the ticket, for the purpose and for what it is bound to. The comparison takes the
+// same time for all marks.
+func (t Ticket) IsFrom(secret, purpose string, bound []byte) bool {
+	return isMark(t.mark, secret, purpose, t.Number, bound)
+}
+
+// After returns a text in the form of a ticket that stands for the place after all tickets of a session. It opens nothing.
+func After(session string) string {
+	return session + "." + strings.Repeat("0", MarkLen) + strconv.FormatUint(math.MaxUint64, 36)
+}
+
+// mark returns the mark that only the session with the secret id can make.
+func mark(secret, purpose string, number uint64, bound []byte) string {
+	text := append(make([]byte, 0, 64), purpose...)
+	text = binary.BigEndian.AppendUint64(append(text, 0), number)
+	sum := macOf(secret, append(text, jsonrpc.Key(bound)...))
+	return base64.RawURLEncoding.EncodeToString(sum[:MarkLen*3/4])
+}
+
+func isMark(text, secret, purpose string, number uint64, bound []byte) bool {
+	return subtle.ConstantTimeCompare([]byte(text), []byte(mark(secret, purpose, number, bound))) == 1
+}
+
+// macOf returns the HMAC-SHA256 of a text (RFC 2104). Package hmac makes an object of its own
+// for that, and allocates eight times as often.
+func macOf(secret string, text []byte) [sha256.Size]byte {
+	var key, inner, outer [sha256.BlockSize]byte
+	if len(secret) > len(key) {
+		sum := sha256.Sum256([]byte(secret))
+		copy(key[:], sum[:])
+	} else {
+		copy(key[:], secret)
+	}
+	for i, c := range key {
+		inner[i], outer[i] = c^0x36, c^0x5c
+	}
+	sum := sha256.Sum256(append(append(make([]byte, 0, 256), inner[:]...), text...))
+	return sha256.Sum256(append(append(make([]byte, 0, 128), outer[:]...), sum[:]...))
+}

@@ -1,0 +1,40 @@
+package ticket
+
+import "testing"
+
+// Some purposes.
+const token, asked = "holdfast resume token", "holdfast request id"
+
+// FuzzSealed makes up texts that name a session: only what it made itself is good,
+// and only for what it was made for.
+func FuzzSealed(f *testing.F) {
+	const name, secret = "0123456789abcdef", "secret"
+	f.Add(string(Append(nil, name, secret, token, 1, []byte("1"))), "1")
+	f.Add(string(Append(nil, name, secret, asked, 36, nil)), "")
+	f.Add(name+"."+StreamName(secret, 7), `"a"`)
+	f.Fuzz(func(t *testing.T, text, id string) {
+		got, ok := Parse(text)
+		if !ok {
+			return
+		}
+		for _, purpose := range []string{token, asked} {
+			made := string(Append(nil, name, secret, purpose, got.Number, []byte(id)))
+			good := got.Session == name && got.IsFrom(secret, purpose, []byte(id))
+			if good != (text == made) {
+				t.Fatalf("%q for %q: %v, but %q was made", text, id, good, made)
+			}
+		}
+	})
+}
+
+// After stands for a place, and opens nothing.
+func TestAfter(t *testing.T) {
+	const name = "0123456789abcdef"
+	place, ok := Parse(After(name))
+	if !ok || place.Session != name || place.Number != 1<<64-1 || place.IsFrom("secret", token, nil) {
+		t.Errorf("%+v %v", place, ok)
+	}
+	if !Is(After(name)) || Is("x."+StreamName("secret", 1)) || Is(name) {
+		t.Error("what has the form of a ticket is not known")
+	}
+}
