@@ -35,6 +35,7 @@ type world struct {
 	runs     atomic.Int32
 	let      chan struct{} // lets the tool "slow" end
 	cut      func()        // cuts all connections to the server
+	servers  []*mcp.Server // that there were
 	release  func()        // lets all of them end
 
 	mu   sync.Mutex
@@ -47,6 +48,13 @@ func begin(t *testing.T, opts *remote.Options, handler func(*mcp.Server) http.Ha
 	t.Helper()
 	w := &world{t: t, let: make(chan struct{}, 100)}
 	w.release = sync.OnceFunc(func() { close(w.let) })
+	t.Cleanup(func() { // when no Holdfast begins sessions any more: a server that was killed has some that nobody ends
+		for _, s := range w.servers {
+			for session := range s.Sessions() {
+				_ = session.Close()
+			}
+		}
+	})
 	w.http = handler(w.server())
 	up := httptest.NewServer(w)
 	t.Cleanup(func() {
@@ -139,12 +147,7 @@ type count struct{ To int }
 // server returns an official server.
 func (w *world) server() *mcp.Server {
 	s := mcp.NewServer(impl, nil)
-	w.t.Cleanup(func() { // one that was killed has sessions that nobody ends
-		w.release()
-		for session := range s.Sessions() {
-			_ = session.Close()
-		}
-	})
+	w.servers = append(w.servers, s)
 	mcp.AddTool(s, &mcp.Tool{Name: "count"}, func(ctx context.Context, req *mcp.CallToolRequest, args count) (*mcp.CallToolResult, any, error) {
 		w.runs.Add(1)
 		for i := range args.To {
