@@ -313,12 +313,13 @@ func (m *Manager) FindToRead(id string, principal caller.Principal) (*Session, e
 
 // FindName returns the session with the public name, if it is the principal's. A
 // name alone opens nothing: the caller has to ask for a secret of the stream. The
-// session may have ended, with streams to be read yet.
+// session may have ended, with streams to be read yet. One that begins again is not found before the store has it: who asks for it
+// waits for that in [Manager.Revive].
 func (m *Manager) FindName(name string, principal caller.Principal) (*Session, error) {
 	m.mu.RLock()
 	s := m.sessions[stream.SessionKey(name)]
 	m.mu.RUnlock()
-	if s == nil || s.principal != principal || s.isClosed() && !s.isLingering() {
+	if s == nil || s.principal != principal || s.isOpening() || s.isClosed() && !s.isLingering() {
 		return nil, ErrNotFound
 	}
 	return s, nil

@@ -1,0 +1,68 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"holdfast/internal/caller"
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/revival"
+	"holdfast/internal/sessionid"
+	"holdfast/stream"
+)
+
+// slowStore calls begins before a session begins again.
+type slowStore struct {
+	*memory.Store
+	begins func(stream.SessionKey)
+}
+
+func (st *slowStore) CreateUnder(ctx context.Context, key stream.SessionKey, epoch uint64) (stream.Lease, error) {
+	st.begins(key)
+	return st.Store.CreateUnder(ctx, key, epoch)
+}
+
+// A session that begins again is not found before it has its lease: what is said in it then would be lost. A second request waits.
+func TestReviveTwice(t *testing.T) {
+	t.Parallel()
+	opts := func() Options {
+		return Options{Revival: revival.New(revival.Options{Life: time.Hour, Keys: []sessionid.Key{{1}}})}
+	}
+	ann := caller.At("", "ann")
+	before := newHouse(t, opts(), nil)
+	s, err := before.New(newRequest(), ann, false, []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := s.ID()
+	before.close()
+	var second *Session
+	done, asked := make(chan error, 1), make(chan struct{})
+	store := &slowStore{Store: memory.New(memory.Options{})}
+	h := newHouse(t, opts(), func(was stream.Store) stream.Store { _ = was.Close(); return store })
+	defer h.close()
+	store.begins = func(key stream.SessionKey) {
+		if _, err := h.Find(id, ann); !errors.Is(err, ErrNotFound) {
+			t.Errorf("found before it has begun: %v", err)
+		}
+		go func() {
+			close(asked)
+			s, err := h.Revive(t.Context(), id, ann, "", "")
+			second = s
+			done <- err
+		}()
+		<-asked
+	}
+	first, err := h.Revive(t.Context(), id, ann, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil || second != first {
+		t.Errorf("the second request gets another session: %v", err)
+	}
+	if found, err := h.Find(id, ann); err != nil || found != first || found.leased().Epoch == 0 {
+		t.Errorf("not found once it has begun: %v", err)
+	}
+}
