@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/again"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -57,12 +58,12 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	if s.single || !s.m.attaches() || c.isHeir() || c.record != nil && c.record.task != nil || c.isSafeToRepeat(m) {
 		return
 	}
-	id := c.like.sum // of the one by which a modern client knows it
+	id := c.like.Sum // of the one by which a modern client knows it
 	if id == 0 {
 		id = idSum(m.ID)
 	}
-	c.like = likenessOf(m, rq.sum+id, s.m.opts.CallIDs)
-	if c.like.isZero() {
+	c.like = again.LikenessOf(m, rq.sum+id, s.m.opts.CallIDs)
+	if c.like.IsZero() {
 		return
 	}
 	if len(s.inFlight) <= mostCompared {
@@ -79,7 +80,7 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 
 // A twin is another call that is like one.
 type twin struct {
-	like *likeness
+	like *again.Likeness
 	conn Connection // nil: it cannot be asked
 	call *Call      // nil: it was answered
 }
@@ -114,8 +115,8 @@ func (m *Manager) isLent(c *Call) bool {
 
 // meets has the call wait for another one that is like it, and whose client may turn out to have lost it.
 func (c *Call) meets(other twin) {
-	named := other.like.isNamed(&c.like)
-	asked := other.like.asked == c.like.asked && (c.s.m.opts.AttachWithin > 0 || other.like.sum == c.like.sum) // the latter: whole
+	named := other.like.IsNamed(&c.like)
+	asked := other.like.Asked == c.like.Asked && (c.s.m.opts.AttachWithin > 0 || other.like.Sum == c.like.Sum) // the latter: whole
 	switch {
 	case !named && !asked:
 	case named && len(c.twins) > 0: // it is looked at first
@@ -136,7 +137,7 @@ type answeredRing struct {
 // An answered call.
 type answered struct {
 	s    *Session
-	like likeness
+	like again.Likeness
 	conn Connection
 	at   time.Time
 }
@@ -144,7 +145,7 @@ type answered struct {
 // add adds a call that leaves the record.
 func (t *answeredRing) add(c *Call) {
 	conn := c.client()
-	if c.like.isZero() || conn == nil || c.late.Load() {
+	if c.like.IsZero() || conn == nil || c.late.Load() {
 		return
 	}
 	t.mu.Lock()
@@ -162,7 +163,7 @@ func (t *answeredRing) meet(c *Call) {
 	defer t.mu.Unlock()
 	for i, n := len(t.all), 0; i > 0 && n < mostRecent; i-- {
 		b := &t.all[(t.next+i-1)%len(t.all)]
-		if b.s == c.s && (b.like.asked == c.like.asked || b.like.isNamed(&c.like)) && b.conn != c.conn && time.Since(b.at) <= resetWithin {
+		if b.s == c.s && (b.like.Asked == c.like.Asked || b.like.IsNamed(&c.like)) && b.conn != c.conn && time.Since(b.at) <= resetWithin {
 			like := b.like
 			c.meets(twin{&like, b.conn, nil})
 			n++
@@ -192,7 +193,7 @@ func (c *Call) mayRepeat(tool string) (safe bool) {
 // attach has a request answered by what another call says or has said, if it is that one's made again. It is false if it is to be
 // delivered. failed is as in [Call.deliver].
 func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
-	if c.like.isZero() {
+	if c.like.IsZero() {
 		return false
 	}
 	s := c.s
@@ -264,7 +265,7 @@ func (a *attachment) isLate() bool {
 		return false
 	}
 	if len(a.twins) == 0 {
-		keys := c.like.keysIn(c.s)
+		keys := keysIn(&c.like, c.s)
 		if !c.s.m.stranded.has(&keys, c) {
 			return false
 		}
@@ -376,7 +377,7 @@ var errLate = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its client had 
 // settled. So it was read, or is stranded by now, or its client is there as far as is known.
 func (a *attachment) isAside(other twin) bool {
 	c := a.c
-	if other.call != nil && (c.s.modern == "" || other.like.isNamed(&c.like) || c.s.m.isLent(other.call)) {
+	if other.call != nil && (c.s.modern == "" || other.like.IsNamed(&c.like) || c.s.m.isLent(other.call)) {
 		return false
 	}
 	return !other.isUnsettled()
@@ -405,7 +406,7 @@ func (a *attachment) find() bool {
 	if m.stranded.n.Load() == 0 { // as a rule
 		return false
 	}
-	of, call, reason := m.takeStranded(c.like.keysIn(c.s), a.safe, a.came, c)
+	of, call, reason := m.takeStranded(keysIn(&c.like, c.s), a.safe, a.came, c)
 	if of == nil {
 		return false
 	}
@@ -416,9 +417,9 @@ func (a *attachment) find() bool {
 
 // takeStranded takes a stranded call, which is not known as such any more; nil: there is none. The call is nil if it has ended. safe says
 // that the tool may run twice, and came when the request came. by is the call that makes it again, or nil.
-func (m *Manager) takeStranded(keys keysOf, safe bool, came time.Time, by *Call) (*stranded, *Call, attachReason) {
+func (m *Manager) takeStranded(keys again.Keys, safe bool, came time.Time, by *Call) (*stranded, *Call, again.Reason) {
 	now := time.Now()
-	of, reason := m.stranded.take(keys, func(of *stranded, reason attachReason) bool {
+	of, reason := m.stranded.take(keys, func(of *stranded, reason again.Reason) bool {
 		switch {
 		case of.number == 0:
 		case by != nil && of.s == by.s && of.number == by.Number(), of.s.isClosed(), of.s.streams.isBlind(of.number):
@@ -430,9 +431,9 @@ func (m *Manager) takeStranded(keys keysOf, safe bool, came time.Time, by *Call)
 		age := now.Sub(of.since)
 		var good bool
 		switch reason {
-		case attachWhole:
+		case again.Whole:
 			good = of.s.modern == "" || age <= max(m.opts.AttachWithin, wholeWithin) // ids of two runs of a program may be the same
-		case attachNamed:
+		case again.Named:
 			good = !of.doubtful
 		default:
 			good = !of.doubtful && !safe && age <= m.opts.AttachWithin
@@ -478,7 +479,7 @@ func (c *Call) follows(other *Call) bool {
 }
 
 // tellAttached says in the log and to observers that the call has been attached, or was attached to by its own request, to one of a session.
-func (c *Call) tellAttached(reason attachReason, to string) {
+func (c *Call) tellAttached(reason again.Reason, to string) {
 	c.s.m.logger.Info("a request came again after its connection broke: its client gets the result of the first one",
 		"reason", reason.String(), "session", c.s.Name(), "first", to, "method", c.method)
 	if c.watch != nil {
@@ -538,7 +539,7 @@ func (a *attachment) isTwin() bool {
 		return false
 	}
 	call := a.twins[0].call
-	if call == nil || !a.twins[0].like.isNamed(&c.like) || call.isOver() {
+	if call == nil || !a.twins[0].like.IsNamed(&c.like) || call.isOver() {
 		return false
 	}
 	call.Promote()
@@ -554,7 +555,7 @@ func (a *attachment) isTwin() bool {
 		return false
 	}
 	a.of, a.call = &stranded{s: c.s, number: number}, call
-	c.tellAttached(attachNamed, c.s.Name())
+	c.tellAttached(again.Named, c.s.Name())
 	return true
 }
 

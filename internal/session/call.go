@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/again"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -31,7 +32,7 @@ type Call struct {
 	record   *record        // nil for most calls
 	recovery *recovery      // nil where the store is not shared
 	watch    *observe.Watch // nil where there are no observers
-	like     likeness       // of its one request; zero: nothing is like it
+	like     again.Likeness // of its one request; zero: nothing is like it
 	conn     Connection     // see [Origin]
 	twins    []twin         // others that are like it
 	flight   *flight        // nil: no other node is to know it

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"holdfast/internal/again"
 )
 
 // What follows tells other nodes of calls in flight, before any cut: a client that makes its request again at once, at another node, comes
@@ -35,8 +37,8 @@ type flying struct {
 	due     []*flight // of which something is to be told
 	waits   bool      // it will be, soon
 	told    time.Time
-	by      map[digest][]*flight // what others were told
-	far     hints                // what they have told
+	by      map[again.Digest][]*flight // what others were told
+	far     again.Hints                // what they have told
 }
 
 // A flight is what a call in flight is to other nodes. It is guarded by flying.mu.
@@ -51,7 +53,7 @@ type flight struct {
 
 // mayFly prepares a call of which other nodes may be told. s.mu is held.
 func (c *Call) mayFly() {
-	if s := c.s; s.m.elsewhere == nil || c.flight != nil || s.modern == "" && (s.principal.IsAnonymous() || c.like.named == digest{}) {
+	if s := c.s; s.m.elsewhere == nil || c.flight != nil || s.modern == "" && (s.principal.IsAnonymous() || c.like.Named == again.Digest{}) {
 		return
 	}
 	c.flight = &flight{call: c, name: rand.Uint64()}
@@ -60,7 +62,7 @@ func (c *Call) mayFly() {
 // takeOff has other nodes be told of the call, if it is not over by then. A request for a tool that is safe to call again is attached only by the
 // host's own id.
 func (c *Call) takeOff(safe bool) {
-	if c.flight != nil && (!safe || c.like.named != digest{}) {
+	if c.flight != nil && (!safe || c.like.Named != again.Digest{}) {
 		c.s.m.tellSoon(c.flight, func() bool { return true })
 	}
 }
@@ -160,9 +162,9 @@ func (m *Manager) says(f *flight, alone bool) (Flight, bool) {
 		if alone {
 			return Flight{}, false
 		}
-		of := stranded{keys: c.like.keysIn(c.s), s: c.s}
+		of := stranded{keys: keysIn(&c.like, c.s), s: c.s}
 		if m.opts.AttachWithin <= 0 {
-			of.keys[attachAsked] = digest{}
+			of.keys[again.Asked] = again.Digest{}
 		}
 		if keys = m.keysElsewhere(&of); keys == nil { // its host gives it no id of its own
 			return Flight{}, false
@@ -186,9 +188,9 @@ func (m *Manager) says(f *flight, alone bool) (Flight, bool) {
 // add adds a flight by its keys. t.mu is held.
 func (t *flying) add(f *flight) {
 	if t.by == nil {
-		t.by = make(map[digest][]*flight)
+		t.by = make(map[again.Digest][]*flight)
 	}
-	for key := range eachKey(f.keys) {
+	for key := range again.EachKey(f.keys) {
 		t.by[key] = append(t.by[key], f)
 	}
 }
@@ -198,7 +200,7 @@ func (t *flying) remove(all []*flight) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, f := range all {
-		for key := range eachKey(f.keys) {
+		for key := range again.EachKey(f.keys) {
 			if rest := slices.DeleteFunc(t.by[key], func(other *flight) bool { return other == f }); len(rest) > 0 {
 				t.by[key] = rest
 			} else {
@@ -209,11 +211,11 @@ func (t *flying) remove(all []*flight) {
 }
 
 // find returns the calls here with one of the keys, and of those that were answered the connections.
-func (t *flying) find(keys keysOf) (calls []*Call, answered []Connection) {
+func (t *flying) find(keys again.Keys) (calls []*Call, answered []Connection) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, key := range keys {
-		if key == (digest{}) {
+		if key == (again.Digest{}) {
 			continue
 		}
 		for _, f := range t.by[key][max(0, len(t.by[key])-mostCompared):] {
@@ -229,7 +231,7 @@ func (t *flying) find(keys keysOf) (calls []*Call, answered []Connection) {
 
 // leaves reports whether the client of a call here with one of the keys has left, so that the call is about to be stranded, or may be. A call that is
 // lent may be given back; soon says that there was no time for that.
-func (t *flying) leaves(keys keysOf, soon bool) bool {
+func (t *flying) leaves(keys again.Keys, soon bool) bool {
 	calls, answered := t.find(keys)
 	return slices.ContainsFunc(answered, Connection.Unsettled) || slices.ContainsFunc(calls, func(c *Call) bool {
 		switch conn := c.client(); {
@@ -244,7 +246,7 @@ func (t *flying) leaves(keys keysOf, soon bool) bool {
 }
 
 // allWait reports whether nothing that is here with one of the keys has begun, or will: its clients have left.
-func (t *flying) allWait(keys keysOf) bool {
+func (t *flying) allWait(keys again.Keys) bool {
 	var calls []*Call
 	t.mu.Lock()
 	n := 0
@@ -273,11 +275,11 @@ func (m *Manager) HintFlights(node string, all []Flight) {
 	for _, f := range all {
 		if f.Landed {
 			landed = append(landed, f)
-			t.lands(f.Keys, node, f.Call)
+			t.Land(f.Keys, node, f.Call)
 			continue
 		}
-		for key := range eachKey(f.Keys) {
-			t.add(&hint{key: key, node: node, name: f.Call, inFlight: true, near: f.Near, since: now}, longestFlight)
+		for key := range again.EachKey(f.Keys) {
+			t.Add(&again.Hint{Key: key, Node: node, Name: f.Call, InFlight: true, Near: f.Near, Since: now}, longestFlight)
 		}
 	}
 	if len(landed) == 0 {
@@ -285,8 +287,8 @@ func (m *Manager) HintFlights(node string, all []Flight) {
 	}
 	time.AfterFunc(resetWithin, func() {
 		for _, f := range landed {
-			for key := range eachKey(f.Keys) {
-				t.forget(key, node, f.Call)
+			for key := range again.EachKey(f.Keys) {
+				t.Forget(key, node, f.Call)
 			}
 		}
 	})
@@ -294,18 +296,18 @@ func (m *Manager) HintFlights(node string, all []Flight) {
 
 // NodeLost notes that a node is lost: the calls that it had in flight are stranded if their clients were connected to it.
 func (m *Manager) NodeLost(node string) {
-	for _, h := range m.flying.far.take(node) {
-		if h.near {
-			m.hints.add(&hint{key: h.key, node: node, name: h.name, near: true, since: time.Now()}, m.strandedFor())
+	for _, h := range m.flying.far.Take(node) {
+		if h.Near {
+			m.hints.Add(&again.Hint{Key: h.Key, Node: node, Name: h.Name, Near: true, Since: time.Now()}, m.strandedFor())
 		}
 	}
 }
 
 // dropHint forgets a hint that has turned out to be wrong.
-func (m *Manager) dropHint(h hint) {
-	if h.inFlight {
-		m.flying.far.drop(h)
+func (m *Manager) dropHint(h again.Hint) {
+	if h.InFlight {
+		m.flying.far.Drop(h)
 	} else {
-		m.hints.drop(h)
+		m.hints.Drop(h)
 	}
 }

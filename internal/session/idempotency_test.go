@@ -37,8 +37,8 @@ func first(t testing.TB, s *Session, key, text string) *Call {
 	return c
 }
 
-// again makes the request again and returns what it is given.
-func again(t testing.TB, s *Session, key, text string) *ExistingCall {
+// comesAgain makes the request again and returns what it is given.
+func comesAgain(t testing.TB, s *Session, key, text string) *ExistingCall {
 	t.Helper()
 	c, a, err := keyedCall(t, s, key, text)
 	if err != nil || c != nil || a == nil {
@@ -71,7 +71,7 @@ func TestKeyedAgain(t *testing.T) {
 	defer h.close()
 	s := h.open("")
 	c := first(t, s, "k", request(1))
-	running := again(t, s, "k", request(1))
+	running := comesAgain(t, s, "k", request(1))
 	if running.Session != s || running.Number != c.Number() {
 		t.Errorf("attached to %d, want %d", running.Number, c.Number())
 	}
@@ -79,7 +79,7 @@ func TestKeyedAgain(t *testing.T) {
 	link := h.desk.last()
 	in := <-link.in
 	link.say(in.Call, `{"jsonrpc":"2.0","id":1,"result":{"n":1}}`)
-	ended := again(t, s, "k", request(1))
+	ended := comesAgain(t, s, "k", request(1))
 	if got := readAll(t, ended.Session, ended.Number); len(got) != 1 || !strings.Contains(got[0], `"n":1`) {
 		t.Errorf("read %q", got)
 	}
@@ -206,7 +206,7 @@ func TestKeyedNotBegun(t *testing.T) {
 	}
 	link.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	first(t, s, "k", request(2))
-	again(t, s, "k", request(2))
+	comesAgain(t, s, "k", request(2))
 
 	h = newHouse(t, Options{}, nil)
 	defer h.close()
@@ -236,7 +236,7 @@ func TestKeyScope(t *testing.T) {
 	defer h.close()
 	alice, alice2, bob, nobody, nobody2 := h.open("alice"), h.open("alice"), h.open("bob"), h.open(""), h.open("")
 	c := first(t, alice, "k", request(1))
-	if a := again(t, alice2, "k", request(1)); a.Session != alice || a.Number != c.Number() {
+	if a := comesAgain(t, alice2, "k", request(1)); a.Session != alice || a.Number != c.Number() {
 		t.Error("attached to another call")
 	}
 	refusal(t, alice2, "k", request(2), ErrKeyReused)
@@ -245,7 +245,7 @@ func TestKeyScope(t *testing.T) {
 	first(t, nobody2, "k", request(1))
 	// A name that could be taken for a session's.
 	first(t, h.open(nobody.Name()), "k", request(1))
-	again(t, nobody, "k", request(1))
+	comesAgain(t, nobody, "k", request(1))
 }
 
 func TestKeyedGone(t *testing.T) {
@@ -257,12 +257,12 @@ func TestKeyedGone(t *testing.T) {
 		done, running := first(t, s, "done", request(1)), first(t, s, "running", request(2))
 		h.desk.last().say(done, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 		time.Sleep(9 * time.Minute)
-		again(t, s, "done", request(1))
+		comesAgain(t, s, "done", request(1))
 		time.Sleep(3 * time.Minute) // a finished call is kept for 10 minutes
 		for range 2 {
 			refusal(t, s, "done", request(1), ErrGone)
 			refusal(t, s, "done", request(7), ErrKeyReused)
-			again(t, s, "running", request(2))
+			comesAgain(t, s, "running", request(2))
 		}
 		_ = running
 		h.End(s)
@@ -367,7 +367,7 @@ func TestKeysBounded(t *testing.T) {
 		t.Errorf("%d keys are known", most)
 	}
 	refusal(t, s, fmt.Sprint(n-20_000), text, ErrGone)
-	again(t, s, fmt.Sprint(n-1), text)
+	comesAgain(t, s, fmt.Sprint(n-1), text)
 }
 
 // A cancelled call is there to be found, and has no answer.
@@ -381,7 +381,7 @@ func TestKeyedCancelled(t *testing.T) {
 	if err := s.Send(t.Context(), cancel, nil); err != nil {
 		t.Fatal(err)
 	}
-	a := again(t, s, "k", request(1))
+	a := comesAgain(t, s, "k", request(1))
 	if got := readAll(t, a.Session, a.Number); len(got) != 0 {
 		t.Errorf("read %q", got)
 	}

@@ -6,6 +6,7 @@ import (
 	"hash/maphash"
 
 	"holdfast/backend"
+	"holdfast/internal/again"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -53,7 +54,7 @@ func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 		if !c.cameBack(conn) {
 			return true, false // it is about to end
 		}
-		c.tellAttached(attachWhole, c.s.Name())
+		c.tellAttached(again.Whole, c.s.Name())
 	}
 	return same, lost
 }

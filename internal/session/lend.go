@@ -8,13 +8,13 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"iter"
 	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/again"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -121,58 +121,50 @@ func (m *Manager) keysElsewhere(of *stranded) (keys []byte) {
 	if m.elsewhere == nil || of.doubtful {
 		return nil
 	}
-	add := func(key digest) {
-		if key != (digest{}) {
+	add := func(key again.Digest) {
+		if key != (again.Digest{}) {
 			keys = append(keys, key[:]...)
 		}
 	}
 	if of.s.modern != "" { // a session's requests come to its node, but for those in other sessions
-		add(of.keys[attachAsked])
+		add(of.keys[again.Asked])
 	}
 	if of.s.modern != "" || !of.s.principal.IsAnonymous() {
-		add(of.keys[attachNamed])
+		add(of.keys[again.Named])
 	}
 	return keys
 }
 
 // Hint notes that a node knows a stranded call, by a name.
 func (m *Manager) Hint(node string, keys []byte, name uint64) {
-	for key := range eachKey(keys) {
-		m.hints.add(&hint{key: key, node: node, name: name, since: time.Now()}, m.strandedFor())
+	for key := range again.EachKey(keys) {
+		m.hints.Add(&again.Hint{Key: key, Node: node, Name: name, Since: time.Now()}, m.strandedFor())
 	}
 }
 
 // Unhint notes that a node does not know a call any more. It reports whether the call was known.
 func (m *Manager) Unhint(node string, keys []byte, name uint64) (known bool) {
-	for key := range eachKey(keys) {
-		known = m.hints.forget(key, node, name) || known
-		known = m.flying.far.forget(key, node, name) || known
+	for key := range again.EachKey(keys) {
+		known = m.hints.Forget(key, node, name) || known
+		known = m.flying.far.Forget(key, node, name) || known
 	}
 	return known
 }
 
-// eachKey yields the keys of a call, which another node may have told.
-func eachKey(keys []byte) iter.Seq[digest] {
-	return func(yield func(digest) bool) {
-		for ; len(keys) >= len(digest{}) && yield(digest(keys)); keys = keys[len(digest{}):] {
-		}
-	}
-}
-
 // hintsOf returns what other nodes have told of calls that the request may be, the stranded ones first. Of the calls that a node has in flight it
 // has one, as all are asked for at once.
-func (c *Call) hintsOf() []hint {
+func (c *Call) hintsOf() []again.Hint {
 	m := c.s.m
-	if m.hints.n.Load() == 0 && m.flying.far.n.Load() == 0 { // as a rule
+	if m.hints.Kept() == 0 && m.flying.far.Kept() == 0 { // as a rule
 		return nil
 	}
 	keys := c.keysFar()
-	all := m.hints.find(keys, m.strandedFor())
-	for _, h := range m.flying.far.find(keys, longestFlight) {
-		switch i := slices.IndexFunc(all, func(other hint) bool { return other.node == h.node }); {
+	all := m.hints.Find(keys, m.strandedFor())
+	for _, h := range m.flying.far.Find(keys, longestFlight) {
+		switch i := slices.IndexFunc(all, func(other again.Hint) bool { return other.Node == h.Node }); {
 		case i < 0:
 			all = append(all, h)
-		case all[i].inFlight && h.near:
+		case all[i].InFlight && h.Near:
 			all[i] = h
 		}
 	}
@@ -191,7 +183,7 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 		return false
 	}
 	msg, err := jsonrpc.Parse(q.Request)
-	if err != nil || len(q.Talk) != len(digest{}) || len(q.Client) != len(digest{}) || !m.startWork() {
+	if err != nil || len(q.Talk) != len(again.Digest{}) || len(q.Client) != len(again.Digest{}) || !m.startWork() {
 		return false
 	}
 	defer m.work.Done()
@@ -199,11 +191,11 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 	if q.ID != nil {
 		sum += idSum(q.ID)
 	}
-	like := likenessOf(&msg, sum, m.opts.CallIDs)
-	if like.isZero() {
+	like := again.LikenessOf(&msg, sum, m.opts.CallIDs)
+	if like.IsZero() {
 		return false
 	}
-	keys := like.keysAt(digest(q.Talk), digest(q.Client))
+	keys := like.KeysAt(again.Digest(q.Talk), again.Digest(q.Client))
 	of, call, reason := m.takeFlying(ctx, keys, &q)
 	if of == nil {
 		return q.Left && m.flying.allWait(keys) && writeFrame(w, frameWaits, nil) == nil
@@ -229,10 +221,10 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 const landsWithin = 500 * time.Millisecond
 
 // takeFlying takes a stranded call, as takeStranded does. It waits for one in flight whose client has left.
-func (m *Manager) takeFlying(ctx context.Context, keys keysOf, q *loanQuery) (*stranded, *Call, attachReason) {
+func (m *Manager) takeFlying(ctx context.Context, keys again.Keys, q *loanQuery) (*stranded, *Call, again.Reason) {
 	found := keys
 	if q.Safe {
-		found[attachAsked] = digest{}
+		found[again.Asked] = again.Digest{}
 	}
 	came, pause := time.Now(), time.Millisecond
 	for {
@@ -247,7 +239,7 @@ func (m *Manager) takeFlying(ctx context.Context, keys keysOf, q *loanQuery) (*s
 }
 
 // lend writes what a call says, and reports whether that was written to its end.
-func (of *stranded) lend(ctx context.Context, call *Call, reason attachReason, w io.Writer) bool {
+func (of *stranded) lend(ctx context.Context, call *Call, reason again.Reason, w io.Writer) bool {
 	if call != nil {
 		call.followers.Add(1)
 		defer call.followers.Add(-1)
@@ -281,17 +273,17 @@ func (of *stranded) lend(ctx context.Context, call *Call, reason attachReason, w
 func (of *stranded) comesBack(call *Call) {
 	m := of.s.m
 	m.stranded.mu.Lock()
-	again := *of
+	back := *of
 	if call != nil {
 		call.lent = false
 	}
 	m.stranded.mu.Unlock()
-	again.since = time.Now()
-	m.stranded.add(&again, m.strandedFor())
+	back.since = time.Now()
+	m.stranded.add(&back, m.strandedFor())
 	if call != nil && of.s.modern != "" {
 		call.AwaitReturn(wholeWithin, "the node of its client was lost, and the client did not come back in time")
 	}
-	m.tellStranded(&again)
+	m.tellStranded(&back)
 }
 
 // writeFrame writes a frame.
@@ -317,18 +309,18 @@ func readFrame(r io.Reader) (kind byte, data []byte, err error) {
 
 // knownAs notes the id by which a modern client knows the call.
 func (c *Call) knownAs(id []byte) {
-	c.like.sum = idSum(id)
-	if m := c.s.m; m.hints.n.Load() > 0 || m.flying.far.n.Load() > 0 {
+	c.like.Sum = idSum(id)
+	if m := c.s.m; m.hints.Kept() > 0 || m.flying.far.Kept() > 0 {
 		c.known = bytes.Clone(id)
 	}
 }
 
 // keysFar returns what other nodes may know the request's call by.
-func (c *Call) keysFar() (keys keysOf) {
-	keys = c.like.keysIn(c.s)
-	keys[attachWhole] = digest{} // of this node
+func (c *Call) keysFar() (keys again.Keys) {
+	keys = keysIn(&c.like, c.s)
+	keys[again.Whole] = again.Digest{} // of this node
 	if c.s.modern == "" {
-		keys[attachAsked] = digest{}
+		keys[again.Asked] = again.Digest{}
 	}
 	return keys
 }
@@ -356,8 +348,8 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 	talk, client := placesOf(c.s)
 	q := loanQuery{Name: cryptorand.Text(), ID: c.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
 	token := jsonrpc.Field(msg.Params, "_meta", "progressToken")
-	asked := make(map[hint]bool)
-	var lost *hint // of a node that may be lost
+	asked := make(map[again.Hint]bool)
+	var lost *again.Hint // of a node that may be lost
 	wait := time.Time{}
 	for ctx.Err() == nil {
 		alike := false // there is, or was until just now, another call that is like it
@@ -366,18 +358,18 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 				continue
 			}
 			asked[h] = true
-			says, err := a.borrowFrom(ctx, &q, h.node, token)
+			says, err := a.borrowFrom(ctx, &q, h.Node, token)
 			// Of two that wait, and whose clients have left, one begins.
-			alike = alike || err == nil && (says != loanWaits || c.flight == nil || h.name < c.flight.name)
+			alike = alike || err == nil && (says != loanWaits || c.flight == nil || h.Name < c.flight.name)
 			switch {
 			case says == loanTaken:
 				return true
 			case err != nil && a.isMeant(&h): // it may be lost, and with it what it knew
 				lost, wait = &h, time.Now().Add(lostWithin)
-			case err != nil && h.inFlight && !a.safe: // what it has borrowed, if that is it, is about to be stranded where it was
+			case err != nil && h.InFlight && !a.safe: // what it has borrowed, if that is it, is about to be stranded where it was
 				wait = time.Now().Add(lostWithin)
 				m.dropHint(h)
-			case err != nil, !h.inFlight:
+			case err != nil, !h.InFlight:
 				m.dropHint(h)
 			}
 		}
@@ -408,10 +400,10 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 
 // lose ends the request, as the node is lost that has told of its call, and nobody has taken that over. It is false if the node is back, or another request
 // was told so.
-func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *hint, token []byte) bool {
+func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *again.Hint, token []byte) bool {
 	c := a.c
 	m := c.s.m
-	says, err := a.borrowFrom(ctx, q, lost.node, token)
+	says, err := a.borrowFrom(ctx, q, lost.Node, token)
 	if says == loanTaken {
 		return true
 	}
@@ -419,10 +411,10 @@ func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *hint, token [
 	for _, key := range c.keysFar() {
 		keys = append(keys, key[:]...)
 	}
-	if err == nil || !m.Unhint(lost.node, keys, lost.name) {
+	if err == nil || !m.Unhint(lost.Node, keys, lost.Name) {
 		return false
 	}
-	m.elsewhere.Unstrand(lost.node, keys, lost.name)
+	m.elsewhere.Unstrand(lost.Node, keys, lost.Name)
 	a.of = &stranded{}
 	c.undecided.Store(false)
 	a.begins()
@@ -432,14 +424,14 @@ func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *hint, token [
 
 // isMeant reports whether the request would be attached to the call that a node, which is lost, has told of. The tool of a request that is safe may
 // run twice.
-func (a *attachment) isMeant(h *hint) bool {
+func (a *attachment) isMeant(h *again.Hint) bool {
 	switch keys := a.c.keysFar(); {
-	case a.safe, h.inFlight && !h.near: // the latter's client hears of it at its own node
+	case a.safe, h.InFlight && !h.Near: // the latter's client hears of it at its own node
 		return false
-	case h.inFlight, h.key == keys[attachNamed]:
+	case h.InFlight, h.Key == keys[again.Named]:
 		return true
 	}
-	return time.Since(h.since) <= a.c.s.m.opts.AttachWithin
+	return time.Since(h.Since) <= a.c.s.m.opts.AttachWithin
 }
 
 // A loanState is what a node says to a request for a call.
@@ -494,8 +486,8 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string, 
 		case err != nil, kind == frameUnknown:
 			a.end(nil)
 			return loanTaken, nil
-		case kind == frameTaken && len(data) == 1 && data[0] < byte(attachReasons):
-			a.c.tellAttached(attachReason(data[0]), "on node "+node)
+		case kind == frameTaken && len(data) == 1 && data[0] < byte(again.Reasons):
+			a.c.tellAttached(again.Reason(data[0]), "on node "+node)
 		case kind == frameAnswer:
 			a.end(data)
 			return loanTaken, nil

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/again"
 	"holdfast/stream"
 )
 
@@ -29,8 +30,8 @@ type gap struct {
 	from string
 	// alone: nobody else has a claim on how the call ended (see [Session.alone]).
 	alone bool
-	like  likeness // of the call
-	sent  *sent    // see [sent]; nil: it is like no other
+	like  again.Likeness // of the call
+	sent  *sent          // see [sent]; nil: it is like no other
 }
 
 // A gapKind says what was written to the client of a gap.

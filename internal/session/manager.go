@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
@@ -47,7 +48,7 @@ type Manager struct {
 	carriers   carriers // which have a lock of their own
 	keyedTurns keyedTurns
 	stranded   strandings
-	hints      hints
+	hints      again.Hints
 	flying     flying
 	loans      loans
 	answered   answeredRing
@@ -319,7 +320,7 @@ func (m *Manager) FindName(name string, principal caller.Principal) (*Session, e
 	m.mu.RLock()
 	s := m.sessions[stream.SessionKey(name)]
 	m.mu.RUnlock()
-	if s == nil || s.principal != principal || s.isOpening() || s.isClosed() && !s.isLingering() {
+	if s == nil || s.principal != principal || s.life.state() == sessionOpening || s.isClosed() && !s.isLingering() {
 		return nil, ErrNotFound
 	}
 	return s, nil

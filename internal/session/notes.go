@@ -102,7 +102,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 			dst = strconv.AppendInt(append(dst, `,"began":`...), h.began.UnixMilli(), 10)
 		}
 	}
-	if c.conn != nil && !c.conn.IsFar() && !c.like.isZero() && c.s.modern == "" {
+	if c.conn != nil && !c.conn.IsFar() && !c.like.IsZero() && c.s.modern == "" {
 		dst = append(dst, `,"here":true`...)
 	}
 	read, notified := c.s.streams.takeNews()

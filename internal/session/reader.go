@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/again"
 	"holdfast/stream"
 )
 
@@ -35,7 +36,7 @@ type Reader struct {
 	webhooks        *webhooks // nil for most streams; guarded by table.mu
 	disconnectAsked atomic.Pointer[disconnect]
 	observed        *observedReader // nil where there are no observers
-	like            likeness        // of a call that had ended when the reader came
+	like            again.Likeness  // of a call that had ended when the reader came
 	sent            *sent           // what it has written to its end; guarded by table.mu
 }
 

@@ -43,7 +43,7 @@ func TestReviveTwice(t *testing.T) {
 	store := &slowStore{Store: memory.New(memory.Options{})}
 	h := newHouse(t, opts(), func(was stream.Store) stream.Store { _ = was.Close(); return store })
 	defer h.close()
-	store.begins = func(key stream.SessionKey) {
+	store.begins = func(stream.SessionKey) {
 		if _, err := h.Find(id, ann); !errors.Is(err, ErrNotFound) {
 			t.Errorf("found before it has begun: %v", err)
 		}

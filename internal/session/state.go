@@ -216,9 +216,6 @@ func (s *Session) step(to sessionState) (ok bool) {
 	return ok
 }
 
-// isOpening reports whether the store may not know the session yet.
-func (s *Session) isOpening() bool { return s.life.state() == sessionOpening }
-
 // isClosed reports whether the session takes no requests any more.
 func (s *Session) isClosed() bool { return s.life.state() > sessionOpen }
 

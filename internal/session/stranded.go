@@ -2,12 +2,12 @@ package session
 
 import (
 	linked "container/list"
-	"encoding/binary"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -26,30 +26,9 @@ const (
 	mostStrandedAnswer = 1 << 20
 )
 
-// An attachReason is why a request is taken for one that was made again. In their order they are looked for.
-type attachReason uint8
-
-const (
-	attachWhole attachReason = iota // it is the same, with its id: an HTTP client repeats what a broken connection has left unanswered
-	attachNamed                     // the host gives it the same id of its own
-	attachAsked                     // the model asks again, in the same conversation
-	attachReasons
-)
-
-var attachWords = [attachReasons]string{
-	attachWhole: "the request came again as it was",
-	attachNamed: "the host's own id of the call",
-	attachAsked: "the model asked again",
-}
-
-func (r attachReason) String() string { return attachWords[r] }
-
-// keysOf are what a call is found by, each for its reason, if at all.
-type keysOf [attachReasons]digest
-
 // A stranded call.
 type stranded struct {
-	keys   keysOf
+	keys   again.Keys
 	s      *Session
 	number uint64    // of its stream; 0: its answer is here
 	answer []byte    // of a call that is stored nowhere
@@ -65,7 +44,7 @@ type strandings struct {
 	n     atomic.Int64
 	mu    sync.Mutex
 	all   linked.List // of *stranded, the oldest first
-	by    map[digest][]*linked.Element
+	by    map[again.Digest][]*linked.Element
 	at    map[strandedAt]*linked.Element
 	bytes int
 	// late are the last streams of requests that did not begin, a ring: who notices now that their clients have left is too late.
@@ -91,7 +70,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 		return
 	}
 	if t.by == nil {
-		t.by, t.at = make(map[digest][]*linked.Element), make(map[strandedAt]*linked.Element)
+		t.by, t.at = make(map[again.Digest][]*linked.Element), make(map[strandedAt]*linked.Element)
 	}
 	for e := t.all.Front(); e != nil; e = t.all.Front() {
 		old := e.Value.(*stranded)
@@ -106,7 +85,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 		t.at[strandedAt{c.s, c.number}] = e
 	}
 	for _, key := range c.keys {
-		if key != (digest{}) {
+		if key != (again.Digest{}) {
 			t.by[key] = append(t.by[key], e)
 		}
 	}
@@ -124,7 +103,7 @@ func (t *strandings) remove(e *linked.Element) {
 		delete(t.at, at)
 	}
 	for _, key := range c.keys {
-		if key == (digest{}) {
+		if key == (again.Digest{}) {
 			continue
 		}
 		rest := t.by[key]
@@ -201,7 +180,7 @@ func (t *strandings) knows(s *Session, number uint64) bool {
 }
 
 // has reports whether another call than c is found by one of the keys.
-func (t *strandings) has(keys *keysOf, c *Call) bool {
+func (t *strandings) has(keys *again.Keys, c *Call) bool {
 	if t.n.Load() == 0 { // as a rule
 		return false
 	}
@@ -230,14 +209,14 @@ func (t *strandings) tell(s *Session, number uint64) {
 }
 
 // take takes out the oldest call that is found by one of the keys, and for which good says that it is one.
-func (t *strandings) take(keys keysOf, good func(*stranded, attachReason) bool) (*stranded, attachReason) {
+func (t *strandings) take(keys again.Keys, good func(*stranded, again.Reason) bool) (*stranded, again.Reason) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for reason, key := range keys {
 		for _, e := range t.by[key] {
-			if c := e.Value.(*stranded); good(c, attachReason(reason)) {
+			if c := e.Value.(*stranded); good(c, again.Reason(reason)) {
 				t.remove(e)
-				return c, attachReason(reason)
+				return c, again.Reason(reason)
 			}
 		}
 	}
@@ -246,14 +225,14 @@ func (t *strandings) take(keys keysOf, good func(*stranded, attachReason) bool) 
 
 // strand notes that the client of a call with a likeness has lost its connection before it had what the stream says, or that this is doubtful.
 // A reader may have come since. by is what was sent by the reader that has lost it; nil: that has left.
-func (m *Manager) strand(s *Session, number uint64, like likeness, doubtful bool, by *sent) {
-	if like.isZero() || number == 0 || doubtful && s.modern != "" {
+func (m *Manager) strand(s *Session, number uint64, like again.Likeness, doubtful bool, by *sent) {
+	if like.IsZero() || number == 0 || doubtful && s.modern != "" {
 		return
 	}
 	if c := s.streams.call(number); c != nil && (c.followers.Load() > 0 || c.late.Load()) {
 		return // its client has it from another one
 	}
-	of := &stranded{keys: like.keysIn(s), s: s, number: number, since: time.Now(), doubtful: doubtful}
+	of := &stranded{keys: keysIn(&like, s), s: s, number: number, since: time.Now(), doubtful: doubtful}
 	m.stranded.add(of, m.strandedFor())
 	if !m.stranded.dropIf(s, number, func() bool { return s.streams.readBesides(number, by) }) {
 		m.tellStranded(of)
@@ -281,8 +260,8 @@ func (c *Call) takeAnswer() (answer []byte) {
 
 // strandAnswer is strand for a call that has been answered from memory, before its client was known to have gone.
 func (c *Call) strandAnswer() {
-	if s, answer := c.s, c.takeAnswer(); answer != nil && !c.like.isZero() && !c.late.Load() {
-		of := &stranded{keys: c.like.keysIn(s), s: s, answer: answer, since: time.Now()}
+	if s, answer := c.s, c.takeAnswer(); answer != nil && !c.like.IsZero() && !c.late.Load() {
+		of := &stranded{keys: keysIn(&c.like, s), s: s, answer: answer, since: time.Now()}
 		s.m.stranded.add(of, s.m.strandedFor())
 		s.m.tellStranded(of)
 	}
@@ -292,28 +271,19 @@ func (c *Call) strandAnswer() {
 func (m *Manager) attaches() bool { return !m.opts.Stateless }
 
 // keysIn returns what calls like one in a session are found by, where its client may find them.
-func (l *likeness) keysIn(s *Session) (keys keysOf) {
-	return l.keysAt(placesOf(s))
-}
-
-// keysAt is keysIn for the places of a session.
-func (l *likeness) keysAt(talk, client digest) (keys keysOf) {
-	keys[attachNamed], keys[attachAsked] = l.named.in(client), l.asked.in(talk)
-	keys[attachWhole] = digestOf(binary.LittleEndian.AppendUint64(talk[:], l.sum))
-	return keys
-}
+func keysIn(l *again.Likeness, s *Session) again.Keys { return l.KeysAt(placesOf(s)) }
 
 // placesOf returns where two calls of the session's client may be one: in the same conversation, and if they have one id of the host's.
 // Clients who are nobody in particular have nothing in common but their session, or, where there is none, their credential and address.
-func placesOf(s *Session) (talk, client digest) {
-	own := placeOf("session", string(s.key))
+func placesOf(s *Session) (talk, client again.Digest) {
+	own := again.PlaceOf("session", string(s.key))
 	if s.modern == "" {
 		if s.principal.IsAnonymous() {
 			return own, own
 		}
 		var kind clientKind
 		locked(s, func() { kind = kindOfClient(jsonrpc.Field(s.backend.initialize, "params", "clientInfo")) })
-		return own, placeOf("client", s.principal.Text(), kind.name, kind.version)
+		return own, again.PlaceOf("client", s.principal.Text(), kind.name, kind.version)
 	}
 	if s.carrier == nil { // it was taken over, and no other request gets it
 		return own, own
@@ -326,7 +296,7 @@ func placesOf(s *Session) (talk, client digest) {
 	if key.credential != (caller.Credential{}) {
 		who = append(who, string(key.credential[:]))
 	}
-	client = placeOf("client", who...)
+	client = again.PlaceOf("client", who...)
 	return client, client
 }
 
@@ -340,15 +310,15 @@ type Source = interface {
 type sent struct {
 	s      *Session
 	number uint64 // of the stream; 0: it is the answer
-	like   likeness
+	like   again.Likeness
 	answer []byte
 	at     time.Time
 	once   sync.Once
 }
 
 // newSent returns what stands for an answer in a stream, or nil if nothing is like its call.
-func newSent(s *Session, number uint64, like likeness) *sent {
-	if like.isZero() {
+func newSent(s *Session, number uint64, like again.Likeness) *sent {
+	if like.IsZero() {
 		return nil
 	}
 	return &sent{s: s, number: number, like: like, at: time.Now()}
@@ -372,7 +342,7 @@ func (a *sent) strand() {
 		case a.number != 0:
 			a.s.m.strand(a.s, a.number, a.like, doubtful, a)
 		case !doubtful:
-			of := &stranded{keys: a.like.keysIn(a.s), s: a.s, answer: a.answer, since: time.Now()}
+			of := &stranded{keys: keysIn(&a.like, a.s), s: a.s, answer: a.answer, since: time.Now()}
 			a.s.m.stranded.add(of, a.s.m.strandedFor())
 			a.s.m.tellStranded(of)
 		}
@@ -385,7 +355,7 @@ const heldAnswer = 4 << 10
 
 // wrote notes that an answer was written, or is about to be, that is stored nowhere. nil: none was.
 func (c *Call) wrote(answer []byte) {
-	if c.conn == nil || c.like.isZero() || answer == nil || c.late.Load() {
+	if c.conn == nil || c.like.IsZero() || answer == nil || c.late.Load() {
 		return
 	}
 	what := &sent{s: c.s, like: c.like, answer: answer, at: time.Now()}
@@ -396,18 +366,18 @@ func (c *Call) wrote(answer []byte) {
 }
 
 // likeness returns that of the reader's call.
-func (r *Reader) likeness() likeness {
+func (r *Reader) likeness() again.Likeness {
 	if r.call == nil {
 		return r.like
 	}
 	if r.call.late.Load() {
-		return likeness{}
+		return again.Likeness{}
 	}
 	return r.call.like
 }
 
 // likeness returns that of the call whose stream has a gap.
-func (g *gaps) likeness(number uint64) (l likeness) {
+func (g *gaps) likeness(number uint64) (l again.Likeness) {
 	for i := range g.all {
 		if g.all[i].number == number {
 			l = g.all[i].like

@@ -7,44 +7,18 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/testwork"
+	"holdfast/internal/again"
 	"holdfast/jsonrpc"
 )
-
-// Of more hints than a node keeps the oldest is forgotten, and so are those that are too old, or that their node has taken back.
-func TestManyHints(t *testing.T) {
-	t.Parallel()
-	key := func(i int) digest { return digestOf(binary.AppendUvarint(nil, uint64(i))) }
-	var all hints
-	now := time.Now()
-	for i := range mostHints + 10 {
-		all.add(&hint{key: key(i), node: "a", name: 1, since: now}, time.Hour)
-	}
-	all.forget(key(12), "b", 1)
-	all.forget(key(12), "a", 2)
-	all.forget(key(11), "a", 1)
-	for i, want := range map[int]bool{9: false, 10: true, 11: false, 12: true, mostHints + 9: true} {
-		if found := all.find(keysOf{attachAsked: key(i)}, time.Hour); len(found) > 0 != want {
-			t.Errorf("the one number %d: %v", i, found)
-		}
-	}
-	if len(all.by) != mostHints-1 || int(all.n.Load()) != mostHints-1 {
-		t.Errorf("%d are kept, by %d keys", all.n.Load(), len(all.by))
-	}
-	all.add(&hint{key: key(0), node: "a", name: 1, since: now.Add(2 * time.Hour)}, time.Hour)
-	if n := all.n.Load(); n != 1 {
-		t.Errorf("%d are kept after their time", n)
-	}
-}
 
 // Of more stranded calls than a node knows the oldest is forgotten, and of their answers no more is kept than may be.
 func TestManyStranded(t *testing.T) {
 	t.Parallel()
-	key := func(i int) (k keysOf) {
-		k[attachAsked] = digestOf(binary.AppendUvarint(nil, uint64(i)))
+	key := func(i int) (k again.Keys) {
+		k[again.Asked] = again.DigestOf(binary.AppendUvarint(nil, uint64(i)))
 		return k
 	}
-	any := func(*stranded, attachReason) bool { return true }
+	any := func(*stranded, again.Reason) bool { return true }
 	var all strandings
 	now := time.Now()
 	for i := range mostStranded + 10 {
@@ -69,53 +43,6 @@ func TestManyStranded(t *testing.T) {
 	all.take(key(1), any)
 	if all.n.Load() != 0 || all.bytes != 0 || len(all.by) != 0 || all.all.Len() != 0 {
 		t.Errorf("%+v is left", &all)
-	}
-}
-
-// What two requests are compared by: the values of their arguments, and what their hosts say of them.
-func TestLikeness(t *testing.T) {
-	t.Parallel()
-	of := func(params string) likeness {
-		m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":` + params + `}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return likenessOf(&m, 1, []string{"own"})
-	}
-	first := of(`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"progressToken":1,"own":"i","sessionId":"s"}}`)
-	for params, want := range map[string][2]bool{ // whether it is asked again, and by the host
-		`{"arguments":{ "y" : {"q":2,"p":1}, "x":[1, {"z":"a b"}] },"name":"a","_meta":{"progressToken":2,"own":"i","sessionId":"s"}}`: {true, true},
-		`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"own":"j","sessionId":"s"}}`:                         {true, false},
-		`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"sessionId":"s"}}`:                                   {true, false},
-		`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"own":"i","sessionId":"t"}}`:                         {},
-		`{"name":"b","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"own":"i","sessionId":"s"}}`:                         {},
-		`{"name":"a","arguments":{"x":[1,{"z":"ab"}],"y":{"p":1,"q":2}},"_meta":{"own":"i","sessionId":"s"}}`:                          {},
-		`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1},"q":2},"_meta":{"own":"i","sessionId":"s"}}`:                         {},
-	} {
-		l := of(params)
-		if got := [2]bool{l.asked == first.asked, l.named == first.named}; got != want {
-			t.Errorf("%s: %v, want %v", params, got, want)
-		}
-	}
-	for _, params := range []string{`{"name":"holdfast_wait"}`, `{"name":"a","task":{}}`, `{"name":"a","requestState":"s"}`, `{}`, `{"name":1}`} {
-		if l := of(params); !l.isZero() {
-			t.Errorf("%s is like another request", params)
-		}
-	}
-}
-
-// To compare arguments takes as long as they are, however they are nested.
-func TestLikenessLinear(t *testing.T) {
-	for what, text := range map[string]func(n int) string{
-		"members": func(n int) string { return `{` + many(n, `"x%d":0`) + `}` },
-		"nested":  func(n int) string { return strings.Repeat(`{"x":`, n) + `0` + strings.Repeat(`}`, n) },
-	} {
-		t.Run(what, func(t *testing.T) {
-			testwork.Linear(t, 50, func(n int) func() {
-				raw := []byte(text(n))
-				return func() { appendAlike(nil, raw, 0) }
-			})
-		})
 	}
 }
 
@@ -193,7 +120,7 @@ func TestStrandedLate(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
 	defer h.close()
-	s, like := h.open(""), likeness{asked: digest{1}}
+	s, like := h.open(""), again.Likeness{Asked: again.Digest{1}}
 	h.strand(s, 7, like, false, nil)
 	h.dropLate(s, 7)
 	h.strand(s, 7, like, false, nil)

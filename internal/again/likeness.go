@@ -1,4 +1,7 @@
-package session
+// Package again says when two requests are one that was made twice: by the HTTP client of a host, by the host, or by its model. It
+// keeps what other nodes have told of calls that may come again. What becomes of such a request is internal/session's.
+// See docs/decisions/0053-calls-that-come-again.md.
+package again
 
 import (
 	"cmp"
@@ -13,26 +16,23 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows says when two requests are one that was made twice: by the HTTP client of a host, by the host, or by its model.
-// What becomes of that is in stranded.go.
-
-// A digest stands for what two requests are compared by. It is the same on all nodes. The zero value stands for nothing, and is
+// A Digest stands for what two requests are compared by. It is the same on all nodes. The zero value stands for nothing, and is
 // compared with nothing.
-type digest [16]byte
+type Digest [16]byte
 
-// A likeness is what two requests of a tool are compared by.
-type likeness struct {
-	sum   uint64 // of the request and its id, as its client knows it; of this node
-	asked digest // of the tool, its arguments, and what the host says of its own conversation
-	named digest // the same, with the host's own id of the call; zero: it gives none
+// A Likeness is what two requests of a tool are compared by.
+type Likeness struct {
+	Sum   uint64 // of the request and its id, as its client knows it; of this node
+	Asked Digest // of the tool, its arguments, and what the host says of its own conversation
+	Named Digest // the same, with the host's own id of the call; zero: it gives none
 }
 
-// isZero reports whether the likeness is of nothing.
-func (l *likeness) isZero() bool { return l.asked == digest{} }
+// IsZero reports whether the likeness is of nothing.
+func (l *Likeness) IsZero() bool { return l.Asked == Digest{} }
 
-// isNamed reports whether the host gives both calls one id of its own.
-func (l *likeness) isNamed(other *likeness) bool {
-	return l.named != (digest{}) && l.named == other.named
+// IsNamed reports whether the host gives both calls one id of its own.
+func (l *Likeness) IsNamed(other *Likeness) bool {
+	return l.Named != (Digest{}) && l.Named == other.Named
 }
 
 // callIDs are the members of _meta in which hosts give a call an id of their own, which stays the same when they make it again.
@@ -48,12 +48,15 @@ var talkIDs = []string{
 	"threadId",         // Codex
 }
 
+// largeText is how long a text is, in bytes, whose memory is not used again.
+const largeText = 8 << 10
+
 // texts are what digests are made of.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// likenessOf returns the likeness of a request, whose sum is known. It is zero for all but calls of tools of the server, and for one that
+// LikenessOf returns the likeness of a request, whose sum is known. It is zero for all but calls of tools of the server, and for one that
 // goes on with another, or is to become a task. more are members of _meta in which the host's id of a call may be, besides callIDs.
-func likenessOf(m *jsonrpc.Message, sum uint64, more []string) (l likeness) {
+func LikenessOf(m *jsonrpc.Message, sum uint64, more []string) (l Likeness) {
 	if m.Method != protocol.MethodCallTool {
 		return l
 	}
@@ -83,12 +86,12 @@ func likenessOf(m *jsonrpc.Message, sum uint64, more []string) (l likeness) {
 			text = appendNamed(text, meta, name)
 		}
 	}
-	l = likeness{sum: sum, asked: digestOf(text)}
+	l = Likeness{Sum: sum, Asked: DigestOf(text)}
 	if name, value := hostsID(meta, more); name != "" {
 		text = append(append(append(text, 1), name...), value...)
-		l.named = digestOf(text)
+		l.Named = DigestOf(text)
 	}
-	if cap(text) <= largeBody {
+	if cap(text) <= largeText {
 		*buf = text
 		texts.Put(buf)
 	}
@@ -118,30 +121,30 @@ func appendNamed(text, of []byte, name string) []byte {
 	return text
 }
 
-// digestOf returns the digest of a text.
-func digestOf(text []byte) digest {
+// DigestOf returns the digest of a text.
+func DigestOf(text []byte) Digest {
 	sum := sha256.Sum256(text)
-	return digest(sum[:16])
+	return Digest(sum[:16])
 }
 
-// placeOf returns the place in which two requests are compared, of a kind: those of two places are never alike.
-func placeOf(kind string, parts ...string) (d digest) {
+// PlaceOf returns the place in which two requests are compared, of a kind: those of two places are never alike.
+func PlaceOf(kind string, parts ...string) (d Digest) {
 	text := []byte(kind)
 	for _, part := range parts {
 		text = append(binary.AppendUvarint(text, uint64(len(part))), part...)
 	}
-	return digestOf(text)
+	return DigestOf(text)
 }
 
-// in returns the digest of something in a place.
-func (d digest) in(place digest) digest {
-	if d == (digest{}) || place == (digest{}) {
-		return digest{}
+// In returns the digest of something in a place.
+func (d Digest) In(place Digest) Digest {
+	if d == (Digest{}) || place == (Digest{}) {
+		return Digest{}
 	}
 	var both [2 * len(d)]byte
 	copy(both[:], place[:])
 	copy(both[len(d):], d[:])
-	return digestOf(both[:])
+	return DigestOf(both[:])
 }
 
 // deepest is how deep in arguments the order of members is of no account: a model that asks again may write them in another one.

@@ -1,0 +1,3 @@
+package again
+
+import _ "holdfast/internal/testlong" // the flag -long
