@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/clientkind"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
@@ -151,7 +152,7 @@ type carrier struct {
 	err   error
 	// capabilities are those of its clients, as JSON; nil: they are not known.
 	capabilities []byte
-	kind         clientKind
+	kind         clientkind.Kind
 
 	// The others of its tenant; nil if it is not among them. Guarded by carriers.mu.
 	tenant     *tenant
@@ -205,7 +206,7 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 			continue
 		}
 		if !there {
-			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(says)), kind: kindOfClient(infoOf(says))}
+			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(says)), kind: clientkind.Of(infoOf(says))}
 			if m.carriers.open == nil {
 				m.carriers.open = make(map[carrierKey]*carrier)
 			}
@@ -294,7 +295,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 		return
 	}
 	c.s.use.reserved.Add(1)
-	m.kinds.spoke(m.logger, time.Now(), infoOf(says), c.key.revision)
+	m.kinds.Spoke(m.logger, time.Now(), infoOf(says), c.key.revision)
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
 	if m.carriers.open[c.key] == c { // else it has ended

@@ -140,7 +140,7 @@ func (m *Manager) forget(s *Session) {
 		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
 	}
 	if m.shared != nil && (s.keyed.Load() || s.taken) && !s.keepsKeys() {
-		m.claims.end(s)
+		m.claims.End(s.key, s.tenant.name)
 	}
 }
 
@@ -190,7 +190,7 @@ func (m *Manager) expire() {
 				m.sweepKeys()
 			}
 			m.tendKeys(now)
-			m.dropClaims(m.claims.due(at.Add(-m.claimsKept())))
+			m.dropClaims(m.claims.Due(at.Add(-m.claimsKept())))
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
 				s.sweepResumable(at)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/clientkind"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
@@ -348,7 +349,7 @@ func (s *Session) runTool(ctx context.Context, c *Call, m *jsonrpc.Message) []by
 	host := s.patience.hostOf(s, m)
 	s.mu.Unlock()
 	if info := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientInfo); info != nil && s.modern != "" && s.m.opts.Host != nil {
-		host = s.m.opts.Host(kindOfClient(info).name, "") // the carrier is the call's, and may be another kind's
+		host = s.m.opts.Host(clientkind.Of(info).Name, "") // the carrier is the call's, and may be another kind's
 	}
 	q := HandOffQuery{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: toolOf(m) == handoff.ToolCancel, Host: &host}
 	if raw := jsonrpc.Field(arguments, "seconds"); raw != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/moves"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -250,7 +251,7 @@ func (m *Manager) release(s *Session, open bool) {
 	defer stop()
 	err := m.shared.Release(ctx, s.lease, open)
 	if err == nil {
-		m.moves.add(moveKind{how: wentReleased}, moved{sessions: 1})
+		m.moves.Add(moves.Kind{How: moves.WentReleased}, moves.Count{Sessions: 1})
 		return
 	}
 	if !errors.Is(err, stream.ErrFenced) {

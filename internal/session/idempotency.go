@@ -281,7 +281,7 @@ func (m *Manager) holder(name stream.SessionKey, number uint64) *Session {
 
 // sweepKeys forgets the keys of calls of which nothing is kept.
 func (m *Manager) sweepKeys() {
-	ended := m.claims.endedHere()
+	ended := m.claims.Ended()
 	left := m.keys.Sweep(func(session stream.SessionKey, number uint64) bool {
 		return m.holder(session, number) != nil || m.shared != nil && m.isEnding(session)
 	}, func(session stream.SessionKey, scoped bool) bool {

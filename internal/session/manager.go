@@ -15,8 +15,10 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/again"
 	"holdfast/internal/caller"
+	"holdfast/internal/clientkind"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/moves"
 	"holdfast/stream"
 )
 
@@ -40,7 +42,7 @@ type Manager struct {
 	drain drain
 	running
 
-	kinds clientKinds
+	kinds clientkind.Table
 
 	mu sync.RWMutex
 	sessionTables
@@ -52,7 +54,7 @@ type Manager struct {
 	flying     flying
 	loans      loans
 	answered   answeredRing
-	claims     claims // of keys of calls that are over, in a store that nodes share
+	claims     idempotency.Claims // of keys of calls that are over, in a store that nodes share
 	takeOvers
 	sleepers sleepers
 }
@@ -105,7 +107,7 @@ type takeOvers struct {
 	lists     lists
 	taking    map[stream.SessionKey]*taking // those that are being taken over
 	nextRetry time.Time                     // when the next session that was taken over makes its calls again
-	moves     moves
+	moves     moves.Log
 }
 
 // NewManager returns a manager of sessions that are answered by backend and kept
@@ -121,7 +123,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		running:       running{quit: make(chan struct{})},
 		sessionTables: sessionTables{sessions: make(map[stream.SessionKey]*Session), tenants: make(map[string]*tenant)},
 		places:        places{links: make(map[*link]struct{})},
-		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}, moves: moves{logger: opts.Logger}},
+		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}, moves: moves.Log{Logger: opts.Logger}},
 	}
 	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over
@@ -454,5 +456,5 @@ func (m *Manager) Close() {
 	m.tellFlights()
 	m.become(managerClosed)
 	m.work.Wait()
-	m.moves.end()
+	m.moves.End()
 }

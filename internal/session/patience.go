@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/clientkind"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -13,9 +14,9 @@ import (
 // all requests, so that a request which does not take long costs none. Guarded by Session.mu.
 type patience struct {
 	host  hosts.Host
-	kind  clientKind // of a carrier's clients
-	known bool       // host and kind are set
-	heard bool       // its client was shown our tools
+	kind  clientkind.Kind // of a carrier's clients
+	known bool            // host and kind are set
+	heard bool            // its client was shown our tools
 
 	nested atomic.Bool // see [toolHints]; read without a lock
 
@@ -42,13 +43,13 @@ func (p *patience) hostOf(s *Session, m *jsonrpc.Message) hosts.Host {
 	}
 	if !p.known {
 		info := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientInfo)
-		p.kind, p.known = kindOfClient(info), true
-		p.host = s.m.opts.Host(p.kind.name, "")
+		p.kind, p.known = clientkind.Of(info), true
+		p.host = s.m.opts.Host(p.kind.Name, "")
 	}
 	h := p.host
 	h.Heard = p.heard || s.taken || s.firstEpoch != 0 // in an earlier life it may have
 	if !h.Heard && !h.Known && s.modern != "" {
-		h.Heard = s.m.kinds.hasHeard(p.kind)
+		h.Heard = s.m.kinds.HasHeard(p.kind)
 	}
 	return h
 }
@@ -57,7 +58,7 @@ func (p *patience) hostOf(s *Session, m *jsonrpc.Message) hosts.Host {
 func (p *patience) hears(s *Session) {
 	p.heard = true
 	if s.modern != "" && p.known {
-		s.m.kinds.hears(p.kind)
+		s.m.kinds.Hears(p.kind)
 	}
 }
 

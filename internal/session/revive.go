@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/moves"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/sessionid"
@@ -251,12 +252,12 @@ func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
 
 // revived notes that a session has begun again; woke: it was asleep.
 func (m *Manager) revived(s *Session, woke bool) {
-	how, says := cameRevived, "session revived"
+	how, says := moves.CameRevived, "session revived"
 	if woke {
-		how, says = cameAwake, "session awake"
+		how, says = moves.CameAwake, "session awake"
 	}
 	m.logger.Debug(says, "session", s.Name())
-	m.moves.add(moveKind{how: how}, moved{sessions: 1})
+	m.moves.Add(moves.Kind{How: how}, moves.Count{Sessions: 1})
 	if s.isObserved() {
 		s.happened(observe.SessionRevived{Session: s.observed(), Woke: woke})
 	}

@@ -126,7 +126,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	}
 	s.mu.Unlock()
 	if initialize != nil {
-		s.m.kinds.spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
+		s.m.kinds.Spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
 	}
 	adds, host := false, hosts.Host{}
 	if rq.call.method == protocol.MethodToolsList {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/moves"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/sessionid"
@@ -272,7 +273,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 		m.logger.Debug("session asleep, but not deleted", "session", s.Name(), "error", err) // it is taken over from its record, then
 	}
 	m.logger.Debug("session asleep", "session", s.Name())
-	m.moves.add(moveKind{how: wentAsleep}, moved{sessions: 1})
+	m.moves.Add(moves.Kind{How: moves.WentAsleep}, moves.Count{Sessions: 1})
 	if s.isObserved() {
 		s.happened(observe.SessionSlept{Session: s.observed()})
 	}

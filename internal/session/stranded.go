@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/again"
 	"holdfast/internal/caller"
+	"holdfast/internal/clientkind"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -281,15 +282,15 @@ func placesOf(s *Session) (talk, client again.Digest) {
 		if s.principal.IsAnonymous() {
 			return own, own
 		}
-		var kind clientKind
-		locked(s, func() { kind = kindOfClient(jsonrpc.Field(s.backend.initialize, "params", "clientInfo")) })
-		return own, again.PlaceOf("client", s.principal.Text(), kind.name, kind.version)
+		var kind clientkind.Kind
+		locked(s, func() { kind = clientkind.Of(jsonrpc.Field(s.backend.initialize, "params", "clientInfo")) })
+		return own, again.PlaceOf("client", s.principal.Text(), kind.Name, kind.Version)
 	}
 	if s.carrier == nil { // it was taken over, and no other request gets it
 		return own, own
 	}
 	key := &s.carrier.key
-	who := []string{s.principal.Text(), s.carrier.kind.name, s.carrier.kind.version}
+	who := []string{s.principal.Text(), s.carrier.kind.Name, s.carrier.kind.Version}
 	if s.principal.IsAnonymous() {
 		who = append(who, key.tenant)
 	}

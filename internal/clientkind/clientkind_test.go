@@ -1,4 +1,4 @@
-package session
+package clientkind
 
 import (
 	"bytes"
@@ -24,12 +24,12 @@ func TestClientKinds(t *testing.T) {
 		return all
 	}
 	info := func(name string) []byte { return fmt.Appendf(nil, `{"name":%q,"version":"1"}`, name) }
-	var k clientKinds
+	var k Table
 	now := time.Now()
 	for range 3 {
-		k.spoke(logger, now, info("ada"), legacy)
-		k.spoke(logger, now, info("ada"), modern)
-		k.spoke(logger, now, nil, modern)
+		k.Spoke(logger, now, info("ada"), legacy)
+		k.Spoke(logger, now, info("ada"), modern)
+		k.Spoke(logger, now, nil, modern)
 	}
 	if got := lines(); len(got) != 3 || got[0] != `INFO msg="a kind of client speaks the legacy era" client=ada version=1 revision=2025-11-25` ||
 		!strings.Contains(got[1], `modern era" client=ada`) || !strings.Contains(got[2], `modern era" client="" version=""`) {
@@ -39,15 +39,15 @@ func TestClientKinds(t *testing.T) {
 	// A kind that falls back is no reason for a warning, however often it is refused first; nor is one
 	// that begins two sessions at once.
 	for range 10 {
-		k.refused(logger, now, info("ada"), modern)
+		k.Refused(logger, now, info("ada"), modern)
 	}
 	for range insists - 1 {
-		k.refused(logger, now, info("bob"), modern)
+		k.Refused(logger, now, info("bob"), modern)
 	}
-	k.spoke(logger, now, info("bob"), legacy)
-	k.refused(logger, now, info("bob"), modern)
+	k.Spoke(logger, now, info("bob"), legacy)
+	k.Refused(logger, now, info("bob"), modern)
 	for range 10 {
-		k.refused(logger, now, info("pinned"), modern)
+		k.Refused(logger, now, info("pinned"), modern)
 	}
 	if got := lines(); len(got) != 2 || !strings.Contains(got[0], "client=bob") || !strings.HasPrefix(got[1], "WARN") || !strings.Contains(got[1], "client=pinned") {
 		t.Errorf("the log has %q", got)
@@ -55,18 +55,18 @@ func TestClientKinds(t *testing.T) {
 
 	long := strings.Repeat("é", 1<<10)
 	for i := range 10 * mostKinds {
-		k.spoke(logger, now, info(fmt.Sprint(i, long)), modern)
+		k.Spoke(logger, now, info(fmt.Sprint(i, long)), modern)
 	}
 	got := lines()
 	if len(got) != mostKindLines-5 || len(k.kinds) > mostKinds {
 		t.Errorf("%d lines, and %d kinds are kept", len(got), len(k.kinds))
 	}
 	for kind := range k.kinds {
-		if len(kind.name) > longestName {
-			t.Errorf("a name of %d bytes is kept", len(kind.name))
+		if len(kind.Name) > longestName {
+			t.Errorf("a name of %d bytes is kept", len(kind.Name))
 		}
 	}
-	k.spoke(logger, now.Add(kindLinesPeriod), info("late"), modern)
+	k.Spoke(logger, now.Add(kindLinesPeriod), info("late"), modern)
 	if got := lines(); len(got) != 1 {
 		t.Errorf("a period later the log has %q", got)
 	}

@@ -1,38 +1,36 @@
-package session
+package idempotency
 
 import (
 	"encoding/binary"
 	"testing"
 	"time"
-
-	"holdfast/internal/feature/idempotency"
 )
 
 // TestClaimsBounded has more claims of one client, and of all, than stay.
 func TestClaimsBounded(t *testing.T) {
 	t.Parallel()
-	var c claims
-	id := func(i int) (id idempotency.ID) {
+	var c Claims
+	id := func(i int) (id ID) {
 		binary.BigEndian.PutUint64(id[:], uint64(i))
 		return id
 	}
 	now := time.Now()
 	for i := range mostClaims + 10 {
-		over := c.add("ann", id(i), now.Add(time.Duration(i)))
+		over := c.Add("ann", id(i), now.Add(time.Duration(i)))
 		if i < mostClaims && len(over) > 0 || i >= mostClaims && (len(over) != 1 || over[0] != id(i-mostClaims)) {
 			t.Fatalf("claim %d drops %x", i, over)
 		}
 	}
-	if due := c.due(now.Add(12)); len(due) != 2 || due[0] != id(10) || due[1] != id(11) {
+	if due := c.Due(now.Add(12)); len(due) != 2 || due[0] != id(10) || due[1] != id(11) {
 		t.Errorf("due: %x", due)
 	}
 	for i := range 2 * claimsInAll {
-		c.add(string(rune('A'+i%40)), id(i), now)
+		c.Add(string(rune('A'+i%40)), id(i), now)
 	}
 	if c.n > claimsInAll {
 		t.Errorf("%d claims of all", c.n)
 	}
-	if n := len(c.due(now.Add(time.Hour))); n > claimsInAll || c.n != 0 || len(c.of) != 0 {
+	if n := len(c.Due(now.Add(time.Hour))); n > claimsInAll || c.n != 0 || len(c.of) != 0 {
 		t.Errorf("%d were due, and %d stay", n, c.n)
 	}
 }

@@ -1,0 +1,3 @@
+package clientkind
+
+import _ "holdfast/internal/testlong" // the flag -long

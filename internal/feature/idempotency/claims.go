@@ -1,0 +1,88 @@
+package idempotency
+
+import (
+	"maps"
+	"sync"
+	"time"
+
+	"holdfast/stream"
+)
+
+// mostClaims bounds how many claims to keys of one client stay of whose calls nothing is kept, and claimsInAll those
+// of all. If there are more, the oldest is dropped: its key counts as new at other nodes.
+const (
+	mostClaims  = 1 << 12
+	claimsInAll = 1 << 16
+)
+
+// Claims are those of which nothing else is kept, oldest first, by the tenants whose keys they are. The zero value is
+// ready.
+type Claims struct {
+	mu    sync.Mutex
+	of    map[string][]leftClaim
+	n     int                          // in all
+	ended map[stream.SessionKey]string // sessions with keys that have ended here since the last sweep, and their tenants
+}
+
+type leftClaim struct {
+	id ID
+	at time.Time // when it was found so
+}
+
+// End notes that a session has ended in which calls were made under keys.
+func (c *Claims) End(session stream.SessionKey, tenant string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended == nil {
+		c.ended = make(map[stream.SessionKey]string)
+	}
+	c.ended[session] = tenant
+}
+
+// Ended returns the sessions that have ended here since it was called last.
+func (c *Claims) Ended() map[stream.SessionKey]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ended := c.ended
+	c.ended = nil
+	return ended
+}
+
+// Add notes a claim of a tenant, and returns those for which there is no room.
+func (c *Claims) Add(tenant string, id ID, now time.Time) (over []ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = make(map[string][]leftClaim)
+	}
+	c.of[tenant] = append(c.of[tenant], leftClaim{id, now})
+	all := c.of[tenant]
+	c.n++
+	for len(all) > mostClaims || len(all) > 0 && c.n > claimsInAll {
+		over = append(over, all[0].id)
+		all = all[1:]
+		c.n--
+	}
+	c.of[tenant] = all
+	if len(all) == 0 {
+		delete(c.of, tenant)
+	}
+	return over
+}
+
+// Due returns the claims that were noted before a time, and forgets them.
+func (c *Claims) Due(before time.Time) (all []ID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for tenant, left := range maps.All(c.of) {
+		for len(left) > 0 && left[0].at.Before(before) {
+			all = append(all, left[0].id)
+			left = left[1:]
+			c.n--
+		}
+		if c.of[tenant] = left; len(left) == 0 {
+			delete(c.of, tenant)
+		}
+	}
+	return all
+}

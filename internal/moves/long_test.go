@@ -1,0 +1,3 @@
+package moves
+
+import _ "holdfast/internal/testlong" // the flag -long
