@@ -76,7 +76,7 @@ func TestAuditRefused(t *testing.T) {
 	if _, err := (&auditFlags{file: filepath.Join(t.TempDir(), "no", "such", "folder")}).open(); err == nil || !strings.Contains(err.Error(), "--audit") {
 		t.Errorf("got %v", err)
 	}
-	if err := (&auditFlags{arguments: true}).check(); err == nil {
+	if err := (&auditFlags{}).check(true); err == nil {
 		t.Error("arguments without an audit are taken")
 	}
 	if l, err := (&auditFlags{}).open(); l != nil || err != nil {

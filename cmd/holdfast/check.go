@@ -50,7 +50,7 @@ known and would be ignored.`,
 			return report(cmd.OutOrStdout(), file, strict)
 		},
 	}
-	f.addValues(cmd)
+	f.addValues(cmd.Flags())
 	cmd.Flags().BoolVar(&strict, "strict", false, "take warnings as errors: members that are not known, which are ignored otherwise")
 	return cmd
 }

@@ -26,7 +26,7 @@ type connectFlags struct {
 	remoteFlags
 	login     loginFlags
 	state     string
-	taskAfter offDuration
+	taskAfter time.Duration
 }
 
 func newConnect() *cobra.Command {
@@ -112,7 +112,7 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 	}
 	conn.Detach()
 	explain := func(text string) string { return f.explained(errors.New(text)).Error() }
-	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(time.Duration(f.taskAfter), 0), Explain: explain})
+	return bridge.Run(ctx, to, in, out, &bridge.Options{Client: *opts, Transport: f.transport.value, State: f.state, TaskAfter: max(f.taskAfter, 0), Explain: explain})
 }
 
 // Bounds of the end of a command that connect runs: how long calls may go on after SIGTERM, and how long the host may take
@@ -178,7 +178,7 @@ func (f *connectFlags) run(ctx context.Context, command []string, in io.Reader, 
 	}
 	defer func() { _ = b.Close() }()
 	handler := holdfast.NewBackendHandler(b, &holdfast.Options{
-		Eras: holdfast.ErasBoth, TaskAfter: time.Duration(f.taskAfter), MaxShare: 1,
+		Eras: holdfast.ErasBoth, TaskAfter: f.taskAfter, MaxShare: 1,
 		CutGrace: holdfast.Never, // the host is gone for good when its pipe ends
 	})
 	served, stop := context.WithCancel(context.WithoutCancel(ctx))

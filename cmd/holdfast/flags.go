@@ -120,9 +120,15 @@ func (d *offDuration) Set(s string) error {
 func (d *offDuration) Type() string { return "duration" }
 
 // offDurationVar adds a flag for a time that can be switched off.
-func offDurationVar(fs *pflag.FlagSet, d *offDuration, name string, value time.Duration, usage string) {
-	*d = offDuration(value)
-	fs.Var(d, name, usage)
+func offDurationVar(fs *pflag.FlagSet, d *time.Duration, name string, value time.Duration, usage string) {
+	*d = value
+	fs.Var((*offDuration)(d), name, usage)
+}
+
+// autoDurationVar adds a flag for a time that is "auto" by default.
+func autoDurationVar(fs *pflag.FlagSet, d *time.Duration, name, usage string) {
+	*d = holdfast.Auto
+	fs.Var((*autoDuration)(d), name, usage)
 }
 
 // String implements [pflag.Value].
@@ -164,9 +170,28 @@ func (c *choice) Set(s string) error {
 // Type implements [pflag.Value].
 func (c *choice) Type() string { return strings.Join(c.of, "|") }
 
-// complete completes the words in a shell.
-func (c *choice) complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-	return c.of, cobra.ShellCompDirectiveNoFileComp
+// choiceVar adds a flag that takes one of a few words, by default the first.
+func choiceVar(fs *pflag.FlagSet, c *choice, name string, of []string, usage string) {
+	c.value, c.of = of[0], of
+	fs.Var(c, name, usage)
+}
+
+// completeChoices has the shell complete the words of each choice among the flags of a command.
+func completeChoices(cmd *cobra.Command) {
+	complete := func(f *pflag.Flag) {
+		if c, ok := f.Value.(*choice); ok {
+			words := cobra.FixedCompletions(c.of, cobra.ShellCompDirectiveNoFileComp)
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, words) // fails for unknown flags only
+		}
+	}
+	cmd.Flags().VisitAll(complete)
+	cmd.PersistentFlags().VisitAll(complete)
+}
+
+// sizeVar adds a flag for a number of bytes.
+func sizeVar(fs *pflag.FlagSet, n *int64, name string, value int64, usage string) {
+	*n = value
+	fs.Var((*byteSize)(n), name, usage)
 }
 
 // A byteSize is the value of a flag for a number of bytes, like 4MiB.

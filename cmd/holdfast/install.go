@@ -27,12 +27,10 @@ type hostFileFlags struct {
 }
 
 func (f *hostFileFlags) add(cmd *cobra.Command) {
-	f.scope = choice{install.User, []string{install.User, install.Project}}
 	fs := cmd.Flags()
-	fs.Var(&f.scope, "scope", "which file of the host; user: the one for all projects; project: the one in this directory")
+	choiceVar(fs, &f.scope, "scope", []string{install.User, install.Project}, "which file of the host; user: the one for all projects; project: the one in this directory")
 	fs.StringVar(&f.file, "file", "", "`file` to change, in the form of the host's (default: the host's own)")
 	fs.BoolVar(&f.print, "print", false, "print the file as it would be, and write nothing")
-	_ = cmd.RegisterFlagCompletionFunc("scope", f.scope.complete) // fails for unknown flags only
 }
 
 // find returns the host of a name, and its file.

@@ -43,7 +43,6 @@ const clientSecretOf = "HOLDFAST_CLIENT_SECRET" //nolint:gosec // its name
 func (f *loginFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.Var(&f.way, "login", "how to log in at a server that wants it; auto: in a browser, or with a URL or a code to enter elsewhere; credentials: as a machine, without a user; none: not at all")
-	_ = cmd.RegisterFlagCompletionFunc("login", f.way.complete) // fails for unknown flags only
 	fs.StringVar(&f.metadata, "client-metadata", "", "`URL` of a client ID metadata document, for authorization servers that take such ones")
 	fs.StringVar(&f.callback, "callback", "", "`URL` of this machine that the browser comes back to, if the client is registered with one: http://127.0.0.1:PORT/PATH")
 	fs.StringArrayVar(&f.scopes, "scopes", nil, "`scopes` to ask for, separated by spaces (default: what the server names)")

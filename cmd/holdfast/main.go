@@ -76,7 +76,6 @@ func run(ctx context.Context, args []string) int {
 }
 
 func newRoot() *cobra.Command {
-	format := &choice{"text", []string{"text", "json"}}
 	level := &choice{"info", []string{"debug", "info", "warn", "error"}}
 	root := &cobra.Command{
 		Use:   "holdfast",
@@ -123,13 +122,13 @@ unknown, 130 interrupted.`,
 	}
 	root.SetFlagErrorFunc(wrongFlag)
 	flags := root.PersistentFlags()
-	flags.Var(format, "log-format", "format of the log on stderr")
+	choiceVar(flags, new(choice), "log-format", []string{"text", "json"}, "format of the log on stderr")
 	flags.Var(level, "log-level", "lowest level that is logged")
-	for name, c := range map[string]*choice{"log-format": format, "log-level": level} {
-		_ = root.RegisterFlagCompletionFunc(name, c.complete) // fails for unknown flags only
-	}
 	root.SetHelpCommand(newHelp())
 	root.AddCommand(newServe(), newKey(), newCheck(), newConnect(), newLogin(), newLogout(), newInstall(), newUninstall(), newInfo(), newTools(), newResources(), newPrompts(), newCall(), newResume(), newCalls(), newStatus(), newCancel(), newTorture(), newTortureChild(), newStdioDemo(), newMan(), newVersion())
+	for _, cmd := range append(root.Commands(), root) {
+		completeChoices(cmd)
+	}
 	return root
 }
 

@@ -40,7 +40,6 @@ func (f *remoteFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringArrayVar(&f.headers, "header", nil, "`header` to send with each request, as 'Name: value' (can be repeated)")
 	fs.Var(&f.transport, "transport", "transport to the server; auto: chosen by its URL and its first response")
-	_ = cmd.RegisterFlagCompletionFunc("transport", f.transport.complete) // fails for unknown flags only
 }
 
 // oneServer returns an error if the arguments of a command are not the URL of a server.

@@ -7,24 +7,17 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-
-	"github.com/spf13/pflag"
 )
 
 // auditFlags are the flags of the audit.
 type auditFlags struct {
-	file      string
-	arguments bool
-	stdout    io.Writer // for "-"
+	file   string
+	stdout io.Writer // for "-"
 }
 
-func (f *auditFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.file, "audit", "", "`file` for one JSON line about each call that has ended, and about requests refused with 401 or 403; -: stdout; empty: none. SIGHUP opens it again")
-	fs.BoolVar(&f.arguments, "audit-arguments", false, "write the arguments of tools and prompts to the audit too")
-}
-
-func (f *auditFlags) check() error {
-	if f.arguments && f.file == "" {
+// check returns an error if the audit is to have arguments, and there is none.
+func (f *auditFlags) check(arguments bool) error {
+	if arguments && f.file == "" {
 		return usagef("--audit-arguments is given without --audit FILE")
 	}
 	return nil

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"holdfast"
 	"holdfast/internal/auth"
@@ -35,20 +34,6 @@ type authFlags struct {
 	grace              time.Duration
 
 	policy *auth.Policy // made of them; nil: anybody may
-}
-
-func (f *authFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.issuer, "auth-issuer", "", "`URL` of the authorization server (OAuth 2.1) whose tokens clients must have, as https://HOST; empty: clients need none")
-	fs.StringArrayVar(&f.audience, "auth-audience", nil, "`audience` that a token must be for (can be repeated; default the URL of the endpoint, if --auth-resource is given)")
-	fs.StringArrayVar(&f.scopes, "auth-scopes", nil, "`scopes` that a token must have, separated by spaces (can be repeated)")
-	fs.StringVar(&f.resource, "auth-resource", "", "`URL` by which clients reach this server, as https://HOST, or an endpoint of it, as https://HOST/mcp (default: from the Host of each request)")
-	fs.StringVar(&f.clientID, "auth-client-id", "", "`id` of Holdfast at the authorization server, to ask it about tokens that are no JWTs (RFC 7662); the secret is in HOLDFAST_AUTH_CLIENT_SECRET or --auth-client-secret-file")
-	fs.StringVar(&f.secretFile, "auth-client-secret-file", "", "`file` with the secret for --auth-client-id")
-	fs.StringVar(&f.introspection, "auth-introspection", "", "`URL` of the introspection endpoint (default: from the issuer's metadata)")
-	fs.BoolVar(&f.proofsOnly, "auth-dpop-required", false, "take only tokens that are bound to a key of their client (DPoP, RFC 9449); others are refused. Without it both kinds are taken")
-	fs.BoolVar(&f.nonces, "auth-dpop-nonce", false, "have the proofs of clients with DPoP carry a nonce of this server, so that a proof that was seen by others is of use for 5 minutes at most, and to no client with a wrong clock")
-	fs.DurationVar(&f.grace, "auth-grace", 30*time.Second, "for how long streams and WebSockets that were opened with a token or a client certificate go on after its end, so that a client with a new one loses nothing; 0: they end with it")
-	fs.StringVar(&f.keys, "auth-keys", "", "`file` of static keys, made by 'holdfast key', that clients may send instead of tokens; it is read again when it changes, and at SIGHUP")
 }
 
 // kind says for the log how clients prove who they are.

@@ -4,8 +4,6 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"holdfast/backend"
 	"holdfast/backend/process"
 	manyservers "holdfast/internal/servers"
@@ -15,11 +13,6 @@ import (
 type commandFlags struct {
 	share          bool
 	stderrToClient bool
-}
-
-func (f *commandFlags) add(fs *pflag.FlagSet) {
-	fs.BoolVar(&f.share, "share", false, "run COMMAND once for all sessions, not once for each: for servers without state, which cannot ask clients then")
-	fs.BoolVar(&f.stderrToClient, "stderr-to-client", false, "add the last lines of a server's stderr to the error that clients get when its process exits; they are always in the log")
 }
 
 // check returns an error for wrong values of flags.

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"holdfast"
@@ -35,19 +36,11 @@ type configFlags struct {
 	inputs    []string
 }
 
-func (f *configFlags) add(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.StringVar(&f.file, "config", "", "configuration `file` of a host, whose servers are served at /NAME/mcp; it is read again when it changes, and at SIGHUP")
-	f.addValues(cmd)
-	_ = cmd.MarkFlagFilename("config", "json") // fails for unknown flags only
-}
-
 // addValues adds the flags that say what variables in the file stand for.
-func (f *configFlags) addValues(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.StringVar(&f.workspace, "workspace", "", "`directory` in which servers run, and that ${workspaceFolder} in the configuration stands for (default that of the file, or the one above .vscode and the like)")
+func (f *configFlags) addValues(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.inputs, "input", nil, "value of an ${input:ID} in the configuration, as `ID=VALUE` (can be repeated). Other users can see a command line: better set HOLDFAST_INPUT_ID")
-	_ = cmd.MarkFlagDirname("workspace") // fails for unknown flags only
+	fs.StringVar(&f.workspace, "workspace", "", "`directory` in which servers run, and that ${workspaceFolder} in the configuration stands for (default that of the file, or the one above .vscode and the like)")
+	_ = cobra.MarkFlagDirname(fs, "workspace") // fails for unknown flags only
 }
 
 // check returns an error for wrong values of flags.

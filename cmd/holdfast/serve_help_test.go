@@ -11,10 +11,12 @@ import (
 // The help of serve shows each flag once, in the group that it belongs to.
 func TestServeHelpGroups(t *testing.T) {
 	t.Parallel()
-	cmd := newServe()
+	cmd, f := newServeFlags()
 	var grouped, all []string
-	for _, g := range serveGroups() {
-		grouped = append(grouped, strings.Fields(g.names)...)
+	for _, g := range f.groups() {
+		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
+		g.declare(flags)
+		flags.VisitAll(func(f *pflag.Flag) { grouped = append(grouped, f.Name) })
 	}
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 		if f.Name != "help" {

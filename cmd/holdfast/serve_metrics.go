@@ -17,7 +17,7 @@ func (f *serveFlags) observe(opts *holdfast.Options, admin *admin) (err error) {
 		opts.Metrics = metrics.New(figures)
 	}
 	if admin.audit, err = f.audit.open(); admin.audit != nil {
-		opts.Audit, opts.AuditArguments = admin.audit, f.audit.arguments
+		opts.Audit = admin.audit
 	}
 	if err == nil {
 		admin.traces, err = f.traces.open(context.Background(), opts)

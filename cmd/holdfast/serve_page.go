@@ -16,7 +16,7 @@ func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin) {
 	if admin.server == nil {
 		return
 	}
-	opts.Page, opts.PageToken = admin.mux, f.adminToken
+	opts.Page = admin.mux
 	opts.PageDrain = sync.OnceFunc(func() { close(admin.drain) })
 	if opts.PageToken == "" {
 		opts.PageToken = rand.Text()
@@ -38,7 +38,7 @@ func (f *serveFlags) announce(admin *admin, token string) {
 func (f *serveFlags) greetPage(admin *admin, token string) {
 	fmt.Fprintf(f.greeting, "Live page at http://%s/\n", admin.place())
 	switch {
-	case f.adminToken != "":
+	case f.opts.PageToken != "":
 	case terminal.IsTerminal(f.greeting):
 		fmt.Fprintf(f.greeting, "  its actions need the token %s\n", token)
 	default:

@@ -8,21 +8,12 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/spf13/cobra"
-
 	"holdfast"
 	"holdfast/backend"
 )
 
 // roleFlags say what the process does of the work of nodes that share a store.
 type roleFlags struct{ choice }
-
-func newRoleFlags() roleFlags { return roleFlags{choice{"both", []string{"both", "door", "worker"}}} }
-
-func (f *roleFlags) add(cmd *cobra.Command) {
-	cmd.Flags().Var(&f.choice, "role", "what this node does, if nodes share the store; door: takes connections of clients, runs no server; worker: runs servers, has no port, is reached through the store")
-	_ = cmd.RegisterFlagCompletionFunc("role", f.complete) // fails for unknown flags only
-}
 
 // check returns an error if the role does not fit the store.
 func (f *roleFlags) check(store string, stateless bool) error {

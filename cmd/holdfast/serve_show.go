@@ -25,16 +25,16 @@ const demoPage = "127.0.0.1:9090"
 // listenAdmin listens where the flags say, or where the demo has its page.
 func (f *serveFlags) listenAdmin() (*admin, error) {
 	if f.ownPage {
-		return listenAdmin(demoPage, true, f.hosts)
+		return listenAdmin(demoPage, true, f.opts.AllowedHosts)
 	}
-	return listenAdmin(f.admin, false, f.hosts)
+	return listenAdmin(f.admin, false, f.opts.AllowedHosts)
 }
 
 // show has the demo make its call for who opens the page, and says so. The function that it returns
 // ends that. Where clients must prove who they are, or need a certificate, there is no such call.
 func (f *serveFlags) show(ctx context.Context, admin *admin, at net.Addr) func() {
 	tcp, ok := at.(*net.TCPAddr)
-	if !f.demo || admin.server == nil || !ok || f.stateless || f.auth.policy != nil || f.tls.files != nil || f.role.value != "both" {
+	if !f.demo || admin.server == nil || !ok || f.opts.Stateless || f.auth.policy != nil || f.tls.files != nil || f.role.value != "both" {
 		return func() {}
 	}
 	host := tcp.IP.String()

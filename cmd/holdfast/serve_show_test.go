@@ -67,7 +67,7 @@ func TestShow(t *testing.T) {
 	t.Cleanup(func() { _ = page.close() })
 
 	var out bytes.Buffer
-	f := &serveFlags{greeting: &out, demo: true, path: "/", role: newRoleFlags()}
+	f := &serveFlags{greeting: &out, demo: true, path: "/", role: roleFlags{choice{value: "both"}}}
 	stop := f.show(t.Context(), page, l.Addr())
 	defer stop()
 	if !strings.Contains(out.String(), "Open http://"+page.addr+"/ in a browser") {

@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"holdfast/internal/auth"
 )
 
@@ -20,16 +18,6 @@ type tlsFlags struct {
 	cert, key, clientCA string
 
 	files *auth.Certificates // made of them; nil: there is no TLS
-}
-
-func (f *tlsFlags) add(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.StringVar(&f.cert, "tls-cert", "", "`file` with the server's certificate and its chain (PEM); empty: no TLS. It is read again when it changes, and at SIGHUP")
-	fs.StringVar(&f.key, "tls-key", "", "`file` with the key of --tls-cert (PEM)")
-	fs.StringVar(&f.clientCA, "tls-client-ca", "", "`file` with certificates of authorities (PEM): clients must have a certificate of one of them; empty: clients need none")
-	for _, name := range []string{"tls-cert", "tls-key", "tls-client-ca"} {
-		_ = cmd.MarkFlagFilename(name, "pem", "crt", "key") // fails for unknown flags only
-	}
 }
 
 // check returns an error for wrong values of flags, and reads the files.

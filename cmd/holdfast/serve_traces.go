@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
@@ -25,12 +24,6 @@ import (
 
 // traceFlags are the flags of traces. Where they go is said by OpenTelemetry's own variables.
 type traceFlags struct{ parent choice }
-
-func (f *traceFlags) add(cmd *cobra.Command) {
-	f.parent = choice{"message", []string{"message", "http"}}
-	cmd.Flags().Var(&f.parent, "trace-parent", "parent of a call's span, if traces are on (OTEL_EXPORTER_OTLP_ENDPOINT); message: the span in _meta.traceparent; http: the span in the header of the HTTP request. The other one is linked")
-	_ = cmd.RegisterFlagCompletionFunc("trace-parent", f.parent.complete) // fails for unknown flags only
-}
 
 // tracing exports spans until it is closed.
 type tracing struct{ provider *spans.Provider }

@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"holdfast/backend/remote"
 	"holdfast/client"
 	manyservers "holdfast/internal/servers"
@@ -39,20 +37,6 @@ const (
 	authClient      = "client-credentials"
 	authExchange    = "token-exchange"
 )
-
-func newUpstreamFlags() upstreamFlags {
-	return upstreamFlags{auth: choice{"none", []string{"none", authPassthrough, authClient, authExchange}}}
-}
-
-func (f *upstreamFlags) add(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.StringVar(&f.url, "upstream", "", "`URL` of the HTTP server to serve, as http://HOST/PATH")
-	fs.StringArrayVar(&f.headers, "upstream-header", nil, "`header` for the upstream server, as 'Name: value' (can be repeated). Other users can see a command line: better set HOLDFAST_UPSTREAM_HEADER")
-	fs.Var(&f.auth, "upstream-auth", "which token the upstream server gets; passthrough: the client's; client-credentials: a token for Holdfast (RFC 6749, section 4.4); token-exchange: one in exchange for the client's (RFC 8693), which needs --auth-issuer")
-	f.token.add(fs)
-	fs.DurationVar(&f.wait, "upstream-wait", 5*time.Minute, "how long the upstream server may be out of reach before the calls that wait for it fail")
-	_ = cmd.RegisterFlagCompletionFunc("upstream-auth", f.auth.complete) // fails for unknown flags only
-}
 
 // passes reports whether the client's Authorization is passed on.
 func (f *upstreamFlags) passes() bool { return f.auth.value == authPassthrough }

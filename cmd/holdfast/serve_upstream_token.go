@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"holdfast/internal/config"
 	"holdfast/internal/redact"
 )
@@ -18,15 +16,6 @@ type tokenFlags struct {
 	audience, resource        string
 
 	request *config.TokenRequest // made of them; nil: the server gets no token of Holdfast's
-}
-
-func (f *tokenFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.url, "upstream-token-url", "", "`URL` of the token endpoint that gives tokens for the upstream server, as https://HOST/PATH")
-	fs.StringVar(&f.clientID, "upstream-client-id", "", "`id` of Holdfast at --upstream-token-url. The secret is in HOLDFAST_UPSTREAM_CLIENT_SECRET or --upstream-client-secret-file")
-	fs.StringVar(&f.secretFile, "upstream-client-secret-file", "", "`file` with the secret for --upstream-client-id")
-	fs.StringArrayVar(&f.scopes, "upstream-scopes", nil, "`scopes` of the token, separated by spaces (can be repeated)")
-	fs.StringVar(&f.audience, "upstream-audience", "", "`audience` of the token")
-	fs.StringVar(&f.resource, "upstream-resource", "", "`URL` of the resource that the token is for (RFC 8707; default: that of --upstream)")
 }
 
 // upstreamSecret is the environment variable with the secret for --upstream-client-id.

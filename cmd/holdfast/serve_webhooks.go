@@ -1,8 +1,6 @@
 package main
 
 import (
-	"github.com/spf13/pflag"
-
 	"holdfast/webhook"
 )
 
@@ -10,11 +8,6 @@ import (
 type webhookFlags struct {
 	secret string
 	allow  []string
-}
-
-func (f *webhookFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.secret, "webhook-secret", "", "`secret` (whsec_...) that signs webhooks; without it there are none. Other users can see a command line: better set HOLDFAST_WEBHOOK_SECRET")
-	fs.StringArrayVar(&f.allow, "webhook-allow", nil, "`destination` that webhooks may go to although it is private, or not https on port 443: a CIDR, IP address or host name (can be repeated)")
 }
 
 // options returns the options of webhooks; nil: there are none.
