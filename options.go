@@ -11,6 +11,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/budget"
+	"holdfast/internal/defaults"
 	"holdfast/internal/lograte"
 	"holdfast/internal/server"
 	"holdfast/stream"
@@ -329,82 +330,72 @@ func serverEras(o *Options) server.Eras {
 	}[o.Eras]
 }
 
-// check resets the fields whose value they cannot have, and tells of them.
-func (o *Options) check() {
-	wrong := func(name string, value, want any) {
-		o.Logger.Error("an option has a value that it cannot have: the default holds", "option", "Options."+name, "value", value, "want", want)
+// bounded resets an option whose value it cannot have, and tells of it: one that is below 0 or no number, or above most.
+// byDefault is for one that was not given.
+func bounded[T int | int64 | float64 | time.Duration](o *Options, name string, value *T, want string, most, byDefault T) {
+	if can := *value >= 0 && *value <= most; !can {
+		o.wrong(name, *value, want)
+		*value = 0
 	}
-	for name, d := range map[string]*time.Duration{
-		"UpgradeAfter": &o.UpgradeAfter, "Retry": &o.Retry, "SessionTTL": &o.SessionTTL, "Keep": &o.Keep, "Limits.QueueWait": &o.Limits.QueueWait,
-	} {
-		if *d < 0 {
-			wrong(name, *d, "more than 0")
-			*d = 0
-		}
-	}
-	for name, n := range map[string]*int{
-		"MaxSessions": &o.MaxSessions, "MaxCalls": &o.MaxCalls, "Limits.Burst": &o.Limits.Burst, "Limits.AddressBurst": &o.Limits.AddressBurst,
-		"Limits.Calls": &o.Limits.Calls, "Limits.ToolCalls": &o.Limits.ToolCalls, "Limits.Queue": &o.Limits.Queue,
-	} {
-		if *n < 0 {
-			wrong(name, *n, "0 or more")
-			*n = 0
-		}
-	}
-	for name, n := range map[string]*int64{"MaxBody": &o.MaxBody, "Memory": &o.Memory} {
-		if *n < 0 {
-			wrong(name, *n, "more than 0")
-			*n = 0
-		}
-	}
-	for name, f := range map[string]*float64{"Limits.Rate": &o.Limits.Rate, "Limits.AddressRate": &o.Limits.AddressRate} {
-		if !(*f >= 0 && *f <= math.MaxFloat64) {
-			wrong(name, *f, "0 or more")
-			*f = 0
-		}
-	}
-	if !(o.MaxShare >= 0 && o.MaxShare <= 1) {
-		wrong("MaxShare", o.MaxShare, "more than 0, and at most 1")
-		o.MaxShare = 0
-	}
-	if o.Response < ResponseAuto || o.Response > ResponseSSE {
-		wrong("Response", int(o.Response), "ResponseAuto, ResponseJSON or ResponseSSE")
-		o.Response = ResponseAuto
-	}
+	*value = cmp.Or(*value, byDefault)
 }
 
-// defaults sets the fields that were not given.
+func (o *Options) wrong(name string, value any, want string) {
+	o.Logger.Error("an option has a value that it cannot have: the default holds", "option", "Options."+name, "value", value, "want", want)
+}
+
+// defaults sets the fields that were not given, or whose value they cannot have.
 func (o *Options) defaults(b backend.Backend) {
 	o.boundLog()
-	o.check()
+	positive := func(name string, d *time.Duration, byDefault time.Duration) {
+		bounded(o, name, d, "more than 0", math.MaxInt64, byDefault)
+	}
+	size := func(name string, n *int64, byDefault int64) {
+		bounded(o, name, n, "more than 0", math.MaxInt64, byDefault)
+	}
+	count := func(name string, n *int, byDefault int) { bounded(o, name, n, "0 or more", math.MaxInt, byDefault) }
+	rate := func(name string, f *float64) { bounded(o, name, f, "0 or more", math.MaxFloat64, 0) }
+
+	if o.Response < ResponseAuto || o.Response > ResponseSSE {
+		o.wrong("Response", int(o.Response), "ResponseAuto, ResponseJSON or ResponseSSE")
+		o.Response = ResponseAuto
+	}
+	positive("UpgradeAfter", &o.UpgradeAfter, defaults.UpgradeAfter)
+	positive("Retry", &o.Retry, defaults.Retry)
+	o.KeepAlive = cmp.Or(o.KeepAlive, defaults.KeepAlive)
+	o.PingAfter = cmp.Or(o.PingAfter, defaults.PingAfter)
+	o.TaskAfter = cmp.Or(o.TaskAfter, defaults.TaskAfter)
+	o.AttachWithin = cmp.Or(o.AttachWithin, defaults.AttachWithin)
+	o.CutGrace = cmp.Or(o.CutGrace, defaults.CutGrace)
+	positive("SessionTTL", &o.SessionTTL, defaults.SessionTTL)
+	o.SessionLife = cmp.Or(o.SessionLife, defaults.SessionLife)
+	if o.SleepAfter == 0 && isOutside(b) {
+		o.SleepAfter = defaults.SleepAfter
+	}
+	positive("Keep", &o.Keep, 0)
+	if o.Keep == 0 && (o.Store == nil || o.Stateless) { // how long another Store keeps calls is not known
+		o.Keep = defaults.Keep
+	}
+	o.MaxWait = cmp.Or(o.MaxWait, defaults.MaxWait)
+	size("MaxBody", &o.MaxBody, defaults.MaxBody)
+	count("MaxSessions", &o.MaxSessions, defaults.MaxSessions)
+	count("MaxCalls", &o.MaxCalls, defaults.MaxCalls)
+	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
+		o.MaxProcesses = cmp.Or(o.MaxProcesses, defaults.MaxProcesses)
+		o.UnusedProcess = cmp.Or(o.UnusedProcess, defaults.UnusedProcess)
+	}
+	bounded(o, "MaxShare", &o.MaxShare, "more than 0, and at most 1", 1, defaults.MaxShare)
+	size("Memory", &o.Memory, budget.Default())
+	rate("Limits.Rate", &o.Limits.Rate)
+	count("Limits.Burst", &o.Limits.Burst, 0)
+	rate("Limits.AddressRate", &o.Limits.AddressRate)
+	count("Limits.AddressBurst", &o.Limits.AddressBurst, 0)
+	count("Limits.Calls", &o.Limits.Calls, 0)
+	count("Limits.ToolCalls", &o.Limits.ToolCalls, 0)
+	count("Limits.Queue", &o.Limits.Queue, 0)
+	positive("Limits.QueueWait", &o.Limits.QueueWait, defaults.QueueWait)
 	o.Eras = o.eras()
 	if o.Principal == nil {
 		o.Principal = tokenUser
-	}
-	if o.Keep == 0 && (o.Store == nil || o.Stateless) { // how long another Store keeps calls is not known
-		o.Keep = 10 * time.Minute
-	}
-	o.UpgradeAfter = cmp.Or(o.UpgradeAfter, 50*time.Millisecond)
-	o.Retry = cmp.Or(o.Retry, time.Second)
-	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
-	o.PingAfter = cmp.Or(o.PingAfter, time.Second)
-	o.TaskAfter = cmp.Or(o.TaskAfter, 2*time.Second)
-	o.SessionTTL = cmp.Or(o.SessionTTL, 30*time.Minute)
-	o.SessionLife = cmp.Or(o.SessionLife, 30*24*time.Hour)
-	if o.SleepAfter == 0 && isOutside(b) {
-		o.SleepAfter = 5 * time.Minute
-	}
-	o.MaxWait = cmp.Or(o.MaxWait, time.Hour)
-	o.MaxBody = cmp.Or(o.MaxBody, 4<<20)
-	o.MaxSessions = cmp.Or(o.MaxSessions, 250_000)
-	o.MaxCalls = cmp.Or(o.MaxCalls, 1_000_000)
-	o.MaxShare = cmp.Or(o.MaxShare, 0.75)
-	o.Memory = cmp.Or(o.Memory, budget.Default())
-	o.Limits.QueueWait = cmp.Or(o.Limits.QueueWait, 10*time.Second)
-	o.AttachWithin = cmp.Or(o.AttachWithin, 2*time.Minute)
-	o.CutGrace = cmp.Or(o.CutGrace, 30*time.Second)
-	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
-		o.MaxProcesses = cmp.Or(o.MaxProcesses, 256)
-		o.UnusedProcess = cmp.Or(o.UnusedProcess, time.Minute)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"holdfast"
 	"holdfast/backend/process"
 	"holdfast/internal/bridge"
+	"holdfast/internal/defaults"
 	"holdfast/internal/login"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
@@ -84,7 +85,7 @@ In the configuration of a host:
 	f.add(cmd)
 	f.login.add(cmd)
 	addState(cmd, &f.state, "sessions and calls in flight")
-	offDurationVar(cmd.Flags(), &f.taskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a host that supports tasks; 0: never")
+	offDurationVar(cmd.Flags(), &f.taskAfter, "task-after", defaults.TaskAfter, "how long a call may take before it becomes a task, for a host that supports tasks; 0: never")
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"holdfast"
+	"holdfast/internal/defaults"
 )
 
 // groups are the flags of holdfast serve, in the order of its help: what a first reader needs is first. A flag is declared
@@ -31,36 +32,36 @@ func (f *serveFlags) groups() []flagGroup {
 		}},
 		{"Calls and sessions", func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.store, "store", "memory:", "`URL` of the store for calls: memory:, file:DIR, nats://HOST,…, redis://HOST")
-			f.positive(fs, &o.Keep, "keep", 10*time.Minute, "how long a finished call can be resumed")
-			f.positive(fs, &o.SessionTTL, "session-ttl", 30*time.Minute, "how long a session is kept without use; a client that comes back later has it revived (--session-life)")
-			offDurationVar(fs, &o.SleepAfter, "sleep-after", 5*time.Minute, "how long a session is idle before it falls asleep, if its server would remember nothing of it: it costs nothing, and its client wakes it (--session-life); 0: never")
-			offDurationVar(fs, &o.SessionLife, "session-life", 30*24*time.Hour, "how long after its beginning a session that has expired, or that a restart has lost, is revived when its client comes back; 0: never")
+			f.positive(fs, &o.Keep, "keep", defaults.Keep, "how long a finished call can be resumed")
+			f.positive(fs, &o.SessionTTL, "session-ttl", defaults.SessionTTL, "how long a session is kept without use; a client that comes back later has it revived (--session-life)")
+			offDurationVar(fs, &o.SleepAfter, "sleep-after", defaults.SleepAfter, "how long a session is idle before it falls asleep, if its server would remember nothing of it: it costs nothing, and its client wakes it (--session-life); 0: never")
+			offDurationVar(fs, &o.SessionLife, "session-life", defaults.SessionLife, "how long after its beginning a session that has expired, or that a restart has lost, is revived when its client comes back; 0: never")
 			fs.StringVar(&f.keysFile, "session-keys", "", "`file` of the keys of session ids, one on each line, as openssl rand -hex 32 makes them; the first seals, and all open (default a key in the --store, or in --state-dir)")
 			fs.StringVar(&o.StateDir, "state-dir", "", "`directory` where a server with --store memory: keeps the key of session ids, and which sessions were ended, so that sessions outlive a restart; empty: none (default one of the user's for --listen, if that has a port)")
-			offDurationVar(fs, &o.MaxWait, "max-wait", time.Hour, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
+			offDurationVar(fs, &o.MaxWait, "max-wait", defaults.MaxWait, "how long a client that resumes requests (SEP-975) may be disconnected from a running call before the call is cancelled; 0: for ever")
 			fs.DurationVar(&f.drain, "drain", 30*time.Second, "how long calls in flight may take to finish after SIGTERM")
 			choiceVar(fs, &f.role.choice, "role", []string{"both", "door", "worker"}, "what this node does, if nodes share the store; door: takes connections of clients, runs no server; worker: runs servers, has no port, is reached through the store")
 			fs.BoolVar(&o.Stateless, "stateless", false, "serve without sessions: requests are independent")
 		}},
 		{"Slow calls", func(fs *pflag.FlagSet) {
-			offDurationVar(fs, &o.TaskAfter, "task-after", 2*time.Second, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
+			offDurationVar(fs, &o.TaskAfter, "task-after", defaults.TaskAfter, "how long a call may take before it becomes a task, for a client that supports tasks; 0: never")
 			autoDurationVar(fs, &o.HandoffAfter, "handoff-after", "how long a call may take before it is handed off: its client, which knows no tasks, gets a handle for the tool holdfast_wait; auto: ten seconds before its host gives up, by what is known of the host; 0: never")
 			autoDurationVar(fs, &o.ProgressEvery, "progress-every", "how long a call may be silent before a client that gave a progress token is sent progress, which says that the call runs; auto: 15s, for hosts that are known to wait longer then; 0: never")
 			offDurationVar(fs, &o.DisconnectAfter, "disconnect-after", holdfast.Never, "age at which the connection of a call is closed; the client then resumes on another; 0: never")
 		}},
 		{"Calls that come again", func(fs *pflag.FlagSet) {
-			offDurationVar(fs, &o.AttachWithin, "attach-within", 2*time.Minute, "how long after its connection has broken a call is found by a request for the same tool with the same arguments, which gets its result and does not run; 0: never")
+			offDurationVar(fs, &o.AttachWithin, "attach-within", defaults.AttachWithin, "how long after its connection has broken a call is found by a request for the same tool with the same arguments, which gets its result and does not run; 0: never")
 			fs.StringArrayVar(&o.CallIDs, "call-id", nil, "`member` of _meta in which a host gives a call an id of its own, besides those of Claude Code and Codex (can be repeated)")
-			offDurationVar(fs, &o.CutGrace, "cut-grace", 30*time.Second, "how long the call of a tool goes on whose client speaks 2026-07-28 and has lost its connection, or closed it; 0: it is cancelled at once")
+			offDurationVar(fs, &o.CutGrace, "cut-grace", defaults.CutGrace, "how long the call of a tool goes on whose client speaks 2026-07-28 and has lost its connection, or closed it; 0: it is cancelled at once")
 		}},
 		{"Limits", func(fs *pflag.FlagSet) {
 			sizeVar(fs, &o.Memory, "memory", 0, "maximum memory for messages and sessions that are kept, and for messages on their way; at least --max-body (default a quarter of the memory of the process, but not more than 1GiB)")
-			fs.Float64Var(&o.MaxShare, "max-share", 0.75, "share of --memory and of each maximum number that one client may use (a principal, or else an IP address); 1: all, for clients behind a proxy")
-			f.atLeast(fs, 1, &o.MaxSessions, "max-sessions", 250_000, "maximum number of open sessions")
-			f.atLeast(fs, 1, &o.MaxCalls, "max-calls", 1_000_000, "maximum number of requests in flight")
-			fs.IntVar(&o.MaxProcesses, "max-processes", 256, "maximum number of processes of the command; -1: any number")
-			sizeVar(fs, &o.MaxBody, "max-body", 4<<20, "maximum size of a request body, at least 1KiB")
-			offDurationVar(fs, &o.UnusedProcess, "unused-process", time.Minute, "how long a process is kept whose client has only initialized the session and is not connected; 0: as long as the session")
+			fs.Float64Var(&o.MaxShare, "max-share", defaults.MaxShare, "share of --memory and of each maximum number that one client may use (a principal, or else an IP address); 1: all, for clients behind a proxy")
+			f.atLeast(fs, 1, &o.MaxSessions, "max-sessions", defaults.MaxSessions, "maximum number of open sessions")
+			f.atLeast(fs, 1, &o.MaxCalls, "max-calls", defaults.MaxCalls, "maximum number of requests in flight")
+			fs.IntVar(&o.MaxProcesses, "max-processes", defaults.MaxProcesses, "maximum number of processes of the command; -1: any number")
+			sizeVar(fs, &o.MaxBody, "max-body", defaults.MaxBody, "maximum size of a request body, at least 1KiB")
+			offDurationVar(fs, &o.UnusedProcess, "unused-process", defaults.UnusedProcess, "how long a process is kept whose client has only initialized the session and is not connected; 0: as long as the session")
 		}},
 		{"Limits for each client", func(fs *pflag.FlagSet) {
 			fs.Var((*callRate)(&o.Limits.Rate), "rate", "calls that one client (a principal, or else an IP address) may begin, like 50/s or 600/m; a call beyond it gets status 429 (default any number)")
@@ -70,7 +71,7 @@ func (f *serveFlags) groups() []flagGroup {
 			f.atLeast(fs, 0, &o.Limits.Calls, "max-calls-principal", 0, "maximum number of calls in flight of one client (a principal, or else an IP address); 0: any")
 			f.atLeast(fs, 0, &o.Limits.ToolCalls, "max-calls-tool", 0, "maximum number of calls in flight of one tool; 0: any")
 			f.atLeast(fs, 0, &o.Limits.Queue, "queue", 0, "how many calls beyond --max-calls-principal and --max-calls-tool may wait for others to end; the rest get status 429")
-			f.positive(fs, &o.Limits.QueueWait, "queue-wait", 10*time.Second, "how long a call may wait in the --queue")
+			f.positive(fs, &o.Limits.QueueWait, "queue-wait", defaults.QueueWait, "how long a call may wait in the --queue")
 		}},
 		{"Who may connect", func(fs *pflag.FlagSet) {
 			fs.StringVar(&f.auth.issuer, "auth-issuer", "", "`URL` of the authorization server (OAuth 2.1) whose tokens clients must have, as https://HOST; empty: clients need none")
@@ -116,10 +117,10 @@ func (f *serveFlags) groups() []flagGroup {
 		{"Protocol", func(fs *pflag.FlagSet) {
 			choiceVar(fs, &f.eras, "eras", []string{"auto", "both", "legacy", "modern"}, "which clients may speak revision 2026-07-28, in which a cut connection ends a call; auto: all, but those that also know an older one and no tasks are led to that; both: all; legacy: none; modern: it is the only one")
 			choiceVar(fs, &f.response, "response", []string{"auto", "json", "sse"}, "form of responses; auto: JSON or a stream, as needed; json, sse: always that one, if possible")
-			f.positive(fs, &o.UpgradeAfter, "upgrade-after", 50*time.Millisecond, "how long a request may wait for its response before the answer becomes a stream")
-			f.positive(fs, &o.Retry, "retry", time.Second, "how long clients are told to wait before they reconnect")
-			offDurationVar(fs, &o.KeepAlive, "keepalive", 15*time.Second, "time without a message after which a comment is sent on a stream; 0: never")
-			offDurationVar(fs, &o.PingAfter, "ping-after", time.Second, "time without a message after which a client of a revision before 2025-11-25 gets a ping, whose event id it can resume from; 0: never")
+			f.positive(fs, &o.UpgradeAfter, "upgrade-after", defaults.UpgradeAfter, "how long a request may wait for its response before the answer becomes a stream")
+			f.positive(fs, &o.Retry, "retry", defaults.Retry, "how long clients are told to wait before they reconnect")
+			offDurationVar(fs, &o.KeepAlive, "keepalive", defaults.KeepAlive, "time without a message after which a comment is sent on a stream; 0: never")
+			offDurationVar(fs, &o.PingAfter, "ping-after", defaults.PingAfter, "time without a message after which a client of a revision before 2025-11-25 gets a ping, whose event id it can resume from; 0: never")
 			fs.BoolVar(&f.legacyOnly, "legacy-only", false, "the same as --eras legacy")
 		}},
 	}

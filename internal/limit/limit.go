@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"holdfast/internal/defaults"
 )
 
 // A Rate is how many calls may begin in a time. The zero value is no bound.
@@ -100,7 +102,7 @@ func New(p Policy) *Limiter {
 	if !p.bounds() && p.Servers == nil {
 		return nil
 	}
-	p.QueueWait = cmp.Or(p.QueueWait, 10*time.Second)
+	p.QueueWait = cmp.Or(p.QueueWait, defaults.QueueWait)
 	return &Limiter{p: p, counts: make(map[key]*count)}
 }
 

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/defaults"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/outage"
@@ -125,16 +126,16 @@ func New(opts Options) *Handler {
 			*d = to
 		}
 	}
-	def(&opts.UpgradeAfter, 50*time.Millisecond)
-	def(&opts.Retry, time.Second)
+	def(&opts.UpgradeAfter, defaults.UpgradeAfter)
+	def(&opts.Retry, defaults.Retry)
 	def(&opts.DrainSpread, 15*time.Second)
-	def(&opts.KeepAlive, usualKeepAlive)
-	def(&opts.PingAfter, time.Second)
+	def(&opts.KeepAlive, defaults.KeepAlive)
+	def(&opts.PingAfter, defaults.PingAfter)
 	def(&opts.WriteTimeout, 30*time.Second)
 	def(&opts.BodyTimeout, 30*time.Second)
 	def(&opts.InputGrace, time.Second)
 	if opts.MaxBody <= 0 {
-		opts.MaxBody = 4 << 20
+		opts.MaxBody = defaults.MaxBody
 	}
 	if opts.Principal == nil {
 		opts.Principal = func(*http.Request) string { return "" }

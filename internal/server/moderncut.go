@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/defaults"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 )
@@ -32,13 +33,10 @@ func (h *Handler) cut(x *exchange, c *session.Call) {
 // end a silent request after 60 s, as a rule.
 const streamsAfter = 45 * time.Second
 
-// usualKeepAlive is the default of Options.KeepAlive.
-const usualKeepAlive = 15 * time.Second
-
 // opensAfter is how long an answer is silent before it begins to be a stream, to be kept alive. Less than the usual KeepAlive is set where
 // something on the way ends what is silent for longer. 0 or less: it never does.
 func (h *Handler) opensAfter() time.Duration {
-	if every := h.opts.KeepAlive; every < usualKeepAlive {
+	if every := h.opts.KeepAlive; every < defaults.KeepAlive {
 		return every
 	}
 	return max(h.opts.KeepAlive, streamsAfter)

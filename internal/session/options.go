@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/defaults"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
@@ -80,13 +81,13 @@ type Options struct {
 
 func (o *Options) setDefaults() {
 	if o.TTL <= 0 {
-		o.TTL = 30 * time.Minute
+		o.TTL = defaults.SessionTTL
 	}
 	if o.MaxSessions <= 0 {
-		o.MaxSessions = 250_000
+		o.MaxSessions = defaults.MaxSessions
 	}
 	if o.MaxCalls <= 0 {
-		o.MaxCalls = 1_000_000
+		o.MaxCalls = defaults.MaxCalls
 	}
 	if o.MaxShare <= 0 || o.MaxShare > 1 {
 		o.MaxShare = 1
@@ -95,7 +96,7 @@ func (o *Options) setDefaults() {
 		o.SessionMax = 1_000
 	}
 	if o.MaxWait == 0 {
-		o.MaxWait = time.Hour
+		o.MaxWait = defaults.MaxWait
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

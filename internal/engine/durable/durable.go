@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/cluster"
+	"holdfast/internal/defaults"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/engine/shared"
 	"holdfast/stream"
@@ -39,7 +40,7 @@ func (o Options) withDefaults() Options {
 		}
 	}
 	def(&o.Keep, 10*time.Minute)
-	def(&o.SessionTTL, 30*time.Minute)
+	def(&o.SessionTTL, defaults.SessionTTL)
 	def(&o.Patience, 30*time.Second)
 	if o.SessionBytes <= 0 {
 		o.SessionBytes = 64 << 20

@@ -9,12 +9,12 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"holdfast/internal/defaults"
 	"holdfast/internal/engine/driver"
 )
 
 const (
 	leastRetention = 15 * time.Minute
-	defaultKeep    = 10 * time.Minute
 	// longest is how long what never expires is kept.
 	longest = 100 * 365 * 24 * time.Hour
 )
@@ -27,7 +27,7 @@ func (l *Log) prepare(ctx context.Context, a address) error {
 	}
 	keep := l.keep
 	if keep <= 0 {
-		keep = defaultKeep
+		keep = defaults.Keep
 	}
 	p := preparer{Log: l, js: js, asked: a, maxAge: max(leastRetention, 2*keep+time.Minute)}
 	p.copies = p.asked.replicas

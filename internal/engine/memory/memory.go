@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/defaults"
 	"holdfast/stream"
 )
 
@@ -33,7 +34,7 @@ func Limits(total int64, share float64) Options {
 		total = budget.Default()
 	}
 	if !(share > 0 && share <= 1) {
-		share = 0.75
+		share = defaults.MaxShare
 	}
 	kept := budget.Kept(total)
 	return Options{
@@ -114,7 +115,7 @@ func New(opts Options) *Store {
 		}
 	}
 	if opts.Keep <= 0 {
-		opts.Keep = 10 * time.Minute
+		opts.Keep = defaults.Keep
 	}
 	def(&opts.StreamBytes, 16<<20)
 	def(&opts.SessionBytes, 64<<20)

@@ -54,6 +54,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
 
+	"holdfast/internal/defaults"
 	"holdfast/internal/engine/driver"
 	"holdfast/internal/engine/durable"
 	"holdfast/stream"
@@ -62,7 +63,6 @@ import (
 const (
 	attemptTime = 2 * time.Second // how long one attempt may take
 	maxFrame    = 8 << 20
-	keepTime    = 10 * time.Minute // the default of durable.Options.Keep
 )
 
 // errMoved says that the key is on another server of the Cluster by now.
@@ -100,7 +100,7 @@ func openTarget(ctx context.Context, t *target, o durable.Options, attempt time.
 		o.Logger = slog.Default()
 	}
 	if o.Keep <= 0 {
-		o.Keep = keepTime
+		o.Keep = defaults.Keep
 	}
 	l := &Log{
 		base:     t.prefix + ":",
