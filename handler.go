@@ -91,7 +91,16 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	flight := budget.NewFlight(o.Memory, o.MaxBody, o.MaxShare)
 	connections := budget.NewConnections(o.Memory, o.MaxShare)
 	observers := h.observers(&o, counts{flight, connections}, limits)
+	shared := session.Shared{
+		Stateless: o.Stateless,
+		Flight:    flight,
+		Limits:    limits,
+		Observers: observers,
+		Outage:    h.health.outage(),
+		Logger:    o.Logger,
+	}
 	sessions := session.Options{
+		Shared:       shared,
 		TTL:          o.SessionTTL,
 		SleepAfter:   max(o.SleepAfter, 0),
 		Forgets:      forgets,
@@ -100,7 +109,6 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MaxProcesses: o.MaxProcesses,
 		MaxShare:     o.MaxShare,
 		Unused:       o.UnusedProcess,
-		Stateless:    o.Stateless,
 		Tasks:        o.TaskAfter > 0,
 		MaxWait:      o.MaxWait,
 		MinWait:      o.Retry,
@@ -109,12 +117,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		AttachWithin: o.AttachWithin,
 		CallIDs:      o.CallIDs,
 		OnEnded:      h.startWebhooks(&o, observers),
-		Observers:    observers,
-		Flight:       flight,
-		Limits:       limits,
 		Revival:      keeper(&o),
-		Outage:       h.health.outage(),
-		Logger:       o.Logger,
 	}
 	setPatience(&sessions, &o, served)
 	h.sessions = session.NewManager(o.Store, b, sessions)
@@ -122,6 +125,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	h.attendWebhooks(&o)
 	h.server = server.New(server.Options{
 		Manager:         h.sessions,
+		Shared:          shared,
 		Response:        server.Response(o.Response),
 		UpgradeAfter:    o.UpgradeAfter,
 		DisconnectAfter: o.DisconnectAfter,
@@ -131,20 +135,14 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		TaskAfter:       o.TaskAfter,
 		CutGrace:        o.CutGrace,
 		MaxBody:         o.MaxBody,
-		Flight:          flight,
 		Connections:     connections,
-		Stateless:       o.Stateless,
 		Eras:            serverEras(&o),
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
 		TrustedProxies:  o.TrustedProxies,
 		Principal:       o.Principal,
 		Authenticate:    o.Authenticate,
-		Observers:       observers,
-		Outage:          h.health.outage(),
-		Logger:          o.Logger,
 		Node:            h.node,
-		Limits:          limits,
 		Role:            serverRole(&o),
 		ForwardHeader:   o.ForwardHeader,
 		Pack:            packToken,

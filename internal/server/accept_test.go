@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -73,7 +74,7 @@ func TestAccept(t *testing.T) {
 		"stored at once": {UpgradeAfter: time.Nanosecond},
 		"JSON":           {Response: server.ResponseJSON},
 		"streams":        {Response: server.ResponseSSE},
-		"stateless":      {Stateless: true},
+		"stateless":      {Shared: session.Shared{Stateless: true}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

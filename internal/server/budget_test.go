@@ -22,7 +22,7 @@ func user(name string) http.Header { return http.Header{"User": {name}} }
 func TestBodiesWithinBudget(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
-	n := newNode(t, config{server: server.Options{Flight: flight, BodyTimeout: 5 * time.Minute, Principal: asUser}})
+	n := newNode(t, config{server: server.Options{Shared: session.Shared{Flight: flight}, BodyTimeout: 5 * time.Minute, Principal: asUser}})
 	large := `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`
 	announce := func(p *peer, how string) *wire { return p.open("POST", "/mcp", "", how) }
 	length := fmt.Sprintf("Content-Length: %d", 1<<20)
@@ -67,7 +67,7 @@ func TestBodiesWithinBudget(t *testing.T) {
 func TestDrippingBody(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
-	n := newNode(t, config{server: server.Options{Flight: flight, BodyTimeout: time.Second}})
+	n := newNode(t, config{server: server.Options{Shared: session.Shared{Flight: flight}, BodyTimeout: time.Second}})
 	w := n.connect("2025-11-25", nil).open("POST", "/mcp", "", fmt.Sprintf("Content-Length: %d", 1<<20))
 	for range 3 {
 		_, _ = w.c.Write([]byte("{ "))
@@ -83,7 +83,7 @@ func TestDrippingBody(t *testing.T) {
 func TestCallsWithinBudget(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB
-	n := newNode(t, config{server: server.Options{Flight: flight, Principal: asUser}, session: session.Options{Flight: flight}})
+	n := newNode(t, config{server: server.Options{Shared: session.Shared{Flight: flight}, Principal: asUser}, session: session.Options{Shared: session.Shared{Flight: flight}}})
 	hold := func(id int) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"hold","arguments":{"text":"%s"}}}`,
 			id, strings.Repeat("x", 900<<10))
@@ -133,7 +133,7 @@ func TestCallsWithinBudget(t *testing.T) {
 func TestSlowBodiesShutNobodyOut(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(4<<20, 1<<20, 0.75) // 1 MiB
-	n := newNode(t, config{server: server.Options{Flight: flight, Principal: asUser}})
+	n := newNode(t, config{server: server.Options{Shared: session.Shared{Flight: flight}, Principal: asUser}})
 	slow, other := n.connect("2025-11-25", user("slow")), n.connect("2025-11-25", user("other"))
 	for range 20 { // of which four fit into its share
 		slow.open("POST", "/mcp", "", fmt.Sprintf("Content-Length: %d", 60<<10))

@@ -39,11 +39,11 @@ func TestClosesUponResponse(t *testing.T) {
 				if at == "door" {
 					role = server.RoleWorker
 				}
-				n := f.start(config{server: server.Options{Role: role, Response: response}, session: session.Options{Observers: observe.Observers{m}}})
+				n := f.start(config{server: server.Options{Role: role, Response: response}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{m}}}})
 				p := &peer{n: n.node}
 				passed := metrics.New(observe.Figures{})
 				if at == "door" {
-					door := f.start(config{server: server.Options{Role: server.RoleDoor, Response: response}, session: session.Options{Observers: observe.Observers{passed}}})
+					door := f.start(config{server: server.Options{Role: server.RoleDoor, Response: response}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{passed}}}})
 					eventually(t, "the door to know its worker", func() bool { return len(door.member.Peers()) == 1 })
 					p.n = door.node
 				}

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 )
 
 // WebSockets and streams count for their client while they are open, beside their connections: over its share it is refused, and
@@ -118,7 +119,7 @@ func TestStreamsOfOneConnectionWithinMemory(t *testing.T) {
 func TestPiecesWithinBudget(t *testing.T) {
 	t.Parallel()
 	flight := budget.NewFlight(16<<20, 1<<20, 0.75) // 4 MiB, of which one client reads 1 MiB
-	n := newNode(t, config{server: server.Options{Flight: flight, Principal: asUser, BodyTimeout: 5 * time.Minute}})
+	n := newNode(t, config{server: server.Options{Shared: session.Shared{Flight: flight}, Principal: asUser, BodyTimeout: 5 * time.Minute}})
 	// begin opens a socket, and begins a message of 4 MB.
 	begin := func(name string) *wire {
 		w := n.connect("2025-11-25", user(name)).open("GET", "/mcp", "", handshake...)

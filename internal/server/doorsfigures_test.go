@@ -48,7 +48,7 @@ func TestDoorsFigures(t *testing.T) {
 	for _, role := range []server.Role{server.RoleWorker, server.RoleDoor} {
 		m := metrics.New(observe.Figures{})
 		all = append(all, m)
-		f.start(config{server: server.Options{Role: role}, session: session.Options{Observers: observe.Observers{m}}})
+		f.start(config{server: server.Options{Role: role}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{m}}}})
 	}
 	worker, door := f.nodes[0], f.nodes[1]
 	eventually(t, "the door to know its worker", func() bool { return len(door.member.Peers()) == 1 })

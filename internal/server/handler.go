@@ -18,9 +18,6 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/defaults"
-	"holdfast/internal/limit"
-	"holdfast/internal/observe"
-	"holdfast/internal/outage"
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
 	"holdfast/internal/server/guard"
@@ -51,7 +48,8 @@ const (
 // Options say how a Handler behaves. All fields but Manager may be left zero,
 // which stands for the default given with each.
 type Options struct {
-	Manager *session.Manager // required
+	Manager        *session.Manager // required
+	session.Shared                  // as the manager has them
 
 	Response        Response
 	UpgradeAfter    time.Duration       // how long JSON is waited for before it becomes a stream; 50 ms
@@ -66,9 +64,7 @@ type Options struct {
 	InputGrace      time.Duration       // how long a connection is held while the client is asked; 1 s
 	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
 	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
-	Flight          *budget.Flight      // counts the bytes of requests on their way; nil: nobody does
 	Connections     *budget.Connections // counts what open connections take; nil: nobody does
-	Stateless       bool                // no sessions: each POST stands alone
 	Eras            Eras                // which clients are served in which era; ErasBoth
 	AllowedOrigins  []string            // beside the server's own; "*" allows any
 	AllowedHosts    []string            // beside loopback names on a loopback address; "*" allows any
@@ -78,17 +74,12 @@ type Options struct {
 	Principal func(*http.Request) string
 	// Authenticate wraps what serves requests whose Host and Origin are allowed; nil: nothing does.
 	Authenticate func(http.Handler) http.Handler
-	Outage       *outage.Outage    // told of what is refused while the store is away; may be nil
-	Logger       *slog.Logger      // slog.Default()
-	Observers    observe.Observers // are told of readers and refused requests; nil: there are none
 
 	// Node is this process among those that share the manager's store; nil if it is
 	// alone. The handler serves the others on it, and takes their sessions over when
 	// they are gone.
 	Node *placement.Node
-	// Limits are those of the manager. What they count is told to other nodes; nil: there are none.
-	Limits *limit.Limiter
-	Role   Role // RoleBoth; the others need a Node
+	Role Role // RoleBoth; the others need a Node
 	// ForwardHeader says which headers of a request go to another node with it, beside
 	// those of the protocol; nil: all that do not look as if they held a credential.
 	ForwardHeader func(name string) bool

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -324,7 +325,7 @@ func TestKeyedDropped(t *testing.T) {
 // TestKeyIgnored is where there is nothing to come back to.
 func TestKeyIgnored(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{Stateless: true}})
+	n := newNode(t, config{server: server.Options{Shared: session.Shared{Stateless: true}}})
 	p := &peer{n: n, version: "2025-11-25"}
 	for range 2 {
 		if r := p.post(call("steps", `{"key":"s"}`), keyed("k")); r.status != 200 {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 )
 
@@ -79,7 +80,7 @@ func TestMovesAreCounted(t *testing.T) {
 			f := newFarm(t, 0, config{})
 			logs := []*logbook{{}, {}}
 			for _, l := range logs {
-				f.start(config{server: server.Options{Logger: slog.New(l), UpgradeAfter: 1}})
+				f.start(config{server: server.Options{Shared: session.Shared{Logger: slog.New(l)}, UpgradeAfter: 1}})
 			}
 			a, b := f.nodes[0], f.nodes[1]
 			eventually(t, "the nodes to know each other", func() bool { return knows(a, b) && knows(b, a) })

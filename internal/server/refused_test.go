@@ -22,7 +22,7 @@ func TestDenied(t *testing.T) {
 		return strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 	}
 	n := newNode(t, config{
-		session: session.Options{Observers: observe.Observers{ledger}},
+		session: session.Options{Shared: session.Shared{Observers: observe.Observers{ledger}}},
 		server: server.Options{
 			Principal: who,
 			Authenticate: func(next http.Handler) http.Handler {

@@ -259,7 +259,7 @@ func TestResumeRefused(t *testing.T) {
 	}
 	alice.works("bad tokens")
 
-	n = newNode(t, config{server: server.Options{Stateless: true}})
+	n = newNode(t, config{server: server.Options{Shared: session.Shared{Stateless: true}}})
 	refused2 := (&peer{n: n, version: "2025-11-25"}).post(again("1", "x"))
 	if !bytes.Contains(refused2.body, []byte("-32601")) {
 		t.Errorf("a stateless server: %s", refused2.body)

@@ -206,7 +206,7 @@ func TestLogs(t *testing.T) {
 	n := newNode(t, config{
 		server: server.Options{
 			Principal: bearer, Retry: 5 * time.Millisecond, InputGrace: time.Millisecond,
-			Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true})),
+			Shared: session.Shared{Logger: slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug, AddSource: true}))},
 		},
 		session: session.Options{TTL: 10 * time.Second, SessionMax: 2},
 		http:    func(s *http.Server) { s.ErrorLog = log.New(&out, "", 0) },

@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -102,7 +103,7 @@ func TestHandshake(t *testing.T) {
 	}
 	c.begin("2025-11-25", "")
 
-	p := &peer{n: newNode(t, config{server: server.Options{Stateless: true}})}
+	p := &peer{n: newNode(t, config{server: server.Options{Shared: session.Shared{Stateless: true}}})}
 	if r := p.open("GET", "/mcp", "", handshake...).all(); r.status != 405 {
 		t.Errorf("stateless: %d", r.status)
 	}

@@ -421,7 +421,7 @@ func TestAdvertised(t *testing.T) {
 	} {
 		const revision = `{"protocolVersion":"2025-11-25",`
 		result, want = revision+result[1:], revision+want[1:]
-		for _, o := range []Options{{}, {Stateless: true}} {
+		for _, o := range []Options{{}, {Shared: Shared{Stateless: true}}} {
 			for _, single := range []bool{false, true} {
 				want := want
 				if single || o.Stateless {

@@ -33,7 +33,7 @@ func keyNode(t *testing.T, e *logtest.Engine, lost bool) *Manager {
 	if lost {
 		used = undone{st}
 	}
-	m := NewManager(used, &desk{}, Options{Logger: logger, Observers: observe.Observers{observetest.New(t)}})
+	m := NewManager(used, &desk{}, Options{Shared: Shared{Logger: logger, Observers: observe.Observers{observetest.New(t)}}})
 	t.Cleanup(func() {
 		m.Close()
 		if err := st.Close(); err != nil {

@@ -40,7 +40,7 @@ func TestObservedOutcomes(t *testing.T) {
 	} {
 		for _, light := range []bool{true, false} {
 			l := observetest.New(t).Recording()
-			h := newHouse(t, Options{Observers: observe.Observers{l}}, nil)
+			h := newHouse(t, Options{Shared: Shared{Observers: observe.Observers{l}}}, nil)
 			s := h.open("alice")
 			c := begin(t, s, light, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}}`)
 			if test.response == "" {
@@ -67,7 +67,7 @@ func TestObservedOutcomes(t *testing.T) {
 func TestObservedLife(t *testing.T) {
 	t.Parallel()
 	l := observetest.New(t).Recording()
-	h := newHouse(t, Options{Observers: observe.Observers{l}}, nil)
+	h := newHouse(t, Options{Shared: Shared{Observers: observe.Observers{l}}}, nil)
 	defer h.close()
 	s := h.open("")
 	c := begin(t, s, true, request(1))
@@ -188,7 +188,7 @@ func TestObservedHandOff(t *testing.T) {
 	for _, light := range []bool{true, false} {
 		l := observetest.New(t).Recording()
 		h := newHouse(t, Options{
-			Observers:    observe.Observers{l},
+			Shared:       Shared{Observers: observe.Observers{l}},
 			HandOffAfter: func(string, string, hosts.Host) time.Duration { return time.Millisecond },
 		}, nil)
 		h.desk.tools = `{"name":"x"}`

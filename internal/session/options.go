@@ -13,9 +13,21 @@ import (
 	"holdfast/internal/revival"
 )
 
+// Shared are the options that a manager and the handler on it have in common.
+type Shared struct {
+	Stateless bool              // no sessions: each POST stands alone, and no request of a backend can be answered
+	Flight    *budget.Flight    // counts the bytes of requests in flight, and of messages that wait to be stored; nil: nobody does
+	Limits    *limit.Limiter    // bounds the calls that clients begin; nil: nothing does
+	Observers observe.Observers // are told of sessions, calls, readers and refused requests; nil: there are none
+	Outage    *outage.Outage    // told of what is lost or refused while the store is away; may be nil
+	Logger    *slog.Logger      // slog.Default()
+}
+
 // Options bound what a Manager takes on. The zero value of each field stands for
 // the default given with it.
 type Options struct {
+	Shared
+
 	TTL time.Duration // how long an idle session lives; 30 minutes
 	// SleepAfter is how long a session is idle before it falls asleep, if nothing is lost with that; 0: none does.
 	SleepAfter time.Duration
@@ -32,9 +44,8 @@ type Options struct {
 	MaxShare float64
 	// Unused is how long the conversation of a session is kept in which nothing was done
 	// since its initialize, and whose client is not connected; 0: as long as the session.
-	Unused    time.Duration
-	Stateless bool // no request of a backend can be answered
-	Tasks     bool // clients of revision 2025-11-25 are offered tasks, and calls of modern ones that know tasks become tasks
+	Unused time.Duration
+	Tasks  bool // clients of revision 2025-11-25 are offered tasks, and calls of modern ones that know tasks become tasks
 	// MaxWait is how long a client of SEP-975 may stay away from a call, without
 	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
 	// clients are told of no more than TTL and Keep, as the outcome is kept no
@@ -66,17 +77,8 @@ type Options struct {
 	// else it must not, as it is called on the goroutine that ends the call. No lock is held. Where it is nil,
 	// webhooks are ignored.
 	OnEnded func(EndedRequest) (told bool)
-	// Observers are told of sessions and calls; nil: there are none.
-	Observers observe.Observers
-	// Flight counts the bytes of requests in flight, and of messages that wait to be
-	// stored; nil: nobody does.
-	Flight *budget.Flight
 	// Revival has what sessions are revived with that nobody has any more; nil: none is.
 	Revival *revival.Keeper
-	// Limits bounds the calls that clients begin; nil: nothing does.
-	Limits *limit.Limiter
-	Outage *outage.Outage // told of what is lost while the store is away; may be nil
-	Logger *slog.Logger   // slog.Default()
 }
 
 func (o *Options) setDefaults() {

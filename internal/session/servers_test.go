@@ -46,7 +46,7 @@ func TestServersChange(t *testing.T) {
 		d := &manyDesk{desk: &desk{}, versions: map[string]uint64{"files": 1, "memory": 1}}
 		h := newHouse(t, Options{}, nil)
 		h.Close()
-		h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Logger: h.logger})
+		h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Shared: Shared{Logger: h.logger}})
 		defer h.close()
 		files, memory := h.openAt("files", ""), h.openAt("memory", "")
 		isOpen := func(s *Session) bool {
@@ -110,7 +110,7 @@ func TestServersPlaces(t *testing.T) {
 	d := &manyDesk{desk: &desk{}, versions: map[string]uint64{"files": 1, "remote": 1}}
 	h := newHouse(t, Options{}, nil)
 	h.Close()
-	h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Logger: h.logger, MaxProcesses: 1})
+	h.desk, h.Manager = d.desk, NewManager(h.store, backend.Backend(d), Options{Shared: Shared{Logger: h.logger}, MaxProcesses: 1})
 	defer h.close()
 	for range 3 {
 		h.use(h.openAt("remote", ""), 1)

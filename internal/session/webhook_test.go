@@ -423,7 +423,7 @@ func TestEndedOff(t *testing.T) {
 	if c := begin(t, h.open(""), false, hookedRequest(1)); c.record != nil {
 		t.Error("the call keeps a webhook")
 	}
-	_, _, s, _ := belled(t, Options{Stateless: true})
+	_, _, s, _ := belled(t, Options{Shared: Shared{Stateless: true}})
 	if c := begin(t, s, false, hookedRequest(1)); c.record != nil {
 		t.Error("a stateless call keeps a webhook")
 	}
