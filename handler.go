@@ -136,7 +136,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		CutGrace:        o.CutGrace,
 		MaxBody:         o.MaxBody,
 		Connections:     connections,
-		Eras:            serverEras(&o),
+		Eras:            server.Eras(o.Eras),
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
 		TrustedProxies:  o.TrustedProxies,

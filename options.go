@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/defaults"
 	"holdfast/internal/lograte"
-	"holdfast/internal/server"
 	"holdfast/stream"
 	"holdfast/webhook"
 )
@@ -321,13 +320,6 @@ func (o *Options) eras() Era {
 		return ErasBoth
 	}
 	return ErasLegacy
-}
-
-// serverEras returns the choice that Options.Eras names, once its default is set.
-func serverEras(o *Options) server.Eras {
-	return map[Era]server.Eras{
-		ErasAuto: server.ErasAuto, ErasBoth: server.ErasBoth, ErasLegacy: server.ErasLegacy, ErasModern: server.ErasModern,
-	}[o.Eras]
 }
 
 // bounded resets an option whose value it cannot have, and tells of it: one that is below 0 or no number, or above most.

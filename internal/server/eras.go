@@ -10,20 +10,20 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Eras says which clients are served in which era. See docs/decisions/0032-eras-by-name.md.
-type Eras int
+// Eras says which clients are served in which era, by the words of holdfast.Era; "" stands for ErasBoth. See docs/decisions/0032-eras-by-name.md.
+type Eras string
 
 // The choices.
 const (
 	// ErasBoth serves each client in the era in which it asks.
-	ErasBoth Eras = iota
+	ErasBoth Eras = "both"
 	// ErasAuto does so too, with one exception: a server/discover is refused if its client's calls
 	// survive a cut in the legacy era only. A client that knows both eras goes on with initialize.
-	ErasAuto
+	ErasAuto Eras = "auto"
 	// ErasLegacy refuses all modern requests.
-	ErasLegacy
+	ErasLegacy Eras = "legacy"
 	// ErasModern refuses all others.
-	ErasModern
+	ErasModern Eras = "modern"
 )
 
 // refusesModern returns the error for a modern request that is not served in its era, or nil.

@@ -8,6 +8,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -112,19 +113,14 @@ type Handler struct {
 
 // New returns a handler. One with a Node must be closed.
 func New(opts Options) *Handler {
-	def := func(d *time.Duration, to time.Duration) {
-		if *d == 0 {
-			*d = to
-		}
-	}
-	def(&opts.UpgradeAfter, defaults.UpgradeAfter)
-	def(&opts.Retry, defaults.Retry)
-	def(&opts.DrainSpread, 15*time.Second)
-	def(&opts.KeepAlive, defaults.KeepAlive)
-	def(&opts.PingAfter, defaults.PingAfter)
-	def(&opts.WriteTimeout, 30*time.Second)
-	def(&opts.BodyTimeout, 30*time.Second)
-	def(&opts.InputGrace, time.Second)
+	opts.UpgradeAfter = cmp.Or(opts.UpgradeAfter, defaults.UpgradeAfter)
+	opts.Retry = cmp.Or(opts.Retry, defaults.Retry)
+	opts.DrainSpread = cmp.Or(opts.DrainSpread, 15*time.Second)
+	opts.KeepAlive = cmp.Or(opts.KeepAlive, defaults.KeepAlive)
+	opts.PingAfter = cmp.Or(opts.PingAfter, defaults.PingAfter)
+	opts.WriteTimeout = cmp.Or(opts.WriteTimeout, 30*time.Second)
+	opts.BodyTimeout = cmp.Or(opts.BodyTimeout, 30*time.Second)
+	opts.InputGrace = cmp.Or(opts.InputGrace, time.Second)
 	if opts.MaxBody <= 0 {
 		opts.MaxBody = defaults.MaxBody
 	}
@@ -134,9 +130,7 @@ func New(opts Options) *Handler {
 	if opts.ForwardHeader == nil {
 		opts.ForwardHeader = func(name string) bool { return !redact.Credential(name) }
 	}
-	if opts.Logger == nil {
-		opts.Logger = slog.Default()
-	}
+	opts.Logger = cmp.Or(opts.Logger, slog.Default())
 	h := &Handler{
 		opts:     opts,
 		sessions: opts.Manager,

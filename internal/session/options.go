@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -97,10 +98,6 @@ func (o *Options) setDefaults() {
 	if o.SessionMax <= 0 {
 		o.SessionMax = 1_000
 	}
-	if o.MaxWait == 0 {
-		o.MaxWait = defaults.MaxWait
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.MaxWait = cmp.Or(o.MaxWait, defaults.MaxWait)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 }
