@@ -271,7 +271,7 @@ func (c *beginning) apply(s *Session) {
 		return
 	}
 	s.firstEpoch = c.life
-	s.streams.last = (c.life - 1) << 32
+	s.streams.last = max(s.streams.last, (c.life-1)<<32) // there may be streams that were taken over
 	s.backend.initialize, s.backend.initialized, s.backend.revived = m.Raw, true, true
 	s.revision = c.revision
 	s.takeCapabilities(m.Params)

@@ -66,3 +66,25 @@ func TestReviveTwice(t *testing.T) {
 		t.Errorf("not found once it has begun: %v", err)
 	}
 }
+
+// A session that was taken over before its node had noted anything is as its id says, and gives no number a second time: the streams of calls
+// that were in flight have theirs.
+func TestReviveTakenOver(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{}, nil)
+	defer h.close()
+	const life = 5000
+	begins := &beginning{params: []byte(`{"protocolVersion":"2025-11-25","capabilities":{}}`), revision: "2025-11-25", life: life}
+	for _, test := range []struct{ last, want uint64 }{
+		{0, (life-1)<<32 + 1},                // it begins
+		{(life-1)<<32 + 7, (life-1)<<32 + 8}, // a call of its life
+		{life << 32, life<<32 + 1},           // the epoch of its next owner
+	} {
+		s := h.session("secret", caller.Principal{}, "", kind{})
+		s.streams.last = test.last
+		begins.apply(s)
+		if got := s.streams.number(); got != test.want {
+			t.Errorf("after %d the next number is %d, want %d", test.last, got, test.want)
+		}
+	}
+}
