@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
@@ -160,4 +161,62 @@ func joined(msgs []jsonrpc.Message) []byte {
 		all = append(append(all, msgs[i].Raw...), '\n') // no message has a line break in it
 	}
 	return all
+}
+
+// brokenWithin is how long a request that comes again waits for the end of the connection that it first came on: the network may
+// tell of that later than its client, which has made the request again.
+const brokenWithin = time.Second
+
+// attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
+// has broken: some HTTP clients do that by themselves, for a POST, too. The error is fail unless that is so. ended says that the call
+// has ended since, so that the id may be used.
+func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b begun, ended bool, err error) {
+	if len(x.msgs) != 1 || x.muxed {
+		return begun{}, false, fail
+	}
+	c := x.session.CallFrom(guest, x.msgs[0].ID)
+	if c == nil {
+		return begun{}, true, fail
+	}
+	conn := h.origin(x).Conn
+	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
+		same, lost := c.Again(&x.msgs[0], conn)
+		switch {
+		case x.session.CallFrom(guest, x.msgs[0].ID) != c:
+			return begun{}, true, fail
+		case same && lost:
+			return begun{session: x.session, number: c.Number()}, false, nil
+		case !same, time.Now().After(end), x.r.Context().Err() != nil:
+			return begun{}, false, fail
+		}
+	}
+}
+
+// light reports whether requests start light. Where other nodes may take the session over,
+// what is not safe to make again never does, whatever form the answer has.
+func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
+	switch {
+	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
+		return true
+	case h.opts.Response == ResponseSSE:
+		return false
+	}
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && !s.Light(ctx, &msgs[i], header) {
+			return false
+		}
+	}
+	return true
+}
+
+// beginModern begins the call of a modern request, or finds the one that was begun under the
+// same idempotency key.
+func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
+	if x.once.key != "" {
+		call, known, err := x.session.BeginKeyedFor(h.client(x), x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
+		return begunOf(x.session, call, known, err)
+	}
+	// Who can come back for what is not safe to make again is told how before it runs.
+	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil), from)
+	return begunOf(x.session, call, nil, err)
 }

@@ -89,18 +89,6 @@ func (h *Handler) unpack(r *http.Request, info []byte) *http.Request {
 	return h.opts.Unpack(r, info)
 }
 
-// caught answers a request for which code of the user panicked before there was an
-// answer. Any other panic is net/http's business.
-func (h *Handler) caught(w http.ResponseWriter) {
-	switch p := recover().(type) {
-	case nil:
-	case *panics.Error:
-		h.fail(w, p)
-	default:
-		panic(p)
-	}
-}
-
 // tenant names whom the use that a request makes is counted against. A request that
 // another node sent on has its client's address; of one that a connection makes for
 // its client in a session, the session knows ([session.Session.Tenant]).

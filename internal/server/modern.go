@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -241,45 +240,6 @@ func sumOf(m *jsonrpc.Message) string {
 		fmt.Fprintf(h, ",%q:%d:%s", p.name, len(p.value), p.value)
 	}
 	return string(h.Sum(nil))
-}
-
-// rejectModern answers a modern request with an error. Unlike older revisions this one knows
-// no id that is null.
-func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
-	h.tellRefused(w, status, e)
-	h.rejectAs(w, status, modernError(x.modern.id, e))
-}
-
-// modernError returns an error response; id may be nil.
-func modernError(id []byte, e *jsonrpc.Error) []byte {
-	if id != nil {
-		return jsonrpc.AppendError(nil, id, e)
-	}
-	body, _ := json.Marshal(struct {
-		Version string         `json:"jsonrpc"`
-		Error   *jsonrpc.Error `json:"error"`
-	}{"2.0", e})
-	return body
-}
-
-// failModern answers a modern request with what an error means.
-func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
-	var refused *protocol.Unauthorized
-	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
-		w.Header()["Www-Authenticate"] = refused.Challenge
-	}
-	status, e := h.explain(err)
-	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
-		status, e = http.StatusOK, errNoTask
-	}
-	if status == http.StatusTooManyRequests {
-		limited := *e
-		limited.Code = protocol.CodeRateLimited
-		e = &limited
-	}
-	setRetryAfter(w, status, err)
-	h.tellRefused(w, status, err)
-	h.rejectAs(w, status, modernError(x.modern.id, e))
 }
 
 // statusOf returns the HTTP status of a response that is an error of some codes (2026-07-28,

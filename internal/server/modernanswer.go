@@ -128,18 +128,6 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 	return err == nil
 }
 
-// beginModern begins the call of a modern request, or finds the one that was begun under the
-// same idempotency key.
-func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
-	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyedFor(h.client(x), x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
-		return begunOf(x.session, call, known, err)
-	}
-	// Who can come back for what is not safe to make again is told how before it runs.
-	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil), from)
-	return begunOf(x.session, call, nil, err)
-}
-
 // waitLight waits for a call to be answered while it is light, and reports whether the
 // client was answered, or has left. If not, the call has a stream.
 func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
@@ -242,18 +230,4 @@ func (x *exchange) method() string {
 func (x *exchange) subscribed(message []byte, of string) []byte {
 	message, _ = jsonrpc.Set(message, x.modern.id, of, "_meta", protocol.MetaSubscriptionID)
 	return message
-}
-
-// writeModern answers a modern request with one message: as JSON, or as the only event of a
-// stream. An error that has a status of its own is JSON.
-func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
-	status := x.statusOf(message)
-	switch {
-	case status != http.StatusOK:
-		h.rejectAs(w, status, message)
-	case h.opts.Response == ResponseSSE && x.form == anyForm:
-		_ = h.answer(w, onlyEvents, [][]byte{message}, false) // who has gone does not hear it
-	default:
-		_ = h.answer(w, x.form, [][]byte{message}, false)
-	}
 }

@@ -2,20 +2,15 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
-	"time"
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
@@ -133,35 +128,6 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	return err
 }
 
-// brokenWithin is how long a request that comes again waits for the end of the connection that it first came on: the network may
-// tell of that later than its client, which has made the request again.
-const brokenWithin = time.Second
-
-// attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
-// has broken: some HTTP clients do that by themselves, for a POST, too. The error is fail unless that is so. ended says that the call
-// has ended since, so that the id may be used.
-func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b begun, ended bool, err error) {
-	if len(x.msgs) != 1 || x.muxed {
-		return begun{}, false, fail
-	}
-	c := x.session.CallFrom(guest, x.msgs[0].ID)
-	if c == nil {
-		return begun{}, true, fail
-	}
-	conn := h.origin(x).Conn
-	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
-		same, lost := c.Again(&x.msgs[0], conn)
-		switch {
-		case x.session.CallFrom(guest, x.msgs[0].ID) != c:
-			return begun{}, true, fail
-		case same && lost:
-			return begun{session: x.session, number: c.Number()}, false, nil
-		case !same, time.Now().After(end), x.r.Context().Err() != nil:
-			return begun{}, false, fail
-		}
-	}
-}
-
 // accepted answers notifications and responses that were handed over, which have no answer.
 func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {
 	w.WriteHeader(http.StatusAccepted)
@@ -238,103 +204,6 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 		return false, nil
 	}
 	return true, nil
-}
-
-// light reports whether requests start light. Where other nodes may take the session over,
-// what is not safe to make again never does, whatever form the answer has.
-func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
-	switch {
-	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
-		return true
-	case h.opts.Response == ResponseSSE:
-		return false
-	}
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request && !s.Light(ctx, &msgs[i], header) {
-			return false
-		}
-	}
-	return true
-}
-
-// shortAnswer is how many bytes net/http gathers of an answer, to say by itself how long it is.
-const shortAnswer = 2 << 10
-
-// answer writes the responses of a call as JSON, or as events to a client that takes nothing else. A cancelled one has
-// none. Nothing is done for the request after that.
-func (h *Handler) answer(w http.ResponseWriter, as form, answers [][]byte, batch bool) error {
-	if len(answers) == 0 {
-		w.WriteHeader(http.StatusAccepted)
-		return nil
-	}
-	if as == onlyEvents {
-		return h.answerEvents(w, answers)
-	}
-	body := answers[0]
-	if batch {
-		body = appendAnswers(nil, answers, true)
-	}
-	head := w.Header()
-	head["Content-Type"] = typeJSON
-	if len(body) > shortAnswer {
-		head["Content-Length"] = []string{strconv.Itoa(len(body))}
-	}
-	return h.finish(w, body)
-}
-
-// answerEvents writes responses as a stream of events that is over. It cannot be resumed.
-func (h *Handler) answerEvents(w http.ResponseWriter, answers [][]byte) error {
-	var text []byte
-	for _, a := range answers {
-		text = sse.AppendMessage(text, nil, a)
-	}
-	head := w.Header()
-	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
-	return h.finish(w, text)
-}
-
-// appendAnswers appends the responses of a light call.
-func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
-	if !batch {
-		return append(text, answers[0]...)
-	}
-	for i, a := range answers {
-		text = append(text, "[,"[min(i, 1)])
-		text = append(text, a...)
-	}
-	return append(text, ']')
-}
-
-// finish writes the body of an answer to its end. The time that it may take is
-// bounded, as that of a write to a stream. The last byte goes out when the request was served: a client that closes its
-// connection once it has the whole answer has not left before that.
-func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
-	if len(body) <= shortAnswer { // which net/http holds until then
-		_, err := w.Write(body)
-		return err
-	}
-	body, end := body[:len(body)-1], body[len(body)-1:]
-	if len(body) < surelySent {
-		if _, err := w.Write(body); err != nil {
-			return err
-		}
-		_, err := w.Write(end)
-		return err
-	}
-	c := http.NewResponseController(w)
-	_ = c.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout))
-	if _, err := w.Write(body); err != nil {
-		return err
-	}
-	err := c.Flush()
-	if err == nil {
-		_ = c.SetWriteDeadline(time.Time{}) // the connection may be used for more requests
-	}
-	if err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	_, err = w.Write(end)
-	return err
 }
 
 // keyOf returns the idempotency key of a POST, "" if it has none: the header's,
