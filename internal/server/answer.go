@@ -3,10 +3,13 @@ package server
 import (
 	"encoding/json"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strconv"
 	"time"
 
+	"holdfast/internal/observe"
+	"holdfast/internal/outage"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
@@ -14,18 +17,33 @@ import (
 	"holdfast/jsonrpc"
 )
 
+// An answerer answers requests: with results, and with what errors mean. It tells observers of those that are refused.
+type answerer struct {
+	response     Response
+	writeTimeout time.Duration
+	outage       *outage.Outage
+	observers    observe.Observers
+	logger       *slog.Logger
+}
+
+func newAnswerer(opts *Options) answerer {
+	return answerer{
+		response: opts.Response, writeTimeout: opts.WriteTimeout, outage: opts.Outage, observers: opts.Observers, logger: opts.Logger,
+	}
+}
+
 // shortAnswer is how many bytes net/http gathers of an answer, to say by itself how long it is.
 const shortAnswer = 2 << 10
 
 // answer writes the responses of a call as JSON, or as events to a client that takes nothing else. A cancelled one has
 // none. Nothing is done for the request after that.
-func (h *Handler) answer(w http.ResponseWriter, as form, answers [][]byte, batch bool) error {
+func (a *answerer) answer(w http.ResponseWriter, as form, answers [][]byte, batch bool) error {
 	if len(answers) == 0 {
 		w.WriteHeader(http.StatusAccepted)
 		return nil
 	}
 	if as == onlyEvents {
-		return h.answerEvents(w, answers)
+		return a.answerEvents(w, answers)
 	}
 	body := answers[0]
 	if batch {
@@ -36,18 +54,18 @@ func (h *Handler) answer(w http.ResponseWriter, as form, answers [][]byte, batch
 	if len(body) > shortAnswer {
 		head["Content-Length"] = []string{strconv.Itoa(len(body))}
 	}
-	return h.finish(w, body)
+	return a.finish(w, body)
 }
 
 // answerEvents writes responses as a stream of events that is over. It cannot be resumed.
-func (h *Handler) answerEvents(w http.ResponseWriter, answers [][]byte) error {
+func (a *answerer) answerEvents(w http.ResponseWriter, answers [][]byte) error {
 	var text []byte
 	for _, a := range answers {
 		text = sse.AppendMessage(text, nil, a)
 	}
 	head := w.Header()
 	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
-	return h.finish(w, text)
+	return a.finish(w, text)
 }
 
 // appendAnswers appends the responses of a light call.
@@ -65,7 +83,7 @@ func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
 // finish writes the body of an answer to its end. The time that it may take is
 // bounded, as that of a write to a stream. The last byte goes out when the request was served: a client that closes its
 // connection once it has the whole answer has not left before that.
-func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
+func (a *answerer) finish(w http.ResponseWriter, body []byte) error {
 	if len(body) <= shortAnswer { // which net/http holds until then
 		_, err := w.Write(body)
 		return err
@@ -79,7 +97,7 @@ func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
 		return err
 	}
 	c := http.NewResponseController(w)
-	_ = c.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout))
+	_ = c.SetWriteDeadline(time.Now().Add(a.writeTimeout))
 	if _, err := w.Write(body); err != nil {
 		return err
 	}
@@ -96,23 +114,23 @@ func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
 
 // writeModern answers a modern request with one message: as JSON, or as the only event of a
 // stream. An error that has a status of its own is JSON.
-func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
+func (a *answerer) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
 	status := x.statusOf(message)
 	switch {
 	case status != http.StatusOK:
-		h.rejectAs(w, status, message)
-	case h.opts.Response == ResponseSSE && x.form == anyForm:
-		_ = h.answer(w, onlyEvents, [][]byte{message}, false) // who has gone does not hear it
+		a.rejectAs(w, status, message)
+	case a.response == ResponseSSE && x.form == anyForm:
+		_ = a.answer(w, onlyEvents, [][]byte{message}, false) // who has gone does not hear it
 	default:
-		_ = h.answer(w, x.form, [][]byte{message}, false)
+		_ = a.answer(w, x.form, [][]byte{message}, false)
 	}
 }
 
 // rejectModern answers a modern request with an error. Unlike older revisions this one knows
 // no id that is null.
-func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
-	h.tellRefused(w, status, e)
-	h.rejectAs(w, status, modernError(x.modern.id, e))
+func (a *answerer) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
+	a.tellRefused(w, status, e)
+	a.rejectAs(w, status, modernError(x.modern.id, e))
 }
 
 // modernError returns an error response; id may be nil.
@@ -128,12 +146,12 @@ func modernError(id []byte, e *jsonrpc.Error) []byte {
 }
 
 // failModern answers a modern request with what an error means.
-func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
+func (a *answerer) failModern(w http.ResponseWriter, x *exchange, err error) {
 	var refused *protocol.Unauthorized
 	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
 		w.Header()["Www-Authenticate"] = refused.Challenge
 	}
-	status, e := h.explain(err)
+	status, e := a.explain(err)
 	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
 		status, e = http.StatusOK, errNoTask
 	}
@@ -143,17 +161,17 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 		e = &limited
 	}
 	setRetryAfter(w, status, err)
-	h.tellRefused(w, status, err)
-	h.rejectAs(w, status, modernError(x.modern.id, e))
+	a.tellRefused(w, status, err)
+	a.rejectAs(w, status, modernError(x.modern.id, e))
 }
 
 // caught answers a request for which code of the user panicked before there was an
 // answer. Any other panic is net/http's business.
-func (h *Handler) caught(w http.ResponseWriter) {
+func (a *answerer) caught(w http.ResponseWriter) {
 	switch p := recover().(type) {
 	case nil:
 	case *panics.Error:
-		h.fail(w, p)
+		a.fail(w, p)
 	default:
 		panic(p)
 	}

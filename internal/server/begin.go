@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"holdfast/internal/limit"
+	"holdfast/internal/observe"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -15,6 +18,17 @@ import (
 
 // This file is the one place where a call begins, for every transport: the rules that
 // its messages must keep, and which call they mean.
+
+// A starter has the calls of exchanges begin: at once, or when it is their turn.
+type starter struct {
+	sessions  *session.Manager
+	nodes     *placement.Nodes // nil where there is no other node
+	watched   *watch.Connections
+	response  Response
+	stateless bool
+	draining  <-chan struct{}
+	observers observe.Observers
+}
 
 // A stage is how far the session has come that messages are for.
 type stage int
@@ -84,7 +98,7 @@ type begun struct {
 // begin begins the call of the requests among msgs, or finds the one that the same
 // requests have begun before. from says where they come from. The errors are those of [session.Session.Begin] and
 // [session.Session.BeginKeyed].
-func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce, from session.Origin) (begun, error) {
+func begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce, from session.Origin) (begun, error) {
 	switch {
 	case once.key != "":
 		call, known, err := s.BeginKeyed(once.key, joined(msgs), msgs, from)
@@ -170,7 +184,7 @@ const brokenWithin = time.Second
 // attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
 // has broken: some HTTP clients do that by themselves, for a POST, too. The error is fail unless that is so. ended says that the call
 // has ended since, so that the id may be used.
-func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b begun, ended bool, err error) {
+func (st *starter) attach(x *exchange, guest stream.SessionKey, fail error) (b begun, ended bool, err error) {
 	if len(x.msgs) != 1 || x.muxed {
 		return begun{}, false, fail
 	}
@@ -178,7 +192,7 @@ func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b be
 	if c == nil {
 		return begun{}, true, fail
 	}
-	conn := h.origin(x).Conn
+	conn := st.origin(x).Conn
 	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
 		same, lost := c.Again(&x.msgs[0], conn)
 		switch {
@@ -194,11 +208,11 @@ func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b be
 
 // light reports whether requests start light. Where other nodes may take the session over,
 // what is not safe to make again never does, whatever form the answer has.
-func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
+func (st *starter) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
 	switch {
-	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
+	case st.response == ResponseJSON && !st.sessions.Shared(), st.stateless:
 		return true
-	case h.opts.Response == ResponseSSE:
+	case st.response == ResponseSSE:
 		return false
 	}
 	for i := range msgs {
@@ -211,9 +225,9 @@ func (h *Handler) light(ctx context.Context, header http.Header, s *session.Sess
 
 // beginModern begins the call of a modern request, or finds the one that was begun under the
 // same idempotency key.
-func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
+func (st *starter) beginModern(x *exchange, from session.Origin) (begun, error) {
 	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyedFor(h.client(x), x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
+		call, known, err := x.session.BeginKeyedFor(x.client(st.sessions), x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
 		return begunOf(x.session, call, known, err)
 	}
 	// Who can come back for what is not safe to make again is told how before it runs.

@@ -89,10 +89,10 @@ func (q *modern) discovered(response []byte) []byte {
 }
 
 // refusesLegacy reports whether legacy clients are refused.
-func (h *Handler) refusesLegacy() bool { return h.opts.Eras == ErasModern }
+func (e Eras) refusesLegacy() bool { return e == ErasModern }
 
 // rejectLegacy answers a POST of a legacy client where those are refused.
-func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
+func (a *answerer) rejectLegacy(w http.ResponseWriter, x *exchange) {
 	version := protocol.V20250326
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		version = v[0]
@@ -105,6 +105,6 @@ func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
 		}
 	}
 	e := unserved(version, []string{protocol.V20260728}, "this server has no sessions: begin with server/discover, or start the server with --eras both (Options.Eras)")
-	h.tellRefused(w, http.StatusBadRequest, e)
-	h.rejectAs(w, http.StatusBadRequest, modernError(id, e))
+	a.tellRefused(w, http.StatusBadRequest, e)
+	a.rejectAs(w, http.StatusBadRequest, modernError(id, e))
 }

@@ -153,7 +153,7 @@ func (x *exchange) place() string {
 
 // endpoint serves one request at the endpoint. Its Host and Origin were checked.
 func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
-	x := exchange{r: r, from: h.visit(r)}
+	x := exchange{r: r, from: h.callers.visit(r)}
 	if h.decode(w, &x) {
 		h.serve(w, &x)
 	}
@@ -168,13 +168,13 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 	case r.Method == http.MethodGet && !h.opts.Stateless && websocket.IsUpgrade(r):
 		return h.decodeGet(w, x)
 	case r.Method != http.MethodPost && isModernHeader(r) && h.opts.Eras == ErasLegacy:
-		h.reject(w, http.StatusBadRequest, unsupported(protocol.V20260728))
+		h.answers.reject(w, http.StatusBadRequest, unsupported(protocol.V20260728))
 		return false
 	case r.Method != http.MethodPost && isModernHeader(r):
 		w.Header().Set("Allow", "POST, OPTIONS")
-		h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
+		h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
 		return false
-	case r.Method != http.MethodPost && h.refusesLegacy() && x.from == nil: // all of it is about sessions
+	case r.Method != http.MethodPost && h.opts.Eras.refusesLegacy() && x.from == nil: // all of it is about sessions
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
 		return h.decodeAnswers(w, x)
 	case r.Method == http.MethodPost:
@@ -186,7 +186,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 		return h.identify(w, x)
 	}
 	w.Header().Set("Allow", h.allow())
-	h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+	h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 	return false
 }
 
@@ -195,14 +195,14 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 // answered.
 func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.purpose != forSocket || !protocol.Modern(v[0]) || h.opts.Eras == ErasLegacy) {
-		h.reject(w, http.StatusBadRequest, unsupported(v[0]))
+		h.answers.reject(w, http.StatusBadRequest, unsupported(v[0]))
 		return false
 	}
 	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
 		x.secret = id[0]
 	}
 	x.last = lastEventID(x.r)
-	x.principal = h.principal(x.r)
+	x.principal = h.callers.principal(x.r)
 	if x.from != nil {
 		x.once.name, x.once.again = x.from.Once, x.from.Again
 		x.continues = x.from.Continues
@@ -215,7 +215,7 @@ func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
 	err := x.movedOn()
 	if err != nil {
-		h.failMessages(w, err, x.msgs, x.batch)
+		h.answers.failMessages(w, err, x.msgs, x.batch)
 		return
 	}
 	if x.purpose == forModern {
@@ -303,8 +303,8 @@ func versionOf(r *http.Request) string {
 // open begins a session for an exchange. The error is ErrClosing while the node is drained, and
 // on a door.
 func (h *Handler) open(x *exchange) (err error) {
-	if h.takesNothing() && !h.opts.Stateless {
-		return h.notHere()
+	if h.life.takesNothing() && !h.opts.Stateless {
+		return h.life.notHere()
 	}
 	if x.purpose == forSession {
 		var params []byte // of the initialize, if it is one

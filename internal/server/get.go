@@ -150,7 +150,7 @@ func (h *Handler) unreadable(w http.ResponseWriter, x *exchange, call *session.C
 	}
 	call.ConnectionLost()
 	h.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
-	h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	h.answers.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 
@@ -199,7 +199,7 @@ func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *e
 	w.WriteHeader(http.StatusOK)
 	place, tail := event[:strings.IndexByte(event, '~')], event[strings.LastIndexByte(event, '~'):]
 	fresh := append(strconv.AppendUint(append([]byte(place), '~'), uint64(rand.Uint32()), 36), tail...)
-	_ = h.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
+	_ = h.answers.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
 	return true
 }
 
@@ -221,13 +221,13 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
-		if h.bySingleTools(x.r.Context()) {
-			h.failDenied(w, errNoSocket, h.denied(x.r, nil, h.asker(x.r)))
+		if h.callers.bySingleTools(x.r.Context()) {
+			h.answers.failDenied(w, errNoSocket, h.answers.denied(x.r, nil, h.callers.asker(x.r)))
 			return false
 		}
 		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it
 	case !accepts(x.r.Header["Accept"], "text/event-stream"):
-		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
+		h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	x.purpose = forRead
@@ -295,8 +295,8 @@ func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 // the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
 // request was answered.
 func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
-	if h.opts.Stateless || h.refusesLegacy() && x.from == nil {
-		h.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
+	if h.opts.Stateless || h.opts.Eras.refusesLegacy() && x.from == nil {
+		h.answers.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
 		return false
 	}
 	if !h.readPost(w, x) {
@@ -304,7 +304,7 @@ func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
 	}
 	for i := range x.msgs {
 		if x.msgs[i].Kind != jsonrpc.Response {
-			h.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
+			h.answers.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
 			return false
 		}
 	}

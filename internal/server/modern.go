@@ -62,17 +62,17 @@ func isModernHeader(r *http.Request) bool {
 // answered.
 func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.purpose, x.secret, x.last = forModern, "", ""
-	x.modern = &modern{tasks: h.hasTasks(), alone: h.refusesLegacy()}
+	x.modern = &modern{tasks: h.hasTasks(), alone: h.opts.Eras.refusesLegacy()}
 	if e := h.refusesModern(x); e != nil {
 		if x.msgs[0].Kind == jsonrpc.Request {
 			x.modern.id = x.msgs[0].ID
 		}
 		h.sessions.RefusedModern(&x.msgs[0])
-		h.rejectModern(w, x, http.StatusBadRequest, e)
+		h.answers.rejectModern(w, x, http.StatusBadRequest, e)
 		return false
 	}
 	if x.batch {
-		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
+		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
 		return false
 	}
 	m := &x.msgs[0]
@@ -84,7 +84,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		w.WriteHeader(http.StatusAccepted)
 		return false
 	case jsonrpc.Response:
-		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid,
+		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid,
 			"protocol revision %s has no responses of clients: make the request again with inputResponses", protocol.V20260728))
 		return false
 	}
@@ -94,11 +94,11 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	}
 	status, err := x.modern.read(x.r.Header, m)
 	if err != nil {
-		h.rejectModern(w, x, status, err)
+		h.answers.rejectModern(w, x, status, err)
 		return false
 	}
 	if x.form == onlyJSON && (m.Method == protocol.MethodSubscriptions || m.Method == protocol.MethodResume) {
-		h.rejectModern(w, x, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: the answer to %s is a stream", m.Method))
+		h.answers.rejectModern(w, x, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: the answer to %s is a stream", m.Method))
 		return false
 	}
 	x.modern.resumes = x.form != onlyJSON && bytes.Contains(x.modern.capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)

@@ -48,8 +48,8 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.isListen() {
 		x.once.key = "" // which nobody could come back to
 	}
-	if h.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(h.client(x), x.once.key)) {
-		return h.notHere()
+	if h.life.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(x.client(h.sessions), x.once.key)) {
+		return h.life.notHere()
 	}
 	var listen *taskListen
 	if m.Method == protocol.MethodSubscriptions {
@@ -81,9 +81,9 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id
-	b, err := h.beginModern(x, h.origin(x))
+	b, err := h.starter.beginModern(x, h.starter.origin(x))
 	if err != nil {
-		if b, err = h.beginModernInTurn(x, err); err != nil {
+		if b, err = h.starter.beginModernInTurn(x, err); err != nil {
 			return err
 		}
 	}
@@ -123,7 +123,7 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 	}
 	err := x.session.CheckParamHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
 	if err != nil {
-		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
+		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
 	}
 	return err == nil
 }
@@ -164,14 +164,14 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 // answerModern answers a modern request whose call has ended while it was light.
 func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session.Call, answers [][]byte) {
 	if err := call.Refusal(); err != nil {
-		h.failModern(w, x, err)
+		h.answers.failModern(w, x, err)
 		return
 	}
 	if len(answers) == 0 {
-		h.writeModern(w, x, modernError(x.modern.id, errCancelled))
+		h.answers.writeModern(w, x, modernError(x.modern.id, errCancelled))
 		return
 	}
-	h.writeModern(w, x, x.own(answers[0]))
+	h.answers.writeModern(w, x, x.own(answers[0]))
 }
 
 // patience is how long a call stays light: until its client has to hear something.

@@ -49,7 +49,7 @@ func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Sessio
 }
 
 // json answers with one message.
-func (p *reply) json(message []byte) { p.h.writeModern(p.w, p.x, message) }
+func (p *reply) json(message []byte) { p.h.answers.writeModern(p.w, p.x, message) }
 
 // answer copies a stream from a place in it to the client, until the response. An error says
 // that nothing was answered.
@@ -156,7 +156,7 @@ func (p *reply) write(text []byte, last bool) error {
 	}
 	switch {
 	case last && !p.opened && p.call != nil && p.call.Refusal() != nil:
-		p.h.failModern(p.w, p.x, p.call.Refusal())
+		p.h.answers.failModern(p.w, p.x, p.call.Refusal())
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
 			p.final = modernError(p.x.modern.id, errCancelled)
@@ -200,7 +200,7 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	case p.waits(&a) || p.becomesTask(&a):
 		return a.next, errReplied
 	case p.x.isListen() && p.drained(&a):
-		if p.h.alone() {
+		if p.h.life.alone() {
 			p.ends = func() []byte { return p.endListen("the server is shutting down") }
 			return a.next, errReplied
 		}
@@ -234,10 +234,10 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 func (p *reply) drained(a *alarm) bool {
 	switch {
 	case !p.leaving.IsZero():
-	case p.h.isDraining():
-		p.leaving, p.drain = a.now.Add(rand.N(p.h.spread+1)), nil
+	case p.h.life.isDraining():
+		p.leaving, p.drain = a.now.Add(rand.N(p.h.life.spread+1)), nil
 	default:
-		p.drain = p.h.draining
+		p.drain = p.h.life.draining
 	}
 	return a.due(p.leaving)
 }

@@ -72,8 +72,8 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	}
 	s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
 	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
-		_, e := h.explain(err)
-		h.rejectModern(w, x, http.StatusOK, e)
+		_, e := h.answers.explain(err)
+		h.answers.rejectModern(w, x, http.StatusOK, e)
 		return nil
 	}
 	if err != nil {
@@ -118,7 +118,7 @@ func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 		if err != nil {
 			return errf(codeInvalid, "%v", err)
 		}
-		client := h.client(x)
+		client := x.client(h.sessions)
 		h.sessions.CancelKeyedTurn(client, key) // first: it may begin at any moment
 		if c, err = h.sessions.KeyedCall(client, key); err != nil {
 			return err

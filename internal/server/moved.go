@@ -53,7 +53,7 @@ func (h *Handler) movedModern(x *exchange) error {
 		return nil
 	case x.isListen() && jsonrpc.Field(m.Params, "notifications", "taskIds") != nil:
 		return nil
-	case x.once.key != "" && h.sessions.BegunHere(h.client(x), x.once.key):
+	case x.once.key != "" && h.sessions.BegunHere(x.client(h.sessions), x.once.key):
 		return nil
 	}
 	return &moved{to}

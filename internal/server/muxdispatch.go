@@ -59,7 +59,7 @@ func (m *mux) take(data []byte) bool {
 	case m.isModern(msgs, batch):
 		m.takeModern(&msgs[0])
 		return true
-	case m.h.refusesLegacy():
+	case m.h.opts.Eras.refusesLegacy():
 		m.refuseLegacy(msgs, batch)
 		return true
 	default:
@@ -270,8 +270,8 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 		return
 	}
 	values, header := m.client.values, m.client.header
-	light := key == "" && m.h.light(values, header, s, msgs)
-	got, err := m.h.begin(s, msgs, light, runOnce{key: key}, m.origin(pass))
+	light := key == "" && m.h.starter.light(values, header, s, msgs)
+	got, err := begin(s, msgs, light, runOnce{key: key}, m.origin(pass))
 	switch {
 	case errors.Is(err, session.ErrCancelled), err != nil && m.callInTurn(s, msgs, batch, err):
 		return
@@ -366,7 +366,7 @@ func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 			return false
 		}
 	}
-	if !m.h.isDraining() {
+	if !m.h.life.isDraining() {
 		m.comeBack()
 	}
 	return true

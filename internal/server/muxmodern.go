@@ -90,7 +90,7 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 		return
 	}
 	var answer placement.Answer
-	m.h.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
+	m.h.answers.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
 	m.queue.text(answer.Text())
 }
 
@@ -109,7 +109,7 @@ func (m *mux) begins(x *muxModern) error {
 	case m.state == muxClosed:
 		x.cancel(nil)
 		return nil
-	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.isDraining():
+	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.isDraining():
 		m.become(muxLeaving) // and its client asks again on the next connection
 		session.Wake(m.ready)
 		x.cancel(nil)
@@ -186,7 +186,7 @@ func (x *muxModern) run() (err error) {
 		}
 	}
 	ex := exchange{r: r, principal: x.m.client.principal, msgs: []jsonrpc.Message{x.msg}, muxed: true, muxDoor: x.m.client.door}
-	if h.admits(x, &ex, true) && h.decodeModern(x, &ex) {
+	if h.bodies.admits(x, &ex, true) && h.decodeModern(x, &ex) {
 		h.serve(x, &ex)
 	}
 	return nil

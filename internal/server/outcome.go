@@ -83,8 +83,8 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 // ([session.ErrMoved]). Any other error is answered.
 func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
-		if err := h.admitAlone(x); err != nil {
-			h.failMessages(w, err, x.msgs, x.batch)
+		if err := h.starter.admitAlone(x); err != nil {
+			h.answers.failMessages(w, err, x.msgs, x.batch)
 			return nil
 		}
 		defer x.once.pass.Release() // what no call has taken
@@ -92,7 +92,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
 		return err
 	} else if err != nil {
-		h.failMessages(w, err, x.msgs, x.batch)
+		h.answers.failMessages(w, err, x.msgs, x.batch)
 		return nil
 	}
 	if h.opts.Stateless || x.purpose == forSocket {
@@ -109,7 +109,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	case x.purpose == forSession && errors.Is(err, session.ErrMoved):
 		return err
 	case err != nil:
-		h.failMessages(w, err, x.msgs, x.batch)
+		h.answers.failMessages(w, err, x.msgs, x.batch)
 	}
 	return nil
 }
@@ -201,12 +201,12 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeNothing:
 		w.WriteHeader(http.StatusNoContent)
 	case outcomeAnswer:
-		_ = h.answer(w, x.form, [][]byte{o.body}, false)
+		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
 	case outcomeTask:
 		if x.form != onlyEvents {
 			w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
 		}
-		_ = h.answer(w, x.form, [][]byte{o.body}, false)
+		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
 		_ = http.NewResponseController(w).Flush() // delivering may take its time
 		o.deliver(x.values(), x.msgs, x.r.Header)
 	case outcomeJSON:

@@ -45,16 +45,16 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 			return
 		}
 	}
-	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.isLeaving() && h.alone() && x.from == nil {
+	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.life.isLeaving() && h.life.alone() && x.from == nil {
 		// A moment later nobody listens here: some clients who would try again then
 		// take 503 for the end of their session.
 		panic(http.ErrAbortHandler)
 	}
 	if x.purpose == forModern {
-		h.failModern(w, x, err)
+		h.answers.failModern(w, x, err)
 		return
 	}
-	h.failMessages(w, err, x.msgs, x.batch)
+	h.answers.failMessages(w, err, x.msgs, x.batch)
 }
 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
@@ -100,7 +100,7 @@ func (h *Handler) describe(x *exchange, req *placement.Request) {
 		Messages:  x.endpoint,
 		Stays:     x.muxed,
 		Revision:  h.revision(x),
-		Info:      h.pack(x.r.Context()),
+		Info:      h.callers.pack(x.r.Context()),
 	}
 	if x.purpose == forModern {
 		req.Visit.Credential = x.credential().Bytes()
@@ -211,7 +211,7 @@ func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string
 	if err == nil {
 		return nil
 	}
-	status, _ := p.h.explain(err)
+	status, _ := p.h.answers.explain(err)
 	if p.h.displaced(&rest, err) || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		return err
 	}
@@ -251,8 +251,8 @@ type host struct{ *Handler }
 
 // Receive implements [placement.Host].
 func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit) {
-	defer h.caught(w)
-	r = h.unpack(r, v.Info)
+	defer h.answers.caught(w)
+	r = h.callers.unpack(r, v.Info)
 	r = r.WithContext(placement.WithVisit(r.Context(), v))
 	if v.Pair {
 		h.pair(w, r, v.Messages)
@@ -262,10 +262,12 @@ func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit
 }
 
 // Reject implements [placement.Host].
-func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) { h.reject(w, status, e) }
+func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
+	h.answers.reject(w, status, e)
+}
 
 // Finish implements [placement.Host].
-func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.finish(w, body) }
+func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.answers.finish(w, body) }
 
 // Client implements [placement.Host].
 func (h host) Client(address string) (open, left bool) { return h.watched.Client(address) }

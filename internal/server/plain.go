@@ -127,8 +127,8 @@ func (p *plain) write(_ []byte, last bool) error {
 		return errHeld
 	}
 	if p.call != nil && p.call.Refusal() != nil {
-		p.h.fail(p.w, p.call.Refusal())
-	} else if err := p.h.answer(p.w, p.form, p.answers, p.batch); err != nil {
+		p.h.answers.fail(p.w, p.call.Refusal())
+	} else if err := p.h.answers.answer(p.w, p.form, p.answers, p.batch); err != nil {
 		return err
 	}
 	if p.gone() || p.via.isSeen() && p.h.nodes.HasLeft(p.from, p.opened) {
@@ -179,7 +179,7 @@ func (h *Handler) interrupted(w http.ResponseWriter, x *exchange, o *outcome, er
 		return session.ErrMoved
 	}
 	h.logger.Warn("call not read to its end", "session", o.session.Name(), "error", err)
-	h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	h.answers.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 
@@ -190,6 +190,6 @@ func (h *Handler) undelivered(w http.ResponseWriter, call *session.Call, msgs []
 	if errors.Is(err, session.ErrMoved) {
 		return err
 	}
-	h.fail(w, err)
+	h.answers.fail(w, err)
 	return nil
 }

@@ -20,15 +20,15 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 		return false
 	}
 	modern := isModern(x)
-	if !h.admits(w, x, modern) {
+	if !h.bodies.admits(w, x, modern) {
 		return false
 	}
 	if modern {
-		x.principal = h.principal(x.r)
+		x.principal = h.callers.principal(x.r)
 		return h.decodeModern(w, x)
 	}
-	if h.refusesLegacy() && x.from == nil {
-		h.rejectLegacy(w, x)
+	if h.opts.Eras.refusesLegacy() && x.from == nil {
+		h.answers.rejectLegacy(w, x)
 		return false
 	}
 	if !h.identify(w, x) {
@@ -50,7 +50,7 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 		x.purpose = forMessages
 	}
 	if err != nil {
-		h.fail(w, err)
+		h.answers.fail(w, err)
 	}
 	return err == nil
 }
@@ -95,22 +95,22 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 // startCall begins the call of the requests of an exchange, or finds the one that they
 // have begun before.
 func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
-	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
-	from := h.origin(x)
+	light := x.once.key == "" && h.starter.light(x.r.Context(), x.r.Header, x.session, x.msgs)
+	from := h.starter.origin(x)
 	from.Guest = x.guest()
-	o.begun, err = h.begin(x.session, x.msgs, light, x.once, from)
+	o.begun, err = begin(x.session, x.msgs, light, x.once, from)
 	for tries := 3; errors.Is(err, session.ErrDuplicate); tries-- {
 		var ended bool
-		switch o.begun, ended, err = h.attach(x, from.Guest, err); {
+		switch o.begun, ended, err = h.starter.attach(x, from.Guest, err); {
 		case ended && tries > 0:
 			from.Pass, from.Admitted = nil, false // it was given back
-			o.begun, err = h.begin(x.session, x.msgs, light, x.once, from)
+			o.begun, err = begin(x.session, x.msgs, light, x.once, from)
 		case err != nil:
 			return err
 		}
 	}
 	if err != nil {
-		if o.begun, err = h.beginInTurn(x, x.msgs, light, err); err != nil {
+		if o.begun, err = h.starter.beginInTurn(x, x.msgs, light, err); err != nil {
 			return err
 		}
 	}
@@ -197,7 +197,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}
 		}
-		_ = h.answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
+		_ = h.answers.answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
 		return false, nil
 	case left:
 		o.call.ConnectionLost()

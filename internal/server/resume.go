@@ -83,7 +83,7 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 		o.body, err = h.startStatus(x)
 	}
 	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
-		_, e := h.explain(err)
+		_, e := h.answers.explain(err)
 		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
 	return err
@@ -174,7 +174,7 @@ func (h *Handler) roamed(w http.ResponseWriter, x *exchange) bool {
 		}
 		switch {
 		case err != nil:
-			h.fail(w, err)
+			h.answers.fail(w, err)
 			return false
 		case !taken:
 			rest = append(rest, x.msgs[i])

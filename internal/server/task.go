@@ -88,7 +88,7 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 	m, id := &x.msgs[0], &x.modern.task
 	ours = id.text != ""
 	if !x.modern.knowsTasks() && (ours || h.hasTasks()) {
-		h.rejectModern(w, x, http.StatusBadRequest, errNoCapability())
+		h.answers.rejectModern(w, x, http.StatusBadRequest, errNoCapability())
 		return true, nil
 	}
 	if !ours {
@@ -99,14 +99,14 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 		err = errNoTask
 	}
 	if errors.Is(err, errNoTask) {
-		h.rejectModern(w, x, http.StatusOK, errNoTask)
+		h.answers.rejectModern(w, x, http.StatusOK, errNoTask)
 		return true, nil
 	}
 	if err != nil {
 		return true, err
 	}
 	response := make([]byte, 0, len(result)+len(x.modern.id)+40)
-	h.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.id, result))
+	h.answers.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.id, result))
 	return true, nil
 }
 

@@ -18,8 +18,8 @@ import (
 // startTask begins a call that is a task, or finds the one that the same request has begun
 // before.
 func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
-	if o.begun, err = h.begin(x.session, x.msgs, false, x.once, h.origin(x)); err != nil {
-		if o.begun, err = h.beginInTurn(x, x.msgs, false, err); err != nil {
+	if o.begun, err = begin(x.session, x.msgs, false, x.once, h.starter.origin(x)); err != nil {
+		if o.begun, err = h.starter.beginInTurn(x, x.msgs, false, err); err != nil {
 			return err
 		}
 	}
@@ -48,7 +48,7 @@ func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string, p
 // callTask is startTask on a connection that carries many exchanges.
 func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) {
 	one := []jsonrpc.Message{*msg}
-	got, err := m.h.begin(s, one, false, runOnce{key: key}, m.origin(pass))
+	got, err := begin(s, one, false, runOnce{key: key}, m.origin(pass))
 	if err != nil {
 		if !errors.Is(err, session.ErrCancelled) && !m.callInTurn(s, one, false, err) {
 			m.elsewhere(one, false, err)

@@ -232,7 +232,7 @@ func (h *Handler) listenModern(w http.ResponseWriter, x *exchange, l *taskListen
 	id := x.session.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id
-	b, err := h.beginModern(x, h.origin(x))
+	b, err := h.starter.beginModern(x, h.starter.origin(x))
 	if err != nil {
 		return err
 	}
