@@ -130,7 +130,7 @@ func (a *answerer) writeModern(w http.ResponseWriter, x *exchange, message []byt
 // no id that is null.
 func (a *answerer) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
 	a.tellRefused(w, status, e)
-	a.rejectAs(w, status, modernError(x.modern.id, e))
+	a.rejectAs(w, status, modernError(x.modern.ID, e))
 }
 
 // modernError returns an error response; id may be nil.
@@ -162,7 +162,7 @@ func (a *answerer) failModern(w http.ResponseWriter, x *exchange, err error) {
 	}
 	setRetryAfter(w, status, err)
 	a.tellRefused(w, status, err)
-	a.rejectAs(w, status, modernError(x.modern.id, e))
+	a.rejectAs(w, status, modernError(x.modern.ID, e))
 }
 
 // caught answers a request for which code of the user panicked before there was an

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -227,7 +228,7 @@ func (st *starter) light(ctx context.Context, header http.Header, s *session.Ses
 // same idempotency key.
 func (st *starter) beginModern(x *exchange, from session.Origin) (begun, error) {
 	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyedFor(x.client(st.sessions), x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
+		call, known, err := x.session.BeginKeyedFor(x.client(st.sessions), x.once.key, []byte(modern.SumOf(&x.msgs[0])), x.msgs, from)
 		return begunOf(x.session, call, known, err)
 	}
 	// Who can come back for what is not safe to make again is told how before it runs.

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
+	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
 
@@ -239,10 +240,10 @@ func (b *bodyReader) rejectBody(w http.ResponseWriter, r *http.Request, err erro
 // admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
 // the request was answered. A method that the era of the request does not have is not looked at: no server gets it, and
 // what its params may be is not known.
-func (b *bodyReader) admits(w http.ResponseWriter, x *exchange, modern bool) bool {
+func (b *bodyReader) admits(w http.ResponseWriter, x *exchange, ofModern bool) bool {
 	for i := range x.msgs {
 		m := &x.msgs[i]
-		if modern && m.Kind == jsonrpc.Request && removed(m.Method) {
+		if ofModern && m.Kind == jsonrpc.Request && modern.Removed(m.Method) {
 			continue
 		}
 		if why := protocol.CheckClear(m); why != nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
 
@@ -52,13 +53,13 @@ func (h *Handler) survivesCuts(m *jsonrpc.Message) bool {
 	if h.opts.Stateless {
 		return true // in none
 	}
-	q := modern{capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
-	return h.hasTasks() && q.knowsTasks() || q.declares("extensions", protocol.ExtensionResume)
+	q := modernRequest{Request: modern.Request{Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}}
+	return h.hasTasks() && q.knowsTasks() || q.Declares("extensions", protocol.ExtensionResume)
 }
 
 // requestedBy returns the revision that a modern request asks for.
 func requestedBy(x *exchange) string {
-	if v := jsonrpc.String(metaVersion(&x.msgs[0])); v != "" {
+	if v := jsonrpc.String(modern.MetaVersion(&x.msgs[0])); v != "" {
 		return v
 	}
 	return protocol.V20260728
@@ -73,12 +74,12 @@ func unserved(version string, served []string, next string) *jsonrpc.Error {
 
 // discovered returns the response to server/discover with what the endpoint adds to it, and without the
 // revisions that it refuses.
-func (q *modern) discovered(response []byte) []byte {
+func (q *modernRequest) discovered(response []byte) []byte {
 	if q.tasks {
 		response = withResume(withTasks(response))
 	}
 	var offered []string
-	if !q.alone || json.Unmarshal(jsonrpc.Field(response, "result", "supportedVersions"), &offered) != nil {
+	if !q.Alone || json.Unmarshal(jsonrpc.Field(response, "result", "supportedVersions"), &offered) != nil {
 		return response
 	}
 	offered = slices.DeleteFunc(offered, func(version string) bool { return !protocol.Modern(version) })

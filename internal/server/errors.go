@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -188,12 +186,6 @@ func (a *answerer) explain(err error) (status int, e *jsonrpc.Error) {
 	}
 	a.logger.Error("request failed", "error", err)
 	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)
-}
-
-func unsupported(version string) *jsonrpc.Error {
-	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q", version)
-	e.Data, _ = json.Marshal(map[string]any{"supported": protocol.Supported(), "requested": fmt.Sprintf("%.40s", version)})
-	return e
 }
 
 var (

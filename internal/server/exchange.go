@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -74,7 +75,7 @@ type exchange struct {
 	once  runOnce
 
 	mine   stream.SessionKey // the session of the connection that the exchange came on with others
-	modern *modern           // what a request of revision 2026-07-28 says of itself; else nil
+	modern *modernRequest    // what a request of revision 2026-07-28 says of itself; else nil
 
 	endpoint string // where the client of 2024-11-05 is told to POST
 	// muxed says that the connection below carries other exchanges: the client is not to
@@ -167,10 +168,10 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case r.Method == http.MethodGet && !h.opts.Stateless && websocket.IsUpgrade(r):
 		return h.decodeGet(w, x)
-	case r.Method != http.MethodPost && isModernHeader(r) && h.opts.Eras == ErasLegacy:
-		h.answers.reject(w, http.StatusBadRequest, unsupported(protocol.V20260728))
+	case r.Method != http.MethodPost && modern.IsHeader(r) && h.opts.Eras == ErasLegacy:
+		h.answers.reject(w, http.StatusBadRequest, modern.Unsupported(protocol.V20260728, protocol.Supported()))
 		return false
-	case r.Method != http.MethodPost && isModernHeader(r):
+	case r.Method != http.MethodPost && modern.IsHeader(r):
 		w.Header().Set("Allow", "POST, OPTIONS")
 		h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
 		return false
@@ -195,7 +196,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 // answered.
 func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.purpose != forSocket || !protocol.Modern(v[0]) || h.opts.Eras == ErasLegacy) {
-		h.answers.reject(w, http.StatusBadRequest, unsupported(v[0]))
+		h.answers.reject(w, http.StatusBadRequest, modern.Unsupported(v[0], protocol.Supported()))
 		return false
 	}
 	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {

@@ -48,7 +48,7 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 		switch {
 		case errors.As(err, &away) && h.nodes != nil:
 			return err
-		case err == nil && s.Modern() == x.modern.version && s.Reserve():
+		case err == nil && s.Modern() == x.modern.Version && s.Reserve():
 			x.session = s
 			return nil
 		}
@@ -58,7 +58,7 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 	if h.sessions.Limited() && (x.once.key == "" || !h.sessions.BegunHere(&client, x.once.key)) {
 		admit = func() error { return h.starter.admitAlone(x) } // what is refused starts no server
 	}
-	x.session, err = h.sessions.Carrier(x.r, &client, x.modern.version, x.modern.client, admit)
+	x.session, err = h.sessions.Carrier(x.r, &client, x.modern.Version, x.modern.Client, admit)
 	return err
 }
 

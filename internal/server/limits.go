@@ -22,7 +22,7 @@ import (
 func (st *starter) origin(x *exchange) session.Origin {
 	from := session.Origin{Header: x.r.Header, Address: x.r.RemoteAddr, Pass: x.once.pass, Admitted: x.once.admitted}
 	if x.modern != nil {
-		from.ID = x.modern.id
+		from.ID = x.modern.ID
 	}
 	switch below := st.watched.At(x.r); {
 	case x.muxed:

@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -108,7 +109,7 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 		}
 	}
 	p.began = began
-	x.modern.sum = sumOf(&x.msgs[0])
+	x.modern.sum = modern.SumOf(&x.msgs[0])
 	if !h.sessions.Shared() && !p.tasks { // else a note may need them yet, or a task
 		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
@@ -168,7 +169,7 @@ func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session
 		return
 	}
 	if len(answers) == 0 {
-		h.answers.writeModern(w, x, modernError(x.modern.id, errCancelled))
+		h.answers.writeModern(w, x, modernError(x.modern.ID, errCancelled))
 		return
 	}
 	h.answers.writeModern(w, x, x.own(answers[0]))
@@ -189,7 +190,7 @@ var errCancelled = errf(jsonrpc.CodeServer, "the request was cancelled")
 // own returns a response with the client's id in the place of ours. A listen's
 // response names the id in its _meta too.
 func (x *exchange) own(response []byte) []byte {
-	id := x.modern.id
+	id := x.modern.ID
 	switch method := x.method(); {
 	case method == protocol.MethodSubscriptions:
 		if jsonrpc.Field(response, "result", "_meta", protocol.MetaSubscriptionID) != nil {
@@ -228,6 +229,6 @@ func (x *exchange) method() string {
 // subscribed has a message of a listen name the subscription by the client's id, in its params or its result. Each
 // notification of a listen does so (2026-07-28, Subscriptions), whatever its server has forgotten.
 func (x *exchange) subscribed(message []byte, of string) []byte {
-	message, _ = jsonrpc.Set(message, x.modern.id, of, "_meta", protocol.MetaSubscriptionID)
+	message, _ = jsonrpc.Set(message, x.modern.ID, of, "_meta", protocol.MetaSubscriptionID)
 	return message
 }

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -27,14 +28,8 @@ type reply struct {
 	goesOn  bool           // the call goes on when its client leaves
 	opened  bool           // the stream of events has begun
 	final   []byte         // the response, as the client gets it; nil until it has come
-	asked   []inputRequest // what the backend has asked, and the client has not answered
+	asked   []modern.Input // what the backend has asked, and the client has not answered
 	ends    func() []byte  // makes the response that ends the reply before its call, once that is due; nil: it goes on
-}
-
-// An inputRequest is a request of a backend that the client is to answer.
-type inputRequest struct {
-	id      []byte // as the session gave it
-	message []byte
 }
 
 // Why a reply ends before its call.
@@ -78,7 +73,7 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	p.left(err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
 		// The client cannot come back for it.
-		err = p.end(modernError(p.x.modern.id, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
+		err = p.end(modernError(p.x.modern.ID, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
 	}
 	p.close(err)
 	return nil
@@ -117,7 +112,7 @@ func (p *reply) append(text, eventID, data []byte) []byte {
 		p.final = p.x.own(data)
 		return text
 	case id != nil:
-		p.asked = append(p.asked, inputRequest{id, data})
+		p.asked = append(p.asked, modern.Input{ID: id, Message: data})
 		return text
 	case p.withdrawn(jsonrpc.String(method), data):
 		return text
@@ -138,7 +133,7 @@ func (p *reply) withdrawn(method string, data []byte) bool {
 	}
 	id := jsonrpc.Field(data, "params", "requestId")
 	for i := range p.asked {
-		if string(jsonrpc.Key(p.asked[i].id)) == string(jsonrpc.Key(id)) {
+		if string(jsonrpc.Key(p.asked[i].ID)) == string(jsonrpc.Key(id)) {
 			p.asked = append(p.asked[:i:i], p.asked[i+1:]...)
 			break
 		}
@@ -149,7 +144,7 @@ func (p *reply) withdrawn(method string, data []byte) bool {
 // write implements [sink].
 func (p *reply) write(text []byte, last bool) error {
 	if last && p.final == nil && p.resumes { // it was cancelled, maybe from elsewhere
-		p.final = modernError(p.x.modern.id, errCancelled)
+		p.final = modernError(p.x.modern.ID, errCancelled)
 	}
 	if p.x.form == onlyJSON { // it takes the response alone
 		text = text[:0]
@@ -159,7 +154,7 @@ func (p *reply) write(text []byte, last bool) error {
 		p.h.answers.failModern(p.w, p.x, p.call.Refusal())
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
-			p.final = modernError(p.x.modern.id, errCancelled)
+			p.final = modernError(p.x.modern.ID, errCancelled)
 		}
 		p.json(p.final)
 	case last && p.final != nil:

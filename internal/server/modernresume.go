@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -26,7 +27,7 @@ const sealResume = "holdfast modern resume token"
 // resumes reports whether the client of a modern request has declared the extension, and can
 // come back for the call.
 func (h *Handler) resumes(x *exchange) bool {
-	return !h.opts.Stateless && x.modern.declares("extensions", protocol.ExtensionResume) && !x.isListen()
+	return !h.opts.Stateless && x.modern.Declares("extensions", protocol.ExtensionResume) && !x.isListen()
 }
 
 // withResume adds to the result of server/discover that calls can be resumed.
@@ -40,8 +41,8 @@ func withResume(response []byte) []byte {
 
 // policy returns the event with which the answer to a client begins that resumes calls.
 func (p *reply) policy() []byte {
-	params := append([]byte(`{"requestId":`), p.x.modern.id...)
-	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.id)
+	params := append([]byte(`{"requestId":`), p.x.modern.ID...)
+	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.ID)
 	params = append(append(append(params, `,"resumeToken":`...), jsonrpc.Quote(token)...), '}')
 	seconds := max(int64(p.h.sessions.InputWait()/time.Second), 1)
 	params, _ = jsonrpc.Set(params, strconv.AppendInt(nil, seconds, 10), "maxWait")
@@ -92,7 +93,7 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	}
 	open, err := s.OpenRequests(x.r.Context(), number, at.Seq) // what its client was to be asked
 	for i := range open {
-		p.asked = append(p.asked, inputRequest{open[i].ID, open[i].Raw})
+		p.asked = append(p.asked, modern.Input{ID: open[i].ID, Message: open[i].Raw})
 	}
 	if err != nil && !errors.Is(err, stream.ErrNotFound) {
 		return err

@@ -49,7 +49,7 @@ func (h *Handler) movedModern(x *exchange) error {
 	}
 	m := &x.msgs[0]
 	switch {
-	case x.modern.returns, isTaskMethod(m.Method), m.Method == protocol.MethodResume:
+	case x.modern.Returns, isTaskMethod(m.Method), m.Method == protocol.MethodResume:
 		return nil
 	case x.isListen() && jsonrpc.Field(m.Params, "notifications", "taskIds") != nil:
 		return nil

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -38,7 +39,7 @@ func (m *mux) isModern(msgs []jsonrpc.Message, batch bool) bool {
 	switch {
 	case batch || msg.Kind == jsonrpc.Response:
 		return false
-	case msg.Kind == jsonrpc.Request && msg.Method == protocol.MethodDiscover, metaVersion(msg) != nil:
+	case msg.Kind == jsonrpc.Request && msg.Method == protocol.MethodDiscover, modern.MetaVersion(msg) != nil:
 		return true
 	}
 	return m.cancelled(msg) != nil
@@ -174,7 +175,7 @@ func (x *muxModern) run() (err error) {
 	r := askFor(x.m.request()).WithContext(x.ctx)
 	r.Header.Del(protocol.HeaderSession)
 	r.Header[protocol.HeaderMethod] = []string{x.msg.Method}
-	if version := jsonrpc.String(metaVersion(&x.msg)); version != "" {
+	if version := jsonrpc.String(modern.MetaVersion(&x.msg)); version != "" {
 		r.Header[protocol.HeaderVersion] = []string{version}
 	}
 	if last := jsonrpc.String(jsonrpc.Field(x.msg.Params, "_meta", protocol.MetaLastEventID)); last != "" {

@@ -239,7 +239,7 @@ func (p *placed) Lost() []byte {
 		return nil
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
-	return sse.AppendMessage(nil, nil, modernError(p.x.modern.id, says))
+	return sse.AppendMessage(nil, nil, modernError(p.x.modern.ID, says))
 }
 
 // errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without

@@ -19,11 +19,11 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	if !h.readPost(w, x) {
 		return false
 	}
-	modern := isModern(x)
-	if !h.bodies.admits(w, x, modern) {
+	ofModern := isModern(x)
+	if !h.bodies.admits(w, x, ofModern) {
 		return false
 	}
-	if modern {
+	if ofModern {
 		x.principal = h.callers.principal(x.r)
 		return h.decodeModern(w, x)
 	}

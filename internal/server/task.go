@@ -10,6 +10,7 @@ import (
 
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -72,7 +73,7 @@ func errNoCapability() *jsonrpc.Error {
 }
 
 // knowsTasks reports whether the client of a request has declared the extension.
-func (q *modern) knowsTasks() bool { return q.declares("extensions", protocol.ExtensionTasks) }
+func (q *modernRequest) knowsTasks() bool { return q.Declares("extensions", protocol.ExtensionTasks) }
 
 // mayBeTask reports whether the call of a modern request becomes a task, if it takes long.
 func (x *exchange) mayBeTask() bool {
@@ -105,8 +106,8 @@ func (h *Handler) serveTask(w http.ResponseWriter, x *exchange) (ours bool, err 
 	if err != nil {
 		return true, err
 	}
-	response := make([]byte, 0, len(result)+len(x.modern.id)+40)
-	h.answers.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.id, result))
+	response := make([]byte, 0, len(result)+len(x.modern.ID)+40)
+	h.answers.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.ID, result))
 	return true, nil
 }
 
@@ -124,7 +125,7 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 	case m.Method == protocol.MethodTaskGet:
 		return h.tellTask(id, &st, protocol.ResultComplete).JSON(), nil
 	case m.Method == protocol.MethodTaskUpdate:
-		_, err = respond(x.values(), s, m, st.Asked)
+		_, err = modern.Respond(x.values(), s, m, st.Asked)
 	case st.Running:
 		if c := s.CallAt(number); c != nil {
 			c.Withdraw("the client cancelled the task")
@@ -159,7 +160,7 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 	case st.Running && len(st.Asked) > 0:
 		t.Status, t.Asked = protocol.TaskInputRequired, []byte{'{'}
 		for i := range st.Asked {
-			t.Asked = appendInput(t.Asked, st.Asked[i].ID, &st.Asked[i])
+			t.Asked = modern.AppendInput(t.Asked, st.Asked[i].ID, &st.Asked[i])
 		}
 		t.Asked = append(t.Asked, '}')
 	case st.Running:
@@ -204,7 +205,7 @@ func (p *reply) createTask() []byte {
 	p.goesOn = true
 	t := p.h.tellTask(&id, &st, protocol.ResultTask)
 	t.Asked = nil // tasks/get has them
-	return jsonrpc.AppendResult(nil, p.x.modern.id, t.JSON())
+	return jsonrpc.AppendResult(nil, p.x.modern.ID, t.JSON())
 }
 
 // withTasks adds to the result of server/discover that calls become tasks.

@@ -140,7 +140,7 @@ func (l *following) listen(ctx context.Context) {
 	}
 	x := l.f.x
 	own := *x.modern
-	own.id, own.follows = id, true
+	own.ID, own.follows = id, true
 	x.modern, x.msgs, x.r = &own, []jsonrpc.Message{m}, x.r.WithContext(ctx)
 	defer func() { // a stream of another node that breaks, or code of the user
 		switch p := recover().(type) {

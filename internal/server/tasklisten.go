@@ -155,7 +155,7 @@ func (p *reply) tellTasks() (over bool, err error) {
 	if l.alone && !l.acked {
 		l.acked = true
 		ack := []byte(`{"jsonrpc":"2.0","method":"` + protocol.MethodAcknowledged + `","params":{"notifications":{}}}`)
-		ack, _ = jsonrpc.Set(ack, p.x.modern.id, "params", "_meta", protocol.MetaSubscriptionID)
+		ack, _ = jsonrpc.Set(ack, p.x.modern.ID, "params", "_meta", protocol.MetaSubscriptionID)
 		text = sse.AppendMessage(text, nil, l.filter(ack))
 	}
 	if !l.acked {
@@ -208,7 +208,7 @@ func (p *reply) notifyTask(text []byte, t *watchedTask, is *tasktext.Text, param
 		return text
 	}
 	t.told, t.over = told, is.Ended()
-	params, _ = jsonrpc.Set(params, p.x.modern.id, "_meta", protocol.MetaSubscriptionID)
+	params, _ = jsonrpc.Set(params, p.x.modern.ID, "_meta", protocol.MetaSubscriptionID)
 	return sse.AppendMessage(text, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodTaskStatus, params))
 }
 
@@ -217,7 +217,7 @@ func (p *reply) endListen(why string) []byte {
 	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
 		c.Withdraw(why)
 	}
-	return listenEnded(p.x.modern.id)
+	return listenEnded(p.x.modern.ID)
 }
 
 // listenEnded returns the response that ends the listen with an id.
