@@ -152,8 +152,10 @@ func (a *answerer) failModern(w http.ResponseWriter, x *exchange, err error) {
 		w.Header()["Www-Authenticate"] = refused.Challenge
 	}
 	status, e := a.explain(err)
-	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
-		status, e = http.StatusOK, errNoTask
+	if errors.Is(err, session.ErrNotFound) {
+		if no := x.modern.features.notFound(x.msgs[0].Method); no != nil {
+			status, e = http.StatusOK, no
+		}
 	}
 	if status == http.StatusTooManyRequests {
 		limited := *e

@@ -53,8 +53,9 @@ func (h *Handler) survivesCuts(m *jsonrpc.Message) bool {
 	if h.opts.Stateless {
 		return true // in none
 	}
-	q := modernRequest{Request: modern.Request{Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}}
-	return h.hasTasks() && q.knowsTasks() || q.Declares("extensions", protocol.ExtensionResume)
+	q := modern.Request{Method: protocol.MethodCallTool, Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
+	f, _ := h.features.first(&q)
+	return f != nil || q.Declares("extensions", protocol.ExtensionResume)
 }
 
 // requestedBy returns the revision that a modern request asks for.
@@ -75,8 +76,9 @@ func unserved(version string, served []string, next string) *jsonrpc.Error {
 // discovered returns the response to server/discover with what the endpoint adds to it, and without the
 // revisions that it refuses.
 func (q *modernRequest) discovered(response []byte) []byte {
-	if q.tasks {
-		response = withResume(withTasks(response))
+	response = q.features.own(&q.Request, response)
+	if q.offers {
+		response = withResume(response)
 	}
 	var offered []string
 	if !q.Alone || json.Unmarshal(jsonrpc.Field(response, "result", "supportedVersions"), &offered) != nil {

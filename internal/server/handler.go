@@ -108,14 +108,15 @@ type Handler struct {
 
 	authenticated http.Handler // the endpoint behind Options.Authenticate; nil: there is none
 
-	watched watch.Connections
-	nodes   *placement.Nodes // nil where there is no other node
-	answers answerer
-	callers callers
-	bodies  bodyReader
-	charges charges
-	life    life
-	starter starter
+	watched  watch.Connections
+	nodes    *placement.Nodes // nil where there is no other node
+	answers  answerer
+	callers  callers
+	bodies   bodyReader
+	charges  charges
+	life     life
+	starter  starter
+	features features
 }
 
 // New returns a handler. One with a Node must be closed.
@@ -152,6 +153,7 @@ func New(opts Options) *Handler {
 		guards:   guard.New(opts.AllowedOrigins, opts.AllowedHosts, opts.TrustedProxies),
 		answers:  newAnswerer(&opts),
 		callers:  newCallers(&opts),
+		features: newFeatures(&opts),
 	}
 	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}

@@ -17,11 +17,11 @@ import (
 // A modernRequest is a request of revision 2026-07-28, and what is known of it here.
 type modernRequest struct {
 	modern.Request
-	sum     string // of what it asks for; see [modern.SumOf]. "": that is not known
-	task    taskID // that it is about, if that is Holdfast's
-	tasks   bool   // calls become tasks here, if their clients know tasks
-	resumes bool   // its client can come back for it, see modernresume.go
-	follows bool   // it is Holdfast's own, see taskfollow.go
+	sum      string // of what it asks for; see [modern.SumOf]. "": that is not known
+	features features
+	offers   bool // server/discover says what the endpoint adds
+	resumes  bool // its client can come back for it, see modernresume.go
+	follows  bool // it is Holdfast's own, see [Handler.again]
 }
 
 // isModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta
@@ -41,7 +41,7 @@ func isModern(x *exchange) bool {
 // answered.
 func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.purpose, x.secret, x.last = forModern, "", ""
-	x.modern = &modernRequest{tasks: h.hasTasks()}
+	x.modern = &modernRequest{features: h.features, offers: h.opts.TaskAfter > 0 && !h.opts.Stateless}
 	x.modern.Alone = h.opts.Eras.refusesLegacy()
 	if e := h.refusesModern(x); e != nil {
 		if x.msgs[0].Kind == jsonrpc.Request {
@@ -68,7 +68,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 			"protocol revision %s has no responses of clients: make the request again with inputResponses", protocol.V20260728))
 		return false
 	}
-	x.modern.ID = m.ID
+	x.modern.ID, x.modern.Method, x.modern.Principal, x.modern.HTTP = m.ID, m.Method, x.principal, x.r
 	if handle := handleOf(m); handle != "" {
 		x.ref = handle
 	}
@@ -82,10 +82,8 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		return false
 	}
 	x.modern.resumes = x.form != onlyJSON && bytes.Contains(x.modern.Capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
-	if isTaskMethod(m.Method) {
-		if id, ours := parseTaskID(x.modern.Name); ours {
-			x.modern.task, x.ref = id, id.text // which names the session
-		}
+	if ref := h.features.ref(&x.modern.Request); ref != "" {
+		x.ref = ref
 	}
 	return true
 }

@@ -2,6 +2,8 @@ package server
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net/http"
 	"time"
 
@@ -21,10 +23,8 @@ import (
 //
 //go:noinline
 func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
-	if isTaskMethod(of.msgs[0].Method) {
-		if ours, err := h.serveTask(w, of); ours {
-			return err
-		}
+	if result, ours, err := h.features.serve(&of.modern.Request, &of.msgs[0]); ours {
+		return h.answerOwn(w, of, result, err)
 	}
 	y := struct { // a reply keeps it
 		exchange
@@ -52,9 +52,9 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if h.life.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(x.client(h.sessions), x.once.key)) {
 		return h.life.notHere()
 	}
-	var listen *taskListen
+	var listen modern.Listen
 	if m.Method == protocol.MethodSubscriptions {
-		if listen, err = h.listenToTasks(x); err != nil {
+		if listen, err = h.features.listen(&x.modern.Request, m, h.again(x)); err != nil {
 			return err
 		}
 	}
@@ -67,6 +67,36 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 		return h.listenModern(w, x, listen)
 	}
 	return h.callModern(w, x, of.msgs)
+}
+
+// answerOwn answers a request that a feature has served. An error says that nothing was answered.
+func (h *Handler) answerOwn(w http.ResponseWriter, x *exchange, result []byte, err error) error {
+	var known *jsonrpc.Error
+	switch {
+	case errors.As(err, &known), errors.Is(err, session.ErrNotFound):
+		h.answers.failModern(w, x, err)
+	case err != nil:
+		return err
+	default:
+		response := make([]byte, 0, len(result)+len(x.modern.ID)+40)
+		h.answers.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.ID, result))
+	}
+	return nil
+}
+
+// again serves requests in the place of an exchange, as ours; nil: there is no other node that they may be served on.
+func (h *Handler) again(x *exchange) modern.Again {
+	if x.from != nil || x.modern.follows {
+		return nil
+	}
+	of := *x
+	of.session, of.msgs = nil, nil
+	return func(ctx context.Context, w http.ResponseWriter, m jsonrpc.Message) {
+		y, own := of, *of.modern
+		own.ID, own.follows = m.ID, true
+		y.modern, y.msgs, y.r = &own, []jsonrpc.Message{m}, of.r.WithContext(ctx)
+		h.serve(w, &y)
+	}
 }
 
 // callModern begins the call of a modern request in its carrier, and answers it. came is the
@@ -110,7 +140,7 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	}
 	p.began = began
 	x.modern.sum = modern.SumOf(&x.msgs[0])
-	if !h.sessions.Shared() && !p.tasks { // else a note may need them yet, or a task
+	if !h.sessions.Shared() && p.early == nil { // else a note may need them yet, or a feature
 		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
 	clear(came)
@@ -178,8 +208,8 @@ func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session
 // patience is how long a call stays light: until its client has to hear something.
 func (h *Handler) patience(x *exchange) time.Duration {
 	after := h.opensAfter()
-	if x.mayBeTask() && (after <= 0 || after > h.opts.TaskAfter) {
-		return h.opts.TaskAfter
+	if f, early := h.features.first(&x.modern.Request); f != nil && (after <= 0 || after > early) {
+		return early
 	}
 	return after
 }
@@ -191,15 +221,15 @@ var errCancelled = errf(jsonrpc.CodeServer, "the request was cancelled")
 // response names the id in its _meta too.
 func (x *exchange) own(response []byte) []byte {
 	id := x.modern.ID
-	switch method := x.method(); {
-	case method == protocol.MethodSubscriptions:
+	switch x.method() {
+	case protocol.MethodSubscriptions:
 		if jsonrpc.Field(response, "result", "_meta", protocol.MetaSubscriptionID) != nil {
 			response = x.subscribed(response, "result")
 		}
-	case method == protocol.MethodDiscover:
+	case protocol.MethodDiscover:
 		response = x.modern.discovered(response)
-	case x.modern.tasks && isTaskMethod(method):
-		response = notMethod(response)
+	default:
+		response = x.modern.features.own(&x.modern.Request, response)
 	}
 	// As a rule the response begins as ours do, and has the id there.
 	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok {

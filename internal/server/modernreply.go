@@ -22,9 +22,11 @@ type reply struct {
 	x     *exchange
 	began time.Time
 
-	tasks   bool           // the call may become a task
+	early   feature        // which may answer before the call has ended; nil: none
+	after   time.Duration  // how old the call is then
 	resumes bool           // its client can come back for the call, and gets event ids
-	listen  *taskListen    // nil if the request names no tasks to listen to
+	listen  modern.Listen  // what a feature tells; nil: nothing
+	acked   bool           // the client knows of what it hears, where a feature tells something
 	goesOn  bool           // the call goes on when its client leaves
 	opened  bool           // the stream of events has begun
 	final   []byte         // the response, as the client gets it; nil until it has come
@@ -39,7 +41,8 @@ var errReplied = errors.New("the request was answered, and its call goes on")
 func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Session, call *session.Call) *reply {
 	p := &reply{events: h.newConn(w, x, s), x: x, began: time.Now()}
 	p.primes, p.sink, p.call = false, p, call
-	p.tasks, p.resumes = x.mayBeTask(), x.modern.resumes
+	p.resumes = x.modern.resumes
+	p.early, p.after = h.features.first(&x.modern.Request)
 	return p
 }
 
@@ -119,7 +122,7 @@ func (p *reply) append(text, eventID, data []byte) []byte {
 	case p.x.isListen():
 		data = p.x.subscribed(data, "params")
 		if p.listen != nil && jsonrpc.String(method) == protocol.MethodAcknowledged {
-			p.listen.acked, data = true, p.listen.filter(data)
+			p.acked, data = true, p.listen.Filter(data)
 		}
 	}
 	return sse.AppendMessage(text, eventID, data)
@@ -192,7 +195,7 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	switch {
 	case p.isDenied():
 		return a.next, errComeBack // and its client makes the request again, or comes back for its call
-	case p.waits(&a) || p.becomesTask(&a):
+	case p.waits(&a) || p.isEarly(&a):
 		return a.next, errReplied
 	case p.x.isListen() && p.drained(&a):
 		if p.h.life.alone() {
@@ -202,12 +205,12 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 		return a.next, errComeBack // at another node: an end would say that there is none
 	}
 	if p.listen != nil {
-		over, err := p.tellTasks()
+		ended, err := p.tellNews()
 		if err != nil {
 			return a.next, err
 		}
-		if over {
-			p.ends = func() []byte { return p.endListen("all its tasks have ended") }
+		if ended != "" {
+			p.ends = func() []byte { return p.endListen(ended) }
 			return a.next, errReplied
 		}
 	}
@@ -223,6 +226,80 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 		}
 	}
 	return a.next, p.keepAlive(&a)
+}
+
+// isEarly reports whether a feature is to answer the request now, before its call has ended.
+func (p *reply) isEarly(a *alarm) bool {
+	if p.early == nil || !a.due(p.began.Add(p.after)) {
+		return false
+	}
+	p.ends = p.answerEarly
+	return true
+}
+
+// answerEarly has a feature make the response, and the call go on; nil: the feature can't.
+func (p *reply) answerEarly() []byte {
+	f := p.early
+	p.early = nil
+	if p.x.r.Context().Err() != nil { // nobody would learn of it, and the call is cancelled
+		return nil
+	}
+	result := f.Answer(&p.x.modern.Request, &p.x.msgs[0], p.s, p.r.Cursor().Stream.Number)
+	if result == nil {
+		return nil
+	}
+	p.goesOn = true
+	return jsonrpc.AppendResult(nil, p.x.modern.ID, result)
+}
+
+// tellNews tells the client what a feature has for its listen. ended says why the listen ends; "": there may be more.
+func (p *reply) tellNews() (ended string, err error) {
+	var text []byte
+	if p.listen.Alone() && !p.acked {
+		p.acked = true
+		ack := []byte(`{"jsonrpc":"2.0","method":"` + protocol.MethodAcknowledged + `","params":{"notifications":{}}}`)
+		text = sse.AppendMessage(text, nil, p.listen.Filter(p.x.subscribed(ack, "params")))
+	}
+	if !p.acked {
+		return "", nil
+	}
+	news, ended := p.listen.News()
+	for _, message := range news {
+		text = sse.AppendMessage(text, nil, message)
+	}
+	if len(text) > 0 {
+		err = p.say(text, false)
+	}
+	return ended, err
+}
+
+// endListen ends a listen, for a reason.
+func (p *reply) endListen(why string) []byte {
+	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
+		c.Withdraw(why)
+	}
+	return modern.ListenEnded(p.x.modern.ID)
+}
+
+// listenModern serves a listen on which a feature tells something.
+func (h *Handler) listenModern(w http.ResponseWriter, x *exchange, l modern.Listen) error {
+	id := x.session.NextID()
+	x.msgs[0].Raw = x.msgs[0].WithID(id)
+	x.msgs[0].ID = id
+	b, err := h.starter.beginModern(x, h.starter.origin(x))
+	if err != nil {
+		return err
+	}
+	began := time.Now()
+	b.call.Promote()
+	if !l.Alone() {
+		b.deliver(x.values(), x.msgs, x.r.Header)
+	}
+	p := h.newReply(w, x, b.session, b.call)
+	p.began, p.listen = began, l
+	l.Watch(x.values(), p.ready)
+	defer l.Close()
+	return p.answer(x.r.Context(), b.call.Number(), 0)
 }
 
 // drained reports whether a listen is to end because the node is drained.

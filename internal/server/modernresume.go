@@ -87,7 +87,7 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	}
 	p := h.newReply(w, x, s, s.CallAt(number))
 	p.door = observe.DoorResume
-	p.tasks = false // what it has become is not known here
+	p.early = nil // what a feature has made of it is not known here
 	if p.call != nil {
 		p.call.Returned()
 	}

@@ -7,7 +7,6 @@ import (
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -41,7 +40,7 @@ func (x *exchange) movedOn() error {
 	return nil
 }
 
-// movedModern is movedOn for a modern request. What belongs to a call or a task that has begun goes on.
+// movedModern is movedOn for a modern request. What belongs to a call that has begun goes on.
 func (h *Handler) movedModern(x *exchange) error {
 	to, ok := x.r.Context().Value(movedKey{}).(string)
 	if !ok {
@@ -49,9 +48,7 @@ func (h *Handler) movedModern(x *exchange) error {
 	}
 	m := &x.msgs[0]
 	switch {
-	case x.modern.Returns, isTaskMethod(m.Method), m.Method == protocol.MethodResume:
-		return nil
-	case x.isListen() && jsonrpc.Field(m.Params, "notifications", "taskIds") != nil:
+	case x.modern.Returns, h.features.continues(m), m.Method == protocol.MethodResume:
 		return nil
 	case x.once.key != "" && h.sessions.BegunHere(x.client(h.sessions), x.once.key):
 		return nil

@@ -158,7 +158,7 @@ func (x *muxModern) serve() {
 	case err != nil:
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, err))
 	case placement.IsEvents(x.Header()) && x.msg.Method == protocol.MethodSubscriptions: // which its client is to make again
-		x.answer(append(listenEnded(x.msg.ID), '\n'))
+		x.answer(append(modern.ListenEnded(x.msg.ID), '\n'))
 	case placement.IsEvents(x.Header()): // over HTTP it would end without a response
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, placement.ErrUnknown))
 	default:

@@ -3,6 +3,7 @@
 package modern
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -23,7 +24,14 @@ type Request struct {
 	Name         string // of what it is about, as its header repeats it, or ""
 	Alone        bool   // legacy clients are refused here
 	Returns      bool   // it brings a requestState, or answers
+
+	Method    string
+	Principal session.Principal // who makes it
+	HTTP      *http.Request     // with which it came
 }
+
+// Values returns the values of the request's context for what outlives the request.
+func (q *Request) Values() context.Context { return context.WithoutCancel(q.HTTP.Context()) }
 
 // MetaVersion returns the revision that a message names in its _meta, as raw JSON, or nil.
 func MetaVersion(m *jsonrpc.Message) []byte {
