@@ -152,8 +152,8 @@ func (a *answerer) failModern(w http.ResponseWriter, x *exchange, err error) {
 		w.Header()["Www-Authenticate"] = refused.Challenge
 	}
 	status, e := a.explain(err)
-	if errors.Is(err, session.ErrNotFound) {
-		if no := x.modern.features.notFound(x.msgs[0].Method); no != nil {
+	for _, f := range x.modern.features {
+		if no := f.NotFound(x.msgs[0].Method); no != nil && errors.Is(err, session.ErrNotFound) {
 			status, e = http.StatusOK, no
 		}
 	}

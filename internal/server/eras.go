@@ -78,7 +78,7 @@ func unserved(version string, served []string, next string) *jsonrpc.Error {
 func (q *modernRequest) discovered(response []byte) []byte {
 	response = q.features.own(&q.Request, response)
 	if q.offers {
-		response = withResume(response)
+		response = modern.Offer(response, protocol.ExtensionResume)
 	}
 	var offered []string
 	if !q.Alone || json.Unmarshal(jsonrpc.Field(response, "result", "supportedVersions"), &offered) != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // A feature adds something to revision 2026-07-28: methods of its own, answers that come before their calls have ended, or news.
-// What is here knows no feature. One is a package below this one, and a line in [newFeatures]. Its methods may be called
+// The rest of this package knows no feature. One is a package below this one, and a line in [newFeatures]. Its methods may be called
 // concurrently.
 type feature interface {
 	methods
@@ -56,46 +56,6 @@ func newFeatures(opts *Options) features {
 	return features{task.New(opts.Manager, after, opts.Logger)}
 }
 
-// ref returns how the first of them names the session that a request is for.
-func (all features) ref(q *modern.Request) string {
-	for _, f := range all {
-		if ref := f.Ref(q); ref != "" {
-			return ref
-		}
-	}
-	return ""
-}
-
-// serve has one of them serve a request, if it is its own.
-func (all features) serve(q *modern.Request, m *jsonrpc.Message) (result []byte, ours bool, err error) {
-	for _, f := range all {
-		if result, ours, err = f.Serve(q, m); ours {
-			return result, true, err
-		}
-	}
-	return nil, false, nil
-}
-
-// notFound returns the error for a method of one of them, or nil.
-func (all features) notFound(method string) *jsonrpc.Error {
-	for _, f := range all {
-		if e := f.NotFound(method); e != nil {
-			return e
-		}
-	}
-	return nil
-}
-
-// continues reports whether a request is about something of theirs that has begun before.
-func (all features) continues(m *jsonrpc.Message) bool {
-	for _, f := range all {
-		if f.Continues(m) {
-			return true
-		}
-	}
-	return false
-}
-
 // first returns the feature that may answer a request before its call has ended, and how old the call is then; nil: none does.
 func (all features) first(q *modern.Request) (f feature, after time.Duration) {
 	for _, f := range all {
@@ -112,14 +72,4 @@ func (all features) own(q *modern.Request, response []byte) []byte {
 		response = f.Own(q, response)
 	}
 	return response
-}
-
-// listen returns what the first of them tells on a listen that has something to tell; nil: none has.
-func (all features) listen(q *modern.Request, m *jsonrpc.Message, again modern.Again) (modern.Listen, error) {
-	for _, f := range all {
-		if l, err := f.Listen(q, m, again); l != nil || err != nil {
-			return l, err
-		}
-	}
-	return nil, nil
 }

@@ -84,7 +84,7 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 		return h.openCall(w, x, o, c)
 	}
 	switch {
-	case err != nil && o.kind == outcomeStream && h.forgotten(w, x, o, c, err):
+	case err != nil && o.kind == outcomeStream && h.answers.forgotten(w, x, o, c, err):
 		return nil, nil, nil
 	case errors.Is(err, io.EOF) && o.kind == outcomeStream:
 		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
@@ -110,9 +110,9 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 	}
 	if err := c.read(x.r.Context(), stream.Cursor{Stream: stream.ID{Number: o.call.Number()}}); err != nil {
 		if stored {
-			return nil, nil, h.undelivered(w, o.call, x.msgs, err)
+			return nil, nil, h.answers.undelivered(w, o.call, x.msgs, err)
 		}
-		return nil, nil, h.unreadable(w, x, o.call, err)
+		return nil, nil, h.answers.unreadable(w, x, o.call, err)
 	}
 	if x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
 		if stored { // else they are delivered, and its server has not answered them yet
@@ -144,13 +144,13 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 
 // unreadable answers the messages of a call that runs, and whose stream can't be read. An error says that nothing was
 // answered.
-func (h *Handler) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
+func (a *answerer) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
 	if call.Retriable() {
 		return session.ErrMoved
 	}
 	call.ConnectionLost()
-	h.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
-	h.answers.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	a.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
+	a.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 
@@ -180,7 +180,7 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 // forgotten answers a client that comes back for a call of which nothing is known any more, and whose event id names what the
 // client waits for: it is told so at once. Else it might come back again and again until it gives up. It reports whether it has
 // answered.
-func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
+func (a *answerer) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
 	if x.continues || c.via.isMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
 		return false
 	}
@@ -199,7 +199,7 @@ func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *e
 	w.WriteHeader(http.StatusOK)
 	place, tail := event[:strings.IndexByte(event, '~')], event[strings.LastIndexByte(event, '~'):]
 	fresh := append(strconv.AppendUint(append([]byte(place), '~'), uint64(rand.Uint32()), 36), tail...)
-	_ = h.answers.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
+	_ = a.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
 	return true
 }
 

@@ -106,17 +106,19 @@ type Handler struct {
 	logger   *slog.Logger
 	guards   *guard.Guard
 
-	authenticated http.Handler // the endpoint behind Options.Authenticate; nil: there is none
+	entry http.Handler // the endpoint, behind Options.Authenticate if there is one
 
-	watched  watch.Connections
-	nodes    *placement.Nodes // nil where there is no other node
-	answers  answerer
-	callers  callers
-	bodies   bodyReader
-	charges  charges
-	life     life
-	starter  starter
-	features features
+	watched     watch.Connections
+	nodes       *placement.Nodes // nil where there is no other node
+	answers     answerer
+	callers     callers
+	bodies      bodyReader
+	charges     charges
+	life        life
+	starter     starter
+	features    features
+	cuts        cuts
+	resumptions resumptions
 }
 
 // New returns a handler. One with a Node must be closed.
@@ -159,9 +161,9 @@ func New(opts Options) *Handler {
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}
 	h.life.begin(&opts)
 	h.watched.Bound = h.charges.bound()
-	if opts.Authenticate != nil {
-		h.authenticated = opts.Authenticate(http.HandlerFunc(h.endpoint))
-	}
+	h.cuts = newCuts(&opts, h.features)
+	h.resumptions = resumptions{h.sessions}
+	h.entry = h.authenticated(h.endpoint)
 	if opts.Node != nil {
 		h.sessions.OnElsewhere(elsewhere{h})
 		h.nodes = placement.New(placement.Options{
@@ -220,8 +222,22 @@ func (h *Handler) Close() {
 
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h.enter(w, r, h.allow(), h.entry)
+}
+
+// authenticated returns what serves requests behind Options.Authenticate.
+func (h *Handler) authenticated(serve http.HandlerFunc) http.Handler {
+	if h.opts.Authenticate == nil {
+		return serve
+	}
+	behind := h.opts.Authenticate(serve)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { behind.ServeHTTP(w, h.told(r)) })
+}
+
+// enter has a request of a client served that may be, whoever makes it. methods are those that there are.
+func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, serve http.Handler) {
 	defer h.answers.caught(w)
-	if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
+	if h.refuseAtWorker(w) || h.answers.refuseHeader(w, r) {
 		return
 	}
 	r, cost := h.charges.carries(r)
@@ -232,12 +248,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		defer h.charges.gives(r, cost)
 	}
 	h.bodies.limit(w, r)
-	switch {
-	case !h.guard(w, r, h.allow()):
-	case h.authenticated == nil:
-		h.endpoint(w, r)
-	default:
-		h.authenticated.ServeHTTP(w, h.told(r))
+	if h.guard(w, r, methods) {
+		serve.ServeHTTP(w, r)
 	}
 }
 
@@ -246,7 +258,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 const mostFields = 250
 
 // refuseHeader refuses a request whose header has too many fields. It reports whether it did.
-func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
+func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 	n := 0
 	for _, values := range r.Header {
 		n += len(values)
@@ -255,7 +267,7 @@ func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	w.Header().Set("Connection", "close") // else net/http waits for the body first, with the header in memory
-	h.answers.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
+	a.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
 	return true
 }
 

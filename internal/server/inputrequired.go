@@ -123,7 +123,7 @@ func parseState(text string) (s waitingState, seal string, ok bool) {
 
 // isWaitingState reports whether a request's requestState is of Holdfast. Others are the
 // backend's own.
-func (h *Handler) isWaitingState(m *jsonrpc.Message) bool {
+func isWaitingState(m *jsonrpc.Message) bool {
 	return strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")), statePrefix)
 }
 

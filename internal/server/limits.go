@@ -51,6 +51,15 @@ func (m *mux) origin(pass *limit.Pass) session.Origin {
 	return session.Origin{Address: m.client.address, Pass: pass}
 }
 
+// start begins the call of an exchange, at once or in its turn.
+func (st *starter) start(x *exchange, msgs []jsonrpc.Message, light bool) (begun, error) {
+	b, err := begin(x.session, msgs, light, x.once, st.origin(x))
+	if err != nil {
+		return st.beginInTurn(x, msgs, light, err)
+	}
+	return b, nil
+}
+
 // beginInTurn begins the call of an exchange that err has refused, once it is its turn. The
 // error is err if it does not wait.
 //

@@ -82,8 +82,10 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		return false
 	}
 	x.modern.resumes = x.form != onlyJSON && bytes.Contains(x.modern.Capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
-	if ref := h.features.ref(&x.modern.Request); ref != "" {
-		x.ref = ref
+	for _, f := range h.features {
+		if ref := f.Ref(&x.modern.Request); ref != "" {
+			x.ref = ref
+		}
 	}
 	return true
 }

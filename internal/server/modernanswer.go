@@ -23,8 +23,10 @@ import (
 //
 //go:noinline
 func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
-	if result, ours, err := h.features.serve(&of.modern.Request, &of.msgs[0]); ours {
-		return h.answerOwn(w, of, result, err)
+	for _, f := range h.features {
+		if result, ours, err := f.Serve(&of.modern.Request, &of.msgs[0]); ours {
+			return h.answerOwn(w, of, result, err)
+		}
 	}
 	y := struct { // a reply keeps it
 		exchange
@@ -37,7 +39,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 		return h.cancelModern(w, x)
 	case m.Method == protocol.MethodResume && !h.opts.Stateless:
 		return h.resumeModern(w, x)
-	case h.isWaitingState(m):
+	case isWaitingState(m):
 		return h.continueModern(w, x)
 	}
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
@@ -53,8 +55,8 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 		return h.life.notHere()
 	}
 	var listen modern.Listen
-	if m.Method == protocol.MethodSubscriptions {
-		if listen, err = h.features.listen(&x.modern.Request, m, h.again(x)); err != nil {
+	for i := 0; i < len(h.features) && listen == nil && m.Method == protocol.MethodSubscriptions; i++ {
+		if listen, err = h.features[i].Listen(&x.modern.Request, m, h.again(x)); err != nil {
 			return err
 		}
 	}
@@ -162,7 +164,7 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 // waitLight waits for a call to be answered while it is light, and reports whether the
 // client was answered, or has left. If not, the call has a stream.
 func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
-	ctx, wait, over := x.r.Context(), h.sessions.Waiter(h.patience(x)), false
+	ctx, wait, over := x.r.Context(), h.sessions.Waiter(h.cuts.patience(x)), false
 	defer func() { wait.Stop(over) }() // else it may be told yet
 	defer call.Answered()
 	call.Notify(wait.Ready)
@@ -186,7 +188,7 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 		case <-wait.Late:
 			call.Promote()
 		case <-ctx.Done():
-			h.cut(x, call)
+			h.cuts.cut(x, call)
 			return true
 		}
 	}
@@ -206,9 +208,9 @@ func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session
 }
 
 // patience is how long a call stays light: until its client has to hear something.
-func (h *Handler) patience(x *exchange) time.Duration {
-	after := h.opensAfter()
-	if f, early := h.features.first(&x.modern.Request); f != nil && (after <= 0 || after > early) {
+func (c *cuts) patience(x *exchange) time.Duration {
+	after := c.opensAfter()
+	if f, early := c.features.first(&x.modern.Request); f != nil && (after <= 0 || after > early) {
 		return early
 	}
 	return after

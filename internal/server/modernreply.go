@@ -57,7 +57,7 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 			switch {
 			case p.call == nil:
 			case ctx.Err() != nil:
-				p.h.cut(p.x, p.call)
+				p.h.cuts.cut(p.x, p.call)
 			default:
 				p.call.Withdraw("its stream cannot be read")
 			}
@@ -94,7 +94,7 @@ func (p *reply) left(err error) {
 	case p.resumes && p.opened:
 		c.AwaitReturn(p.h.sessions.InputWait(), "its client did not come back in time")
 	default:
-		p.h.cut(p.x, c)
+		p.h.cuts.cut(p.x, c)
 	}
 }
 
@@ -217,7 +217,7 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	if p.x.form == onlyJSON {
 		return a.next, nil
 	}
-	if after := p.h.opensAfter(); !p.opened && (after > 0 || p.resumes) {
+	if after := p.h.cuts.opensAfter(); !p.opened && (after > 0 || p.resumes) {
 		if !p.resumes && !a.due(p.began.Add(after)) { // who resumes is to know at once that it goes on
 			return a.next, nil
 		}

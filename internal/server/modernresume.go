@@ -30,15 +30,6 @@ func (h *Handler) resumes(x *exchange) bool {
 	return !h.opts.Stateless && x.modern.Declares("extensions", protocol.ExtensionResume) && !x.isListen()
 }
 
-// withResume adds to the result of server/discover that calls can be resumed.
-func withResume(response []byte) []byte {
-	if jsonrpc.Field(response, "result") == nil {
-		return response
-	}
-	response, _ = jsonrpc.Set(response, []byte(`{}`), "result", "capabilities", "extensions", protocol.ExtensionResume)
-	return response
-}
-
 // policy returns the event with which the answer to a client begins that resumes calls.
 func (p *reply) policy() []byte {
 	params := append([]byte(`{"requestId":`), p.x.modern.ID...)
@@ -49,16 +40,9 @@ func (p *reply) policy() []byte {
 	return sse.AppendMessage(nil, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodResumePolicy, params))
 }
 
-// errNoResume refuses a request of a client that has not declared the extension.
-func errNoResume() *jsonrpc.Error {
-	e := errf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", protocol.ExtensionResume)
-	e.Data = []byte(`{"requiredCapabilities":{"extensions":{"` + protocol.ExtensionResume + `":{}}}}`)
-	return e
-}
-
 // findModern returns the call that a token and the id of its request name.
-func (h *Handler) findModern(x *exchange, token, id []byte) (*session.Session, uint64, error) {
-	s, number, err := h.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.principal)
+func (rs *resumptions) findModern(x *exchange, token, id []byte) (*session.Session, uint64, error) {
+	s, number, err := rs.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.principal)
 	if errors.Is(err, session.ErrNotFound) {
 		err = session.ErrBadToken
 	}
@@ -69,9 +53,9 @@ func (h *Handler) findModern(x *exchange, token, id []byte) (*session.Session, u
 func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
 	if !x.modern.resumes {
-		return errNoResume()
+		return modern.Missing(protocol.ExtensionResume)
 	}
-	s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
+	s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
 	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
 		_, e := h.answers.explain(err)
 		h.answers.rejectModern(w, x, http.StatusOK, e)
@@ -107,7 +91,7 @@ func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
 	var c *session.Call
 	if session.Cancels(m) {
-		s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
+		s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
 		if err != nil && !errors.Is(err, session.ErrBadToken) {
 			return err
 		}

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"holdfast/internal/protocol"
@@ -48,7 +49,7 @@ func (h *Handler) movedModern(x *exchange) error {
 	}
 	m := &x.msgs[0]
 	switch {
-	case x.modern.Returns, h.features.continues(m), m.Method == protocol.MethodResume:
+	case x.modern.Returns, slices.ContainsFunc(h.features, func(f feature) bool { return f.Continues(m) }), m.Method == protocol.MethodResume:
 		return nil
 	case x.once.key != "" && h.sessions.BegunHere(x.client(h.sessions), x.once.key):
 		return nil

@@ -160,7 +160,7 @@ func (m *mux) handle(msg *jsonrpc.Message) bool {
 // resume goes on with the call that a requests/resume names.
 func (m *mux) resume(msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	s, at, err := m.h.resumption(m.client.values, m.client.principal, msg, "")
+	s, at, err := m.h.resumptions.find(m.client.values, m.client.principal, msg, "")
 	switch {
 	case err != nil:
 		m.elsewhere(one, false, err)

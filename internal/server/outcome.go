@@ -159,7 +159,7 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 	case forNamed:
 		o.kind = outcomeAccepted
 		for i := 0; i < len(x.msgs) && err == nil; i++ {
-			_, err = h.deliverNamed(x, &x.msgs[i])
+			_, err = h.resumptions.deliver(x, &x.msgs[i])
 		}
 	case forRequest:
 		return h.startRequest(x, o)
@@ -214,7 +214,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeSocket:
 		return h.socketHere(w, x)
 	default:
-		h.accepted(w, x)
+		h.answers.accepted(w, x)
 		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream
 	}
 	return nil

@@ -39,7 +39,7 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 		}
 	case displaced:
 		y := *x
-		defer h.holds(y.msgs)()
+		defer h.bodies.holds(y.msgs)()
 		p := h.newPlacement(w, &y)
 		if err = p.Run(err); err == nil || p.Begun() {
 			return
@@ -274,13 +274,13 @@ func (h host) Client(address string) (open, left bool) { return h.watched.Client
 
 // holds counts messages as on their way, for as long as what they ask for may have to
 // be asked of another node again, until the function that it returns is called.
-func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
+func (b *bodyReader) holds(msgs []jsonrpc.Message) (done func()) {
 	size := int64(0)
 	for i := range msgs {
 		size += int64(len(msgs[i].Raw))
 	}
-	h.opts.Flight.Add(size)
-	return func() { h.opts.Flight.Add(-size) }
+	b.flight.Add(size)
+	return func() { b.flight.Add(-size) }
 }
 
 // everywhere makes a request on each other node that has sessions of the principal, for what

@@ -129,13 +129,13 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 }
 
 // accepted answers notifications and responses that were handed over, which have no answer.
-func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {
+func (a *answerer) accepted(w http.ResponseWriter, x *exchange) {
 	w.WriteHeader(http.StatusAccepted)
 	if x.purpose != forPairMessages {
 		return
 	}
 	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
-		h.logger.Debug("202 not written", "error", err)
+		a.logger.Debug("202 not written", "error", err)
 	}
 }
 

@@ -20,38 +20,20 @@ import (
 // Unlike others of its kind the stream can be resumed: event ids name the
 // session.
 func (h *Handler) SSE(messages string) http.Handler {
-	var serve http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.pair(w, r, messages) })
-	if h.opts.Authenticate != nil {
-		serve = h.opts.Authenticate(serve)
+	allow := "GET, POST, OPTIONS"
+	if h.hasNoSessions() {
+		allow = "OPTIONS" // the pair is nothing without a session
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		allow := "GET, POST, OPTIONS"
-		if h.hasNoSessions() {
-			allow = "OPTIONS" // the pair is nothing without a session
-		}
-		defer h.answers.caught(w)
-		if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
-			return
-		}
-		r, cost := h.charges.carries(r)
-		if cost > 0 {
-			if !h.charges.takes(w, r, cost) {
-				return
-			}
-			defer h.charges.gives(r, cost)
-		}
-		r = h.told(r)
-		h.bodies.limit(w, r)
-		if !h.guard(w, r, allow) {
-			return
-		}
+	pair := h.authenticated(func(w http.ResponseWriter, r *http.Request) { h.pair(w, r, messages) })
+	serve := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.hasNoSessions() || r.Method != http.MethodGet && r.Method != http.MethodPost {
 			w.Header().Set("Allow", allow)
 			h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 			return
 		}
-		serve.ServeHTTP(w, r)
+		pair.ServeHTTP(w, r)
 	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.enter(w, r, allow, serve) })
 }
 
 // pair serves a request of the pair. Its Host and Origin were checked.
@@ -173,11 +155,7 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 	if len(calls) == 0 {
 		return nil
 	}
-	o.begun, err = begin(s, calls, true, x.once, h.starter.origin(x))
-	if err != nil {
-		o.begun, err = h.starter.beginInTurn(x, calls, true, err)
-	}
-	if err == nil {
+	if o.begun, err = h.starter.start(x, calls, true); err == nil {
 		x.msgs = calls // the others were taken
 	}
 	return err

@@ -18,10 +18,8 @@ import (
 // startTask begins a call that is a task, or finds the one that the same request has begun
 // before.
 func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
-	if o.begun, err = begin(x.session, x.msgs, false, x.once, h.starter.origin(x)); err != nil {
-		if o.begun, err = h.starter.beginInTurn(x, x.msgs, false, err); err != nil {
-			return err
-		}
+	if o.begun, err = h.starter.start(x, x.msgs, false); err != nil {
+		return err
 	}
 	o.kind = outcomeTask
 	o.body = o.session.TaskCreated(x.r.Context(), o.number, x.msgs[0].ID)

@@ -156,6 +156,22 @@ func (q *Request) Declares(path ...string) bool {
 	return len(raw) > 0 && raw[0] == '{'
 }
 
+// Offer adds an extension to the result of server/discover.
+func Offer(response []byte, extension string) []byte {
+	if jsonrpc.Field(response, "result") == nil {
+		return response
+	}
+	response, _ = jsonrpc.Set(response, []byte(`{}`), "result", "capabilities", "extensions", extension)
+	return response
+}
+
+// Missing refuses a request of a client that does not declare an extension.
+func Missing(extension string) *jsonrpc.Error {
+	e := jsonrpc.Errorf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", extension)
+	e.Data = []byte(`{"requiredCapabilities":{"extensions":{"` + extension + `":{}}}}`)
+	return e
+}
+
 // SumOf returns what makes two requests the same, whatever their ids and their _meta: the
 // method and its params. A retry with the client's input is the same request.
 func SumOf(m *jsonrpc.Message) string {

@@ -57,7 +57,7 @@ func (t *Tasks) Listen(q *modern.Request, m *jsonrpc.Message, again modern.Again
 	}
 	switch {
 	case !knows(q):
-		return nil, errNoCapability()
+		return nil, modern.Missing(protocol.ExtensionTasks)
 	case len(ids) > mostTasks:
 		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "more than %d taskIds", mostTasks)
 	}

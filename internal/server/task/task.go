@@ -4,7 +4,6 @@
 package task
 
 import (
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"strconv"
@@ -76,13 +75,6 @@ func isTaskMethod(method string) bool {
 // errNoTask refuses a task's id.
 var errNoTask = jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "task not found: its id is not valid here, or it is no longer kept")
 
-// errNoCapability refuses a request of a client that does not say that it knows tasks.
-func errNoCapability() *jsonrpc.Error {
-	e := jsonrpc.Errorf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", protocol.ExtensionTasks)
-	e.Data = json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + protocol.ExtensionTasks + `":{}}}}`)
-	return e
-}
-
 // knows reports whether the client of a request has declared the extension.
 func knows(q *modern.Request) bool { return q.Declares("extensions", protocol.ExtensionTasks) }
 
@@ -103,7 +95,7 @@ func (t *Tasks) Serve(q *modern.Request, m *jsonrpc.Message) (result []byte, our
 	}
 	id, ours := parseTaskID(q.Name)
 	if !knows(q) && (ours || t.after > 0) {
-		return nil, true, errNoCapability()
+		return nil, true, modern.Missing(protocol.ExtensionTasks)
 	}
 	if !ours {
 		return nil, false, nil
@@ -216,19 +208,10 @@ func (t *Tasks) Own(q *modern.Request, response []byte) []byte {
 	switch {
 	case t.after == 0:
 	case q.Method == protocol.MethodDiscover:
-		return withTasks(response)
+		return modern.Offer(response, protocol.ExtensionTasks)
 	case isTaskMethod(q.Method):
 		return notMethod(response)
 	}
-	return response
-}
-
-// withTasks adds to the result of server/discover that calls become tasks.
-func withTasks(response []byte) []byte {
-	if jsonrpc.Field(response, "result") == nil {
-		return response
-	}
-	response, _ = jsonrpc.Set(response, []byte(`{}`), "result", "capabilities", "extensions", protocol.ExtensionTasks)
 	return response
 }
 
