@@ -1,8 +1,6 @@
 package server
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 
 	"holdfast/internal/limit"
@@ -99,29 +97,4 @@ func (m *mux) callInHome(home *session.Session, msg *jsonrpc.Message) {
 	at, _ := cursorAfter(m.client.values, home, call.Number(), "")
 	m.attach(home, at, msg)
 	call.Deliver(m.client.values, one, m.client.header)
-}
-
-// methodTasks is the method by which one node asks another for the tasks of a principal. No
-// client can.
-const methodTasks = "holdfast/tasks"
-
-// Tasks implements [session.Elsewhere].
-func (e elsewhere) Tasks(ctx context.Context, principal session.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
-	x, err := e.request(ctx, principal, methodTasks, query)
-	if err != nil {
-		return nil, session.Range{}, err
-	}
-	return e.h.everywhere(x, after)
-}
-
-// startTasks answers such a request.
-func (h *Handler) startTasks(x *exchange, o *outcome) error {
-	var in session.Range
-	if x.from.Local != nil {
-		in = *x.from.Local
-	}
-	m := &x.msgs[0]
-	o.kind = outcomeAnswer
-	o.body = jsonrpc.AppendResult(nil, m.ID, h.sessions.TasksHere(x.r.Context(), x.principal, in, m.Params))
-	return nil
 }

@@ -1,0 +1,100 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// elsewhere asks other nodes for what sessions want to know: a [session.Elsewhere].
+type elsewhere struct{ h *Handler }
+
+// request returns a request to another node for what concerns a principal.
+func (e elsewhere) request(ctx context.Context, principal session.Principal, method string, params []byte) (*exchange, error) {
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), method, params))
+	if err != nil {
+		return nil, err
+	}
+	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: http.Header{}, Host: "localhost"}).WithContext(ctx)
+	return &exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}, nil
+}
+
+// methodHandedOff is the method by which one node asks another for a call. No client can.
+const methodHandedOff = "holdfast/handedOff"
+
+// methodTasks is the method by which one node asks another for the tasks of a principal. No
+// client can.
+const methodTasks = "holdfast/tasks"
+
+// isBetweenNodes reports whether only nodes make requests of a method, and of each other.
+func isBetweenNodes(method string) bool { return method == methodHandedOff || method == methodTasks }
+
+// HandedOff implements [session.Elsewhere].
+func (e elsewhere) HandedOff(ctx context.Context, principal session.Principal, query []byte) ([]byte, error) {
+	x, err := e.request(ctx, principal, methodHandedOff, query)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := e.h.ask(x)
+	if err != nil {
+		return nil, err
+	}
+	return jsonrpc.Field(answer, "result"), nil
+}
+
+// Tasks implements [session.Elsewhere].
+func (e elsewhere) Tasks(ctx context.Context, principal session.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
+	x, err := e.request(ctx, principal, methodTasks, query)
+	if err != nil {
+		return nil, session.Range{}, err
+	}
+	return e.h.everywhere(x, after)
+}
+
+// startHandedOff answers such a request.
+func (h *Handler) startHandedOff(x *exchange, o *outcome) error {
+	m := &x.msgs[0]
+	result, err := h.sessions.HandedOff(x.r.Context(), x.principal, m.Params)
+	if err != nil {
+		return err
+	}
+	o.kind, o.body = outcomeAnswer, jsonrpc.AppendResult(nil, m.ID, result)
+	return nil
+}
+
+// startTasks answers such a request.
+func (h *Handler) startTasks(x *exchange, o *outcome) error {
+	var in session.Range
+	if x.from.Local != nil {
+		in = *x.from.Local
+	}
+	m := &x.msgs[0]
+	o.kind = outcomeAnswer
+	o.body = jsonrpc.AppendResult(nil, m.ID, h.sessions.TasksHere(x.r.Context(), x.principal, in, m.Params))
+	return nil
+}
+
+// Strand implements [session.Elsewhere].
+func (e elsewhere) Strand(keys []byte, name uint64) { e.h.nodes.TellStranded(keys, name) }
+
+// Unstrand implements [session.Elsewhere].
+func (e elsewhere) Unstrand(node string, keys []byte, name uint64) {
+	e.h.nodes.TellTaken(node, keys, name)
+}
+
+// Alone implements [session.Elsewhere].
+func (e elsewhere) Alone() bool { return e.h.nodes.Alone() }
+
+// Fly implements [session.Elsewhere].
+func (e elsewhere) Fly(all []session.Flight) { e.h.nodes.TellFlights(all) }
+
+// Borrow implements [session.Elsewhere].
+func (e elsewhere) Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error) {
+	return e.h.nodes.Borrow(ctx, node, query)
+}
