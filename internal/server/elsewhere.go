@@ -25,19 +25,32 @@ func (e elsewhere) request(ctx context.Context, principal session.Principal, met
 	return &exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}, nil
 }
 
-// methodHandedOff is the method by which one node asks another for a call. No client can.
-const methodHandedOff = "holdfast/handedOff"
+// The methods by which nodes ask each other what their sessions know. No client can make such a request.
+const (
+	askCall = "holdfast/handedOff" // for one that has a name of its own
+	askList = "holdfast/tasks"     // for those of a principal
+)
 
-// methodTasks is the method by which one node asks another for the tasks of a principal. No
-// client can.
-const methodTasks = "holdfast/tasks"
+// betweenNodes are these methods, with what answers them: the result for an exchange.
+var betweenNodes = map[string]func(*session.Manager, *exchange) ([]byte, error){
+	askCall: func(sessions *session.Manager, x *exchange) ([]byte, error) {
+		return sessions.HandedOff(x.r.Context(), x.principal, x.msgs[0].Params)
+	},
+	askList: func(sessions *session.Manager, x *exchange) ([]byte, error) {
+		var in session.Range
+		if x.from.Local != nil {
+			in = *x.from.Local
+		}
+		return sessions.TasksHere(x.r.Context(), x.principal, in, x.msgs[0].Params), nil
+	},
+}
 
 // isBetweenNodes reports whether only nodes make requests of a method, and of each other.
-func isBetweenNodes(method string) bool { return method == methodHandedOff || method == methodTasks }
+func isBetweenNodes(method string) bool { return betweenNodes[method] != nil }
 
 // HandedOff implements [session.Elsewhere].
 func (e elsewhere) HandedOff(ctx context.Context, principal session.Principal, query []byte) ([]byte, error) {
-	x, err := e.request(ctx, principal, methodHandedOff, query)
+	x, err := e.request(ctx, principal, askCall, query)
 	if err != nil {
 		return nil, err
 	}
@@ -50,34 +63,11 @@ func (e elsewhere) HandedOff(ctx context.Context, principal session.Principal, q
 
 // Tasks implements [session.Elsewhere].
 func (e elsewhere) Tasks(ctx context.Context, principal session.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
-	x, err := e.request(ctx, principal, methodTasks, query)
+	x, err := e.request(ctx, principal, askList, query)
 	if err != nil {
 		return nil, session.Range{}, err
 	}
 	return e.h.everywhere(x, after)
-}
-
-// startHandedOff answers such a request.
-func (h *Handler) startHandedOff(x *exchange, o *outcome) error {
-	m := &x.msgs[0]
-	result, err := h.sessions.HandedOff(x.r.Context(), x.principal, m.Params)
-	if err != nil {
-		return err
-	}
-	o.kind, o.body = outcomeAnswer, jsonrpc.AppendResult(nil, m.ID, result)
-	return nil
-}
-
-// startTasks answers such a request.
-func (h *Handler) startTasks(x *exchange, o *outcome) error {
-	var in session.Range
-	if x.from.Local != nil {
-		in = *x.from.Local
-	}
-	m := &x.msgs[0]
-	o.kind = outcomeAnswer
-	o.body = jsonrpc.AppendResult(nil, m.ID, h.sessions.TasksHere(x.r.Context(), x.principal, in, m.Params))
-	return nil
 }
 
 // Strand implements [session.Elsewhere].

@@ -9,24 +9,24 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for the experimental tasks of revision 2025-11-25. They are tasks as those
-// of the extension are, but that their clients ask for them. Requests about them are calls of
-// their session, which answers them itself: package session, tasklegacy.go.
+// What follows is for calls that go on when their requests were answered, and for requests about them, which may be served in
+// another session than their client's. They are the experimental tasks of revision 2025-11-25, and what their session makes of
+// them is in package session, tasklegacy.go.
 
-// startTask begins a call that is a task, or finds the one that the same request has begun
+// startAnswered begins a call whose request is answered at once, or finds the one that the same request has begun
 // before.
-func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
+func (h *Handler) startAnswered(x *exchange, o *outcome) (err error) {
 	if o.begun, err = h.starter.start(x, x.msgs, false); err != nil {
 		return err
 	}
-	o.kind = outcomeTask
+	o.kind = outcomeBegun
 	o.body = o.session.TaskCreated(x.r.Context(), o.number, x.msgs[0].ID)
 	return nil
 }
 
-// callOfTask makes a request that is to become a task, or is about one of another session. It
+// callOfHome makes a request that is answered at once, or is for another session than the connection's. It
 // reports whether a request is that.
-func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
+func (m *mux) callOfHome(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
 	home, err := s.TaskHome(msg)
 	switch {
 	case err != nil:
@@ -34,15 +34,15 @@ func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string, p
 	case home != s:
 		m.callInHome(home, msg)
 	case s.AsksForTask(msg):
-		m.callTask(s, msg, key, pass)
+		m.callAnswered(s, msg, key, pass)
 	default:
 		return false
 	}
 	return true
 }
 
-// callTask is startTask on a connection that carries many exchanges.
-func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) {
+// callAnswered is startAnswered on a connection that carries many exchanges.
+func (m *mux) callAnswered(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) {
 	one := []jsonrpc.Message{*msg}
 	got, err := begin(s, one, false, runOnce{key: key}, m.origin(pass))
 	if err != nil {
@@ -57,12 +57,12 @@ func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pas
 	}
 }
 
-// isAboutTask reports whether the exchange may be about a task of another session than its client's.
-func (x *exchange) isAboutTask() bool {
+// mayBeGuest reports whether the exchange may be for another session than its client's.
+func (x *exchange) mayBeGuest() bool {
 	return x.purpose == forMessages && len(x.msgs) == 1 && session.IsAboutTask(&x.msgs[0])
 }
 
-// ownSession returns the session of the client of an exchange that may be about a task, or "".
+// ownSession returns the session of the client of an exchange that may be a guest, or "".
 func (x *exchange) ownSession() stream.SessionKey {
 	switch {
 	case x.from != nil:
@@ -73,9 +73,9 @@ func (x *exchange) ownSession() stream.SessionKey {
 	return x.name()
 }
 
-// guest returns that session if the exchange is about a task of another one, in which it is served.
+// guest returns that session if the exchange is for another one, in which it is served.
 func (x *exchange) guest() stream.SessionKey {
-	if !x.isAboutTask() {
+	if !x.mayBeGuest() {
 		return ""
 	}
 	if own := x.ownSession(); own != stream.SessionKey(x.session.Name()) {
@@ -84,7 +84,7 @@ func (x *exchange) guest() stream.SessionKey {
 	return ""
 }
 
-// callInHome makes a request about a task that is of another session on this node.
+// callInHome makes a request that is for another session on this node.
 func (m *mux) callInHome(home *session.Session, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
 	from := m.origin(nil)

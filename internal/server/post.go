@@ -86,7 +86,7 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 			return err
 		}
 		if x.session.AsksForTask(&x.msgs[0]) {
-			return h.startTask(x, o)
+			return h.startAnswered(x, o)
 		}
 	}
 	return h.startCall(x, o)
@@ -153,7 +153,7 @@ func (h *Handler) send(x *exchange) error {
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
-		if x.isAboutTask() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
+		if x.mayBeGuest() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
 			return err
 		}
 		if err != nil {

@@ -72,11 +72,12 @@ func (rs *resumptions) status(ctx context.Context, principal session.Principal, 
 // is.
 func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	m := &x.msgs[0]
-	switch m.Method {
-	case methodHandedOff:
-		return h.startHandedOff(x, o)
-	case methodTasks:
-		return h.startTasks(x, o)
+	if ask := betweenNodes[m.Method]; ask != nil {
+		result, err := ask(h.sessions, x)
+		if err == nil {
+			o.kind, o.body = outcomeAnswer, jsonrpc.AppendResult(nil, m.ID, result)
+		}
+		return err
 	}
 	if m.Method == methodResume {
 		o.kind = outcomeStream
