@@ -28,7 +28,7 @@ type resumptions struct{ sessions *session.Manager }
 // find returns where a requests/resume of the principal asks to go on: after
 // the event with the id last, or, if that is "", after the one that its _meta
 // names, or else from the oldest message that is kept. The error is one that
-// [Handler.explain] knows.
+// [answerer.explain] knows.
 func (rs *resumptions) find(ctx context.Context, principal session.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	s, number, err := rs.sessions.FindResumable(token, m.ID, principal)
@@ -44,7 +44,7 @@ func (rs *resumptions) find(ctx context.Context, principal session.Principal, m 
 
 // status returns the result of requests/getStatus, or of requests/getStatus/all,
 // from a principal that is in the session own (nil: in none). The error is one
-// that [Handler.explain] knows.
+// that [answerer.explain] knows.
 // more are requests that other nodes know of, in the same range of sessions.
 func (rs *resumptions) status(ctx context.Context, principal session.Principal, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
 	if m.Method == protocol.MethodStatusAll {
