@@ -31,17 +31,14 @@ const (
 	askList = "holdfast/tasks"     // for those of a principal
 )
 
-// betweenNodes are these methods, with what answers them: the result for an exchange.
-var betweenNodes = map[string]func(*session.Manager, *exchange) ([]byte, error){
-	askCall: func(sessions *session.Manager, x *exchange) ([]byte, error) {
-		return sessions.HandedOff(x.r.Context(), x.principal, x.msgs[0].Params)
+// betweenNodes are these methods, with what answers them: the result for a principal, of sessions in a range. They do not get
+// the exchange, which would be on the heap for that.
+var betweenNodes = map[string]func(context.Context, *session.Manager, session.Principal, session.Range, []byte) ([]byte, error){
+	askCall: func(ctx context.Context, sessions *session.Manager, of session.Principal, _ session.Range, query []byte) ([]byte, error) {
+		return sessions.HandedOff(ctx, of, query)
 	},
-	askList: func(sessions *session.Manager, x *exchange) ([]byte, error) {
-		var in session.Range
-		if x.from.Local != nil {
-			in = *x.from.Local
-		}
-		return sessions.TasksHere(x.r.Context(), x.principal, in, x.msgs[0].Params), nil
+	askList: func(ctx context.Context, sessions *session.Manager, of session.Principal, in session.Range, query []byte) ([]byte, error) {
+		return sessions.TasksHere(ctx, of, in, query), nil
 	},
 }
 

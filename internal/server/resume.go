@@ -73,7 +73,11 @@ func (rs *resumptions) status(ctx context.Context, principal session.Principal, 
 func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	m := &x.msgs[0]
 	if ask := betweenNodes[m.Method]; ask != nil {
-		result, err := ask(h.sessions, x)
+		var in session.Range
+		if x.from != nil && x.from.Local != nil {
+			in = *x.from.Local
+		}
+		result, err := ask(x.r.Context(), h.sessions, x.principal, in, m.Params)
 		if err == nil {
 			o.kind, o.body = outcomeAnswer, jsonrpc.AppendResult(nil, m.ID, result)
 		}
