@@ -26,12 +26,12 @@ const (
 func (h *Handler) readPost(w http.ResponseWriter, x *exchange) (ok bool) {
 	if accept := x.r.Header["Accept"]; len(accept) != 1 || accept[0] != usualAccept {
 		if x.form, ok = formOf(accept); !ok {
-			h.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
+			h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
 				"Accept must list application/json and text/event-stream, or at least one of them"))
 			return false
 		}
 	}
-	x.msgs, x.batch, ok = h.readMessages(w, x.r)
+	x.msgs, x.batch, ok = h.bodies.readMessages(w, x.r)
 	return ok
 }
 

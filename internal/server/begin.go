@@ -4,9 +4,14 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"time"
 
 	"holdfast/internal/limit"
+	"holdfast/internal/observe"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
+	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -14,6 +19,17 @@ import (
 
 // This file is the one place where a call begins, for every transport: the rules that
 // its messages must keep, and which call they mean.
+
+// A starter has the calls of exchanges begin: at once, or when it is their turn.
+type starter struct {
+	sessions  *session.Manager
+	nodes     *placement.Nodes // nil where there is no other node
+	watched   *watch.Connections
+	response  Response
+	stateless bool
+	draining  <-chan struct{}
+	observers observe.Observers
+}
 
 // A stage is how far the session has come that messages are for.
 type stage int
@@ -83,7 +99,7 @@ type begun struct {
 // begin begins the call of the requests among msgs, or finds the one that the same
 // requests have begun before. from says where they come from. The errors are those of [session.Session.Begin] and
 // [session.Session.BeginKeyed].
-func (h *Handler) begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce, from session.Origin) (begun, error) {
+func begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce, from session.Origin) (begun, error) {
 	switch {
 	case once.key != "":
 		call, known, err := s.BeginKeyed(once.key, joined(msgs), msgs, from)
@@ -160,4 +176,62 @@ func joined(msgs []jsonrpc.Message) []byte {
 		all = append(append(all, msgs[i].Raw...), '\n') // no message has a line break in it
 	}
 	return all
+}
+
+// brokenWithin is how long a request that comes again waits for the end of the connection that it first came on: the network may
+// tell of that later than its client, which has made the request again.
+const brokenWithin = time.Second
+
+// attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
+// has broken: some HTTP clients do that by themselves, for a POST, too. The error is fail unless that is so. ended says that the call
+// has ended since, so that the id may be used.
+func (st *starter) attach(x *exchange, guest stream.SessionKey, fail error) (b begun, ended bool, err error) {
+	if len(x.msgs) != 1 || x.muxed {
+		return begun{}, false, fail
+	}
+	c := x.session.CallFrom(guest, x.msgs[0].ID)
+	if c == nil {
+		return begun{}, true, fail
+	}
+	conn := st.origin(x).Conn
+	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
+		same, lost := c.Again(&x.msgs[0], conn)
+		switch {
+		case x.session.CallFrom(guest, x.msgs[0].ID) != c:
+			return begun{}, true, fail
+		case same && lost:
+			return begun{session: x.session, number: c.Number()}, false, nil
+		case !same, time.Now().After(end), x.r.Context().Err() != nil:
+			return begun{}, false, fail
+		}
+	}
+}
+
+// light reports whether requests start light. Where other nodes may take the session over,
+// what is not safe to make again never does, whatever form the answer has.
+func (st *starter) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
+	switch {
+	case st.response == ResponseJSON && !st.sessions.Shared(), st.stateless:
+		return true
+	case st.response == ResponseSSE:
+		return false
+	}
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && !s.Light(ctx, &msgs[i], header) {
+			return false
+		}
+	}
+	return true
+}
+
+// beginModern begins the call of a modern request, or finds the one that was begun under the
+// same idempotency key.
+func (st *starter) beginModern(x *exchange, from session.Origin) (begun, error) {
+	if x.once.key != "" {
+		call, known, err := x.session.BeginKeyedFor(x.client(st.sessions), x.once.key, []byte(modern.SumOf(&x.msgs[0])), x.msgs, from)
+		return begunOf(x.session, call, known, err)
+	}
+	// Who can come back for what is not safe to make again is told how before it runs.
+	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil), from)
+	return begunOf(x.session, call, nil, err)
 }

@@ -13,24 +13,34 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
+	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
 
+// A bodyReader reads the bodies of requests, and answers those whose bodies it refuses.
+type bodyReader struct {
+	answers *answerer
+	callers *callers
+	most    int64 // bytes of a body
+	timeout time.Duration
+	flight  *budget.Flight // nil: bytes on their way are not counted
+}
+
 // limit bounds the time until a request's body begins, and, if the body is short, until it has
-// come; [Handler.read] bounds longer ones. The bound also holds where net/http discards a
+// come; [bodyReader.read] bounds longer ones. The bound also holds where net/http discards a
 // body. It is not set if the http.Server has a ReadTimeout.
 //
 //go:noinline
-func (h *Handler) limit(w http.ResponseWriter, r *http.Request) {
+func (b *bodyReader) limit(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength == 0 || serverLimits(r) {
 		return
 	}
-	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(h.opts.BodyTimeout))
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.timeout))
 }
 
 // unlimit is called when the body has been read. net/http continues to read the connection, to
 // notice when the client disconnects.
-func (h *Handler) unlimit(w http.ResponseWriter, r *http.Request) {
+func (b *bodyReader) unlimit(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && !serverLimits(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
@@ -56,24 +66,24 @@ var errNoRoom = errors.New("messages that are being read take up what --memory h
 
 // read reads a body within the limits of size, memory and time: [Options.BodyTimeout],
 // and a second for each 64 KiB that have come.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
-	if r.ContentLength > h.opts.MaxBody {
-		return nil, &http.MaxBytesError{Limit: h.opts.MaxBody}
+func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	if r.ContentLength > b.most {
+		return nil, &http.MaxBytesError{Limit: b.most}
 	}
 	if n := r.ContentLength; n >= 0 && n <= shortBody {
 		if n > tinyBody {
-			tenant := h.tenant(r)
-			if !h.opts.Flight.Read(tenant, n) {
+			tenant := b.callers.tenant(r)
+			if !b.flight.Read(tenant, n) {
 				return nil, errNoRoom
 			}
-			defer h.opts.Flight.Done(tenant, n)
+			defer b.flight.Done(tenant, n)
 		}
 		data := make([]byte, n)
 		_, err := io.ReadFull(r.Body, data)
 		return data, err
 	}
 	c := http.NewResponseController(w)
-	x := intake{flight: h.opts.Flight, tenant: h.tenant(r), most: h.opts.MaxBody, patience: h.opts.BodyTimeout}
+	x := intake{flight: b.flight, tenant: b.callers.tenant(r), most: b.most, patience: b.timeout}
 	if !serverLimits(r) {
 		x.deadline = c.SetReadDeadline
 	}
@@ -177,31 +187,31 @@ func (x *pieces) Begin(r io.Reader) io.Reader {
 // Done ends the reading of a message.
 func (x *pieces) Done() { x.done() }
 
-// readMessages reads the body of a request and parses its messages, which [Handler.admits] is still to see. If ok is
+// readMessages reads the body of a request and parses its messages, which [bodyReader.admits] is still to see. If ok is
 // false the request was answered.
-func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
+func (b *bodyReader) readMessages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
 	if !isJSON(r.Header["Content-Type"]) {
-		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
+		b.answers.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
 		return nil, false, false
 	}
 	if coding := codingOf(r.Header["Content-Encoding"]); coding != "" {
 		w.Header().Set("Accept-Encoding", "identity") // RFC 9110, section 15.5.16
-		h.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid,
+		b.answers.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid,
 			"Content-Encoding %.40q is not understood here: send the body as it is, without Content-Encoding", coding))
 		return nil, false, false
 	}
-	data, err := h.read(w, r)
+	data, err := b.read(w, r)
 	if err != nil {
-		h.rejectBody(w, r, err)
+		b.rejectBody(w, r, err)
 		return nil, false, false
 	}
-	h.unlimit(w, r)
+	b.unlimit(w, r)
 	msgs, batch, err = parseBody(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
-		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
+		b.answers.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
-		h.rejectInvalid(w, data, errf(codeInvalid, "%v", err))
+		b.rejectInvalid(w, data, errf(codeInvalid, "%v", err))
 	}
 	return msgs, batch, err == nil
 }
@@ -209,43 +219,43 @@ func (h *Handler) readMessages(w http.ResponseWriter, r *http.Request) (msgs []j
 // rejectBody answers a request whose body could not be read.
 //
 //go:noinline
-func (h *Handler) rejectBody(w http.ResponseWriter, r *http.Request, err error) {
+func (b *bodyReader) rejectBody(w http.ResponseWriter, r *http.Request, err error) {
 	var tooLarge *http.MaxBytesError
 	var refused *protocol.Unauthorized
 	switch {
 	case errors.As(err, &tooLarge):
-		h.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		b.answers.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
 	case errors.As(err, &refused): // what authenticates clients has looked at the body
-		h.failDenied(w, err, h.denied(r, nil, h.asker(r)))
+		b.answers.failDenied(w, err, b.answers.denied(r, nil, b.callers.asker(r)))
 	case errors.Is(err, errNoRoom):
 		w.Header().Set("Connection", "close") // and what comes is not read
-		h.fail(w, err)
+		b.answers.fail(w, err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		h.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
+		b.answers.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
 	default:
-		h.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+		b.answers.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
 	}
 }
 
 // admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
 // the request was answered. A method that the era of the request does not have is not looked at: no server gets it, and
 // what its params may be is not known.
-func (h *Handler) admits(w http.ResponseWriter, x *exchange, modern bool) bool {
+func (b *bodyReader) admits(w http.ResponseWriter, x *exchange, ofModern bool) bool {
 	for i := range x.msgs {
 		m := &x.msgs[i]
-		if modern && m.Kind == jsonrpc.Request && removed(m.Method) {
+		if ofModern && m.Kind == jsonrpc.Request && modern.Removed(m.Method) {
 			continue
 		}
 		if why := protocol.CheckClear(m); why != nil {
 			e := &unclear{m, why}
-			h.tellRefused(w, http.StatusBadRequest, why)
-			h.rejectAs(w, http.StatusBadRequest, e.answer(x.msgs, x.batch))
+			b.answers.tellRefused(w, http.StatusBadRequest, why)
+			b.answers.rejectAs(w, http.StatusBadRequest, e.answer(x.msgs, x.batch))
 			return false
 		}
 	}
-	not, err := h.permitted(x.r.Context(), x.msgs)
+	not, err := b.callers.permitted(x.r.Context(), x.msgs)
 	if err != nil {
-		h.failDenied(w, err, h.denied(x.r, not, h.asker(x.r)))
+		b.answers.failDenied(w, err, b.answers.denied(x.r, not, b.callers.asker(x.r)))
 	}
 	return err == nil
 }
@@ -255,10 +265,10 @@ const mostBatch = 1000
 
 // rejectInvalid is reject with status 400, for JSON that is no message. The error has the id of a request if that can be
 // read (JSON-RPC 2.0, section 5).
-func (h *Handler) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.Error) {
+func (b *bodyReader) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.Error) {
 	id, _ := rpc.RequestID(data)
-	h.tellRefused(w, http.StatusBadRequest, e)
-	h.rejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
+	b.answers.tellRefused(w, http.StatusBadRequest, e)
+	b.answers.rejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
 }
 
 // parseBody returns the messages that a client has sent. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].

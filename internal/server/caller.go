@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"log/slog"
 	"net/http"
 
 	"holdfast/internal/caller"
@@ -10,34 +11,50 @@ import (
 	"holdfast/internal/session"
 )
 
-// What follows says who makes a request, to this node or to one that has forwarded it.
+// The callers are the clients of this node, and other nodes that forward requests: who makes a request, and what its
+// client may send.
+type callers struct {
+	forwarded     bool // other nodes may forward requests
+	authenticated bool // Options.Authenticate is asked before the handler
+	whose         func(*http.Request) string
+	packs         func(context.Context) []byte
+	unpacks       func(*http.Request, []byte) *http.Request
+	logger        *slog.Logger
+}
+
+func newCallers(opts *Options) callers {
+	return callers{
+		forwarded: opts.Node != nil, authenticated: opts.Authenticate != nil,
+		whose: opts.Principal, packs: opts.Pack, unpacks: opts.Unpack, logger: opts.Logger,
+	}
+}
 
 // visit returns what another node has told of a request, or nil for a client's.
-func (h *Handler) visit(r *http.Request) *placement.Visit {
-	if h.nodes == nil {
+func (c *callers) visit(r *http.Request) *placement.Visit {
+	if !c.forwarded {
 		return nil // and nothing is looked for
 	}
 	return placement.VisitOf(r)
 }
 
 // principal returns who makes a request, and for which server.
-func (h *Handler) principal(r *http.Request) caller.Principal {
-	if v := h.visit(r); v != nil {
+func (c *callers) principal(r *http.Request) caller.Principal {
+	if v := c.visit(r); v != nil {
 		return caller.Parse(string(v.Principal))
 	}
 	server, _ := r.Context().Value(serverKey{}).(string)
-	return caller.At(server, h.asker(r))
+	return caller.At(server, c.asker(r))
 }
 
 // asker returns who makes a request to this node, whichever server it is for.
-func (h *Handler) asker(r *http.Request) string {
-	defer panics.Raise(h.logger, "Options.Principal") // it must never be taken for nobody in particular
-	return h.opts.Principal(r)
+func (c *callers) asker(r *http.Request) string {
+	defer panics.Raise(c.logger, "Options.Principal") // it must never be taken for nobody in particular
+	return c.whose(r)
 }
 
 // client returns who makes a request that belongs to no session.
-func (h *Handler) client(x *exchange) *session.Client {
-	c := h.sessions.ClientOf(x.r, x.principal, x.credential())
+func (x *exchange) client(sessions *session.Manager) *session.Client {
+	c := sessions.ClientOf(x.r, x.principal, x.credential())
 	return &c
 }
 
@@ -73,38 +90,26 @@ func NameOf(ctx context.Context) string {
 }
 
 // pack returns what another node is told of a request's context.
-func (h *Handler) pack(ctx context.Context) []byte {
-	if h.opts.Pack == nil {
+func (c *callers) pack(ctx context.Context) []byte {
+	if c.packs == nil {
 		return nil
 	}
-	defer panics.Raise(h.logger, "Options.Pack")
-	return h.opts.Pack(ctx)
+	defer panics.Raise(c.logger, "Options.Pack")
+	return c.packs(ctx)
 }
 
 // unpack puts it into the request's context.
-func (h *Handler) unpack(r *http.Request, info []byte) *http.Request {
-	if h.opts.Unpack == nil || len(info) == 0 {
+func (c *callers) unpack(r *http.Request, info []byte) *http.Request {
+	if c.unpacks == nil || len(info) == 0 {
 		return r
 	}
-	defer panics.Raise(h.logger, "Options.Unpack")
-	return h.opts.Unpack(r, info)
-}
-
-// caught answers a request for which code of the user panicked before there was an
-// answer. Any other panic is net/http's business.
-func (h *Handler) caught(w http.ResponseWriter) {
-	switch p := recover().(type) {
-	case nil:
-	case *panics.Error:
-		h.fail(w, p)
-	default:
-		panic(p)
-	}
+	defer panics.Raise(c.logger, "Options.Unpack")
+	return c.unpacks(r, info)
 }
 
 // tenant names whom the use that a request makes is counted against. A request that
 // another node sent on has its client's address; of one that a connection makes for
 // its client in a session, the session knows ([session.Session.Tenant]).
-func (h *Handler) tenant(r *http.Request) string {
-	return caller.TenantOf(h.principal(r), r.RemoteAddr)
+func (c *callers) tenant(r *http.Request) string {
+	return caller.TenantOf(c.principal(r), r.RemoteAddr)
 }

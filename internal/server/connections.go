@@ -1,17 +1,25 @@
 package server
 
 import (
+	"log/slog"
 	"net"
 	"net/http"
 
 	"holdfast/internal/budget"
 	"holdfast/internal/caller"
+	"holdfast/internal/server/guard"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/server/websocket"
 )
 
-// What follows charges requests that take more than their connection counts for (watch.Bound), to the address of their client.
+// The charges are for requests that take more than their connection counts for (watch.Bound), to the address of their client.
 // A plain request over a connection of its own does not.
+type charges struct {
+	memory  *budget.Connections // nil: nothing is counted
+	guards  *guard.Guard
+	answers *answerer
+	logger  *slog.Logger
+}
 
 // What such requests count for, in bytes, beside their connection.
 const (
@@ -23,8 +31,8 @@ const (
 )
 
 // carries returns a request with the address of its client, and what it is charged.
-func (h *Handler) carries(r *http.Request) (_ *http.Request, cost int64) {
-	of := h.guards.OfClient(r)
+func (c *charges) carries(r *http.Request) (_ *http.Request, cost int64) {
+	of := c.guards.OfClient(r)
 	if of != r {
 		cost += proxiedCost
 	}
@@ -51,21 +59,21 @@ func headerCost(header http.Header) (cost int64) {
 }
 
 // takes charges a request to its client's address. If it is false there is no room, and the request is answered.
-func (h *Handler) takes(w http.ResponseWriter, r *http.Request, cost int64) bool {
-	if h.opts.Connections.Take(addressOf(r), cost) {
+func (c *charges) takes(w http.ResponseWriter, r *http.Request, cost int64) bool {
+	if c.memory.Take(addressOf(r), cost) {
 		return true
 	}
-	h.crowded(r.RemoteAddr)
+	c.crowded(r.RemoteAddr)
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close") // and a body that comes is not read
 	}
-	h.fail(w, budget.ErrConnections)
+	c.answers.fail(w, budget.ErrConnections)
 	return false
 }
 
 // gives ends that.
-func (h *Handler) gives(r *http.Request, cost int64) {
-	h.opts.Connections.Add(addressOf(r), -cost)
+func (c *charges) gives(r *http.Request, cost int64) {
+	c.memory.Add(addressOf(r), -cost)
 }
 
 // addressOf names whom a connection is charged to, before it is known who its client is.
@@ -73,23 +81,23 @@ func addressOf(r *http.Request) string { return caller.TenantOf(caller.Principal
 
 // bound returns that of the connections on which the handler is served. Those of a proxy that is trusted have no share, as
 // they are of many clients.
-func (h *Handler) bound() *watch.Bound {
-	if h.opts.Connections == nil {
+func (c *charges) bound() *watch.Bound {
+	if c.memory == nil {
 		return nil
 	}
 	return &watch.Bound{
-		Memory: h.opts.Connections,
+		Memory: c.memory,
 		Tenant: func(remote net.Addr) string {
-			if h.guards.TrustsProxy(remote.String()) {
+			if c.guards.TrustsProxy(remote.String()) {
 				return ""
 			}
 			return caller.TenantOf(caller.Principal{}, remote.String())
 		},
-		Refused: func(remote net.Addr) { h.crowded(remote.String()) },
+		Refused: func(remote net.Addr) { c.crowded(remote.String()) },
 	}
 }
 
 // crowded logs that there was no room for a connection, or for what it carries.
-func (h *Handler) crowded(remote string) {
-	h.logger.Warn("a connection was refused: those that are open take up what --memory has room for, in all or for one address (--max-share)", "address", remote)
+func (c *charges) crowded(remote string) {
+	c.logger.Warn("a connection was refused: those that are open take up what --memory has room for, in all or for one address (--max-share)", "address", remote)
 }

@@ -121,10 +121,10 @@ func (c *events) awaitDrain(now time.Time) {
 	c.drain = nil
 	switch {
 	case !c.leaving.IsZero() || !c.isQuiet():
-	case c.h.isDraining():
-		c.leaving = now.Add(rand.N(c.h.spread + 1))
+	case c.h.life.isDraining():
+		c.leaving = now.Add(rand.N(c.h.life.spread + 1))
 	default:
-		c.drain = c.h.draining
+		c.drain = c.h.life.draining
 	}
 }
 

@@ -4,7 +4,31 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"holdfast/internal/placement"
+	"holdfast/internal/session"
 )
+
+// A life is how long this node takes part: it takes sessions on, unless it is a door; it is drained; and it leaves.
+type life struct {
+	sessions   *session.Manager
+	nodes      *placement.Nodes // nil where there is no other node
+	role       Role
+	retry      time.Duration
+	mostSpread time.Duration
+
+	drainOnce sync.Once
+	draining  chan struct{}
+	leaveOnce sync.Once
+	leaving   chan struct{} // closed when nothing is taken any more, as others do
+	spread    time.Duration // over which clients are sent away when draining; set before that
+}
+
+// begin begins the life of a node.
+func (l *life) begin(opts *Options) {
+	l.sessions, l.role, l.retry, l.mostSpread = opts.Manager, opts.Role, opts.Retry, opts.DrainSpread
+	l.draining, l.leaving = make(chan struct{}), make(chan struct{})
+}
 
 // mostDelay bounds the retry time that is sent to a client whose session is on another node
 // already.
@@ -22,21 +46,24 @@ const mostLate = 2 * time.Second
 // Where it is shared, Drain hands all sessions over to other nodes, and calls in flight go on
 // here until they have ended. If ctx is done first, Drain returns its error. The Manager is
 // to be closed afterwards.
-func (h *Handler) Drain(ctx context.Context) error {
-	if h.sessions.Shared() {
-		return h.handOver(ctx)
+func (h *Handler) Drain(ctx context.Context) error { return h.life.drain(ctx) }
+
+// drain is [Handler.Drain].
+func (l *life) drain(ctx context.Context) error {
+	if l.sessions.Shared() {
+		return l.handOver(ctx)
 	}
-	h.sessions.Stop()
-	h.sessions.WithdrawWaiting("the server is shutting down")
-	h.drainOnce.Do(func() { close(h.draining) })
+	l.sessions.Stop()
+	l.sessions.WithdrawWaiting("the server is shutting down")
+	l.drainOnce.Do(func() { close(l.draining) })
 	const often = 10 * time.Millisecond
 	t := time.NewTicker(often)
 	defer t.Stop()
-	patience := max(2*h.opts.Retry, time.Second)
-	for last := time.Now(); !h.sessions.Idle(patience); last = time.Now() {
+	patience := max(2*l.retry, time.Second)
+	for last := time.Now(); !l.sessions.Idle(patience); last = time.Now() {
 		select {
 		case <-ctx.Done():
-			h.sessions.LogUnfinished()
+			l.sessions.LogUnfinished()
 			return ctx.Err()
 		case <-t.C:
 		}
@@ -62,24 +89,24 @@ func spreadOf(ctx context.Context, most time.Duration) time.Duration {
 // handOver drains a node with a shared store: other nodes take its sessions over, or the
 // process that is started next. Until ctx is done, calls in flight go on here, and so do
 // requests that are forwarded to other nodes.
-func (h *Handler) handOver(ctx context.Context) error {
-	h.drainOnce.Do(func() {
-		h.spread = spreadOf(ctx, h.opts.DrainSpread)
-		if h.nodes != nil {
-			h.nodes.Drain()
+func (l *life) handOver(ctx context.Context) error {
+	l.drainOnce.Do(func() {
+		l.spread = spreadOf(ctx, l.mostSpread)
+		if l.nodes != nil {
+			l.nodes.Drain()
 		}
-		close(h.draining)
+		close(l.draining)
 	})
-	last := h.refuseLate(ctx)
+	last := l.refuseLate(ctx)
 	var away sync.WaitGroup
-	if h.nodes != nil {
-		away.Go(func() { h.nodes.Disconnect(ctx, h.spread) })
+	if l.nodes != nil {
+		away.Go(func() { l.nodes.Disconnect(ctx, l.spread) })
 	}
-	h.sessions.DrainAlone(ctx, h.alone)
-	if h.alone() {
-		h.leave()
+	l.sessions.DrainAlone(ctx, l.alone)
+	if l.alone() {
+		l.leave()
 	}
-	err := h.sessions.HandOver(ctx)
+	err := l.sessions.HandOver(ctx)
 	away.Wait()
 	last()
 	return err
@@ -87,7 +114,7 @@ func (h *Handler) handOver(ctx context.Context) error {
 
 // refuseLate refuses calls that might be cut, from shortly before ctx's deadline on. The
 // function that it returns is called when no session is left here.
-func (h *Handler) refuseLate(ctx context.Context) (last func()) {
+func (l *life) refuseLate(ctx context.Context) (last func()) {
 	ctx, stop := context.WithCancel(ctx)
 	if end, ok := ctx.Deadline(); ok {
 		left := time.Until(end)
@@ -99,9 +126,9 @@ func (h *Handler) refuseLate(ctx context.Context) (last func()) {
 	var done sync.WaitGroup
 	done.Go(func() {
 		<-ctx.Done()
-		h.sessions.RefuseUnsafe()
-		if !h.alone() {
-			h.leave()
+		l.sessions.RefuseUnsafe()
+		if !l.alone() {
+			l.leave()
 		}
 	})
 	return func() {
@@ -115,17 +142,17 @@ func (h *Handler) refuseLate(ctx context.Context) (last func()) {
 // when nothing is left; where there is none, when calls in flight have ended or that
 // time is over. From then on they are refused with 503, which some clients take for the
 // end, so a listener is better closed. It stays open where the store is not shared.
-func (h *Handler) Leaving() <-chan struct{} { return h.leaving }
+func (h *Handler) Leaving() <-chan struct{} { return h.life.leaving }
 
-func (h *Handler) leave() { h.leaveOnce.Do(func() { close(h.leaving) }) }
+func (l *life) leave() { l.leaveOnce.Do(func() { close(l.leaving) }) }
 
 // alone reports whether there is nobody to take sessions over.
-func (h *Handler) alone() bool { return h.nodes == nil || h.nodes.Alone() }
+func (l *life) alone() bool { return l.nodes == nil || l.nodes.Alone() }
 
 // isDraining reports whether nothing new is taken on.
-func (h *Handler) isDraining() bool {
+func (l *life) isDraining() bool {
 	select {
-	case <-h.draining:
+	case <-l.draining:
 		return true
 	default:
 		return false
@@ -133,9 +160,9 @@ func (h *Handler) isDraining() bool {
 }
 
 // isLeaving reports whether this node takes no requests any more, not even to forward them.
-func (h *Handler) isLeaving() bool {
+func (l *life) isLeaving() bool {
 	select {
-	case <-h.leaving:
+	case <-l.leaving:
 		return true
 	default:
 		return false

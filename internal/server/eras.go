@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
 
@@ -52,13 +53,14 @@ func (h *Handler) survivesCuts(m *jsonrpc.Message) bool {
 	if h.opts.Stateless {
 		return true // in none
 	}
-	q := modern{capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
-	return h.hasTasks() && q.knowsTasks() || q.declares("extensions", protocol.ExtensionResume)
+	q := modern.Request{Method: protocol.MethodCallTool, Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
+	f, _ := h.features.first(&q)
+	return f != nil || q.Declares("extensions", protocol.ExtensionResume)
 }
 
 // requestedBy returns the revision that a modern request asks for.
 func requestedBy(x *exchange) string {
-	if v := jsonrpc.String(metaVersion(&x.msgs[0])); v != "" {
+	if v := jsonrpc.String(modern.MetaVersion(&x.msgs[0])); v != "" {
 		return v
 	}
 	return protocol.V20260728
@@ -73,12 +75,13 @@ func unserved(version string, served []string, next string) *jsonrpc.Error {
 
 // discovered returns the response to server/discover with what the endpoint adds to it, and without the
 // revisions that it refuses.
-func (q *modern) discovered(response []byte) []byte {
-	if q.tasks {
-		response = withResume(withTasks(response))
+func (q *modernRequest) discovered(response []byte) []byte {
+	response = q.features.own(&q.Request, response)
+	if q.offers {
+		response = modern.Offer(response, protocol.ExtensionResume)
 	}
 	var offered []string
-	if !q.alone || json.Unmarshal(jsonrpc.Field(response, "result", "supportedVersions"), &offered) != nil {
+	if !q.Alone || json.Unmarshal(jsonrpc.Field(response, "result", "supportedVersions"), &offered) != nil {
 		return response
 	}
 	offered = slices.DeleteFunc(offered, func(version string) bool { return !protocol.Modern(version) })
@@ -89,10 +92,10 @@ func (q *modern) discovered(response []byte) []byte {
 }
 
 // refusesLegacy reports whether legacy clients are refused.
-func (h *Handler) refusesLegacy() bool { return h.opts.Eras == ErasModern }
+func (e Eras) refusesLegacy() bool { return e == ErasModern }
 
 // rejectLegacy answers a POST of a legacy client where those are refused.
-func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
+func (a *answerer) rejectLegacy(w http.ResponseWriter, x *exchange) {
 	version := protocol.V20250326
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		version = v[0]
@@ -105,6 +108,6 @@ func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
 		}
 	}
 	e := unserved(version, []string{protocol.V20260728}, "this server has no sessions: begin with server/discover, or start the server with --eras both (Options.Eras)")
-	h.tellRefused(w, http.StatusBadRequest, e)
-	h.rejectAs(w, http.StatusBadRequest, modernError(id, e))
+	a.tellRefused(w, http.StatusBadRequest, e)
+	a.rejectAs(w, http.StatusBadRequest, modernError(id, e))
 }

@@ -2,9 +2,7 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"strconv"
@@ -31,31 +29,31 @@ func errf(code int, format string, args ...any) *jsonrpc.Error {
 
 // reject answers a request with an HTTP status and a JSON-RPC error that has no
 // id: it is about the HTTP request.
-func (h *Handler) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
-	h.tellRefused(w, status, e)
-	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
+func (a *answerer) reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
+	a.tellRefused(w, status, e)
+	a.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
 // forbid is reject with status 403, for a request of which nobody knows who makes it.
-func (h *Handler) forbid(w http.ResponseWriter, r *http.Request, e *jsonrpc.Error) {
-	h.tellDenied(w, http.StatusForbidden, e, h.denied(r, nil, ""))
-	h.rejectAs(w, http.StatusForbidden, jsonrpc.AppendError(nil, nil, e))
+func (a *answerer) forbid(w http.ResponseWriter, r *http.Request, e *jsonrpc.Error) {
+	a.tellDenied(w, http.StatusForbidden, e, a.denied(r, nil, ""))
+	a.rejectAs(w, http.StatusForbidden, jsonrpc.AppendError(nil, nil, e))
 }
 
 // rejectAs answers a request with an HTTP status and JSON-RPC errors.
-func (h *Handler) rejectAs(w http.ResponseWriter, status int, body []byte) {
+func (a *answerer) rejectAs(w http.ResponseWriter, status int, body []byte) {
 	head := w.Header()
 	head["Content-Type"] = typeJSON
 	head.Set("Content-Length", strconv.Itoa(len(body)))
 	w.WriteHeader(status)
-	_ = h.finish(w, body) // who has gone does not hear it
+	_ = a.finish(w, body) // who has gone does not hear it
 }
 
 // fail answers a request with what an error of the floors below means in HTTP.
-func (h *Handler) fail(w http.ResponseWriter, err error) { h.failDenied(w, err, nil) }
+func (a *answerer) fail(w http.ResponseWriter, err error) { a.failDenied(w, err, nil) }
 
 // failDenied is fail for a request that may not be authorized. denied may be nil.
-func (h *Handler) failDenied(w http.ResponseWriter, err error, denied *observe.Denied) {
+func (a *answerer) failDenied(w http.ResponseWriter, err error, denied *observe.Denied) {
 	if errors.Is(err, http.ErrAbortHandler) {
 		panic(http.ErrAbortHandler) // as code of the user has it
 	}
@@ -63,15 +61,15 @@ func (h *Handler) failDenied(w http.ResponseWriter, err error, denied *observe.D
 	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
 		w.Header()["Www-Authenticate"] = refused.Challenge
 	}
-	status, e := h.explain(err)
+	status, e := a.explain(err)
 	setRetryAfter(w, status, err)
-	h.tellDenied(w, status, err, denied)
-	h.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
+	a.tellDenied(w, status, err, denied)
+	a.rejectAs(w, status, jsonrpc.AppendError(nil, nil, e))
 }
 
 // failMessages is fail for messages of which nobody may know what became of them, or that a limit
 // has refused, or whose params are not taken: then each request is told so.
-func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.Message, batch bool) {
+func (a *answerer) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.Message, batch bool) {
 	var answers [][]byte
 	var limited *limit.Refusal
 	var known *jsonrpc.Error
@@ -79,7 +77,7 @@ func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.
 	params := errors.As(err, &known) && known.Code == jsonrpc.CodeInvalidParams
 	if unknown || params || errors.As(err, &limited) {
 		var says *jsonrpc.Error
-		if status, says = h.explain(err); unknown {
+		if status, says = a.explain(err); unknown {
 			status = http.StatusBadGateway
 		}
 		for i := range msgs {
@@ -89,17 +87,17 @@ func (h *Handler) failMessages(w http.ResponseWriter, err error, msgs []jsonrpc.
 		}
 	}
 	if answers == nil {
-		h.fail(w, err)
+		a.fail(w, err)
 		return
 	}
 	setRetryAfter(w, status, err)
-	h.tellRefused(w, status, err)
-	h.rejectAs(w, status, appendAnswers(nil, answers, batch))
+	a.tellRefused(w, status, err)
+	a.rejectAs(w, status, appendAnswers(nil, answers, batch))
 }
 
 // explain returns what an error of the floors below means: in HTTP, and to
 // whoever made a request. What is the operator's business is logged.
-func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
+func (a *answerer) explain(err error) (status int, e *jsonrpc.Error) {
 	var known *jsonrpc.Error
 	var panicked *panics.Error
 	var refused *protocol.Unauthorized
@@ -125,7 +123,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusBadRequest, known
 	case errors.Is(err, placement.ErrUnknown):
 		if text := session.StoreErrorText(err); text != "" {
-			h.logger.Warn("request not settled", "error", err)
+			a.logger.Warn("request not settled", "error", err)
 			return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v: %s", placement.ErrUnknown, text)
 		}
 		return http.StatusBadGateway, errf(protocol.CodeOutcomeUnknown, "%v", err)
@@ -155,7 +153,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, session.ErrRefused) && errors.Is(err, context.Canceled):
 		// The client did not wait, or said with a FIN that it has no more to say, which
 		// net/http takes for the same.
-		h.logger.Debug("session not opened", "error", err)
+		a.logger.Debug("session not opened", "error", err)
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "the connection ended while the server was being started: try again")
 	case errors.As(err, &notStarted): // and was logged
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", notStarted)
@@ -164,7 +162,7 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 		if errors.As(err, &ended) && ended.NothingBegan() && !errors.As(err, &silent) {
 			level = slog.LevelDebug // its end has a line
 		}
-		h.logger.Log(context.Background(), level, "session not opened", "error", err)
+		a.logger.Log(context.Background(), level, "session not opened", "error", err)
 		return http.StatusBadGateway, errf(jsonrpc.CodeServer, "%v", err)
 	case errors.Is(err, ticket.ErrBadEvent):
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
@@ -178,23 +176,17 @@ func (h *Handler) explain(err error) (status int, e *jsonrpc.Error) {
 	}
 	if text := session.StoreErrorText(err); text != "" {
 		if !errors.Is(err, stream.ErrFull) && !errors.Is(err, stream.ErrTooLarge) {
-			h.opts.Outage.Refused()
+			a.outage.Refused()
 		}
-		h.logger.Warn("request not served", "error", err)
+		a.logger.Warn("request not served", "error", err)
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%s: try again later", text)
 	}
 	if errors.Is(err, context.Canceled) { // its client has left, or all is about to end
-		h.logger.Debug("request not served", "error", err)
+		a.logger.Debug("request not served", "error", err)
 		return http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "%v: try again later", session.ErrClosing)
 	}
-	h.logger.Error("request failed", "error", err)
+	a.logger.Error("request failed", "error", err)
 	return http.StatusInternalServerError, errf(jsonrpc.CodeInternal, "internal error: %v", err)
-}
-
-func unsupported(version string) *jsonrpc.Error {
-	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q", version)
-	e.Data, _ = json.Marshal(map[string]any{"supported": protocol.Supported(), "requested": fmt.Sprintf("%.40s", version)})
-	return e
 }
 
 var (

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -75,7 +76,7 @@ type exchange struct {
 	once  runOnce
 
 	mine   stream.SessionKey // the session of the connection that the exchange came on with others
-	modern *modern           // what a request of revision 2026-07-28 says of itself; else nil
+	modern *modernRequest    // what a request of revision 2026-07-28 says of itself; else nil
 
 	endpoint string // where the client of 2024-11-05 is told to POST
 	// muxed says that the connection below carries other exchanges: the client is not to
@@ -154,7 +155,7 @@ func (x *exchange) place() string {
 
 // endpoint serves one request at the endpoint. Its Host and Origin were checked.
 func (h *Handler) endpoint(w http.ResponseWriter, r *http.Request) {
-	x := exchange{r: r, from: h.visit(r)}
+	x := exchange{r: r, from: h.callers.visit(r)}
 	if h.decode(w, &x) {
 		h.serve(w, &x)
 	}
@@ -168,14 +169,14 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case r.Method == http.MethodGet && !h.opts.Stateless && websocket.IsUpgrade(r):
 		return h.decodeGet(w, x)
-	case r.Method != http.MethodPost && isModernHeader(r) && h.opts.Eras == ErasLegacy:
-		h.reject(w, http.StatusBadRequest, unsupported(protocol.V20260728))
+	case r.Method != http.MethodPost && modern.IsHeader(r) && h.opts.Eras == ErasLegacy:
+		h.answers.reject(w, http.StatusBadRequest, modern.Unsupported(protocol.V20260728, protocol.Supported()))
 		return false
-	case r.Method != http.MethodPost && isModernHeader(r):
+	case r.Method != http.MethodPost && modern.IsHeader(r):
 		w.Header().Set("Allow", "POST, OPTIONS")
-		h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
+		h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
 		return false
-	case r.Method != http.MethodPost && h.refusesLegacy() && x.from == nil: // all of it is about sessions
+	case r.Method != http.MethodPost && h.opts.Eras.refusesLegacy() && x.from == nil: // all of it is about sessions
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
 		return h.decodeAnswers(w, x)
 	case r.Method == http.MethodPost:
@@ -187,7 +188,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 		return h.identify(w, x)
 	}
 	w.Header().Set("Allow", h.allow())
-	h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+	h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 	return false
 }
 
@@ -196,14 +197,14 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 // answered.
 func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.purpose != forSocket || !protocol.Modern(v[0]) || h.opts.Eras == ErasLegacy) {
-		h.reject(w, http.StatusBadRequest, unsupported(v[0]))
+		h.answers.reject(w, http.StatusBadRequest, modern.Unsupported(v[0], protocol.Supported()))
 		return false
 	}
 	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
 		x.secret = id[0]
 	}
 	x.last = lastEventID(x.r)
-	x.principal = h.principal(x.r)
+	x.principal = h.callers.principal(x.r)
 	if x.from != nil {
 		x.once.name, x.once.again = x.from.Once, x.from.Again
 		x.continues = x.from.Continues
@@ -216,7 +217,7 @@ func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
 	err := x.movedOn()
 	if err != nil {
-		h.failMessages(w, err, x.msgs, x.batch)
+		h.answers.failMessages(w, err, x.msgs, x.batch)
 		return
 	}
 	if x.purpose == forModern {
@@ -304,8 +305,8 @@ func versionOf(r *http.Request) string {
 // open begins a session for an exchange. The error is ErrClosing while the node is drained, and
 // on a door.
 func (h *Handler) open(x *exchange) (err error) {
-	if h.takesNothing() && !h.opts.Stateless {
-		return h.notHere()
+	if h.life.takesNothing() && !h.opts.Stateless {
+		return h.life.notHere()
 	}
 	if x.purpose == forSession {
 		var params []byte // of the initialize, if it is one

@@ -84,7 +84,7 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 		return h.openCall(w, x, o, c)
 	}
 	switch {
-	case err != nil && o.kind == outcomeStream && h.forgotten(w, x, o, c, err):
+	case err != nil && o.kind == outcomeStream && h.answers.forgotten(w, x, o, c, err):
 		return nil, nil, nil
 	case errors.Is(err, io.EOF) && o.kind == outcomeStream:
 		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
@@ -110,9 +110,9 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 	}
 	if err := c.read(x.r.Context(), stream.Cursor{Stream: stream.ID{Number: o.call.Number()}}); err != nil {
 		if stored {
-			return nil, nil, h.undelivered(w, o.call, x.msgs, err)
+			return nil, nil, h.answers.undelivered(w, o.call, x.msgs, err)
 		}
-		return nil, nil, h.unreadable(w, x, o.call, err)
+		return nil, nil, h.answers.unreadable(w, x, o.call, err)
 	}
 	if x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
 		if stored { // else they are delivered, and its server has not answered them yet
@@ -144,13 +144,13 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 
 // unreadable answers the messages of a call that runs, and whose stream can't be read. An error says that nothing was
 // answered.
-func (h *Handler) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
+func (a *answerer) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
 	if call.Retriable() {
 		return session.ErrMoved
 	}
 	call.ConnectionLost()
-	h.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
-	h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	a.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
+	a.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 
@@ -180,7 +180,7 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 // forgotten answers a client that comes back for a call of which nothing is known any more, and whose event id names what the
 // client waits for: it is told so at once. Else it might come back again and again until it gives up. It reports whether it has
 // answered.
-func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
+func (a *answerer) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
 	if x.continues || c.via.isMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
 		return false
 	}
@@ -199,7 +199,7 @@ func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *e
 	w.WriteHeader(http.StatusOK)
 	place, tail := event[:strings.IndexByte(event, '~')], event[strings.LastIndexByte(event, '~'):]
 	fresh := append(strconv.AppendUint(append([]byte(place), '~'), uint64(rand.Uint32()), 36), tail...)
-	_ = h.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
+	_ = a.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
 	return true
 }
 
@@ -221,13 +221,13 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
-		if h.bySingleTools(x.r.Context()) {
-			h.failDenied(w, errNoSocket, h.denied(x.r, nil, h.asker(x.r)))
+		if h.callers.bySingleTools(x.r.Context()) {
+			h.answers.failDenied(w, errNoSocket, h.answers.denied(x.r, nil, h.callers.asker(x.r)))
 			return false
 		}
 		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it
 	case !accepts(x.r.Header["Accept"], "text/event-stream"):
-		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
+		h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	x.purpose = forRead
@@ -295,8 +295,8 @@ func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 // the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
 // request was answered.
 func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
-	if h.opts.Stateless || h.refusesLegacy() && x.from == nil {
-		h.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
+	if h.opts.Stateless || h.opts.Eras.refusesLegacy() && x.from == nil {
+		h.answers.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
 		return false
 	}
 	if !h.readPost(w, x) {
@@ -304,7 +304,7 @@ func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
 	}
 	for i := range x.msgs {
 		if x.msgs[i].Kind != jsonrpc.Response {
-			h.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
+			h.answers.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
 			return false
 		}
 	}

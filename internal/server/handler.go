@@ -14,7 +14,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"sync"
 	"time"
 
 	"holdfast/internal/budget"
@@ -100,15 +99,19 @@ type Handler struct {
 	logger   *slog.Logger
 	guards   *guard.Guard
 
-	authenticated http.Handler // the endpoint behind Options.Authenticate; nil: there is none
+	entry http.Handler // the endpoint, behind Options.Authenticate if there is one
 
-	watched   watch.Connections
-	nodes     *placement.Nodes // nil where there is no other node
-	drainOnce sync.Once
-	draining  chan struct{}
-	leaveOnce sync.Once
-	leaving   chan struct{} // closed when nothing is taken any more, as others do
-	spread    time.Duration // over which clients are sent away when draining; set before that
+	watched     watch.Connections
+	nodes       *placement.Nodes // nil where there is no other node
+	answers     answerer
+	callers     callers
+	bodies      bodyReader
+	charges     charges
+	life        life
+	starter     starter
+	features    features
+	cuts        cuts
+	resumptions resumptions
 }
 
 // New returns a handler. One with a Node must be closed.
@@ -136,13 +139,17 @@ func New(opts Options) *Handler {
 		sessions: opts.Manager,
 		logger:   opts.Logger,
 		guards:   guard.New(opts.AllowedOrigins, opts.AllowedHosts, opts.TrustedProxies),
-		draining: make(chan struct{}),
-		leaving:  make(chan struct{}),
+		answers:  newAnswerer(&opts),
+		callers:  newCallers(&opts),
+		features: newFeatures(&opts),
 	}
-	h.watched.Bound = h.bound()
-	if opts.Authenticate != nil {
-		h.authenticated = opts.Authenticate(http.HandlerFunc(h.endpoint))
-	}
+	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
+	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}
+	h.life.begin(&opts)
+	h.watched.Bound = h.charges.bound()
+	h.cuts = newCuts(&opts, h.features)
+	h.resumptions = resumptions{h.sessions}
+	h.entry = h.authenticated(h.endpoint)
 	if opts.Node != nil {
 		h.sessions.OnElsewhere(elsewhere{h})
 		h.nodes = placement.New(placement.Options{
@@ -151,13 +158,20 @@ func New(opts Options) *Handler {
 			Host:          host{h},
 			Limits:        opts.Limits,
 			Page:          opts.Page,
-			Door:          h.isDoor(),
-			Draining:      h.draining,
-			Leaving:       h.leaving,
+			Door:          h.life.isDoor(),
+			Draining:      h.life.draining,
+			Leaving:       h.life.leaving,
 			ForwardHeader: opts.ForwardHeader,
 			WriteTimeout:  opts.WriteTimeout,
 			Logger:        h.logger,
 		})
+	}
+	h.life.nodes = h.nodes
+	h.starter = starter{
+		sessions: h.sessions, nodes: h.nodes, watched: &h.watched,
+		response: opts.Response, stateless: opts.Stateless, draining: h.life.draining, observers: opts.Observers,
+	}
+	if h.nodes != nil {
 		h.nodes.Start()
 	}
 	return h
@@ -194,24 +208,34 @@ func (h *Handler) Close() {
 
 // ServeHTTP serves the Streamable HTTP endpoint (2025-11-25, Transports).
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	defer h.caught(w)
-	if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
+	h.enter(w, r, h.allow(), h.entry)
+}
+
+// authenticated returns what serves requests behind Options.Authenticate.
+func (h *Handler) authenticated(serve http.HandlerFunc) http.Handler {
+	if h.opts.Authenticate == nil {
+		return serve
+	}
+	behind := h.opts.Authenticate(serve)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { behind.ServeHTTP(w, h.told(r)) })
+}
+
+// enter has a request of a client served that may be, whoever makes it. methods are those that there are.
+func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, serve http.Handler) {
+	defer h.answers.caught(w)
+	if h.refuseAtWorker(w) || h.answers.refuseHeader(w, r) {
 		return
 	}
-	r, cost := h.carries(r)
+	r, cost := h.charges.carries(r)
 	if cost > 0 {
-		if !h.takes(w, r, cost) {
+		if !h.charges.takes(w, r, cost) {
 			return
 		}
-		defer h.gives(r, cost)
+		defer h.charges.gives(r, cost)
 	}
-	h.limit(w, r)
-	switch {
-	case !h.guard(w, r, h.allow()):
-	case h.authenticated == nil:
-		h.endpoint(w, r)
-	default:
-		h.authenticated.ServeHTTP(w, h.told(r))
+	h.bodies.limit(w, r)
+	if h.guard(w, r, methods) {
+		serve.ServeHTTP(w, r)
 	}
 }
 
@@ -220,7 +244,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 const mostFields = 250
 
 // refuseHeader refuses a request whose header has too many fields. It reports whether it did.
-func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
+func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 	n := 0
 	for _, values := range r.Header {
 		n += len(values)
@@ -229,7 +253,7 @@ func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	w.Header().Set("Connection", "close") // else net/http waits for the body first, with the header in memory
-	h.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
+	a.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
 	return true
 }
 
@@ -237,13 +261,13 @@ func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
 	passes, refusal := h.guards.Check(w, r, methods)
 	if refusal != nil {
-		h.forbid(w, r, refusal)
+		h.answers.forbid(w, r, refusal)
 	}
 	return passes
 }
 
 // hasNoSessions reports whether clients have no sessions here.
-func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.refusesLegacy() }
+func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.opts.Eras.refusesLegacy() }
 
 // allow lists the methods that the endpoint has.
 func (h *Handler) allow() string {

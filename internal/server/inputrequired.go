@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"encoding/hex"
 	"errors"
 	"net/http"
@@ -12,6 +11,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -29,7 +29,7 @@ const askedGrace = 20 * time.Millisecond
 func (p *reply) waits(a *alarm) bool {
 	open := p.asked[:0:0]
 	for _, q := range p.asked {
-		if p.s.Asks(q.id) {
+		if p.s.Asks(q.ID) {
 			open = append(open, q)
 		}
 	}
@@ -57,40 +57,15 @@ func (p *reply) inputRequired() []byte {
 	}
 	questions := []byte{'{'}
 	for _, q := range p.asked {
-		m := jsonrpc.Message{Raw: q.message}
-		questions = appendInput(questions, q.id, &m)
+		m := jsonrpc.Message{Raw: q.Message}
+		questions = modern.AppendInput(questions, q.ID, &m)
 	}
 	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
 	result, _ = jsonrpc.Set(result, append(questions, '}'), "inputRequests")
 	s := waitingState{number: at.Stream.Number, told: at.Seq, until: time.Now().Add(wait)}
 	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.s, p.x.modern.sum, p.x.apart())), "requestState")
-	return jsonrpc.AppendResult(nil, p.x.modern.id, result)
+	return jsonrpc.AppendResult(nil, p.x.modern.ID, result)
 }
-
-// inputText returns a request of the backend as it stands in inputRequests. It always has params:
-// some clients cannot read one that has none.
-func inputText(m *jsonrpc.Message) []byte {
-	params := jsonrpc.Field(m.Raw, "params")
-	if params == nil {
-		params = []byte(`{}`)
-	}
-	request, _ := jsonrpc.Set([]byte(`{}`), jsonrpc.Field(m.Raw, "method"), "method")
-	request, _ = jsonrpc.Set(request, params, "params")
-	return request
-}
-
-// appendInput appends a request of the backend to inputRequests, whose end is not written yet. No two
-// have one key.
-func appendInput(dst, id []byte, m *jsonrpc.Message) []byte {
-	if len(dst) > 1 {
-		dst = append(dst, ',')
-	}
-	return append(append(append(dst, jsonrpc.Quote(inputKey(id))...), ':'), inputText(m)...)
-}
-
-// inputKey returns the key of a request of the backend in inputRequests. It is used once in
-// the life of a carrier.
-func inputKey(id []byte) string { return "input-" + string(jsonrpc.Key(id)) }
 
 // A waitingState is what a requestState says: which call waits for its client, and how much
 // of what it said the client was told.
@@ -149,7 +124,7 @@ func parseState(text string) (s waitingState, seal string, ok bool) {
 
 // isWaitingState reports whether a request's requestState is of Holdfast. Others are the
 // backend's own.
-func (h *Handler) isWaitingState(m *jsonrpc.Message) bool {
+func isWaitingState(m *jsonrpc.Message) bool {
 	return strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")), statePrefix)
 }
 
@@ -166,7 +141,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	}
 	sum := "" // and what is asked next is free too
 	if !at.free {
-		sum = sumOf(m)
+		sum = modern.SumOf(m)
 	}
 	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(sum, x.apart()), x.principal)
 	switch {
@@ -183,7 +158,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	open, err := s.OpenRequests(x.r.Context(), number, at.told)
 	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for them
 		if end := s.EndOf(x.r.Context(), number, at.told); end != nil {
-			h.writeModern(w, x, x.own(end))
+			h.answers.writeModern(w, x, x.own(end))
 			return nil
 		}
 		return errBadState
@@ -198,7 +173,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 		p.call.Returned()
 	}
 	// What is missing is asked for again.
-	p.asked, err = respond(x.values(), s, m, open)
+	p.asked, err = modern.Respond(x.values(), s, m, open)
 	if err != nil {
 		return err
 	}
@@ -207,31 +182,4 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	}
 	clear(x.msgs)
 	return p.answer(x.r.Context(), number, at.told)
-}
-
-// respond hands the client's input to the backend, and returns what is missing of it.
-func respond(ctx context.Context, s *session.Session, m *jsonrpc.Message, open []jsonrpc.Message) (missing []inputRequest, err error) {
-	header, results := http.Header{}, make(map[string][]byte, len(open))
-	for i := range open {
-		results[inputKey(open[i].ID)] = nil
-	}
-	jsonrpc.Each(jsonrpc.Field(m.Params, "inputResponses"), func(name, value []byte) {
-		if _, wanted := results[string(name)]; wanted {
-			results[string(name)] = value
-		}
-	})
-	for i := range open {
-		q := &open[i]
-		result := results[inputKey(q.ID)]
-		if len(result) == 0 || result[0] != '{' {
-			missing = append(missing, inputRequest{q.ID, q.Raw})
-			continue
-		}
-		raw := jsonrpc.AppendResult(nil, q.ID, result)
-		response := jsonrpc.Message{Kind: jsonrpc.Response, ID: q.ID, Result: jsonrpc.Field(raw, "result"), Raw: raw}
-		if err := s.Send(ctx, response, header); err != nil {
-			return missing, err
-		}
-	}
-	return missing, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/server/modern"
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
 )
@@ -32,17 +33,17 @@ func TestLinear(t *testing.T) {
 	tests := map[string]func(n int) func(){
 		"sum of params": func(n int) func() {
 			m := request(`{` + many(n, `"x%d":0`) + `}`)
-			return func() { sumOf(m) }
+			return func() { modern.SumOf(m) }
 		},
 		"sum of equal params": func(n int) func() {
 			m := request(`{` + many(n, `"x":0`) + `}`)
-			return func() { sumOf(m) }
+			return func() { modern.SumOf(m) }
 		},
 		"what a client says of itself": func(n int) func() {
 			m := request(`{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` + many(n, `"io.modelcontextprotocol/clientCapabilities":{}`) + `},` + many(n, `"name":"a"`) + `}`)
 			header := http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"tools/call"}, "Mcp-Name": {"a"}}
 			return func() {
-				if status, err := new(modern).read(header, m); err != nil {
+				if status, err := new(modern.Request).Read(header, m); err != nil {
 					t.Fatal(status, err)
 				}
 			}
@@ -58,7 +59,7 @@ func TestLinear(t *testing.T) {
 				open[i].ID = fmt.Append(nil, i)
 			}
 			return func() {
-				if missing, err := respond(context.Background(), nil, m, open); len(missing) != n || err != nil {
+				if missing, err := modern.Respond(context.Background(), nil, m, open); len(missing) != n || err != nil {
 					t.Fatal(len(missing), err)
 				}
 			}
@@ -68,7 +69,7 @@ func TestLinear(t *testing.T) {
 			return func() {
 				questions := []byte{123}
 				for i := range n {
-					questions = appendInput(questions, fmt.Append(nil, i), &q)
+					questions = modern.AppendInput(questions, fmt.Append(nil, i), &q)
 				}
 			}
 		},

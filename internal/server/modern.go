@@ -2,14 +2,10 @@ package server
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -18,20 +14,14 @@ import (
 // the older ones: docs/decisions/0024-two-eras.md. What becomes of them is in
 // modernanswer.go.
 
-// A modern is what a request of revision 2026-07-28 says of itself.
-type modern struct {
-	id           []byte // the client's, as raw JSON; nil where there is none
-	version      string
-	client       string // clientInfo and clientCapabilities, as raw JSON
-	capabilities []byte
-	sum          string // of what it asks for; see sumOf. "": that is not known
-	name         string // of what it is about, as its header repeats it, or ""
-	task         taskID // that it is about, if that is Holdfast's
-	tasks        bool   // calls become tasks here, if their clients know tasks
-	alone        bool   // legacy clients are refused here
-	resumes      bool   // its client can come back for it, see modernresume.go
-	follows      bool   // it is Holdfast's own, see taskfollow.go
-	returns      bool   // it brings a requestState, or answers
+// A modernRequest is a request of revision 2026-07-28, and what is known of it here.
+type modernRequest struct {
+	modern.Request
+	sum      string // of what it asks for; see [modern.SumOf]. "": that is not known
+	features features
+	offers   bool // server/discover says what the endpoint adds
+	resumes  bool // its client can come back for it, see modernresume.go
+	follows  bool // it is Holdfast's own, see [Handler.again]
 }
 
 // isModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta
@@ -44,36 +34,25 @@ func isModern(x *exchange) bool {
 		return false
 	}
 	m := &x.msgs[0]
-	return m.Method == protocol.MethodDiscover || bytes.Contains(m.Params, []byte(protocol.MetaProtocolVersion)) && metaVersion(m) != nil
-}
-
-// metaVersion returns the revision that a message names in its _meta, as raw JSON, or nil.
-func metaVersion(m *jsonrpc.Message) []byte {
-	return jsonrpc.Field(m.Params, "_meta", protocol.MetaProtocolVersion)
-}
-
-// isModernHeader reports whether the headers alone say that a request without a body is of
-// a modern client.
-func isModernHeader(r *http.Request) bool {
-	v := r.Header[protocol.HeaderVersion]
-	return len(v) > 0 && v[0] == protocol.V20260728
+	return m.Method == protocol.MethodDiscover || bytes.Contains(m.Params, []byte(protocol.MetaProtocolVersion)) && modern.MetaVersion(m) != nil
 }
 
 // decodeModern decodes a POST of revision 2026-07-28. If it is false the request was
 // answered.
 func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.purpose, x.secret, x.last = forModern, "", ""
-	x.modern = &modern{tasks: h.hasTasks(), alone: h.refusesLegacy()}
+	x.modern = &modernRequest{features: h.features, offers: h.opts.TaskAfter > 0 && !h.opts.Stateless}
+	x.modern.Alone = h.opts.Eras.refusesLegacy()
 	if e := h.refusesModern(x); e != nil {
 		if x.msgs[0].Kind == jsonrpc.Request {
-			x.modern.id = x.msgs[0].ID
+			x.modern.ID = x.msgs[0].ID
 		}
 		h.sessions.RefusedModern(&x.msgs[0])
-		h.rejectModern(w, x, http.StatusBadRequest, e)
+		h.answers.rejectModern(w, x, http.StatusBadRequest, e)
 		return false
 	}
 	if x.batch {
-		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
+		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
 		return false
 	}
 	m := &x.msgs[0]
@@ -85,208 +64,37 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		w.WriteHeader(http.StatusAccepted)
 		return false
 	case jsonrpc.Response:
-		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid,
+		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid,
 			"protocol revision %s has no responses of clients: make the request again with inputResponses", protocol.V20260728))
 		return false
 	}
-	x.modern.id = m.ID
+	x.modern.ID, x.modern.Method, x.modern.Principal, x.modern.HTTP = m.ID, m.Method, x.principal, x.r
 	if handle := handleOf(m); handle != "" {
 		x.ref = handle
 	}
-	status, err := x.modern.read(x.r.Header, m)
+	status, err := x.modern.Read(x.r.Header, m)
 	if err != nil {
-		h.rejectModern(w, x, status, err)
+		h.answers.rejectModern(w, x, status, err)
 		return false
 	}
 	if x.form == onlyJSON && (m.Method == protocol.MethodSubscriptions || m.Method == protocol.MethodResume) {
-		h.rejectModern(w, x, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: the answer to %s is a stream", m.Method))
+		h.answers.rejectModern(w, x, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: the answer to %s is a stream", m.Method))
 		return false
 	}
-	x.modern.resumes = x.form != onlyJSON && bytes.Contains(x.modern.capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
-	if isTaskMethod(m.Method) {
-		if id, ours := parseTaskID(x.modern.name); ours {
-			x.modern.task, x.ref = id, id.text // which names the session
+	x.modern.resumes = x.form != onlyJSON && bytes.Contains(x.modern.Capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
+	for _, f := range h.features {
+		if ref := f.Ref(&x.modern.Request); ref != "" {
+			x.ref = ref
 		}
 	}
 	return true
-}
-
-// read checks what a request says of its client, and the headers that repeat what its body
-// says (2026-07-28, Overview, "_meta"; Streamable HTTP, "Server Validation").
-func (q *modern) read(header http.Header, m *jsonrpc.Message) (status int, _ *jsonrpc.Error) {
-	var meta, about, raw, info, state []byte
-	field := protocol.NameField(m.Method)
-	jsonrpc.Each(m.Params, func(name, value []byte) {
-		switch {
-		case string(name) == "_meta":
-			meta = value
-		case string(name) == "requestState":
-			state, q.returns = value, true
-		case string(name) == "inputResponses":
-			q.returns = true
-		case field != "" && string(name) == field:
-			about = value
-		}
-	})
-	jsonrpc.Each(meta, func(name, value []byte) {
-		switch string(name) {
-		case protocol.MetaProtocolVersion:
-			raw = value
-		case protocol.MetaClientCapabilities:
-			q.capabilities = value
-		case protocol.MetaClientInfo:
-			info = value
-		}
-	})
-	if q.version = protocol.V20260728; string(raw) != `"`+protocol.V20260728+`"` {
-		q.version = jsonrpc.String(raw)
-	}
-	named := header[protocol.HeaderVersion]
-	switch {
-	case raw == nil || q.version == "":
-		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "params._meta must have %q", protocol.MetaProtocolVersion)
-	case len(named) != 1:
-		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "the header MCP-Protocol-Version is missing")
-	case named[0] != q.version:
-		return http.StatusBadRequest, errf(protocol.CodeHeaderMismatch,
-			"the header MCP-Protocol-Version says %.40q, and params._meta %.40q", named[0], q.version)
-	case q.version != protocol.V20260728:
-		return http.StatusBadRequest, q.unsupported()
-	}
-	switch {
-	case len(q.capabilities) == 0 || q.capabilities[0] != '{':
-		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "params._meta must have %q, an object", protocol.MetaClientCapabilities)
-	case info != nil && info[0] != '{':
-		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "%q in params._meta must be an object", protocol.MetaClientInfo)
-	}
-	if len(info)+len(q.capabilities) > session.MaxInitialize {
-		return http.StatusRequestEntityTooLarge, session.ErrClient
-	}
-	if state != nil && state[0] != '"' && string(state) != "null" {
-		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams, "requestState must be a string, as the server gave it; make the request again without it")
-	}
-	q.client = string(info) + "," + string(q.capabilities)
-	q.name = jsonrpc.String(about)
-	if err := mirrors(header, m.Method, q.name); err != nil {
-		return http.StatusBadRequest, err
-	}
-	if removed(m.Method) {
-		return http.StatusNotFound, noMethod(q.version, m.Method)
-	}
-	return 0, nil
-}
-
-// mirrors checks the headers that repeat the method of a request and what it is about.
-func mirrors(header http.Header, method, name string) *jsonrpc.Error {
-	if err := mirror(header, protocol.HeaderMethod, method, verbatim); err != nil {
-		return err
-	}
-	if name == "" && (!protocol.HasName(method) || header[protocol.HeaderName] == nil) {
-		return nil // if there is to be one, the server says what is missing
-	}
-	return mirror(header, protocol.HeaderName, name, protocol.DecodeHeader)
-}
-
-// mirror checks a header that repeats a value. read returns what the header says.
-func mirror(header http.Header, name, value string, read func(string) (string, bool)) *jsonrpc.Error {
-	got := header[name]
-	if len(got) != 1 {
-		return errf(protocol.CodeHeaderMismatch, "the header %s is missing: it must be %.100q, as in the body", name, value)
-	}
-	if said, ok := read(got[0]); !ok || said != value {
-		return errf(protocol.CodeHeaderMismatch, "the header %s says %.100q, and the body %.100q", name, got[0], value)
-	}
-	return nil
-}
-
-// verbatim reads a header that is never coded.
-func verbatim(value string) (string, bool) { return value, true }
-
-// noMethod is the error of a request of a method that older revisions have and this one has not.
-func noMethod(version, method string) *jsonrpc.Error {
-	return errf(jsonrpc.CodeMethodNotFound, "protocol revision %s has no method %s", version, method)
-}
-
-// removed reports whether older revisions have a method and 2026-07-28 has not.
-func removed(method string) bool {
-	switch method {
-	case protocol.MethodInitialize, protocol.MethodPing, protocol.MethodSetLevel, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
-		return true
-	}
-	return false
-}
-
-// declares reports whether the client has a capability, by the path of its name.
-func (q *modern) declares(path ...string) bool {
-	raw := jsonrpc.Field(q.capabilities, path...)
-	return len(raw) > 0 && raw[0] == '{'
-}
-
-// sum returns what makes two requests the same, whatever their ids and their _meta: the
-// method and its params. A retry with the client's input is the same request.
-func sumOf(m *jsonrpc.Message) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%q", m.Method)
-	type member struct{ name, value []byte }
-	var all []member
-	jsonrpc.Each(m.Params, func(name, value []byte) {
-		switch string(name) {
-		case "_meta", "inputResponses", "requestState":
-		default:
-			all = append(all, member{slices.Clone(name), value})
-		}
-	})
-	slices.SortFunc(all, func(a, b member) int { return slices.Compare(a.name, b.name) })
-	for _, p := range all {
-		fmt.Fprintf(h, ",%q:%d:%s", p.name, len(p.value), p.value)
-	}
-	return string(h.Sum(nil))
-}
-
-// rejectModern answers a modern request with an error. Unlike older revisions this one knows
-// no id that is null.
-func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
-	h.tellRefused(w, status, e)
-	h.rejectAs(w, status, modernError(x.modern.id, e))
-}
-
-// modernError returns an error response; id may be nil.
-func modernError(id []byte, e *jsonrpc.Error) []byte {
-	if id != nil {
-		return jsonrpc.AppendError(nil, id, e)
-	}
-	body, _ := json.Marshal(struct {
-		Version string         `json:"jsonrpc"`
-		Error   *jsonrpc.Error `json:"error"`
-	}{"2.0", e})
-	return body
-}
-
-// failModern answers a modern request with what an error means.
-func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
-	var refused *protocol.Unauthorized
-	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
-		w.Header()["Www-Authenticate"] = refused.Challenge
-	}
-	status, e := h.explain(err)
-	if isTaskMethod(x.msgs[0].Method) && errors.Is(err, session.ErrNotFound) {
-		status, e = http.StatusOK, errNoTask
-	}
-	if status == http.StatusTooManyRequests {
-		limited := *e
-		limited.Code = protocol.CodeRateLimited
-		e = &limited
-	}
-	setRetryAfter(w, status, err)
-	h.tellRefused(w, status, err)
-	h.rejectAs(w, status, modernError(x.modern.id, e))
 }
 
 // statusOf returns the HTTP status of a response that is an error of some codes (2026-07-28,
 // Streamable HTTP, "Protocol Version Header", "Server Validation"; Overview, "_meta").
 func (x *exchange) statusOf(response []byte) int {
 	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok { // as a rule it is a result
-		if rest, ok = bytes.CutPrefix(rest, x.modern.id); ok && bytes.HasPrefix(rest, []byte(`,"result":`)) {
+		if rest, ok = bytes.CutPrefix(rest, x.modern.ID); ok && bytes.HasPrefix(rest, []byte(`,"result":`)) {
 			return http.StatusOK
 		}
 	}
@@ -296,21 +104,9 @@ func (x *exchange) statusOf(response []byte) int {
 	case "-32020", "-32021", "-32022":
 		return http.StatusBadRequest
 	case "-32602":
-		if x.modern.returns { // what it has brought is not good, as with a requestState of ours
+		if x.modern.Returns { // what it has brought is not good, as with a requestState of ours
 			return http.StatusBadRequest
 		}
 	}
 	return http.StatusOK
-}
-
-// unsupported is the error for a revision that is not served, of a client that knows
-// server/discover.
-func (q *modern) unsupported() *jsonrpc.Error {
-	supported := []string{protocol.V20260728}
-	if !q.alone {
-		supported = append(supported, protocol.Supported()...)
-	}
-	e := unsupported(q.version)
-	e.Data, _ = json.Marshal(map[string]any{"supported": supported, "requested": fmt.Sprintf("%.40s", q.version)})
-	return e
 }

@@ -2,11 +2,14 @@ package server
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net/http"
 	"time"
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -20,9 +23,9 @@ import (
 //
 //go:noinline
 func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
-	if isTaskMethod(of.msgs[0].Method) {
-		if ours, err := h.serveTask(w, of); ours {
-			return err
+	for _, f := range h.features {
+		if result, ours, err := f.Serve(&of.modern.Request, &of.msgs[0]); ours {
+			return h.answerOwn(w, of, result, err)
 		}
 	}
 	y := struct { // a reply keeps it
@@ -36,7 +39,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 		return h.cancelModern(w, x)
 	case m.Method == protocol.MethodResume && !h.opts.Stateless:
 		return h.resumeModern(w, x)
-	case h.isWaitingState(m):
+	case isWaitingState(m):
 		return h.continueModern(w, x)
 	}
 	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
@@ -48,12 +51,12 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.isListen() {
 		x.once.key = "" // which nobody could come back to
 	}
-	if h.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(h.client(x), x.once.key)) {
-		return h.notHere()
+	if h.life.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(x.client(h.sessions), x.once.key)) {
+		return h.life.notHere()
 	}
-	var listen *taskListen
-	if m.Method == protocol.MethodSubscriptions {
-		if listen, err = h.listenToTasks(x); err != nil {
+	var listen modern.Listen
+	for i := 0; i < len(h.features) && listen == nil && m.Method == protocol.MethodSubscriptions; i++ {
+		if listen, err = h.features[i].Listen(&x.modern.Request, m, h.again(x)); err != nil {
 			return err
 		}
 	}
@@ -66,6 +69,36 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 		return h.listenModern(w, x, listen)
 	}
 	return h.callModern(w, x, of.msgs)
+}
+
+// answerOwn answers a request that a feature has served. An error says that nothing was answered.
+func (h *Handler) answerOwn(w http.ResponseWriter, x *exchange, result []byte, err error) error {
+	var known *jsonrpc.Error
+	switch {
+	case errors.As(err, &known), errors.Is(err, session.ErrNotFound):
+		h.answers.failModern(w, x, err)
+	case err != nil:
+		return err
+	default:
+		response := make([]byte, 0, len(result)+len(x.modern.ID)+40)
+		h.answers.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.ID, result))
+	}
+	return nil
+}
+
+// again serves requests in the place of an exchange, as ours; nil: there is no other node that they may be served on.
+func (h *Handler) again(x *exchange) modern.Again {
+	if x.from != nil || x.modern.follows {
+		return nil
+	}
+	of := *x
+	of.session, of.msgs = nil, nil
+	return func(ctx context.Context, w http.ResponseWriter, m jsonrpc.Message) {
+		y, own := of, *of.modern
+		own.ID, own.follows = m.ID, true
+		y.modern, y.msgs, y.r = &own, []jsonrpc.Message{m}, of.r.WithContext(ctx)
+		h.serve(w, &y)
+	}
 }
 
 // callModern begins the call of a modern request in its carrier, and answers it. came is the
@@ -81,9 +114,9 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 	id := s.NextID()
 	x.msgs[0].Raw = x.msgs[0].WithID(id)
 	x.msgs[0].ID = id
-	b, err := h.beginModern(x, h.origin(x))
+	b, err := h.starter.beginModern(x, h.starter.origin(x))
 	if err != nil {
-		if b, err = h.beginModernInTurn(x, err); err != nil {
+		if b, err = h.starter.beginModernInTurn(x, err); err != nil {
 			return err
 		}
 	}
@@ -108,8 +141,8 @@ func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.
 		}
 	}
 	p.began = began
-	x.modern.sum = sumOf(&x.msgs[0])
-	if !h.sessions.Shared() && !p.tasks { // else a note may need them yet, or a task
+	x.modern.sum = modern.SumOf(&x.msgs[0])
+	if !h.sessions.Shared() && p.early == nil { // else a note may need them yet, or a feature
 		clear(x.msgs) // the call may last for long, and must not hold the body
 	}
 	clear(came)
@@ -123,27 +156,15 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 	}
 	err := x.session.CheckParamHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
 	if err != nil {
-		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
+		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
 	}
 	return err == nil
-}
-
-// beginModern begins the call of a modern request, or finds the one that was begun under the
-// same idempotency key.
-func (h *Handler) beginModern(x *exchange, from session.Origin) (begun, error) {
-	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyedFor(h.client(x), x.once.key, []byte(sumOf(&x.msgs[0])), x.msgs, from)
-		return begunOf(x.session, call, known, err)
-	}
-	// Who can come back for what is not safe to make again is told how before it runs.
-	call, err := x.session.Begin(x.msgs, !x.modern.resumes || protocol.RetrySafe(x.msgs[0].Method, nil), from)
-	return begunOf(x.session, call, nil, err)
 }
 
 // waitLight waits for a call to be answered while it is light, and reports whether the
 // client was answered, or has left. If not, the call has a stream.
 func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
-	ctx, wait, over := x.r.Context(), h.sessions.Waiter(h.patience(x)), false
+	ctx, wait, over := x.r.Context(), h.sessions.Waiter(h.cuts.patience(x)), false
 	defer func() { wait.Stop(over) }() // else it may be told yet
 	defer call.Answered()
 	call.Notify(wait.Ready)
@@ -167,7 +188,7 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 		case <-wait.Late:
 			call.Promote()
 		case <-ctx.Done():
-			h.cut(x, call)
+			h.cuts.cut(x, call)
 			return true
 		}
 	}
@@ -176,21 +197,21 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 // answerModern answers a modern request whose call has ended while it was light.
 func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session.Call, answers [][]byte) {
 	if err := call.Refusal(); err != nil {
-		h.failModern(w, x, err)
+		h.answers.failModern(w, x, err)
 		return
 	}
 	if len(answers) == 0 {
-		h.writeModern(w, x, modernError(x.modern.id, errCancelled))
+		h.answers.writeModern(w, x, modernError(x.modern.ID, errCancelled))
 		return
 	}
-	h.writeModern(w, x, x.own(answers[0]))
+	h.answers.writeModern(w, x, x.own(answers[0]))
 }
 
 // patience is how long a call stays light: until its client has to hear something.
-func (h *Handler) patience(x *exchange) time.Duration {
-	after := h.opensAfter()
-	if x.mayBeTask() && (after <= 0 || after > h.opts.TaskAfter) {
-		return h.opts.TaskAfter
+func (c *cuts) patience(x *exchange) time.Duration {
+	after := c.opensAfter()
+	if f, early := c.features.first(&x.modern.Request); f != nil && (after <= 0 || after > early) {
+		return early
 	}
 	return after
 }
@@ -201,16 +222,16 @@ var errCancelled = errf(jsonrpc.CodeServer, "the request was cancelled")
 // own returns a response with the client's id in the place of ours. A listen's
 // response names the id in its _meta too.
 func (x *exchange) own(response []byte) []byte {
-	id := x.modern.id
-	switch method := x.method(); {
-	case method == protocol.MethodSubscriptions:
+	id := x.modern.ID
+	switch x.method() {
+	case protocol.MethodSubscriptions:
 		if jsonrpc.Field(response, "result", "_meta", protocol.MetaSubscriptionID) != nil {
 			response = x.subscribed(response, "result")
 		}
-	case method == protocol.MethodDiscover:
+	case protocol.MethodDiscover:
 		response = x.modern.discovered(response)
-	case x.modern.tasks && isTaskMethod(method):
-		response = notMethod(response)
+	default:
+		response = x.modern.features.own(&x.modern.Request, response)
 	}
 	// As a rule the response begins as ours do, and has the id there.
 	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok {
@@ -240,20 +261,6 @@ func (x *exchange) method() string {
 // subscribed has a message of a listen name the subscription by the client's id, in its params or its result. Each
 // notification of a listen does so (2026-07-28, Subscriptions), whatever its server has forgotten.
 func (x *exchange) subscribed(message []byte, of string) []byte {
-	message, _ = jsonrpc.Set(message, x.modern.id, of, "_meta", protocol.MetaSubscriptionID)
+	message, _ = jsonrpc.Set(message, x.modern.ID, of, "_meta", protocol.MetaSubscriptionID)
 	return message
-}
-
-// writeModern answers a modern request with one message: as JSON, or as the only event of a
-// stream. An error that has a status of its own is JSON.
-func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
-	status := x.statusOf(message)
-	switch {
-	case status != http.StatusOK:
-		h.rejectAs(w, status, message)
-	case h.opts.Response == ResponseSSE && x.form == anyForm:
-		_ = h.answer(w, onlyEvents, [][]byte{message}, false) // who has gone does not hear it
-	default:
-		_ = h.answer(w, x.form, [][]byte{message}, false)
-	}
 }

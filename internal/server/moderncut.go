@@ -17,15 +17,30 @@ import (
 // errWithdrawn says that a client has cancelled its request by a message: nothing was cut.
 var errWithdrawn = errors.New("the client cancelled the request")
 
+// The cuts are the times that come of it: for how long a request is silent, and for how long a call goes on without its client.
+type cuts struct {
+	grace     time.Duration // 0 or less: no call goes on
+	keepAlive time.Duration
+	features  features
+}
+
+func newCuts(opts *Options, features features) cuts {
+	grace := opts.CutGrace
+	if opts.Stateless {
+		grace = 0
+	}
+	return cuts{grace: grace, keepAlive: opts.KeepAlive, features: features}
+}
+
 // cut is called when the client of a call has left. A call of a tool goes on for a time in which its client may make it again, and get what it
 // says. All others are cancelled at once, and so is one that the client has cancelled by a message.
-func (h *Handler) cut(x *exchange, c *session.Call) {
-	if h.opts.CutGrace <= 0 || h.opts.Stateless || x.method() != protocol.MethodCallTool || errors.Is(context.Cause(x.r.Context()), errWithdrawn) {
-		c.Withdraw("the client closed the connection")
+func (c *cuts) cut(x *exchange, call *session.Call) {
+	if c.grace <= 0 || x.method() != protocol.MethodCallTool || errors.Is(context.Cause(x.r.Context()), errWithdrawn) {
+		call.Withdraw("the client closed the connection")
 		return
 	}
-	c.ConnectionLost()
-	c.AwaitReturn(h.opts.CutGrace, "the client closed the connection, and did not come back in time")
+	call.ConnectionLost()
+	call.AwaitReturn(c.grace, "the client closed the connection, and did not come back in time")
 }
 
 // streamsAfter is how long a modern request waits for something to be said before its answer begins to be a stream of events. What is cut
@@ -35,9 +50,9 @@ const streamsAfter = 45 * time.Second
 
 // opensAfter is how long an answer is silent before it begins to be a stream, to be kept alive. Less than the usual KeepAlive is set where
 // something on the way ends what is silent for longer. 0 or less: it never does.
-func (h *Handler) opensAfter() time.Duration {
-	if every := h.opts.KeepAlive; every < defaults.KeepAlive {
+func (c *cuts) opensAfter() time.Duration {
+	if every := c.keepAlive; every < defaults.KeepAlive {
 		return every
 	}
-	return max(h.opts.KeepAlive, streamsAfter)
+	return max(c.keepAlive, streamsAfter)
 }

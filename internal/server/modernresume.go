@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -26,38 +27,22 @@ const sealResume = "holdfast modern resume token"
 // resumes reports whether the client of a modern request has declared the extension, and can
 // come back for the call.
 func (h *Handler) resumes(x *exchange) bool {
-	return !h.opts.Stateless && x.modern.declares("extensions", protocol.ExtensionResume) && !x.isListen()
-}
-
-// withResume adds to the result of server/discover that calls can be resumed.
-func withResume(response []byte) []byte {
-	if jsonrpc.Field(response, "result") == nil {
-		return response
-	}
-	response, _ = jsonrpc.Set(response, []byte(`{}`), "result", "capabilities", "extensions", protocol.ExtensionResume)
-	return response
+	return !h.opts.Stateless && x.modern.Declares("extensions", protocol.ExtensionResume) && !x.isListen()
 }
 
 // policy returns the event with which the answer to a client begins that resumes calls.
 func (p *reply) policy() []byte {
-	params := append([]byte(`{"requestId":`), p.x.modern.id...)
-	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.id)
+	params := append([]byte(`{"requestId":`), p.x.modern.ID...)
+	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.ID)
 	params = append(append(append(params, `,"resumeToken":`...), jsonrpc.Quote(token)...), '}')
 	seconds := max(int64(p.h.sessions.InputWait()/time.Second), 1)
 	params, _ = jsonrpc.Set(params, strconv.AppendInt(nil, seconds, 10), "maxWait")
 	return sse.AppendMessage(nil, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodResumePolicy, params))
 }
 
-// errNoResume refuses a request of a client that has not declared the extension.
-func errNoResume() *jsonrpc.Error {
-	e := errf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", protocol.ExtensionResume)
-	e.Data = []byte(`{"requiredCapabilities":{"extensions":{"` + protocol.ExtensionResume + `":{}}}}`)
-	return e
-}
-
 // findModern returns the call that a token and the id of its request name.
-func (h *Handler) findModern(x *exchange, token, id []byte) (*session.Session, uint64, error) {
-	s, number, err := h.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.principal)
+func (rs *resumptions) findModern(x *exchange, token, id []byte) (*session.Session, uint64, error) {
+	s, number, err := rs.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.principal)
 	if errors.Is(err, session.ErrNotFound) {
 		err = session.ErrBadToken
 	}
@@ -68,12 +53,12 @@ func (h *Handler) findModern(x *exchange, token, id []byte) (*session.Session, u
 func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
 	if !x.modern.resumes {
-		return errNoResume()
+		return modern.Missing(protocol.ExtensionResume)
 	}
-	s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
+	s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
 	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
-		_, e := h.explain(err)
-		h.rejectModern(w, x, http.StatusOK, e)
+		_, e := h.answers.explain(err)
+		h.answers.rejectModern(w, x, http.StatusOK, e)
 		return nil
 	}
 	if err != nil {
@@ -86,13 +71,13 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	}
 	p := h.newReply(w, x, s, s.CallAt(number))
 	p.door = observe.DoorResume
-	p.tasks = false // what it has become is not known here
+	p.early = nil // what a feature has made of it is not known here
 	if p.call != nil {
 		p.call.Returned()
 	}
 	open, err := s.OpenRequests(x.r.Context(), number, at.Seq) // what its client was to be asked
 	for i := range open {
-		p.asked = append(p.asked, inputRequest{open[i].ID, open[i].Raw})
+		p.asked = append(p.asked, modern.Input{ID: open[i].ID, Message: open[i].Raw})
 	}
 	if err != nil && !errors.Is(err, stream.ErrNotFound) {
 		return err
@@ -106,7 +91,7 @@ func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
 	var c *session.Call
 	if session.Cancels(m) {
-		s, number, err := h.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
+		s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
 		if err != nil && !errors.Is(err, session.ErrBadToken) {
 			return err
 		}
@@ -118,7 +103,7 @@ func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 		if err != nil {
 			return errf(codeInvalid, "%v", err)
 		}
-		client := h.client(x)
+		client := x.client(h.sessions)
 		h.sessions.CancelKeyedTurn(client, key) // first: it may begin at any moment
 		if c, err = h.sessions.KeyedCall(client, key); err != nil {
 			return err

@@ -3,11 +3,11 @@ package server
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -41,7 +41,7 @@ func (x *exchange) movedOn() error {
 	return nil
 }
 
-// movedModern is movedOn for a modern request. What belongs to a call or a task that has begun goes on.
+// movedModern is movedOn for a modern request. What belongs to a call that has begun goes on.
 func (h *Handler) movedModern(x *exchange) error {
 	to, ok := x.r.Context().Value(movedKey{}).(string)
 	if !ok {
@@ -49,11 +49,9 @@ func (h *Handler) movedModern(x *exchange) error {
 	}
 	m := &x.msgs[0]
 	switch {
-	case x.modern.returns, isTaskMethod(m.Method), m.Method == protocol.MethodResume:
+	case x.modern.Returns, slices.ContainsFunc(h.features, func(f feature) bool { return f.Continues(m) }), m.Method == protocol.MethodResume:
 		return nil
-	case x.isListen() && jsonrpc.Field(m.Params, "notifications", "taskIds") != nil:
-		return nil
-	case x.once.key != "" && h.sessions.BegunHere(h.client(x), x.once.key):
+	case x.once.key != "" && h.sessions.BegunHere(x.client(h.sessions), x.once.key):
 		return nil
 	}
 	return &moved{to}

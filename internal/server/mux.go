@@ -127,7 +127,7 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 		ready:        make(chan struct{}, 1),
 		muxExchanges: muxExchanges{open: make(map[*muxExchange]struct{})},
 		client: &muxClient{
-			principal: h.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, address: r.RemoteAddr, returns: returns, door: observe.DoorSocket,
+			principal: h.callers.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, address: r.RemoteAddr, returns: returns, door: observe.DoorSocket,
 		},
 	}
 	m.times.opened = time.Now()

@@ -59,7 +59,7 @@ func (m *mux) take(data []byte) bool {
 	case m.isModern(msgs, batch):
 		m.takeModern(&msgs[0])
 		return true
-	case m.h.refusesLegacy():
+	case m.h.opts.Eras.refusesLegacy():
 		m.refuseLegacy(msgs, batch)
 		return true
 	default:
@@ -160,7 +160,7 @@ func (m *mux) handle(msg *jsonrpc.Message) bool {
 // resume goes on with the call that a requests/resume names.
 func (m *mux) resume(msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	s, at, err := m.h.resumption(m.client.values, m.client.principal, msg, "")
+	s, at, err := m.h.resumptions.find(m.client.values, m.client.principal, msg, "")
 	switch {
 	case err != nil:
 		m.elsewhere(one, false, err)
@@ -231,7 +231,7 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		if x.session = m.session(); !x.isAboutTask() {
+		if x.session = m.session(); !x.mayBeGuest() {
 			x = m.exchangeFor(forNamed, &msg)
 		}
 		_, err = m.h.ask(&x)
@@ -266,12 +266,12 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 		m.forwardCall(msgs, batch, key, before)
 		return
 	}
-	if len(msgs) == 1 && m.callOfTask(s, &msgs[0], key, pass) {
+	if len(msgs) == 1 && m.callOfHome(s, &msgs[0], key, pass) {
 		return
 	}
 	values, header := m.client.values, m.client.header
-	light := key == "" && m.h.light(values, header, s, msgs)
-	got, err := m.h.begin(s, msgs, light, runOnce{key: key}, m.origin(pass))
+	light := key == "" && m.h.starter.light(values, header, s, msgs)
+	got, err := begin(s, msgs, light, runOnce{key: key}, m.origin(pass))
 	switch {
 	case errors.Is(err, session.ErrCancelled), err != nil && m.callInTurn(s, msgs, batch, err):
 		return
@@ -366,7 +366,7 @@ func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 			return false
 		}
 	}
-	if !m.h.isDraining() {
+	if !m.h.life.isDraining() {
 		m.comeBack()
 	}
 	return true

@@ -73,10 +73,10 @@ func (m *mux) awaitDrain(now time.Time) {
 	m.times.drain = nil
 	switch {
 	case !m.times.leaving.IsZero() || !m.isQuiet():
-	case m.h.isDraining():
-		m.times.leaving = now.Add(rand.N(m.h.spread + 1))
+	case m.h.life.isDraining():
+		m.times.leaving = now.Add(rand.N(m.h.life.spread + 1))
 	default:
-		m.times.drain = m.h.draining
+		m.times.drain = m.h.life.draining
 	}
 }
 
@@ -116,7 +116,7 @@ func (m *mux) mayLeave() bool {
 	switch {
 	case !m.isIdle():
 		return false
-	case m.h.isDraining():
+	case m.h.life.isDraining():
 		return m.isAlone()
 	}
 	return m.client.returns && (m.isAlone() || m.resumes() && m.announced())

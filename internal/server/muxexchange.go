@@ -222,9 +222,9 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	e, status := new(jsonrpc.Error), http.StatusBadRequest
 	if !errors.As(err, &e) {
-		status, e = m.h.explain(err)
+		status, e = m.h.answers.explain(err)
 	}
-	m.h.tellRefused(nil, status, err)
+	m.h.answers.tellRefused(nil, status, err)
 	for _, id := range ids {
 		text = append(jsonrpc.AppendError(text, id, e), '\n')
 	}

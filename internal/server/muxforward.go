@@ -182,7 +182,7 @@ func (s *forwardedExchange) fail(err error) {
 			err = session.ErrBadToken
 		}
 	}
-	if status, _ := m.h.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
+	if status, _ := m.h.answers.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
 		m.comeBack()
 		return
 	}

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -38,7 +39,7 @@ func (m *mux) isModern(msgs []jsonrpc.Message, batch bool) bool {
 	switch {
 	case batch || msg.Kind == jsonrpc.Response:
 		return false
-	case msg.Kind == jsonrpc.Request && msg.Method == protocol.MethodDiscover, metaVersion(msg) != nil:
+	case msg.Kind == jsonrpc.Request && msg.Method == protocol.MethodDiscover, modern.MetaVersion(msg) != nil:
 		return true
 	}
 	return m.cancelled(msg) != nil
@@ -90,7 +91,7 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 		return
 	}
 	var answer placement.Answer
-	m.h.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
+	m.h.answers.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
 	m.queue.text(answer.Text())
 }
 
@@ -109,7 +110,7 @@ func (m *mux) begins(x *muxModern) error {
 	case m.state == muxClosed:
 		x.cancel(nil)
 		return nil
-	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.isDraining():
+	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.isDraining():
 		m.become(muxLeaving) // and its client asks again on the next connection
 		session.Wake(m.ready)
 		x.cancel(nil)
@@ -157,7 +158,7 @@ func (x *muxModern) serve() {
 	case err != nil:
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, err))
 	case placement.IsEvents(x.Header()) && x.msg.Method == protocol.MethodSubscriptions: // which its client is to make again
-		x.answer(append(listenEnded(x.msg.ID), '\n'))
+		x.answer(append(modern.ListenEnded(x.msg.ID), '\n'))
 	case placement.IsEvents(x.Header()): // over HTTP it would end without a response
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, placement.ErrUnknown))
 	default:
@@ -174,7 +175,7 @@ func (x *muxModern) run() (err error) {
 	r := askFor(x.m.request()).WithContext(x.ctx)
 	r.Header.Del(protocol.HeaderSession)
 	r.Header[protocol.HeaderMethod] = []string{x.msg.Method}
-	if version := jsonrpc.String(metaVersion(&x.msg)); version != "" {
+	if version := jsonrpc.String(modern.MetaVersion(&x.msg)); version != "" {
 		r.Header[protocol.HeaderVersion] = []string{version}
 	}
 	if last := jsonrpc.String(jsonrpc.Field(x.msg.Params, "_meta", protocol.MetaLastEventID)); last != "" {
@@ -186,7 +187,7 @@ func (x *muxModern) run() (err error) {
 		}
 	}
 	ex := exchange{r: r, principal: x.m.client.principal, msgs: []jsonrpc.Message{x.msg}, muxed: true, muxDoor: x.m.client.door}
-	if h.admits(x, &ex, true) && h.decodeModern(x, &ex) {
+	if h.bodies.admits(x, &ex, true) && h.decodeModern(x, &ex) {
 		h.serve(x, &ex)
 	}
 	return nil

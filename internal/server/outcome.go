@@ -18,7 +18,7 @@ const (
 	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed over
 	outcomeNothing                       // 204: nothing is to be read, or the session has ended
 	outcomeAnswer                        // body is the answer
-	outcomeTask                          // the same, and a call has begun that is a task of 2025-11-25
+	outcomeBegun                         // the same, and a call has begun that goes on
 	outcomeLight                         // a call has begun that is light: JSON, unless it is stored before it ends
 	outcomeJSON                          // a stored call has begun that is answered with JSON
 	outcomeCall                          // a stored call has begun that is answered with its stream
@@ -84,8 +84,8 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 // ([session.ErrMoved]). Any other error is answered.
 func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
-		if err := h.admitAlone(x); err != nil {
-			h.failMessages(w, err, x.msgs, x.batch)
+		if err := h.starter.admitAlone(x); err != nil {
+			h.answers.failMessages(w, err, x.msgs, x.batch)
 			return nil
 		}
 		defer x.once.pass.Release() // what no call has taken
@@ -93,7 +93,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
 		return err
 	} else if err != nil {
-		h.failMessages(w, err, x.msgs, x.batch)
+		h.answers.failMessages(w, err, x.msgs, x.batch)
 		return nil
 	}
 	if h.opts.Stateless || x.purpose == forSocket {
@@ -110,7 +110,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	case x.purpose == forSession && errors.Is(err, session.ErrMoved):
 		return err
 	case err != nil:
-		h.failMessages(w, err, x.msgs, x.batch)
+		h.answers.failMessages(w, err, x.msgs, x.batch)
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 	case forNamed:
 		o.kind = outcomeAccepted
 		for i := 0; i < len(x.msgs) && err == nil; i++ {
-			_, err = h.deliverNamed(x, &x.msgs[i])
+			_, err = h.resumptions.deliver(x, &x.msgs[i])
 		}
 	case forRequest:
 		return h.startRequest(x, o)
@@ -202,12 +202,12 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeNothing:
 		w.WriteHeader(http.StatusNoContent)
 	case outcomeAnswer:
-		_ = h.answer(w, x.form, [][]byte{o.body}, false)
-	case outcomeTask:
+		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
+	case outcomeBegun:
 		if x.form != onlyEvents {
 			w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
 		}
-		_ = h.answer(w, x.form, [][]byte{o.body}, false)
+		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
 		_ = http.NewResponseController(w).Flush() // delivering may take its time
 		o.deliver(x.values(), x.msgs, x.r.Header)
 	case outcomeJSON:
@@ -215,7 +215,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeSocket:
 		return h.socketHere(w, x)
 	default:
-		h.accepted(w, x)
+		h.answers.accepted(w, x)
 		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream
 	}
 	return nil

@@ -29,8 +29,8 @@ func WithPermit(ctx context.Context, permit Permit, singleTools func() bool) con
 
 // permit returns the permit of a request's client; nil: it may send everything. What another node
 // forwards was looked at there.
-func (h *Handler) permit(ctx context.Context) Permit {
-	if h.authenticated == nil {
+func (c *callers) permit(ctx context.Context) Permit {
+	if !c.authenticated {
 		return nil
 	}
 	if p, _ := ctx.Value(permitKey{}).(*permits); p != nil {
@@ -40,19 +40,19 @@ func (h *Handler) permit(ctx context.Context) Permit {
 }
 
 // bySingleTools reports whether what a request's client may send depends on single tools.
-func (h *Handler) bySingleTools(ctx context.Context) bool {
+func (c *callers) bySingleTools(ctx context.Context) bool {
 	p, _ := ctx.Value(permitKey{}).(*permits)
-	return h.authenticated != nil && p != nil && p.singleTools()
+	return c.authenticated && p != nil && p.singleTools()
 }
 
 // permitted returns why the client of a request must not send messages, and the first that it must
 // not send; or nil.
-func (h *Handler) permitted(ctx context.Context, msgs []jsonrpc.Message) (not *jsonrpc.Message, err error) {
-	permit := h.permit(ctx)
+func (c *callers) permitted(ctx context.Context, msgs []jsonrpc.Message) (not *jsonrpc.Message, err error) {
+	permit := c.permit(ctx)
 	if permit == nil {
 		return nil, nil
 	}
-	defer panics.Catch(&err, h.logger, "Options.Authenticate", "")
+	defer panics.Catch(&err, c.logger, "Options.Authenticate", "")
 	for i := range msgs {
 		if err := permit(&msgs[i]); err != nil {
 			return &msgs[i], err

@@ -39,22 +39,22 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 		}
 	case displaced:
 		y := *x
-		defer h.holds(y.msgs)()
+		defer h.bodies.holds(y.msgs)()
 		p := h.newPlacement(w, &y)
 		if err = p.Run(err); err == nil || p.Begun() {
 			return
 		}
 	}
-	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.isLeaving() && h.alone() && x.from == nil {
+	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.life.isLeaving() && h.life.alone() && x.from == nil {
 		// A moment later nobody listens here: some clients who would try again then
 		// take 503 for the end of their session.
 		panic(http.ErrAbortHandler)
 	}
 	if x.purpose == forModern {
-		h.failModern(w, x, err)
+		h.answers.failModern(w, x, err)
 		return
 	}
-	h.failMessages(w, err, x.msgs, x.batch)
+	h.answers.failMessages(w, err, x.msgs, x.batch)
 }
 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
@@ -100,12 +100,12 @@ func (h *Handler) describe(x *exchange, req *placement.Request) {
 		Messages:  x.endpoint,
 		Stays:     x.muxed,
 		Revision:  h.revision(x),
-		Info:      h.pack(x.r.Context()),
+		Info:      h.callers.pack(x.r.Context()),
 	}
 	if x.purpose == forModern {
 		req.Visit.Credential = x.credential().Bytes()
 	}
-	if x.isAboutTask() {
+	if x.mayBeGuest() {
 		req.Visit.Own = string(x.ownSession())
 	}
 	switch {
@@ -211,7 +211,7 @@ func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string
 	if err == nil {
 		return nil
 	}
-	status, _ := p.h.explain(err)
+	status, _ := p.h.answers.explain(err)
 	if p.h.displaced(&rest, err) || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		return err
 	}
@@ -239,7 +239,7 @@ func (p *placed) Lost() []byte {
 		return nil
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
-	return sse.AppendMessage(nil, nil, modernError(p.x.modern.id, says))
+	return sse.AppendMessage(nil, nil, modernError(p.x.modern.ID, says))
 }
 
 // errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without
@@ -251,8 +251,8 @@ type host struct{ *Handler }
 
 // Receive implements [placement.Host].
 func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit) {
-	defer h.caught(w)
-	r = h.unpack(r, v.Info)
+	defer h.answers.caught(w)
+	r = h.callers.unpack(r, v.Info)
 	r = r.WithContext(placement.WithVisit(r.Context(), v))
 	if v.Pair {
 		h.pair(w, r, v.Messages)
@@ -262,23 +262,25 @@ func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit
 }
 
 // Reject implements [placement.Host].
-func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) { h.reject(w, status, e) }
+func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
+	h.answers.reject(w, status, e)
+}
 
 // Finish implements [placement.Host].
-func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.finish(w, body) }
+func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.answers.finish(w, body) }
 
 // Client implements [placement.Host].
 func (h host) Client(address string) (open, left bool) { return h.watched.Client(address) }
 
 // holds counts messages as on their way, for as long as what they ask for may have to
 // be asked of another node again, until the function that it returns is called.
-func (h *Handler) holds(msgs []jsonrpc.Message) (done func()) {
+func (b *bodyReader) holds(msgs []jsonrpc.Message) (done func()) {
 	size := int64(0)
 	for i := range msgs {
 		size += int64(len(msgs[i].Raw))
 	}
-	h.opts.Flight.Add(size)
-	return func() { h.opts.Flight.Add(-size) }
+	b.flight.Add(size)
+	return func() { b.flight.Add(-size) }
 }
 
 // everywhere makes a request on each other node that has sessions of the principal, for what

@@ -50,9 +50,9 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 	switch {
 	case err == nil:
 	case o.kind == outcomeLight:
-		return h.unreadable(w, x, o.call, err)
+		return h.answers.unreadable(w, x, o.call, err)
 	case o.call != nil:
-		return h.undelivered(w, o.call, x.msgs, err)
+		return h.answers.undelivered(w, o.call, x.msgs, err)
 	case o.kind == outcomeStream && errors.Is(err, io.EOF):
 		w.WriteHeader(http.StatusNoContent) // all was said
 		return nil
@@ -77,7 +77,7 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 		return nil
 	}
 	c.detach(nil)
-	return h.interrupted(w, x, o, err)
+	return h.answers.interrupted(w, x, o, err)
 }
 
 // respond waits for the end of the stream, and answers with the responses in it. After
@@ -127,8 +127,8 @@ func (p *plain) write(_ []byte, last bool) error {
 		return errHeld
 	}
 	if p.call != nil && p.call.Refusal() != nil {
-		p.h.fail(p.w, p.call.Refusal())
-	} else if err := p.h.answer(p.w, p.form, p.answers, p.batch); err != nil {
+		p.h.answers.fail(p.w, p.call.Refusal())
+	} else if err := p.h.answers.answer(p.w, p.form, p.answers, p.batch); err != nil {
 		return err
 	}
 	if p.gone() || p.via.isSeen() && p.h.nodes.HasLeft(p.from, p.opened) {
@@ -171,25 +171,25 @@ func isResponse(data []byte) bool {
 // interrupted answers a POST whose call can't be read to its end here: as a rule its
 // session has left this node. Whoever sent the POST on asks for the call, by the name
 // that it has, where the session is now.
-func (h *Handler) interrupted(w http.ResponseWriter, x *exchange, o *outcome, err error) error {
+func (a *answerer) interrupted(w http.ResponseWriter, x *exchange, o *outcome, err error) error {
 	switch moved := errors.Is(err, session.ErrMoved); {
 	case moved && x.from != nil:
 		panic(http.ErrAbortHandler)
 	case moved && (x.once.name != "" || o.call != nil && o.call.Retriable()):
 		return session.ErrMoved
 	}
-	h.logger.Warn("call not read to its end", "session", o.session.Name(), "error", err)
-	h.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	a.logger.Warn("call not read to its end", "session", o.session.Name(), "error", err)
+	a.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 
 // undelivered ends a call that has begun, and whose stream can't be read: it does not
 // run. The error says that nothing was answered.
-func (h *Handler) undelivered(w http.ResponseWriter, call *session.Call, msgs []jsonrpc.Message, err error) error {
+func (a *answerer) undelivered(w http.ResponseWriter, call *session.Call, msgs []jsonrpc.Message, err error) error {
 	call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
 	if errors.Is(err, session.ErrMoved) {
 		return err
 	}
-	h.fail(w, err)
+	a.fail(w, err)
 	return nil
 }

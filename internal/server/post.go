@@ -2,20 +2,15 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
-	"time"
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
@@ -24,16 +19,16 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	if !h.readPost(w, x) {
 		return false
 	}
-	modern := isModern(x)
-	if !h.admits(w, x, modern) {
+	ofModern := isModern(x)
+	if !h.bodies.admits(w, x, ofModern) {
 		return false
 	}
-	if modern {
-		x.principal = h.principal(x.r)
+	if ofModern {
+		x.principal = h.callers.principal(x.r)
 		return h.decodeModern(w, x)
 	}
-	if h.refusesLegacy() && x.from == nil {
-		h.rejectLegacy(w, x)
+	if h.opts.Eras.refusesLegacy() && x.from == nil {
+		h.answers.rejectLegacy(w, x)
 		return false
 	}
 	if !h.identify(w, x) {
@@ -55,7 +50,7 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 		x.purpose = forMessages
 	}
 	if err != nil {
-		h.fail(w, err)
+		h.answers.fail(w, err)
 	}
 	return err == nil
 }
@@ -91,7 +86,7 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 			return err
 		}
 		if x.session.AsksForTask(&x.msgs[0]) {
-			return h.startTask(x, o)
+			return h.startAnswered(x, o)
 		}
 	}
 	return h.startCall(x, o)
@@ -100,22 +95,22 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 // startCall begins the call of the requests of an exchange, or finds the one that they
 // have begun before.
 func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
-	light := x.once.key == "" && h.light(x.r.Context(), x.r.Header, x.session, x.msgs)
-	from := h.origin(x)
+	light := x.once.key == "" && h.starter.light(x.r.Context(), x.r.Header, x.session, x.msgs)
+	from := h.starter.origin(x)
 	from.Guest = x.guest()
-	o.begun, err = h.begin(x.session, x.msgs, light, x.once, from)
+	o.begun, err = begin(x.session, x.msgs, light, x.once, from)
 	for tries := 3; errors.Is(err, session.ErrDuplicate); tries-- {
 		var ended bool
-		switch o.begun, ended, err = h.attach(x, from.Guest, err); {
+		switch o.begun, ended, err = h.starter.attach(x, from.Guest, err); {
 		case ended && tries > 0:
 			from.Pass, from.Admitted = nil, false // it was given back
-			o.begun, err = h.begin(x.session, x.msgs, light, x.once, from)
+			o.begun, err = begin(x.session, x.msgs, light, x.once, from)
 		case err != nil:
 			return err
 		}
 	}
 	if err != nil {
-		if o.begun, err = h.beginInTurn(x, x.msgs, light, err); err != nil {
+		if o.begun, err = h.starter.beginInTurn(x, x.msgs, light, err); err != nil {
 			return err
 		}
 	}
@@ -133,43 +128,14 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	return err
 }
 
-// brokenWithin is how long a request that comes again waits for the end of the connection that it first came on: the network may
-// tell of that later than its client, which has made the request again.
-const brokenWithin = time.Second
-
-// attach finds the call of a request that its client makes once more, under the same id, because the connection of the first one
-// has broken: some HTTP clients do that by themselves, for a POST, too. The error is fail unless that is so. ended says that the call
-// has ended since, so that the id may be used.
-func (h *Handler) attach(x *exchange, guest stream.SessionKey, fail error) (b begun, ended bool, err error) {
-	if len(x.msgs) != 1 || x.muxed {
-		return begun{}, false, fail
-	}
-	c := x.session.CallFrom(guest, x.msgs[0].ID)
-	if c == nil {
-		return begun{}, true, fail
-	}
-	conn := h.origin(x).Conn
-	for end := time.Now().Add(brokenWithin); ; time.Sleep(brokenWithin / 100) {
-		same, lost := c.Again(&x.msgs[0], conn)
-		switch {
-		case x.session.CallFrom(guest, x.msgs[0].ID) != c:
-			return begun{}, true, fail
-		case same && lost:
-			return begun{session: x.session, number: c.Number()}, false, nil
-		case !same, time.Now().After(end), x.r.Context().Err() != nil:
-			return begun{}, false, fail
-		}
-	}
-}
-
 // accepted answers notifications and responses that were handed over, which have no answer.
-func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {
+func (a *answerer) accepted(w http.ResponseWriter, x *exchange) {
 	w.WriteHeader(http.StatusAccepted)
 	if x.purpose != forPairMessages {
 		return
 	}
 	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
-		h.logger.Debug("202 not written", "error", err)
+		a.logger.Debug("202 not written", "error", err)
 	}
 }
 
@@ -187,7 +153,7 @@ func (h *Handler) send(x *exchange) error {
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
-		if x.isAboutTask() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
+		if x.mayBeGuest() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
 			return err
 		}
 		if err != nil {
@@ -231,110 +197,13 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}
 		}
-		_ = h.answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
+		_ = h.answers.answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
 		return false, nil
 	case left:
 		o.call.ConnectionLost()
 		return false, nil
 	}
 	return true, nil
-}
-
-// light reports whether requests start light. Where other nodes may take the session over,
-// what is not safe to make again never does, whatever form the answer has.
-func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
-	switch {
-	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
-		return true
-	case h.opts.Response == ResponseSSE:
-		return false
-	}
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request && !s.Light(ctx, &msgs[i], header) {
-			return false
-		}
-	}
-	return true
-}
-
-// shortAnswer is how many bytes net/http gathers of an answer, to say by itself how long it is.
-const shortAnswer = 2 << 10
-
-// answer writes the responses of a call as JSON, or as events to a client that takes nothing else. A cancelled one has
-// none. Nothing is done for the request after that.
-func (h *Handler) answer(w http.ResponseWriter, as form, answers [][]byte, batch bool) error {
-	if len(answers) == 0 {
-		w.WriteHeader(http.StatusAccepted)
-		return nil
-	}
-	if as == onlyEvents {
-		return h.answerEvents(w, answers)
-	}
-	body := answers[0]
-	if batch {
-		body = appendAnswers(nil, answers, true)
-	}
-	head := w.Header()
-	head["Content-Type"] = typeJSON
-	if len(body) > shortAnswer {
-		head["Content-Length"] = []string{strconv.Itoa(len(body))}
-	}
-	return h.finish(w, body)
-}
-
-// answerEvents writes responses as a stream of events that is over. It cannot be resumed.
-func (h *Handler) answerEvents(w http.ResponseWriter, answers [][]byte) error {
-	var text []byte
-	for _, a := range answers {
-		text = sse.AppendMessage(text, nil, a)
-	}
-	head := w.Header()
-	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
-	return h.finish(w, text)
-}
-
-// appendAnswers appends the responses of a light call.
-func appendAnswers(text []byte, answers [][]byte, batch bool) []byte {
-	if !batch {
-		return append(text, answers[0]...)
-	}
-	for i, a := range answers {
-		text = append(text, "[,"[min(i, 1)])
-		text = append(text, a...)
-	}
-	return append(text, ']')
-}
-
-// finish writes the body of an answer to its end. The time that it may take is
-// bounded, as that of a write to a stream. The last byte goes out when the request was served: a client that closes its
-// connection once it has the whole answer has not left before that.
-func (h *Handler) finish(w http.ResponseWriter, body []byte) error {
-	if len(body) <= shortAnswer { // which net/http holds until then
-		_, err := w.Write(body)
-		return err
-	}
-	body, end := body[:len(body)-1], body[len(body)-1:]
-	if len(body) < surelySent {
-		if _, err := w.Write(body); err != nil {
-			return err
-		}
-		_, err := w.Write(end)
-		return err
-	}
-	c := http.NewResponseController(w)
-	_ = c.SetWriteDeadline(time.Now().Add(h.opts.WriteTimeout))
-	if _, err := w.Write(body); err != nil {
-		return err
-	}
-	err := c.Flush()
-	if err == nil {
-		_ = c.SetWriteDeadline(time.Time{}) // the connection may be used for more requests
-	}
-	if err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	_, err = w.Write(end)
-	return err
 }
 
 // keyOf returns the idempotency key of a POST, "" if it has none: the header's,

@@ -21,13 +21,13 @@ import (
 
 // tellRefused tells observers of a request that is answered with a status because of err. w is nil for a message of
 // a connection.
-func (h *Handler) tellRefused(w http.ResponseWriter, status int, err error) {
-	h.tellDenied(w, status, err, nil)
+func (a *answerer) tellRefused(w http.ResponseWriter, status int, err error) {
+	a.tellDenied(w, status, err, nil)
 }
 
 // tellDenied is tellRefused for a request that may have been refused with status 401 or 403. denied
 // may be nil.
-func (h *Handler) tellDenied(w http.ResponseWriter, status int, err error, denied *observe.Denied) {
+func (a *answerer) tellDenied(w http.ResponseWriter, status int, err error, denied *observe.Denied) {
 	if status < http.StatusBadRequest {
 		return
 	}
@@ -36,19 +36,19 @@ func (h *Handler) tellDenied(w http.ResponseWriter, status int, err error, denie
 			w.Header()[placement.HeaderRefused] = []string{reasonOf(status, err)}
 		}
 	}
-	if h.opts.Observers == nil {
+	if a.observers == nil {
 		return
 	}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden {
 		denied = nil
 	}
-	h.opts.Observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status, Denied: denied})
+	a.observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status, Denied: denied})
 }
 
 // denied returns what is known of a request that is not authorized: m is the message that is refused,
 // or nil; principal is who was proven to make it, or "". It is nil where nobody is told.
-func (h *Handler) denied(r *http.Request, m *jsonrpc.Message, principal string) *observe.Denied {
-	if h.opts.Observers == nil {
+func (a *answerer) denied(r *http.Request, m *jsonrpc.Message, principal string) *observe.Denied {
+	if a.observers == nil {
 		return nil
 	}
 	d := &observe.Denied{At: time.Now(), Server: NameOf(r.Context()), Principal: principal, HTTP: cut(r.Method), Remote: guard.Bare(r.RemoteAddr)}
@@ -90,9 +90,9 @@ func TellRefused(r *http.Request, reason string, status int) {
 	e := observe.Refused{Reason: reason, Status: status}
 	switch status {
 	case http.StatusUnauthorized:
-		e.Denied = h.denied(r, nil, "")
+		e.Denied = h.answers.denied(r, nil, "")
 	case http.StatusForbidden:
-		e.Denied = h.denied(r, nil, h.asker(r))
+		e.Denied = h.answers.denied(r, nil, h.callers.asker(r))
 	}
 	h.opts.Observers.Happened(e)
 }

@@ -218,7 +218,7 @@ func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange) error {
 		m := h.newMux(x.r, nil, x.name(), true)
 		refusal, err := m.listenRemote(x.last)
 		if refusal == nil && err == nil {
-			h.accept(w, x.r, m, x.secret, h.tenant(x.r))
+			h.accept(w, x.r, m, x.secret, h.callers.tenant(x.r))
 			return nil
 		}
 		m.close(err)

@@ -23,13 +23,16 @@ func (h *Handler) ours(m *jsonrpc.Message) bool {
 	return !h.opts.Stateless && m.Kind == jsonrpc.Request && protocol.Resumes(m.Method)
 }
 
-// resumption returns where a requests/resume of the principal asks to go on: after
+// The resumptions are what clients ask for with the tokens of their calls, in whatever session.
+type resumptions struct{ sessions *session.Manager }
+
+// find returns where a requests/resume of the principal asks to go on: after
 // the event with the id last, or, if that is "", after the one that its _meta
 // names, or else from the oldest message that is kept. The error is one that
-// [Handler.explain] knows.
-func (h *Handler) resumption(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
+// [answerer.explain] knows.
+func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := h.sessions.FindResumable(token, m.ID, principal)
+	s, number, err := rs.sessions.FindResumable(token, m.ID, principal)
 	if err != nil {
 		return nil, stream.Cursor{}, err
 	}
@@ -42,11 +45,11 @@ func (h *Handler) resumption(ctx context.Context, principal caller.Principal, m 
 
 // status returns the result of requests/getStatus, or of requests/getStatus/all,
 // from a principal that is in the session own (nil: in none). The error is one
-// that [Handler.explain] knows.
+// that [answerer.explain] knows.
 // more are requests that other nodes know of, in the same range of sessions.
-func (h *Handler) status(ctx context.Context, principal caller.Principal, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
+func (rs *resumptions) status(ctx context.Context, principal caller.Principal, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
 	if m.Method == protocol.MethodStatusAll {
-		all := map[string]any{"requests": append(h.sessions.AllResumable(ctx, principal, own, in), more...)}
+		all := map[string]any{"requests": append(rs.sessions.AllResumable(ctx, principal, own, in), more...)}
 		if in.Until != "" {
 			all["nextCursor"] = in.Until
 		}
@@ -54,7 +57,7 @@ func (h *Handler) status(ctx context.Context, principal caller.Principal, own *s
 	}
 	id := jsonrpc.Field(m.Params, "requestId")
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := h.sessions.FindResumable(token, id, principal)
+	s, number, err := rs.sessions.FindResumable(token, id, principal)
 	if err != nil {
 		return nil, err
 	}
@@ -70,21 +73,26 @@ func (h *Handler) status(ctx context.Context, principal caller.Principal, own *s
 // is.
 func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	m := &x.msgs[0]
-	switch m.Method {
-	case methodHandedOff:
-		return h.startHandedOff(x, o)
-	case methodTasks:
-		return h.startTasks(x, o)
+	if ask := betweenNodes[m.Method]; ask != nil {
+		var in session.Range
+		if x.from != nil && x.from.Local != nil {
+			in = *x.from.Local
+		}
+		result, err := ask(x.r.Context(), h.sessions, x.principal, in, m.Params)
+		if err == nil {
+			o.kind, o.body = outcomeAnswer, jsonrpc.AppendResult(nil, m.ID, result)
+		}
+		return err
 	}
 	if m.Method == methodResume {
 		o.kind = outcomeStream
-		o.session, o.at, err = h.resumption(x.r.Context(), x.principal, m, x.last)
+		o.session, o.at, err = h.resumptions.find(x.r.Context(), x.principal, m, x.last)
 	} else {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)
 	}
 	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
-		_, e := h.explain(err)
+		_, e := h.answers.explain(err)
 		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
 	return err
@@ -123,7 +131,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := h.status(x.r.Context(), x.principal, x.session, m, more, in)
+	result, err := h.resumptions.status(x.r.Context(), x.principal, x.session, m, more, in)
 	if err != nil {
 		return nil, err
 	}
@@ -145,14 +153,14 @@ func (h *Handler) resumableElsewhere(x *exchange) (all []session.ResumableReques
 	return all, in, err
 }
 
-// deliverNamed takes a message of the principal that says itself which session it is for,
+// deliver takes a message of the principal that says itself which session it is for,
 // whatever connection it comes on: the answer to a backend's request, or the
 // cancellation of a request with its token. It is false for all others.
-func (h *Handler) deliverNamed(x *exchange, m *jsonrpc.Message) (taken bool, err error) {
+func (rs *resumptions) deliver(x *exchange, m *jsonrpc.Message) (taken bool, err error) {
 	if m.Kind == jsonrpc.Response {
-		return h.sessions.Answer(x.values(), x.principal, *m, x.r.Header)
+		return rs.sessions.Answer(x.values(), x.principal, *m, x.r.Header)
 	}
-	return h.sessions.Cancel(x.principal, *m, x.r.Header)
+	return rs.sessions.Cancel(x.principal, *m, x.r.Header)
 }
 
 // roamed hands over those messages of a POST without requests that find their session by
@@ -161,7 +169,7 @@ func (h *Handler) deliverNamed(x *exchange, m *jsonrpc.Message) (taken bool, err
 func (h *Handler) roamed(w http.ResponseWriter, x *exchange) bool {
 	rest := x.msgs[:0]
 	for i := range x.msgs {
-		taken, err := h.deliverNamed(x, &x.msgs[i])
+		taken, err := h.resumptions.deliver(x, &x.msgs[i])
 		var away *session.Redirect
 		if errors.As(err, &away) {
 			one := *x
@@ -175,7 +183,7 @@ func (h *Handler) roamed(w http.ResponseWriter, x *exchange) bool {
 		}
 		switch {
 		case err != nil:
-			h.fail(w, err)
+			h.answers.fail(w, err)
 			return false
 		case !taken:
 			rest = append(rest, x.msgs[i])

@@ -98,7 +98,7 @@ func (p *placed) watchRights(head http.Header) {
 	}
 	p.unwatch = rights.Watch(func() {
 		why := denial(rights)
-		if why == nil && x.purpose == forSocket && p.h.bySingleTools(x.r.Context()) {
+		if why == nil && x.purpose == forSocket && p.h.callers.bySingleTools(x.r.Context()) {
 			why = errNoSocket // what comes on it is not looked at here
 		}
 		if why != nil {
@@ -150,11 +150,11 @@ func (m *mux) refuses(msgs []jsonrpc.Message) bool {
 	var not *jsonrpc.Message
 	if denied := denial(m.client.rights); denied != nil {
 		why, not = denied, &msgs[0]
-	} else if not, why = m.h.permitted(m.client.values, msgs); why == nil {
+	} else if not, why = m.h.callers.permitted(m.client.values, msgs); why == nil {
 		return false
 	}
-	status, e := m.h.explain(why)
-	m.h.tellDenied(nil, status, why, m.h.denied(m.request(), not, m.h.asker(m.request())))
+	status, e := m.h.answers.explain(why)
+	m.h.answers.tellDenied(nil, status, why, m.h.answers.denied(m.request(), not, m.h.callers.asker(m.request())))
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			m.queue.text(jsonrpc.AppendError(nil, msgs[i].ID, e))

@@ -20,14 +20,14 @@ const (
 )
 
 // isDoor reports whether this node owns no sessions.
-func (h *Handler) isDoor() bool { return h.opts.Role == RoleDoor }
+func (l *life) isDoor() bool { return l.role == RoleDoor }
 
 // takesNothing reports whether no session is to begin on this node, or to come here.
-func (h *Handler) takesNothing() bool { return h.isDoor() || h.isDraining() }
+func (l *life) takesNothing() bool { return l.isDoor() || l.isDraining() }
 
 // notHere returns the error of what would begin a session on this node, which takes nothing.
-func (h *Handler) notHere() error {
-	if h.isDoor() {
+func (l *life) notHere() error {
+	if l.isDoor() {
 		return placement.NoWorker{}
 	}
 	return session.ErrClosing
@@ -39,6 +39,6 @@ func (h *Handler) refuseAtWorker(w http.ResponseWriter) bool {
 		return false
 	}
 	w.Header().Set("Retry-After", "1")
-	h.reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "this node is a worker and serves no clients: connect to a door"))
+	h.answers.reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "this node is a worker and serves no clients: connect to a door"))
 	return true
 }

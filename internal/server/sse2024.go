@@ -20,43 +20,25 @@ import (
 // Unlike others of its kind the stream can be resumed: event ids name the
 // session.
 func (h *Handler) SSE(messages string) http.Handler {
-	var serve http.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.pair(w, r, messages) })
-	if h.opts.Authenticate != nil {
-		serve = h.opts.Authenticate(serve)
+	allow := "GET, POST, OPTIONS"
+	if h.hasNoSessions() {
+		allow = "OPTIONS" // the pair is nothing without a session
 	}
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		allow := "GET, POST, OPTIONS"
-		if h.hasNoSessions() {
-			allow = "OPTIONS" // the pair is nothing without a session
-		}
-		defer h.caught(w)
-		if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
-			return
-		}
-		r, cost := h.carries(r)
-		if cost > 0 {
-			if !h.takes(w, r, cost) {
-				return
-			}
-			defer h.gives(r, cost)
-		}
-		r = h.told(r)
-		h.limit(w, r)
-		if !h.guard(w, r, allow) {
-			return
-		}
+	pair := h.authenticated(func(w http.ResponseWriter, r *http.Request) { h.pair(w, r, messages) })
+	serve := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.hasNoSessions() || r.Method != http.MethodGet && r.Method != http.MethodPost {
 			w.Header().Set("Allow", allow)
-			h.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+			h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 			return
 		}
-		serve.ServeHTTP(w, r)
+		pair.ServeHTTP(w, r)
 	})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.enter(w, r, allow, serve) })
 }
 
 // pair serves a request of the pair. Its Host and Origin were checked.
 func (h *Handler) pair(w http.ResponseWriter, r *http.Request, endpoint string) {
-	x := exchange{r: r, from: h.visit(r), endpoint: endpointFor(r, endpoint)}
+	x := exchange{r: r, from: h.callers.visit(r), endpoint: endpointFor(r, endpoint)}
 	if h.decodePair(w, &x) {
 		h.serve(w, &x)
 	}
@@ -93,7 +75,7 @@ func lastPart(path, dir string) (string, bool) {
 //
 //go:noinline
 func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
-	x.principal = h.principal(x.r)
+	x.principal = h.callers.principal(x.r)
 	if x.from != nil {
 		x.once.name, x.once.again = x.from.Once, x.from.Again
 	}
@@ -101,7 +83,7 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
 		return h.decodePairMessages(w, x)
 	}
 	if !accepts(x.r.Header["Accept"], sse.ContentType) {
-		h.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
+		h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	// A new session, or the one that the last event id names.
@@ -114,17 +96,17 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
 func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange) (ok bool) {
 	x.purpose, x.secret = forPairMessages, x.r.URL.Query().Get(protocol.ParamSession)
 	if x.secret == "" {
-		h.reject(w, http.StatusBadRequest, errf(codeInvalid,
+		h.answers.reject(w, http.StatusBadRequest, errf(codeInvalid,
 			"missing %s: POST to the URL that the stream's endpoint event gives", protocol.ParamSession))
 		return false
 	}
 	s, err := h.sessions.Find(x.secret, x.principal)
 	if err == nil && !s.SingleStream() || err != nil && h.nodes == nil { // before the body is read
-		h.fail(w, session.ErrNotFound)
+		h.answers.fail(w, session.ErrNotFound)
 		return false
 	}
-	x.msgs, x.batch, ok = h.readMessages(w, x.r)
-	return ok && h.admits(w, x, false)
+	x.msgs, x.batch, ok = h.bodies.readMessages(w, x.r)
+	return ok && h.bodies.admits(w, x, false)
 }
 
 // readPair has a connection read a session's one stream, and returns its first event.
@@ -173,11 +155,7 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 	if len(calls) == 0 {
 		return nil
 	}
-	o.begun, err = h.begin(s, calls, true, x.once, h.origin(x))
-	if err != nil {
-		o.begun, err = h.beginInTurn(x, calls, true, err)
-	}
-	if err == nil {
+	if o.begun, err = h.starter.start(x, calls, true); err == nil {
 		x.msgs = calls // the others were taken
 	}
 	return err

@@ -38,7 +38,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	x := exchange{purpose: forSocket, r: req, principal: h.principal(req)}
+	x := exchange{purpose: forSocket, r: req, principal: h.callers.principal(req)}
 	if err := h.open(&x); err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package server
+package task
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -22,20 +23,21 @@ import (
 // our own is placed with each session, as a client's would be: it is served by the session's
 // owner, or here once the session has come here. It begins again after its node was lost.
 
-// A taskFollower hears of such tasks.
-type taskFollower struct {
-	h     *Handler
-	x     exchange // the client's
-	meta  []byte   // of its request
+// A follower hears of such tasks.
+type follower struct {
+	of    *Tasks
+	q     *modern.Request // the client's
+	again modern.Again
+	meta  []byte // of its request
 	ready chan<- struct{}
 	wait  sync.WaitGroup
 
 	mu    sync.Mutex
-	heard map[string]taskNews // by the tasks' ids, until it is told
+	heard map[string]news // by the tasks' ids, until it is told
 }
 
-// taskNews is what there is to tell of a task.
-type taskNews struct {
+// news is what there is to tell of a task.
+type news struct {
 	params []byte // of the notification; nil: nothing more is to be heard of the task
 	tasktext.Text
 }
@@ -47,7 +49,7 @@ const (
 )
 
 // follow begins to hear of tasks. ready is told when there is news.
-func (f *taskFollower) follow(ctx context.Context, tasks []watchedTask) {
+func (f *follower) follow(ctx context.Context, tasks []watchedTask) {
 	groups := make(map[string][]taskID)
 	for i := range tasks {
 		if tasks[i].s == nil {
@@ -61,7 +63,7 @@ func (f *taskFollower) follow(ctx context.Context, tasks []watchedTask) {
 }
 
 // run hears of the tasks of one session, until all have ended or ctx is done.
-func (f *taskFollower) run(ctx context.Context, ids []taskID) {
+func (f *follower) run(ctx context.Context, ids []taskID) {
 	wait := minFollowWait
 	for {
 		ids = slices.DeleteFunc(ids, f.isUnknown)
@@ -88,25 +90,25 @@ func (f *taskFollower) run(ctx context.Context, ids []taskID) {
 
 // isUnknown reports whether a task can't be asked for any more. Its client hears no more of
 // it.
-func (f *taskFollower) isUnknown(id taskID) bool {
-	_, _, err := f.h.sessions.FindSeal(sealTask, id.seal, id.bound(), f.x.principal)
+func (f *follower) isUnknown(id taskID) bool {
+	_, _, err := f.of.sessions.FindSeal(sealTask, id.seal, id.bound(), f.q.Principal)
 	if !errors.Is(err, session.ErrNotFound) {
 		return false
 	}
-	f.tell(id.text, taskNews{})
+	f.tell(id.text, news{})
 	return true
 }
 
 // tell notes news of a task.
-func (f *taskFollower) tell(id string, news taskNews) {
+func (f *follower) tell(id string, n news) {
 	f.mu.Lock()
-	f.heard[id] = news
+	f.heard[id] = n
 	f.mu.Unlock()
 	session.Wake(f.ready)
 }
 
 // news returns what was heard of a task since it was last asked for.
-func (f *taskFollower) news(id string) (taskNews, bool) {
+func (f *follower) news(id string) (news, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n, ok := f.heard[id]
@@ -116,7 +118,7 @@ func (f *taskFollower) news(id string) (taskNews, bool) {
 
 // A following is one listen of a follower, and the [http.ResponseWriter] of what it hears.
 type following struct {
-	f      *taskFollower
+	f      *follower
 	head   http.Header
 	status int
 	open   []taskID // of which more is to be heard
@@ -138,10 +140,6 @@ func (l *following) listen(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	x := l.f.x
-	own := *x.modern
-	own.id, own.follows = id, true
-	x.modern, x.msgs, x.r = &own, []jsonrpc.Message{m}, x.r.WithContext(ctx)
 	defer func() { // a stream of another node that breaks, or code of the user
 		switch p := recover().(type) {
 		case nil, *panics.Error:
@@ -151,7 +149,7 @@ func (l *following) listen(ctx context.Context) {
 			}
 		}
 	}()
-	l.f.h.serve(l, &x)
+	l.f.again(ctx, l, m)
 }
 
 // Header implements [http.ResponseWriter].
@@ -182,7 +180,7 @@ func (l *following) hear(m jsonrpc.Message) {
 		l.agreed = nil
 		_ = json.Unmarshal(jsonrpc.Field(m.Params, "notifications", "taskIds"), &l.agreed)
 	case m.Method == protocol.MethodTaskStatus:
-		n := taskNews{params: bytes.Clone(m.Params)}
+		n := news{params: bytes.Clone(m.Params)}
 		if json.Unmarshal(m.Params, &n.Text) != nil {
 			return
 		}
@@ -194,7 +192,7 @@ func (l *following) hear(m jsonrpc.Message) {
 		l.open = slices.DeleteFunc(slices.Clone(l.open), func(id taskID) bool {
 			over := slices.Contains(l.agreed, id.text)
 			if over {
-				l.f.tell(id.text, taskNews{})
+				l.f.tell(id.text, news{})
 			}
 			return over
 		})

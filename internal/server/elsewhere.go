@@ -1,0 +1,88 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/url"
+
+	"holdfast/internal/caller"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// elsewhere asks other nodes for what sessions want to know: a [session.Elsewhere].
+type elsewhere struct{ h *Handler }
+
+// request returns a request to another node for what concerns a principal.
+func (e elsewhere) request(ctx context.Context, principal caller.Principal, method string, params []byte) (*exchange, error) {
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), method, params))
+	if err != nil {
+		return nil, err
+	}
+	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: http.Header{}, Host: "localhost"}).WithContext(ctx)
+	return &exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}, nil
+}
+
+// The methods by which nodes ask each other what their sessions know. No client can make such a request.
+const (
+	askCall = "holdfast/handedOff" // for one that has a name of its own
+	askList = "holdfast/tasks"     // for those of a principal
+)
+
+// betweenNodes are these methods, with what answers them: the result for a principal, of sessions in a range. They do not get
+// the exchange, which would be on the heap for that.
+var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Principal, session.Range, []byte) ([]byte, error){
+	askCall: func(ctx context.Context, sessions *session.Manager, of caller.Principal, _ session.Range, query []byte) ([]byte, error) {
+		return sessions.HandedOff(ctx, of, query)
+	},
+	askList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
+		return sessions.TasksHere(ctx, of, in, query), nil
+	},
+}
+
+// isBetweenNodes reports whether only nodes make requests of a method, and of each other.
+func isBetweenNodes(method string) bool { return betweenNodes[method] != nil }
+
+// HandedOff implements [session.Elsewhere].
+func (e elsewhere) HandedOff(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
+	x, err := e.request(ctx, principal, askCall, query)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := e.h.ask(x)
+	if err != nil {
+		return nil, err
+	}
+	return jsonrpc.Field(answer, "result"), nil
+}
+
+// Tasks implements [session.Elsewhere].
+func (e elsewhere) Tasks(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
+	x, err := e.request(ctx, principal, askList, query)
+	if err != nil {
+		return nil, session.Range{}, err
+	}
+	return e.h.everywhere(x, after)
+}
+
+// Strand implements [session.Elsewhere].
+func (e elsewhere) Strand(keys []byte, name uint64) { e.h.nodes.TellStranded(keys, name) }
+
+// Unstrand implements [session.Elsewhere].
+func (e elsewhere) Unstrand(node string, keys []byte, name uint64) {
+	e.h.nodes.TellTaken(node, keys, name)
+}
+
+// Alone implements [session.Elsewhere].
+func (e elsewhere) Alone() bool { return e.h.nodes.Alone() }
+
+// Fly implements [session.Elsewhere].
+func (e elsewhere) Fly(all []session.Flight) { e.h.nodes.TellFlights(all) }
+
+// Borrow implements [session.Elsewhere].
+func (e elsewhere) Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error) {
+	return e.h.nodes.Borrow(ctx, node, query)
+}

@@ -1,0 +1,202 @@
+package task
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"holdfast/internal/feature/tasktext"
+	"holdfast/internal/protocol"
+	"holdfast/internal/server/modern"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// What follows adds tasks to subscriptions/listen: a client names them in the filter, and is
+// told of each change of their status. Those of other nodes are heard of there, see
+// follow.go.
+
+// mostTasks bounds the tasks of one listen.
+const mostTasks = 1000
+
+// A Listen is what a listen has to do with tasks: a [modern.Listen].
+type Listen struct {
+	of    *Tasks
+	q     *modern.Request
+	tasks []watchedTask
+	alone bool // there is nothing to ask the backend for
+
+	far     *follower // nil if all tasks are on this node
+	unwatch context.CancelFunc
+}
+
+// A watchedTask is a task that a listen tells of.
+type watchedTask struct {
+	id     taskID
+	s      *session.Session // nil if it is not on this node
+	number uint64
+	stop   func()
+	told   string // what the client was told last: its status, and what it asks for
+	over   bool
+}
+
+// Continues reports whether a message is about tasks that are there.
+func (*Tasks) Continues(m *jsonrpc.Message) bool {
+	return isTaskMethod(m.Method) || m.Method == protocol.MethodSubscriptions && jsonrpc.Field(m.Params, "notifications", "taskIds") != nil
+}
+
+// Listen takes the tasks of ours out of the filter of a listen; nil: it has nothing to do with tasks. An error says that it
+// is not served here. again makes a listen of ours on other nodes; nil: there are none that it is to be made on.
+func (t *Tasks) Listen(q *modern.Request, m *jsonrpc.Message, again modern.Again) (modern.Listen, error) {
+	var ids, rest []string
+	if raw := jsonrpc.Field(m.Params, "notifications", "taskIds"); raw == nil || json.Unmarshal(raw, &ids) != nil || t.after == 0 {
+		return nil, nil // the backend says what is wrong
+	}
+	switch {
+	case !knows(q):
+		return nil, modern.Missing(protocol.ExtensionTasks)
+	case len(ids) > mostTasks:
+		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "more than %d taskIds", mostTasks)
+	}
+	l := &Listen{of: t, q: q}
+	var away *session.Redirect
+	for _, text := range ids {
+		id, ours := parseTaskID(text)
+		if !ours {
+			rest = append(rest, text)
+			continue
+		}
+		s, number, err := t.sessions.FindSeal(sealTask, id.seal, id.bound(), q.Principal)
+		switch {
+		case err == nil:
+			l.tasks = append(l.tasks, watchedTask{id: id, s: s, number: number})
+		case errors.Is(err, session.ErrNotFound): // it is not acknowledged
+		case !errors.As(err, &away):
+			return nil, err
+		case again != nil:
+			l.tasks = append(l.tasks, watchedTask{id: id})
+			l.follow(m, again)
+		}
+	}
+	l.alone = len(rest) == 0 && tasktext.AsksForNothingElse(jsonrpc.Field(m.Params, "notifications"))
+	if l.alone && len(l.tasks) == 0 && away != nil {
+		return nil, away
+	}
+	list, _ := json.Marshal(append([]string{}, rest...))
+	raw, _ := jsonrpc.Set(m.Raw, list, "params", "notifications", "taskIds")
+	changed, err := jsonrpc.Parse(raw)
+	if err == nil {
+		*m = changed
+	}
+	return l, err
+}
+
+// follow prepares to hear of tasks that are not on this node.
+func (l *Listen) follow(m *jsonrpc.Message, again modern.Again) {
+	if l.far == nil {
+		l.far = &follower{of: l.of, q: l.q, again: again, meta: jsonrpc.Field(m.Params, "_meta"), heard: make(map[string]news)}
+	}
+}
+
+// Alone implements [modern.Listen].
+func (l *Listen) Alone() bool { return l.alone }
+
+// Watch implements [modern.Listen].
+func (l *Listen) Watch(ctx context.Context, ready chan<- struct{}) {
+	for i := range l.tasks {
+		if t := &l.tasks[i]; t.s != nil {
+			t.stop = t.s.WatchTask(t.number, ready)
+		}
+	}
+	if l.far != nil {
+		ctx, l.unwatch = context.WithCancel(ctx)
+		l.far.ready = ready
+		l.far.follow(ctx, l.tasks)
+	}
+}
+
+// Close implements [modern.Listen].
+func (l *Listen) Close() {
+	for i := range l.tasks {
+		if l.tasks[i].stop != nil {
+			l.tasks[i].stop()
+		}
+	}
+	if l.unwatch != nil {
+		l.unwatch()
+		l.far.wait.Wait()
+	}
+}
+
+// Filter implements [modern.Listen].
+func (l *Listen) Filter(ack []byte) []byte {
+	var ids []string
+	if raw := jsonrpc.Field(ack, "params", "notifications", "taskIds"); raw != nil {
+		_ = json.Unmarshal(raw, &ids) // the backend's own
+	}
+	for i := range l.tasks {
+		ids = append(ids, l.tasks[i].id.text)
+	}
+	if ids == nil {
+		return ack
+	}
+	list, _ := json.Marshal(ids)
+	ack, _ = jsonrpc.Set(ack, list, "params", "notifications", "taskIds")
+	return ack
+}
+
+// News implements [modern.Listen]: the notifications of tasks that have changed.
+func (l *Listen) News() (news [][]byte, ended string) {
+	over := l.alone
+	for i := range l.tasks {
+		t := &l.tasks[i]
+		if !t.over {
+			news = l.tell(news, t)
+		}
+		over = over && t.over
+	}
+	if over {
+		ended = "all its tasks have ended"
+	}
+	return news, ended
+}
+
+// tell appends a notification about a task, if it has changed.
+func (l *Listen) tell(to [][]byte, t *watchedTask) [][]byte {
+	if t.s == nil {
+		n, ok := l.far.news(t.id.text)
+		if !ok {
+			return to
+		}
+		if t.over = n.params == nil; t.over {
+			return to
+		}
+		return l.notify(to, t, &n.Text, n.params)
+	}
+	st, err := t.s.Task(l.q.Values(), t.number)
+	if err != nil {
+		t.over = true // its client asks, and hears why
+		return to
+	}
+	is := l.of.text(&t.id, &st, "")
+	return l.notify(to, t, is, is.JSON())
+}
+
+// notify appends a notification, unless it says what its client was told last.
+func (l *Listen) notify(to [][]byte, t *watchedTask, is *tasktext.Text, params []byte) [][]byte {
+	told := is.Status
+	if is.Asked != nil {
+		asked := make(map[string]bool)
+		jsonrpc.Each(is.Asked, func(name, _ []byte) { asked[string(name)] = true })
+		told += strings.Join(slices.Sorted(maps.Keys(asked)), " ")
+	}
+	if told == t.told {
+		return to
+	}
+	t.told, t.over = told, is.Ended()
+	params, _ = jsonrpc.Set(params, l.q.ID, "_meta", protocol.MetaSubscriptionID)
+	return append(to, jsonrpc.AppendRequest(nil, nil, protocol.MethodTaskStatus, params))
+}
