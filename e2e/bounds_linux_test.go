@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -168,7 +169,7 @@ func TestUnusedProcess(t *testing.T) {
 	p := serve(t, append([]string{"--unused-process", "200ms", "--drain", "1s"}, command...)...)
 	s := p.stranger(t, "127.0.0.1")
 	used, unused := s.begin(true), s.begin(false)
-	eventually(t, "the unused process to end", time.Minute, func() bool { return len(pids()) == 1 })
+	mcptest.Eventually(t, "the unused process to end", time.Minute, func() bool { return len(pids()) == 1 })
 	s.works(unused)
 	if got := pids(); len(got) != 2 {
 		t.Errorf("%d processes run for two sessions", len(got))

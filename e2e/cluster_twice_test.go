@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -50,7 +51,7 @@ func TestClusterTwice(t *testing.T) {
 		}
 		for _, x := range posts {
 			for _, id := range x.ids {
-				eventually(t, "the calls run", time.Minute, func() bool { return f.runs(id) == 1 })
+				mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(id) == 1 })
 			}
 		}
 		for i, way := range ways {

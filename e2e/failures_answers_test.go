@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -275,7 +276,7 @@ func TestFailure20TwoCalls(t *testing.T) {
 		p := serve(t, "--", self, "odd")
 		c := connect(t, p)
 		silent := c.listen("POST", "", oddCall(6, "silent", ""))
-		eventually(t, "the server to have the call", time.Minute, func() bool { return strings.Contains(strings.Join(p.logged(), ""), "it says nothing") })
+		mcptest.Eventually(t, "the server to have the call", time.Minute, func() bool { return strings.Contains(strings.Join(p.logged(), ""), "it says nothing") })
 		began := time.Now()
 		wantOdd(t, c.ask(oddCall(7, "odd", "an error under id null")), 7, "outcome unknown")
 		silent.until(1)

@@ -317,13 +317,3 @@ func run(t *testing.T, name string, args ...string) []byte {
 	}
 	return out
 }
-
-// eventually waits until ok.
-func eventually(t *testing.T, what string, atMost time.Duration, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(atMost); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, atMost)
-		}
-	}
-}

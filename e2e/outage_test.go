@@ -22,6 +22,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -40,7 +41,7 @@ func (p *program) logged() (all []string) {
 // level Warn that says away, with what it has to say, and then one of level Info that says back. The others are those that may be there.
 func wantOutage(t *testing.T, p *program, n int, away, back string, others ...string) (away1, back1 string) {
 	t.Helper()
-	eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.logged()[n:], ""), back) })
+	mcptest.Eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.logged()[n:], ""), back) })
 	var rest []string
 	for _, line := range p.logged()[n:] {
 		switch {
@@ -294,7 +295,7 @@ func TestOutageOfUpstream(t *testing.T) {
 				flags = []string{"--config", file}
 			}
 			p := serve(t, flags...)
-			eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
+			mcptest.Eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
 			before := len(p.logged())
 			if c.at != "" {
 				p.URL = "http://" + p.Addr + c.at
@@ -324,9 +325,9 @@ func TestOutageOfUpstream(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "the calls are at the server", time.Minute, func() bool { return u.calls.Load() == 5 })
+			mcptest.Eventually(t, "the calls are at the server", time.Minute, func() bool { return u.calls.Load() == 5 })
 			u.stop()
-			eventually(t, "it is out of reach", time.Minute, func() bool { return strings.Contains(p.log.String(), away) })
+			mcptest.Eventually(t, "it is out of reach", time.Minute, func() bool { return strings.Contains(p.log.String(), away) })
 			u.start()
 			calls.Wait()
 			went, came := wantOutage(t, p, before, away, back, other)

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -277,7 +278,7 @@ func (g *good) post(body string) (string, error) {
 func (g *good) more(t *testing.T, n int32) {
 	t.Helper()
 	want := g.calls.Load() + n
-	eventually(t, "calls to be answered", 2*time.Minute, func() bool {
+	mcptest.Eventually(t, "calls to be answered", 2*time.Minute, func() bool {
 		select {
 		case <-g.done:
 			t.Fatalf("a call was not answered: %v", g.err)

@@ -130,9 +130,9 @@ func TestProcess(t *testing.T) {
 	p.Say("%s", Call(begins, "x", "{}"))
 	p.Hear(`"method":"ping"`)
 	p.Say("%s", pong)
-	p.CloseStdin()
-	<-p.Ended // what it has said is still to be read
 	p.Hear("heard")
+	p.CloseStdin()
+	<-p.Ended
 	if p.Err != nil || p.Find(regexp.MustCompile("never")) != nil {
 		t.Errorf("ended with %v", p.Err)
 	}
