@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -56,7 +57,7 @@ var modes = map[string]func(args []string){
 	"odd":      oddStdio,
 	"bad":      badStdio,
 	"told":     toldStdio,
-	"unknown":  unknownStdio,
+	"unknown":  func([]string) { mcptest.Stdio(newUnknowing()) },
 	"browser":  browser,
 	"alive":    func([]string) { alive() },
 	"ledger":   ledgerStdio,

@@ -81,7 +81,7 @@ func TestServerStreams(t *testing.T) {
 
 func TestServerStandalone(t *testing.T) {
 	t.Parallel()
-	c := &Client{URL: Serve(t, &Server{New: echoing}) + "/get"}
+	c := &Client{URL: Serve(t, &Server{New: echoing, Listens: true}) + "/get"}
 	if err := c.Begin(t.Context(), Initialize("2025-11-25", "{}")); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestRequest(t *testing.T) {
 
 func TestPipes(t *testing.T) {
 	t.Parallel()
-	hc := ServePipes(t, &Server{New: echoing, Stateless: true})
+	hc := ServePipes(t, &Server{New: echoing, Open: true})
 	c := &Client{URL: "http://inside.example/json", HTTP: hc}
 	if r := c.Post(t, Request(1, "other", "")); !strings.Contains(r.Message(), `"no other"`) {
 		t.Errorf("got %+v", r)

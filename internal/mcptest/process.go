@@ -92,7 +92,8 @@ func (p *Process) Kill() {
 	<-p.Ended
 }
 
-// Find waits until the log matches a pattern, and returns the match with its groups; nil: the process has ended without.
+// Find waits until the log has a whole line that matches a pattern, and returns the match with its groups; nil: the process
+// has ended without.
 func (p *Process) Find(pattern *regexp.Regexp) []string {
 	p.t.Helper()
 	var found []string
@@ -103,8 +104,13 @@ func (p *Process) Find(pattern *regexp.Regexp) []string {
 			over = true
 		default:
 		}
-		found = pattern.FindStringSubmatch(p.Log.String())
-		return found != nil || over
+		text := p.Log.String()
+		for _, line := range linesOf(text[:strings.LastIndexByte(text, '\n')+1], "") {
+			if found = pattern.FindStringSubmatch(line); found != nil {
+				return true
+			}
+		}
+		return over
 	})
 	return found
 }

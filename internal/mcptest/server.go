@@ -72,12 +72,14 @@ func talk(script Script, say func(line string), next func() ([]byte, error)) {
 //	/sse   HTTP+SSE of 2024-11-05
 //	/ws    a WebSocket
 //	/json  Streamable HTTP: all that a request leads to is one body
-//	/get   the same, but what the script says before its answer is in the stream of a GET
+//	/get   the same, but in a session what the script says before its answer is for the stream of a GET
 //	else   Streamable HTTP: a request is answered with a stream
 type Server struct {
 	New func() Script // of a session
-	// Stateless: a request that names no session gets a script of its own, and initialize begins none.
-	Stateless bool
+	// Open: a request other than initialize that names no session gets a script of its own.
+	Open bool
+	// Listens: a GET in a session opens a stream.
+	Listens bool
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -88,7 +90,7 @@ type session struct {
 	stream chan string // what is for the stream of a GET
 }
 
-// Serve serves a script for each session until the end of the test, and returns the URL, without a path.
+// Serve serves a handler, such as a [Server], until the end of the test, and returns the URL, without a path.
 func Serve(t testing.TB, h http.Handler) string {
 	t.Helper()
 	server := httptest.NewServer(h)
@@ -128,7 +130,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = fmt.Fprintf(w, "event: endpoint\ndata: /said?s=%s\n\n", id)
 		begun.listen(w, r)
-	case r.Method == http.MethodGet && r.URL.Path == "/get":
+	case r.Method == http.MethodGet && s.Listens:
 		begun := s.session(r.Header.Get("Mcp-Session-Id"))
 		if begun == nil {
 			http.Error(w, "no session", http.StatusNotFound)
@@ -178,13 +180,13 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request) {
 	begun := s.session(id)
 	switch {
 	case r.URL.Path == "/said":
-		s.said(w, s.session(r.URL.Query().Get("s")), m)
+		s.session(r.URL.Query().Get("s")).said(w, m)
 		return
-	case s.Stateless && id == "":
-		begun = &session{script: s.New()}
 	case m.Method == "initialize":
 		id, begun = s.begin()
 		w.Header().Set("Mcp-Session-Id", id)
+	case s.Open && id == "":
+		begun = &session{script: s.New()}
 	}
 	switch {
 	case begun == nil:
@@ -192,8 +194,8 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request) {
 	case m.Kind != jsonrpc.Request:
 		begun.script(m, func(string) {})
 		w.WriteHeader(http.StatusAccepted)
-	case r.URL.Path == "/json", r.URL.Path == "/get":
-		s.body(w, begun, m, r.URL.Path == "/get" && m.Method != "initialize")
+	case r.URL.Path == "/json", r.URL.Path == "/get" && m.Method != "initialize":
+		begun.answer(w, m, r.URL.Path == "/get")
 	default:
 		w.Header().Set("Content-Type", "text/event-stream")
 		say := func(text string) {
@@ -204,8 +206,8 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// body answers a request with a body.
-func (s *Server) body(w http.ResponseWriter, begun *session, m jsonrpc.Message, elsewhere bool) {
+// answer answers a request with a body.
+func (begun *session) answer(w http.ResponseWriter, m jsonrpc.Message, elsewhere bool) {
 	var before strings.Builder
 	answer := begun.script(m, func(text string) {
 		if elsewhere {
@@ -219,7 +221,7 @@ func (s *Server) body(w http.ResponseWriter, begun *session, m jsonrpc.Message, 
 }
 
 // said takes a message of HTTP+SSE. Its answer is in the stream of the session.
-func (s *Server) said(w http.ResponseWriter, begun *session, m jsonrpc.Message) {
+func (begun *session) said(w http.ResponseWriter, m jsonrpc.Message) {
 	if begun == nil {
 		http.Error(w, "no session", http.StatusNotFound)
 		return
