@@ -149,24 +149,11 @@ func TestOutageOfStore(t *testing.T) {
 // tryBegin makes an initialize request.
 func tryBegin(t *testing.T, p *program) (status int, head http.Header, text string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(begins))
-	if err != nil {
-		t.Error(err)
-		return 0, nil, ""
-	}
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Error(err)
-		return 0, nil, ""
-	}
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
+	r, err := mcptest.Exchange(t.Context(), http.MethodPost, p.URL, begins)
 	if err != nil {
 		t.Error(err)
 	}
-	return resp.StatusCode, resp.Header, string(all)
+	return r.Status, r.Header, r.Body
 }
 
 // An outUpstream is a server over HTTP that a test stops and starts again, at the same address. What it knew it has forgotten then.

@@ -68,10 +68,15 @@ func Send(ctx context.Context, method, url, body string, header ...string) (*htt
 	return http.DefaultClient.Do(req)
 }
 
+// Exchange is [Send], and reads the answer to its end.
+func Exchange(ctx context.Context, method, url, body string, header ...string) (Reply, error) {
+	return Read(Send(ctx, method, url, body, header...))
+}
+
 // Post posts a message, and reads the answer to its end.
 func Post(t testing.TB, url, body string, header ...string) Reply {
 	t.Helper()
-	r, err := Read(Send(t.Context(), http.MethodPost, url, body, header...))
+	r, err := Exchange(t.Context(), http.MethodPost, url, body, header...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -149,6 +154,11 @@ func (c *Client) Send(ctx context.Context, method, body string, header ...string
 	return c.HTTP.Do(req)
 }
 
+// Exchange is [Client.Send], and reads the answer to its end.
+func (c *Client) Exchange(ctx context.Context, method, body string, header ...string) (Reply, error) {
+	return Read(c.Send(ctx, method, body, header...))
+}
+
 // Open sends a request, and returns the answer, which the end of the test closes.
 func (c *Client) Open(t testing.TB, method, body string, header ...string) *http.Response {
 	t.Helper()
@@ -163,7 +173,7 @@ func (c *Client) Open(t testing.TB, method, body string, header ...string) *http
 // Post posts a message, and reads the answer to its end.
 func (c *Client) Post(t testing.TB, body string, header ...string) Reply {
 	t.Helper()
-	r, err := Read(c.Send(t.Context(), http.MethodPost, body, header...))
+	r, err := c.Exchange(t.Context(), http.MethodPost, body, header...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,14 +182,14 @@ func (c *Client) Post(t testing.TB, body string, header ...string) Reply {
 
 // Begin begins the session with a request initialize, as [Initialize] returns it.
 func (c *Client) Begin(ctx context.Context, initialize string) error {
-	r, err := Read(c.Send(ctx, http.MethodPost, initialize))
+	r, err := c.Exchange(ctx, http.MethodPost, initialize)
 	if err != nil {
 		return err
 	}
 	if c.Session = r.Session(); r.Status != http.StatusOK || c.Session == "" {
 		return fmt.Errorf("initialize: %d %s", r.Status, r.Body)
 	}
-	if r, err = Read(c.Send(ctx, http.MethodPost, Initialized)); err != nil {
+	if r, err = c.Exchange(ctx, http.MethodPost, Initialized); err != nil {
 		return err
 	}
 	if r.Status != http.StatusAccepted || r.Body != "" {
