@@ -40,6 +40,7 @@ var layers = []struct {
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
 	{"internal/sse", nil},
+	{"internal/mcptest", []string{"jsonrpc", "internal/sse"}}, // both ends of MCP, for tests
 	{"internal/protocol", []string{"jsonrpc"}},
 	{"internal/redact", nil},
 	{"internal/lograte", nil},
@@ -147,7 +148,7 @@ var modules = map[string][]string{
 	"github.com/nats-io/nats-server/v2":      {"internal/engine/embedded", "internal/engine/jetstream/natstest", "examples/..."},
 	"github.com/nats-io/nats.go":             {"internal/engine/jetstream", "internal/engine/jetstream/natstest", "bench/..."},
 	"github.com/redis/go-redis/v9":           {"internal/engine/redis", "bench/..."},
-	"github.com/coder/websocket":             {"client", "internal/placement", "internal/server/websocket"},
+	"github.com/coder/websocket":             {"client", "internal/mcptest", "internal/placement", "internal/server/websocket"},
 	"github.com/standard-webhooks":           {"internal/webhook"},
 	"github.com/coreos/go-systemd/v22":       {"cmd/..."},
 	"github.com/spf13/cobra":                 {"cmd/..."},
@@ -252,6 +253,8 @@ func may(pkg, imported string) error {
 		return nil // programs have packages of their own
 	case strings.HasSuffix(layers[to].name, "/..."):
 		return fmt.Errorf("a program's own")
+	case imported == "internal/mcptest":
+		return fmt.Errorf("which is for tests")
 	case to >= from:
 		return fmt.Errorf("which is above it: imports point down only")
 	case !slices.Contains(f.imports, "*") && !slices.Contains(f.imports, layers[to].name):
@@ -371,6 +374,8 @@ func TestImportRules(t *testing.T) {
 		{"internal/engine/jetstream", module + "/internal/engine/embedded"},
 		{"engine", module + "/bench/tools"},
 		{"cmd/holdfast", module + "/bench/tools"},
+		{"cmd/holdfast", module + "/internal/mcptest"}, // which is for tests
+		{"e2e", module + "/internal/mcptest"},
 		{"engine", module + "/attic"},
 	} {
 		if allowed(bad[0], bad[1]) == nil {

@@ -1,7 +1,6 @@
 package holdfast_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"net/http/httptest"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/traces"
 )
 
@@ -38,7 +37,7 @@ func TestHandleIsHidden(t *testing.T) {
 	mcp.AddTool(server, &mcp.Tool{Name: "echo"}, func(context.Context, *mcp.CallToolRequest, map[string]any) (*mcp.CallToolResult, any, error) {
 		return nil, nil, nil
 	})
-	var audit, log lockedBuffer
+	var audit, log mcptest.Log
 	spans, mux := tracetest.NewInMemoryExporter(), http.NewServeMux()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
 		Logger: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})), Audit: slog.NewJSONHandler(&audit, nil), AuditArguments: true,
@@ -107,22 +106,4 @@ func TestHandleIsHidden(t *testing.T) {
 			t.Errorf("the %s: %s", name, text)
 		}
 	}
-}
-
-// lockedBuffer may be written to concurrently.
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }

@@ -20,6 +20,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/client"
 	"holdfast/internal/bridge"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -131,7 +132,7 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 		in, toServer := io.Pipe()
 		fromServer, out := io.Pipe()
 		ended := make(chan error, 1)
-		hc := serveInMemory(t, h)
+		hc := mcptest.ServePipes(t, h)
 		go func() {
 			ended <- bridge.Run(context.WithoutCancel(t.Context()), "http://127.0.0.1/mcp", in, out, &bridge.Options{
 				Client: client.Options{HTTPClient: hc, Logger: slog.New(slog.DiscardHandler), NoListen: true}, TaskAfter: 2 * time.Second,
@@ -151,7 +152,7 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 			}
 		})
 	case "post":
-		s.post(serveInMemory(t, h))
+		s.post(mcptest.ServePipes(t, h))
 	default:
 		mux := http.NewServeMux()
 		mux.Handle("/mcp", h)
@@ -161,7 +162,7 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 		if transport == "pair" {
 			url, over = "http://127.0.0.1/sse", client.SSE
 		}
-		c, err := client.New(url, &client.Options{HTTPClient: serveInMemory(t, mux), Transport: over, Logger: slog.New(slog.DiscardHandler), NoListen: true, Silence: time.Hour})
+		c, err := client.New(url, &client.Options{HTTPClient: mcptest.ServePipes(t, mux), Transport: over, Logger: slog.New(slog.DiscardHandler), NoListen: true, Silence: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,6 +26,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/mcptest"
 	"holdfast/metrics"
 )
 
@@ -414,7 +415,7 @@ func TestQueue(t *testing.T) {
 	}
 	wait := func(n float64) {
 		t.Helper()
-		await(t, fmt.Sprint(n, " wait"), func() bool { return waiting(t, figures) == n })
+		mcptest.Eventually(t, fmt.Sprint(n, " wait"), 30*time.Second, func() bool { return waiting(t, figures) == n })
 	}
 	go call(t.Context(), "ann", ann, 1)
 	if id := <-s.running; id != "1" {
@@ -449,7 +450,7 @@ func TestQueue(t *testing.T) {
 		`holdfast_queue_wait_seconds_count{result="began"} 1`,
 		`holdfast_queue_wait_seconds_count{result="refused"} 2`,
 	} { // who leaves is counted after it waits no more
-		await(t, want+" in the figures", func() bool { return strings.Contains(figureText(t, figures), want) })
+		mcptest.Eventually(t, want+" in the figures", 30*time.Second, func() bool { return strings.Contains(figureText(t, figures), want) })
 	}
 }
 
@@ -527,16 +528,16 @@ func TestQueueCancelled(t *testing.T) {
 	go call("ann", ann, 1)
 	<-s.running
 	go call("ann", ann, 2)
-	await(t, "one waits", func() bool { return waiting(t, figures) == 1 })
+	mcptest.Eventually(t, "one waits", 30*time.Second, func() bool { return waiting(t, figures) == 1 })
 	go call("bob", bob, 2)
-	await(t, "two wait", func() bool { return waiting(t, figures) == 2 })
+	mcptest.Eventually(t, "two wait", 30*time.Second, func() bool { return waiting(t, figures) == 2 })
 	if status, _, text := l.post("ann", ann, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`); status != http.StatusAccepted {
 		t.Errorf("%d %s", status, text)
 	}
 	if got := <-answers; got != "2 202 false" {
 		t.Errorf("cancelled: %s", got)
 	}
-	await(t, "bob's waits", func() bool { return waiting(t, figures) == 1 })
+	mcptest.Eventually(t, "bob's waits", 30*time.Second, func() bool { return waiting(t, figures) == 1 })
 	s.release <- struct{}{}
 	<-s.running
 	s.release <- struct{}{}
@@ -566,7 +567,7 @@ func TestQueueRepeated(t *testing.T) {
 	<-s.running
 	for n := range 2 {
 		go call(2, "Idempotency-Key", `"k"`)
-		await(t, "it waits", func() bool { return waiting(t, figures) == float64(n+1) })
+		mcptest.Eventually(t, "it waits", 30*time.Second, func() bool { return waiting(t, figures) == float64(n+1) })
 	}
 	for want := range 2 {
 		s.release <- struct{}{}
@@ -613,14 +614,14 @@ func TestQueueCancelledByKey(t *testing.T) {
 		_, text := modern(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"held","arguments":{},`+meta+`}}`, "tools/call", "Mcp-Name", "held")
 		second <- text
 	}()
-	await(t, "it waits", func() bool { return waiting(t, figures) == 1 })
+	mcptest.Eventually(t, "it waits", 30*time.Second, func() bool { return waiting(t, figures) == 1 })
 	if status, text := modern(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,`+meta+`}}`, "notifications/cancelled"); status != http.StatusAccepted {
 		t.Errorf("%d %s", status, text)
 	}
 	if text := <-second; !strings.Contains(text, "the request was cancelled") {
 		t.Errorf("answered %s", text)
 	}
-	await(t, "nothing waits", func() bool { return waiting(t, figures) == 0 })
+	mcptest.Eventually(t, "nothing waits", 30*time.Second, func() bool { return waiting(t, figures) == 0 })
 	s.release <- struct{}{}
 	if status := <-first; status != http.StatusOK {
 		t.Errorf("%d", status)
@@ -645,10 +646,10 @@ func TestQueueOfSession(t *testing.T) {
 	<-s.running
 	bob := l.begin("bob")
 	go call("bob", bob, 2)
-	await(t, "bob's waits", func() bool { return waiting(t, figures) == 1 })
+	mcptest.Eventually(t, "bob's waits", 30*time.Second, func() bool { return waiting(t, figures) == 1 })
 	time.Sleep(ttl * 3 / 2)
 	go call("cat", l.begin("cat"), 3)
-	await(t, "two wait", func() bool { return waiting(t, figures) == 2 })
+	mcptest.Eventually(t, "two wait", 30*time.Second, func() bool { return waiting(t, figures) == 2 })
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, l.url, nil)
 	req.Header = http.Header{"Mcp-Session-Id": {bob}, "X-User": {"bob"}}
 	res, err := http.DefaultClient.Do(req)
@@ -662,7 +663,7 @@ func TestQueueOfSession(t *testing.T) {
 	if got := <-answers; got != "bob404" {
 		t.Errorf("answered %s", got)
 	}
-	await(t, "one waits", func() bool { return waiting(t, figures) == 1 })
+	mcptest.Eventually(t, "one waits", 30*time.Second, func() bool { return waiting(t, figures) == 1 })
 	s.release <- struct{}{}
 	<-s.running
 	s.release <- struct{}{}
@@ -727,16 +728,6 @@ func TestRateOpensNothing(t *testing.T) {
 	}
 }
 
-// await waits until something is so.
-func await(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so after 30 s: %s", what)
-		}
-	}
-}
-
 // figureText returns all figures as Prometheus reads them.
 func figureText(t *testing.T, from *prometheus.Registry) string {
 	t.Helper()
@@ -789,7 +780,7 @@ func TestLimitsOfNodes(t *testing.T) {
 	}()
 	<-s.running
 	id := 0
-	await(t, "the other node knows of the call", func() bool {
+	mcptest.Eventually(t, "the other node knows of the call", 30*time.Second, func() bool {
 		id++
 		status, _, text := b.post("dan", danB, toolCall(id, "echo"))
 		time.Sleep(100 * time.Millisecond)
@@ -807,7 +798,7 @@ func TestLimitsOfNodes(t *testing.T) {
 	if status := <-held; status != http.StatusOK {
 		t.Errorf("the call that was held: %d", status)
 	}
-	await(t, "the other node knows of its end", func() bool {
+	mcptest.Eventually(t, "the other node knows of its end", 30*time.Second, func() bool {
 		id++
 		status, _, _ := b.post("dan", danB, toolCall(id, "echo"))
 		return status == http.StatusOK
@@ -868,7 +859,7 @@ func TestQueueElsewhere(t *testing.T) {
 	}
 	wait := func(n float64) {
 		t.Helper()
-		await(t, fmt.Sprint(n, " wait"), func() bool { return waiting(t, figures) == n })
+		mcptest.Eventually(t, fmt.Sprint(n, " wait"), 30*time.Second, func() bool { return waiting(t, figures) == n })
 	}
 	modern := []string{"Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call", "Mcp-Name", "held"}
 	go call(t.Context(), a, 1)

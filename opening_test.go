@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -19,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/backend"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -125,47 +125,6 @@ func (c *sleeping) Close() error {
 	return nil
 }
 
-// pipeListener has connections in memory, as nothing outside a bubble may wait for its clock.
-type pipeListener struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipeListener) Close() error   { close(l.closed); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
-
-// serveInMemory serves h, and returns the client that reaches it.
-func serveInMemory(t *testing.T, h http.Handler) *http.Client {
-	l := &pipeListener{make(chan net.Conn), make(chan struct{})}
-	server := &http.Server{Handler: h} //nolint:gosec // nothing outside reaches it
-	var work sync.WaitGroup
-	work.Go(func() { _ = server.Serve(l) })
-	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		ours, theirs := net.Pipe()
-		select {
-		case l.conns <- theirs:
-			return ours, nil
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}}
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		_ = server.Close()
-		work.Wait()
-	})
-	return &http.Client{Transport: transport}
-}
-
 // A patient client waits for longer than a Holdfast does.
 type patientClient struct{}
 
@@ -213,7 +172,7 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 	mux.Handle("/mcp", h)
 	mux.Handle("/sse", h.SSE("/messages"))
 	mux.Handle("/messages", h.SSE("/messages"))
-	hc := serveInMemory(t, mux)
+	hc := mcptest.ServePipes(t, mux)
 	url, over := "http://127.0.0.1/mcp", client.WebSocket
 	switch transport {
 	case "websocket":

@@ -1,7 +1,6 @@
 package holdfast_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -17,33 +16,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/metrics"
 )
-
-// A kept is a log that is read while it is written.
-type kept struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (k *kept) Write(p []byte) (int, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.all.Write(p)
-}
-
-func (k *kept) String() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.all.String()
-}
 
 // TestPageActionsAreLogged has actions asked for on the live page, with the token, without it and with wrong ones: each has a line that
 // says who has asked for what, and a figure. After ten wrong tokens none of that address is taken, not even the right one.
 func TestPageActionsAreLogged(t *testing.T) {
 	t.Parallel()
 	server := mcp.NewServer(&mcp.Implementation{Name: "s", Version: "1"}, nil)
-	var log kept
+	var log mcptest.Log
 	registry := prometheus.NewRegistry()
 	mux := http.NewServeMux()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{

@@ -2,10 +2,8 @@ package client_test
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/http/httptest"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -79,50 +78,8 @@ func serve(t *testing.T, h http.Handler) string {
 // as nothing outside the bubble may wait for its clock.
 func serveInside(t *testing.T, h http.Handler) (url string, hc *http.Client) {
 	t.Helper()
-	l := pipes{make(chan net.Conn), make(chan struct{})}
-	s := &http.Server{Handler: h}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = s.Serve(l) })
-	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		ours, theirs := net.Pipe()
-		select {
-		case l.conns <- theirs:
-			return ours, nil
-		case <-l.closed:
-			return nil, net.ErrClosed
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}}
-	t.Cleanup(func() {
-		tr.CloseIdleConnections()
-		_ = s.Close()
-		serving.Wait()
-	})
-	return "http://inside.test", &http.Client{Transport: tr}
+	return "http://inside.test", mcptest.ServePipes(t, h)
 }
-
-// pipes is a listener.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (l pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l pipes) Close() error {
-	close(l.closed)
-	return nil
-}
-
-func (l pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 func holdfastServer(t *testing.T, opts *holdfast.Options) string {
 	t.Helper()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // auditOf returns the lines of an audit with a message, as far as they are written.
@@ -85,7 +86,7 @@ func TestAuthAudit(t *testing.T) {
 		}
 		want = append(want, line)
 	}
-	eventually(t, "the lines", time.Minute, func() bool {
+	mcptest.Eventually(t, "the lines", time.Minute, func() bool {
 		return len(auditOf(t, audit, "refused")) >= len(want) && len(auditOf(t, audit, "call")) > 0
 	})
 	lines := auditOf(t, audit, "refused")
@@ -105,7 +106,7 @@ func TestAuthAudit(t *testing.T) {
 			t.Errorf("%d", r.status)
 		}
 	}
-	eventually(t, "all are counted", time.Minute, func() bool {
+	mcptest.Eventually(t, "all are counted", time.Minute, func() bool {
 		n := 0
 		for _, line := range auditOf(t, audit, "refused") {
 			if left, ok := line["left_out"].(float64); ok {

@@ -17,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testport"
 )
 
@@ -68,31 +69,19 @@ func (r *recording) got(t *testing.T, what string, want ...string) {
 // message is a POST of a message of either era, with a token and in a session where they are named.
 func message(t *testing.T, at, token, session, body string) *http.Request {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(body))
+	req, err := mcptest.NewRequest(t.Context(), http.MethodPost, at, body, "Authorization", bearer(token), "Mcp-Session-Id", session)
 	if err != nil {
 		t.Fatal(err)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
-	}
-	if strings.Contains(body, "2026-07-28") {
-		_, method, _ := strings.Cut(body, `"method":"`)
-		method, _, _ = strings.Cut(method, `"`)
-		req.Header.Set("MCP-Protocol-Version", "2026-07-28")
-		req.Header.Set("Mcp-Method", method)
-		for _, field := range []string{`"name":"`, `"uri":"`} {
-			if _, name, ok := strings.Cut(body, field); ok {
-				name, _, _ = strings.Cut(name, `"`)
-				req.Header.Set("Mcp-Name", name)
-			}
-		}
-	}
 	return req
+}
+
+// bearer is the Authorization header of a token, where there is one.
+func bearer(token string) string {
+	if token == "" {
+		return ""
+	}
+	return "Bearer " + token
 }
 
 // post posts a message with a token, of either era.

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 )
 
@@ -50,21 +51,11 @@ func (g *guardedNodes) expired(path string) string {
 // open makes a request, with a token or none. more has further headers.
 func (g *guardedNodes) open(method, at, token, body string, more map[string]string) *http.Response {
 	g.t.Helper()
-	req, err := http.NewRequestWithContext(g.ctx, method, at, strings.NewReader(body))
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if method == http.MethodPost {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
+	header := []string{"Authorization", bearer(token)}
 	for name, value := range more {
-		req.Header.Set(name, value)
+		header = append(header, name, value)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := mcptest.Send(g.ctx, method, at, body, header...)
 	if err != nil {
 		g.t.Fatal(err)
 	}

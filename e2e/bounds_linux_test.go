@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -35,25 +36,9 @@ func (p *program) stranger(t *testing.T, address string) *stranger {
 // post posts a message in a session, or in none, and returns the answer and its body.
 func (s *stranger) post(url, session, body string) (status int, header http.Header, text string) {
 	s.t.Helper()
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
-	}
-	res, err := s.http.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	all, err := io.ReadAll(res.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return res.StatusCode, res.Header, string(all)
+	c := &mcptest.Client{URL: url, Session: session, HTTP: s.http}
+	r := c.Post(s.t, body)
+	return r.Status, r.Header, r.Body
 }
 
 const (
@@ -168,7 +153,7 @@ func TestUnusedProcess(t *testing.T) {
 	p := serve(t, append([]string{"--unused-process", "200ms", "--drain", "1s"}, command...)...)
 	s := p.stranger(t, "127.0.0.1")
 	used, unused := s.begin(true), s.begin(false)
-	eventually(t, "the unused process to end", time.Minute, func() bool { return len(pids()) == 1 })
+	mcptest.Eventually(t, "the unused process to end", time.Minute, func() bool { return len(pids()) == 1 })
 	s.works(unused)
 	if got := pids(); len(got) != 2 {
 		t.Errorf("%d processes run for two sessions", len(got))

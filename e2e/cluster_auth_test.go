@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -41,7 +42,7 @@ func TestClusterAuth(t *testing.T) {
 		third := at(2)
 		calls := map[string]begunCall{"HTTP": g.beginHTTP(), "WebSocket": g.beginSocket(), "2026-07-28": g.beginTask()}
 		for name, c := range calls {
-			eventually(t, "the call over "+name+" runs", time.Minute, func() bool { return f.runs(c.id) == 1 })
+			mcptest.Eventually(t, "the call over "+name+" runs", time.Minute, func() bool { return f.runs(c.id) == 1 })
 		}
 		seen := make(map[string]string) // the principals of processes
 		g.processes(seen, g.one, g.two, third)
@@ -55,7 +56,7 @@ func TestClusterAuth(t *testing.T) {
 		g.endHTTP(g.two, calls["HTTP"])
 		g.endSocket(third, calls["WebSocket"])
 		task := calls["2026-07-28"]
-		eventually(t, "the task is completed", time.Minute, func() bool {
+		mcptest.Eventually(t, "the task is completed", time.Minute, func() bool {
 			_, said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", task.task, fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
 			switch {
 			case said.Result.Status == "working":

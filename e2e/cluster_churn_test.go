@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -40,7 +41,7 @@ func TestClusterChurn(t *testing.T) {
 		if s := <-told; s.check(busy) != nil || s.unknown() {
 			t.Errorf("who was busy: %v, received %q", s.check(busy), s.received)
 		}
-		eventually(t, "the sessions' records are gone", time.Minute, func() bool { return e.records(t) == 0 })
+		mcptest.Eventually(t, "the sessions' records are gone", time.Minute, func() bool { return e.records(t) == 0 })
 		if t.Logf("%d records in the engine at most", most); most == 0 {
 			t.Error("nothing was ever on record")
 		}

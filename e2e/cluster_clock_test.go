@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 var clockToo = flag.Bool("cluster.clock", false,
@@ -160,12 +162,12 @@ func TestClusterClocks(t *testing.T) {
 		q := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 60, MS: 30_000}}
 		told := make(chan *callRecord, 1)
 		go func() { told <- long.call(ctx, q) }()
-		eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 		for _, ahead := range []time.Duration{time.Hour, -time.Hour, 24 * time.Hour} {
 			began := sum.total()
 			clocks.set(t, mine("A"), ahead)
 			time.Sleep(9 * time.Second)
-			eventually(t, fmt.Sprintf("calls are made again with %v", ahead), 20*time.Second, func() bool { return sum.total() > began+9 })
+			mcptest.Eventually(t, fmt.Sprintf("calls are made again with %v", ahead), 20*time.Second, func() bool { return sum.total() > began+9 })
 			for _, n := range f.nodes {
 				if status := n.ready(); status != http.StatusOK {
 					t.Errorf("%s, with A %v ahead: /readyz is %d", n.name, ahead, status)
@@ -227,7 +229,7 @@ func TestFileClock(t *testing.T) {
 				all.Go(func() { records[i] = busy.call(ctx, q) })
 			}
 			for _, q := range requests {
-				eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+				mcptest.Eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 			}
 			time.Sleep(time.Second)
 			clocks.set(t, name, jump)

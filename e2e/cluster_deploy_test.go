@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -65,7 +66,7 @@ func TestClusterDeploy(t *testing.T) {
 			}
 			t.Logf("node %s took %v to end", n.name, time.Since(began).Round(time.Millisecond))
 			n.restart()
-			eventually(t, "the new node is ready", 30*time.Second, func() bool { return n.ready() == http.StatusOK })
+			mcptest.Eventually(t, "the new node is ready", 30*time.Second, func() bool { return n.ready() == http.StatusOK })
 		}
 		calling.end()
 		stop()

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -69,7 +70,7 @@ func TestDoors(t *testing.T) {
 		q := request{tool: "work", args: workArgs{ID: callID(t, "cut"), Steps: 10, MS: 1_500}}
 		told := make(chan *callRecord, 1)
 		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
-		eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 		for range 2 { // at least one of them where there is less to do
 			f.client(fixed(doors[1].url()), nil)
 		}
@@ -86,7 +87,7 @@ func TestDoors(t *testing.T) {
 
 		q.args.ID = callID(t, "drained")
 		go func() { told <- cut.call(bounded(t, time.Minute), q) }()
-		eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 		for _, w := range workers {
 			w.signal(syscall.SIGTERM) // one is idle
 		}
@@ -98,7 +99,7 @@ func TestDoors(t *testing.T) {
 				t.Errorf("worker %d waits, and has nothing to do", i)
 			}
 		}
-		eventually(t, "the door says that there is no worker", time.Minute, func() bool {
+		mcptest.Eventually(t, "the door says that there is no worker", time.Minute, func() bool {
 			stranger := &specClient{at: fixed(doors[1].url()), http: cut.http}
 			resp, err := stranger.send(bounded(t, time.Minute), "POST", nil, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
 			if err != nil {
@@ -212,7 +213,7 @@ func TestDoorsVersions(t *testing.T) {
 		f := newFleet(t, e, shape{nodes: 3, doors: 1, programs: []string{"", "", before}, flags: []string{"--drain", "10s"}})
 		door, worker, older := f.nodes[0], f.nodes[1], f.nodes[2]
 		begun := 0
-		eventually(t, "both have sessions", time.Minute, func() bool {
+		mcptest.Eventually(t, "both have sessions", time.Minute, func() bool {
 			f.client(fixed(door.url()), nil)
 			begun++
 			has := worker.sessions()

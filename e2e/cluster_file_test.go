@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/engine"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -54,7 +55,7 @@ func TestFile(t *testing.T) {
 		go func() { told[i] <- r.call(ctx, q) }()
 	}
 	for _, q := range requests {
-		eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
 	time.Sleep(300 * time.Millisecond) // they say something
 	killed := time.Now()
@@ -119,12 +120,12 @@ func TestFileTerminated(t *testing.T) {
 		go func() { told[i] <- c.call(ctx, q) }()
 	}
 	for _, q := range requests {
-		eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 	}
 
 	n.signal(syscall.SIGTERM)
 	began := time.Now()
-	eventually(t, "what is new is refused", 10*time.Second, func() bool {
+	mcptest.Eventually(t, "what is new is refused", 10*time.Second, func() bool {
 		q := request{tool: "look", args: workArgs{ID: callID(t, "idle")}}
 		resp, err := idle.send(ctx, "POST", nil, q.body(idle.ids.Add(1)))
 		if err != nil {
@@ -293,11 +294,11 @@ func TestPipeKilled(t *testing.T) {
 		tokens[m.Params.RequestID] = m.Params.ResumeToken
 	}
 	for _, q := range requests {
-		eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
 	p.kill()
 	p = newPipe(t, url, f.traces)
-	eventually(t, "what is safe runs again", time.Minute, func() bool { return f.runs(requests[2].args.ID) == 2 })
+	mcptest.Eventually(t, "what is safe runs again", time.Minute, func() bool { return f.runs(requests[2].args.ID) == 2 })
 	for id, want := range map[int]string{1: "outcome unknown", 2: "did " + requests[2].args.ID} {
 		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"requests/resume","params":{"resumeToken":%q}}`, id, tokens[id]))
 		if said := p.hear(fmt.Sprintf(`"id":%d,`, id)); !strings.Contains(said, want) {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A fleet is some nodes on one engine, and a front.
@@ -183,7 +184,7 @@ type node struct {
 	listen  string   // where it listens at first
 	env     []string
 	wires   []*wire
-	log     lockedBuffer
+	log     mcptest.Log
 	err     error // of its first start
 
 	mu    sync.Mutex
@@ -192,24 +193,6 @@ type node struct {
 	cmd   *exec.Cmd
 	ended chan struct{} // closed when the process has ended; then exit says how
 	exit  error
-}
-
-// lockedBuffer is a buffer that may be used concurrently.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // start starts a process, and waits until it serves.
@@ -227,7 +210,7 @@ func (n *node) start(listen string) error {
 	}
 	greeted := make(chan bool, 1)
 	ended := make(chan struct{})
-	var said lockedBuffer // by this process
+	var said mcptest.Log // by this process
 	go func() {
 		defer close(ended)
 		defer close(greeted)

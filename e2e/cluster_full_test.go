@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -56,10 +57,10 @@ func TestClusterFull(t *testing.T) {
 		long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 40, MS: 4_000}}
 		told := make(chan *callRecord, 1)
 		go func() { told <- running.call(ctx, long) }()
-		eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
 
 		e.fill(t, js, e.prefix+".ev.filling", 256<<10, 12<<20+512<<10)
-		eventually(t, "new calls are refused", 20*time.Second, func() bool {
+		mcptest.Eventually(t, "new calls are refused", 20*time.Second, func() bool {
 			code, _ := status(t, other, "POST", nil, request{tool: "work", args: workArgs{ID: callID(t, "try")}}.body(other.ids.Add(1)))
 			return code == http.StatusServiceUnavailable
 		})
@@ -75,14 +76,14 @@ func TestClusterFull(t *testing.T) {
 		}
 
 		e.empty(t, js, "filling")
-		eventually(t, "there is room again", 20*time.Second, func() bool {
+		mcptest.Eventually(t, "there is room again", 20*time.Second, func() bool {
 			q := request{tool: "work", args: workArgs{ID: callID(t, "room", time.Now().UnixNano()), Steps: 1, MS: 1}}
 			s := after.call(bounded(t, 10*time.Second), q)
 			return s.check(q) == nil && s.over() && !s.unknown()
 		})
 		long = request{tool: "work", args: workArgs{ID: callID(t, "longer"), Steps: 600, MS: 60_000}} // and would run on
 		go func() { told <- running.call(ctx, long) }()
-		eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
 		for size := 256 << 10; size > 0; size /= 8 {
 			e.fill(t, js, e.prefix+".ev.filling", size, 64<<20)
 		}
@@ -92,7 +93,7 @@ func TestClusterFull(t *testing.T) {
 		e.empty(t, js, "filling")
 		for i, r := range []*specClient{running, other, after} {
 			q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 3, MS: 30}}
-			eventually(t, "a session goes on", 20*time.Second, func() bool {
+			mcptest.Eventually(t, "a session goes on", 20*time.Second, func() bool {
 				s := r.call(bounded(t, 10*time.Second), q)
 				return s.check(q) == nil && s.over() && !s.unknown()
 			})
@@ -189,7 +190,7 @@ func TestFileDiskFull(t *testing.T) {
 	long := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 600, MS: 60_000}}
 	told := make(chan *callRecord, 1)
 	go func() { told <- running.call(ctx, long) }()
-	eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
+	mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
 	ballast := filepath.Join(dir, "ballast")
 	fill := func(least int64) {
 		out, err := os.OpenFile(ballast, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -232,7 +233,7 @@ func TestFileDiskFull(t *testing.T) {
 	if !s.over() || s.check(long) != nil {
 		t.Errorf("what ran: %v, received %q", s.check(long), tail(s.received))
 	}
-	eventually(t, "it is not ready", 20*time.Second, func() bool { return n.ready() == http.StatusServiceUnavailable })
+	mcptest.Eventually(t, "it is not ready", 20*time.Second, func() bool { return n.ready() == http.StatusServiceUnavailable })
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
@@ -246,5 +247,5 @@ func TestFileDiskFull(t *testing.T) {
 		s := r.call(bounded(t, 8*time.Second), q)
 		return s.check(q) == nil && s.over() && !s.unknown()
 	}
-	eventually(t, "it goes on by itself", 100*time.Second, works) // 2 s were seen, and each call may take 8
+	mcptest.Eventually(t, "it goes on by itself", 100*time.Second, works) // 2 s were seen, and each call may take 8
 }

@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -14,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -50,32 +49,15 @@ func (h *impatient) ask(ctx context.Context, url, method, params string) (is han
 	if strings.HasPrefix(method, "notifications/") {
 		body = fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, method)
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		return is, err
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if h.session != "" {
-		req.Header.Set("Mcp-Session-Id", h.session)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return is, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode == http.StatusAccepted {
+	r, err := mcptest.Exchange(ctx, http.MethodPost, url, body, "Mcp-Session-Id", h.session)
+	if err != nil || r.Status == http.StatusAccepted {
 		return is, err
 	}
 	if method == "initialize" {
-		h.session = resp.Header.Get("Mcp-Session-Id")
+		h.session = r.Session()
 	}
-	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
-		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
-	}
-	if err := json.Unmarshal(text, &is); err != nil || resp.StatusCode != http.StatusOK {
-		return is, fmt.Errorf("%s: %d %q: %w", method, resp.StatusCode, text, err)
+	if err := r.Decode(&is); err != nil || r.Status != http.StatusOK {
+		return is, fmt.Errorf("%s: %d %q: %w", method, r.Status, r.Body, err)
 	}
 	return is, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -39,7 +40,7 @@ func TestClusterInitialize(t *testing.T) {
 						}
 					})
 				}
-				eventually(t, "a client waits", time.Minute, func() bool { return stopped.sessions() > 0 })
+				mcptest.Eventually(t, "a client waits", time.Minute, func() bool { return stopped.sessions() > 0 })
 				time.Sleep(200 * time.Millisecond) // for a stream, by now
 				stopped.signal(syscall.SIGSTOP)
 				time.Sleep(4 * time.Second) // the other has taken the sessions over

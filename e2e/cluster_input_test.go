@@ -1,16 +1,15 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -69,36 +68,13 @@ func (c inputCall) post(ctx context.Context, url, method, name, params string) (
 
 // postModern posts a request of revision 2026-07-28. more are headers: their names and values.
 func postModern(ctx context.Context, url, method, name, body string, more ...string) (r inputReply, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	a, err := mcptest.Exchange(ctx, http.MethodPost, url, body,
+		append(more, "Mcp-Protocol-Version", mcptest.Modern, "Mcp-Method", method, "Mcp-Name", name)...)
 	if err != nil {
 		return r, err
 	}
-	for i := 0; i < len(more); i += 2 {
-		req.Header.Set(more[i], more[i+1])
-	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
-	} {
-		req.Header.Set(name, value)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return r, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return r, err
-	}
-	r.Status = resp.StatusCode
-	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
-		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
-	}
-	if err := json.Unmarshal(text, &r); err != nil {
-		return r, fmt.Errorf("%w: %d %q", err, resp.StatusCode, text)
-	}
-	return r, nil
+	r.Status = a.Status
+	return r, a.Decode(&r)
 }
 
 // asks begins the call at a node, and checks that it asks.

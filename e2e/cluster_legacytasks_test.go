@@ -1,16 +1,15 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -41,38 +40,21 @@ func (c *legacyTasks) ask(url, method, params string) (said legacyTaskSaid, err 
 	if strings.HasPrefix(method, "notifications/") {
 		body = fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, method)
 	}
-	req, err := http.NewRequestWithContext(c.ctx, http.MethodPost, url, strings.NewReader(body))
+	to := &mcptest.Client{URL: url, Session: c.session, Revision: "2025-11-25"}
+	r, err := to.Exchange(c.ctx, http.MethodPost, body)
 	if err != nil {
 		return said, err
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if c.session != "" {
-		req.Header.Set("Mcp-Session-Id", c.session)
-		req.Header.Set("Mcp-Protocol-Version", "2025-11-25")
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return said, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return said, err
-	}
-	if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+	if id := r.Session(); id != "" {
 		c.session = id
 	}
-	if resp.StatusCode >= 300 {
-		return said, fmt.Errorf("%s: %d %s", method, resp.StatusCode, text)
+	if r.Status >= 300 {
+		return said, fmt.Errorf("%s: %d %s", method, r.Status, r.Body)
 	}
-	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
-		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
-	}
-	if len(text) == 0 {
+	if r.Body == "" {
 		return said, nil
 	}
-	return said, json.Unmarshal(text, &said)
+	return said, r.Decode(&said)
 }
 
 // must is ask for what has to be answered.

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -135,7 +136,7 @@ func (f *fleet) killInCalls(owner *node, others []*node, clients int) []time.Dur
 		all.Go(func() { records[i] = r.call(ctx, q) })
 	}
 	for _, q := range requests {
-		eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
 	time.Sleep(300 * time.Millisecond) // they say something
 	killed := time.Now()
@@ -243,7 +244,7 @@ func (f *fleet) supersede() {
 		resp.Body.Close()
 		closed <- time.Now()
 	}()
-	eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+	mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	r.at = fixed(f.nodes[2].url())
 	s := &callRecord{ids: make(map[string]bool)}
 	if r.stay(ctx, s, 5, q); s.check(q) != nil || s.unknown() {
@@ -296,7 +297,7 @@ func TestClusterAskedAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the call runs", time.Minute, func() bool { return f.runs(cut.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(cut.args.ID) == 1 })
 		stop()
 		resp.Body.Close()
 		a.kill()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/mcptest"
 )
 
 var networkFor = flag.Duration("cluster.network", 10*time.Second, "how long TestClusterNetwork has packets vanish")
@@ -120,13 +121,13 @@ func TestClusterNetwork(t *testing.T) {
 				all.Go(func() { own[i] = r.call(ctx, requests[i]) })
 			}
 			for _, q := range requests {
-				eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+				mcptest.Eventually(t, "the calls run", 20*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 			}
 			began := sum.total()
 			cut.cut(0, *networkFor)
 			t.Logf("%d calls meanwhile", sum.total()-began)
 			began = sum.total()
-			eventually(t, "all nodes are ready again", 40*time.Second, func() bool {
+			mcptest.Eventually(t, "all nodes are ready again", 40*time.Second, func() bool {
 				for _, n := range f.nodes {
 					if n.ready() != 200 {
 						return false
@@ -134,7 +135,7 @@ func TestClusterNetwork(t *testing.T) {
 				}
 				return true
 			})
-			eventually(t, "calls are made again", 30*time.Second, func() bool { return sum.total() > began+9 })
+			mcptest.Eventually(t, "calls are made again", 30*time.Second, func() bool { return sum.total() > began+9 })
 			healed := time.Now()
 			all.Wait()
 			for i, s := range own {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -151,7 +152,7 @@ func isOutcome(step string) bool {
 func (p *livePage) until(what string, ok func(v *pageView) bool) pageView {
 	p.t.Helper()
 	var v pageView
-	eventually(p.t, what, time.Minute, func() bool {
+	mcptest.Eventually(p.t, what, time.Minute, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		v = p.last

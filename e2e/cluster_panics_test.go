@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -59,7 +60,7 @@ func TestClusterPanics(t *testing.T) {
 		var whole *callRecord
 		all.Go(func() { whole = here.call(ctx, long) })
 		for _, q := range append(requests, long) {
-			eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+			mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 		}
 		trap := filepath.Join(f.traces, panicFile)
 		if err := os.WriteFile(trap, nil, 0o600); err != nil {

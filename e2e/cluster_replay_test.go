@@ -12,6 +12,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -92,7 +93,7 @@ func TestClusterLibraries(t *testing.T) {
 				})
 			}
 		}
-		eventually(t, "the calls run", time.Minute, func() bool {
+		mcptest.Eventually(t, "the calls run", time.Minute, func() bool {
 			for name := range transports {
 				for i := range 4 {
 					if f.runs(callID(t, name, i)) == 0 {
@@ -127,7 +128,7 @@ func TestClusterAsk(t *testing.T) {
 		q := ask(callID(t, "lost"))
 		ctx := bounded(t, time.Minute)
 		go func() { answered <- v.call(ctx, q) }()
-		eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 		// Whoever owns the session dies: kill them one after the other.
 		for _, n := range f.nodes[:2] {
 			n.kill()

@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -15,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -45,33 +44,15 @@ func (s *taskState) ended() bool {
 // answered, or that it is to be asked again.
 func askTask(ctx context.Context, url, method, name, params string) (s taskState, err error) {
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"t","method":%q,"params":{%s,%s}}`, method, params, tasksMeta)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	r, err := mcptest.Exchange(ctx, http.MethodPost, url, body, "Mcp-Protocol-Version", mcptest.Modern, "Mcp-Method", method, "Mcp-Name", name)
 	if err != nil {
 		return s, err
 	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
-	} {
-		req.Header.Set(name, value)
+	if r.Status >= 500 || r.Status == http.StatusTooManyRequests {
+		return s, fmt.Errorf("%s: %d %s", method, r.Status, r.Body)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return s, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return s, err
-	}
-	if resp.StatusCode >= 500 || resp.StatusCode == http.StatusTooManyRequests {
-		return s, fmt.Errorf("%s: %d %s", method, resp.StatusCode, text)
-	}
-	if i := bytes.LastIndex(text, []byte("data: ")); i >= 0 { // the last event
-		text, _, _ = bytes.Cut(text[i+len("data: "):], []byte("\n"))
-	}
-	if err := json.Unmarshal(text, &s); err != nil {
-		return s, fmt.Errorf("%s: %w: %q", method, err, text)
+	if err := r.Decode(&s); err != nil {
+		return s, fmt.Errorf("%s: %w", method, err)
 	}
 	return s, nil
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -76,7 +77,7 @@ func TestClusterTrouble(t *testing.T) {
 			}
 			began := sum.total()
 			tr.cause(t, f, e)
-			eventually(t, "calls are made again after "+tr.name, 25*time.Second, func() bool { return sum.total() > began+9 })
+			mcptest.Eventually(t, "calls are made again after "+tr.name, 25*time.Second, func() bool { return sum.total() > began+9 })
 			t.Logf("%s: %d calls", tr.name, sum.total()-began)
 		}
 		calling.end()
@@ -171,7 +172,7 @@ func (f *fleet) freeze(freeze, thaw func(n *node)) {
 		all.Go(func() { records[i] = r.call(ctx, q) })
 	}
 	for _, q := range requests {
-		eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the calls run", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 	}
 	freeze(owner)
 	began := time.Now()
@@ -219,7 +220,7 @@ func TestClusterDataLost(t *testing.T) {
 		q := request{tool: "work", args: workArgs{ID: callID(t), Steps: 30, MS: 3_000}}
 		told := make(chan *callRecord, 1)
 		go func() { told <- busy.call(ctx, q) }()
-		eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
+		mcptest.Eventually(t, "the call runs", 10*time.Second, func() bool { return f.runs(q.args.ID) == 1 })
 		e.redis.MustDo("FLUSHALL")
 		e.redis.Kill()
 		e.redis.Restart()

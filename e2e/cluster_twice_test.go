@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -50,7 +51,7 @@ func TestClusterTwice(t *testing.T) {
 		}
 		for _, x := range posts {
 			for _, id := range x.ids {
-				eventually(t, "the calls run", time.Minute, func() bool { return f.runs(id) == 1 })
+				mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(id) == 1 })
 			}
 		}
 		for i, way := range ways {
@@ -91,16 +92,7 @@ type plainPost struct {
 }
 
 func (x *plainPost) send(ctx context.Context, url, body string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set("Content-Type", "application/json")
-	if x.session != "" {
-		req.Header.Set("Mcp-Session-Id", x.session)
-	}
-	return http.DefaultClient.Do(req)
+	return mcptest.Send(ctx, http.MethodPost, url, body, "Mcp-Session-Id", x.session)
 }
 
 // begin begins a session at the owner.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 )
@@ -236,7 +237,7 @@ func (v *versions) takenOver(leaves bool) {
 		}()
 	}
 	for i := range tools {
-		eventually(v.t, "the call runs", time.Minute, func() bool { return v.runs(request(i).args.ID) > 0 })
+		mcptest.Eventually(v.t, "the call runs", time.Minute, func() bool { return v.runs(request(i).args.ID) > 0 })
 	}
 	if leaves {
 		if err := v.owner.terminate(time.Minute); err != nil {

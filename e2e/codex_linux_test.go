@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A model is one for Codex that needs no network: it speaks as much of the Responses
@@ -123,7 +125,7 @@ func (c *codex) start() (kill func()) {
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		c.t.Fatal(err)
 	}
-	log := new(lockedBuffer)
+	log := new(mcptest.Log)
 	cmd := exec.Command(c.bin, "exec", "--skip-git-repo-check", "-C", work, "--dangerously-bypass-approvals-and-sandbox", "go")
 	cmd.Env = append(os.Environ(), "CODEX_HOME="+c.home, "FAKE_KEY=x")
 	cmd.Stdout, cmd.Stderr = log, log
@@ -213,7 +215,7 @@ func (r *codexRun) silent(t *testing.T) {
 		}
 		return Cut{}
 	}))).start()
-	eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
+	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
 	time.AfterFunc(6*time.Second, w.end)
 	w.wantPaid(t, m.output(t))
 }
@@ -231,7 +233,7 @@ func (r *codexRun) offline(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = proxy.Close() })
 	newCodex(t, m, r.server(t, "http://"+proxy.Addr())).start()
-	eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
+	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
 	time.Sleep(3 * time.Second) // a silent call has its id by then
 	proxy.Offline(true)
 	time.Sleep(10 * time.Second)
@@ -248,7 +250,7 @@ func (r *codexRun) givesUp(t *testing.T) {
 	if out := m.output(t); !strings.Contains(out, "timed out") {
 		t.Errorf("the model was told %s", out)
 	}
-	eventually(t, "the tool told", time.Minute, func() bool { return w.cancelled.Load() })
+	mcptest.Eventually(t, "the tool told", time.Minute, func() bool { return w.cancelled.Load() })
 	if n := w.ran(); n != 1 {
 		t.Errorf("the tool ran %d times", n)
 	}
@@ -260,7 +262,7 @@ func (r *codexRun) killed(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
 	c := newCodex(t, m, r.server(t, w.URL))
 	kill := c.start()
-	eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
+	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
 	kill()
 	c.start()
 	time.AfterFunc(3*time.Second, w.end)

@@ -18,6 +18,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 func init() { modes["host"] = stdioHost } // which exists on Linux only
@@ -187,7 +189,7 @@ func TestConnectAskedAgain(t *testing.T) {
 			t.Parallel()
 			w, state := newWaiter(t), t.TempDir()
 			first := startHost(t, w.URL, state, pay(1, "10", `{"progressToken":"a","callId":"call_1","turn":{"id":"1"}}`))
-			eventually(t, "the first call", time.Minute, func() bool { return w.ran() == 1 })
+			mcptest.Eventually(t, "the first call", time.Minute, func() bool { return w.ran() == 1 })
 			kill(first)
 			second := startHost(t, w.URL, state, pay(7, "1e1", `{"progressToken":3,"callId":"call_2","itemId":"i"}`))
 			second.hear(`"id":0,`)
@@ -211,7 +213,7 @@ func TestConnectAlike(t *testing.T) {
 	}
 	w := newWaiter(t)
 	h := startHost(t, w.URL, t.TempDir(), pay(1, "10", `{"callId":"call_1"}`)+"\n"+pay(2, "10", `{"callId":"call_2"}`))
-	eventually(t, "two runs", time.Minute, func() bool { return w.ran() == 2 })
+	mcptest.Eventually(t, "two runs", time.Minute, func() bool { return w.ran() == 2 })
 	w.end()
 	first := h.hear(`"structuredContent":10`)
 	if second := h.hear(`"structuredContent":10`); first == second {

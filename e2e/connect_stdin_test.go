@@ -99,13 +99,9 @@ func TestConnectInvalid(t *testing.T) {
 // A host that ignores requests is not asked what it has not declared: holdfast connect answers the server, as serve does.
 func TestConnectServerChecks(t *testing.T) {
 	t.Parallel()
-	up := httptest.NewServer(&checkingHTTP{})
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
+	up := serveChecking(t)
 	for name, url := range map[string]string{
-		"HTTP": up.URL + "/events", "the standalone stream": up.URL + "/get", "WebSocket": "ws" + strings.TrimPrefix(up.URL, "http") + "/ws",
+		"HTTP": up + "/events", "the standalone stream": up + "/get", "WebSocket": "ws" + strings.TrimPrefix(up, "http") + "/ws",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -19,6 +19,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -205,7 +206,7 @@ func TestErasLog(t *testing.T) {
 			t.Errorf("it speaks %s", got)
 		}
 	}
-	eventually(t, "the warning", time.Minute, func() bool { return strings.Contains(p.log.String(), "--eras both") })
+	mcptest.Eventually(t, "the warning", time.Minute, func() bool { return strings.Contains(p.log.String(), "--eras both") })
 	if n := strings.Count(p.log.String(), "--eras both"); n != 1 || !strings.Contains(p.log.String(), "client=raw version=1") {
 		t.Errorf("it is in the log %d times:\n%s", n, p.log.String())
 	}

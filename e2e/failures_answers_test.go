@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -62,16 +63,12 @@ func wantOdd(t *testing.T, response string, id int, want string) {
 // with an error that quotes it. Afterwards the session goes on. It is so behind every backend.
 func TestFailure20NearlyJSON(t *testing.T) {
 	t.Parallel()
-	up := httptest.NewServer(&oddHTTP{})
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
+	up := serveOdd(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["odd"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up.URL+"/events")
+	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["odd"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up+"/events")
 	command := []string{"--", self, "odd"}
 	for name, backend := range map[string]struct {
 		serve  func() string
@@ -83,10 +80,10 @@ func TestFailure20NearlyJSON(t *testing.T) {
 	}{
 		"process":             {serve: func() string { return serve(t, command...).URL }, pipe: true},
 		"shared":              {serve: func() string { return serve(t, append([]string{"--share"}, command...)...).URL }, pipe: true, one: true, long: true},
-		"upstream, JSON":      {serve: func() string { return serve(t, "--upstream", up.URL+"/json").URL }, body: true},
-		"upstream, events":    {serve: func() string { return serve(t, "--upstream", up.URL+"/events").URL }},
-		"upstream, HTTP+SSE":  {serve: func() string { return serve(t, "--upstream", up.URL+"/sse").URL }},
-		"upstream, WebSocket": {serve: func() string { return serve(t, "--upstream", "ws"+strings.TrimPrefix(up.URL, "http")+"/ws").URL }},
+		"upstream, JSON":      {serve: func() string { return serve(t, "--upstream", up+"/json").URL }, body: true},
+		"upstream, events":    {serve: func() string { return serve(t, "--upstream", up+"/events").URL }},
+		"upstream, HTTP+SSE":  {serve: func() string { return serve(t, "--upstream", up+"/sse").URL }},
+		"upstream, WebSocket": {serve: func() string { return serve(t, "--upstream", "ws"+strings.TrimPrefix(up, "http")+"/ws").URL }},
 		"merged, process":     {serve: func() string { return serveFile(t, merged) + "/mcp" }, prefix: "a_", pipe: true, long: true},
 		"merged, upstream":    {serve: func() string { return serveFile(t, merged) + "/mcp" }, prefix: "b_", long: true},
 	} {
@@ -119,11 +116,7 @@ func TestFailure20NearlyJSON(t *testing.T) {
 func TestFailure20Clients(t *testing.T) {
 	testlong.Only(t, "each answer that cannot be read takes half a second")
 	t.Parallel()
-	up := httptest.NewServer(&oddHTTP{})
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
+	up := serveOdd(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +137,7 @@ func TestFailure20Clients(t *testing.T) {
 		for _, path := range []string{"/json", "/events", "/sse"} {
 			t.Run(path[1:], func(t *testing.T) {
 				t.Parallel()
-				b := hostOf(t, connectCommand(t, "connect:"+up.URL+path)...)
+				b := hostOf(t, connectCommand(t, "connect:"+up+path)...)
 				for answer, odd := range oddAnswers() {
 					want := odd.on(path == "/json", false)
 					b.say("%s", oddCall(7, "odd", answer))
@@ -275,7 +268,7 @@ func TestFailure20TwoCalls(t *testing.T) {
 		p := serve(t, "--", self, "odd")
 		c := connect(t, p)
 		silent := c.listen("POST", "", oddCall(6, "silent", ""))
-		eventually(t, "the server to have the call", time.Minute, func() bool { return strings.Contains(strings.Join(p.logged(), ""), "it says nothing") })
+		mcptest.Eventually(t, "the server to have the call", time.Minute, func() bool { return strings.Contains(strings.Join(p.logged(), ""), "it says nothing") })
 		began := time.Now()
 		wantOdd(t, c.ask(oddCall(7, "odd", "an error under id null")), 7, "outcome unknown")
 		silent.until(1)

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"bufio"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,25 +10,18 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
 // toldStdio makes the test binary a server on stdio whose tool "odd" tells its arguments and the variables of the test.
 func toldStdio(args []string) {
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
-		if err != nil {
-			continue
-		}
+	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string {
 		if m.Method == "tools/call" && m.Kind == jsonrpc.Request {
-			text, _ := json.Marshal(fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
-			fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}]}}`+"\n", m.ID, text)
-			continue
+			return mcptest.Text(m, fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
 		}
-		for _, said := range oddly(m) {
-			fmt.Println(said)
-		}
-	}
+		return strings.Join(oddly(m), "\n")
+	})
 }
 
 // regexpBase finds where a file is served.

@@ -1,17 +1,14 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -46,66 +43,10 @@ func (u *unknowing) answer(m jsonrpc.Message) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found","data":{"x-data":7},"x-error":8}}`, m.ID)
 }
 
-// unknownStdio makes the test binary such a server on stdio.
-func unknownStdio([]string) {
+// newUnknowing returns the script of one such server.
+func newUnknowing() mcptest.Script {
 	var u unknowing
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Buffer(nil, 1<<20); lines.Scan(); {
-		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
-		if err != nil {
-			continue
-		}
-		if answer := u.answer(m); answer != "" {
-			fmt.Println(answer)
-		}
-	}
-}
-
-// unknownHTTP is one over HTTP for each session.
-type unknownHTTP struct {
-	mu  sync.Mutex
-	all map[string]*unknowing
-}
-
-// of returns that of a session. Without an id it begins one.
-func (h *unknownHTTP) of(id string) (string, *unknowing) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.all == nil {
-		h.all = make(map[string]*unknowing)
-	}
-	if id == "" {
-		id = fmt.Sprint("session-", len(h.all))
-		h.all[id] = &unknowing{}
-	}
-	return id, h.all[id]
-}
-
-func (h *unknownHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	m, err := jsonrpc.Parse(body)
-	switch {
-	case r.Method == http.MethodDelete:
-		return
-	case err != nil || r.Method != http.MethodPost:
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	}
-	id, u := h.of(r.Header.Get("Mcp-Session-Id"))
-	if u == nil {
-		w.WriteHeader(http.StatusNotFound)
-		return
-	}
-	answer := u.answer(m)
-	if answer == "" {
-		w.WriteHeader(http.StatusAccepted)
-		return
-	}
-	if m.Method == "initialize" {
-		w.Header().Set("Mcp-Session-Id", id)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	_, _ = io.WriteString(w, answer)
+	return func(m jsonrpc.Message, _ func(string)) string { return u.answer(m) }
 }
 
 // wantAll checks that a text has others in it, whatever is escaped.
@@ -126,11 +67,7 @@ func TestFailure28Unknown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up := httptest.NewServer(&unknownHTTP{})
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
+	up := mcptest.Serve(t, &mcptest.Server{New: newUnknowing, Open: true}) + "/json"
 	const capabilities = `{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"x/client":{}},"x-client":{"d":1}}`
 	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"c","version":"1","x-info":1},"x-init":2}}`
 	ofServer := []string{`"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}`, `"x/server":{}`}
@@ -142,7 +79,7 @@ func TestFailure28Unknown(t *testing.T) {
 	calls := func(prefix, meta string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"%stell","arguments":{"x-argument":[1]},"x-param":9,"_meta":{"x/call":{"e":1}%s}}}`, prefix, meta)
 	}
-	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["unknown"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up.URL)
+	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["unknown"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up)
 	for name, of := range map[string]struct {
 		url    func() string
 		prefix string
@@ -150,7 +87,7 @@ func TestFailure28Unknown(t *testing.T) {
 		merged bool // the server's name, and what is said of its list, are those of all
 	}{
 		"process":          {url: func() string { return serve(t, "--", self, "unknown").URL }},
-		"upstream":         {url: func() string { return serve(t, "--upstream", up.URL).URL }},
+		"upstream":         {url: func() string { return serve(t, "--upstream", up).URL }},
 		"shared":           {url: func() string { return serve(t, "--share", "--", self, "unknown").URL }, shared: true},
 		"merged, process":  {url: func() string { return serveFile(t, merged) + "/mcp" }, prefix: "a_", merged: true},
 		"merged, upstream": {url: func() string { return serveFile(t, merged) + "/mcp" }, prefix: "b_", merged: true},
@@ -189,7 +126,7 @@ func TestFailure28Unknown(t *testing.T) {
 	}
 	t.Run("connect", func(t *testing.T) {
 		t.Parallel()
-		b := hostOf(t, connectCommand(t, "connect:"+up.URL)...)
+		b := hostOf(t, connectCommand(t, "connect:"+up)...)
 		b.say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
 		wantAll(t, "a tool", b.response("2"), append(ofTool, `"x/list":1`, `"x-list":3`)...)
 		b.say("%s", calls("", ""))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -424,13 +425,13 @@ func (r *hostRun) ran(tag string) (n int) {
 // runs waits until the tool of a call runs.
 func (r *hostRun) runs(c *callPlayed) {
 	r.t.Helper()
-	eventually(r.t, "the tool runs", time.Minute, func() bool { return r.ran(c.tag) > 0 })
+	mcptest.Eventually(r.t, "the tool runs", time.Minute, func() bool { return r.ran(c.tag) > 0 })
 }
 
 // forgotten waits until the server keeps nothing of the session: its process has ended.
 func (r *hostRun) forgotten() {
 	r.t.Helper()
-	eventually(r.t, "the end of the session's process", time.Minute, func() bool {
+	mcptest.Eventually(r.t, "the end of the session's process", time.Minute, func() bool {
 		n := 0
 		processes("cmdline", func(_ int, line []byte) {
 			if bytes.Contains(line, []byte("\x00ledger\x00"+r.dir)) && !bytes.Contains(line, []byte("\x00serve\x00")) {
@@ -452,7 +453,7 @@ func (r *hostRun) finish(tag string) {
 // wants waits for the response to a call, which is there once and has a text.
 func (r *hostRun) wants(c *callPlayed, text string) {
 	r.t.Helper()
-	eventually(r.t, "the call has a response", time.Minute, func() bool { return len(r.responses(c.id)) > 0 })
+	mcptest.Eventually(r.t, "the call has a response", time.Minute, func() bool { return len(r.responses(c.id)) > 0 })
 	if got := r.responses(c.id); len(got) != 1 || !strings.Contains(got[0], text) {
 		r.t.Errorf("responses %q, want one with %q", got, text)
 	}
@@ -523,7 +524,7 @@ func TestHostsTable(t *testing.T) {
 			c := r.call("a", true)
 			r.runs(c)
 			if r.is.meta != "" {
-				eventually(r.t, "progress", time.Minute, func() bool { return r.heard("notifications/progress") })
+				mcptest.Eventually(r.t, "progress", time.Minute, func() bool { return r.heard("notifications/progress") })
 			} else {
 				r.begun()
 			}
@@ -543,7 +544,7 @@ func TestHostsTable(t *testing.T) {
 			if c.comeBack(r.t.Context()); !r.is.repeats {
 				c = r.call("a", false)
 				// Else the host may have the answer on its standalone stream before it asks again.
-				eventually(r.t, "the request to be attached", time.Minute, func() bool {
+				mcptest.Eventually(r.t, "the request to be attached", time.Minute, func() bool {
 					return strings.Contains(strings.Join(r.p.logged(), ""), "a request came again")
 				})
 			}
@@ -592,7 +593,7 @@ func TestHostsTable(t *testing.T) {
 // begun waits until the stream of the call has begun, with an event that has an id if the host's revision has such.
 func (r *hostRun) begun() {
 	r.t.Helper()
-	eventually(r.t, "an event id", time.Minute, func() bool {
+	mcptest.Eventually(r.t, "an event id", time.Minute, func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.lastID != ""

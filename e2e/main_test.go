@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -56,7 +57,7 @@ var modes = map[string]func(args []string){
 	"odd":      oddStdio,
 	"bad":      badStdio,
 	"told":     toldStdio,
-	"unknown":  unknownStdio,
+	"unknown":  func([]string) { mcptest.Stdio(newUnknowing()) },
 	"browser":  browser,
 	"alive":    func([]string) { alive() },
 	"ledger":   ledgerStdio,
@@ -316,14 +317,4 @@ func run(t *testing.T, name string, args ...string) []byte {
 		t.Fatal(err)
 	}
 	return out
-}
-
-// eventually waits until ok.
-func eventually(t *testing.T, what string, atMost time.Duration, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(atMost); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%s: not within %v", what, atMost)
-		}
-	}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -669,7 +670,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	for _, id := range sessions {
 		conns = append(conns, begin(id, stalled))
 	}
-	eventually(t, "four messages to be read", time.Minute, func() bool { return memory(t, admin)["in_flight"] > 4*300_000 })
+	mcptest.Eventually(t, "four messages to be read", time.Minute, func() bool { return memory(t, admin)["in_flight"] > 4*300_000 })
 	if status, _, text := s.posts(p.URL, sessions[0], `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`); status != http.StatusAccepted {
 		t.Errorf("cancel: %d %s", status, text)
 	}

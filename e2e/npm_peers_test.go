@@ -20,6 +20,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -173,7 +174,7 @@ func TestPeersPing(t *testing.T) {
 				_ = cmd.Process.Kill()
 				_ = cmd.Wait() // killed
 			})
-			eventually(t, "Playwright's server listens", time.Minute, func() bool {
+			mcptest.Eventually(t, "Playwright's server listens", time.Minute, func() bool {
 				c, err := net.DialTimeout("tcp", addr, time.Second)
 				if err == nil {
 					_ = c.Close()

@@ -4,14 +4,11 @@ import (
 	"bufio"
 	"cmp"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"strings"
-	"sync"
+	"testing"
 
-	"github.com/coder/websocket"
-
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -142,100 +139,9 @@ func oddStdio(args []string) {
 	}
 }
 
-// oddHTTP is an odd server by its path: /json answers with a body, /events with a stream; /sse is HTTP+SSE, /ws a WebSocket.
-type oddHTTP struct {
-	mu    sync.Mutex
-	pairs map[string]chan string // what is for the streams of HTTP+SSE, by their sessions
-}
-
-func (h *oddHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case r.URL.Path == "/ws":
-		h.socket(w, r)
-		return
-	case r.URL.Path == "/sse" && r.Method == http.MethodGet:
-		h.pair(w, r)
-		return
-	case r.Method != http.MethodPost:
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	}
-	body, _ := io.ReadAll(r.Body)
-	m, err := jsonrpc.Parse(body)
-	if err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	said := oddly(m)
-	switch {
-	case r.URL.Path == "/said":
-		h.mu.Lock()
-		pair := h.pairs[r.URL.Query().Get("s")]
-		h.mu.Unlock()
-		for _, text := range said {
-			pair <- text
-		}
-		w.WriteHeader(http.StatusAccepted)
-	case r.URL.Path == "/sse":
-		w.WriteHeader(http.StatusMethodNotAllowed)
-	case m.Kind != jsonrpc.Request:
-		w.WriteHeader(http.StatusAccepted)
-	case r.URL.Path == "/json":
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Mcp-Session-Id", "odd")
-		_, _ = io.WriteString(w, strings.ReplaceAll(strings.Join(said, "\n"), "⏎", "\n"))
-	default:
-		w.Header().Set("Content-Type", "text/event-stream")
-		w.Header().Set("Mcp-Session-Id", "odd")
-		for _, text := range said {
-			_, _ = fmt.Fprintf(w, "data: %s\n\n", strings.ReplaceAll(text, "⏎", "\ndata: "))
-		}
-	}
-}
-
-// pair is the stream of an HTTP+SSE session.
-func (h *oddHTTP) pair(w http.ResponseWriter, r *http.Request) {
-	said := make(chan string, 100)
-	h.mu.Lock()
-	if h.pairs == nil {
-		h.pairs = make(map[string]chan string)
-	}
-	id := fmt.Sprint(len(h.pairs))
-	h.pairs[id] = said
-	h.mu.Unlock()
-	w.Header().Set("Content-Type", "text/event-stream")
-	_, _ = fmt.Fprintf(w, "event: endpoint\ndata: /said?s=%s\n\n", id)
-	for {
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case text := <-said:
-			_, _ = fmt.Fprintf(w, "event: message\ndata: %s\n\n", strings.ReplaceAll(text, "⏎", "\ndata: "))
-		case <-r.Context().Done():
-			return
-		}
-	}
-}
-
-func (h *oddHTTP) socket(w http.ResponseWriter, r *http.Request) {
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
-	if err != nil {
-		return
-	}
-	defer func() { _ = ws.CloseNow() }()
-	for {
-		_, data, err := ws.Read(r.Context())
-		if err != nil {
-			return
-		}
-		m, err := jsonrpc.Parse(data)
-		if err != nil {
-			continue
-		}
-		for _, text := range oddly(m) {
-			// Bytes that are no UTF-8 must not be in a text message (RFC 6455, section 8.1), but they are.
-			if err := ws.Write(r.Context(), websocket.MessageText, []byte(strings.ReplaceAll(text, "⏎", "\n"))); err != nil {
-				return
-			}
-		}
-	}
+// serveOdd serves an odd server at the paths of [mcptest.Server].
+func serveOdd(t *testing.T) (url string) {
+	return mcptest.Serve(t, &mcptest.Server{Open: true, New: func() mcptest.Script {
+		return func(m jsonrpc.Message, _ func(string)) string { return strings.Join(oddly(m), "\n") }
+	}})
 }

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -77,7 +78,7 @@ func TestKilled(t *testing.T) {
 		}
 	}
 	const each = 4 // the shell, sleep, the daemon, the server
-	eventually(t, "all processes there", time.Minute, func() bool { return len(pids()) >= each*sessions })
+	mcptest.Eventually(t, "all processes there", time.Minute, func() bool { return len(pids()) >= each*sessions })
 	guards := slices.DeleteFunc(children(p.cmd.Process.Pid), func(pid int) bool { return slices.Contains(pids(), pid) })
 	if len(guards) != 1 {
 		t.Errorf("%d children that are no servers, want one guard", len(guards))
@@ -87,9 +88,9 @@ func TestKilled(t *testing.T) {
 	if err := p.wait(t, time.Minute); err == nil || err.Error() != "signal: killed" {
 		t.Errorf("holdfast ended with %v", err)
 	}
-	eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
+	mcptest.Eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 	for _, pid := range guards {
-		eventually(t, "the guard gone", time.Minute, func() bool { return syscall.Kill(pid, 0) != nil })
+		mcptest.Eventually(t, "the guard gone", time.Minute, func() bool { return syscall.Kill(pid, 0) != nil })
 	}
 }
 
@@ -118,11 +119,11 @@ func TestAbandoned(t *testing.T) {
 		})
 	}
 	all.Wait() // those who waited for their answer have received from a process of theirs
-	eventually(t, "the processes of those who vanished gone", time.Minute, func() bool { return len(pids()) == own })
+	mcptest.Eventually(t, "the processes of those who vanished gone", time.Minute, func() bool { return len(pids()) == own })
 	if err := p.stop(t); err != nil {
 		t.Errorf("holdfast: %v", err)
 	}
-	eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
+	mcptest.Eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 }
 
 // vanish begins a session and drops the connection: patience after asking for

@@ -22,6 +22,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -40,7 +41,7 @@ func (p *program) logged() (all []string) {
 // level Warn that says away, with what it has to say, and then one of level Info that says back. The others are those that may be there.
 func wantOutage(t *testing.T, p *program, n int, away, back string, others ...string) (away1, back1 string) {
 	t.Helper()
-	eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.logged()[n:], ""), back) })
+	mcptest.Eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.logged()[n:], ""), back) })
 	var rest []string
 	for _, line := range p.logged()[n:] {
 		switch {
@@ -148,24 +149,11 @@ func TestOutageOfStore(t *testing.T) {
 // tryBegin makes an initialize request.
 func tryBegin(t *testing.T, p *program) (status int, head http.Header, text string) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(begins))
-	if err != nil {
-		t.Error(err)
-		return 0, nil, ""
-	}
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Error(err)
-		return 0, nil, ""
-	}
-	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
+	r, err := mcptest.Exchange(t.Context(), http.MethodPost, p.URL, begins)
 	if err != nil {
 		t.Error(err)
 	}
-	return resp.StatusCode, resp.Header, string(all)
+	return r.Status, r.Header, r.Body
 }
 
 // An outUpstream is a server over HTTP that a test stops and starts again, at the same address. What it knew it has forgotten then.
@@ -294,7 +282,7 @@ func TestOutageOfUpstream(t *testing.T) {
 				flags = []string{"--config", file}
 			}
 			p := serve(t, flags...)
-			eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
+			mcptest.Eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
 			before := len(p.logged())
 			if c.at != "" {
 				p.URL = "http://" + p.Addr + c.at
@@ -324,9 +312,9 @@ func TestOutageOfUpstream(t *testing.T) {
 					}
 				})
 			}
-			eventually(t, "the calls are at the server", time.Minute, func() bool { return u.calls.Load() == 5 })
+			mcptest.Eventually(t, "the calls are at the server", time.Minute, func() bool { return u.calls.Load() == 5 })
 			u.stop()
-			eventually(t, "it is out of reach", time.Minute, func() bool { return strings.Contains(p.log.String(), away) })
+			mcptest.Eventually(t, "it is out of reach", time.Minute, func() bool { return strings.Contains(p.log.String(), away) })
 			u.start()
 			calls.Wait()
 			went, came := wantOutage(t, p, before, away, back, other)

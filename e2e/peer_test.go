@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 )
 
@@ -46,22 +46,8 @@ func connect(t *testing.T, p *program) *peer {
 // send sends a request.
 func (c *peer) send(method, lastID, body string) *http.Response {
 	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.t.Context(), method, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if c.session != "" {
-		req.Header.Set("Mcp-Session-Id", c.session)
-		req.Header.Set("MCP-Protocol-Version", "2025-11-25")
-	}
-	if lastID != "" {
-		req.Header.Set("Last-Event-ID", lastID)
-	}
-	resp, err := c.http.Do(req)
+	to := &mcptest.Client{URL: c.url, Session: c.session, Revision: "2025-11-25", HTTP: c.http}
+	resp, err := to.Send(c.t.Context(), method, body, "Last-Event-ID", lastID)
 	if err != nil {
 		c.t.Fatal(err)
 	}

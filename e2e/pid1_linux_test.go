@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // asPID1 returns a command that runs serve as the first process of a PID namespace, as in a container.
@@ -44,7 +46,7 @@ func TestPID1(t *testing.T) {
 	c := connect(t, p)
 	first := p.cmd.Process.Pid
 	var orphan int
-	eventually(t, "an orphan that PID 1 has inherited", time.Minute, func() bool {
+	mcptest.Eventually(t, "an orphan that PID 1 has inherited", time.Minute, func() bool {
 		for _, pid := range children(first) {
 			line, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 			if bytes.Contains(line, []byte("\x00orphan\x00")) {
@@ -56,14 +58,14 @@ func TestPID1(t *testing.T) {
 	if err := os.WriteFile(end, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the orphan reaped", time.Minute, func() bool { return syscall.Kill(orphan, 0) != nil })
+	mcptest.Eventually(t, "the orphan reaped", time.Minute, func() bool { return syscall.Kill(orphan, 0) != nil })
 	if got := c.count(3, 0).rest().received; len(got) != 4 {
 		t.Errorf("a call received %q", got)
 	}
 	if err := p.stop(t); err != nil {
 		t.Errorf("holdfast: %v", err)
 	}
-	eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
+	mcptest.Eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 }
 
 // What kills Holdfast in a container is the exit code of the container, and ends all that it started.
@@ -82,5 +84,5 @@ func TestPID1Killed(t *testing.T) {
 	if err := p.wait(t, time.Minute); err == nil || err.Error() != "exit status 137" {
 		t.Errorf("PID 1 ended with %v", err)
 	}
-	eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
+	mcptest.Eventually(t, "all processes gone", time.Minute, func() bool { return len(pids()) == 0 })
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -16,9 +15,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -92,151 +91,24 @@ func (c *checking) take(m jsonrpc.Message, say func(string)) string {
 }
 
 // checkingStdio is such a server on stdio.
-func checkingStdio([]string) {
-	var mu sync.Mutex
-	c := &checking{}
-	say := func(line string) {
-		mu.Lock()
-		defer mu.Unlock()
-		fmt.Println(line)
-	}
-	lines := bufio.NewScanner(os.Stdin)
-	for lines.Scan() {
-		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
-		if err != nil {
-			continue
-		}
-		if m.Kind == jsonrpc.Response {
-			c.take(m, say)
-			continue
-		}
-		go func() {
-			if answer := c.take(m, say); answer != "" {
-				say(answer)
-			}
-		}()
-	}
-}
+func checkingStdio([]string) { mcptest.Stdio(new(checking).take) }
 
-// checkingHTTP serves one such server for each session, over Streamable HTTP and a WebSocket. Where what it asks goes is
-// said by the path: /events: in the stream of the request; /get: in the standalone stream, where there is one; /ws.
-type checkingHTTP struct {
-	mu       sync.Mutex
-	sessions map[string]*checkingSession
-}
-
-type checkingSession struct {
-	checking
-	get chan string // what is for the standalone stream
-}
-
-func (h *checkingHTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.URL.Path == "/ws" {
-		h.socket(w, r)
-		return
-	}
-	id := r.Header.Get("Mcp-Session-Id")
-	h.mu.Lock()
-	s := h.sessions[id]
-	h.mu.Unlock()
-	if r.Method == http.MethodGet {
-		if s == nil {
-			http.Error(w, "no session", http.StatusNotFound)
-			return
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		_ = http.NewResponseController(w).Flush()
-		for {
-			select {
-			case text := <-s.get:
-				fmt.Fprintf(w, "data: %s\n\n", text)
-				_ = http.NewResponseController(w).Flush()
-			case <-r.Context().Done():
-				return
-			}
-		}
-	}
-	body, _ := io.ReadAll(r.Body)
-	m, err := jsonrpc.Parse(body)
-	if err != nil || r.Method != http.MethodPost {
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	}
-	if m.Method == "initialize" {
-		s = &checkingSession{get: make(chan string, 100)}
-		h.mu.Lock()
-		if h.sessions == nil {
-			h.sessions = make(map[string]*checkingSession)
-		}
-		id = fmt.Sprint("session-", len(h.sessions))
-		h.sessions[id] = s
-		h.mu.Unlock()
-		w.Header().Set("Mcp-Session-Id", id)
-	}
-	switch {
-	case s == nil:
-		http.Error(w, "no session", http.StatusNotFound)
-	case m.Kind != jsonrpc.Request:
-		s.take(m, nil)
-		w.WriteHeader(http.StatusAccepted)
-	case r.URL.Path == "/get" && m.Method != "initialize":
-		answer := s.take(m, func(text string) { s.get <- text })
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, answer)
-	default:
-		w.Header().Set("Content-Type", "text/event-stream")
-		tell := func(text string) {
-			fmt.Fprintf(w, "data: %s\n\n", text)
-			_ = http.NewResponseController(w).Flush()
-		}
-		tell(s.take(m, tell))
-	}
-}
-
-func (h *checkingHTTP) socket(w http.ResponseWriter, r *http.Request) {
-	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
-	if err != nil {
-		return
-	}
-	defer func() { _ = ws.CloseNow() }()
-	c := &checking{}
-	say := func(text string) { _ = ws.Write(r.Context(), websocket.MessageText, []byte(text)) }
-	for {
-		_, data, err := ws.Read(r.Context())
-		if err != nil {
-			return
-		}
-		m, err := jsonrpc.Parse(data)
-		if err != nil {
-			continue
-		}
-		if m.Kind == jsonrpc.Response {
-			c.take(m, say)
-			continue
-		}
-		go func() {
-			if answer := c.take(m, say); answer != "" {
-				say(answer)
-			}
-		}()
-	}
+// serveChecking serves one such server for each session. Where what it asks goes is said by the paths of [mcptest.Server].
+func serveChecking(t *testing.T) (url string) {
+	return mcptest.Serve(t, &mcptest.Server{Listens: true, New: func() mcptest.Script { return new(checking).take }})
 }
 
 // FAILURES 19: whatever a server asks of a peer that is only there is answered at once, behind every backend, before
 // initialize is answered and in a call; and the client, which never answers, is told nothing of it.
 func TestFailure19ServerChecks(t *testing.T) {
 	t.Parallel()
-	up := httptest.NewServer(&checkingHTTP{})
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
+	up := serveChecking(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	command := []string{"--", self, "checking"}
-	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up.URL+"/events")
+	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up+"/events")
 	one := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"],"holdfast":{"share":true}}}}`, self)
 	for name, serves := range map[string]struct {
 		url  func(t *testing.T) string
@@ -245,10 +117,10 @@ func TestFailure19ServerChecks(t *testing.T) {
 		"process":                            {url: func(t *testing.T) string { return serve(t, command...).URL }},
 		"shared":                             {url: func(t *testing.T) string { return serve(t, append([]string{"--share"}, command...)...).URL }},
 		"stateless":                          {url: func(t *testing.T) string { return serve(t, append([]string{"--stateless"}, command...)...).URL }},
-		"upstream":                           {url: func(t *testing.T) string { return serve(t, "--upstream", up.URL+"/events").URL }},
-		"upstream, in the standalone stream": {url: func(t *testing.T) string { return serve(t, "--upstream", up.URL+"/get").URL }},
+		"upstream":                           {url: func(t *testing.T) string { return serve(t, "--upstream", up+"/events").URL }},
+		"upstream, in the standalone stream": {url: func(t *testing.T) string { return serve(t, "--upstream", up+"/get").URL }},
 		"upstream, WebSocket": {url: func(t *testing.T) string {
-			return serve(t, "--upstream", "ws"+strings.TrimPrefix(up.URL, "http")+"/ws").URL
+			return serve(t, "--upstream", "ws"+strings.TrimPrefix(up, "http")+"/ws").URL
 		}},
 		"shared, of a file": {url: func(t *testing.T) string { return serveFile(t, one) + "/a/mcp" }},
 		"merged, process":   {url: func(t *testing.T) string { return serveFile(t, merged) + "/mcp" }, tool: "a_check"},
@@ -310,7 +182,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 	t.Run("connect", func(t *testing.T) {
 		t.Parallel()
 		client := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
-		command := connectCommand(t, "connect:"+up.URL+"/events")
+		command := connectCommand(t, "connect:"+up+"/events")
 		s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -53,7 +54,7 @@ func (p *frontProxy) start(t *testing.T) {
 	t.Helper()
 	p.cmd = exec.Command(p.args[0], p.args[1:]...)
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	said := new(programLog)
+	said := new(mcptest.Log)
 	p.cmd.Stderr = said
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -63,7 +64,7 @@ func (p *frontProxy) start(t *testing.T) {
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, p.args[0]+" listens", 30*time.Second, func() bool {
+	mcptest.Eventually(t, p.args[0]+" listens", 30*time.Second, func() bool {
 		c, err := net.Dial("tcp", p.addr)
 		if err == nil {
 			_ = c.Close()

@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/auth"
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 )
 
@@ -282,7 +283,7 @@ func testOpenRights(t *testing.T, change rightsChange, start func(args ...string
 		}
 	}
 	p.signal(t, syscall.SIGHUP)
-	eventually(t, "the files are read", time.Minute, func() bool {
+	mcptest.Eventually(t, "the files are read", time.Minute, func() bool {
 		log := p.log.String()
 		return strings.Contains(log, "configuration read") && (change.key == "a" || strings.Contains(log, "keys read"))
 	})
@@ -308,7 +309,7 @@ func (c *rightsClient) check(change rightsChange) {
 		}
 		for what, answer := range map[string]string{counts("ws", 2): change.call, `{"jsonrpc":"2.0","id":"p","method":"ping"}`: change.ping} {
 			got := ""
-			eventually(t, name+" is answered with "+answer, time.Minute, func() bool {
+			mcptest.Eventually(t, name+" is answered with "+answer, time.Minute, func() bool {
 				got = c.ask(name, what)
 				return strings.Contains(got, answer) // a moment after the log says that the files are read
 			})
@@ -360,7 +361,7 @@ func TestOpenTokenEnds(t *testing.T) {
 	ends := time.Unix(time.Now().Add(3*time.Second).Unix(), 0)
 	c := &rightsClient{t: t, ctx: bounded(t, time.Minute), p: p, key: as.Token(authtest.Claims{"aud": "here", "exp": ends.Unix()})}
 	c.open()
-	eventually(t, "a new request is refused", time.Minute, func() bool {
+	mcptest.Eventually(t, "a new request is refused", time.Minute, func() bool {
 		resp := c.do(http.MethodPost, p.URL, "", begins)
 		defer resp.Body.Close()
 		return resp.StatusCode == http.StatusUnauthorized

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A stdio server gets none of the secrets of the program that starts it: not in its own environment, and not from what
@@ -61,7 +63,7 @@ exec cat >/dev/null`
 			}
 		}()
 		var read []byte
-		eventually(t, "what the server could read", time.Minute, func() bool {
+		mcptest.Eventually(t, "what the server could read", time.Minute, func() bool {
 			var err error
 			read, err = os.ReadFile(filepath.Join(dir, "read"))
 			return err == nil

@@ -4,6 +4,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // The process of a session that is idle ends, and begins again when its client comes back; one whose process may remember
@@ -16,7 +18,7 @@ func TestSleepingProcess(t *testing.T) {
 	s := p.stranger(t, "127.0.0.1")
 	used, idle := s.begin(false), s.begin(true)
 	s.post(p.URL, used, `{"jsonrpc":"2.0","id":7,"method":"vendor/set"}`) // whatever that does
-	eventually(t, "the idle session's process to end", time.Minute, func() bool { return len(pids()) == 1 })
+	mcptest.Eventually(t, "the idle session's process to end", time.Minute, func() bool { return len(pids()) == 1 })
 	s.works(idle)
 	if got := pids(); len(got) != 2 {
 		t.Errorf("%d processes run for two sessions", len(got))

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // TestStartCountsSessions has a program started again, after it was killed: the line about its start says how many sessions it has found in the
@@ -16,7 +18,7 @@ func TestStartCountsSessions(t *testing.T) {
 		t.Helper()
 		for _, want := range []string{" sessions=0 ", " sessions=3 "} {
 			p := serve(t, "--demo", "--admin", "127.0.0.1:0", "--store", url)
-			eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving ") })
+			mcptest.Eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving ") })
 			line := regexp.MustCompile(" store=" + regexp.QuoteMeta(shown) + `\S*` + want + "eras=auto authentication=none\n")
 			if log := p.log.String(); !line.MatchString(log) {
 				t.Errorf("want store=%s%s: %s", shown, want, log)
@@ -31,7 +33,7 @@ func TestStartCountsSessions(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
 		p := serve(t, "--demo", "--admin", "127.0.0.1:0")
-		eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving ") })
+		mcptest.Eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving ") })
 		if log := p.log.String(); !strings.Contains(log, " store=memory: eras=") {
 			t.Errorf("the log is %s", log)
 		}

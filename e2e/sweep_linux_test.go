@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -249,35 +250,21 @@ func newGood(t *testing.T, p *program) *good {
 func (g *good) post(body string) (string, error) {
 	ctx, stop := context.WithTimeout(g.ctx, time.Minute)
 	defer stop()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, g.p.URL, strings.NewReader(body))
-	if err != nil {
-		return "", err
+	r, err := mcptest.Exchange(ctx, http.MethodPost, g.p.URL, body, "Mcp-Session-Id", g.id)
+	if g.id == "" && r.Status != 0 {
+		g.id = r.Session()
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if g.id != "" {
-		req.Header.Set("Mcp-Session-Id", g.id)
+	if err == nil && r.Status >= 300 {
+		err = fmt.Errorf("%d: %s", r.Status, r.Body)
 	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return "", err
-	}
-	defer res.Body.Close()
-	if g.id == "" {
-		g.id = res.Header.Get("Mcp-Session-Id")
-	}
-	text, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode >= 300 {
-		err = fmt.Errorf("%s: %s", res.Status, text)
-	}
-	return string(text), err
+	return r.Body, err
 }
 
 // more waits for more calls to be answered.
 func (g *good) more(t *testing.T, n int32) {
 	t.Helper()
 	want := g.calls.Load() + n
-	eventually(t, "calls to be answered", 2*time.Minute, func() bool {
+	mcptest.Eventually(t, "calls to be answered", 2*time.Minute, func() bool {
 		select {
 		case <-g.done:
 			t.Fatalf("a call was not answered: %v", g.err)

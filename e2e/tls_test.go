@@ -13,6 +13,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // TestTLS has clients with certificates: the server's is replaced while a call waits for its
@@ -76,7 +77,7 @@ func TestTLS(t *testing.T) {
 		return resp.StatusCode, resp.Proto, resp.TLS.PeerCertificates[0].Subject.CommonName
 	}
 	const ping = `{"jsonrpc":"2.0","id":"p","method":"ping"}`
-	eventually(t, "the new certificate", time.Minute, func() bool {
+	mcptest.Eventually(t, "the new certificate", time.Minute, func() bool {
 		bob.CloseIdleConnections()
 		status, proto, by := send(bob, http.MethodPost, s.ID(), ping)
 		if status != http.StatusNotFound || proto != "HTTP/2.0" {

@@ -15,6 +15,7 @@ import (
 	otlp "go.opentelemetry.io/proto/otlp/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 )
@@ -126,9 +127,9 @@ func TestTracesOverCutAndKill(t *testing.T) {
 	read("POST", `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"look","arguments":{"id":"`+id+`","steps":100,"ms":3000},`+
 		`"_meta":{"progressToken":1,"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}}`, 3,
 		map[string]string{"Traceparent": "00-11111111111111111111111111111111-2222222222222222-01"})
-	eventually(t, "the first connection is known", time.Minute, func() bool { return len(to.named("connection post")) == 1 })
+	mcptest.Eventually(t, "the first connection is known", time.Minute, func() bool { return len(to.named("connection post")) == 1 })
 	read("GET", "", 3, map[string]string{"Last-Event-ID": last})
-	eventually(t, "the second connection is known", time.Minute, func() bool { return len(to.named("connection last_event_id")) == 1 })
+	mcptest.Eventually(t, "the second connection is known", time.Minute, func() bool { return len(to.named("connection last_event_id")) == 1 })
 	killed := time.Now()
 	n.kill()
 	if err := n.start(n.address()); err != nil {
@@ -140,7 +141,7 @@ func TestTracesOverCutAndKill(t *testing.T) {
 		}
 	}
 	f.wantRuns(id, 2, 2)
-	eventually(t, "the call's span is known", time.Minute, func() bool { return len(to.named("tools/call look")) > 0 })
+	mcptest.Eventually(t, "the call's span is known", time.Minute, func() bool { return len(to.named("tools/call look")) > 0 })
 	if err := n.terminate(time.Minute); err != nil { // which sends the rest
 		t.Error(err)
 	}

@@ -18,6 +18,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -167,14 +168,14 @@ func TestWebhookFile(t *testing.T) {
 		}
 	}
 	for _, path := range all {
-		eventually(t, path+" to be tried", time.Minute, func() bool { tries, _ := r.seen(path); return tries > 0 })
+		mcptest.Eventually(t, path+" to be tried", time.Minute, func() bool { tries, _ := r.seen(path); return tries > 0 })
 	}
 	_ = p.cmd.Process.Kill()
 	_ = p.wait(t, time.Minute)
 	away.Store(false)
 	p = start()
 	for _, path := range []string{"/later", "/odd"} {
-		eventually(t, path+" to be sent", time.Minute, func() bool { _, taken := r.seen(path); return taken == "completed" })
+		mcptest.Eventually(t, path+" to be sent", time.Minute, func() bool { _, taken := r.seen(path); return taken == "completed" })
 	}
 	if err := p.stop(t); err != nil {
 		t.Error(err)
@@ -185,7 +186,7 @@ func TestWebhookFile(t *testing.T) {
 	if err := r.begin(t.Context(), p.URL, session, "count", `{"to":1,"delay_ms":6000}`, "/last"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the last to be sent", time.Minute, func() bool { _, taken := r.seen("/last"); return taken == "completed" })
+	mcptest.Eventually(t, "the last to be sent", time.Minute, func() bool { _, taken := r.seen("/last"); return taken == "completed" })
 	after := r.all()
 	for path, is := range before {
 		if after[path] != is || is.ids != 1 || is.tries > 3 {
@@ -235,7 +236,7 @@ func TestWebhooksKilled(t *testing.T) {
 		for i := range sessions {
 			at := f.nodes[i%nodes].url
 			session := ""
-			eventually(t, "a session", time.Minute, func() bool {
+			mcptest.Eventually(t, "a session", time.Minute, func() bool {
 				q := message(t, at(), "", "", begins)
 				res, err := http.DefaultClient.Do(q)
 				if err != nil {

@@ -24,6 +24,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -172,37 +173,19 @@ func poll(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// A buffer is an io.Writer that may be read meanwhile.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
-}
-
 // A fixture is a backend under test.
 type fixture struct {
 	*Backend
 	t    *testing.T
 	mark string
-	logs *buffer // as JSON lines
+	logs *mcptest.Log // as JSON lines
 }
 
 // newFixture makes a backend of the command, or of the test server if there is
 // none. What it started must be gone at the end of the test.
 func newFixture(t *testing.T, opts Options, command ...string) *fixture {
 	t.Helper()
-	f := &fixture{t: t, mark: rand.Text(), logs: new(buffer)}
+	f := &fixture{t: t, mark: rand.Text(), logs: new(mcptest.Log)}
 	opts.Logger = slog.New(slog.NewJSONHandler(f.logs, nil))
 	opts.Env = append(os.Environ(), markVariable+"="+f.mark)
 	if len(command) == 0 {

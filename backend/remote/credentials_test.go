@@ -1,14 +1,12 @@
 package remote_test
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -16,32 +14,9 @@ import (
 
 	"holdfast"
 	"holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 )
-
-// lines is a log.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-// errors returns the lines at level ERROR.
-func (l *lines) errors() (all []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
-		if strings.Contains(line, "level=ERROR") {
-			all = append(all, line)
-		}
-	}
-	return all
-}
 
 // TestOwnCredentials has a server that refuses credentials which no client can change: each client gets 502
 // without the server's challenge, and the log has one line. The client that brings its own credentials gets
@@ -72,7 +47,7 @@ func TestOwnCredentials(t *testing.T) {
 		} {
 			t.Run(fmt.Sprint(name, status), func(t *testing.T) {
 				t.Parallel()
-				var log lines
+				var log mcptest.Log
 				var lets atomic.Bool
 				c.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
 				w := begin(t, nil, func(s *mcp.Server) http.Handler {
@@ -114,7 +89,7 @@ func TestOwnCredentials(t *testing.T) {
 				}
 				ask(want)
 				ask(want)
-				all := log.errors()
+				all := log.Lines("level=ERROR")
 				if len(all) != logged || logged > 0 && (!strings.Contains(all[0], fmt.Sprint("status=", status)) || strings.Contains(all[0], "s3cret")) {
 					t.Fatalf("the log has %q", all)
 				}
@@ -129,7 +104,7 @@ func TestOwnCredentials(t *testing.T) {
 				lets.Store(false)
 				if c.front == nil && c.header == nil {
 					ask(want)
-					if n := len(log.errors()); n != 2 {
+					if n := len(log.Lines("level=ERROR")); n != 2 {
 						t.Errorf("refused again, the log has %d lines", n)
 					}
 				}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -18,27 +17,10 @@ import (
 	"holdfast"
 	"holdfast/backend/remote"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
-
-// pipes are a listener whose connections are in memory, as nothing outside a bubble may wait for its clock.
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (l *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (l *pipes) Close() error   { close(l.closed); return nil }
-func (l *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
 
 // A dormant server does nothing at one point before it wakes up.
 type dormant struct {
@@ -182,19 +164,11 @@ func TestOpeningBounded(t *testing.T) {
 							d.awake = awake
 							time.AfterFunc(59*time.Second, func() { close(awake) })
 						}
-						l := &pipes{make(chan net.Conn), make(chan struct{})}
+						l := mcptest.NewPipes()
 						server := &http.Server{Handler: d, ReadHeaderTimeout: time.Hour}
 						var work sync.WaitGroup
 						work.Go(func() { _ = server.Serve(l) })
-						network := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-							ours, theirs := net.Pipe()
-							select {
-							case l.conns <- theirs:
-								return ours, nil
-							case <-ctx.Done():
-								return nil, ctx.Err()
-							}
-						}}
+						network := &http.Transport{DialContext: l.DialContext}
 						b := remote.New(way.url, &remote.Options{HTTPClient: &http.Client{Transport: network}, Transport: way.transport, Logger: slog.New(slog.DiscardHandler)})
 						h := holdfast.NewBackendHandler(b, &holdfast.Options{Eras: holdfast.ErasBoth, Logger: slog.New(slog.DiscardHandler)})
 						params := `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}`

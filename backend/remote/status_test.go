@@ -15,16 +15,15 @@ import (
 
 	"holdfast"
 	"holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
 // atLeast returns the lines about the server of a level and above it.
-func (l *lines) atLeast(level slog.Level) (all []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.text.String()) {
+func atLeast(level slog.Level, log *mcptest.Log) (all []string) {
+	for _, line := range log.Lines("upstream") {
 		for _, is := range []slog.Level{slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
-			if is >= level && strings.Contains(line, "upstream") && strings.Contains(line, "level="+is.String()) {
+			if is >= level && strings.Contains(line, "level="+is.String()) {
 				all = append(all, line)
 			}
 		}
@@ -44,7 +43,7 @@ func TestErrorStatus(t *testing.T) {
 				if status != http.StatusInternalServerError {
 					testlong.Only(t, "each takes a few seconds")
 				}
-				var log lines
+				var log mcptest.Log
 				var bad atomic.Bool
 				w := begin(t, nil, func(s *mcp.Server) http.Handler {
 					h := streamable(s)
@@ -86,10 +85,10 @@ func TestErrorStatus(t *testing.T) {
 				}
 				c.post(tool("9", "count", `{"To":0}`)).response("9")
 				deadline := time.Now().Add(patience)
-				for len(log.atLeast(slog.LevelInfo)) < 2 && time.Now().Before(deadline) {
+				for len(atLeast(slog.LevelInfo, &log)) < 2 && time.Now().Before(deadline) {
 					time.Sleep(10 * time.Millisecond)
 				}
-				all := log.atLeast(slog.LevelInfo)
+				all := atLeast(slog.LevelInfo, &log)
 				i := slices.IndexFunc(all, func(l string) bool {
 					return strings.Contains(l, "level=WARN") && strings.Contains(l, fmt.Sprint(status)) && strings.Contains(l, "requests_refused=")
 				})

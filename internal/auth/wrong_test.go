@@ -1,43 +1,23 @@
 package auth
 
 import (
-	"bytes"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
-
-// lines are what a log has got.
-type lines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *lines) Write(text []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(text)
-}
-
-// take returns those since it was last called.
-func (l *lines) take() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.text.Reset()
-	return strings.FieldsFunc(l.text.String(), func(r rune) bool { return r == '\n' })
-}
 
 // Wrong tokens have a line of the log at once, and one more a minute while they come, with how many there were; a request without
 // one has none. No line has a token.
 func TestWrongTokensLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var log lines
+		var log mcptest.Log
 		var keys Keys
 		keys.all.Store(&[]key{})
 		p := &Policy{Keys: &keys, Log: slog.New(slog.NewTextHandler(&log, nil))}
@@ -57,7 +37,7 @@ func TestWrongTokensLogged(t *testing.T) {
 		want := func(want ...string) {
 			t.Helper()
 			synctest.Wait()
-			got := log.take()
+			got := log.TakeLines()
 			if len(got) != len(want) {
 				t.Fatalf("%d lines, want %d: %q", len(got), len(want), got)
 			}

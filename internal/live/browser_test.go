@@ -13,6 +13,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
 	"holdfast/internal/testlong"
 )
@@ -141,7 +142,7 @@ func open(t *testing.T, chromium, url string) *tab {
 		_ = os.RemoveAll(dir)
 	})
 	var at []string
-	eventually(t, func() bool {
+	mcptest.Eventually(t, "what a page shows", 30*time.Second, func() bool {
 		data, _ := os.ReadFile(filepath.Join(dir, "DevToolsActivePort"))
 		at = strings.Fields(string(data))
 		return len(at) == 2
@@ -150,7 +151,7 @@ func open(t *testing.T, chromium, url string) *tab {
 		Type string `json:"type"`
 		URL  string `json:"webSocketDebuggerUrl"`
 	}
-	eventually(t, func() bool {
+	mcptest.Eventually(t, "what a page shows", 30*time.Second, func() bool {
 		res, err := http.Get("http://127.0.0.1:" + at[0] + "/json/list")
 		if err != nil {
 			return false
@@ -195,16 +196,7 @@ func (p *tab) do(method string, params map[string]any) json.RawMessage {
 // until waits until an expression is true on the page.
 func (p *tab) until(expression string) {
 	p.t.Helper()
-	eventually(p.t, func() bool {
+	mcptest.Eventually(p.t, "what a page shows", 30*time.Second, func() bool {
 		return strings.Contains(string(p.do("Runtime.evaluate", map[string]any{"expression": expression})), `"value":true`)
 	})
-}
-
-func eventually(t *testing.T, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !f(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it did not happen in 30 s")
-		}
-	}
 }

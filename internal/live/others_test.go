@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
 )
 
@@ -280,7 +281,7 @@ func TestNobodyIsAsked(t *testing.T) {
 	o.mu.Lock()
 	o.idle = time.Now().Add(-lingerFor)
 	o.mu.Unlock()
-	eventually(t, func() bool { return f.pages["a"].requests.Load() == 0 })
+	mcptest.Eventually(t, "what a page shows", 30*time.Second, func() bool { return f.pages["a"].requests.Load() == 0 })
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.stop != nil || o.nodes != nil {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"holdfast/internal/login"
+	"holdfast/internal/mcptest"
 )
 
 // A host without a token gets a result: the server is asked once without one, and a browser is opened.
@@ -188,7 +189,7 @@ func TestElsewhere(t *testing.T) {
 	w.agrees = make(chan struct{})
 	first := make(chan string, 1)
 	go func() { first <- w.host(w.source(dir, nil)).call("x") }()
-	waitFor(t, func() bool { return w.windows() == 1 })
+	mcptest.Eventually(t, "what the browser does", 20*time.Second, func() bool { return w.windows() == 1 })
 	var told []string
 	source := w.source(dir, func(o *login.Options) {
 		o.Tell = func(text string) { w.do(func() { told = append(told, text) }) }
@@ -196,7 +197,7 @@ func TestElsewhere(t *testing.T) {
 	second := make(chan string, 1)
 	go func() { second <- w.host(source).call("y") }()
 	text := ""
-	waitFor(t, func() bool {
+	mcptest.Eventually(t, "what the browser does", 20*time.Second, func() bool {
 		w.do(func() { text = strings.Join(told, "\n") })
 		return text != ""
 	})
@@ -218,12 +219,12 @@ func TestPending(t *testing.T) {
 	once := func(o *login.Options) { o.Once = true }
 	first := w.source(dir, once)
 	go w.host(first).call("lost")
-	waitFor(t, func() bool { return w.windows() == 1 })
+	mcptest.Eventually(t, "what the browser does", 20*time.Second, func() bool { return w.windows() == 1 })
 	first.Close() // its host has killed it
 	next := w.source(dir, once)
 	done := make(chan string, 1)
 	go func() { done <- w.host(next).call("x") }()
-	waitFor(t, func() bool { return strings.Contains(w.said(), "unless a browser shows it already") })
+	mcptest.Eventually(t, "what the browser does", 20*time.Second, func() bool { return strings.Contains(w.said(), "unless a browser shows it already") })
 	close(w.agrees)
 	if got := <-done; got != "x" {
 		t.Errorf("%q", got)
@@ -243,7 +244,7 @@ func TestOthers(t *testing.T) {
 	w.do(func() { w.agrees = make(chan struct{}) })
 	done := make(chan string, 1)
 	go func() { done <- h.call("write") }()
-	waitFor(t, func() bool { return w.windows() == 2 })
+	mcptest.Eventually(t, "what the browser does", 20*time.Second, func() bool { return w.windows() == 2 })
 	if got := w.host(s).call("read"); got != "read" {
 		t.Errorf("%q", got)
 	}
@@ -505,14 +506,5 @@ func TestLogout(t *testing.T) {
 	w.counted(map[string]int{"revoked": 2})
 	if _, err := os.Stat(s.File()); !os.IsNotExist(err) {
 		t.Error(err)
-	}
-}
-
-func waitFor(t *testing.T, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not within 20 seconds")
-		}
 	}
 }

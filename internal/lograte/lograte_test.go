@@ -1,35 +1,23 @@
 package lograte
 
 import (
-	"bytes"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A buffer is a log that was written, by goroutines of timers too.
-type buffer struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.Write(p)
-}
+type buffer struct{ mcptest.Log }
 
 // take returns what was written since.
 func (b *buffer) take() string {
 	synctest.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer b.all.Reset()
-	return b.all.String()
+	return b.Take()
 }
 
 // TestRate has lines of one text that are more than may be logged in a minute: the others are counted. Other

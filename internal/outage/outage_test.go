@@ -1,37 +1,32 @@
 package outage
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A log is what was logged, without times.
-type log struct {
-	mu  sync.Mutex
-	all bytes.Buffer
-}
-
-func (l *log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.all.Write(p)
-}
+type log struct{ mcptest.Log }
 
 // take returns the lines since the last time.
 func (l *log) take() []string {
 	synctest.Wait()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.all.Reset()
-	return strings.FieldsFunc(l.all.String(), func(r rune) bool { return r == '\n' })
+	return l.TakeLines()
+}
+
+func (l *log) want(t *testing.T, when string, lines ...string) {
+	t.Helper()
+	if got := l.take(); fmt.Sprint(got) != fmt.Sprint(lines) {
+		t.Errorf("%s the log has\n%q, want\n%q", when, got, lines)
+	}
 }
 
 var errAway = errors.New("connection refused")
@@ -49,13 +44,6 @@ func begin(lost string) (*Outage, *log) {
 		Logger: slog.New(h), Attrs: []any{"url", "here"}, Away: "away", Still: "still", Back: "back", Lost: lost,
 		Calls: func() int { return 7 }, Confirm: time.Second,
 	}), l
-}
-
-func (l *log) want(t *testing.T, when string, lines ...string) {
-	t.Helper()
-	if got := l.take(); fmt.Sprint(got) != fmt.Sprint(lines) {
-		t.Errorf("%s the log has\n%q, want\n%q", when, got, lines)
-	}
 }
 
 const (

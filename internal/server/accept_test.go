@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -194,7 +195,7 @@ func TestAcceptAsked(t *testing.T) {
 	p := &peer{n: n, version: "2025-11-25"}
 	p.id = p.post(initialize).header.Get("Mcp-Session-Id")
 	w := p.craft(crafted{head: map[string]string{"Accept": "Accept: application/json"}, body: callAs("1", "ask", `{}`)})
-	eventually(t, "the server to be refused", func() bool {
+	mcptest.Eventually(t, "the server to be refused", time.Minute, func() bool {
 		n.script.mu.Lock()
 		defer n.script.mu.Unlock()
 		return n.script.refused == 1
@@ -215,7 +216,7 @@ func TestAcceptChatty(t *testing.T) {
 	if r.status != 200 || !bytes.Contains(r.body, []byte("done")) || len(r.body) > 1<<10 {
 		t.Errorf("after %v: %d %.100s", time.Since(began), r.status, r.body)
 	}
-	eventually(t, "the call to end", func() bool { return n.sessions.Calls() == 0 })
+	mcptest.Eventually(t, "the call to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 }
 
 // TestAcceptModern is the same in revision 2026-07-28.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 )
@@ -70,13 +71,13 @@ func TestAgainAnyNode(t *testing.T) {
 			}
 			w.cut([]cut{fin, rst}[j%2])
 			if when == "ended" {
-				eventually(t, "the cut to be known", func() bool { return at.sessions.Readers() == 0 })
+				mcptest.Eventually(t, "the cut to be known", time.Minute, func() bool { return at.sessions.Readers() == 0 })
 				held.Result(result("done " + key))
 			}
-			eventually(t, "the other node to know", func() bool { return other.sessions.Hints() > told })
+			mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return other.sessions.Hints() > told })
 			r := again.ask("2", "hold", args, meta("new"))
 			if when != "ended" {
-				eventually(t, "the request to be attached", func() bool { return other.sessions.Calls() == 1 })
+				mcptest.Eventually(t, "the request to be attached", time.Minute, func() bool { return other.sessions.Calls() == 1 })
 				progress(held, 2, 1)
 				held.Result(result("done " + key))
 			}
@@ -110,7 +111,7 @@ func TestAgainAnyNodeTwo(t *testing.T) {
 	cut := all[0].ask("0", "hold", `{"key":"other"}`, "")
 	f.nodes[0].release(1)
 	cut.cut(fin) // the other node has hints
-	eventually(t, "the other node to know", func() bool { return f.nodes[1].sessions.Hints() > 0 })
+	mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() > 0 })
 	first := all[0].ask("1", "hold", `{"key":"k"}`, "")
 	a := f.nodes[0].release(1)[0]
 	second := all[1].ask("2", "hold", `{"key":"k"}`, "")
@@ -131,7 +132,7 @@ func TestAgainAnyNodeAtOnce(t *testing.T) {
 	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, "")
 	held := f.nodes[0].release(1)[0]
 	w.cut(rst)
-	eventually(t, "the other nodes to know", func() bool { return f.nodes[1].sessions.Hints() > 0 && f.nodes[2].sessions.Hints() > 0 })
+	mcptest.Eventually(t, "the other nodes to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() > 0 && f.nodes[2].sessions.Hints() > 0 })
 	one := asksAt(f.nodes[1], "me", true).ask("2", "hold", `{"key":"k"}`, "")
 	two := asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, "")
 	own := f.heldAt(f.nodes[1:])
@@ -154,7 +155,7 @@ func TestAgainAnyNodeAgain(t *testing.T) {
 	for i := 1; i < 6; i++ {
 		told := f.nodes[i%3].sessions.Hints()
 		w.cut(fin)
-		eventually(t, "the other node to know", func() bool { return f.nodes[i%3].sessions.Hints() > told })
+		mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[i%3].sessions.Hints() > told })
 		w = asksAt(f.nodes[i%3], "me", true).ask(fmt.Sprint(i+1), "hold", `{"key":"k"}`, token)
 		progress(held, i, 1)
 		w.message() // it is attached
@@ -163,7 +164,7 @@ func TestAgainAnyNodeAgain(t *testing.T) {
 	if response, _ := heard(w.all()); !strings.Contains(response, "done") || f.runs("k") != 1 {
 		t.Errorf("%s, %d runs", response, f.runs("k"))
 	}
-	eventually(t, "all calls to end", func() bool { return f.calls() == 0 })
+	mcptest.Eventually(t, "all calls to end", time.Minute, func() bool { return f.calls() == 0 })
 }
 
 // calls counts those in flight, on all nodes.
@@ -182,16 +183,16 @@ func TestAgainAnyNodeCancelled(t *testing.T) {
 	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, meta)
 	f.nodes[0].release(1)
 	w.cut(rst)
-	eventually(t, "the other node to know", func() bool { return f.nodes[1].sessions.Hints() > 0 })
+	mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() > 0 })
 	again := asksAt(f.nodes[1], "me", false)
 	again.ask("2", "hold", `{"key":"k"}`, meta).head()
-	eventually(t, "the request to be attached", func() bool { return f.calls() == 2 })
+	mcptest.Eventually(t, "the request to be attached", time.Minute, func() bool { return f.calls() == 2 })
 	again.p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
-	eventually(t, "both calls to end", func() bool { return f.calls() == 0 })
+	mcptest.Eventually(t, "both calls to end", time.Minute, func() bool { return f.calls() == 0 })
 	if f.runs("k") != 1 {
 		t.Errorf("it ran %d times", f.runs("k"))
 	}
-	eventually(t, "the server to be told", func() bool {
+	mcptest.Eventually(t, "the server to be told", time.Minute, func() bool {
 		f.nodes[0].script.mu.Lock()
 		defer f.nodes[0].script.mu.Unlock()
 		return len(f.nodes[0].script.cancelled) == 1
@@ -204,7 +205,7 @@ func TestAgainAnyNodeDoors(t *testing.T) {
 	f := newFarm(t, 3, anyNode(server.RoleWorker))
 	workers := f.nodes[:3]
 	doors := []*farmNode{f.start(anyNode(server.RoleDoor)), f.start(anyNode(server.RoleDoor))}
-	eventually(t, "the doors to know the workers", func() bool {
+	mcptest.Eventually(t, "the doors to know the workers", time.Minute, func() bool {
 		return len(doors[0].member.Peers()) == 3 && len(doors[1].member.Peers()) == 3
 	})
 	for i := range 12 {
@@ -212,7 +213,7 @@ func TestAgainAnyNodeDoors(t *testing.T) {
 		w := asksAt(doors[i%2], "me", true).ask("1", "hold", `{"key":"`+key+`"}`, "")
 		held := f.heldAt(workers)
 		w.cut([]cut{fin, rst}[i/2%2])
-		eventually(t, "the workers to know", func() bool {
+		mcptest.Eventually(t, "the workers to know", time.Minute, func() bool {
 			n := 0
 			for _, w := range workers {
 				n += w.sessions.Hints()
@@ -220,7 +221,7 @@ func TestAgainAnyNodeDoors(t *testing.T) {
 			return n == 2*(i+1)
 		})
 		again := asksAt(doors[(i+1)%2], "me", true).ask("2", "hold", `{"key":"`+key+`"}`, "")
-		eventually(t, "the request to be attached", func() bool { return f.calls() == 2 })
+		mcptest.Eventually(t, "the request to be attached", time.Minute, func() bool { return f.calls() == 2 })
 		held.Result(result("done"))
 		if response, _ := heard(again.all()); !strings.Contains(response, "done") || f.runs(key) != 1 {
 			t.Errorf("%s: %s, %d runs", key, response, f.runs(key))
@@ -238,12 +239,12 @@ func TestAgainAnyNodeLost(t *testing.T) {
 	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, token)
 	held := f.nodes[0].release(1)[0]
 	w.cut(rst)
-	eventually(t, "the other nodes to know", func() bool { return f.nodes[1].sessions.Hints() == 1 && f.nodes[2].sessions.Hints() == 1 })
+	mcptest.Eventually(t, "the other nodes to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() == 1 && f.nodes[2].sessions.Hints() == 1 })
 	w = asksAt(f.nodes[1], "me", true).ask("2", "hold", `{"key":"k"}`, token)
 	progress(held, 1, 1)
 	w.message() // it is attached
 	f.nodes[1].kill()
-	eventually(t, "the loss to be known", func() bool { return f.nodes[2].sessions.Hints() == 2 })
+	mcptest.Eventually(t, "the loss to be known", time.Minute, func() bool { return f.nodes[2].sessions.Hints() == 2 })
 	w = asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, token)
 	w.message()
 	f.nodes[0].kill()
@@ -267,9 +268,9 @@ func TestAgainAnyNodeGone(t *testing.T) {
 	w := ask(0, "read")
 	held := f.nodes[0].release(1)[0]
 	w.cut(rst)
-	eventually(t, "the other nodes to know", kept(1))
+	mcptest.Eventually(t, "the other nodes to know", time.Minute, kept(1))
 	again := ask(0, "read")
-	eventually(t, "them to know that it was made again", kept(0))
+	mcptest.Eventually(t, "them to know that it was made again", time.Minute, kept(0))
 	held.Result(result("done"))
 	if response, _ := heard(again.all()); !strings.Contains(response, "done") {
 		t.Fatalf("before: %s", response)
@@ -277,12 +278,12 @@ func TestAgainAnyNodeGone(t *testing.T) {
 	w = ask(0, "k")
 	f.nodes[0].release(1)
 	w.cut(rst)
-	eventually(t, "the other nodes to know", kept(1))
+	mcptest.Eventually(t, "the other nodes to know", time.Minute, kept(1))
 	f.nodes[0].kill()
 	if response, _ := heard(ask(1, "k").all()); !strings.Contains(response, fmt.Sprint(codeUnknown)) || f.runs("k") != 1 {
 		t.Errorf("%s, %d runs", response, f.runs("k"))
 	}
-	eventually(t, "the other node to know that it was told", kept(0))
+	mcptest.Eventually(t, "the other node to know that it was told", time.Minute, kept(0))
 	for _, key := range []string{"k", "read"} {
 		w := ask(2, key)
 		f.nodes[2].release(1)[0].Result(result("own"))
@@ -317,7 +318,7 @@ func TestManyAgainAnyNode(t *testing.T) {
 					}
 					id := func(try int) string { return fmt.Sprint(1_000_000*(kind+2) + 10*i + try) }
 					w := all[i/7%3].ask(id(0), "steps", args, meta(0))
-					eventually(t, "the call to run", func() bool { return f.runs(key) == 1 })
+					mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs(key) == 1 })
 					if read := w.atMost(i%7*40, []cut{fin, rst}[i%2]); read.whole {
 						continue // it was answered
 					}
@@ -348,7 +349,7 @@ func TestAgainNodeLost(t *testing.T) {
 	me.ask("1", "hold", `{"key":"asked"}`, `"progressToken":1`)
 	me.ask("2", "hold", `{"key":"named"}`, named)
 	me.ask("3", "safe_hold", `{"key":"safe"}`, `"progressToken":3`)
-	eventually(t, "the calls to run", func() bool { return f.runs("asked")+f.runs("named")+f.runs("safe") == 3 })
+	mcptest.Eventually(t, "the calls to run", time.Minute, func() bool { return f.runs("asked")+f.runs("named")+f.runs("safe") == 3 })
 	f.nodes[0].kill()
 	here := asker{me.p.at(f.nodes[1]), false}
 	for i, r := range []reply{
@@ -368,7 +369,7 @@ func TestAgainNodeLost(t *testing.T) {
 		t.Errorf("runs: %d, %d, %d", f.runs("asked"), f.runs("named"), f.runs("safe"))
 	}
 	here.ask("21", "hold", `{"key":"asked"}`, `"progressToken":21`) // who was told may want a second run
-	eventually(t, "it to run again", func() bool { return f.runs("asked") == 2 })
+	mcptest.Eventually(t, "it to run again", time.Minute, func() bool { return f.runs("asked") == 2 })
 }
 
 // A client of 2026-07-28 whose call is cut makes it again at once, at another node, which no notice of the cut has reached. One that is connected
@@ -387,7 +388,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 			f, at := newFarm(t, 2, logged(server.RoleBoth)), []*farmNode(nil)
 			if at = f.nodes; door {
 				at = []*farmNode{f.start(logged(server.RoleDoor)), f.start(logged(server.RoleDoor))}
-				eventually(t, "the doors to know the workers", func() bool { return len(at[0].member.Peers()) > 1 && len(at[1].member.Peers()) > 1 })
+				mcptest.Eventually(t, "the doors to know the workers", time.Minute, func() bool { return len(at[0].member.Peers()) > 1 && len(at[1].member.Peers()) > 1 })
 			}
 			workers := f.nodes[:2]
 			flights := func() (n int) {
@@ -401,7 +402,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 				args := `{"key":"` + key + `"}`
 				w := asksAt(at[0], "me", true).ask("1", "hold", args, "")
 				held := f.heldAt(workers)
-				eventually(t, "the other node to know of the call", func() bool { return flights() > 0 })
+				mcptest.Eventually(t, "the other node to know of the call", time.Minute, func() bool { return flights() > 0 })
 				live := asksAt(at[1], "me", true).ask("2", "hold", args, "")
 				second := f.heldAt(workers)
 				attached := len(log.about("came again"))
@@ -412,7 +413,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 					again.cut(fin)
 					again = asksAt(at[0], "me", true).ask("4", "hold", args, "")
 				}
-				eventually(t, "the request to be found, or to run", found)
+				mcptest.Eventually(t, "the request to be found, or to run", time.Minute, found)
 				time.Sleep(10 * time.Millisecond)
 				held.Result(result("first"))
 				second.Result(result("second"))
@@ -440,7 +441,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 				if !strings.Contains(one, "first") || !strings.Contains(two, "second") || f.runs(key) != 2 {
 					t.Fatalf("%s: %s and %s, %d runs", key, one, two, f.runs(key))
 				}
-				eventually(t, "the nodes to forget the calls", func() bool { return flights() == 0 })
+				mcptest.Eventually(t, "the nodes to forget the calls", time.Minute, func() bool { return flights() == 0 })
 			}
 		})
 	}
@@ -459,16 +460,16 @@ func TestAgainModernNodeLost(t *testing.T) {
 	kept := func(n int) func() bool { return func() bool { return f.nodes[1].sessions.FlightsKept() == n } }
 	read := ask(0, 0)
 	held := f.nodes[0].release(1)[0]
-	eventually(t, "the other node to know of the call", kept(1))
+	mcptest.Eventually(t, "the other node to know of the call", time.Minute, kept(1))
 	for i := 1; i < 4; i++ {
 		ask(0, i)
 	}
-	eventually(t, "the other node to know of the calls", func() bool { return f.nodes[1].sessions.FlightsKept() == 6 }) // two of them by two keys
+	mcptest.Eventually(t, "the other node to know of the calls", time.Minute, func() bool { return f.nodes[1].sessions.FlightsKept() == 6 }) // two of them by two keys
 	held.Result(result("done"))
 	if response, _ := heard(read.all()); !strings.Contains(response, "done") {
 		t.Fatal(response)
 	}
-	eventually(t, "the other node to know that it was", kept(5))
+	mcptest.Eventually(t, "the other node to know that it was", time.Minute, kept(5))
 	f.nodes[0].kill()
 	again := []*wire{ask(1, 0), ask(1, 1), ask(1, 2), ask(1, 3)}
 	for i := 1; i < 3; i++ {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 )
@@ -28,7 +29,7 @@ func TestBodiesWithinBudget(t *testing.T) {
 	length := fmt.Sprintf("Content-Length: %d", 1<<20)
 	slow, other := n.connect("2025-11-25", user("slow")), n.connect("2025-11-25", user("other"))
 	waiting := []*wire{announce(slow, length)}
-	eventually(t, "the body to be waited for", func() bool { return flight.Used() == 1<<20 })
+	mcptest.Eventually(t, "the body to be waited for", time.Minute, func() bool { return flight.Used() == 1<<20 })
 	refused := func(p *peer, how string) {
 		t.Helper()
 		w := announce(p, how)
@@ -52,12 +53,12 @@ func TestBodiesWithinBudget(t *testing.T) {
 	for i := range 3 {
 		waiting = append(waiting, announce(n.connect("2025-11-25", user(fmt.Sprint(i))), length))
 	}
-	eventually(t, "the budget to be used up", func() bool { return flight.Used() == 4<<20 })
+	mcptest.Eventually(t, "the budget to be used up", time.Minute, func() bool { return flight.Used() == 4<<20 })
 	refused(other, length)
 	for _, w := range waiting {
 		_ = w.c.Close()
 	}
-	eventually(t, "the budget to be free again", func() bool { return flight.Used() == 0 })
+	mcptest.Eventually(t, "the budget to be free again", time.Minute, func() bool { return flight.Used() == 0 })
 	if r := slow.post(large[:len(large)/2] + `"}}`); r.status != 200 {
 		t.Errorf("afterwards: %d %.200s", r.status, r.body)
 	}
@@ -75,7 +76,7 @@ func TestDrippingBody(t *testing.T) {
 	if r := w.all(); r.status != http.StatusRequestTimeout {
 		t.Errorf("a body that does not come: %d %.200s", r.status, r.body)
 	}
-	eventually(t, "the budget to be free again", func() bool { return flight.Used() == 0 })
+	mcptest.Eventually(t, "the budget to be free again", time.Minute, func() bool { return flight.Used() == 0 })
 }
 
 // Requests that run hold what they brought with them: of one client half of the budget
@@ -115,16 +116,16 @@ func TestCallsWithinBudget(t *testing.T) {
 			t.Errorf("a call that was held: %.200s", r.body)
 		}
 	}
-	eventually(t, "the budget to be free again", func() bool { return flight.Used() == 0 })
+	mcptest.Eventually(t, "the budget to be free again", time.Minute, func() bool { return flight.Used() == 0 })
 	open = []*wire{p.open("POST", "/mcp", hold(3))}
 	n.release(1)
 	p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`)
-	eventually(t, "the budget to be free of a call that is cancelled", func() bool { return flight.Used() == 0 })
+	mcptest.Eventually(t, "the budget to be free of a call that is cancelled", time.Minute, func() bool { return flight.Used() == 0 })
 	_ = open[0].all()
 	p.open("POST", "/mcp", hold(4))
 	n.release(1)
 	p.open("DELETE", "/mcp", "").all()
-	eventually(t, "the budget to be free of a session that has ended", func() bool { return flight.Used() == 0 })
+	mcptest.Eventually(t, "the budget to be free of a session that has ended", time.Minute, func() bool { return flight.Used() == 0 })
 }
 
 // What one client reads slowly, in bodies of any size, and what it holds, shuts out
@@ -138,7 +139,7 @@ func TestSlowBodiesShutNobodyOut(t *testing.T) {
 	for range 20 { // of which four fit into its share
 		slow.open("POST", "/mcp", "", fmt.Sprintf("Content-Length: %d", 60<<10))
 	}
-	eventually(t, "some bodies to be waited for", func() bool { return flight.Used() >= 240<<10 })
+	mcptest.Eventually(t, "some bodies to be waited for", time.Minute, func() bool { return flight.Used() >= 240<<10 })
 	if r := other.post(`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"x":"` + strings.Repeat("x", 50<<10) + `"}}`); r.status != 200 {
 		t.Errorf("a short request of another: %d %.200s", r.status, r.body)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/metrics"
 	"holdfast/internal/observe"
 	"holdfast/internal/server"
@@ -44,7 +45,7 @@ func TestClosesUponResponse(t *testing.T) {
 				passed := metrics.New(observe.Figures{})
 				if at == "door" {
 					door := f.start(config{server: server.Options{Role: server.RoleDoor, Response: response}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{passed}}}})
-					eventually(t, "the door to know its worker", func() bool { return len(door.member.Peers()) == 1 })
+					mcptest.Eventually(t, "the door to know its worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
 					p.n = door.node
 				}
 				p = p.n.connect("2025-11-25", nil)
@@ -80,7 +81,7 @@ func TestClosesUponResponse(t *testing.T) {
 					}
 					w.c.Close()
 				}
-				eventually(t, "all to have left", func() bool {
+				mcptest.Eventually(t, "all to have left", time.Minute, func() bool {
 					left := 0.0 // at the door, which has no stream of JSON
 					for _, n := range only(figures(t, passed), "disconnects_total") {
 						left += n

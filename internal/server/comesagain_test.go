@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -100,11 +101,11 @@ func TestAskedAgain(t *testing.T) {
 				w.cut(how)
 				if when == "ended" {
 					held.Result(result("done " + key))
-					eventually(t, "the call to end", func() bool { return n.sessions.Calls() == 0 })
+					mcptest.Eventually(t, "the call to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 				}
 				again := a.ask(fmt.Sprint(id+1), "hold", `{ "x":{"b":[2], "a":1}, "key":"`+key+`" }`, `"progressToken":"new"`)
 				if when != "ended" {
-					eventually(t, "both calls to be in flight", func() bool { return n.sessions.Calls() == 2 })
+					mcptest.Eventually(t, "both calls to be in flight", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 					progress(held, 2, 1)
 					held.Result(result("done " + key))
 				}
@@ -153,7 +154,7 @@ func TestNotAskedAgain(t *testing.T) {
 			for _, held := range n.release(1) {
 				held.Result(result("r"))
 			}
-			eventually(t, what, func() bool { return n.sessions.Calls() == 0 })
+			mcptest.Eventually(t, what, time.Minute, func() bool { return n.sessions.Calls() == 0 })
 			if got := n.runs("k"); got != want {
 				t.Errorf("%s: %d runs, want %d", what, got, want)
 			}
@@ -210,10 +211,10 @@ func TestHostsOwnID(t *testing.T) {
 			w.cut(rst)
 			connected.cut(rst)
 			if !a.modern { // a request in another session does not wait for what the network says
-				eventually(t, "both cuts to be known", func() bool { return n.sessions.Readers() <= readers-2 })
+				mcptest.Eventually(t, "both cuts to be known", time.Minute, func() bool { return n.sessions.Readers() <= readers-2 })
 			}
 			elsewhere := as("me").ask("1", "hold", args, meta+`,"progressToken":3`)
-			eventually(t, "the request to be attached", func() bool { return n.sessions.Calls() == 4 })
+			mcptest.Eventually(t, "the request to be attached", time.Minute, func() bool { return n.sessions.Calls() == 4 })
 			for i, h := range held {
 				h.Result(result(fmt.Sprint("result ", i)))
 			}
@@ -241,9 +242,9 @@ func TestAttachedEnded(t *testing.T) {
 		w := a.ask("7", "hold", `{"key":"`+key+`"}`, `"progressToken":"t"`)
 		held := n.release(1)[0]
 		w.cut(rst)
-		eventually(t, "the connection to be missed", func() bool { return n.sessions.Readers() == 0 })
+		mcptest.Eventually(t, "the connection to be missed", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 		held.Result(result("kept"))
-		eventually(t, "the call to end", func() bool { return n.sessions.Calls() == 0 })
+		mcptest.Eventually(t, "the call to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 		if response, _ := heard(a.ask("7", "hold", `{"key":"`+key+`"}`, `"progressToken":"t"`).all()); !strings.Contains(response, "kept") || n.runs(key) != 1 {
 			t.Errorf("modern %v: %s, %d runs", modern, response, n.runs(key))
 		}
@@ -353,9 +354,9 @@ func TestAttachedCancelled(t *testing.T) {
 	w.cut(rst)
 	again := a.ask("2", "hold", `{"key":"k"}`, `"progressToken":2`)
 	again.head()
-	eventually(t, "both calls to be in flight", func() bool { return n.sessions.Calls() == 2 })
+	mcptest.Eventually(t, "both calls to be in flight", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 	p.post(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
-	eventually(t, "both calls to end", func() bool { return n.sessions.Calls() == 0 })
+	mcptest.Eventually(t, "both calls to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 	n.script.mu.Lock()
 	defer n.script.mu.Unlock()
 	if n.script.runs["k"] != 1 || len(n.script.cancelled) != 1 {
@@ -373,7 +374,7 @@ func TestAttachedResumed(t *testing.T) {
 	held := n.release(1)[0]
 	w.cut(rst)
 	again := a.ask("2", "hold", `{"key":"k"}`, `"progressToken":2`)
-	eventually(t, "both calls to be in flight", func() bool { return n.sessions.Calls() == 2 })
+	mcptest.Eventually(t, "both calls to be in flight", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 	progress(held, 1, 1)
 	ev := again.message()
 	again.cut(fin)
@@ -399,7 +400,7 @@ func TestAttachedToEachOther(t *testing.T) {
 				all[len(all)-1-j].cut(rst)
 			}
 		}
-		eventually(t, "all calls to end", func() bool {
+		mcptest.Eventually(t, "all calls to end", time.Minute, func() bool {
 			for _, held := range n.letGo() {
 				held.Result(result("done"))
 			}
@@ -436,7 +437,7 @@ func TestManyAskedAgain(t *testing.T) {
 							return fmt.Sprint(1_000_000*(kind+2) + 10*i + try)
 						}
 						w := a.ask(id(0), "steps", args, meta(i, 0))
-						eventually(t, "the call to run", func() bool { return n.runs(key) == 1 })
+						mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return n.runs(key) == 1 })
 						read := w.atMost(i%7*40, []cut{fin, rst}[i%2])
 						if read.whole {
 							continue // it was answered

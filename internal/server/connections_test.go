@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 )
@@ -44,7 +45,7 @@ func TestOpenStreamsWithinMemory(t *testing.T) {
 				for range 48 {
 					sessions = append(sessions, n.connect("2025-11-25", nil))
 				}
-				eventually(t, "the connections of that to be closed", func() bool { return held.Used() == 0 })
+				mcptest.Eventually(t, "the connections of that to be closed", time.Minute, func() bool { return held.Used() == 0 })
 				var wires []*wire
 				for len(wires) < 48 {
 					w := open(n, sessions[len(wires)], hostile)
@@ -76,7 +77,7 @@ func TestOpenStreamsWithinMemory(t *testing.T) {
 				for _, w := range wires {
 					_ = w.c.Close()
 				}
-				eventually(t, "all to be given back", func() bool { return held.Used() == 0 })
+				mcptest.Eventually(t, "all to be given back", time.Minute, func() bool { return held.Used() == 0 })
 			})
 		}
 	}
@@ -140,13 +141,13 @@ func TestPiecesWithinBudget(t *testing.T) {
 	send(small, 8<<10)
 	large := begin("large")
 	send(large, 900<<10)
-	eventually(t, "the message to be counted", func() bool { return flight.Used() >= 400<<10 })
+	mcptest.Eventually(t, "the message to be counted", time.Minute, func() bool { return flight.Used() >= 400<<10 })
 	before := flight.Used()
 	if before > 2*900<<10 {
 		t.Errorf("900 KiB count for %d bytes", before)
 	}
 	send(small, 400<<10)
-	eventually(t, "what is longer than 8 KiB to be counted", func() bool { return flight.Used() > before+100<<10 })
+	mcptest.Eventually(t, "what is longer than 8 KiB to be counted", time.Minute, func() bool { return flight.Used() > before+100<<10 })
 	over := begin("large")
 	send(over, 2<<20)
 	over.wait()
@@ -164,9 +165,9 @@ func TestPiecesWithinBudget(t *testing.T) {
 	other := begin("other")
 	before = flight.Used()
 	send(other, 900<<10)
-	eventually(t, "another client's to be counted", func() bool { return flight.Used() >= before+200<<10 })
+	mcptest.Eventually(t, "another client's to be counted", time.Minute, func() bool { return flight.Used() >= before+200<<10 })
 	for _, w := range []*wire{small, large, other} {
 		_ = w.c.Close()
 	}
-	eventually(t, "all to be given back", func() bool { return flight.Used() == 0 })
+	mcptest.Eventually(t, "all to be given back", time.Minute, func() bool { return flight.Used() == 0 })
 }

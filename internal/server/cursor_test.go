@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 )
 
@@ -150,7 +151,7 @@ func TestExpiredEventID(t *testing.T) {
 	if err := f.take(p.post(call("steps", `{"n":2}`))); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the stream to go", func() bool { return n.store.Bytes() == 0 })
+	mcptest.Eventually(t, "the stream to go", time.Minute, func() bool { return n.store.Bytes() == 0 })
 	for _, target := range []string{"/mcp", f.link} {
 		refused(t, "an expired id at "+target, p.open("GET", target, "", "Last-Event-ID: "+f.last).all(), 410, codeUnknown, "outcome unknown")
 	}

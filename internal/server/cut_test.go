@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -285,7 +286,7 @@ func TestCutTwice(t *testing.T) {
 // sessionsQuiet waits until no connection reads a stream.
 func (n *node) sessionsQuiet() {
 	n.t.Helper()
-	eventually(n.t, "connections to end", func() bool { return n.sessions.Readers() == 0 })
+	mcptest.Eventually(n.t, "connections to end", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 }
 
 // call is the body of a tools/call with id "c" and progress token 7.
@@ -307,7 +308,7 @@ func TestContinuedOnce(t *testing.T) {
 	p.open("POST", "/mcp", callAs("1", "hold", `{}`)).atMost(10, rst)
 	p.open("POST", "/mcp", callAs("2", "steps", `{"key":"k","n":1}`)).atMost(10, rst)
 	held := n.release(1)
-	eventually(t, "the call to run", func() bool { return n.runs("k") == 1 })
+	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return n.runs("k") == 1 })
 	n.sessionsQuiet()
 	w := p.open("GET", "/mcp", "")
 	var got []string

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 )
 
@@ -76,7 +77,7 @@ func TestCutSoon(t *testing.T) {
 							}
 							w := asker{me.p.at(at), false}.ask(fmt.Sprint(next), "hold", args, "")
 							if j == 0 {
-								eventually(t, "the call to begin", func() bool { return f.runs(key) > 0 })
+								mcptest.Eventually(t, "the call to begin", time.Minute, func() bool { return f.runs(key) > 0 })
 							}
 							wait := gap
 							if gap < 0 { // at random

@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -18,7 +20,7 @@ func newDoors(t *testing.T) (f *farm, doors []*farmNode) {
 	for range 2 {
 		doors = append(doors, f.start(config{server: server.Options{Role: server.RoleDoor}}))
 	}
-	eventually(t, "the nodes to know each other", func() bool {
+	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool {
 		for _, d := range doors {
 			if len(d.member.Peers()) != 2 { // a door is nobody to begin sessions at
 				return false
@@ -55,7 +57,7 @@ func TestDoorsPost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the call to run", func() bool { return f.runs("unsafe") == 1 })
+	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs("unsafe") == 1 })
 	doors[0].kill()
 	w = p.at(doors[1]).open("GET", "/mcp", "", "Last-Event-ID: "+first.ID)
 	if w.head().StatusCode != http.StatusOK {
@@ -173,18 +175,18 @@ func TestDoorsAlone(t *testing.T) {
 			t.Errorf("%s at a worker: %d %v %s", path, r.status, r.header, r.body)
 		}
 	}
-	eventually(t, "the door to know the worker", func() bool { return len(door.member.Peers()) == 1 })
+	mcptest.Eventually(t, "the door to know the worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
 	p := door.connect("2025-11-25", nil)
 	if r := p.post(callAs("1", "echo", `{"text":"quick"}`)); !strings.Contains(string(r.body), "quick") {
 		t.Errorf("%d %s", r.status, r.body)
 	}
 	worker.kill()
-	eventually(t, "the worker to be gone", func() bool { return len(door.member.Peers()) == 0 })
+	mcptest.Eventually(t, "the worker to be gone", time.Minute, func() bool { return len(door.member.Peers()) == 0 })
 	if r := p.post(callAs("2", "echo", `{"text":"x"}`)); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
 		t.Errorf("after its worker was lost: %d %v %s", r.status, r.header, r.body)
 	}
 	other := f.start(config{server: server.Options{Role: server.RoleWorker}})
-	eventually(t, "the door to know the other worker", func() bool { return len(door.member.Peers()) == 1 })
+	mcptest.Eventually(t, "the door to know the other worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
 	if r := p.post(callAs("3", "echo", `{"text":"taken over"}`)); !strings.Contains(string(r.body), "taken over") || other.sessions.Sessions() != 1 {
 		t.Errorf("with another worker: %d %s", r.status, r.body)
 	}

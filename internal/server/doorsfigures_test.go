@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/metrics"
 	"holdfast/internal/observe"
 	"holdfast/internal/server"
@@ -51,7 +53,7 @@ func TestDoorsFigures(t *testing.T) {
 		f.start(config{server: server.Options{Role: role}, session: session.Options{Shared: session.Shared{Observers: observe.Observers{m}}}})
 	}
 	worker, door := f.nodes[0], f.nodes[1]
-	eventually(t, "the door to know its worker", func() bool { return len(door.member.Peers()) == 1 })
+	mcptest.Eventually(t, "the door to know its worker", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
 	p := door.connect("2025-11-25", nil)
 	for i := range 3 {
 		p.post(callAs(fmt.Sprint(i+1), "echo", `{"text":"quick"}`))
@@ -75,12 +77,12 @@ func TestDoorsFigures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "two readers", func() bool {
+	mcptest.Eventually(t, "two readers", time.Minute, func() bool {
 		got := figures(t, all[1])
 		return got["forwarded_readers{door=listen}"] == 1 && got["forwarded_readers{door=post}"] == 1
 	})
 	held.c.Close()
-	eventually(t, "the cut", func() bool { // else the one that comes back is first, on a busy machine
+	mcptest.Eventually(t, "the cut", time.Minute, func() bool { // else the one that comes back is first, on a busy machine
 		return figures(t, all[1])["forwarded_disconnects_total{door=post reason=cut}"] == 1
 	})
 	again := p.open("GET", "/mcp", "", "Last-Event-ID: "+first.ID)
@@ -107,7 +109,7 @@ func TestDoorsFigures(t *testing.T) {
 		"forwarded_call_duration_seconds{}":                                 1 + 1 + 3 + 1 + 1,
 	}
 	var got map[string]float64
-	eventually(t, "all to have left", func() bool {
+	mcptest.Eventually(t, "all to have left", time.Minute, func() bool {
 		got = figures(t, all[1])
 		return got["forwarded_disconnects_total{door=listen reason=cut}"] == 1 && got["forwarded_disconnects_total{door=last_event_id reason=finished}"] == 1
 	})

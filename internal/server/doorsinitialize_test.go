@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 )
@@ -143,9 +144,9 @@ func (x *initializeCase) run(t *testing.T) {
 		at = f.start(config{server: server.Options{Role: server.RoleDoor}})
 	}
 	for _, n := range f.nodes {
-		eventually(t, "the nodes to know each other", func() bool { return len(n.member.Peers()) >= len(servers)-1 })
+		mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool { return len(n.member.Peers()) >= len(servers)-1 })
 	}
-	eventually(t, "the workers to be known", func() bool { return !x.door || len(at.member.Peers()) == len(servers) })
+	mcptest.Eventually(t, "the workers to be known", time.Minute, func() bool { return !x.door || len(at.member.Peers()) == len(servers) })
 	p := &peer{n: at.node, version: "2025-11-25"}
 	w := p.open("POST", "/mcp", initialize0)
 	owner := 0
@@ -164,9 +165,9 @@ func (x *initializeCase) run(t *testing.T) {
 		later()
 	} else if later != nil {
 		other := f.nodes[1-owner]
-		eventually(t, "the node to be missed", func() bool { return !knows(other, has) })
+		mcptest.Eventually(t, "the node to be missed", time.Minute, func() bool { return !knows(other, has) })
 		if x.head {
-			eventually(t, "the session to be taken over", func() bool { return other.sessions.Sessions() > 0 })
+			mcptest.Eventually(t, "the session to be taken over", time.Minute, func() bool { return other.sessions.Sessions() > 0 })
 		}
 		later()
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
@@ -140,7 +141,7 @@ func TestDrainLate(t *testing.T) {
 	f := newFarm(t, 2, c)
 	p := f.nodes[1].connect("2025-11-25", nil).at(f.nodes[0])
 	early := p.open("POST", "/mcp", callAs("1", "steps", `{"key":"early","n":0,"pause":600}`))
-	eventually(t, "the call to run", func() bool { return f.runs("early") == 1 })
+	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs("early") == 1 })
 	drained := make(chan error, 1)
 	go func() { drained <- f.nodes[0].drain(300 * time.Millisecond) }()
 	<-f.nodes[0].Leaving()
@@ -209,10 +210,10 @@ func TestDrainAloneServes(t *testing.T) {
 	busy, idle := n.connect("2025-11-25", nil), n.connect("2025-11-25", nil)
 	w := busy.open("POST", "/mcp", call("hold", `{}`))
 	w.head()
-	eventually(t, "the call to run", func() bool { return n.sessions.Calls() == 1 })
+	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return n.sessions.Calls() == 1 })
 	drained := make(chan error, 1)
 	go func() { drained <- n.drain(time.Minute) }()
-	eventually(t, "tools to be called no more", func() bool {
+	mcptest.Eventually(t, "tools to be called no more", time.Minute, func() bool {
 		r := idle.post(call("echo", `{"text":"x"}`))
 		if r.status == http.StatusOK {
 			return false

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -137,7 +138,7 @@ func TestDuplexCancelled(t *testing.T) {
 		for i := range held {
 			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, i))
 		}
-		eventually(t, "the calls to end", func() bool { return n.sessions.Calls() == 0 })
+		mcptest.Eventually(t, "the calls to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 		c.say(`{"jsonrpc":"2.0","id":9,"method":"ping"}`)
 		c.hears(`"id":9`)
 		for _, x := range held {
@@ -330,7 +331,7 @@ func TestServeConnContext(t *testing.T) {
 			if writing { // to nobody
 				c.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`,
 					callAs("1", "echo", `{"text":"`+strings.Repeat("x", 200_000)+`"}`))
-				eventually(t, "the call to be answered", func() bool { return n.sessions.Calls() == 0 })
+				mcptest.Eventually(t, "the call to be answered", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 			}
 			stop()
 			if err := <-over; !errors.Is(err, context.Canceled) {
@@ -360,7 +361,7 @@ func TestDuplexSlow(t *testing.T) {
 	c := openSocket(n, 0)
 	c.begin("2025-11-25", "")
 	c.say(callAs(`"c"`, "steps", fmt.Sprintf(`{"key":"slow","n":%d,"size":50000}`, steps)))
-	eventually(t, "the client to be given up", func() bool { return n.sessions.Readers() == 0 && n.sessions.Calls() == 0 })
+	mcptest.Eventually(t, "the client to be given up", time.Minute, func() bool { return n.sessions.Readers() == 0 && n.sessions.Calls() == 0 })
 	p := &peer{n: n, id: c.id, version: "2025-11-25"}
 	f := &follower{p: p, seen: map[string]bool{}}
 	if err := f.rest(f.again()); err != nil {
@@ -395,7 +396,7 @@ func TestDuplexDrain(t *testing.T) {
 		light.say(callAs("1", "echo", `{}`)) // for the tools to be known
 		light.hears(`"id":1`)
 		light.say(callAs("2", "safe_steps", `{"n":0,"pause":2000}`))
-		eventually(t, "the calls to begin", func() bool { return n.sessions.Calls() == 2 })
+		mcptest.Eventually(t, "the calls to begin", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 		drained := make(chan error)
 		go func() { drained <- n.Drain(context.Background()) }()
 		quiet.ended(websocket.StatusGoingAway, "going away; retry: ")
@@ -485,7 +486,7 @@ func TestDuplexGoroutines(t *testing.T) {
 				t.Logf("%s: %d goroutines, want %d", what, got, want)
 			}
 		}()
-		eventually(t, "goroutines to settle", func() bool { got = runtime.NumGoroutine(); return got <= want })
+		mcptest.Eventually(t, "goroutines to settle", time.Minute, func() bool { got = runtime.NumGoroutine(); return got <= want })
 	}
 	base := runtime.NumGoroutine()
 	for range many {

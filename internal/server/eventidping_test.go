@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 )
 
@@ -42,14 +43,14 @@ func TestCutBeforeAnID(t *testing.T) {
 					p := n.connect(version, nil)
 					w := p.open("GET", "/mcp", "")
 					w.head()
-					eventually(t, "the GET stream", func() bool { return n.sessions.Readers() == 1 })
+					mcptest.Eventually(t, "the GET stream", time.Minute, func() bool { return n.sessions.Readers() == 1 })
 					left := p.open("POST", "/mcp", call("hold", `{}`))
 					held := n.release(1)
 					if got != "nothing" {
 						left.head()
 					}
 					left.atMost(0, how)
-					eventually(t, "the cut to be noticed", func() bool {
+					mcptest.Eventually(t, "the cut to be noticed", time.Minute, func() bool {
 						_, over := ended.Load(left.c.LocalAddr().String())
 						return over
 					})

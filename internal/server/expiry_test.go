@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -53,7 +54,7 @@ func TestExpiry(t *testing.T) {
 		}
 	}
 	held := n.release(1)
-	eventually(t, "the idle session to end", func() bool { return n.sessions.Sessions() == 2 })
+	mcptest.Eventually(t, "the idle session to end", time.Minute, func() bool { return n.sessions.Sessions() == 2 })
 	if r := idle.post(call("echo", `{}`)); r.status != 404 {
 		t.Errorf("an expired session answers %d", r.status)
 	}
@@ -67,7 +68,7 @@ func TestExpiry(t *testing.T) {
 		t.Errorf("got %s", ev.Data)
 	}
 	get.c.Close()
-	eventually(t, "all sessions to end", func() bool { return n.sessions.Sessions() == 0 })
+	mcptest.Eventually(t, "all sessions to end", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 }
 
 // TestChurn is failure 12: sessions are opened, used once and left. Goroutines
@@ -106,9 +107,9 @@ func TestChurn(t *testing.T) {
 		}()
 	}
 	wg.Wait()
-	eventually(t, "sessions to end", func() bool { return n.sessions.Sessions() == 0 })
-	eventually(t, "what they kept to go", func() bool { return n.store.Bytes() == 0 })
-	eventually(t, "goroutines to end", func() bool { return runtime.NumGoroutine() <= before+2 })
+	mcptest.Eventually(t, "sessions to end", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
+	mcptest.Eventually(t, "what they kept to go", time.Minute, func() bool { return n.store.Bytes() == 0 })
+	mcptest.Eventually(t, "goroutines to end", time.Minute, func() bool { return runtime.NumGoroutine() <= before+2 })
 }
 
 // TestGoroutines is what waiting costs: an idle session with a GET stream has the
@@ -128,9 +129,9 @@ func TestGoroutines(t *testing.T) {
 				t.Logf("%d goroutines, want %d", got, want)
 			}
 		}()
-		eventually(t, "goroutines to settle", func() bool { got = runtime.NumGoroutine(); return got <= want })
+		mcptest.Eventually(t, "goroutines to settle", time.Minute, func() bool { got = runtime.NumGoroutine(); return got <= want })
 	}
-	eventually(t, "connections to end", func() bool { return n.sessions.Readers() == 0 })
+	mcptest.Eventually(t, "connections to end", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 	runtime.GC()
 	base := runtime.NumGoroutine()
 	for _, p := range peers {
@@ -147,7 +148,7 @@ func TestGoroutines(t *testing.T) {
 	for _, w := range calls {
 		w.c.Close()
 	}
-	eventually(t, "call connections to end", func() bool { return n.sessions.Readers() == many })
+	mcptest.Eventually(t, "call connections to end", time.Minute, func() bool { return n.sessions.Readers() == many })
 	settled(base + 2*many)
 }
 
@@ -205,12 +206,12 @@ func TestDrainContinued(t *testing.T) {
 	n.sessionsQuiet()
 	w := p.open("GET", "/mcp", "")
 	w.head()
-	eventually(t, "the call to be continued", func() bool { return n.sessions.Readers() == 2 })
+	mcptest.Eventually(t, "the call to be continued", time.Minute, func() bool { return n.sessions.Readers() == 2 })
 	held[0].Result(result("late"))
 	if ev := w.message(); !strings.Contains(string(ev.Data), "late") {
 		t.Errorf("got %s", ev.Data)
 	}
-	eventually(t, "the call to be let go of", func() bool { return n.sessions.Readers() == 1 })
+	mcptest.Eventually(t, "the call to be let go of", time.Minute, func() bool { return n.sessions.Readers() == 1 })
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
 	if err := n.Drain(ctx); err != nil {

@@ -15,6 +15,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/feature/handoff"
 	known "holdfast/internal/feature/hosts"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -217,7 +218,7 @@ func wait(t testing.TB, h host, tool, handle, more string) handedOff {
 // waitFor waits until a call has a status.
 func waitFor(t testing.TB, h host, handle, status string) (is handedOff) {
 	t.Helper()
-	eventually(t, "the call to be "+status, func() bool {
+	mcptest.Eventually(t, "the call to be "+status, time.Minute, func() bool {
 		is = wait(t, h, handoff.ToolWait, handle, "")
 		return is.Status == status || t.Failed()
 	})
@@ -255,7 +256,7 @@ func TestHandOff(t *testing.T) {
 				t.Errorf("at once: %s", now.raw.Raw)
 			}
 			held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
-			eventually(t, "the progress", func() bool {
+			mcptest.Eventually(t, "the progress", time.Minute, func() bool {
 				now := wait(t, h, handoff.ToolWait, is.Handle, `,"seconds":0.01`)
 				return now.Message == "half" && strings.Contains(now.text, "half")
 			})
@@ -462,7 +463,7 @@ func TestHandOffAsks(t *testing.T) {
 		is := handOff(t, h, "hold", `{}`)
 		question(n.release(1)[0])
 		var asked jsonrpc.Message
-		eventually(t, "the question", func() bool {
+		mcptest.Eventually(t, "the question", time.Minute, func() bool {
 			got := wait(t, h, handoff.ToolWait, is.Handle, "")
 			for _, m := range got.more {
 				if m.Method == "elicitation/create" {
@@ -503,7 +504,7 @@ func TestHandOffAsks(t *testing.T) {
 		is := handOff(t, h, "hold", `{}`)
 		question(n.release(1)[0])
 		var m jsonrpc.Message
-		eventually(t, "the question", func() bool {
+		mcptest.Eventually(t, "the question", time.Minute, func() bool {
 			m, _ = h.ask("tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle)))
 			return strings.Contains(string(m.Raw), `"resultType":"input_required"`)
 		})
@@ -783,10 +784,10 @@ func TestHandOffAskedBesideWait(t *testing.T) {
 	listens := h.open("GET", "/mcp", "")
 	listens.head()
 	waits := h.open("POST", "/mcp", requestOf(90, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q,"seconds":50}`, is.Handle))))
-	eventually(t, "it waits", func() bool { return n.sessions.Calls() == 2 })
+	mcptest.Eventually(t, "it waits", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 	held.Sink.Emit(nil, parse(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?"}}`))
 	other := &posting{peer: n.connect("2025-11-25", nil)}
-	eventually(t, "the call to be known to ask", func() bool {
+	mcptest.Eventually(t, "the call to be known to ask", time.Minute, func() bool {
 		return wait(t, other, handoff.ToolWait, is.Handle, `,"seconds":0`).Status == handoff.InputRequired
 	})
 	waits.c.Close()
@@ -808,7 +809,7 @@ func TestHandOffTellsOfEnd(t *testing.T) {
 	if r := h.open("DELETE", "/mcp", "").all(); r.status != http.StatusNoContent {
 		t.Fatalf("DELETE: %d %s", r.status, r.body)
 	}
-	eventually(t, "the server to be told", func() bool {
+	mcptest.Eventually(t, "the server to be told", time.Minute, func() bool {
 		n.script.mu.Lock()
 		defer n.script.mu.Unlock()
 		return n.script.refused == 1 && slices.Equal(n.script.cancelled, []string{"90"})
@@ -932,7 +933,7 @@ func TestHandOffOnAnyNode(t *testing.T) {
 				}
 			}
 			var again *farmNode
-			eventually(t, "the call to be made again", func() bool {
+			mcptest.Eventually(t, "the call to be made again", time.Minute, func() bool {
 				for _, n := range f.nodes[1:] {
 					if n.runs("safe") > 0 {
 						again = n

@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/backend/message"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -109,7 +111,7 @@ func (q question) answer() string {
 // asked waits until the host is asked.
 func (p *posting) asked(t *testing.T, handle string) (q question) {
 	t.Helper()
-	eventually(t, "the question", func() bool {
+	mcptest.Eventually(t, "the question", time.Minute, func() bool {
 		for _, m := range wait(t, p, handoff.ToolWait, handle, "").more {
 			if m.Method == "elicitation/create" {
 				q = question{m}
@@ -122,7 +124,7 @@ func (p *posting) asked(t *testing.T, handle string) (q question) {
 
 func (p *modernHost) asked(t *testing.T, handle string) (q question) {
 	t.Helper()
-	eventually(t, "the question", func() bool {
+	mcptest.Eventually(t, "the question", time.Minute, func() bool {
 		q.message, _ = p.ask("tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, handle)))
 		return strings.Contains(string(q.message.Raw), `"resultType":"input_required"`) || t.Failed()
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -315,7 +316,7 @@ func TestKeyedDropped(t *testing.T) {
 	if r := p.post(body, keyed("k")); r.status != 200 {
 		t.Fatal(r.status)
 	}
-	eventually(t, "the call to be dropped", func() bool { return p.post(body, keyed("k")).status != 200 })
+	mcptest.Eventually(t, "the call to be dropped", time.Minute, func() bool { return p.post(body, keyed("k")).status != 200 })
 	refused(t, "a dropped call", p.post(body, keyed("k")), 410, codeUnknown, "outcome unknown: ")
 	if got := n.runs("d"); got != 1 {
 		t.Errorf("it ran %d times", got)

@@ -7,9 +7,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -110,7 +112,7 @@ func TestNothingBeforeInitialize(t *testing.T) {
 	c.w.c.Close()
 	left := n.pair(nil)
 	left.w.c.Close()
-	eventually(t, "the session to end", func() bool { return n.sessions.Sessions() == sessions })
+	mcptest.Eventually(t, "the session to end", time.Minute, func() bool { return n.sessions.Sessions() == sessions })
 	c.open()
 	c.send(ping1)
 	c.next()
@@ -162,5 +164,5 @@ func TestInitializeFails(t *testing.T) {
 	if id := r.header.Get("Mcp-Session-Id"); id != "" {
 		t.Errorf("initialize has failed, and names the session %q", id)
 	}
-	eventually(t, "the session to end", func() bool { return n.sessions.Sessions() == 0 })
+	mcptest.Eventually(t, "the session to end", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 }

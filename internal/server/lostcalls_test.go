@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 )
@@ -107,7 +108,7 @@ func TestOnlyTheLast(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the call to run", func() bool { return n.runs(version) == 1 })
+		mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return n.runs(version) == 1 })
 		w.atMost(0, rst)
 		back, peers = append(back, p.open("GET", "/mcp", "")), append(peers, p)
 	}
@@ -198,7 +199,7 @@ func TestGoneUnread(t *testing.T) {
 		}
 		leave(c.(*net.TCPConn))
 		if how != "says more" {
-			eventually(t, how, func() bool { return h.Gone(r) })
+			mcptest.Eventually(t, how, time.Minute, func() bool { return h.Gone(r) })
 			continue
 		}
 		pass(t, 50*time.Millisecond)
@@ -370,7 +371,7 @@ func TestToldOnTheOldStream(t *testing.T) {
 			}
 			if test.cut {
 				old.atMost(0, rst)
-				eventually(t, "the end of the old stream", func() bool {
+				mcptest.Eventually(t, "the end of the old stream", time.Minute, func() bool {
 					r := p.open("GET", "/mcp", "", "Last-Event-ID: "+id).all()
 					return r.status == http.StatusOK && strings.Contains(string(r.body), "done")
 				})

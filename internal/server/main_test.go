@@ -24,6 +24,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
@@ -247,7 +248,7 @@ func (s *script) answered(x *message.Exchange) {
 func (n *node) release(count int) []*message.Exchange {
 	n.t.Helper()
 	var held []*message.Exchange
-	eventually(n.t, "calls to be held", func() bool {
+	mcptest.Eventually(n.t, "calls to be held", time.Minute, func() bool {
 		n.script.mu.Lock()
 		defer n.script.mu.Unlock()
 		if len(n.script.held) < count {
@@ -270,7 +271,7 @@ func (n *node) letGo() (held []*message.Exchange) {
 // holds waits until so many calls are held. A client may know its call before the server has it.
 func (n *node) holds(count int) {
 	n.t.Helper()
-	eventually(n.t, "calls to be held", func() bool {
+	mcptest.Eventually(n.t, "calls to be held", time.Minute, func() bool {
 		n.script.mu.Lock()
 		defer n.script.mu.Unlock()
 		return len(n.script.held) >= count
@@ -302,17 +303,6 @@ func parse(text string) jsonrpc.Message {
 		panic(err)
 	}
 	return m
-}
-
-// eventually waits for what no channel tells of.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting for %s", what)
-		}
-		time.Sleep(time.Millisecond) // polling, not synchronisation
-	}
 }
 
 // peer is a client's knowledge of its session.

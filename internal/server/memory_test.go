@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/stream"
 )
@@ -91,7 +92,7 @@ func TestAcknowledged(t *testing.T) {
 		l := p.line()
 		first := l.ask(calls(1, 3, 10)).events()[0].ID
 		next(l)
-		eventually(t, "the call to be dropped after "+what, func() bool { return !p.kept(first) })
+		mcptest.Eventually(t, "the call to be dropped after "+what, time.Minute, func() bool { return !p.kept(first) })
 	}
 
 	// Whose last event id is the call's last event has all of it.
@@ -99,7 +100,7 @@ func TestAcknowledged(t *testing.T) {
 	if status := p.resumed(events[len(events)-1].ID); status != 204 {
 		t.Errorf("at its end: %d", status)
 	}
-	eventually(t, "the call to be dropped that was asked for at its end", func() bool { return !p.kept(events[0].ID) })
+	mcptest.Eventually(t, "the call to be dropped that was asked for at its end", time.Minute, func() bool { return !p.kept(events[0].ID) })
 
 	l := p.line()
 	keyed := l.ask(calls(2, 3, 10), "Idempotency-Key: k")
@@ -109,7 +110,7 @@ func TestAcknowledged(t *testing.T) {
 	for id := 4; id < 8; id++ { // each is acknowledged by the next
 		first := l.ask(calls(id, 3, 10)).events()[0].ID
 		l.ask(`{"jsonrpc":"2.0","id":101,"method":"ping"}`)
-		eventually(t, "the call to be dropped", func() bool { return !p.kept(first) })
+		mcptest.Eventually(t, "the call to be dropped", time.Minute, func() bool { return !p.kept(first) })
 	}
 	if status := p.resumed(kept); status != 200 {
 		t.Errorf("a call under an idempotency key: %d", status)

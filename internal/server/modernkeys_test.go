@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 )
 
@@ -39,7 +41,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 		"a door and another node": func(t *testing.T) (*farm, []*peer) {
 			f := newFarm(t, 1, c)
 			door := f.start(config{server: server.Options{Principal: nobody, Role: server.RoleDoor}})
-			eventually(t, "the door to know the node", func() bool { return len(door.member.Peers()) == 1 })
+			mcptest.Eventually(t, "the door to know the node", time.Minute, func() bool { return len(door.member.Peers()) == 1 })
 			return f, []*peer{{n: door.node}, {n: f.nodes[0].node}}
 		},
 	}
@@ -72,7 +74,7 @@ func TestModernKeysOfNobody(t *testing.T) {
 				}
 			}
 			w := at[0].by("a").under("held").callModern("hold", `{"key":"held"}`)
-			eventually(t, "the call to run", func() bool { return f.runs("held") == 1 })
+			mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs("held") == 1 })
 			for _, p := range at {
 				for _, other := range []string{"b", ""} {
 					p.by(other).under("held").cancelKeyed()

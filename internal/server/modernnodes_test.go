@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -50,7 +51,7 @@ func TestModernDrain(t *testing.T) {
 			t.Errorf("drain: %v", err)
 		}
 	})
-	eventually(t, "the drain to begin", func() bool {
+	mcptest.Eventually(t, "the drain to begin", time.Minute, func() bool {
 		r := at.callModern("steps", `{"key":"probe"}`).all()
 		if r.status != 200 {
 			t.Fatalf("%d %s", r.status, r.body)
@@ -124,7 +125,7 @@ func TestModernDrainLost(t *testing.T) {
 	keep := at.callModern("hold", `{"key":"busy"}`)
 	held := f.nodes[0].release(1)[0]
 	go func() { _ = f.nodes[0].drain(time.Minute) }()
-	eventually(t, "the drain to begin", func() bool {
+	mcptest.Eventually(t, "the drain to begin", time.Minute, func() bool {
 		_ = at.callModern("steps", `{"key":"probe"}`).all()
 		return f.nodes[1].runs("probe") > 0
 	})
@@ -158,7 +159,7 @@ func TestModernOwnerLost(t *testing.T) {
 	}
 	at.under("unsafe").callModern("hold", `{"key":"unsafe"}`)
 	at.under("safe").callModern("safe_hold", `{"key":"safe"}`)
-	eventually(t, "the calls to run", func() bool { return f.runs("unsafe")+f.runs("safe") == 2 })
+	mcptest.Eventually(t, "the calls to run", time.Minute, func() bool { return f.runs("unsafe")+f.runs("safe") == 2 })
 	f.nodes[0].kill()
 
 	if r := other.modern("tools/call", "echo", `{"name":"echo","arguments":{"text":"plain"}}`, `{}`); r.status != 200 || !strings.Contains(string(r.body), "plain") {

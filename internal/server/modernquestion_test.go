@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -23,14 +24,14 @@ func TestModernQuestionsOfLostNode(t *testing.T) {
 	at.under("key").callModern("safe_hold", `{"key":"keyed"}`)
 	at.begun("safe_hold", `{"key":"resumable"}`)
 	task := at.task("safe_hold", `{"key":"task"}`).TaskID
-	eventually(t, "the calls to run", func() bool { return f.runs("keyed")+f.runs("resumable")+f.runs("task") == 3 })
+	mcptest.Eventually(t, "the calls to run", time.Minute, func() bool { return f.runs("keyed")+f.runs("resumable")+f.runs("task") == 3 })
 	f.nodes[0].kill()
-	eventually(t, "the task to be on the other node", func() bool { return other.about("tasks/get", task, "").Result.Status == "working" })
+	mcptest.Eventually(t, "the task to be on the other node", time.Minute, func() bool { return other.about("tasks/get", task, "").Result.Status == "working" })
 	for _, again := range f.nodes[1].release(3) {
 		f.nodes[1].ask(again, "?")
 	}
 	other.until(task, "input_required")
-	eventually(t, "the calls to end whose clients do not come", func() bool { return f.nodes[1].sessions.Calls() == 1 })
+	mcptest.Eventually(t, "the calls to end whose clients do not come", time.Minute, func() bool { return f.nodes[1].sessions.Calls() == 1 })
 	other.until(task, "input_required")
 }
 

@@ -5,7 +5,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
@@ -108,7 +110,7 @@ func TestModernNotResumed(t *testing.T) {
 		t.Errorf("said: %+v", ev)
 	}
 	_ = w.c.Close()
-	eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 0 })
+	mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 	if r := p.modern("server/discover", "", `{}`, `{}`); !strings.Contains(string(r.body), `"holdfast/resumableRequests":{}`) && strings.Contains(string(r.body), `"result"`) {
 		t.Errorf("discover: %s", r.body)
 	}

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -83,7 +85,7 @@ func TestMovesAreCounted(t *testing.T) {
 				f.start(config{server: server.Options{Shared: session.Shared{Logger: slog.New(l)}, UpgradeAfter: 1}})
 			}
 			a, b := f.nodes[0], f.nodes[1]
-			eventually(t, "the nodes to know each other", func() bool { return knows(a, b) && knows(b, a) })
+			mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool { return knows(a, b) && knows(b, a) })
 			peers := make([]*peer, sessions)
 			for i := range peers {
 				peers[i] = a.connect("2025-11-25", nil)
@@ -103,7 +105,7 @@ func TestMovesAreCounted(t *testing.T) {
 			case "stopped":
 				a.handle.Cut(true)
 			}
-			eventually(t, "the node to be missed", func() bool { return x.how == "drained" || !knows(b, a) })
+			mcptest.Eventually(t, "the node to be missed", time.Minute, func() bool { return x.how == "drained" || !knows(b, a) })
 			for _, p := range peers {
 				if r := p.at(b).post(ping1); r.status != 200 {
 					t.Errorf("in a session that has moved: %d %s", r.status, r.body)
@@ -123,8 +125,8 @@ func TestMovesAreCounted(t *testing.T) {
 			}
 			// A slow machine moves them in more than one turn, each with its line.
 			const mostLines = 3
-			eventually(t, "the line of what came", func() bool { return count(logs[1], "took over", "sessions") >= sessions })
-			eventually(t, "the line of what went", func() bool { return x.went == "" || len(logs[0].about(x.went)) > 0 })
+			mcptest.Eventually(t, "the line of what came", time.Minute, func() bool { return count(logs[1], "took over", "sessions") >= sessions })
+			mcptest.Eventually(t, "the line of what went", time.Minute, func() bool { return x.went == "" || len(logs[0].about(x.went)) > 0 })
 			came := logs[1].about("took over")
 			if n := count(logs[1], x.came, "sessions"); n != sessions || len(came) > mostLines || came[0].level != x.level || count(logs[1], x.came, "outcome_unknown") != x.unknown {
 				t.Errorf("the log of what came: %+v", came)

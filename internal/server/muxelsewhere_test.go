@@ -15,6 +15,7 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -54,7 +55,7 @@ func TestSocketElsewhereSlowOrder(t *testing.T) {
 			p := f.nodes[0].connect("2025-11-25", nil)
 			c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 			c.say(callAs("1", "hold", `{"k":"first"}`), callAs("2", "hold", `{"k":"second"}`))
-			eventually(t, "both", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.order) == 2 })
+			mcptest.Eventually(t, "both", time.Minute, func() bool { s.mu.Lock(); defer s.mu.Unlock(); return len(s.order) == 2 })
 			if s.order[0] != "1" {
 				t.Errorf("order %v", s.order)
 			}
@@ -71,7 +72,7 @@ func TestSocketElsewhereStays(t *testing.T) {
 		p := f.nodes[0].beginResumable()
 		c := openSocket(f.nodes[i].node, 0, "Mcp-Session-Id: "+p.id)
 		c.say(callAs("1", "safe_hold", `{"key":"k"}`))
-		eventually(t, "run", func() bool { return f.runs("k") == 1 })
+		mcptest.Eventually(t, "run", time.Minute, func() bool { return f.runs("k") == 1 })
 		ch := make(chan string, 1)
 		go func() {
 			for {
@@ -112,7 +113,7 @@ func TestSocketElsewhereDrainWaits(t *testing.T) {
 	t.Parallel()
 	f, _, c := elsewhere(t, config{}, 2)
 	c.say(callAs("1", "hold", `{"key":"k"}`))
-	eventually(t, "run", func() bool { return f.runs("k") == 1 })
+	mcptest.Eventually(t, "run", time.Minute, func() bool { return f.runs("k") == 1 })
 	go func() { _ = f.nodes[1].drain(24 * time.Second) }()
 	began := time.Now()
 	ch := make(chan string, 1)
@@ -331,7 +332,7 @@ func TestSocketElsewhereComesInOrder(t *testing.T) {
 	d.say(callAs("1", "hold", `{"key":"k"}`), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		callAs(`"last"`, "echo", `{"text":"answered"}`))
 	d.hears(`"last"`, "answered")
-	eventually(t, "the call to be cancelled", func() bool { return f.nodes[1].sessions.Calls() == 0 })
+	mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return f.nodes[1].sessions.Calls() == 0 })
 }
 
 // A panic of Options.Pack while the session of a connection is looked after, whose standalone
@@ -392,7 +393,7 @@ func TestSocketTrimmedAndMoved(t *testing.T) {
 	d.hears("one")
 	leave := func() {
 		f.take(n, f.nodes[0], string(session.KeyOf(p.id)))
-		eventually(t, "the session to leave", func() bool { return n.sessions.Sessions() == 0 })
+		mcptest.Eventually(t, "the session to leave", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 	}
 	store.leaves.Store(&leave)
 	p.note("two")

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -224,7 +225,7 @@ func TestFarEnds(t *testing.T) {
 	bothWays(t, func(t *testing.T, open dialer) {
 		f := newFar(t, open, 0)
 		f.c.cut(fin)
-		eventually(t, "the reading to end", func() bool { return f.nodes[0].sessions.Readers() <= 1 })
+		mcptest.Eventually(t, "the reading to end", time.Minute, func() bool { return f.nodes[0].sessions.Readers() <= 1 })
 		d := f.connect(open, 2)
 		d.say(again(`"c"`, f.token))
 		d.policy(`"c"`)
@@ -281,7 +282,7 @@ func TestPipesSessionLeaves(t *testing.T) {
 	d.say(callAs(`"unsafe"`, "hold", `{}`))
 	own := d.policy(`"unsafe"`)
 	d.say(callAs(`"safe"`, "safe_steps", `{"key":"k","n":0,"pause":2000}`))
-	eventually(t, "the calls to run", func() bool { return f.runs("k") == 1 })
+	mcptest.Eventually(t, "the calls to run", time.Minute, func() bool { return f.runs("k") == 1 })
 
 	f.take(f.nodes[0], f.nodes[1], sessionOf(own))
 	want := map[string]string{`"safe"`: "done", `"unsafe"`: "outcome unknown: the node"}

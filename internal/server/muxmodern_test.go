@@ -10,6 +10,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
@@ -86,10 +87,10 @@ func TestDuplexModernCancel(t *testing.T) {
 		c.say(modernCall("2", "echo", `{}`))
 		c.fails("2", codeInvalid, "in flight")
 		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
-		eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 1 })
+		mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return n.sessions.Calls() == 1 })
 		older.Result(result("older"))
 		c.hears(`"id":2`, "older")
-		eventually(t, "the id of the cancelled call to be free", func() bool {
+		mcptest.Eventually(t, "the id of the cancelled call to be free", time.Minute, func() bool {
 			c.say(modernCall("1", "echo", `{"text":"again"}`))
 			return strings.Contains(string(c.hears(`"id":1`)), "again")
 		})
@@ -133,7 +134,7 @@ func TestDuplexModernResume(t *testing.T) {
 		c, _ = begin("2")
 		n.release(1)
 		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
-		eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 0 })
+		mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 	})
 }
 
@@ -262,6 +263,6 @@ func TestDuplexModernElsewhere(t *testing.T) {
 		c.say(resume)
 		c.hears("notifications/requests/resumePolicy")
 		c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
-		eventually(t, "the call to be cancelled", func() bool { return f.nodes[0].sessions.Calls() == 0 })
+		mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return f.nodes[0].sessions.Calls() == 0 })
 	})
 }

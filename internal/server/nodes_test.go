@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/cluster"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -141,9 +142,9 @@ func TestOwnerLeftGhost(t *testing.T) {
 			key := string(session.KeyOf(p.id))
 			f.take(f.nodes[0], f.nodes[heir], key)
 			f.nodes[heir].release(1)
-			eventually(t, "the client's node to go on", func() bool { return f.nodes[heir].sessions.Readers() > 0 })
+			mcptest.Eventually(t, "the client's node to go on", time.Minute, func() bool { return f.nodes[heir].sessions.Readers() > 0 })
 			w.atMost(0, rst)
-			eventually(t, "the connection to end", func() bool { return f.nodes[heir].sessions.Readers() == 0 })
+			mcptest.Eventually(t, "the connection to end", time.Minute, func() bool { return f.nodes[heir].sessions.Readers() == 0 })
 			if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), `"progress":1`) {
 				t.Errorf("got %s", ev.Data)
 			}
@@ -279,7 +280,7 @@ func TestEngineAway(t *testing.T) {
 		}
 	}
 	n.handle.Cut(false)
-	eventually(t, "the session to go on", func() bool {
+	mcptest.Eventually(t, "the session to go on", time.Minute, func() bool {
 		r := p.post(callAs("5", "steps", `{"key":"again","n":1}`))
 		return r.status == http.StatusOK && len(r.texts()) == 2
 	})
@@ -312,7 +313,7 @@ func TestUpgradeEngineAway(t *testing.T) {
 				t.Errorf("%d %s", r.status, r.body)
 			}
 			set(false)
-			eventually(t, "the session to go on", func() bool {
+			mcptest.Eventually(t, "the session to go on", time.Minute, func() bool {
 				r := p.post(callAs("2", "steps", `{"key":"again","n":1}`))
 				return r.status == http.StatusOK && len(r.texts()) == 2
 			})

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -287,7 +288,7 @@ func TestUnknownByID(t *testing.T) {
 	f := newFarm(t, 2, c)
 	p := f.nodes[0].connect("2025-11-25", nil)
 	w := p.at(f.nodes[1]).open("POST", "/mcp", callAs(`"mine"`, "steps", `{"key":"k","n":1,"pause":20000}`))
-	eventually(t, "the call to run", func() bool { return f.runs("k") > 0 })
+	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs("k") > 0 })
 	f.nodes[1].handle.Cut(true)
 	f.nodes[0].kill()
 	r := w.all()
@@ -314,7 +315,7 @@ func TestSocketMakesAgain(t *testing.T) {
 	p.post(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":"to be put on record"}}`)
 	s.hears("to be put on record")
 	s.say(callAs("1", "safe_steps", `{"key":"k","n":0,"pause":20000}`))
-	eventually(t, "the call to run", func() bool { return f.runs("k") > 0 })
+	mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs("k") > 0 })
 	f.nodes[0].handle.Cut(true)
 	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer stop()

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
@@ -47,7 +48,7 @@ func newFarm(t testing.TB, n int, c config) *farm {
 	for range n {
 		f.start(c)
 	}
-	eventually(t, "the nodes to know each other", func() bool {
+	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool {
 		for _, n := range f.nodes {
 			if len(n.member.Peers()) < len(f.nodes)-1 {
 				return false
@@ -62,7 +63,7 @@ func newFarm(t testing.TB, n int, c config) *farm {
 func (f *farm) heldAt(nodes []*farmNode) *message.Exchange {
 	f.t.Helper()
 	var held *message.Exchange
-	eventually(f.t, "a call to be held", func() bool {
+	mcptest.Eventually(f.t, "a call to be held", time.Minute, func() bool {
 		for _, n := range nodes {
 			n.script.mu.Lock()
 			if len(n.script.held) > 0 {

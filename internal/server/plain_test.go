@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 )
 
@@ -69,7 +70,7 @@ func TestPlain(t *testing.T) {
 		w = p.open("POST", "/mcp", callAs("5", "hold", `{}`))
 		held = a.release(1)[0]
 		w.c.Close()
-		eventually(t, "the reader to be gone", func() bool { return a.sessions.Readers() == 0 })
+		mcptest.Eventually(t, "the reader to be gone", time.Minute, func() bool { return a.sessions.Readers() == 0 })
 		held.Result(result("kept"))
 		w = p.open("GET", "/mcp", "")
 		if ev := w.message(); !strings.Contains(string(ev.Data), "kept") {
@@ -88,16 +89,16 @@ func TestPlainLeft(t *testing.T) {
 	a, b := f.nodes[0], f.nodes[1]
 	p := a.connect("2025-11-25", nil).at(b)
 	get := p.open("GET", "/mcp", "") // before the call, so that nothing but the break is evidence
-	eventually(t, "the GET stream to be there", func() bool { return a.sessions.Readers() == 1 })
+	mcptest.Eventually(t, "the GET stream to be there", time.Minute, func() bool { return a.sessions.Readers() == 1 })
 	w := p.open("POST", "/mcp", callAs("1", "hold", `{}`))
 	held := a.release(1)[0]
 	w.c.Close()
-	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
+	mcptest.Eventually(t, "the session's node to know", time.Minute, func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
 	s, err := a.sessions.Find(p.id, caller.Principal{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the call to be stored", func() bool { return s.CallOf([]byte("1")).Number() != 0 })
+	mcptest.Eventually(t, "the call to be stored", time.Minute, func() bool { return s.CallOf([]byte("1")).Number() != 0 })
 	held.Result(result("kept"))
 	if ev := get.message(); !strings.Contains(string(ev.Data), "kept") {
 		t.Errorf("on the GET stream: %s", ev.Data)
@@ -115,12 +116,12 @@ func TestPlainLightLeft(t *testing.T) {
 	w := p.open("POST", "/mcp", callAs("1", "safe_hold", `{}`))
 	held := a.release(1)[0]
 	w.c.Close()
-	eventually(t, "the session's node to know", func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
+	mcptest.Eventually(t, "the session's node to know", time.Minute, func() bool { return a.HasLeft(w.c.LocalAddr().String()) })
 	s, err := a.sessions.Find(p.id, caller.Principal{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the call to be stored", func() bool { return s.CallOf([]byte("1")).Number() != 0 })
+	mcptest.Eventually(t, "the call to be stored", time.Minute, func() bool { return s.CallOf([]byte("1")).Number() != 0 })
 	held.Result(result("kept"))
 	if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), "kept") {
 		t.Errorf("on the GET stream: %s", ev.Data)
@@ -137,7 +138,7 @@ func TestPlainTaken(t *testing.T) {
 	w := p.open("POST", "/mcp", callAs("1", "hold", `{"key":"k"}`))
 	held := a.release(1)[0]
 	a.handle.Cut(true)
-	eventually(t, "the other node to have the session", func() bool { return p.at(b).post(callAs("2", "echo", `{}`)).status == 200 })
+	mcptest.Eventually(t, "the other node to have the session", time.Minute, func() bool { return p.at(b).post(callAs("2", "echo", `{}`)).status == 200 })
 	a.handle.Cut(false)
 	r := w.all()
 	if r.header.Get("Content-Type") != "application/json" || !strings.Contains(string(r.body), `"id":1`) ||
@@ -164,11 +165,11 @@ func TestPlainRoams(t *testing.T) {
 	first.kill()
 	late := second.release(1)[0]
 	second.handle.Cut(true)
-	eventually(t, "the third node to have the session", func() bool { return p.at(third).post(callAs("2", "echo", `{}`)).status == 200 })
+	mcptest.Eventually(t, "the third node to have the session", time.Minute, func() bool { return p.at(third).post(callAs("2", "echo", `{}`)).status == 200 })
 	last := third.release(1)[0]
 	second.handle.Cut(false)
 	late.Result(result("too late"))
-	eventually(t, "the second node to ask the third", func() bool { return third.sessions.Readers() > 0 })
+	mcptest.Eventually(t, "the second node to ask the third", time.Minute, func() bool { return third.sessions.Readers() > 0 })
 	last.Result(result("at last"))
 	if r := w.all(); r.status != 200 || r.header.Get("Content-Type") != "application/json" || !strings.Contains(string(r.body), "at last") || f.runs("k") != 3 {
 		t.Errorf("%d %v %s, %d runs", r.status, r.header, r.body, f.runs("k"))

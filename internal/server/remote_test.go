@@ -10,6 +10,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
@@ -84,7 +85,7 @@ func TestSocketElsewhereOrder(t *testing.T) {
 	}
 	c.say(callAs(`"last"`, "echo", `{"text":"answered"}`))
 	c.hears(`"last"`, "answered")
-	eventually(t, "the calls to end", func() bool { return f.nodes[0].sessions.Calls() == 0 })
+	mcptest.Eventually(t, "the calls to end", time.Minute, func() bool { return f.nodes[0].sessions.Calls() == 0 })
 	if n := f.runs("k"); n != 40 {
 		t.Errorf("%d calls ran", n)
 	}
@@ -131,7 +132,7 @@ func TestSocketElsewhereAttached(t *testing.T) {
 	p.note("one")
 	c.hears("one")
 	c.cut(fin)
-	eventually(t, "the reading to end", func() bool { return f.nodes[0].sessions.Readers() == 0 })
+	mcptest.Eventually(t, "the reading to end", time.Minute, func() bool { return f.nodes[0].sessions.Readers() == 0 })
 	p.note("two")
 	d := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id)
 	d.reads()

@@ -9,9 +9,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast/backend"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 )
 
@@ -63,7 +65,7 @@ func TestTwice(t *testing.T) {
 				all.Go(func() { replies[i] = p.post(x.body) })
 			}
 			held := a.release(holds)
-			eventually(t, "the call that ends to run", func() bool { return f.runs("h1") == 1 })
+			mcptest.Eventually(t, "the call that ends to run", time.Minute, func() bool { return f.runs("h1") == 1 })
 			end := func(held []*message.Exchange) {
 				for _, x := range held {
 					x.Result(result("done"))
@@ -75,7 +77,7 @@ func TestTwice(t *testing.T) {
 			case "killed after the answers": // they are stored, and get lost on their way
 				b.handle.Cut(true)
 				end(held)
-				eventually(t, "the calls to end", func() bool { return a.sessions.Calls()+a.sessions.Readers() == 0 })
+				mcptest.Eventually(t, "the calls to end", time.Minute, func() bool { return a.sessions.Calls()+a.sessions.Readers() == 0 })
 				a.kill()
 				b.handle.Cut(false)
 			default:
@@ -173,7 +175,7 @@ func TestRerunUnknown(t *testing.T) {
 	f := newFarm(t, 1, config{})
 	f.start(config{server: server.Options{Response: server.ResponseSSE}, backend: unstartable{}})
 	a, b := f.nodes[0], f.nodes[1]
-	eventually(t, "the nodes to know each other", func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
+	mcptest.Eventually(t, "the nodes to know each other", time.Minute, func() bool { return len(a.member.Peers()) == 1 && len(b.member.Peers()) == 1 })
 	w := a.connect("2025-11-25", nil).at(b).open("POST", "/mcp", call("safe_hold", `{"key":"k"}`))
 	a.release(1)
 	a.kill()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -288,7 +289,7 @@ func TestResumeKept(t *testing.T) {
 	if len(texts) < 5 || len(texts) > 20 || !strings.Contains(texts[len(texts)-1], "the end") || !strings.Contains(texts[len(texts)-2], `"progress":49`) {
 		t.Errorf("got %d messages", len(texts))
 	}
-	eventually(t, "the call to be dropped", func() bool {
+	mcptest.Eventually(t, "the call to be dropped", time.Minute, func() bool {
 		return bytes.Contains(p.post(again(`"c"`, token)).body, []byte("-32602"))
 	})
 }
@@ -315,7 +316,7 @@ func TestStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "what was said to be read", func() bool {
+	mcptest.Eventually(t, "what was said to be read", time.Minute, func() bool {
 		return strings.Contains(p.post(ask(`"c"`, token)).result(t), `"hasPendingMessage":false`)
 	})
 	state(token, said("processing", false, true))
@@ -444,7 +445,7 @@ func TestAway(t *testing.T) {
 		t.Fatal("cancelled while its client was there")
 	}
 	w.atMost(0, rst)
-	eventually(t, "the call to be cancelled", func() bool { return n.sessions.Calls() == 0 })
+	mcptest.Eventually(t, "the call to be cancelled", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 	texts := p.post(again(`"c"`, token)).texts()
 	if len(texts) != 1 || !strings.Contains(texts[0], "cancelled: its client was away for longer than maxWait (500ms)") {
 		t.Errorf("got %q", texts)

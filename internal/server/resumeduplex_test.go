@@ -17,6 +17,7 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/backend/sdk"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -584,12 +585,12 @@ func TestSocketLeavesAnnounced(t *testing.T) {
 		}
 		if begun { // who appends has another append wait
 			other.Go(func() { progress(held[1], 1, 0) })
-			eventually(t, "the store to be asked", waiting)
+			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
 			c.say(callAs("3", "hold", `{}`))
 			n.release(1)
 		} else {
 			c.say(callAs("3", "hold", `{}`))
-			eventually(t, "the store to be asked", waiting)
+			mcptest.Eventually(t, "the store to be asked", time.Minute, waiting)
 		}
 		held[0].Call.Disconnect(7 * time.Millisecond)
 		pass(t, 50*time.Millisecond) // to leave too early
@@ -649,7 +650,7 @@ func TestDuplexBare(t *testing.T) {
 			c.say(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"c","_meta":{"holdfast/resumeToken":"` + token + `"}}}`)
 			c.fails(`"c"`, jsonrpc.CodeServer, "cancelled")
 			c.cut(fin)
-			eventually(t, "the session of the connection to end", func() bool {
+			mcptest.Eventually(t, "the session of the connection to end", time.Minute, func() bool {
 				return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 2*(i+1) // those of the calls
 			})
 		}

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -98,7 +99,7 @@ func TestRevivedAfterExpiry(t *testing.T) {
 	n := newNode(t, config{life: time.Hour, session: session.Options{TTL: 50 * time.Millisecond}})
 	p := n.connect("2025-11-25", nil)
 	for range 3 {
-		eventually(t, "the session to expire", func() bool { return n.sessions.Sessions() == 0 })
+		mcptest.Eventually(t, "the session to expire", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 		if got := p.echoes("again"); !strings.HasPrefix(got, "200 ") {
 			t.Errorf("%s", got)
 		}
@@ -218,7 +219,7 @@ func TestRevivedOnce(t *testing.T) {
 	f := newFarm(t, 3, config{life: time.Hour, session: session.Options{TTL: 100 * time.Millisecond}})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	for round := range 5 {
-		eventually(t, "the session to expire", func() bool {
+		mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
 			all := 0
 			for _, n := range f.nodes {
 				all += n.sessions.Sessions()
@@ -255,7 +256,7 @@ func TestRevivedElsewhere(t *testing.T) {
 	door := f.start(config{life: time.Hour, server: server.Options{Role: server.RoleDoor}})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	expire := func() {
-		eventually(t, "the session to expire", func() bool {
+		mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
 			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
 			return f.nodes[0].sessions.Sessions() == 0 && err != nil
 		})
@@ -322,7 +323,7 @@ func TestRevivedHalf(t *testing.T) {
 	f := newFarm(t, 2, config{life: time.Hour, backend: b, session: session.Options{TTL: 100 * time.Millisecond}})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	p.version = "2025-06-18" // which its server has chosen
-	eventually(t, "the session to expire", func() bool {
+	mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
 		_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
 		return f.nodes[0].sessions.Sessions() == 0 && err != nil
 	})
@@ -360,7 +361,7 @@ func TestRevivedOnSocket(t *testing.T) {
 	door := f.start(config{life: time.Hour, server: server.Options{Role: server.RoleDoor}})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	for i, n := range []*farmNode{f.nodes[0], f.nodes[1], door} {
-		eventually(t, "the session to expire", func() bool {
+		mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
 			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
 			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil
 		})

@@ -7,7 +7,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -231,7 +233,7 @@ func TestAdmission(t *testing.T) {
 	for _, w := range open {
 		w.message()
 	}
-	eventually(t, "calls to end", func() bool { return n.sessions.Calls() == 0 })
+	mcptest.Eventually(t, "calls to end", time.Minute, func() bool { return n.sessions.Calls() == 0 })
 	if r := q.post(callAs("1", "echo", `{"text":"a"}`)); r.status != 200 {
 		t.Errorf("after that: %d %s", r.status, r.body)
 	}

@@ -7,10 +7,10 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -97,7 +97,7 @@ func TestPrincipal(t *testing.T) {
 	if n.runs("thief") > 0 {
 		t.Error("a call ran in alice's session that was not hers")
 	}
-	eventually(t, "only alice to read her streams", func() bool { return n.sessions.Readers() == 3 })
+	mcptest.Eventually(t, "only alice to read her streams", time.Minute, func() bool { return n.sessions.Readers() == 3 })
 	if r := alice.open("GET", finished.link, "").all(); r.status != 200 || !strings.Contains(string(r.body), "done") {
 		t.Errorf("her own URL: %d %s", r.status, r.body)
 	}
@@ -179,30 +179,12 @@ func TestIDs(t *testing.T) {
 	}
 }
 
-// logged keeps what is logged.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 // TestLogs has all that goes on in a conversation logged, and no secret in it.
 func TestLogs(t *testing.T) {
 	testlong.Only(t, "it waits for a session to expire: 10 s")
 	t.Parallel()
 	const token = "token-of-alice"
-	var out logged
+	var out mcptest.Log
 	n := newNode(t, config{
 		server: server.Options{
 			Principal: bearer, Retry: 5 * time.Millisecond, InputGrace: time.Millisecond,
@@ -265,7 +247,7 @@ func TestLogs(t *testing.T) {
 	held[0].Sink.Closed(fmt.Errorf("the backend broke"), true) // logged, and the calls with it
 	n.end(p)
 	p.post(call("echo", `{}`))
-	eventually(t, "the session to expire", func() bool { return n.sessions.Sessions() == 0 })
+	mcptest.Eventually(t, "the session to expire", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 	text := out.String()
 	for _, want := range []string{"session expired", "backend ended", "level=DEBUG"} {
 		if !strings.Contains(text, want) {

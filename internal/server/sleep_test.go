@@ -15,6 +15,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -63,7 +64,7 @@ func (s *recorder) Serve(x *message.Exchange) {
 // holding waits until so many calls are held.
 func (s *recorder) holding(t *testing.T, count int) {
 	t.Helper()
-	eventually(t, "calls to be held", func() bool {
+	mcptest.Eventually(t, "calls to be held", time.Minute, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.held) >= count
@@ -80,7 +81,7 @@ func (s *recorder) since(n int) []string {
 // asleep waits until a node has no session.
 func (n *node) asleep() {
 	n.t.Helper()
-	eventually(n.t, "the sessions to fall asleep", func() bool { return n.sessions.Sessions() == 0 })
+	mcptest.Eventually(n.t, "the sessions to fall asleep", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 }
 
 // shortly is how long ended calls are kept where that is to keep no session awake.
@@ -232,7 +233,7 @@ func TestStaysAwake(t *testing.T) {
 	// What has begun after the others falls asleep after they would have.
 	for range 3 {
 		n.connect("2025-11-25", nil)
-		eventually(t, "the session to fall asleep", func() bool { return n.sessions.Sessions() <= len(awake) })
+		mcptest.Eventually(t, "the session to fall asleep", time.Minute, func() bool { return n.sessions.Sessions() <= len(awake) })
 	}
 	for what, p := range awake {
 		if _, err := n.sessions.Find(p.id, caller.Principal{}); err != nil {
@@ -342,7 +343,7 @@ func TestWakesElsewhere(t *testing.T) {
 	p.post(`{"jsonrpc":"2.0","id":2,"method":"logging/setLevel","params":{"level":"error"}}`)
 	gone := func() {
 		t.Helper()
-		eventually(t, "the session to fall asleep", func() bool {
+		mcptest.Eventually(t, "the session to fall asleep", time.Minute, func() bool {
 			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
 			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil
 		})
@@ -383,7 +384,7 @@ func TestWakesAtLittleCost(t *testing.T) {
 	const wakes = 10
 	puts, appends := 0, 0
 	for i := range wakes {
-		eventually(t, "the session to sleep, and to leave nothing", func() bool {
+		mcptest.Eventually(t, "the session to sleep, and to leave nothing", time.Minute, func() bool {
 			_, err := f.nodes[0].store.Lookup(context.Background(), key)
 			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil && f.engine.Kept(frames) == 0
 		})

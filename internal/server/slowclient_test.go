@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 )
@@ -29,7 +30,7 @@ func (b *busy) count(s *http.Server) {
 func pass(t *testing.T, d time.Duration) {
 	t.Helper()
 	end := time.Now().Add(d)
-	eventually(t, "time to pass", func() bool { return time.Now().After(end) })
+	mcptest.Eventually(t, "time to pass", time.Minute, func() bool { return time.Now().After(end) })
 }
 
 // TestSlowAnswer is a client that does not read its JSON. It is given up.
@@ -44,7 +45,7 @@ func TestSlowAnswer(t *testing.T) {
 	w := p.open("POST", "/mcp", callAs("1", "hold", `{}`))
 	n.release(1)[0].Result([]byte(`"` + strings.Repeat("x", 16<<20) + `"`))
 	w.head()
-	eventually(t, "the client to be given up", func() bool { return b.Load() == 0 })
+	mcptest.Eventually(t, "the client to be given up", time.Minute, func() bool { return b.Load() == 0 })
 	if r := w.all(); r.whole {
 		t.Error("all was written to a client that does not read")
 	}
@@ -96,7 +97,7 @@ func TestSlowTool(t *testing.T) {
 	}
 	n.release(1)
 	w.c.Close()
-	eventually(t, "the client's leaving to be noticed", func() bool { return b.Load() == 0 })
+	mcptest.Eventually(t, "the client's leaving to be noticed", time.Minute, func() bool { return b.Load() == 0 })
 }
 
 // TestPages resumes a stream of large messages. What is written at a time is

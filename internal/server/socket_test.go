@@ -11,6 +11,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -92,7 +93,7 @@ func TestHandshake(t *testing.T) {
 				_ = w.c.Close()
 			}
 			// Whose client has said nothing is nobody's.
-			eventually(t, "the session to end", func() bool { return n.sessions.Sessions() == sessions })
+			mcptest.Eventually(t, "the session to end", time.Minute, func() bool { return n.sessions.Sessions() == sessions })
 		})
 	}
 	alice.works("strangers")
@@ -271,7 +272,7 @@ func TestSocketUnbegun(t *testing.T) {
 		}
 	}
 	c.ended(websocket.StatusPolicyViolation, "no initialize")
-	eventually(t, "the session to end", func() bool { return n.sessions.Sessions() == 1 })
+	mcptest.Eventually(t, "the session to end", time.Minute, func() bool { return n.sessions.Sessions() == 1 })
 	begun.say(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
 	begun.hears(`"id":1`)
 }
@@ -330,7 +331,7 @@ func TestSocketDisconnectAfter(t *testing.T) {
 		c = openSocket(n, 0)
 		if c.initialize("2025-11-25", "") == nil && c.send(callAs("1", "hold", `{}`)) == nil {
 			end := time.Now().Add(2 * age)
-			eventually(t, "the call to be held, or the connection to be too old", func() bool { return held() > 0 || time.Now().After(end) })
+			mcptest.Eventually(t, "the call to be held, or the connection to be too old", time.Minute, func() bool { return held() > 0 || time.Now().After(end) })
 		}
 		if held() > 0 {
 			break
@@ -382,7 +383,7 @@ func TestSocketContinued(t *testing.T) {
 	c.hears(`"id":1`)
 	c.say(callAs(`"a"`, "hold", `{}`), callAs(`"b"`, "safe_steps", `{"n":0,"pause":2000}`))
 	held := n.release(1)
-	eventually(t, "the calls to begin", func() bool { return n.sessions.Calls() == 2 })
+	mcptest.Eventually(t, "the calls to begin", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 	c.cut(rst)
 	n.sessionsQuiet()
 	held[0].Result(result("kept"))
@@ -410,6 +411,6 @@ func TestSocketWithoutClose(t *testing.T) {
 	c.say(callAs("1", "hold", `{}`))
 	held := n.release(1)
 	c.cut(fin)
-	eventually(t, "the reading to end", func() bool { return n.sessions.Readers() == 0 })
+	mcptest.Eventually(t, "the reading to end", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 	held[0].Result(result("late"))
 }

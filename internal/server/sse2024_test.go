@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -401,8 +402,8 @@ func TestPairEnds(t *testing.T) {
 	c.send(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)
 	c.wants(`"id":1`)
 	c.w.c.Close()
-	eventually(t, "the session to end", func() bool { return n.sessions.Sessions() == 0 })
+	mcptest.Eventually(t, "the session to end", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 	refused(t, "a message to what has ended", c.p.open("POST", c.endpoint, "{}").all(), 404, codeServer, "session not found")
 	refused(t, "a return to what has ended", c.p.open("GET", "/sse", "", "Last-Event-ID: "+c.last).all(), 404, codeServer, "session not found")
-	eventually(t, "what it kept to go", func() bool { return n.store.Bytes() == 0 })
+	mcptest.Eventually(t, "what it kept to go", time.Minute, func() bool { return n.store.Bytes() == 0 })
 }

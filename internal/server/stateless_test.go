@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/jsonrpc"
 )
@@ -78,7 +79,7 @@ func TestStateless(t *testing.T) {
 // nothingLeft waits until the node has no session, and keeps nothing.
 func (p *peer) nothingLeft() {
 	p.n.t.Helper()
-	eventually(p.n.t, "sessions to end", func() bool {
+	mcptest.Eventually(p.n.t, "sessions to end", time.Minute, func() bool {
 		return p.n.sessions.Sessions() == 0 && p.n.sessions.Calls() == 0 && p.n.store.Bytes() == 0
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -109,7 +110,7 @@ func (p *peer) get(id string) taskTold {
 // until polls a task until it has a status.
 func (p *peer) until(id, status string) (is taskTold) {
 	p.n.t.Helper()
-	eventually(p.n.t, "the task to be "+status, func() bool {
+	mcptest.Eventually(p.n.t, "the task to be "+status, time.Minute, func() bool {
 		is = p.get(id)
 		return is.Status == status
 	})
@@ -197,7 +198,7 @@ func TestTaskAsks(t *testing.T) {
 	held.Request([]byte(`"q1"`), "elicitation/create", []byte(`{"message":"one?"}`))
 	held.Request([]byte(`"q2"`), "elicitation/create", []byte(`{"message":"two?"}`))
 	var is taskTold
-	eventually(t, "two questions", func() bool {
+	mcptest.Eventually(t, "two questions", time.Minute, func() bool {
 		is = p.get(made.TaskID)
 		return len(is.InputRequests) == 2
 	})
@@ -237,7 +238,7 @@ func TestTaskAsksByResult(t *testing.T) {
 	const asks = `{"method":"elicitation/create","params":{"message":"?"}}`
 	f.nodes[0].release(1)[0].Result([]byte(`{"resultType":"input_required","requestState":"one","inputRequests":{"a \"b":` + asks + `,"c":` + asks + `}}`))
 	var is taskTold
-	eventually(t, "two questions", func() bool {
+	mcptest.Eventually(t, "two questions", time.Minute, func() bool {
 		is = other.get(made.TaskID)
 		return len(is.InputRequests) == 2
 	})
@@ -315,7 +316,7 @@ func TestTaskAsksByResultNodeLost(t *testing.T) {
 	answer(was) // too late
 	again.Result(asks("two"))
 	var is taskTold
-	eventually(t, "the new question", func() bool {
+	mcptest.Eventually(t, "the new question", time.Minute, func() bool {
 		is = other.get(safe.TaskID)
 		return is.Status == "input_required" && len(is.InputRequests) == 1
 	})
@@ -410,7 +411,7 @@ func TestTaskOnAnyNode(t *testing.T) {
 		t.Errorf("that may have run: %+v", is)
 	}
 	var again *farmNode
-	eventually(t, "the call to be made again", func() bool {
+	mcptest.Eventually(t, "the call to be made again", time.Minute, func() bool {
 		for _, n := range f.nodes[1:] {
 			if n.runs("safe") > 0 {
 				again = n
@@ -532,7 +533,7 @@ func TestTaskListenNodeLost(t *testing.T) {
 		t.Errorf("of a lost node: %+v", m)
 	}
 	var again *farmNode
-	eventually(t, "the call to be made again", func() bool {
+	mcptest.Eventually(t, "the call to be made again", time.Minute, func() bool {
 		for _, n := range f.nodes[1:] {
 			if n.runs("safe") > 0 {
 				again = n

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -86,7 +87,7 @@ func (p *peer) of(method, task string) legacyTold {
 // becomes polls a task until it has a status.
 func (p *peer) becomes(task, status string) (is legacyTask) {
 	p.n.t.Helper()
-	eventually(p.n.t, "the task to be "+status, func() bool {
+	mcptest.Eventually(p.n.t, "the task to be "+status, time.Minute, func() bool {
 		m := p.of("tasks/get", task)
 		if m.Error != nil {
 			p.n.t.Fatalf("tasks/get: %+v", m.Error)
@@ -113,7 +114,7 @@ func TestLegacyTask(t *testing.T) {
 		t.Errorf("the backend has got %s", held.Params)
 	}
 	held.Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
-	eventually(t, "progress", func() bool { return p.becomes(made.TaskID, "working").StatusMessage == "half" })
+	mcptest.Eventually(t, "progress", time.Minute, func() bool { return p.becomes(made.TaskID, "working").StatusMessage == "half" })
 	w := p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":77,"method":"tasks/result","params":{"taskId":%q}}`, made.TaskID))
 	if ev := w.message(); !strings.Contains(string(ev.Data), `"half"`) || !strings.Contains(string(ev.Data), `"io.modelcontextprotocol/related-task":{"taskId":"`+made.TaskID) {
 		t.Errorf("tasks/result says %s", ev.Data)
@@ -174,7 +175,7 @@ func TestLegacyTaskCancelled(t *testing.T) {
 	made := p.begins("1", "hold", `{}`)
 	n.release(1)
 	w := p.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, made.TaskID))
-	eventually(t, "the tasks/result", func() bool { return n.sessions.Calls() == 2 })
+	mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return n.sessions.Calls() == 2 })
 	if m := p.of("tasks/cancel", made.TaskID); m.Error != nil || m.Result.Status != "cancelled" {
 		t.Errorf("cancelled: %+v", m)
 	}
@@ -341,7 +342,7 @@ func TestLegacyTaskOnAnyNode(t *testing.T) {
 	elsewhere.becomes(ended.TaskID, "completed") // from a session on another node
 	w := p.at(f.nodes[1]).waits("r", safe.TaskID)
 	same := elsewhere.waits("1", safe.TaskID) // as the call of the task has
-	eventually(t, "the tasks/result", func() bool { return f.nodes[0].sessions.Calls() == 4 })
+	mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return f.nodes[0].sessions.Calls() == 4 })
 
 	f.nodes[0].kill()
 	if m := p.at(f.nodes[1]).of("tasks/result", ended.TaskID); !strings.Contains(string(m.Result.Content), "ended") {
@@ -354,7 +355,7 @@ func TestLegacyTaskOnAnyNode(t *testing.T) {
 		t.Errorf("that may have run: %+v", m)
 	}
 	var again *farmNode
-	eventually(t, "the call to be made again", func() bool {
+	mcptest.Eventually(t, "the call to be made again", time.Minute, func() bool {
 		for _, n := range f.nodes[1:] {
 			if n.runs("safe") > 0 {
 				again = n
@@ -479,9 +480,9 @@ func TestLegacyTaskIDs(t *testing.T) {
 			if m := q.says(id, "tasks/get", fmt.Sprintf(`{"taskId":%q}`, task)); m.Result.Status != "working" {
 				t.Errorf("%s: tasks/get: %+v", id, m)
 			}
-			eventually(t, "the tasks/get to be over", func() bool { return calls(1) })
+			mcptest.Eventually(t, "the tasks/get to be over", time.Minute, func() bool { return calls(1) })
 			w := q.waits("r", task)
-			eventually(t, "the tasks/result", func() bool { return calls(2) })
+			mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return calls(2) })
 			if r := q.waits("r", task).all(); r.status != http.StatusBadRequest {
 				t.Errorf("%s: with an id in flight: %d %s", id, r.status, r.body)
 			}
@@ -498,7 +499,7 @@ func TestLegacyTaskIDs(t *testing.T) {
 			}
 		}
 		w := other.waits(id, task)
-		eventually(t, "the tasks/result", func() bool { return calls(2) })
+		mcptest.Eventually(t, "the tasks/result", time.Minute, func() bool { return calls(2) })
 		held.Result(result("whole"))
 		if m := toldLegacy(t, lastOf(w.all())); string(m.ID) != fmt.Sprintf("%q", id) || !strings.Contains(string(m.Result.Content), "whole") {
 			t.Errorf("%s: tasks/result: %+v", id, m)
@@ -523,23 +524,23 @@ func TestLegacyTaskIDsBothWays(t *testing.T) {
 				t.Errorf("node %d: tasks/get: %s", i, m.Raw)
 			}
 			wait := fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, task)
-			eventually(t, "the tasks/get to be over", calls(1))
+			mcptest.Eventually(t, "the tasks/get to be over", time.Minute, calls(1))
 			c.say(wait)
-			eventually(t, "the tasks/result", calls(2))
+			mcptest.Eventually(t, "the tasks/result", time.Minute, calls(2))
 			p.cancels("r")
 			if !calls(2)() {
 				t.Errorf("node %d: the client of the task's session has cancelled it", i)
 			}
 			c.say(cancelling("r"))
-			eventually(t, "the tasks/result to be cancelled", calls(1))
+			mcptest.Eventually(t, "the tasks/result to be cancelled", time.Minute, calls(1))
 			c.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"r2","method":"tasks/get","params":{"taskId":%q}}`, task))
 			if m := c.message(); string(m.ID) != `"r2"` || m.Error != nil {
 				t.Errorf("node %d: after that: %s", i, m.Raw)
 			}
 			if i == len(f.nodes)-1 {
-				eventually(t, "the tasks/get to be over", calls(1))
+				mcptest.Eventually(t, "the tasks/get to be over", time.Minute, calls(1))
 				c.say(strings.Replace(wait, `"r"`, `"1"`, 1))
-				eventually(t, "the tasks/result", calls(2))
+				mcptest.Eventually(t, "the tasks/result", time.Minute, calls(2))
 				held.Result(result("whole"))
 				if m := c.message(); string(m.ID) != `"1"` || !strings.Contains(string(m.Raw), "whole") {
 					t.Errorf("tasks/result: %s", m.Raw)
@@ -562,7 +563,7 @@ func TestLegacyTaskGuestCancelledByOperator(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the tasks/result to be cancelled", func() bool { return home.CancelByOperator(`"r"`) })
+	mcptest.Eventually(t, "the tasks/result to be cancelled", time.Minute, func() bool { return home.CancelByOperator(`"r"`) })
 	if m := toldLegacy(t, lastOf(w.all())); m.Error == nil || !strings.Contains(m.Error.Message, "operator") {
 		t.Errorf("told %+v", m)
 	}

@@ -6,7 +6,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -133,7 +135,7 @@ func TestTwoStreams(t *testing.T) {
 						}))
 					}
 					heard := func(text string) (by []int) {
-						eventually(t, "the message "+text, func() bool {
+						mcptest.Eventually(t, "the message "+text, time.Minute, func() bool {
 							mu.Lock()
 							defer mu.Unlock()
 							by = got[text]
@@ -144,7 +146,7 @@ func TestTwoStreams(t *testing.T) {
 					say := func(text string) {
 						p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%q}}`, text))
 					}
-					eventually(t, "the streams to stay", func() bool { // once three have been ended
+					mcptest.Eventually(t, "the streams to stay", time.Minute, func() bool { // once three have been ended
 						sum, open := opens()
 						return sum == streams+3 && open == streams
 					})
@@ -166,7 +168,7 @@ func TestTwoStreams(t *testing.T) {
 					// The newest leaves.
 					all[first].stop()
 					later := 0 // until it is known that it has left, messages go to it
-					eventually(t, "a message at another stream", func() bool {
+					mcptest.Eventually(t, "a message at another stream", time.Minute, func() bool {
 						say(fmt.Sprint("later", later))
 						later++
 						mu.Lock()

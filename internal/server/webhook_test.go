@@ -17,6 +17,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	webhooksender "holdfast/internal/webhook"
@@ -111,7 +112,7 @@ func (k *hooks) none(n *node, p *peer, id string) {
 	w.head()
 	w.c.Close()
 	held := n.release(1)
-	eventually(k.t, "the reader to be gone", func() bool { return n.sessions.Readers() == 0 })
+	mcptest.Eventually(k.t, "the reader to be gone", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 	held[0].Result(result(""))
 	k.want(id + " completed")
 	select {
@@ -144,7 +145,7 @@ func TestWebhook(t *testing.T) {
 				_ = w.c.SetLinger(0)
 			}
 			w.c.Close()
-			eventually(t, "the reader to be gone", func() bool { return n.sessions.Readers() == 0 })
+			mcptest.Eventually(t, "the reader to be gone", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 			c.end(held[0])
 			k.want(id + " " + c.want)
 		}
@@ -232,7 +233,7 @@ func TestWebhookLight(t *testing.T) {
 	w := p.open("POST", "/mcp", k.call("1", "hold", `{}`))
 	held := n.release(1)
 	w.c.Close()
-	eventually(t, "the call to become a stream", func() bool {
+	mcptest.Eventually(t, "the call to become a stream", time.Minute, func() bool {
 		r := p.post(`{"jsonrpc":"2.0","id":2,"method":"requests/getStatus/all"}`)
 		return strings.Contains(string(r.body), `"requestId":1,`)
 	})
@@ -249,7 +250,7 @@ func TestWebhookSessionEnds(t *testing.T) {
 	w.head()
 	n.release(1)
 	w.c.Close()
-	eventually(t, "the reader to be gone", func() bool { return n.sessions.Readers() == 0 })
+	mcptest.Eventually(t, "the reader to be gone", time.Minute, func() bool { return n.sessions.Readers() == 0 })
 	p.open("DELETE", "/mcp", "").all()
 	k.want("1 failed")
 }

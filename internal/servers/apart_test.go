@@ -21,6 +21,7 @@ import (
 	"holdfast/backend"
 	"holdfast/backend/remote"
 	"holdfast/internal/config"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/internal/servers"
 	"holdfast/internal/sse"
@@ -819,7 +820,7 @@ func (p *party) tries(k *known, knows bool) {
 func (p *party) ends(d *diary, k *known) {
 	p.t.Helper()
 	if !p.at.process {
-		eventually(p.t, "the call to be held", func() bool { return d.release(p.name + ":held") })
+		mcptest.Eventually(p.t, "the call to be held", patience, func() bool { return d.release(p.name + ":held") })
 		if m := p.response(k.call); !bytes.Contains(m.Result, []byte(p.name+":held")) {
 			p.t.Errorf("%s: the call ends with %s", p.name, m.Raw)
 		}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/mcptest"
 )
 
 // All servers as one: names have prefixes, everything is routed, on all pages.
@@ -97,7 +99,7 @@ func TestMergeFailure(t *testing.T) {
 		t.Error(got)
 	}
 	f.set.Apply(f.parse(`{"mcpServers": {"a": "$a", "gone": "$b"}, "holdfast": {"merge": true}}`))
-	eventually(t, "the server is there", func() bool { return call(t, s, "gone_echo") == "b:echo:hi" })
+	mcptest.Eventually(t, "the server is there", patience, func() bool { return call(t, s, "gone_echo") == "b:echo:hi" })
 }
 
 // A reload under calls of the merged servers loses none.
@@ -138,7 +140,7 @@ func TestMergeReload(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("the client was not told that the list has changed")
 	}
-	eventually(t, "the new servers are there", func() bool { return call(t, s, "b_echo") == "c:echo:hi" && call(t, s, "d_echo") == "b:echo:hi" })
+	mcptest.Eventually(t, "the new servers are there", patience, func() bool { return call(t, s, "b_echo") == "c:echo:hi" && call(t, s, "d_echo") == "b:echo:hi" })
 }
 
 // Calls are handed off after the time that the configuration has for them.
@@ -204,7 +206,7 @@ func TestMergeAsks(t *testing.T) {
 	if err := s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the client is told of the resource", func() bool {
+	mcptest.Eventually(t, "the client is told of the resource", patience, func() bool {
 		if err := f.server["ask2"].ResourceUpdated(t.Context(), &mcp.ResourceUpdatedNotificationParams{URI: uri}); err != nil {
 			t.Fatal(err)
 		}

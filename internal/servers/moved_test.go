@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
+
+	"holdfast/internal/mcptest"
 )
 
 // A mover is a client of a revision with sessions at one path, which it does not leave.
@@ -208,7 +210,7 @@ func TestPathTaken(t *testing.T) {
 			if text, err := io.ReadAll(res.Body); err != nil || !strings.Contains(string(text), "a:slow:hi") {
 				t.Errorf("the call ends with %d %q, %v", res.StatusCode, text, err)
 			}
-			eventually(t, "the session ends", func() bool {
+			mcptest.Eventually(t, "the session ends", patience, func() bool {
 				status, _, _ := f.post("/x/mcp", m.id, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
 				return status == http.StatusNotFound
 			})

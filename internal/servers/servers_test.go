@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/config"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -276,23 +277,14 @@ func TestReload(t *testing.T) {
 	if got := call(t, sessions["kept"], "echo"); got != "kept:echo:hi" {
 		t.Error(got)
 	}
-	eventually(t, "the session of the changed server is in the new one", func() bool {
+	mcptest.Eventually(t, "the session of the changed server is in the new one", patience, func() bool {
 		return call(t, sessions["changed"], "echo") == "other:echo:hi"
 	})
 	if n := f.inits["kept"].Load(); n != inits {
 		t.Errorf("the kept server was begun %d times more", n-inits)
 	}
-	eventually(t, "the path of the removed server is gone", func() bool {
+	mcptest.Eventually(t, "the path of the removed server is gone", patience, func() bool {
 		status, _, _ := f.post("/removed/mcp", "", hello)
 		return status == http.StatusNotFound
 	})
-}
-
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not so: %s", what)
-		}
-	}
 }

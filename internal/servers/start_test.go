@@ -1,7 +1,6 @@
 package servers_test
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -13,34 +12,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"holdfast"
 	"holdfast/internal/config"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/internal/servers"
 )
-
-// loggedLines is a log.
-type loggedLines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *loggedLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *loggedLines) take() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer l.text.Reset()
-	return l.text.String()
-}
 
 // TestNotStarted has commands that cannot be started: the log says which and why, at level ERROR and once, and clients
 // learn the server's name and no more, in both eras, alone and shared and merged.
@@ -66,7 +46,7 @@ func TestNotStarted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log loggedLines
+	var log mcptest.Log
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	set := servers.New(file, logger)
 	handler := holdfast.NewBackendHandler(set, &holdfast.Options{Logger: logger, Eras: holdfast.ErasBoth})
@@ -126,7 +106,7 @@ func TestNotStarted(t *testing.T) {
 			t.Errorf("%s, merged: %d %s", s.Name, status, answer)
 		}
 	}
-	logged := log.take()
+	logged := log.Take()
 	errors := make(map[string]int)
 	for line := range strings.Lines(logged) {
 		for _, s := range file.Servers {
@@ -169,7 +149,7 @@ func TestStartsAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var log loggedLines
+			var log mcptest.Log
 			logger := slog.New(slog.NewTextHandler(&log, nil))
 			set := servers.New(file, logger)
 			handler := holdfast.NewBackendHandler(set, &holdfast.Options{Logger: logger})
@@ -221,7 +201,7 @@ func TestStartsAgain(t *testing.T) {
 					_ = resp.Body.Close()
 					cancel()
 				}
-				logged := log.take()
+				logged := log.Take()
 				lines, saidOnce := 0, 0
 				for line := range strings.Lines(logged) {
 					if strings.Contains(line, "level=ERROR") || strings.Contains(line, "started again") {

@@ -1,7 +1,6 @@
 package webhook_test
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/binary"
@@ -18,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	sender "holdfast/internal/webhook"
 	"holdfast/webhook"
@@ -62,22 +62,7 @@ func allow(t testing.TB, texts ...string) []webhook.Allowed {
 }
 
 // diary is a log that can be read while it is written.
-type diary struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (d *diary) Write(p []byte) (int, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.text.Write(p)
-}
-
-func (d *diary) String() string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.text.String()
-}
+type diary struct{ mcptest.Log }
 
 func (d *diary) logger() *slog.Logger {
 	return slog.New(slog.NewJSONHandler(d, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -86,7 +71,7 @@ func (d *diary) logger() *slog.Logger {
 // has waits until the log has a text.
 func (d *diary) has(t testing.TB, text string) {
 	t.Helper()
-	eventually(t, "the log to say "+text, func() bool { return strings.Contains(d.String(), text) })
+	mcptest.Eventually(t, "the log to say "+text, time.Minute, func() bool { return strings.Contains(d.String(), text) })
 }
 
 // newSender returns a sender that retries quickly, and its log. It is closed at
@@ -176,17 +161,6 @@ func (r *receiver) silent(t testing.TB) {
 
 func event(url string) sender.Event {
 	return sender.Event{URL: url, RequestID: []byte("7"), Time: time.Date(2025, 11, 25, 12, 0, 0, 0, time.UTC)}
-}
-
-// eventually waits for what no channel tells of.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting for %s", what)
-		}
-		time.Sleep(time.Millisecond) // polling, not synchronisation
-	}
 }
 
 // names is a DNS server of one name with one IPv4 address, which may be another

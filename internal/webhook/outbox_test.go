@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	sender "holdfast/internal/webhook"
 	"holdfast/stream"
 	"holdfast/webhook"
@@ -173,7 +174,7 @@ func TestTakenOver(t *testing.T) {
 		t.Errorf("the second try has the id %q, the first had %q", got, id)
 	}
 	logB.has(t, `"try":2`)
-	eventually(t, "it to be removed", func() bool { return out.len() == 0 })
+	mcptest.Eventually(t, "it to be removed", time.Minute, func() bool { return out.len() == 0 })
 	if !b.Send(keyed(r.URL, "two")) || r.next(t).header.Get("webhook-id") == id {
 		t.Error("another event has the same id")
 	}
@@ -205,7 +206,7 @@ func TestOneSends(t *testing.T) {
 	if got := r.next(t).header.Get("webhook-id"); got != id {
 		t.Errorf("taken over under the id %q, was %q", got, id)
 	}
-	eventually(t, "it to be removed", func() bool { return out.len() == 0 })
+	mcptest.Eventually(t, "it to be removed", time.Minute, func() bool { return out.len() == 0 })
 	out.set(func(o *shelf) { o.items[id] = shelved{[]byte(`{"node":"b"}`), 1000, time.Now()} }) // b still tries
 	close(release)
 	logA.has(t, "webhook left to another node")
@@ -235,7 +236,7 @@ func TestOutboxAway(t *testing.T) {
 	log.has(t, "webhook not removed")
 	out.set(func(o *shelf) { o.stuck = false })
 	nodes.lose("x") // it looks
-	eventually(t, "it to be removed", func() bool { return out.len() == 0 })
+	mcptest.Eventually(t, "it to be removed", time.Minute, func() bool { return out.len() == 0 })
 	r.silent(t)
 }
 
@@ -264,7 +265,7 @@ func TestLate(t *testing.T) {
 	b.Attend(nodes) // which looks at its start
 	r.next(t)
 	log.has(t, "webhook given up")
-	eventually(t, "both to be removed", func() bool { return out.len() == 0 })
+	mcptest.Eventually(t, "both to be removed", time.Minute, func() bool { return out.len() == 0 })
 	r.silent(t)
 	if n := strings.Count(log.String(), `"webhook refused"`); n != 1 {
 		t.Errorf("refused %d times", n)

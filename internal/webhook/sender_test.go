@@ -18,6 +18,7 @@ import (
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
+	"holdfast/internal/mcptest"
 	sender "holdfast/internal/webhook"
 	"holdfast/webhook"
 )
@@ -196,7 +197,7 @@ func TestBadReceivers(t *testing.T) {
 	s.Send(event(endless.URL))
 	log.has(t, "webhook sent")
 	endless.next(t)
-	eventually(t, "the endless answer to end", func() bool {
+	mcptest.Eventually(t, "the endless answer to end", time.Minute, func() bool {
 		n := wrote.Load()
 		time.Sleep(20 * time.Millisecond)
 		return wrote.Load() == n
@@ -243,7 +244,7 @@ func TestBounds(t *testing.T) {
 	if n := runtime.NumGoroutine() - before; n > 300 { // with other tests' in parallel
 		t.Errorf("%d goroutines for %d events", n, queue)
 	}
-	eventually(t, "the slow receiver to be busy", func() bool { return busy.Load() == 3 })
+	mcptest.Eventually(t, "the slow receiver to be busy", time.Minute, func() bool { return busy.Load() == 3 })
 	close(release)
 	for range queue - 10 {
 		slow.next(t)
@@ -251,7 +252,7 @@ func TestBounds(t *testing.T) {
 	if n := most.Load(); n > 3 {
 		t.Errorf("%d tries at a time to one receiver", n)
 	}
-	eventually(t, "all to be sent", func() bool { return strings.Count(log.String(), "webhook sent") >= queue })
+	mcptest.Eventually(t, "all to be sent", time.Minute, func() bool { return strings.Count(log.String(), "webhook sent") >= queue })
 }
 
 // However many receivers there are, few tries are made at a time, and no fewer.
@@ -280,7 +281,7 @@ func TestConcurrent(t *testing.T) {
 		s.Send(event(r.URL))
 		s.Send(event(r.URL))
 	}
-	eventually(t, "all to wait", func() bool { return strings.Count(log.String(), "to be tried again") == 8 })
+	mcptest.Eventually(t, "all to wait", time.Minute, func() bool { return strings.Count(log.String(), "to be tried again") == 8 })
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -302,7 +303,7 @@ func TestFull(t *testing.T) {
 	for range 4 {
 		r.next(t)
 	}
-	eventually(t, "all to be sent", func() bool { return strings.Count(log.String(), "webhook sent") == 4 })
+	mcptest.Eventually(t, "all to be sent", time.Minute, func() bool { return strings.Count(log.String(), "webhook sent") == 4 })
 	r.silent(t)
 	if n := strings.Count(log.String(), "webhooks dropped"); n != 1 {
 		t.Errorf("it was said %d times", n)

@@ -5,44 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"testing"
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
 	"holdfast/stream"
 )
-
-// words is what is logged.
-type words struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (w *words) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.Write(p)
-}
-
-func (w *words) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.text.String()
-}
 
 // node is a store on an engine, with its connection.
 type node struct {
 	*durable.Store
 	t   *testing.T
 	h   *logtest.Handle
-	log *words
+	log *mcptest.Log
 }
 
 func open(t *testing.T, e *logtest.Engine, o durable.Options) *node {
 	t.Helper()
-	n := &node{t: t, h: e.Open(), log: new(words)}
+	n := &node{t: t, h: e.Open(), log: new(mcptest.Log)}
 	o.Logger = slog.New(slog.NewTextHandler(n.log, nil))
 	n.Store = durable.New(n.h, o)
 	return n

@@ -1,0 +1,69 @@
+package mcptest
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+)
+
+// Pipes is a listener whose connections are in memory, as nothing outside a synctest bubble may wait for its clock.
+type Pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+// NewPipes returns such a listener.
+func NewPipes() *Pipes {
+	return &Pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// Accept implements [net.Listener].
+func (l *Pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements [net.Listener].
+func (l *Pipes) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr implements [net.Listener].
+func (l *Pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// DialContext connects to the listener, whatever the address.
+func (l *Pipes) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case l.conns <- theirs:
+		return ours, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// ServePipes serves a handler in memory until the end of the test, and returns the client that reaches it.
+func ServePipes(t testing.TB, h http.Handler) *http.Client {
+	t.Helper()
+	l := NewPipes()
+	server := &http.Server{Handler: h} //nolint:gosec // nothing outside reaches it
+	var work sync.WaitGroup
+	work.Go(func() { _ = server.Serve(l) })
+	transport := &http.Transport{DialContext: l.DialContext}
+	t.Cleanup(func() {
+		transport.CloseIdleConnections()
+		_ = server.Close()
+		work.Wait()
+	})
+	return &http.Client{Transport: transport}
+}

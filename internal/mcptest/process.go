@@ -1,0 +1,139 @@
+package mcptest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// mostLife is for how long a process may run whose output a test reads: nothing else would end the reading.
+const mostLife = 2 * time.Minute
+
+// A Process is a program under test. The end of the test kills it, and shows its log if the test failed.
+type Process struct {
+	Cmd   *exec.Cmd
+	Log   Log           // what it says on stderr, and on stdout if it is not Piped
+	Ended chan struct{} // closed when it has ended
+	Err   error         // how it has ended, once Ended is closed
+
+	t     testing.TB
+	in    io.WriteCloser
+	lines *bufio.Scanner
+}
+
+// Start starts a program whose output is a log.
+func Start(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := newProcess(t, cmd)
+	cmd.Stdout = &p.Log
+	p.start()
+	return p
+}
+
+// Piped starts a program that is told messages on stdin, and says messages on stdout, a line each.
+func Piped(t testing.TB, cmd *exec.Cmd) *Process {
+	t.Helper()
+	p := newProcess(t, cmd)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.in = in
+	out, theirs, err := os.Pipe() // of exec's pipe, Wait would drop what is not read yet
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout = theirs
+	p.lines = bufio.NewScanner(out)
+	p.lines.Buffer(nil, 4<<20)
+	p.start()
+	_ = theirs.Close()
+	late := time.AfterFunc(mostLife, p.Kill)
+	t.Cleanup(func() {
+		late.Stop()
+		_ = out.Close()
+	})
+	return p
+}
+
+func newProcess(t testing.TB, cmd *exec.Cmd) *Process {
+	p := &Process{Cmd: cmd, Ended: make(chan struct{}), t: t}
+	cmd.Stderr = &p.Log
+	cmd.WaitDelay = 5 * time.Second // another process may have its pipes
+	return p
+}
+
+func (p *Process) start() {
+	p.t.Helper()
+	if err := p.Cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	go func() {
+		p.Err = p.Cmd.Wait()
+		close(p.Ended)
+	}()
+	p.t.Cleanup(func() {
+		p.Kill()
+		if p.t.Failed() {
+			p.t.Logf("%s:\n%s", strings.Join(p.Cmd.Args, " "), p.Log.String())
+		}
+	})
+}
+
+// Kill kills the process, and waits for its end.
+func (p *Process) Kill() {
+	_ = p.Cmd.Process.Kill() // or it has ended
+	<-p.Ended
+}
+
+// Find waits until the log has a whole line that matches a pattern, and returns the match with its groups; nil: the process
+// has ended without.
+func (p *Process) Find(pattern *regexp.Regexp) []string {
+	p.t.Helper()
+	var found []string
+	Eventually(p.t, "a log with "+pattern.String(), mostLife, func() bool {
+		over := false
+		select {
+		case <-p.Ended:
+			over = true
+		default:
+		}
+		text := p.Log.String()
+		for _, line := range linesOf(text[:strings.LastIndexByte(text, '\n')+1], "") {
+			if found = pattern.FindStringSubmatch(line); found != nil {
+				return true
+			}
+		}
+		return over
+	})
+	return found
+}
+
+// Say sends a message to a process that is [Piped].
+func (p *Process) Say(format string, args ...any) {
+	p.t.Helper()
+	if _, err := fmt.Fprintf(p.in, format+"\n", args...); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// Hear reads until a message of a process that is [Piped] has all of some texts in it, and returns that message.
+func (p *Process) Hear(texts ...string) string {
+	p.t.Helper()
+	for p.lines.Scan() {
+		if hasAll(p.lines.Text(), texts) {
+			return p.lines.Text()
+		}
+	}
+	p.t.Fatalf("no message with %q: %v", texts, p.lines.Err())
+	return ""
+}
+
+// CloseStdin closes the stdin of a process that is [Piped].
+func (p *Process) CloseStdin() { _ = p.in.Close() }

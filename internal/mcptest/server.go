@@ -1,0 +1,252 @@
+package mcptest
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/coder/websocket"
+
+	"holdfast/jsonrpc"
+)
+
+// NewLine stands for the end of a line within a message that a [Script] says, where it is allowed.
+const NewLine = "⏎"
+
+// A Script is a server: it returns what it says to a message in the end, or "". What it says before that, as a question or
+// progress, it hands to say, which returns at once. A text of several lines is a message each. A script is called for a message
+// while it is at work on others, and gets the responses to its own requests.
+type Script func(m jsonrpc.Message, say func(text string)) (answer string)
+
+// Stdio runs a script on the standard pipes of this process until stdin is closed. It is for a test binary that is started again.
+// Messages that are no responses are worked at together.
+func Stdio(script Script) {
+	var mu sync.Mutex
+	talk(script, func(text string) {
+		mu.Lock()
+		defer mu.Unlock()
+		_, _ = os.Stdout.WriteString(strings.ReplaceAll(text, NewLine, "\n") + "\n")
+	}, linesIn(os.Stdin))
+}
+
+// linesIn returns a function that returns the next line of a reader.
+func linesIn(r io.Reader) func() ([]byte, error) {
+	lines := bufio.NewReaderSize(r, 64<<10)
+	return func() ([]byte, error) { return lines.ReadBytes('\n') }
+}
+
+// talk runs a script on a connection that goes both ways.
+func talk(script Script, say func(line string), next func() ([]byte, error)) {
+	each := func(text string) {
+		for line := range strings.SplitSeq(text, "\n") {
+			if line != "" {
+				say(line)
+			}
+		}
+	}
+	for {
+		text, err := next()
+		if err != nil {
+			return
+		}
+		m, err := jsonrpc.Parse(text)
+		if err != nil {
+			continue
+		}
+		if m.Kind != jsonrpc.Request {
+			each(script(m, each))
+			continue
+		}
+		go func() { each(script(m, each)) }()
+	}
+}
+
+// A Server runs scripts over HTTP, one for each session. The path of a URL says how it speaks:
+//
+//	/sse   HTTP+SSE of 2024-11-05
+//	/ws    a WebSocket
+//	/json  Streamable HTTP: all that a request leads to is one body
+//	/get   the same, but in a session what the script says before its answer is for the stream of a GET
+//	else   Streamable HTTP: a request is answered with a stream
+type Server struct {
+	New func() Script // of a session
+	// Open: a request other than initialize that names no session gets a script of its own.
+	Open bool
+	// Listens: a GET in a session opens a stream.
+	Listens bool
+
+	mu       sync.Mutex
+	sessions map[string]*session
+}
+
+type session struct {
+	script Script
+	stream chan string // what is for the stream of a GET
+}
+
+// Serve serves a handler, such as a [Server], until the end of the test, and returns the URL, without a path.
+func Serve(t testing.TB, h http.Handler) string {
+	t.Helper()
+	server := httptest.NewServer(h)
+	t.Cleanup(func() {
+		server.CloseClientConnections()
+		server.Close()
+	})
+	return server.URL
+}
+
+// begin begins a session.
+func (s *Server) begin() (id string, begun *session) {
+	begun = &session{s.New(), make(chan string, 1000)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions == nil {
+		s.sessions = make(map[string]*session)
+	}
+	id = fmt.Sprint("session-", len(s.sessions))
+	s.sessions[id] = begun
+	return id, begun
+}
+
+func (s *Server) session(id string) *session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[id]
+}
+
+// ServeHTTP implements [http.Handler].
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path == "/ws":
+		s.socket(w, r)
+	case r.URL.Path == "/sse" && r.Method == http.MethodGet:
+		id, begun := s.begin()
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = fmt.Fprintf(w, "event: endpoint\ndata: /said?s=%s\n\n", id)
+		begun.listen(w, r)
+	case r.Method == http.MethodGet && s.Listens:
+		begun := s.session(r.Header.Get("Mcp-Session-Id"))
+		if begun == nil {
+			http.Error(w, "no session", http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		begun.listen(w, r)
+	case r.Method == http.MethodDelete:
+	case r.Method != http.MethodPost, r.URL.Path == "/sse":
+		w.WriteHeader(http.StatusMethodNotAllowed)
+	default:
+		s.post(w, r)
+	}
+}
+
+// listen writes what is for a stream until its client leaves.
+func (begun *session) listen(w http.ResponseWriter, r *http.Request) {
+	for {
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case text := <-begun.stream:
+			event(w, text)
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// event writes an event for each line of a text.
+func event(w io.Writer, text string) {
+	for line := range strings.SplitSeq(text, "\n") {
+		if line != "" {
+			_, _ = fmt.Fprintf(w, "data: %s\n\n", strings.ReplaceAll(line, NewLine, "\ndata: "))
+		}
+	}
+}
+
+// post takes a message that was posted.
+func (s *Server) post(w http.ResponseWriter, r *http.Request) {
+	body, _ := io.ReadAll(r.Body)
+	m, err := jsonrpc.Parse(body)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	id := r.Header.Get("Mcp-Session-Id")
+	begun := s.session(id)
+	switch {
+	case r.URL.Path == "/said":
+		s.session(r.URL.Query().Get("s")).said(w, m)
+		return
+	case m.Method == "initialize":
+		id, begun = s.begin()
+		w.Header().Set("Mcp-Session-Id", id)
+	case s.Open && id == "":
+		begun = &session{script: s.New()}
+	}
+	switch {
+	case begun == nil:
+		http.Error(w, "no session", http.StatusNotFound)
+	case m.Kind != jsonrpc.Request:
+		begun.script(m, func(string) {})
+		w.WriteHeader(http.StatusAccepted)
+	case r.URL.Path == "/json", r.URL.Path == "/get" && m.Method != "initialize":
+		begun.answer(w, m, r.URL.Path == "/get")
+	default:
+		w.Header().Set("Content-Type", "text/event-stream")
+		say := func(text string) {
+			event(w, text)
+			_ = http.NewResponseController(w).Flush()
+		}
+		say(begun.script(m, say))
+	}
+}
+
+// answer answers a request with a body.
+func (begun *session) answer(w http.ResponseWriter, m jsonrpc.Message, elsewhere bool) {
+	var before strings.Builder
+	answer := begun.script(m, func(text string) {
+		if elsewhere {
+			begun.stream <- text
+			return
+		}
+		before.WriteString(text + "\n")
+	})
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, strings.ReplaceAll(before.String()+answer, NewLine, "\n"))
+}
+
+// said takes a message of HTTP+SSE. Its answer is in the stream of the session.
+func (begun *session) said(w http.ResponseWriter, m jsonrpc.Message) {
+	if begun == nil {
+		http.Error(w, "no session", http.StatusNotFound)
+		return
+	}
+	w.WriteHeader(http.StatusAccepted)
+	say := func(text string) { begun.stream <- text }
+	if m.Kind != jsonrpc.Request {
+		say(begun.script(m, say))
+		return
+	}
+	go func() { say(begun.script(m, say)) }()
+}
+
+func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
+	ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
+	if err != nil {
+		return
+	}
+	defer func() { _ = ws.CloseNow() }()
+	ws.SetReadLimit(-1)
+	talk(s.New(), func(line string) {
+		// A text may have bytes that are no UTF-8, which RFC 6455 does not allow, and servers send.
+		_ = ws.Write(r.Context(), websocket.MessageText, []byte(strings.ReplaceAll(line, NewLine, "\n")))
+	}, func() ([]byte, error) {
+		_, text, err := ws.Read(r.Context())
+		return text, err
+	})
+}

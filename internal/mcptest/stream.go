@@ -1,0 +1,68 @@
+package mcptest
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"holdfast/internal/sse"
+)
+
+// mostEvent is how many bytes an event may have.
+const mostEvent = 1 << 20
+
+// A Stream is an answer that is a stream of events. Its methods must not be called concurrently, but for Close.
+type Stream struct {
+	LastID string // of the last event that was read and has one
+
+	body   io.Closer
+	events *sse.Reader
+}
+
+// NewStream returns the stream of an answer. Any other answer is an error.
+func NewStream(resp *http.Response) (*Stream, error) {
+	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), sse.ContentType) {
+		r, _ := Read(resp, nil)
+		return nil, fmt.Errorf("no stream: %d %s", r.Status, r.Body)
+	}
+	return &Stream{body: resp.Body, events: sse.NewReader(resp.Body, mostEvent)}, nil
+}
+
+// Stream sends a request, and returns the stream that answers it, which the end of the test closes.
+func (c *Client) Stream(t testing.TB, method, body string, header ...string) *Stream {
+	t.Helper()
+	resp := c.Open(t, method, body, header...) //nolint:bodyclose // Open sees to it
+	s, err := NewStream(resp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Next returns the next event, and io.EOF at the end of the stream.
+func (s *Stream) Next() (sse.Event, error) {
+	ev, err := s.events.Next()
+	if err == nil && ev.ID != "" {
+		s.LastID = ev.ID
+	}
+	return ev, err
+}
+
+// Until reads until an event has a text in its data, and returns that event.
+func (s *Stream) Until(t testing.TB, text string) sse.Event {
+	t.Helper()
+	for {
+		ev, err := s.Next()
+		if err != nil {
+			t.Fatalf("no event with %q: %v", text, err)
+		}
+		if strings.Contains(string(ev.Data), text) {
+			return ev
+		}
+	}
+}
+
+// Close closes the answer, as a client does that leaves.
+func (s *Stream) Close() { _ = s.body.Close() }
