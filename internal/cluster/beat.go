@@ -162,6 +162,9 @@ func (c *clock) peers(now time.Duration) {
 			if p.silence(now) > n.o.late(p.conns > 0) {
 				p.asked = now
 			}
+		case state == suspected && !p.excused && n.health.stalledSince(p.asked): // the questions may be lost, and the answers
+			p.asked, p.excused = now, true
+			ask = append(ask, p)
 		case state == suspected && p.silence(now) > n.o.Silence && now-p.asked >= 2*n.o.Answer && n.busWorks(now, p.asked+n.o.Answer):
 			lost = append(lost, p)
 		case state == suspected:

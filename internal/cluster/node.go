@@ -359,6 +359,20 @@ type health struct {
 	failing  atomic.Bool  // the last cast failed
 	returned atomic.Int64 // when the bus was last found to be back; 0: it was never away
 	echo     atomic.Int64 // when a message of this node last came back to it; 0: never, as a bus need not do that
+	stalled  atomic.Int64 // when the last one came that followed a pause; 0: there was none
+}
+
+// heard notes that a message of this node has come back to it. After a pause the bus may have lost what peers have said meanwhile.
+func (h *health) heard(now, pause time.Duration) {
+	if was := h.echo.Swap(int64(now) | 1); was != 0 && now-time.Duration(was) > pause {
+		h.stalled.Store(int64(now))
+	}
+}
+
+// stalledSince reports whether the bus has paused since a time.
+func (h *health) stalledSince(at time.Duration) bool {
+	stalled := time.Duration(h.stalled.Load())
+	return stalled != 0 && at < stalled
 }
 
 // busWorks reports whether the bus has carried messages since a time, as far as is known.

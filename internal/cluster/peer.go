@@ -21,6 +21,7 @@ type peer struct {
 	draining bool
 	load     peerLoad
 	asked    time.Duration // since when it is asked whether it lives, and is silent; 0: it is not
+	excused  bool          // it was asked anew, as the bus had carried nothing for a short time
 	nameless time.Duration // since when the bus says that nobody has its name; 0: it does not
 	lostAt   time.Duration
 	toldLost bool          // the log says that it is lost; until its next message
@@ -93,7 +94,7 @@ func (p *peer) take(g sign) (was, is peerState) {
 	is = was.after(g)
 	p.state.Store(int32(is))
 	if is == alive {
-		p.asked, p.nameless = 0, 0
+		p.asked, p.nameless, p.excused = 0, 0, false
 	}
 	return was, is
 }

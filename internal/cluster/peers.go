@@ -31,7 +31,7 @@ func (n *Node) sender(from []byte) *peer {
 	case is == left:
 		return nil
 	case p.name == n.name:
-		n.health.echo.Store(int64(now) | 1)
+		n.health.heard(now, n.o.Silence/2)
 	case back:
 		n.log.Info("cluster: a node that seemed gone is back", "node", p.name)
 	}
