@@ -46,3 +46,6 @@ func (h *Handler) DecodeModern(w http.ResponseWriter, r *http.Request, msgs []js
 	}
 	return Decoded{Modern: true, Taken: h.decodeModern(w, &x)}
 }
+
+// AddFeature adds a feature. It must be called before there is a request.
+func (h *Handler) AddFeature(f feature) { h.features = append(h.features, f) }
