@@ -10,6 +10,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/again"
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -170,12 +171,12 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			continue
 		}
-		if c.s.offersTasks.Load() && isTaskMethod(m.Method) {
+		if c.s.offersTasks.Load() && tasktext.IsLegacyMethod(m.Method) {
 			c.s.answerTask(c, m)
 			continue
 		}
 		if c.legacyTask() != nil {
-			m = withoutTask(m)
+			m = tasktext.Plain(m)
 		}
 		if c.attach(ctx, &m, header, failed) {
 			continue

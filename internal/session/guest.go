@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -19,7 +20,7 @@ import (
 func IsAboutTask(m *jsonrpc.Message) bool {
 	switch m.Kind {
 	case jsonrpc.Request:
-		return isTaskMethod(m.Method) && m.Method != protocol.MethodTaskList
+		return tasktext.IsLegacyMethod(m.Method) && m.Method != protocol.MethodTaskList
 	case jsonrpc.Notification:
 		return m.Method == protocol.MethodCancelled && !Cancels(m)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -457,7 +458,7 @@ func (s *Session) advertise(response []byte) []byte {
 	}
 	response, _ = jsonrpc.Set(response, experimental, "result", "capabilities", "experimental", protocol.MetaIdempotencyKey)
 	if s.offersTasks.Load() {
-		response, _ = jsonrpc.Set(response, tasksCapability, "result", "capabilities", "tasks")
+		response, _ = jsonrpc.Set(response, tasktext.Capability, "result", "capabilities", "tasks")
 	}
 	return response
 }

@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -157,7 +158,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		data = s.advertise(data)
 	}
 	if rq.call.method == protocol.MethodToolsList && m.Result != nil && s.offersTasks.Load() {
-		data = supportTasks(data)
+		data = tasktext.Support(data)
 	}
 	if adds {
 		data = handoff.AddTools(data, s.mostWait("", host))
@@ -441,7 +442,7 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	many := false
 	for _, rq := range s.inFlight {
 		c := rq.call
-		if rq.ours || c.method == protocol.MethodInitialize || s.offersTasks.Load() && isTaskMethod(c.method) {
+		if rq.ours || c.method == protocol.MethodInitialize || s.offersTasks.Load() && tasktext.IsLegacyMethod(c.method) {
 			continue // no backend has it
 		}
 		many = many || only != nil && only != c

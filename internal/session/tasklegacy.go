@@ -1,11 +1,9 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"holdfast/internal/feature/tasktext"
@@ -23,9 +21,6 @@ import (
 // sealLegacyTask is what the mark of such a task's id is for.
 const sealLegacyTask = "holdfast task of 2025-11-25"
 
-// tasksCapability is what a session offers that has no other tasks.
-var tasksCapability = []byte(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
-
 // offerTasks notes that the session offers tasks, if the backend's answer to initialize has
 // none of its own. s.mu is held.
 func (s *Session) offerTasks(result []byte) {
@@ -34,71 +29,10 @@ func (s *Session) offerTasks(result []byte) {
 	s.offersTasks.Store(offered)
 }
 
-// isTaskMethod reports whether a method is about tasks of 2025-11-25.
-func isTaskMethod(method string) bool {
-	switch method {
-	case protocol.MethodTaskGet, protocol.MethodTaskResult, protocol.MethodTaskList, protocol.MethodTaskCancel:
-		return true
-	}
-	return false
-}
-
 // AsksForTask reports whether a request of the session's client is to become a task of
 // 2025-11-25, which [Session.Begin] makes of it.
 func (s *Session) AsksForTask(m *jsonrpc.Message) bool {
-	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || m.Method != protocol.MethodCallTool {
-		return false
-	}
-	asks := jsonrpc.Field(m.Params, "task")
-	return len(asks) > 0 && asks[0] == '{'
-}
-
-// withoutTask returns a request as the backend gets it, which knows no tasks.
-func withoutTask(m jsonrpc.Message) jsonrpc.Message {
-	bare, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, without(m.Params, "task")))
-	if err != nil {
-		return m
-	}
-	return bare
-}
-
-// without returns an object without some of its members.
-func without(object []byte, names ...string) []byte {
-	rest := append(make([]byte, 0, len(object)), '{')
-	jsonrpc.Each(object, func(name, value []byte) {
-		if !slices.Contains(names, string(name)) {
-			rest = appendMember(rest, string(name), value)
-		}
-	})
-	return append(rest, '}')
-}
-
-// appendMember appends a member to an object whose end is not written yet.
-func appendMember(dst []byte, name string, value []byte) []byte {
-	if len(dst) > 1 {
-		dst = append(dst, ',')
-	}
-	return append(append(append(dst, jsonrpc.Quote(name)...), ':'), value...)
-}
-
-// supportTasks returns the response to a tools/list with all tools callable as tasks. What they
-// say themselves means nothing where the server has no tasks, and some libraries have all
-// tools say "forbidden" ("Tool-Level Negotiation", rule 1).
-func supportTasks(response []byte) []byte {
-	var tools []json.RawMessage
-	if json.Unmarshal(jsonrpc.Field(response, "result", "tools"), &tools) != nil {
-		return response
-	}
-	text := []byte{'['}
-	for i, tool := range tools {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		tool, _ := jsonrpc.Set(tool, []byte(`"optional"`), "execution", "taskSupport")
-		text = append(text, tool...)
-	}
-	response, _ = jsonrpc.Set(response, append(text, ']'), "result", "tools")
-	return response
+	return s.offersTasks.Load() && tasktext.AsksForTask(m)
 }
 
 // legacyTask returns the task that the call was begun as, or nil. It does not change.
@@ -133,7 +67,7 @@ func (s *Session) legacyTaskID(number uint64) string { return s.Seal(sealLegacyT
 // the same principal if it is about a task of that one. The error is a [*Redirect], that of a
 // store which can't tell, or [ErrDuplicate].
 func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
-	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || !isTaskMethod(m.Method) || m.Method == protocol.MethodTaskList {
+	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || !tasktext.IsLegacyMethod(m.Method) || m.Method == protocol.MethodTaskList {
 		return s, nil
 	}
 	id := jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
@@ -154,73 +88,16 @@ func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
 	return home, err
 }
 
-// A legacyTaskText is a task as its client sees it (2025-11-25, Task).
-type legacyTaskText struct {
-	ID      string `json:"taskId"`
-	Status  string `json:"status"`
-	Message string `json:"statusMessage,omitempty"`
-	Created string `json:"createdAt"`
-	Updated string `json:"lastUpdatedAt"`
-	TTL     int64  `json:"ttl"`
-	Poll    int64  `json:"pollInterval"`
-}
-
 // notifyLegacyTask returns what the client is told of a task.
-func (s *Session) notifyLegacyTask(number uint64, created time.Time, st *TaskState) *legacyTaskText {
-	end, updated := st.Ended, st.Updated
-	if end.IsZero() {
-		end = time.Now()
-	}
-	if updated.Before(created) {
-		updated = created
-	}
-	age := max(end.Sub(created), 0)
-	t := &legacyTaskText{
-		ID:      s.legacyTaskID(number),
-		Status:  protocol.TaskWorking,
-		Message: st.Message,
-		Created: tasktext.Time(created),
-		Updated: tasktext.Time(updated),
-		TTL:     (age + s.m.KeepTask()).Milliseconds(),
-		Poll:    tasktext.PollAfter(age).Milliseconds(),
-	}
-	switch {
-	case st.Running && len(st.Asked) > 0:
+func (s *Session) notifyLegacyTask(number uint64, created time.Time, st *TaskState) *tasktext.Legacy {
+	t := tasktext.NewLegacy(s.legacyTaskID(number), created, st.Updated, st.Ended, s.m.KeepTask())
+	switch t.Message = st.Message; {
+	case !st.Running:
+		t.End(st.Response)
+	case len(st.Asked) > 0:
 		t.Status = protocol.TaskInputRequired
-	case st.Running:
-	case st.Response == nil:
-		t.Status, t.Message = protocol.TaskCancelled, "the client cancelled the task"
-	default:
-		t.end(st.Response)
 	}
 	return t
-}
-
-// longestReason bounds the text of a result that says why a tool failed, in a task's status.
-const longestReason = 500
-
-// end takes in the response that ended the call. Unlike the extension of 2026-07-28 this
-// revision has tasks fail whose tool did.
-func (t *legacyTaskText) end(response []byte) {
-	t.Status = protocol.TaskCompleted
-	reason := ""
-	result := jsonrpc.Field(response, "result")
-	switch {
-	case result == nil:
-		reason = jsonrpc.String(jsonrpc.Field(response, "error", "message"))
-	case string(jsonrpc.Field(result, "isError")) != "true":
-		return
-	default:
-		var content []struct{ Text string }
-		_ = json.Unmarshal(jsonrpc.Field(result, "content"), &content) // else there is no text
-		if len(content) > 0 {
-			reason = content[0].Text
-		}
-	}
-	t.Status = protocol.TaskFailed
-	if reason != "" {
-		t.Message = string(bytes.ToValidUTF8([]byte(reason[:min(len(reason), longestReason)]), nil))
-	}
 }
 
 // errNoTask refuses the id of a task.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -58,7 +59,7 @@ func (s *Session) KeepRequest(number uint64, m *jsonrpc.Message, header http.Hea
 func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 	request := *m
 	if jsonrpc.Field(m.Params, "inputResponses") != nil || jsonrpc.Field(m.Params, "requestState") != nil {
-		request.Params = without(m.Params, "inputResponses", "requestState")
+		request.Params = tasktext.Without(m.Params, "inputResponses", "requestState")
 	}
 	return &rounds{request: request, header: header}
 }
@@ -161,7 +162,7 @@ func (w *round) again() {
 	if len(w.inputs) > 0 {
 		inputs := []byte{'{'}
 		for _, name := range slices.Sorted(maps.Keys(w.inputs)) {
-			inputs = appendMember(inputs, name, w.inputs[name])
+			inputs = tasktext.AppendMember(inputs, name, w.inputs[name])
 		}
 		params, _ = jsonrpc.Set(params, append(inputs, '}'), "inputResponses")
 	}
