@@ -117,7 +117,7 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.Task(x.values(), number)
+	st, err := s.Standing(x.values(), number)
 	if err != nil {
 		return nil, err
 	}
@@ -135,7 +135,7 @@ func (h *Handler) taskResult(x *exchange, m *jsonrpc.Message, id *taskID) (resul
 }
 
 // tellTask returns what the client is told of a task.
-func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string) *tasktext.Text {
+func (h *Handler) tellTask(id *taskID, st *session.Standing, resultType string) *tasktext.Text {
 	now := time.Now()
 	end := st.Ended
 	if end.IsZero() {
@@ -153,7 +153,7 @@ func (h *Handler) tellTask(id *taskID, st *session.TaskState, resultType string)
 		Message:    st.Message,
 		Created:    tasktext.Time(id.created),
 		Updated:    tasktext.Time(updated),
-		TTL:        (max(age, 0) + h.sessions.KeepTask()).Milliseconds(),
+		TTL:        (max(age, 0) + h.sessions.KeepEnded()).Milliseconds(),
 		Poll:       tasktext.PollAfter(age).Milliseconds(),
 	}
 	switch {
@@ -189,16 +189,15 @@ func (p *reply) createTask() []byte {
 		return nil
 	}
 	number := p.r.Cursor().Stream.Number
-	since, err := p.s.MakeTask(number)
+	since, err := p.s.NameCall(number, &p.x.msgs[0], p.x.r.Header)
 	if err != nil {
 		if !errors.Is(err, session.ErrNotFound) {
 			p.h.logger.Warn("call did not become a task", "session", p.s.Name(), "error", err)
 		}
 		return nil
 	}
-	p.s.KeepRequest(number, &p.x.msgs[0], p.x.r.Header)
 	id := newTaskID(p.s, number, since)
-	st, err := p.s.Task(p.x.values(), number)
+	st, err := p.s.Standing(p.x.values(), number)
 	if err != nil || !st.Running {
 		return nil // its end comes
 	}

@@ -25,20 +25,20 @@ func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
 		}
 	}
 	o.kind = outcomeTask
-	o.body = o.session.TaskCreated(x.r.Context(), o.number, x.msgs[0].ID)
+	o.body = o.session.Deferral(x.r.Context(), o.number, &x.msgs[0])
 	return nil
 }
 
 // callOfTask makes a request that is to become a task, or is about one of another session. It
 // reports whether a request is that.
 func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
-	home, err := s.TaskHome(msg)
+	home, err := s.Home(msg)
 	switch {
 	case err != nil:
 		m.elsewhere([]jsonrpc.Message{*msg}, false, err)
 	case home != s:
 		m.callInHome(home, msg)
-	case s.AsksForTask(msg):
+	case s.Defers(msg):
 		m.callTask(s, msg, key, pass)
 	default:
 		return false
@@ -56,7 +56,7 @@ func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pas
 		}
 		return
 	}
-	m.queue.text(got.session.TaskCreated(m.client.values, got.number, msg.ID))
+	m.queue.text(got.session.Deferral(m.client.values, got.number, msg))
 	if got.call != nil {
 		got.call.Deliver(m.client.values, one, m.client.header)
 	}
@@ -64,7 +64,7 @@ func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pas
 
 // isAboutTask reports whether the exchange may be about a task of another session than its client's.
 func (x *exchange) isAboutTask() bool {
-	return x.purpose == forMessages && len(x.msgs) == 1 && session.IsAboutTask(&x.msgs[0])
+	return x.purpose == forMessages && len(x.msgs) == 1 && session.MayGoAbroad(&x.msgs[0])
 }
 
 // ownSession returns the session of the client of an exchange that may be about a task, or "".

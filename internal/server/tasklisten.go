@@ -104,7 +104,7 @@ func (h *Handler) followTasks(x *exchange, l *taskListen) {
 func (l *taskListen) watch(ctx context.Context, ready chan<- struct{}) {
 	for i := range l.tasks {
 		if t := &l.tasks[i]; t.s != nil {
-			t.stop = t.s.WatchTask(t.number, ready)
+			t.stop = t.s.Watch(t.number, ready)
 		}
 	}
 	if l.far != nil {
@@ -187,7 +187,7 @@ func (p *reply) tellTask(text []byte, t *watchedTask) []byte {
 		}
 		return p.notifyTask(text, t, &n.Text, n.params)
 	}
-	st, err := t.s.Task(p.x.values(), t.number)
+	st, err := t.s.Standing(p.x.values(), t.number)
 	if err != nil {
 		t.over = true // its client asks, and hears why
 		return text

@@ -9,7 +9,6 @@ import (
 
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
-	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -457,8 +456,5 @@ func (s *Session) advertise(response []byte) []byte {
 		return response
 	}
 	response, _ = jsonrpc.Set(response, experimental, "result", "capabilities", "experimental", protocol.MetaIdempotencyKey)
-	if s.offersTasks.Load() {
-		response, _ = jsonrpc.Set(response, tasktext.Capability, "result", "capabilities", "tasks")
-	}
 	return response
 }

@@ -16,9 +16,9 @@ import (
 // the order of their sessions and, within a session, of their beginnings. A page costs each
 // node no more than a page.
 
-// listTasks answers a tasks/list: the tasks of the principal, or, for nobody in particular,
-// those of the session.
-func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
+// list answers a tasks/list: the tasks of the principal, or, for an anonymous one, those of the session.
+func (l legacyTasks) list(ctx context.Context, m *jsonrpc.Message) []byte {
+	s := l.s
 	var after tasktext.Place
 	if raw := jsonrpc.Field(m.Params, "cursor"); raw != nil {
 		var ok bool
@@ -77,16 +77,16 @@ func (m *Manager) TasksHere(ctx context.Context, principal caller.Principal, in 
 func tasksOf(ctx context.Context, sessions []*Session, after tasktext.Place) []*tasktext.Legacy {
 	list := []*tasktext.Legacy{}
 	for _, s := range sessions {
-		for _, number := range s.legacyTaskNumbers() {
+		tasks := legacyTasks{s}
+		for _, number := range tasks.numbers() {
 			if after.Compare(tasktext.Place{Session: string(s.key), Number: number}) >= 0 {
 				continue
 			}
 			if len(list) > tasktext.MostListed {
 				return list
 			}
-			created, st, err := s.legacyTaskState(ctx, number)
-			if err == nil {
-				list = append(list, s.notifyLegacyTask(number, created, &st))
+			if t, st, err := tasks.state(ctx, number); err == nil {
+				list = append(list, tasks.text(number, t.created, &st))
 			}
 		}
 	}
@@ -106,17 +106,17 @@ func (m *Manager) taskSessions(principal caller.Principal, in Range) (all []*Ses
 	return all
 }
 
-// legacyTaskNumbers returns the numbers of the session's tasks, oldest first.
-func (s *Session) legacyTaskNumbers() []uint64 {
-	all := s.tasks.Load()
+// numbers returns those of the session's tasks, oldest first.
+func (l legacyTasks) numbers() []uint64 {
+	all := l.s.watched.Load()
 	if all == nil {
 		return nil
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	var numbers []uint64
-	for number, t := range all.all {
-		if !t.created.IsZero() {
+	for number, w := range all.all {
+		if w.deferred != nil {
 			numbers = append(numbers, number)
 		}
 	}
