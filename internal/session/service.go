@@ -91,18 +91,29 @@ func (s *Session) setOffers(is func(service) bool) {
 	s.offers.Store(on)
 }
 
-// owner returns the service that answers the requests of a method, or nil.
-func (s *Session) owner(method string) service {
+// service returns the first service that is offered and is as is asked for, or nil.
+func (s *Session) service(is func(service) bool) service {
 	for f := range s.offered {
-		if f.owns(method) {
+		if is(f) {
 			return f
 		}
 	}
 	return nil
 }
 
+// owner returns the service that answers the requests of a method, or nil.
+func (s *Session) owner(method string) service {
+	return s.service(func(f service) bool { return f.owns(method) })
+}
+
+// deferrer returns the service that defers the call of a request, or nil.
+func (s *Session) deferrer(m *jsonrpc.Message) service {
+	return s.service(func(f service) bool { return f.defers(m) })
+}
+
 // answerOwn answers a request of a client in the backend's place, if it is still unanswered.
-func (s *Session) answerOwn(c *Call, id, answer []byte) {
+func (c *Call) answerOwn(id, answer []byte) {
+	s := c.s
 	s.mu.Lock()
 	rq := s.takeRequest(id, c)
 	s.mu.Unlock()
@@ -120,16 +131,6 @@ func (s *Session) Home(m *jsonrpc.Message) (*Session, error) {
 		return f.home(m)
 	}
 	return s, nil
-}
-
-// deferrer returns the service that defers the call of a request, or nil.
-func (s *Session) deferrer(m *jsonrpc.Message) service {
-	for f := range s.offered {
-		if f.defers(m) {
-			return f
-		}
-	}
-	return nil
 }
 
 // Defers reports whether the call that [Session.Begin] makes of a request of the session's client is deferred: its
@@ -155,7 +156,8 @@ func (c *Call) deferred() deferred {
 }
 
 // restoreDeferred takes in a call that no other goroutine knows yet, if it was deferred. note is the call's.
-func (s *Session) restoreDeferred(c *Call, note []byte) {
+func (c *Call) restoreDeferred(note []byte) {
+	s := c.s
 	for _, of := range services {
 		w := of(s).restored(note)
 		if w == nil {

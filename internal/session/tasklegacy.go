@@ -25,19 +25,20 @@ const sealLegacyTask = "holdfast task of 2025-11-25"
 // legacyTasks are the tasks of a session, as a [service].
 type legacyTasks struct{ s *Session }
 
-// member implements [offer].
-func (l legacyTasks) member() string { return "tasks" }
+func (l legacyTasks) member() string          { return "tasks" }
+func (l legacyTasks) isOn() bool              { return l.s.m.opts.Tasks }
+func (l legacyTasks) owns(method string) bool { return tasktext.IsLegacyMethod(method) }
+func (l legacyTasks) isForHome(method string) bool {
+	return l.owns(method) && method != protocol.MethodTaskList
+}
+func (l legacyTasks) defers(m *jsonrpc.Message) bool { return tasktext.AsksForTask(m) }
 
-// isOn implements [offer].
-func (l legacyTasks) isOn() bool { return l.s.m.opts.Tasks }
-
-// suits implements [offer]: the backend is to have no tasks of its own.
+// suits reports whether the backend has no tasks of its own.
 func (l legacyTasks) suits(result []byte) bool {
 	return !l.s.m.opts.Stateless && !l.s.single && l.s.revision == protocol.V20251125 &&
 		jsonrpc.Field(result, "capabilities", "tasks") == nil
 }
 
-// change implements [offer].
 func (l legacyTasks) change(method string, response []byte) []byte {
 	switch method {
 	case protocol.MethodInitialize, protocol.MethodDiscover:
@@ -48,15 +49,6 @@ func (l legacyTasks) change(method string, response []byte) []byte {
 	return response
 }
 
-// owns implements [answerer].
-func (l legacyTasks) owns(method string) bool { return tasktext.IsLegacyMethod(method) }
-
-// isForHome implements [answerer].
-func (l legacyTasks) isForHome(method string) bool {
-	return l.owns(method) && method != protocol.MethodTaskList
-}
-
-// home implements [answerer].
 func (l legacyTasks) home(m *jsonrpc.Message) (*Session, error) {
 	s, id := l.s, jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
 	t, ok := ticket.Parse(id)
@@ -76,16 +68,12 @@ func (l legacyTasks) home(m *jsonrpc.Message) (*Session, error) {
 	return home, err
 }
 
-// defers implements [deferrer].
-func (l legacyTasks) defers(m *jsonrpc.Message) bool { return tasktext.AsksForTask(m) }
-
-// begun implements [deferrer].
 func (l legacyTasks) begun(at time.Time) *watched {
-	t := &legacyTask{legacyTasks: l, created: at.Truncate(time.Millisecond), status: &waker{m: l.s.m}}
-	return &watched{of: l.s.watchedTable(), updated: at, deferred: t}
+	w := &watched{of: l.s.watchedTable(), updated: at}
+	w.deferred = &legacyTask{legacyTasks: l, watched: w, created: at.Truncate(time.Millisecond), status: &waker{m: l.s.m}}
+	return w
 }
 
-// restored implements [deferrer].
 func (l legacyTasks) restored(note []byte) *watched {
 	created, err := strconv.ParseInt(string(jsonrpc.Field(note, "task")), 10, 64)
 	if err != nil {
@@ -94,7 +82,6 @@ func (l legacyTasks) restored(note []byte) *watched {
 	return l.begun(time.UnixMilli(created))
 }
 
-// deferral implements [deferrer].
 func (l legacyTasks) deferral(ctx context.Context, number uint64, id []byte) []byte {
 	t, st, err := l.state(ctx, number)
 	if err != nil {
@@ -110,28 +97,25 @@ func (l legacyTasks) deferral(ctx context.Context, number uint64, id []byte) []b
 // A legacyTask is what is known of a task beside what is of each watched call. It is [deferred]. Guarded by watchedCalls.mu.
 type legacyTask struct {
 	legacyTasks
+	*watched
 	created time.Time   // it does not change
 	status  *waker      // tells of it on the standalone stream
 	waits   []*taskWait // tasks/result that wait for it
 	copied  uint64      // how much of the stream they have told
 }
 
-// stored implements [deferred]. The task is found by its number.
 func (t *legacyTask) stored(c *Call) {
 	number, told := c.number, protocol.TaskWorking
 	t.status.step = func() bool { return t.notifyStatus(number, &told) }
 	t.s.m.resumer(t.s)
 }
 
-// appendNote implements [deferred].
 func (t *legacyTask) appendNote(dst []byte) []byte {
 	return strconv.AppendInt(append(dst, `,"task":`...), t.created.UnixMilli(), 10)
 }
 
-// plain implements [deferred].
 func (t *legacyTask) plain(m jsonrpc.Message) jsonrpc.Message { return tasktext.Plain(m) }
 
-// changed implements [deferred].
 func (t *legacyTask) changed() (wakers []*waker) {
 	for _, w := range t.waits {
 		wakers = append(wakers, &w.waker)
@@ -142,14 +126,12 @@ func (t *legacyTask) changed() (wakers []*waker) {
 	return wakers
 }
 
-// at returns what is known of the task that a stream has, with its record, or nil.
-func (l legacyTasks) at(number uint64) (*legacyTask, *watched) {
-	w := l.s.watchedAt(number)
-	if w == nil {
-		return nil, nil
+// at returns the task whose call has a stream, or nil.
+func (l legacyTasks) at(number uint64) (t *legacyTask) {
+	if w := l.s.watchedAt(number); w != nil {
+		t, _ = w.deferred.(*legacyTask)
 	}
-	t, _ := w.deferred.(*legacyTask)
-	return t, w
+	return t
 }
 
 // id returns the id of a task.
@@ -184,15 +166,13 @@ func taskFailure(id []byte, err error) []byte {
 
 // state returns a task of the session, and how its call stands. The error is that of [Session.Standing].
 func (l legacyTasks) state(ctx context.Context, number uint64) (t *legacyTask, st Standing, err error) {
-	t, w := l.at(number)
-	if t == nil || w.isGone(l.s.m.KeepEnded()) {
+	if t = l.at(number); t == nil || t.isGone(l.s.m.KeepEnded()) {
 		return nil, st, ErrNotFound
 	}
 	st, err = l.s.Standing(ctx, number)
 	return t, st, err
 }
 
-// serve implements [answerer].
 func (l legacyTasks) serve(c *Call, m jsonrpc.Message) {
 	if !l.s.m.startWork() {
 		return // all calls end now
@@ -202,7 +182,7 @@ func (l legacyTasks) serve(c *Call, m jsonrpc.Message) {
 		ctx, stop := context.WithTimeout(l.s.m.ctx, storeTimeout)
 		defer stop()
 		if answer := l.answer(ctx, c, &m); answer != nil {
-			l.s.answerOwn(c, m.ID, answer)
+			c.answerOwn(m.ID, answer)
 		}
 	}()
 }

@@ -29,10 +29,10 @@ type taskWait struct {
 func (l legacyTasks) await(c *Call, id []byte, number uint64) {
 	w := &taskWait{legacyTasks: l, waker: waker{m: l.s.m}, c: c, id: slices.Clone(id), number: number}
 	w.step = w.copy
-	if t, is := l.at(number); t != nil {
-		is.of.mu.Lock()
+	if t := l.at(number); t != nil {
+		t.of.mu.Lock()
 		t.waits = append(slices.DeleteFunc(t.waits, func(w *taskWait) bool { return w.c.isOver() }), w)
-		is.of.mu.Unlock()
+		t.of.mu.Unlock()
 	}
 	w.wake()
 }
@@ -53,12 +53,12 @@ func (w *taskWait) copy() (over bool) {
 	case errors.Is(err, ErrMoved) || s.isClosed():
 		return true // it is answered where the session is
 	case err != nil:
-		s.answerOwn(w.c, w.id, taskFailure(w.id, err))
+		w.c.answerOwn(w.id, taskFailure(w.id, err))
 		return true
 	case st.Running:
 		return false
 	}
-	s.answerOwn(w.c, w.id, w.result(w.id, w.number, &st))
+	w.c.answerOwn(w.id, w.result(w.id, w.number, &st))
 	return true
 }
 
@@ -66,7 +66,7 @@ func (w *taskWait) copy() (over bool) {
 // client, and what no other tasks/result has said.
 func (w *taskWait) copyNew(ctx context.Context) error {
 	s := w.s
-	t, is := w.at(w.number)
+	t := w.at(w.number)
 	if t == nil {
 		return ErrNotFound
 	}
@@ -81,10 +81,10 @@ func (w *taskWait) copyNew(ctx context.Context) error {
 		}
 		w.seq = e.Seq
 		method, id := jsonrpc.Field(e.Data, "method"), jsonrpc.Field(e.Data, "id")
-		is.of.mu.Lock()
+		t.of.mu.Lock()
 		news := e.Seq > t.copied
 		t.copied = max(t.copied, e.Seq)
-		is.of.mu.Unlock()
+		t.of.mu.Unlock()
 		if method == nil || id == nil && !news || id != nil && !s.Asks(id) {
 			return
 		}

@@ -169,7 +169,7 @@ func (s *Session) restoreWatched(c *Call, msgs []jsonrpc.Message, note []byte) {
 		return
 	}
 	if s.modern == "" {
-		s.restoreDeferred(c, note)
+		c.restoreDeferred(note)
 		return
 	}
 	s.hold(s.m.KeepEnded())
