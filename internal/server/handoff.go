@@ -22,7 +22,7 @@ import (
 const methodHandedOff = "holdfast/handedOff"
 
 // isBetweenNodes reports whether only nodes make requests of a method, and of each other.
-func isBetweenNodes(method string) bool { return method == methodHandedOff || method == methodTasks }
+func isBetweenNodes(method string) bool { return method == methodHandedOff || method == methodList }
 
 // elsewhere asks other nodes for what sessions want to know: a [session.Elsewhere].
 type elsewhere struct{ h *Handler }

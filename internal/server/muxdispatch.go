@@ -231,7 +231,7 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		if x.session = m.session(); !x.isAboutTask() {
+		if x.session = m.session(); !x.mayGoAbroad() {
 			x = m.exchangeFor(forNamed, &msg)
 		}
 		_, err = m.h.ask(&x)
@@ -266,7 +266,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 		m.forwardCall(msgs, batch, key, before)
 		return
 	}
-	if len(msgs) == 1 && m.callOfTask(s, &msgs[0], key, pass) {
+	if len(msgs) == 1 && m.callBesides(s, &msgs[0], key, pass) {
 		return
 	}
 	values, header := m.client.values, m.client.header

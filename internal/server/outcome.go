@@ -18,7 +18,7 @@ const (
 	outcomeAccepted   outcomeKind = iota // 202: notifications and responses were handed over
 	outcomeNothing                       // 204: nothing is to be read, or the session has ended
 	outcomeAnswer                        // body is the answer
-	outcomeTask                          // the same, and a call has begun that is a task of 2025-11-25
+	outcomeDeferred                      // the same, and a call has begun that is deferred
 	outcomeLight                         // a call has begun that is light: JSON, unless it is stored before it ends
 	outcomeJSON                          // a stored call has begun that is answered with JSON
 	outcomeCall                          // a stored call has begun that is answered with its stream
@@ -203,7 +203,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 		w.WriteHeader(http.StatusNoContent)
 	case outcomeAnswer:
 		_ = h.answer(w, x.form, [][]byte{o.body}, false)
-	case outcomeTask:
+	case outcomeDeferred:
 		if x.form != onlyEvents {
 			w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
 		}

@@ -105,7 +105,7 @@ func (h *Handler) describe(x *exchange, req *placement.Request) {
 	if x.purpose == forModern {
 		req.Visit.Credential = x.credential().Bytes()
 	}
-	if x.isAboutTask() {
+	if x.mayGoAbroad() {
 		req.Visit.Own = string(x.ownSession())
 	}
 	switch {

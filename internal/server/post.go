@@ -91,7 +91,7 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 			return err
 		}
 		if x.session.Defers(&x.msgs[0]) {
-			return h.startTask(x, o)
+			return h.startDeferred(x, o)
 		}
 	}
 	return h.startCall(x, o)
@@ -187,7 +187,7 @@ func (h *Handler) send(x *exchange) error {
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
-		if x.isAboutTask() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
+		if x.mayGoAbroad() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
 			return err
 		}
 		if err != nil {

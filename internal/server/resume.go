@@ -73,8 +73,8 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	switch m.Method {
 	case methodHandedOff:
 		return h.startHandedOff(x, o)
-	case methodTasks:
-		return h.startTasks(x, o)
+	case methodList:
+		return h.startList(x, o)
 	}
 	if m.Method == methodResume {
 		o.kind = outcomeStream

@@ -49,9 +49,9 @@ type Elsewhere interface {
 	// HandedOff asks the node of a call that was handed off: query is a [HandOffQuery] for
 	// [Manager.HandedOff] there.
 	HandedOff(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error)
-	// Tasks asks all nodes for [Manager.TasksHere]. It returns their answers, and the range
+	// List asks all nodes for [Manager.ListHere]. It returns their answers, and the range
 	// of sessions after one that they are of.
-	Tasks(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
+	List(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
 	// Strand tells all nodes that this one knows a stranded call, by a name: for [Manager.Hint] there. It does not wait.
 	Strand(keys []byte, name uint64)
 	// Unstrand tells them that a node, this one if it is "", does not know it any more: for [Manager.Unhint] there. It does not wait.

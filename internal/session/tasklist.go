@@ -53,7 +53,7 @@ func (m *Manager) tasksElsewhere(ctx context.Context, principal caller.Principal
 	}
 	query, _ := json.Marshal(after)
 	from := after.Session[:max(0, len(after.Session)-1)] // that session is to be asked for its other tasks
-	pages, in, err := m.elsewhere.Tasks(ctx, principal, stream.SessionKey(from), query)
+	pages, in, err := m.elsewhere.List(ctx, principal, stream.SessionKey(from), query)
 	for _, page := range pages {
 		var list []*tasktext.Legacy
 		if err := json.Unmarshal(page, &list); err != nil {
@@ -64,9 +64,9 @@ func (m *Manager) tasksElsewhere(ctx context.Context, principal caller.Principal
 	return all, in, err
 }
 
-// TasksHere returns what another node has asked for: the tasks of a page, and one more if there
+// ListHere returns what another node has asked for: the tasks of a page, and one more if there
 // are more, in the principal's sessions on this node that are in a range.
-func (m *Manager) TasksHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
+func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
 	var after tasktext.Place
 	_ = json.Unmarshal(query, &after) // else it is the first page
 	text, _ := json.Marshal(tasksOf(ctx, m.taskSessions(principal, in), after))

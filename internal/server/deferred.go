@@ -12,26 +12,26 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for the experimental tasks of revision 2025-11-25. They are tasks as those
-// of the extension are, but that their clients ask for them. Requests about them are calls of
-// their session, which answers them itself: package session, tasklegacy.go.
+// What follows is for deferred calls: the experimental tasks of revision 2025-11-25. Their clients
+// ask for that. Requests about them are calls of their session, which answers them itself: package
+// session, service.go.
 
-// startTask begins a call that is a task, or finds the one that the same request has begun
+// startDeferred begins a call that is deferred, or finds the one that the same request has begun
 // before.
-func (h *Handler) startTask(x *exchange, o *outcome) (err error) {
+func (h *Handler) startDeferred(x *exchange, o *outcome) (err error) {
 	if o.begun, err = h.begin(x.session, x.msgs, false, x.once, h.origin(x)); err != nil {
 		if o.begun, err = h.beginInTurn(x, x.msgs, false, err); err != nil {
 			return err
 		}
 	}
-	o.kind = outcomeTask
+	o.kind = outcomeDeferred
 	o.body = o.session.Deferral(x.r.Context(), o.number, &x.msgs[0])
 	return nil
 }
 
-// callOfTask makes a request that is to become a task, or is about one of another session. It
+// callBesides makes a request whose call is to be deferred, or is about one of another session. It
 // reports whether a request is that.
-func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
+func (m *mux) callBesides(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
 	home, err := s.Home(msg)
 	switch {
 	case err != nil:
@@ -39,15 +39,15 @@ func (m *mux) callOfTask(s *session.Session, msg *jsonrpc.Message, key string, p
 	case home != s:
 		m.callInHome(home, msg)
 	case s.Defers(msg):
-		m.callTask(s, msg, key, pass)
+		m.callDeferred(s, msg, key, pass)
 	default:
 		return false
 	}
 	return true
 }
 
-// callTask is startTask on a connection that carries many exchanges.
-func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) {
+// callDeferred is startDeferred on a connection that carries many exchanges.
+func (m *mux) callDeferred(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) {
 	one := []jsonrpc.Message{*msg}
 	got, err := m.h.begin(s, one, false, runOnce{key: key}, m.origin(pass))
 	if err != nil {
@@ -62,8 +62,8 @@ func (m *mux) callTask(s *session.Session, msg *jsonrpc.Message, key string, pas
 	}
 }
 
-// isAboutTask reports whether the exchange may be about a task of another session than its client's.
-func (x *exchange) isAboutTask() bool {
+// mayGoAbroad reports whether the exchange may be about a task of another session than its client's.
+func (x *exchange) mayGoAbroad() bool {
 	return x.purpose == forMessages && len(x.msgs) == 1 && session.MayGoAbroad(&x.msgs[0])
 }
 
@@ -80,7 +80,7 @@ func (x *exchange) ownSession() stream.SessionKey {
 
 // guest returns that session if the exchange is about a task of another one, in which it is served.
 func (x *exchange) guest() stream.SessionKey {
-	if !x.isAboutTask() {
+	if !x.mayGoAbroad() {
 		return ""
 	}
 	if own := x.ownSession(); own != stream.SessionKey(x.session.Name()) {
@@ -104,27 +104,27 @@ func (m *mux) callInHome(home *session.Session, msg *jsonrpc.Message) {
 	call.Deliver(m.client.values, one, m.client.header)
 }
 
-// methodTasks is the method by which one node asks another for the tasks of a principal. No
+// methodList is the method by which one node asks another for the tasks of a principal. No
 // client can.
-const methodTasks = "holdfast/tasks"
+const methodList = "holdfast/tasks"
 
-// Tasks implements [session.Elsewhere].
-func (e elsewhere) Tasks(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
-	x, err := e.request(ctx, principal, methodTasks, query)
+// List implements [session.Elsewhere].
+func (e elsewhere) List(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
+	x, err := e.request(ctx, principal, methodList, query)
 	if err != nil {
 		return nil, session.Range{}, err
 	}
 	return e.h.everywhere(x, after)
 }
 
-// startTasks answers such a request.
-func (h *Handler) startTasks(x *exchange, o *outcome) error {
+// startList answers such a request.
+func (h *Handler) startList(x *exchange, o *outcome) error {
 	var in session.Range
 	if x.from.Local != nil {
 		in = *x.from.Local
 	}
 	m := &x.msgs[0]
 	o.kind = outcomeAnswer
-	o.body = jsonrpc.AppendResult(nil, m.ID, h.sessions.TasksHere(x.r.Context(), x.principal, in, m.Params))
+	o.body = jsonrpc.AppendResult(nil, m.ID, h.sessions.ListHere(x.r.Context(), x.principal, in, m.Params))
 	return nil
 }
