@@ -85,7 +85,7 @@ var layers = []struct {
 	{"internal/feature/idempotency", []string{"stream"}},
 	{"internal/feature/hosts", nil},
 	{"internal/feature/handoff", []string{"jsonrpc", "internal/protocol"}},
-	{"internal/feature/tasktext", []string{"jsonrpc", "internal/protocol"}},
+	{"internal/feature/tasktext", []string{"internal/ticket", "jsonrpc", "internal/protocol"}},
 	{"internal/clientkind", []string{"internal/protocol", "jsonrpc"}},
 	{"internal/moves", nil},
 	{"internal/again", []string{"internal/feature/handoff", "internal/protocol", "jsonrpc"}},

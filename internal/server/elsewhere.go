@@ -39,7 +39,7 @@ var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Pri
 		return sessions.HandedOff(ctx, of, query)
 	},
 	askList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
-		return sessions.TasksHere(ctx, of, in, query), nil
+		return sessions.ListHere(ctx, of, in, query), nil
 	},
 }
 
@@ -59,8 +59,8 @@ func (e elsewhere) HandedOff(ctx context.Context, principal caller.Principal, qu
 	return jsonrpc.Field(answer, "result"), nil
 }
 
-// Tasks implements [session.Elsewhere].
-func (e elsewhere) Tasks(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
+// List implements [session.Elsewhere].
+func (e elsewhere) List(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
 	x, err := e.request(ctx, principal, askList, query)
 	if err != nil {
 		return nil, session.Range{}, err

@@ -11,7 +11,7 @@ import (
 
 // What follows is for calls that go on when their requests were answered, and for requests about them, which may be served in
 // another session than their client's. They are the experimental tasks of revision 2025-11-25, and what their session makes of
-// them is in package session, tasklegacy.go.
+// them is in package session, service.go.
 
 // startAnswered begins a call whose request is answered at once, or finds the one that the same request has begun
 // before.
@@ -20,20 +20,20 @@ func (h *Handler) startAnswered(x *exchange, o *outcome) (err error) {
 		return err
 	}
 	o.kind = outcomeBegun
-	o.body = o.session.TaskCreated(x.r.Context(), o.number, x.msgs[0].ID)
+	o.body = o.session.Deferral(x.r.Context(), o.number, &x.msgs[0])
 	return nil
 }
 
 // callOfHome makes a request that is answered at once, or is for another session than the connection's. It
 // reports whether a request is that.
 func (m *mux) callOfHome(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
-	home, err := s.TaskHome(msg)
+	home, err := s.Home(msg)
 	switch {
 	case err != nil:
 		m.elsewhere([]jsonrpc.Message{*msg}, false, err)
 	case home != s:
 		m.callInHome(home, msg)
-	case s.AsksForTask(msg):
+	case s.Defers(msg):
 		m.callAnswered(s, msg, key, pass)
 	default:
 		return false
@@ -51,7 +51,7 @@ func (m *mux) callAnswered(s *session.Session, msg *jsonrpc.Message, key string,
 		}
 		return
 	}
-	m.queue.text(got.session.TaskCreated(m.client.values, got.number, msg.ID))
+	m.queue.text(got.session.Deferral(m.client.values, got.number, msg))
 	if got.call != nil {
 		got.call.Deliver(m.client.values, one, m.client.header)
 	}
@@ -59,7 +59,7 @@ func (m *mux) callAnswered(s *session.Session, msg *jsonrpc.Message, key string,
 
 // mayBeGuest reports whether the exchange may be for another session than its client's.
 func (x *exchange) mayBeGuest() bool {
-	return x.purpose == forMessages && len(x.msgs) == 1 && session.IsAboutTask(&x.msgs[0])
+	return x.purpose == forMessages && len(x.msgs) == 1 && session.MayGoAbroad(&x.msgs[0])
 }
 
 // ownSession returns the session of the client of an exchange that may be a guest, or "".

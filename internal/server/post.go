@@ -82,10 +82,10 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 		return errf(codeInvalid, "%v", err)
 	}
 	if len(x.msgs) == 1 {
-		if x.session, err = x.session.TaskHome(&x.msgs[0]); err != nil {
+		if x.session, err = x.session.Home(&x.msgs[0]); err != nil {
 			return err
 		}
-		if x.session.AsksForTask(&x.msgs[0]) {
+		if x.session.Defers(&x.msgs[0]) {
 			return h.startAnswered(x, o)
 		}
 	}

@@ -212,7 +212,7 @@ func (a *appender) append(rest []queuedEntry, n int) {
 			if turn[i].last {
 				a.streamEnded(&turn[i])
 			}
-			a.s.wakeTask(turn[i].number)
+			a.s.wakeWatchers(turn[i].number)
 		}
 		return
 	}
@@ -268,7 +268,7 @@ func (a *appender) oneByOne(ctx context.Context, rest []queuedEntry, n int) {
 			a.refused(ctx, rest[i:], err)
 		case x.last:
 			a.streamEnded(x)
-			a.s.wakeTask(x.number)
+			a.s.wakeWatchers(x.number)
 		}
 	}
 }
@@ -344,7 +344,7 @@ func (a *appender) refused(ctx context.Context, turn []queuedEntry, err error) {
 		x.c.observeUnknown(x.number)
 		a.s.streams.wake(x.number)
 		x.c.endUnstored(x.number)
-		a.s.wakeTask(x.number)
+		a.s.wakeWatchers(x.number)
 	}
 	if err != nil {
 		a.s.m.logger.Error("end of a call not stored", "session", a.s.Name(), "stream", x.number, "error", err)

@@ -55,7 +55,7 @@ type attachment struct {
 // compare gives the call the likeness of its request, and finds another one in flight that is like it. s.mu is held.
 func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	s := c.s
-	if s.single || !s.m.attaches() || c.isHeir() || c.record != nil && c.record.task != nil || c.isSafeToRepeat(m) {
+	if s.single || !s.m.attaches() || c.isHeir() || c.record != nil && c.record.watched != nil || c.isSafeToRepeat(m) {
 		return
 	}
 	id := c.like.Sum // of the one by which a modern client knows it
@@ -334,7 +334,7 @@ func (a *attachment) hasLeft(back *Connection) bool {
 	elsewhere := false
 	locked(c.s, func() {
 		r := c.record
-		elsewhere = r != nil && (r.webhooks != nil || r.task != nil || r.resume != nil || r.key != nil && !r.key.forward)
+		elsewhere = r != nil && (r.webhooks != nil || r.watched != nil || r.resume != nil || r.key != nil && !r.key.forward)
 	})
 	if elsewhere {
 		return false

@@ -170,12 +170,12 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			continue
 		}
-		if c.s.offersTasks.Load() && isTaskMethod(m.Method) {
-			c.s.answerTask(c, m)
+		if f := c.s.owner(m.Method); f != nil {
+			f.serve(c, m)
 			continue
 		}
-		if c.legacyTask() != nil {
-			m = withoutTask(m)
+		if d := c.deferred(); d != nil {
+			m = d.plain(m)
 		}
 		if c.attach(ctx, &m, header, failed) {
 			continue
@@ -246,8 +246,8 @@ func (c *Call) emit(data []byte, asks bool) bool {
 		c.asking++
 	}
 	c.push(data, false)
-	if c.record != nil && c.record.task != nil {
-		c.record.task.said(data)
+	if c.record != nil && c.record.watched != nil {
+		c.record.watched.said(data)
 	}
 	c.mu.Unlock()
 	c.s.log.flush()

@@ -182,7 +182,7 @@ func (m *Manager) Answer(ctx context.Context, principal caller.Principal, msg js
 		return false, nil
 	case err != nil:
 		return true, err
-	case !s.Resumable() && !s.offersTasks.Load():
+	case !s.Resumable() && s.offers.Load() == 0:
 		return false, nil
 	}
 	s.Touch()

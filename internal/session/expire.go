@@ -194,7 +194,7 @@ func (m *Manager) expire() {
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
 				s.sweepResumable(at)
-				s.sweepTasks(at)
+				s.sweepWatched(at)
 				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()
 				}

@@ -11,7 +11,7 @@ type record struct {
 	key      *keyRecord  // nil if it was begun under no idempotency key
 	webhooks *webhooks   // nil if its requests name no webhook
 	unseen   *time.Timer // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
-	task     *task       // nil if nobody may ask for it by a task's id; written with Session.mu and Call.mu held
+	watched  *watched    // nil if its client has no name for it; written with Session.mu and Call.mu held
 	handOff  *handOff    // nil if none of its requests may be handed off, and it is no heir
 	resume   *resume     // nil if its client can't resume it (SEP-975); it does not change after Begin
 	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
@@ -62,7 +62,7 @@ func (c *Call) features(yield func(feature) bool) {
 	if r.webhooks != nil && !yield(r.webhooks) {
 		return
 	}
-	if r.task != nil {
-		yield(r.task)
+	if r.watched != nil {
+		yield(r.watched)
 	}
 }

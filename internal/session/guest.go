@@ -9,17 +9,21 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for guests: requests about a task of 2025-11-25 that its home, the session of
-// the task, gets from another session of the same principal. They run in the home, but their ids
+// What follows is for guests: requests about a deferred call that its home, the session of
+// the call, gets from another session of the same principal. They run in the home, but their ids
 // and progress tokens are of the session that they came from, which the client of the home knows
 // nothing of.
 
-// IsAboutTask reports whether a message may be about a task of another session than the one that
+// MayGoAbroad reports whether a message may be about a call of another session than the one that
 // it came in: a request about one, or the cancellation of such a request.
-func IsAboutTask(m *jsonrpc.Message) bool {
+func MayGoAbroad(m *jsonrpc.Message) bool {
 	switch m.Kind {
 	case jsonrpc.Request:
-		return isTaskMethod(m.Method) && m.Method != protocol.MethodTaskList
+		for _, of := range services {
+			if of(nil).isForHome(m.Method) {
+				return true
+			}
+		}
 	case jsonrpc.Notification:
 		return m.Method == protocol.MethodCancelled && !Cancels(m)
 	}
@@ -62,7 +66,7 @@ func (s *Session) guestRequest(id string) *inflight {
 	return nil
 }
 
-// A waitAbroad is a tasks/result of the session's client that waits in another session.
+// A waitAbroad is a request of the session's client that waits in another session.
 type waitAbroad struct {
 	key  string // of its id
 	home stream.SessionKey
@@ -71,7 +75,7 @@ type waitAbroad struct {
 // mostAbroad bounds how many of them are known: to cancel one of the others does nothing.
 const mostAbroad = 16
 
-// goesAbroad notes that a tasks/result waits in another session, or has.
+// goesAbroad notes that a request waits in another session, or has.
 func (s *Session) goesAbroad(id []byte, home stream.SessionKey) {
 	key := string(jsonrpc.Key(id))
 	s.mu.Lock()

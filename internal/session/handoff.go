@@ -66,7 +66,7 @@ func polls(s *Session, m *jsonrpc.Message) bool {
 
 // isPolled reports whether a request is a task, or may become one: of revision 2025-11-25 by the param "task".
 func (c *Call) isPolled(m *jsonrpc.Message) bool {
-	return c.legacyTask() != nil || jsonrpc.Field(m.Params, "task") != nil || m.Method == protocol.MethodCallTool && polls(c.s, m)
+	return c.deferred() != nil || jsonrpc.Field(m.Params, "task") != nil || m.Method == protocol.MethodCallTool && polls(c.s, m)
 }
 
 // handOffAfter returns after which time a request is handed off; 0: never. The client of one whose _meta says so waits
@@ -91,11 +91,11 @@ func (c *Call) notHandedOff(m jsonrpc.Message) jsonrpc.Message {
 	}
 	mayBecome := c.s.modern != "" && c.s.m.opts.Tasks
 	nested := c.s.patience.nested.Load()
-	if !nested && c.legacyTask() == nil && !mayBecome {
+	if !nested && c.deferred() == nil && !mayBecome {
 		return m // as nearly always
 	}
 	c.s.mu.Lock()
-	clash := c.s.tools.clash && !handoff.IsTool(toolOf(&m)) && (c.legacyTask() != nil || polls(c.s, &m))
+	clash := c.s.tools.clash && !handoff.IsTool(toolOf(&m)) && (c.deferred() != nil || polls(c.s, &m))
 	nested = nested && c.s.takesHandOffs(&m, c.s.patience.hostOf(c.s, &m))
 	c.s.mu.Unlock()
 	if !clash && !nested {
@@ -284,7 +284,7 @@ func (l *lateRequest) heir(c *Call) *Call {
 		h.recovery = &recovery{retry: c.recovery.retry, repeat: c.recovery.repeat, msgs: l.msgs, stored: make(chan struct{})}
 		h.recovery.become(recoveryDelivered)
 	}
-	t := s.addTask(h, h.number)
+	t := s.addWatched(h, h.number)
 	message := ""
 	if n := c.Number(); n != 0 && len(l.tokens) > 0 {
 		message = s.progressMessage(n, l.tokens)
@@ -340,7 +340,7 @@ func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
 		c.record.handOff = &handOff{}
 	}
 	c.record.handOff.heirs = append(c.record.handOff.heirs, h)
-	s.hold(s.m.KeepTask())
+	s.hold(s.m.KeepEnded())
 	c.respondLocked(l.rq, jsonrpc.AppendResult(nil, []byte(l.rq.id), answer))
 	return true
 }
@@ -376,7 +376,7 @@ func (c *Call) abandon() {
 	c.end()
 	c.mu.Unlock()
 	c.s.log.flush()
-	all := c.s.taskTable()
+	all := c.s.watchedTable()
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	delete(all.all, c.number)
@@ -461,14 +461,14 @@ func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jso
 // restoreHeir takes in an heir. One whose handle nobody has is for nothing: the call that it
 // was made for goes on by itself.
 func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, handedOff, notified bool, f *restored) {
-	s.hold(s.m.KeepTask())
-	all, tool := s.taskTable(), ""
+	s.hold(s.m.KeepEnded())
+	all, tool := s.watchedTable(), ""
 	if len(msgs) > 0 {
 		tool = toolOf(&msgs[0])
 	}
 	if st.Ended {
 		now := time.Now()
-		all.all[st.Number] = &task{of: all, tool: tool, updated: now, ended: now}
+		all.all[st.Number] = &watched{of: all, tool: tool, updated: now, ended: now}
 		if handedOff && !notified && s.m.opts.OnEnded != nil {
 			f.tell(&Call{s: s, number: st.Number}, st.Number, msgs, s.answers(ctx, st.Number, false))
 		}
@@ -493,7 +493,7 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	if h := c.webhooks(); h != nil {
 		f.hooks[st.Number] = h
 	}
-	t := s.addTask(c, st.Number)
+	t := s.addWatched(c, st.Number)
 	t.tool = tool
 	if safe && len(c.pending) > 0 {
 		f.retry = append(f.retry, retryCall{call: c, msgs: msgs})

@@ -30,14 +30,14 @@ func (s *Session) isLeft() bool { return s.use.left.Load() }
 // keepsHandOffs reports whether calls of the session that were handed off run, or can be asked
 // for.
 func (s *Session) keepsHandOffs() bool {
-	all := s.tasks.Load()
+	all := s.watched.Load()
 	if all == nil || s.modern != "" {
 		return false
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for _, t := range all.all {
-		if t.tool != "" && (t.ended.IsZero() || time.Since(t.ended) < s.m.KeepTask()) {
+		if t.tool != "" && (t.ended.IsZero() || time.Since(t.ended) < s.m.KeepEnded()) {
 			return true
 		}
 	}
@@ -54,7 +54,7 @@ func (m *Manager) lose(s *Session, why error) {
 		m.end(s, why)
 		return
 	}
-	s.hold(m.KeepTask())
+	s.hold(m.KeepEnded())
 	s.use.lost.Store(true)
 	m.leave(s, why)
 	if s.carrier != nil {

@@ -49,9 +49,9 @@ type Elsewhere interface {
 	// HandedOff asks the node of a call that was handed off: query is a [HandOffQuery] for
 	// [Manager.HandedOff] there.
 	HandedOff(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error)
-	// Tasks asks all nodes for [Manager.TasksHere]. It returns their answers, and the range
+	// List asks all nodes for [Manager.ListHere]. It returns their answers, and the range
 	// of sessions after one that they are of.
-	Tasks(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
+	List(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, Range, error)
 	// Strand tells all nodes that this one knows a stranded call, by a name: for [Manager.Hint] there. It does not wait.
 	Strand(keys []byte, name uint64)
 	// Unstrand tells them that a node, this one if it is "", does not know it any more: for [Manager.Unhint] there. It does not wait.
@@ -102,7 +102,7 @@ func (m *Manager) askHere(ctx context.Context, principal caller.Principal, q *Ha
 		s.mu.Unlock()
 		q.Host = &host
 	}
-	tool := s.taskTable().tool(number)
+	tool := s.watchedTable().tool(number)
 	a := handOffAnswer{State: handoff.State{Tool: tool}, Most: s.mostWait(tool, *q.Host)}
 	seconds, _ := json.Marshal(q)
 	wait := handoff.Seconds(seconds, a.Most)
@@ -122,7 +122,7 @@ func (m *Manager) askHere(ctx context.Context, principal caller.Principal, q *Ha
 }
 
 // tool returns the tool of a call that was handed off.
-func (t *tasks) tool(number uint64) string {
+func (t *watchedCalls) tool(number uint64) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if is := t.all[number]; is != nil {
@@ -135,14 +135,14 @@ func (t *tasks) tool(number uint64) string {
 // backend asks goes to the client of the call of our tool.
 func (s *Session) awaitHeir(ctx context.Context, number uint64, of *toolCall, a *handoff.State) error {
 	ready := make(chan struct{}, 1)
-	defer s.WatchTask(number, ready)()
+	defer s.Watch(number, ready)()
 	if of == nil || of.call.s != s {
 		of = nil
 	} else if h := s.CallAt(number); h != nil {
 		defer h.attend()()
 	}
 	for {
-		st, err := s.Task(context.WithoutCancel(ctx), number)
+		st, err := s.Standing(context.WithoutCancel(ctx), number)
 		if err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (c *Call) question(data []byte) {
 		c.s.emitStandalone([][]byte{data})
 		return
 	}
-	c.s.wakeTask(c.number)
+	c.s.wakeWatchers(c.number)
 }
 
 // emitStandalone tells requests of the backend on the standalone stream.
@@ -260,7 +260,7 @@ func (t *toolCall) untell(c *Call) {
 	h := c.record.handOff
 	h.waiting = append(t.told, h.waiting...)
 	c.mu.Unlock()
-	c.s.wakeTask(c.number) // others may wait
+	c.s.wakeWatchers(c.number) // others may wait
 }
 
 // isAsked reports whether a modern client was told a request on this call before.

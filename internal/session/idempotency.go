@@ -456,8 +456,5 @@ func (s *Session) advertise(response []byte) []byte {
 		return response
 	}
 	response, _ = jsonrpc.Set(response, experimental, "result", "capabilities", "experimental", protocol.MetaIdempotencyKey)
-	if s.offersTasks.Load() {
-		response, _ = jsonrpc.Set(response, tasksCapability, "result", "capabilities", "tasks")
-	}
 	return response
 }

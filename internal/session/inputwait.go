@@ -94,14 +94,14 @@ func (c *Call) endUnseen() {
 	c.Withdraw("its client did not come for what it was asked")
 }
 
-// isAskedFor reports whether the call is a task whose client was told its id, or has asked for it.
+// isAskedFor reports whether the client was told a name for the call, or has asked for it.
 func (c *Call) isAskedFor() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.record == nil || c.record.task == nil {
+	if c.record == nil || c.record.watched == nil {
 		return false
 	}
-	t := c.record.task
+	t := c.record.watched
 	t.of.mu.Lock()
 	defer t.of.mu.Unlock()
 	return t.askedFor

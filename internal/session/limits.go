@@ -66,7 +66,7 @@ func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
 		return false
 	}
 	m := &msgs[0]
-	if s.offersTasks.Load() && isTaskMethod(m.Method) {
+	if s.owner(m.Method) != nil {
 		return true
 	}
 	if !s.m.callsOurTool(m) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
@@ -41,7 +42,7 @@ func TestLinear(t *testing.T) {
 		},
 		"request of a legacy task": func(n int) func() {
 			m := request(`{"task":{},` + many(n, `"x%d":0`) + `}`)
-			return func() { withoutTask(m) }
+			return func() { tasktext.Plain(m) }
 		},
 		"answers to the questions of a task": func(n int) func() {
 			answer := jsonrpc.Message{Kind: jsonrpc.Response, Result: []byte(`{"action":"accept"}`)}
@@ -70,7 +71,7 @@ func TestLinear(t *testing.T) {
 		},
 		"list of tools that can be tasks": func(n int) func() {
 			response := []byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[` + many(n, `{"name":"t%d","execution":{}}`) + `]}}`)
-			return func() { supportTasks(response) }
+			return func() { tasktext.Support(response) }
 		},
 	}
 	for name, prepare := range tests {

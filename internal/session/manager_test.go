@@ -75,7 +75,7 @@ func TestLimitsAboutBegun(t *testing.T) {
 	if err := try(6, handoff.ToolCancel); !errors.Is(err, ErrBusy) {
 		t.Errorf("one more than there are calls: %v", err)
 	}
-	s.offersTasks.Store(true)
+	s.offers.Store(1)
 	if s.aboutBegun([]jsonrpc.Message{parse(request(7))}) || !s.aboutBegun([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":{}}`)}) {
 		t.Error("what is about tasks is taken for what is not")
 	}

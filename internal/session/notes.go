@@ -30,7 +30,6 @@ type callNote struct {
 	Sum       []byte            `json:"sum"`    // of its body
 	Twin      []byte            `json:"twin"`   // see keyRecord
 	Forwarded bool              `json:"once"`
-	Task      int64             `json:"task"` // when it was made a task of 2025-11-25, in milliseconds; 0: it is none
 	Read      []uint64          `json:"read"`
 	Notified  []uint64          `json:"rung"`
 	Began     int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
@@ -56,12 +55,11 @@ func (n *callNote) key() *keyRecord {
 
 type sessionNote struct {
 	Revision   string          `json:"revision"`
-	Delivered  uint64          `json:"told"`  // of the standalone stream, at the least
-	Read       []uint64        `json:"read"`  // streams that were, to their end, since the last note
-	Notified   []uint64        `json:"rung"`  // those whose webhooks were told, since then
-	Safe       []string        `json:"safe"`  // tools that may be called again
-	Tasks      bool            `json:"tasks"` // see Session.offersTasks
-	Left       bool            `json:"left"`  // see [usage]
+	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
+	Read       []uint64        `json:"read"` // streams that were, to their end, since the last note
+	Notified   []uint64        `json:"rung"` // those whose webhooks were told, since then
+	Safe       []string        `json:"safe"` // tools that may be called again
+	Left       bool            `json:"left"` // see [usage]
 	Initialize json.RawMessage `json:"initialize"`
 }
 
@@ -89,8 +87,8 @@ func (c *Call) appendNote(dst []byte) []byte {
 			dst = append(dst, `,"once":true`...)
 		}
 	}
-	if t := c.legacyTask(); t != nil {
-		dst = strconv.AppendInt(append(dst, `,"task":`...), t.created.UnixMilli(), 10)
+	if d := c.deferred(); d != nil {
+		dst = d.appendNote(dst)
 	}
 	if guest := c.guestOf(); guest != "" {
 		dst = append(append(dst, `,"guest":`...), jsonrpc.Quote(string(guest))...)
@@ -329,8 +327,8 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.tools.safe)))
 		data = append(append(data, `,"safe":`...), tools...)
 	}
-	if s.offersTasks.Load() {
-		data = append(data, `,"tasks":true`...)
+	for f := range s.offered {
+		data = append(data, `,"`+f.member()+`":true`...)
 	}
 	if s.isLeft() {
 		data = append(data, `,"left":true`...)

@@ -322,13 +322,6 @@ func observeLeft(turn []queuedEntry) {
 	}
 }
 
-// observeTask tells that the client was given a task's id in the place of the response.
-func (c *Call) observeTask() {
-	if c.watch != nil {
-		c.watch.Happened(observe.BecameTask{})
-	}
-}
-
 // observeAppended tells of the messages of turn, which are in the store as batch. It has none of
 // those whose call was sealed.
 func observeAppended(turn []queuedEntry, batch []stream.Record) {

@@ -132,7 +132,7 @@ func (c *Call) tell(data []byte) {
 		to.promote()
 	}
 	to.push(data, false)
-	if to.record != nil && to.record.task != nil {
-		to.record.task.said(data)
+	if to.record != nil && to.record.watched != nil {
+		to.record.watched.said(data)
 	}
 }

@@ -119,7 +119,7 @@ func (c *Call) handOver() (goesOn, sent bool) {
 		return true, true
 	case !sent && !stored && !c.s.single:
 		return true, false
-	case !sent && c.number != 0 && c.record != nil && (c.record.key != nil || c.resume() != nil || c.legacyTask() != nil):
+	case !sent && c.number != 0 && c.record != nil && (c.record.key != nil || c.resume() != nil || c.deferred() != nil):
 		if k.become(recoveryLeft) {
 			c.queueNote(c.number, nil)
 		}

@@ -84,7 +84,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		case !st.Ended:
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
-			s.restoreEnded(ctx, st, n.callNote, n.msgs, read[st.Number], notified[st.Number] || handedOff[st.Number], &f)
+			s.restoreEnded(ctx, st, n.msgs, read[st.Number], notified[st.Number] || handedOff[st.Number], &f)
 		case s.standalone.webhooks() != nil && !notified[st.Number]:
 			if said == nil {
 				said = s.answers(ctx, standalone, false)
@@ -144,7 +144,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 		return
 	}
 	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
-	s.offersTasks.Store(n.Tasks && s.m.opts.Tasks)
+	s.setOffers(func(f service) bool { return string(jsonrpc.Field(st.Note, f.member())) == "true" })
 	for _, tool := range n.Safe {
 		if s.tools.safe == nil {
 			s.tools.safe = make(map[string]bool)
@@ -181,7 +181,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 		_, ok := answered[string(jsonrpc.Key(m.ID))]
 		return ok
 	})
-	s.restoreTask(c, msgs, n.Task)
+	s.restoreWatched(c, msgs, st.Note)
 	c.restoreSpans(&n, msgs)
 	s.restoreRequests(c, st.Number, open)
 	if k := n.key(); k != nil {
@@ -190,7 +190,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	if !s.single {
 		s.streams.mu.Lock()
 		s.streams.setCall(st.Number, c)
-		if c.legacyTask() == nil {
+		if c.deferred() == nil {
 			s.streams.addLost(c)
 		}
 		s.streams.mu.Unlock()
@@ -239,12 +239,12 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
 // its client has read the end, notified that its webhooks were told; else they may have.
-func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, read, notified bool, f *restored) {
+func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
 	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
 	c.become(callStored)
 	c.become(callEnded)
-	s.restoreTask(c, msgs, n.Task)
-	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young && c.legacyTask() == nil { // who lost that begins anew
+	s.restoreWatched(c, msgs, st.Note)
+	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young && c.deferred() == nil { // who lost that begins anew
 		s.streams.mu.Lock()
 		s.streams.addLost(c)
 		s.streams.mu.Unlock()
@@ -301,7 +301,7 @@ func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered
 // requests that have ended; of a call that has ended, all others were cancelled.
 func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome) {
 	all := c.s.resumes.Load()
-	if all == nil || len(msgs) == 0 || msgs[0].Method == protocol.MethodInitialize || c.legacyTask() != nil {
+	if all == nil || len(msgs) == 0 || msgs[0].Method == protocol.MethodInitialize || c.deferred() != nil {
 		return
 	}
 	r := &resume{seen: time.Now()}

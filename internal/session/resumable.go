@@ -150,7 +150,7 @@ func (m *Manager) unlist(s *Session) {
 // addResumable puts a request of a new call on record, if it can be resumed. s.mu is
 // held.
 func (s *Session) addResumable(c *Call, id, method string) {
-	if s.resumes.Load() == nil || method == protocol.MethodInitialize || c.legacyTask() != nil {
+	if s.resumes.Load() == nil || method == protocol.MethodInitialize || c.deferred() != nil {
 		return
 	}
 	if c.recorded().resume == nil {

@@ -15,7 +15,7 @@ const mostAnswered = 1 << 10
 
 // Answered notes that the client has answered what a call had asked by seq: it may not do so twice.
 func (s *Session) Answered(number, seq uint64) {
-	all := s.taskTable()
+	all := s.watchedTable()
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if all.answered == nil {
@@ -35,7 +35,7 @@ func (s *Session) Answered(number, seq uint64) {
 // its backend has not waited for them, or nobody knows its outcome. It is nil where the client has
 // answered, where the call has no response, and where none is kept.
 func (s *Session) EndOf(ctx context.Context, number, seq uint64) []byte {
-	st, err := s.endedTask(ctx, number)
+	st, err := s.endedStanding(ctx, number)
 	switch {
 	case err != nil:
 		return nil
@@ -44,7 +44,7 @@ func (s *Session) EndOf(ctx context.Context, number, seq uint64) []byte {
 	case s.taken: // the client may have answered at another node
 		return nil
 	}
-	all := s.taskTable()
+	all := s.watchedTable()
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	if through, answered := all.answered[number]; answered && through >= seq {

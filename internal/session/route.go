@@ -92,7 +92,7 @@ func (l *link) repair(m *jsonrpc.Message) bool {
 // responded takes the backend's response to its call. One that comes for another
 // call than the one in flight under its id is too late.
 func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
-	if s.asksInTask(l, call, &m) {
+	if s.asksInRounds(l, call, &m) {
 		return
 	}
 	s.mu.Lock()
@@ -110,7 +110,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
 	}
-	s.backendTasks = s.backendTasks || makesTask(rq.call, m.Result)
+	s.lateProgress = s.lateProgress || mayGoOn(rq.call, m.Result)
 	noted, listed, list := false, false, s.tools.listed
 	var initialize []byte // if the session has begun with this
 	if rq.call.method == protocol.MethodInitialize {
@@ -156,8 +156,10 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil {
 		data = s.advertise(data)
 	}
-	if rq.call.method == protocol.MethodToolsList && m.Result != nil && s.offersTasks.Load() {
-		data = supportTasks(data)
+	if m.Result != nil {
+		for f := range s.offered {
+			data = f.change(rq.call.method, data)
+		}
 	}
 	if adds {
 		data = handoff.AddTools(data, s.mostWait("", host))
@@ -397,7 +399,7 @@ func (s *Session) callByToken(token []byte) *Call {
 	if call := s.callWithToken(func(t string) bool { return strings.Trim(t, `"`) == key }); call != nil {
 		return call
 	}
-	if s.backendTasks {
+	if s.lateProgress {
 		return s.standalone // it may be of a task, whose call has ended
 	}
 	return nil
@@ -425,9 +427,9 @@ func (s *Session) callWithToken(is func(token string) bool) (found *Call) {
 	return found
 }
 
-// makesTask reports whether a result says that its call has become a task of the backend, whose progress goes on under the
+// mayGoOn reports whether a result says that its call has become a task of the backend, whose progress goes on under the
 // call's token.
-func makesTask(c *Call, result []byte) bool {
+func mayGoOn(c *Call, result []byte) bool {
 	return len(c.tokens) > 0 && bytes.Contains(result, []byte(`"task"`)) && jsonrpc.Field(result, "task") != nil
 }
 
@@ -441,7 +443,7 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	many := false
 	for _, rq := range s.inFlight {
 		c := rq.call
-		if rq.ours || c.method == protocol.MethodInitialize || s.offersTasks.Load() && isTaskMethod(c.method) {
+		if rq.ours || c.method == protocol.MethodInitialize || s.owner(c.method) != nil {
 			continue // no backend has it
 		}
 		many = many || only != nil && only != c

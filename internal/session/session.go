@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, appender.mu, resumes.mu, tasks.mu or Manager.mu; carriers.mu after that. Of two
+// table.mu, appender.mu, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
 package session
@@ -67,16 +67,15 @@ type Session struct {
 	standalone *Call // whose stream carries what belongs to no call
 	streams    table
 	log        appender
-	keyed      atomic.Bool // calls were made under idempotency keys
-	// offersTasks says that calls may be tasks of 2025-11-25.
-	offersTasks atomic.Bool
-	ids         atomic.Uint64           // that were given to requests of a carrier
-	resumes     atomic.Pointer[resumes] // nil but for clients of SEP-975
-	tasks       atomic.Pointer[tasks]   // nil if there were none
+	keyed      atomic.Bool                  // calls were made under idempotency keys
+	offers     atomic.Uint32                // the services that are offered to its clients: the bit 1<<i for services[i]
+	ids        atomic.Uint64                // that were given to requests of a carrier
+	resumes    atomic.Pointer[resumes]      // nil but for clients of SEP-975
+	watched    atomic.Pointer[watchedCalls] // nil if there were none
 
 	mu           sync.Mutex
 	revision     string
-	backendTasks bool                 // a call has become a task of the backend
+	lateProgress bool                 // a call has ended whose progress goes on, as it is a task of the backend
 	noted        uint64               // how far the standalone stream was told, as the store knows
 	rung         []uint64             // calls whose webhooks were told, as the session's note says
 	inFlight     map[string]*inflight // in flight, by [requestKey]
@@ -228,8 +227,10 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 		}
 		c.conn = from[0].Conn
 	}
-	if len(msgs) == 1 && s.AsksForTask(&msgs[0]) {
-		c.recorded().task, light = s.newLegacyTask(time.Now()), false
+	if len(msgs) == 1 {
+		if f := s.deferrer(&msgs[0]); f != nil {
+			c.recorded().watched, light = f.begun(time.Now()), false
+		}
 	}
 	light = light && !s.m.outlivesNode(msgs)
 	switch {
@@ -409,7 +410,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if a.round != nil {
 		a.round.answered(a.name, &m)
 	}
-	s.wakeTask(a.call.Number())
+	s.wakeWatchers(a.call.Number())
 	return nil
 }
 

@@ -103,7 +103,7 @@ func (t *table) remove(number uint64) *webhooks {
 	u := t.streams[number]
 	t.setCall(number, nil)
 	switch {
-	case u.reader == nil && u.call != nil && (u.call.s.modern != "" || u.call.legacyTask() != nil): // whose client does not come back for it
+	case u.reader == nil && u.call != nil && (u.call.s.modern != "" || u.call.deferred() != nil): // whose client does not come back for it
 	case u.reader == nil:
 		t.unread.add(number, awaitedFor)
 	default:

@@ -1,11 +1,10 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
+	"strconv"
 	"time"
 
 	"holdfast/internal/feature/tasktext"
@@ -17,126 +16,41 @@ import (
 
 // What follows is for the experimental tasks of revision 2025-11-25 (Tasks). Holdfast offers
 // them to the clients of a session whose backend has none: a tools/call that asks for a task
-// is a call as others, but for what its client is told at once. It is found by the task's id,
-// from any session of the same principal. How its client waits for it is in taskresult.go.
+// is a deferred call. It is found by the task's id, from any session of the same principal. How
+// its client waits for it is in taskresult.go.
 
 // sealLegacyTask is what the mark of such a task's id is for.
 const sealLegacyTask = "holdfast task of 2025-11-25"
 
-// tasksCapability is what a session offers that has no other tasks.
-var tasksCapability = []byte(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
+// legacyTasks are the tasks of a session, as a [service].
+type legacyTasks struct{ s *Session }
 
-// offerTasks notes that the session offers tasks, if the backend's answer to initialize has
-// none of its own. s.mu is held.
-func (s *Session) offerTasks(result []byte) {
-	offered := s.m.opts.Tasks && !s.m.opts.Stateless && !s.single && s.revision == protocol.V20251125 &&
+func (l legacyTasks) member() string          { return "tasks" }
+func (l legacyTasks) isOn() bool              { return l.s.m.opts.Tasks }
+func (l legacyTasks) owns(method string) bool { return tasktext.IsLegacyMethod(method) }
+func (l legacyTasks) isForHome(method string) bool {
+	return l.owns(method) && method != protocol.MethodTaskList
+}
+func (l legacyTasks) defers(m *jsonrpc.Message) bool { return tasktext.AsksForTask(m) }
+
+// suits reports whether the backend has no tasks of its own.
+func (l legacyTasks) suits(result []byte) bool {
+	return !l.s.m.opts.Stateless && !l.s.single && l.s.revision == protocol.V20251125 &&
 		jsonrpc.Field(result, "capabilities", "tasks") == nil
-	s.offersTasks.Store(offered)
 }
 
-// isTaskMethod reports whether a method is about tasks of 2025-11-25.
-func isTaskMethod(method string) bool {
+func (l legacyTasks) change(method string, response []byte) []byte {
 	switch method {
-	case protocol.MethodTaskGet, protocol.MethodTaskResult, protocol.MethodTaskList, protocol.MethodTaskCancel:
-		return true
+	case protocol.MethodInitialize, protocol.MethodDiscover:
+		response, _ = jsonrpc.Set(response, tasktext.Capability, "result", "capabilities", "tasks")
+	case protocol.MethodToolsList:
+		response = tasktext.Support(response)
 	}
-	return false
-}
-
-// AsksForTask reports whether a request of the session's client is to become a task of
-// 2025-11-25, which [Session.Begin] makes of it.
-func (s *Session) AsksForTask(m *jsonrpc.Message) bool {
-	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || m.Method != protocol.MethodCallTool {
-		return false
-	}
-	asks := jsonrpc.Field(m.Params, "task")
-	return len(asks) > 0 && asks[0] == '{'
-}
-
-// withoutTask returns a request as the backend gets it, which knows no tasks.
-func withoutTask(m jsonrpc.Message) jsonrpc.Message {
-	bare, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, without(m.Params, "task")))
-	if err != nil {
-		return m
-	}
-	return bare
-}
-
-// without returns an object without some of its members.
-func without(object []byte, names ...string) []byte {
-	rest := append(make([]byte, 0, len(object)), '{')
-	jsonrpc.Each(object, func(name, value []byte) {
-		if !slices.Contains(names, string(name)) {
-			rest = appendMember(rest, string(name), value)
-		}
-	})
-	return append(rest, '}')
-}
-
-// appendMember appends a member to an object whose end is not written yet.
-func appendMember(dst []byte, name string, value []byte) []byte {
-	if len(dst) > 1 {
-		dst = append(dst, ',')
-	}
-	return append(append(append(dst, jsonrpc.Quote(name)...), ':'), value...)
-}
-
-// supportTasks returns the response to a tools/list with all tools callable as tasks. What they
-// say themselves means nothing where the server has no tasks, and some libraries have all
-// tools say "forbidden" ("Tool-Level Negotiation", rule 1).
-func supportTasks(response []byte) []byte {
-	var tools []json.RawMessage
-	if json.Unmarshal(jsonrpc.Field(response, "result", "tools"), &tools) != nil {
-		return response
-	}
-	text := []byte{'['}
-	for i, tool := range tools {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		tool, _ := jsonrpc.Set(tool, []byte(`"optional"`), "execution", "taskSupport")
-		text = append(text, tool...)
-	}
-	response, _ = jsonrpc.Set(response, append(text, ']'), "result", "tools")
 	return response
 }
 
-// legacyTask returns the task that the call was begun as, or nil. It does not change.
-func (c *Call) legacyTask() *task {
-	if c.s.modern != "" || c.record == nil || c.record.task == nil || c.record.task.created.IsZero() {
-		return nil
-	}
-	return c.record.task
-}
-
-// newLegacyTask returns the task of a call that nobody else knows yet.
-func (s *Session) newLegacyTask(created time.Time) *task {
-	t := &task{of: s.taskTable(), created: created.Truncate(time.Millisecond), updated: created}
-	t.status = &waker{m: s.m}
-	return t
-}
-
-// addLegacy has a task found by its number.
-func (t *task) addLegacy(c *Call) {
-	number, told := c.number, protocol.TaskWorking
-	t.status.step = func() bool { return c.s.notifyTaskStatus(number, &told) }
-	t.of.mu.Lock()
-	t.of.all[number] = t
-	t.of.mu.Unlock()
-	c.s.m.resumer(c.s)
-}
-
-// legacyTaskID returns the id of a task.
-func (s *Session) legacyTaskID(number uint64) string { return s.Seal(sealLegacyTask, number, nil) }
-
-// TaskHome returns the session that a request of the session's client is for: another one of
-// the same principal if it is about a task of that one. The error is a [*Redirect], that of a
-// store which can't tell, or [ErrDuplicate].
-func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
-	if !s.offersTasks.Load() || m.Kind != jsonrpc.Request || !isTaskMethod(m.Method) || m.Method == protocol.MethodTaskList {
-		return s, nil
-	}
-	id := jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
+func (l legacyTasks) home(m *jsonrpc.Message) (*Session, error) {
+	s, id := l.s, jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
 	t, ok := ticket.Parse(id)
 	if !ok || t.Session == s.Name() {
 		return s, nil
@@ -154,91 +68,89 @@ func (s *Session) TaskHome(m *jsonrpc.Message) (*Session, error) {
 	return home, err
 }
 
-// A legacyTaskText is a task as its client sees it (2025-11-25, Task).
-type legacyTaskText struct {
-	ID      string `json:"taskId"`
-	Status  string `json:"status"`
-	Message string `json:"statusMessage,omitempty"`
-	Created string `json:"createdAt"`
-	Updated string `json:"lastUpdatedAt"`
-	TTL     int64  `json:"ttl"`
-	Poll    int64  `json:"pollInterval"`
+func (l legacyTasks) begun(at time.Time) *watched {
+	w := &watched{of: l.s.watchedTable(), updated: at}
+	w.deferred = &legacyTask{legacyTasks: l, watched: w, created: at.Truncate(time.Millisecond), status: &waker{m: l.s.m}}
+	return w
 }
 
-// notifyLegacyTask returns what the client is told of a task.
-func (s *Session) notifyLegacyTask(number uint64, created time.Time, st *TaskState) *legacyTaskText {
-	end, updated := st.Ended, st.Updated
-	if end.IsZero() {
-		end = time.Now()
+func (l legacyTasks) restored(note []byte) *watched {
+	created, err := strconv.ParseInt(string(jsonrpc.Field(note, "task")), 10, 64)
+	if err != nil {
+		return nil
 	}
-	if updated.Before(created) {
-		updated = created
+	return l.begun(time.UnixMilli(created))
+}
+
+func (l legacyTasks) deferral(ctx context.Context, number uint64, id []byte) []byte {
+	t, st, err := l.state(ctx, number)
+	if err != nil {
+		return taskFailure(id, err)
 	}
-	age := max(end.Sub(created), 0)
-	t := &legacyTaskText{
-		ID:      s.legacyTaskID(number),
-		Status:  protocol.TaskWorking,
-		Message: st.Message,
-		Created: tasktext.Time(created),
-		Updated: tasktext.Time(updated),
-		TTL:     (age + s.m.KeepTask()).Milliseconds(),
-		Poll:    tasktext.PollAfter(age).Milliseconds(),
+	if c := l.s.streams.call(number); c != nil {
+		c.releaseWebhooks(number) // no client waits for it on this connection
 	}
-	switch {
-	case st.Running && len(st.Asked) > 0:
-		t.Status = protocol.TaskInputRequired
-	case st.Running:
-	case st.Response == nil:
-		t.Status, t.Message = protocol.TaskCancelled, "the client cancelled the task"
-	default:
-		t.end(st.Response)
+	text, _ := json.Marshal(map[string]any{"task": l.text(number, t.created, &st)})
+	return jsonrpc.AppendResult(nil, id, text)
+}
+
+// A legacyTask is what is known of a task beside what is of each watched call. It is [deferred]. Guarded by watchedCalls.mu.
+type legacyTask struct {
+	legacyTasks
+	*watched
+	created time.Time   // it does not change
+	status  *waker      // tells of it on the standalone stream
+	waits   []*taskWait // tasks/result that wait for it
+	copied  uint64      // how much of the stream they have told
+}
+
+func (t *legacyTask) stored(c *Call) {
+	number, told := c.number, protocol.TaskWorking
+	t.status.step = func() bool { return t.notifyStatus(number, &told) }
+	t.s.m.resumer(t.s)
+}
+
+func (t *legacyTask) appendNote(dst []byte) []byte {
+	return strconv.AppendInt(append(dst, `,"task":`...), t.created.UnixMilli(), 10)
+}
+
+func (t *legacyTask) plain(m jsonrpc.Message) jsonrpc.Message { return tasktext.Plain(m) }
+
+func (t *legacyTask) changed() (wakers []*waker) {
+	for _, w := range t.waits {
+		wakers = append(wakers, &w.waker)
+	}
+	if t.s.streams.read(standalone) {
+		wakers = append(wakers, t.status)
+	}
+	return wakers
+}
+
+// at returns the task whose call has a stream, or nil.
+func (l legacyTasks) at(number uint64) (t *legacyTask) {
+	if w := l.s.watchedAt(number); w != nil {
+		t, _ = w.deferred.(*legacyTask)
 	}
 	return t
 }
 
-// longestReason bounds the text of a result that says why a tool failed, in a task's status.
-const longestReason = 500
+// id returns the id of a task.
+func (l legacyTasks) id(number uint64) string { return l.s.Seal(sealLegacyTask, number, nil) }
 
-// end takes in the response that ended the call. Unlike the extension of 2026-07-28 this
-// revision has tasks fail whose tool did.
-func (t *legacyTaskText) end(response []byte) {
-	t.Status = protocol.TaskCompleted
-	reason := ""
-	result := jsonrpc.Field(response, "result")
-	switch {
-	case result == nil:
-		reason = jsonrpc.String(jsonrpc.Field(response, "error", "message"))
-	case string(jsonrpc.Field(result, "isError")) != "true":
-		return
-	default:
-		var content []struct{ Text string }
-		_ = json.Unmarshal(jsonrpc.Field(result, "content"), &content) // else there is no text
-		if len(content) > 0 {
-			reason = content[0].Text
-		}
+// text returns what the client is told of a task.
+func (l legacyTasks) text(number uint64, created time.Time, st *Standing) *tasktext.Legacy {
+	t := tasktext.NewLegacy(l.id(number), created, st.Updated, st.Ended, l.s.m.KeepEnded())
+	switch t.Message = st.Message; {
+	case !st.Running:
+		t.End(st.Response)
+	case len(st.Asked) > 0:
+		t.Status = protocol.TaskInputRequired
 	}
-	t.Status = protocol.TaskFailed
-	if reason != "" {
-		t.Message = string(bytes.ToValidUTF8([]byte(reason[:min(len(reason), longestReason)]), nil))
-	}
+	return t
 }
 
 // errNoTask refuses the id of a task.
 var errNoTask = jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "task not found: its id is not valid here, or it is no longer kept")
-
-// TaskCreated returns the response that tells the client of a request that its call, whose
-// stream this is, is a task.
-func (s *Session) TaskCreated(ctx context.Context, number uint64, id []byte) []byte {
-	created, st, err := s.legacyTaskState(ctx, number)
-	if err != nil {
-		return taskFailure(id, err)
-	}
-	if c := s.streams.call(number); c != nil {
-		c.releaseWebhooks(number) // nobody waits for it on this connection
-	}
-	text, _ := json.Marshal(map[string]any{"task": s.notifyLegacyTask(number, created, &st)})
-	return jsonrpc.AppendResult(nil, id, text)
-}
 
 // taskFailure answers a request about a task with an error.
 func taskFailure(id []byte, err error) []byte {
@@ -252,86 +164,66 @@ func taskFailure(id []byte, err error) []byte {
 	return jsonrpc.AppendError(nil, id, e)
 }
 
-// legacyTaskState returns the state of a task of the session. The error is that of
-// [Session.Task].
-func (s *Session) legacyTaskState(ctx context.Context, number uint64) (created time.Time, st TaskState, err error) {
-	all := s.taskTable()
-	all.mu.Lock()
-	t := all.all[number]
-	gone := t == nil || t.created.IsZero() || !t.ended.IsZero() && time.Since(t.ended) > s.m.KeepTask()
-	all.mu.Unlock()
-	if gone {
-		return created, st, ErrNotFound
+// state returns a task of the session, and how its call stands. The error is that of [Session.Standing].
+func (l legacyTasks) state(ctx context.Context, number uint64) (t *legacyTask, st Standing, err error) {
+	if t = l.at(number); t == nil || t.isGone(l.s.m.KeepEnded()) {
+		return nil, st, ErrNotFound
 	}
-	st, err = s.Task(ctx, number)
-	return t.created, st, err
+	st, err = l.s.Standing(ctx, number)
+	return t, st, err
 }
 
-// answerTask answers a request of the client about tasks, which is the call's. It returns
-// before that is done.
-func (s *Session) answerTask(c *Call, m jsonrpc.Message) {
-	if !s.m.startWork() {
+func (l legacyTasks) serve(c *Call, m jsonrpc.Message) {
+	if !l.s.m.startWork() {
 		return // all calls end now
 	}
 	go func() {
-		defer s.m.work.Done()
-		ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)
+		defer l.s.m.work.Done()
+		ctx, stop := context.WithTimeout(l.s.m.ctx, storeTimeout)
 		defer stop()
-		if answer := s.taskAnswer(ctx, c, &m); answer != nil {
-			s.answerOwn(c, m.ID, answer)
+		if answer := l.answer(ctx, c, &m); answer != nil {
+			c.answerOwn(m.ID, answer)
 		}
 	}()
 }
 
-// answerOwn answers a request of a client in the backend's place, if it is still unanswered.
-func (s *Session) answerOwn(c *Call, id, answer []byte) {
-	s.mu.Lock()
-	rq := s.takeRequest(id, c)
-	s.mu.Unlock()
-	if rq != nil {
-		c.respond(rq, answer)
-		s.requestEnded(rq)
-	}
-}
-
-// taskAnswer returns the answer to a request about tasks, or nil if it comes later.
-func (s *Session) taskAnswer(ctx context.Context, c *Call, m *jsonrpc.Message) []byte {
+// answer returns the answer to a request about tasks, or nil if it comes later.
+func (l legacyTasks) answer(ctx context.Context, c *Call, m *jsonrpc.Message) []byte {
 	if m.Method == protocol.MethodTaskList {
-		return s.listTasks(ctx, m)
+		return l.list(ctx, m)
 	}
-	t, ok := ticket.Parse(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
-	if !ok || !s.sealed(t, sealLegacyTask) {
+	id, ok := ticket.Parse(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
+	if !ok || !l.s.sealed(id, sealLegacyTask) {
 		return taskFailure(m.ID, errNoTask)
 	}
-	number := t.Number
-	created, st, err := s.legacyTaskState(ctx, number)
+	t, st, err := l.state(ctx, id.Number)
 	switch {
 	case err != nil:
 		return taskFailure(m.ID, err)
 	case m.Method == protocol.MethodTaskResult && st.Running:
-		s.awaitTask(c, m.ID, number)
+		l.await(c, m.ID, id.Number)
 		return nil
 	case m.Method == protocol.MethodTaskResult:
-		return s.taskResult(m.ID, number, &st)
+		return l.result(m.ID, id.Number, &st)
 	case m.Method == protocol.MethodTaskCancel:
-		if err := s.cancelTask(ctx, number, &st); err != nil {
+		if err := l.cancel(ctx, id.Number, &st); err != nil {
 			return taskFailure(m.ID, err)
 		}
 	}
-	text, _ := json.Marshal(s.notifyLegacyTask(number, created, &st))
+	text, _ := json.Marshal(l.text(id.Number, t.created, &st))
 	return jsonrpc.AppendResult(nil, m.ID, text)
 }
 
-// cancelTask cancels a task that runs. st is its state, which changes.
-func (s *Session) cancelTask(ctx context.Context, number uint64, st *TaskState) (err error) {
-	if c := s.streams.call(number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
-		*st = TaskState{Updated: time.Now(), Ended: time.Now()}
+// cancel cancels a task that runs. st is how its call stands, which changes.
+func (l legacyTasks) cancel(ctx context.Context, number uint64, st *Standing) (err error) {
+	if c := l.s.streams.call(number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
+		*st = Standing{Updated: time.Now(), Ended: time.Now()}
 		return nil
 	}
 	if st.Running { // it has ended just now
-		if *st, err = s.Task(ctx, number); err != nil {
+		if *st, err = l.s.Standing(ctx, number); err != nil {
 			return err
 		}
 	}
-	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "cannot cancel the task: it has ended, and is %q", s.notifyLegacyTask(number, time.Now(), st).Status)
+	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "cannot cancel the task: it has ended, and is %q", l.text(number, time.Now(), st).Status)
 }

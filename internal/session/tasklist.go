@@ -2,13 +2,12 @@ package session
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
 
 	"holdfast/internal/caller"
-	"holdfast/internal/ticket"
+	"holdfast/internal/feature/tasktext"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -17,36 +16,17 @@ import (
 // the order of their sessions and, within a session, of their beginnings. A page costs each
 // node no more than a page.
 
-// mostListed bounds the tasks of one answer to tasks/list.
-const mostListed = 50
-
-// A taskPlace is a place in that order: after a task.
-type taskPlace struct {
-	Session stream.SessionKey `json:"session"`
-	Number  uint64            `json:"number"`
-}
-
-// parseTaskPlace parses a cursor of a client, or the id of a task.
-func parseTaskPlace(text string) (p taskPlace, ok bool) {
-	t, ok := ticket.Parse(text)
-	return taskPlace{stream.SessionKey(t.Session), t.Number}, ok
-}
-
-func (p taskPlace) compare(q taskPlace) int {
-	return cmp.Or(cmp.Compare(p.Session, q.Session), cmp.Compare(p.Number, q.Number))
-}
-
-// listTasks answers a tasks/list: the tasks of the principal, or, for nobody in particular,
-// those of the session.
-func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
-	var after taskPlace
+// list answers a tasks/list: the tasks of the principal, or, for an anonymous one, those of the session.
+func (l legacyTasks) list(ctx context.Context, m *jsonrpc.Message) []byte {
+	s := l.s
+	var after tasktext.Place
 	if raw := jsonrpc.Field(m.Params, "cursor"); raw != nil {
 		var ok bool
-		if after, ok = parseTaskPlace(jsonrpc.String(raw)); !ok {
+		if after, ok = tasktext.ParsePlace(jsonrpc.String(raw)); !ok {
 			return taskFailure(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "the cursor is not valid"))
 		}
 	}
-	var list []*legacyTaskText
+	var list []*tasktext.Legacy
 	var in Range
 	if s.principal.IsAnonymous() {
 		list = tasksOf(ctx, []*Session{s}, after)
@@ -62,41 +42,20 @@ func (s *Session) listTasks(ctx context.Context, m *jsonrpc.Message) []byte {
 		}
 		list = append(list, tasksOf(ctx, s.m.taskSessions(s.principal, in), after)...)
 	}
-	slices.SortFunc(list, func(a, b *legacyTaskText) int { return a.place().compare(b.place()) })
-	// A session may have moved meanwhile.
-	list = slices.CompactFunc(list, func(a, b *legacyTaskText) bool { return a.ID == b.ID })
-	result := map[string]any{}
-	switch {
-	case len(list) > mostListed:
-		list = list[:mostListed]
-		result["nextCursor"] = list[mostListed-1].ID
-	case in.Until != "":
-		result["nextCursor"] = ticket.After(string(in.Until))
-	}
-	result["tasks"] = append(make([]*legacyTaskText, 0, len(list)), list...) // never null
-	text, _ := json.Marshal(result)
-	return jsonrpc.AppendResult(nil, m.ID, text)
-}
-
-func (t *legacyTaskText) place() taskPlace {
-	p, _ := parseTaskPlace(t.ID)
-	return p
+	return jsonrpc.AppendResult(nil, m.ID, tasktext.Page(list, string(in.Until)))
 }
 
 // tasksElsewhere returns what other nodes know of a page of tasks, and of which sessions that
 // is.
-func (m *Manager) tasksElsewhere(ctx context.Context, principal caller.Principal, after taskPlace) (all []*legacyTaskText, in Range, err error) {
+func (m *Manager) tasksElsewhere(ctx context.Context, principal caller.Principal, after tasktext.Place) (all []*tasktext.Legacy, in Range, err error) {
 	if m.elsewhere == nil {
 		return nil, in, nil
 	}
 	query, _ := json.Marshal(after)
-	from := after.Session
-	if from != "" {
-		from = from[:len(from)-1] // that session is to be asked for its other tasks
-	}
-	pages, in, err := m.elsewhere.Tasks(ctx, principal, from, query)
+	from := after.Session[:max(0, len(after.Session)-1)] // that session is to be asked for its other tasks
+	pages, in, err := m.elsewhere.List(ctx, principal, stream.SessionKey(from), query)
 	for _, page := range pages {
-		var list []*legacyTaskText
+		var list []*tasktext.Legacy
 		if err := json.Unmarshal(page, &list); err != nil {
 			return nil, in, err
 		}
@@ -105,29 +64,29 @@ func (m *Manager) tasksElsewhere(ctx context.Context, principal caller.Principal
 	return all, in, err
 }
 
-// TasksHere returns what another node has asked for: the tasks of a page, and one more if there
+// ListHere returns what another node has asked for: the tasks of a page, and one more if there
 // are more, in the principal's sessions on this node that are in a range.
-func (m *Manager) TasksHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
-	var after taskPlace
+func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
+	var after tasktext.Place
 	_ = json.Unmarshal(query, &after) // else it is the first page
 	text, _ := json.Marshal(tasksOf(ctx, m.taskSessions(principal, in), after))
 	return text
 }
 
 // tasksOf returns the tasks of sessions after a place: one more than a page at most.
-func tasksOf(ctx context.Context, sessions []*Session, after taskPlace) []*legacyTaskText {
-	list := []*legacyTaskText{}
+func tasksOf(ctx context.Context, sessions []*Session, after tasktext.Place) []*tasktext.Legacy {
+	list := []*tasktext.Legacy{}
 	for _, s := range sessions {
-		for _, number := range s.legacyTaskNumbers() {
-			if after.compare(taskPlace{s.key, number}) >= 0 {
+		tasks := legacyTasks{s}
+		for _, number := range tasks.numbers() {
+			if after.Compare(tasktext.Place{Session: string(s.key), Number: number}) >= 0 {
 				continue
 			}
-			if len(list) > mostListed {
+			if len(list) > tasktext.MostListed {
 				return list
 			}
-			created, st, err := s.legacyTaskState(ctx, number)
-			if err == nil {
-				list = append(list, s.notifyLegacyTask(number, created, &st))
+			if t, st, err := tasks.state(ctx, number); err == nil {
+				list = append(list, tasks.text(number, t.created, &st))
 			}
 		}
 	}
@@ -147,17 +106,17 @@ func (m *Manager) taskSessions(principal caller.Principal, in Range) (all []*Ses
 	return all
 }
 
-// legacyTaskNumbers returns the numbers of the session's tasks, oldest first.
-func (s *Session) legacyTaskNumbers() []uint64 {
-	all := s.tasks.Load()
+// numbers returns those of the session's tasks, oldest first.
+func (l legacyTasks) numbers() []uint64 {
+	all := l.s.watched.Load()
 	if all == nil {
 		return nil
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	var numbers []uint64
-	for number, t := range all.all {
-		if !t.created.IsZero() {
+	for number, w := range all.all {
+		if w.deferred != nil {
 			numbers = append(numbers, number)
 		}
 	}

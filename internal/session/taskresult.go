@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"sync"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -16,45 +15,9 @@ import (
 // call as others, so it survives what they do. What it says is copied from the stream of
 // the task's call, with the task's id.
 
-// A waker has something done, by one goroutine at a time, which there is only while there is
-// something to do.
-type waker struct {
-	m    *Manager
-	step func() (over bool)
-
-	mu      sync.Mutex
-	running bool
-	again   bool
-}
-
-// wake has it done, once more if it is being done.
-func (w *waker) wake() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.again = w.running; w.again || !w.m.startWork() {
-		return
-	}
-	w.running = true
-	go w.run()
-}
-
-func (w *waker) run() {
-	defer w.m.work.Done()
-	for {
-		over := w.step()
-		w.mu.Lock()
-		if over || !w.again {
-			w.running = over // it is not woken any more
-			w.mu.Unlock()
-			return
-		}
-		w.again = false
-		w.mu.Unlock()
-	}
-}
-
 // A taskWait is a tasks/result that waits for its task.
 type taskWait struct {
+	legacyTasks
 	waker
 	c      *Call
 	id     []byte // of the request
@@ -62,28 +25,27 @@ type taskWait struct {
 	seq    uint64 // of the last entry that was copied
 }
 
-// awaitTask has a tasks/result, which is the call's, answered when its task has ended.
-func (s *Session) awaitTask(c *Call, id []byte, number uint64) {
-	w := &taskWait{waker: waker{m: s.m}, c: c, id: slices.Clone(id), number: number}
+// await has a tasks/result, which is the call's, answered when its task has ended.
+func (l legacyTasks) await(c *Call, id []byte, number uint64) {
+	w := &taskWait{legacyTasks: l, waker: waker{m: l.s.m}, c: c, id: slices.Clone(id), number: number}
 	w.step = w.copy
-	all := s.taskTable()
-	all.mu.Lock()
-	if t := all.all[number]; t != nil {
+	if t := l.at(number); t != nil {
+		t.of.mu.Lock()
 		t.waits = append(slices.DeleteFunc(t.waits, func(w *taskWait) bool { return w.c.isOver() }), w)
+		t.of.mu.Unlock()
 	}
-	all.mu.Unlock()
 	w.wake()
 }
 
 // copy says what the task has said meanwhile, and its end. It reports whether that is over.
 func (w *taskWait) copy() (over bool) {
-	s := w.c.s
+	s := w.s
 	ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)
 	defer stop()
 	if w.c.isOver() {
 		return true
 	}
-	_, st, err := s.legacyTaskState(ctx, w.number) // first: what was said before is stored
+	_, st, err := w.state(ctx, w.number) // first: what was said before is stored
 	if err == nil {
 		err = w.copyNew(ctx)
 	}
@@ -91,20 +53,20 @@ func (w *taskWait) copy() (over bool) {
 	case errors.Is(err, ErrMoved) || s.isClosed():
 		return true // it is answered where the session is
 	case err != nil:
-		s.answerOwn(w.c, w.id, taskFailure(w.id, err))
+		w.c.answerOwn(w.id, taskFailure(w.id, err))
 		return true
 	case st.Running:
 		return false
 	}
-	s.answerOwn(w.c, w.id, s.taskResult(w.id, w.number, &st))
+	w.c.answerOwn(w.id, w.result(w.id, w.number, &st))
 	return true
 }
 
 // copyNew says what the task has said beside its response: requests that still wait for the
 // client, and what no other tasks/result has said.
 func (w *taskWait) copyNew(ctx context.Context) error {
-	s := w.c.s
-	t := s.taskAt(w.number)
+	s := w.s
+	t := w.at(w.number)
 	if t == nil {
 		return ErrNotFound
 	}
@@ -126,7 +88,7 @@ func (w *taskWait) copyNew(ctx context.Context) error {
 		if method == nil || id == nil && !news || id != nil && !s.Asks(id) {
 			return
 		}
-		data, _ := jsonrpc.Set(slices.Clone(e.Data), s.relatedTask(w.number), "params", "_meta", protocol.MetaRelatedTask)
+		data, _ := jsonrpc.Set(slices.Clone(e.Data), w.related(w.number), "params", "_meta", protocol.MetaRelatedTask)
 		w.c.emit(data, false)
 	})
 	if errors.Is(err, stream.ErrNotFound) { // nothing is stored yet
@@ -135,51 +97,43 @@ func (w *taskWait) copyNew(ctx context.Context) error {
 	return err
 }
 
-// taskAt returns the record of a task, or nil.
-func (s *Session) taskAt(number uint64) *task {
-	all := s.taskTable()
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	return all.all[number]
-}
-
-// relatedTask returns what the _meta of a message about a task has.
-func (s *Session) relatedTask(number uint64) []byte {
-	return jsonrpc.Object("taskId", s.legacyTaskID(number))
+// related returns what the _meta of a message about a task has.
+func (l legacyTasks) related(number uint64) []byte {
+	return jsonrpc.Object("taskId", l.id(number))
 }
 
 // errTaskCancelled is the result of a task that was cancelled.
 var errTaskCancelled = jsonrpc.Errorf(jsonrpc.CodeServer, "the task was cancelled")
 
-// taskResult returns the answer to a tasks/result: the response that ended the task.
-func (s *Session) taskResult(id []byte, number uint64, st *TaskState) []byte {
+// result returns the answer to a tasks/result: the response that ended the task.
+func (l legacyTasks) result(id []byte, number uint64, st *Standing) []byte {
 	if st.Response == nil {
 		return jsonrpc.AppendError(nil, id, errTaskCancelled)
 	}
 	answer, _ := jsonrpc.Set(slices.Clone(st.Response), id, "id")
 	if jsonrpc.Field(answer, "result") != nil {
-		answer, _ = jsonrpc.Set(answer, s.relatedTask(number), "result", "_meta", protocol.MetaRelatedTask)
+		answer, _ = jsonrpc.Set(answer, l.related(number), "result", "_meta", protocol.MetaRelatedTask)
 	}
 	return answer
 }
 
-// notifyTaskStatus tells a client that listens to its session of a task's status, if that is
+// notifyStatus tells a client that listens to its session of a task's status, if that is
 // another one than was told. It reports whether there is no more to be told.
-func (s *Session) notifyTaskStatus(number uint64, told *string) (over bool) {
-	if !s.streams.read(standalone) {
+func (t *legacyTask) notifyStatus(number uint64, told *string) (over bool) {
+	if !t.s.streams.read(standalone) {
 		return false
 	}
-	ctx, stop := context.WithTimeout(s.m.ctx, storeTimeout)
+	ctx, stop := context.WithTimeout(t.s.m.ctx, storeTimeout)
 	defer stop()
-	created, st, err := s.legacyTaskState(ctx, number)
+	_, st, err := t.state(ctx, number)
 	if err != nil {
 		return true
 	}
-	is := s.notifyLegacyTask(number, created, &st)
+	is := t.text(number, t.created, &st)
 	if is.Status != *told {
 		*told = is.Status
 		params, _ := json.Marshal(is)
-		s.standalone.emit(jsonrpc.AppendRequest(nil, nil, protocol.MethodLegacyTaskStatus, params), false)
+		t.s.standalone.emit(jsonrpc.AppendRequest(nil, nil, protocol.MethodLegacyTaskStatus, params), false)
 	}
 	return !st.Running
 }

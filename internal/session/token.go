@@ -65,10 +65,10 @@ func (s *Session) askedID(number int64) []byte {
 	return s.askedIDIn(nil, number)
 }
 
-// askedIDIn is askedID for a request that belongs to a call: if that is a task of 2025-11-25,
+// askedIDIn is askedID for a request that belongs to a call: if that is deferred,
 // the client may answer from another session.
 func (s *Session) askedIDIn(c *Call, number int64) []byte {
-	if !s.Resumable() && (c == nil || c.legacyTask() == nil) {
+	if !s.Resumable() && (c == nil || c.deferred() == nil) {
 		return strconv.AppendInt(nil, number, 10)
 	}
 	return append(s.appendSealed([]byte{'"'}, askedSeal, uint64(number), nil), '"')
@@ -81,7 +81,7 @@ func (s *Session) parseAskedID(id []byte) (number int64, ok bool) {
 		text = jsonrpc.String(id) // some clients answer with the id as a string
 	}
 	t, ok := ticket.Parse(text)
-	if !s.Resumable() && (!ok || !s.offersTasks.Load()) {
+	if !s.Resumable() && (!ok || s.offers.Load() == 0) {
 		number, err := strconv.ParseInt(text, 10, 64)
 		return number, err == nil
 	}

@@ -1,5 +1,5 @@
-// Package tasktext has what clients are told of tasks (the extension io.modelcontextprotocol/tasks),
-// whichever side of Holdfast has them.
+// Package tasktext has what clients are told of tasks (the extension io.modelcontextprotocol/tasks, and the experimental
+// tasks of revision 2025-11-25), whichever side of Holdfast has them.
 package tasktext
 
 import (

@@ -111,7 +111,7 @@ func (t *Tasks) result(q *modern.Request, m *jsonrpc.Message, id *taskID) (resul
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.Task(q.Values(), number)
+	st, err := s.Standing(q.Values(), number)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +137,7 @@ func (*Tasks) NotFound(method string) *jsonrpc.Error {
 }
 
 // text returns what the client is told of a task.
-func (t *Tasks) text(id *taskID, st *session.TaskState, resultType string) *tasktext.Text {
+func (t *Tasks) text(id *taskID, st *session.Standing, resultType string) *tasktext.Text {
 	now := time.Now()
 	end := st.Ended
 	if end.IsZero() {
@@ -155,7 +155,7 @@ func (t *Tasks) text(id *taskID, st *session.TaskState, resultType string) *task
 		Message:    st.Message,
 		Created:    tasktext.Time(id.created),
 		Updated:    tasktext.Time(updated),
-		TTL:        (max(age, 0) + t.sessions.KeepTask()).Milliseconds(),
+		TTL:        (max(age, 0) + t.sessions.KeepEnded()).Milliseconds(),
 		Poll:       tasktext.PollAfter(age).Milliseconds(),
 	}
 	switch {
@@ -185,16 +185,15 @@ func (t *Tasks) Patience(q *modern.Request) time.Duration {
 // Answer has the call of a request be a task, and returns the result that says so; nil if it can't be
 // one.
 func (t *Tasks) Answer(q *modern.Request, m *jsonrpc.Message, s *session.Session, number uint64) []byte {
-	since, err := s.MakeTask(number)
+	since, err := s.NameCall(number, m, q.HTTP.Header)
 	if err != nil {
 		if !errors.Is(err, session.ErrNotFound) {
 			t.logger.Warn("call did not become a task", "session", s.Name(), "error", err)
 		}
 		return nil
 	}
-	s.KeepRequest(number, m, q.HTTP.Header)
 	id := newTaskID(s, number, since)
-	st, err := s.Task(q.Values(), number)
+	st, err := s.Standing(q.Values(), number)
 	if err != nil || !st.Running {
 		return nil // its end comes
 	}

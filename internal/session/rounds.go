@@ -8,19 +8,20 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
-// What follows is for tasks of modern servers. Such a server asks by a result, after which it
-// wants the request again, with the answers (2026-07-28, Multi Round-Trip Requests). A task has
-// no such result: its client is asked as by a server that asks while the call runs, and the
+// What follows is for watched calls of modern servers. Such a server asks by a result, after which it
+// wants the request again, with the answers (2026-07-28, Multi Round-Trip Requests). A call whose client
+// has a name for it has no such result: its client is asked as by a server that asks while the call runs, and the
 // request is made again here.
 
-// mostTaskRounds bounds how often a request of a task is made again.
-const mostTaskRounds = 20
+// mostRounds bounds how often a request is made again.
+const mostRounds = 20
 
-// rounds are what it takes to make the request of a task again.
+// rounds are what it takes to make a request again.
 type rounds struct {
 	request jsonrpc.Message
 	header  http.Header
@@ -38,35 +39,20 @@ type round struct {
 	open   int               // questions without an answer
 }
 
-// KeepRequest keeps the request of a task, so that it can be made again if its server asks for
-// input.
-func (s *Session) KeepRequest(number uint64, m *jsonrpc.Message, header http.Header) {
-	c := s.streams.call(number)
-	if c == nil {
-		return
-	}
-	t, made := s.addTask(c, number), newRounds(m, header)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t.rounds == nil { // else the request was made again, under its idempotency key
-		t.rounds = made
-	}
-}
-
 // newRounds returns what it takes to make a request again. It may itself be one that its client
 // has made again.
 func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 	request := *m
 	if jsonrpc.Field(m.Params, "inputResponses") != nil || jsonrpc.Field(m.Params, "requestState") != nil {
-		request.Params = without(m.Params, "inputResponses", "requestState")
+		request.Params = tasktext.Without(m.Params, "inputResponses", "requestState")
 	}
 	return &rounds{request: request, header: header}
 }
 
-// asksInTask reports whether a response of the backend asks the client of a task, and if so, does
+// asksInRounds reports whether a response of the backend asks the client of a watched call, and if so, does
 // that. The request stays in flight.
-func (s *Session) asksInTask(l *link, call *Call, m *jsonrpc.Message) bool {
-	if s.modern == "" || s.tasks.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
+func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
+	if s.modern == "" || s.watched.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
 		return false
 	}
 	mayNot := s.checkInput(m.ID, m) != nil
@@ -82,11 +68,11 @@ func (s *Session) asksInTask(l *link, call *Call, m *jsonrpc.Message) bool {
 	})
 	s.mu.Lock()
 	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
-	if l.over || rq == nil || call != nil && rq.call != call || rq.call.record == nil || rq.call.record.task == nil {
+	if l.over || rq == nil || call != nil && rq.call != call || rq.call.record == nil || rq.call.record.watched == nil {
 		s.mu.Unlock()
 		return false
 	}
-	c, of := rq.call, rq.call.record.task.rounds
+	c, of := rq.call, rq.call.record.watched.rounds
 	if of == nil || mayNot {
 		s.mu.Unlock()
 		return false // it ends with that
@@ -94,7 +80,7 @@ func (s *Session) asksInTask(l *link, call *Call, m *jsonrpc.Message) bool {
 	of.made++
 	var questions [][]byte
 	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: make(map[string][]byte)}
-	full := of.made > mostTaskRounds
+	full := of.made > mostRounds
 	for _, q := range asked {
 		if full = full || s.asked.isFull(); full {
 			break
@@ -161,7 +147,7 @@ func (w *round) again() {
 	if len(w.inputs) > 0 {
 		inputs := []byte{'{'}
 		for _, name := range slices.Sorted(maps.Keys(w.inputs)) {
-			inputs = appendMember(inputs, name, w.inputs[name])
+			inputs = tasktext.AppendMember(inputs, name, w.inputs[name])
 		}
 		params, _ = jsonrpc.Set(params, append(inputs, '}'), "inputResponses")
 	}

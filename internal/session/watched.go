@@ -11,72 +11,67 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
-// What follows is for tasks: calls whose clients were given a task's id in the place of the
-// response (the extension io.modelcontextprotocol/tasks). All that there is of a task is in the
-// stream of its call. What is kept beside it saves reading the stream, and is made again from
+// What follows is for calls whose clients were given a name in the place of the response: that of a task, or a handle. All
+// that there is of such a call is in its stream. What is kept beside it saves reading the stream, and is made again from
 // it where the session is taken over.
 
-// A task is what is known of a call that may be asked for by a task's id. Guarded by tasks.mu.
-type task struct {
-	of      *tasks
+// A watched is what is known of a call that may be asked for by a name. Guarded by watchedCalls.mu.
+type watched struct {
+	of      *watchedCalls
 	message string    // of the last progress, or ""
 	updated time.Time // when anything of it changed
 	ended   time.Time // zero while the call runs
 	read    bool      // what was said before there was the record
 	stopped bool      // its client has cancelled it
-	// askedFor: its client has its id. Any call of a tool may be a task that was taken over.
+	// askedFor: its client has a name for it. Any call of a tool that was taken over may have been given one.
 	askedFor bool
 	tool     string // of a call that was handed off; else ""
 	watch    []chan<- struct{}
 	rounds   *rounds   // nil if its request is not kept; guarded by Session.mu
-	since    time.Time // when its client was first told that it is a task; zero for one of 2025-11-25
-
-	// Of tasks of 2025-11-25.
-	created time.Time   // zero for others; it does not change
-	status  *waker      // tells of it on the standalone stream
-	waits   []*taskWait // tasks/result that wait for it
-	copied  uint64      // how much of the stream they have told
+	since    time.Time // when its client was given its name; zero if that was so from the beginning
+	deferred deferred  // nil if its client was not answered when it began; it does not change
 }
 
-// tasks are those of a session, by the numbers of their streams.
-type tasks struct {
+// watchedCalls are those of a session, by the numbers of their streams.
+type watchedCalls struct {
 	mu       sync.Mutex // taken last
-	all      map[uint64]*task
+	all      map[uint64]*watched
 	answered map[uint64]uint64 // calls whose questions the client has answered, through which sequence
 }
 
-// keepUnknown is how long an ended task is kept at the least where it is not known how long
+// keepUnknown is how long an ended call is kept at the least where it is not known how long
 // the store keeps an ended call.
 const keepUnknown = 10 * time.Minute
 
-// KeepTask is how long a task can be asked for after its end.
-func (m *Manager) KeepTask() time.Duration {
+// KeepEnded is how long a call can be asked for by a name after its end.
+func (m *Manager) KeepEnded() time.Duration {
 	if m.opts.Keep > 0 {
 		return m.opts.Keep
 	}
 	return keepUnknown
 }
 
-// taskTable returns the session's tasks.
-func (s *Session) taskTable() *tasks {
+// watchedTable returns the session's watched calls.
+func (s *Session) watchedTable() *watchedCalls {
 	for {
-		if t := s.tasks.Load(); t != nil {
+		if t := s.watched.Load(); t != nil {
 			return t
 		}
-		s.tasks.CompareAndSwap(nil, &tasks{all: make(map[uint64]*task)})
+		s.watched.CompareAndSwap(nil, &watchedCalls{all: make(map[uint64]*watched)})
 	}
 }
 
-// MakeTask has the call of a stream be a task: who knows its number can ask for it until some
-// time after its end, on any node. The store has by then what another owner needs for that. since
-// is when that was first done of the call, as far as this node knows. The error is [ErrNotFound]
-// if the call has ended, or that of the store.
-func (s *Session) MakeTask(number uint64) (since time.Time, err error) {
+// NameCall has the client of the call of a stream be given a name for it: who knows it can ask for the call until some
+// time after its end, on any node. The store has by then what another owner needs for that. The request is kept, so that
+// it can be made again if its server asks by its result. since is when that was first done of the call, as far as this
+// node knows. The error is [ErrNotFound] if the call has ended, or that of the store.
+func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header) (since time.Time, err error) {
 	c := s.streams.call(number)
 	if c == nil || c.isOver() {
 		return since, ErrNotFound
@@ -84,15 +79,23 @@ func (s *Session) MakeTask(number uint64) (since time.Time, err error) {
 	if err := c.awaitStored(); err != nil {
 		return since, err
 	}
-	s.hold(s.m.KeepTask())
-	t := s.addTask(c, number)
+	s.hold(s.m.KeepEnded())
+	t := s.addWatched(c, number)
 	t.of.mu.Lock()
 	if t.since.IsZero() {
 		t.since = time.Now()
 	}
 	since = t.since
 	t.of.mu.Unlock()
-	c.observeTask()
+	made := newRounds(m, header)
+	s.mu.Lock()
+	if t.rounds == nil { // else the request was made again, under its idempotency key
+		t.rounds = made
+	}
+	s.mu.Unlock()
+	if c.watch != nil {
+		c.watch.Happened(observe.BecameTask{})
+	}
 	return since, nil
 }
 
@@ -120,20 +123,20 @@ func (c *Call) awaitStored() error {
 	return c.s.m.sync()
 }
 
-// addTask makes the record of a task, if there is none, and returns it.
-func (s *Session) addTask(c *Call, number uint64) *task {
-	all := s.taskTable()
+// addWatched makes the record of a call, if there is none, and returns it.
+func (s *Session) addWatched(c *Call, number uint64) *watched {
+	all := s.watchedTable()
 	s.mu.Lock()
 	c.mu.Lock()
 	r := c.recorded()
-	made := r.task == nil
+	made := r.watched == nil
 	if made {
-		r.task = &task{of: all, updated: time.Now()}
+		r.watched = &watched{of: all, updated: time.Now()}
 		if c.isOver() {
-			r.task.ended = r.task.updated
+			r.watched.ended = r.watched.updated
 		}
 	}
-	t := r.task
+	t := r.watched
 	c.mu.Unlock()
 	s.mu.Unlock()
 	if made {
@@ -144,34 +147,43 @@ func (s *Session) addTask(c *Call, number uint64) *task {
 	return t
 }
 
-// restoreTask makes the record of what may be a task, of a session that was taken over and that
-// nobody knows yet.
-// since is when it was made a task of 2025-11-25, in milliseconds, or 0.
-func (s *Session) restoreTask(c *Call, msgs []jsonrpc.Message, since int64) {
-	if s.modern == "" && since == 0 || len(msgs) == 0 || msgs[0].Method != protocol.MethodCallTool {
+// watchedAt returns the record of the call of a stream, or nil.
+func (s *Session) watchedAt(number uint64) *watched {
+	all := s.watchedTable()
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	return all.all[number]
+}
+
+// isGone reports whether the call has ended longer ago than it is kept.
+func (w *watched) isGone(keep time.Duration) bool {
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	return !w.ended.IsZero() && time.Since(w.ended) > keep
+}
+
+// restoreWatched makes the record of what its client may have a name for, of a session that was taken over and that no
+// client knows yet. note is the call's.
+func (s *Session) restoreWatched(c *Call, msgs []jsonrpc.Message, note []byte) {
+	if len(msgs) == 0 || msgs[0].Method != protocol.MethodCallTool {
 		return
 	}
-	s.hold(s.m.KeepTask())
 	if s.modern == "" {
-		t := s.newLegacyTask(time.UnixMilli(since))
-		if t.updated = time.Now(); c.isOver() {
-			t.ended = t.updated
-		}
-		c.recorded().task = t
-		t.addLegacy(c)
+		c.restoreDeferred(note)
 		return
 	}
+	s.hold(s.m.KeepEnded())
 	if !c.isOver() {
-		s.addTask(c, c.number).rounds = newRounds(&msgs[0], http.Header{})
+		s.addWatched(c, c.number).rounds = newRounds(&msgs[0], http.Header{})
 		return
 	}
-	now, all := time.Now(), s.taskTable()
-	all.all[c.number] = &task{of: all, updated: now, ended: now}
+	now, all := time.Now(), s.watchedTable()
+	all.all[c.number] = &watched{of: all, updated: now, ended: now}
 }
 
 // lastMessage returns the message of the last progress. What the call had said before there was
 // the record is read.
-func (s *Session) lastMessage(t *task, number uint64) string {
+func (s *Session) lastMessage(t *watched, number uint64) string {
 	t.of.mu.Lock()
 	known := t.read || t.message != ""
 	t.of.mu.Unlock()
@@ -232,28 +244,28 @@ func (s *Session) eachEntry(ctx context.Context, number, seq uint64, do func(*st
 }
 
 // said takes in what the call has said beside its response. Call.mu is held.
-func (t *task) said(data []byte) {
+func (w *watched) said(data []byte) {
 	text, ok := progressText(data)
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	if t.updated = time.Now(); ok {
-		t.message = text
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	if w.updated = time.Now(); ok {
+		w.message = text
 	}
 }
 
 // end notes that the call has ended.
-func (t *task) end(c *Call) {
-	c.s.hold(c.s.m.KeepTask())
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	t.updated = time.Now()
-	t.ended = t.updated
+func (w *watched) end(c *Call) {
+	c.s.hold(c.s.m.KeepEnded())
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	w.updated = time.Now()
+	w.ended = w.updated
 }
 
-// wakeTask tells those who watch a task that what it says was stored, or that its client has
+// wakeWatchers tells those who watch a call that what it says was stored, or that its client has
 // answered.
-func (s *Session) wakeTask(number uint64) {
-	all := s.tasks.Load()
+func (s *Session) wakeWatchers(number uint64) {
+	all := s.watched.Load()
 	if all == nil {
 		return
 	}
@@ -263,11 +275,8 @@ func (s *Session) wakeTask(number uint64) {
 		for _, ready := range t.watch {
 			Wake(ready)
 		}
-		for _, w := range t.waits {
-			wakers = append(wakers, &w.waker)
-		}
-		if t.status != nil && s.streams.read(standalone) {
-			wakers = append(wakers, t.status)
+		if t.deferred != nil {
+			wakers = t.deferred.changed()
 		}
 	}
 	all.mu.Unlock()
@@ -276,24 +285,28 @@ func (s *Session) wakeTask(number uint64) {
 	}
 }
 
-func (t *task) stored(c *Call) {
-	if !t.created.IsZero() {
-		t.addLegacy(c)
+func (w *watched) stored(c *Call) {
+	if w.deferred == nil {
+		return
 	}
+	w.deferred.stored(c)
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	w.of.all[c.number] = w
 }
-func (t *task) answered(c *Call, _ *inflight, _ bool, _ uint64) { t.end(c) }
-func (t *task) refused(c *Call, _ [][]byte, _ uint64)           { t.end(c) }
-func (t *task) left(c *Call)                                    { c.s.wakeTask(c.number) }
+func (w *watched) answered(c *Call, _ *inflight, _ bool, _ uint64) { w.end(c) }
+func (w *watched) refused(c *Call, _ [][]byte, _ uint64)           { w.end(c) }
+func (w *watched) left(c *Call)                                    { c.s.wakeWatchers(c.number) }
 
-func (t *task) cancelled(c *Call, _ *inflight) {
-	t.end(c)
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	t.stopped = true
+func (w *watched) cancelled(c *Call, _ *inflight) {
+	w.end(c)
+	w.of.mu.Lock()
+	defer w.of.mu.Unlock()
+	w.stopped = true
 }
 
-// A TaskState is what there is to tell of a task.
-type TaskState struct {
+// A Standing is what there is to tell of a call.
+type Standing struct {
 	Running  bool
 	Message  string            // of the last progress, or ""
 	Updated  time.Time         // zero: not known
@@ -302,18 +315,18 @@ type TaskState struct {
 	Response []byte            // of a call that has ended; nil if it was cancelled
 }
 
-// errTaskLost ends a task of which the store has no response.
-var errTaskLost = outcomeUnknown("what became of the call is not kept")
+// errEndLost ends a call of which the store has no response.
+var errEndLost = outcomeUnknown("what became of the call is not kept")
 
-// Task returns the state of the call of a stream. The error is [ErrNotFound] if nothing is
+// Standing returns how the call of a stream stands. The error is [ErrNotFound] if nothing is
 // kept of it, [ErrMoved], or that of the store.
-func (s *Session) Task(ctx context.Context, number uint64) (st TaskState, err error) {
+func (s *Session) Standing(ctx context.Context, number uint64) (st Standing, err error) {
 	c := s.streams.call(number)
 	if c == nil {
-		return s.endedTask(ctx, number)
+		return s.endedStanding(ctx, number)
 	}
-	t := s.addTask(c, number)
-	st = TaskState{Running: true, Message: s.lastMessage(t, number)}
+	t := s.addWatched(c, number)
+	st = Standing{Running: true, Message: s.lastMessage(t, number)}
 	t.of.mu.Lock()
 	t.askedFor = true
 	st.Updated = t.updated
@@ -347,9 +360,9 @@ func (c *Call) unstoredEnd() []byte {
 	return nil
 }
 
-// endedTask is Task for a call that has ended.
-func (s *Session) endedTask(ctx context.Context, number uint64) (st TaskState, err error) {
-	all := s.taskTable()
+// endedStanding is Standing for a call that has ended.
+func (s *Session) endedStanding(ctx context.Context, number uint64) (st Standing, err error) {
+	all := s.watchedTable()
 	all.mu.Lock()
 	if t := all.all[number]; t != nil {
 		st.Message, st.Updated, st.Ended = t.message, t.updated, t.ended
@@ -373,22 +386,22 @@ func (s *Session) endedTask(ctx context.Context, number uint64) (st TaskState, e
 	case lost && s.Moved():
 		return st, ErrMoved
 	case lost:
-		st.Response = jsonrpc.AppendError(nil, []byte("0"), errTaskLost)
+		st.Response = jsonrpc.AppendError(nil, []byte("0"), errEndLost)
 	case len(got[0].Data) > 0:
 		st.Response = got[0].Data
 	}
 	return st, nil
 }
 
-// WatchTask has ready be told when anything of a task changes, until stop is called.
-func (s *Session) WatchTask(number uint64, ready chan<- struct{}) (stop func()) {
-	all := s.taskTable()
+// Watch has ready be told when anything of a call changes, until stop is called.
+func (s *Session) Watch(number uint64, ready chan<- struct{}) (stop func()) {
+	all := s.watchedTable()
 	c := s.streams.call(number)
 	if c == nil {
 		Wake(ready)
 		return func() {}
 	}
-	t := s.addTask(c, number)
+	t := s.addWatched(c, number)
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	t.watch = append(t.watch, ready)
@@ -401,16 +414,16 @@ func (s *Session) WatchTask(number uint64, ready chan<- struct{}) (stop func()) 
 	}
 }
 
-// sweepTasks forgets tasks that ended long ago.
-func (s *Session) sweepTasks(now time.Time) {
-	all := s.tasks.Load()
+// sweepWatched forgets calls that ended long ago.
+func (s *Session) sweepWatched(now time.Time) {
+	all := s.watched.Load()
 	if all == nil {
 		return
 	}
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	for number, t := range all.all {
-		if !t.ended.IsZero() && now.Sub(t.ended) > s.m.KeepTask()+time.Minute {
+		if !t.ended.IsZero() && now.Sub(t.ended) > s.m.KeepEnded()+time.Minute {
 			delete(all.all, number)
 		}
 	}
