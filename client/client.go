@@ -48,7 +48,6 @@ type Conn struct {
 	remote  remote
 	opts    Options
 	logger  *slog.Logger
-	outage  *outage.Outage // tells the log that the server is out of reach; nil: Options.Away is told
 	account budget.Account
 	ids     rpc.OwnIDs  // of our own requests, which no host uses
 	noise   atomic.Bool // the server has sent what is no message
@@ -92,11 +91,13 @@ type callTable struct {
 
 // A remote is the server's address, and how HTTP gets there. It does not change.
 type remote struct {
-	raw     string // the URL as it was given
+	opts    *Options // those of the Conn
+	raw     string   // the URL as it was given
 	url     *url.URL
 	http    *http.Client
 	own     *http.Transport // to close, or nil
 	secrets *redact.Secrets // of the URL and the headers; errors must not show them
+	outage  *outage.Outage  // tells the log that the server is out of reach; nil: Options.Away is told
 }
 
 // New returns a Conn to the server at rawURL, which begins with http://, https://, ws://
@@ -137,6 +138,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		}
 	}
 	c.opts.defaults()
+	c.remote.opts = &c.opts
 	c.remote.secrets = secretsOf(rawURL, c.opts.Header)
 	c.logger = c.opts.Logger
 	if c.opts.Away == nil {
@@ -218,7 +220,7 @@ func (c *Conn) deliver(k *call, m jsonrpc.Message) bool {
 		if k != nil {
 			request = k.id
 		}
-		c.inform("Options.Receive", func() { receive(request, m) })
+		inform(c.logger, "Options.Receive", func() { receive(request, m) })
 		return true
 	}
 	select {

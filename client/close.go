@@ -114,7 +114,7 @@ func (c *Conn) end() bool {
 func (c *Conn) finish() {
 	c.stop()
 	c.work.Wait()
-	c.outage.Close()
+	c.remote.outage.Close()
 	if c.remote.own != nil {
 		c.remote.own.CloseIdleConnections()
 	}
@@ -134,9 +134,9 @@ func (c *Conn) delete(ctx context.Context) error {
 		return nil
 	}
 	x := exchange{method: http.MethodDelete, session: &s, wait: closeTimeout / 2}
-	resp, err := c.do(ctx, x)
+	resp, err := c.remote.do(ctx, x)
 	if err != nil {
-		resp, err = c.do(ctx, x) // it may have been the connection
+		resp, err = c.remote.do(ctx, x) // it may have been the connection
 	}
 	if err != nil {
 		return fmt.Errorf("end of session: %w", err)

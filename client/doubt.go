@@ -400,12 +400,12 @@ func (c *Conn) beginOnce(host context.Context) ([]byte, *call) {
 
 // tellOnce sends a notification in a session, once.
 func (c *Conn) tellOnce(ctx context.Context, s session, raw []byte) error {
-	r, err := c.do(ctx, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, message: true})
+	r, err := c.remote.do(ctx, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, message: true})
 	if err != nil {
 		return err
 	}
 	if r.StatusCode >= 300 {
-		return c.refused(r)
+		return c.remote.refused(r)
 	}
 	r.Close()
 	return nil

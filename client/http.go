@@ -176,9 +176,9 @@ const mostHops = 10
 // do makes an exchange. Redirects within the origin are followed, and a request that was
 // refused with 401 or 403 is sent once more after [Authorizer.Authorize]. The response is
 // watched until it is closed. Errors show no secrets.
-func (c *Conn) do(ctx context.Context, x exchange) (*response, error) {
-	resp, err := c.follow(ctx, x)
-	return resp, c.remote.secrets.Error(err)
+func (s *remote) do(ctx context.Context, x exchange) (*response, error) {
+	resp, err := s.follow(ctx, x)
+	return resp, s.secrets.Error(err)
 }
 
 // secretsOf returns the secrets of a URL and of a header.
@@ -199,40 +199,40 @@ func secretsOf(rawURL string, header http.Header) *redact.Secrets {
 }
 
 // follow is do, but its errors may show secrets.
-func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
+func (s *remote) follow(ctx context.Context, x exchange) (*response, error) {
 	if x.url == nil {
-		x.url = c.remote.url
+		x.url = s.url
 	}
 	authorized, proven := false, false
 	for hop := 0; ; hop++ {
-		req, resp, err := c.send(ctx, x)
+		req, resp, err := s.send(ctx, x)
 		if err != nil {
 			return nil, err
 		}
-		again := c.answered(req, resp.Response) && !proven
+		again := s.answered(req, resp.Response) && !proven
 		switch code := resp.StatusCode; {
 		case again:
 			proven = true
 			resp.Close()
 		case code == http.StatusMovedPermanently, code == http.StatusFound,
 			code == http.StatusTemporaryRedirect, code == http.StatusPermanentRedirect:
-			to, err := c.redirect(x.url, resp, hop)
+			to, err := s.redirect(x.url, resp, hop)
 			resp.Close()
 			if err != nil {
 				return nil, err
 			}
 			x.url = to
-		case (code == http.StatusUnauthorized || code == http.StatusForbidden) && c.opts.Auth != nil && !authorized:
+		case (code == http.StatusUnauthorized || code == http.StatusForbidden) && s.opts.Auth != nil && !authorized:
 			authorized = true
 			resp.watch.Stop() // a person may have to log in
-			err := c.authorize(resp.ctx, x.message, req, resp.Response)
+			err := s.authorize(resp.ctx, x.message, req, resp.Response)
 			resp.Close()
 			if err != nil {
 				return nil, &refusal{status: code, auth: true, text: fmt.Sprintf("not authorized: %v", err), why: err}
 			}
 		default:
 			if code != http.StatusUnauthorized {
-				c.taken(req.Header)
+				s.taken(req.Header)
 			}
 			return resp, nil
 		}
@@ -241,7 +241,7 @@ func (c *Conn) follow(ctx context.Context, x exchange) (*response, error) {
 
 // redirect returns the target of a redirect. One to another origin is refused: requests carry
 // secrets.
-func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error) {
+func (s *remote) redirect(from *url.URL, resp *response, hop int) (*url.URL, error) {
 	to, err := resp.Location()
 	switch {
 	case errors.Is(err, http.ErrNoLocation):
@@ -261,7 +261,7 @@ func (c *Conn) redirect(from *url.URL, resp *response, hop int) (*url.URL, error
 var blank = &http.Request{Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1}
 
 // send sends one request, and waits for the header of its answer.
-func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, error) {
+func (s *remote) send(ctx context.Context, x exchange) (*http.Request, *response, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	if x.sent != nil {
 		ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -279,16 +279,16 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
 		}
 	}
-	if host := c.opts.Header.Get("Host"); host != "" {
+	if host := s.opts.Header.Get("Host"); host != "" {
 		req.Host = host // net/http looks for it there
 	}
-	if err := c.head(ctx, req, x); err != nil {
+	if err := s.head(ctx, req, x); err != nil {
 		cancel(err)
 		return nil, nil, &refusal{auth: true, text: err.Error(), why: err}
 	}
 	watch := time.AfterFunc(x.wait, func() { cancel(errSilent) })
-	resp, err := c.roundTrip(req) //nolint:bodyclose // the response closes it
-	if x.sent != nil && (err == nil || !c.traces() && !dialing(err)) {
+	resp, err := s.roundTrip(req) //nolint:bodyclose // the response closes it
+	if x.sent != nil && (err == nil || !s.traces() && !dialing(err)) {
 		x.sent.Store(true)
 	}
 	if err != nil {
@@ -301,17 +301,17 @@ func (c *Conn) send(ctx context.Context, x exchange) (*http.Request, *response, 
 			err = cause
 		}
 		if errors.Is(err, errSilent) {
-			c.remote.http.CloseIdleConnections() // which are likely to be as dead
+			s.http.CloseIdleConnections() // which are likely to be as dead
 		}
 		cancel(err)
 		return nil, nil, plainly(err)
 	}
 	if resp.StatusCode < http.StatusInternalServerError {
-		c.outage.Reached()
+		s.outage.Reached()
 	}
 	unpack(resp)
-	if c.remote.own == nil && resp.StatusCode != http.StatusSwitchingProtocols {
-		resp.Body = &body{resp.Body, c}
+	if s.own == nil && resp.StatusCode != http.StatusSwitchingProtocols {
+		resp.Body = &body{resp.Body, s.opts.Logger}
 	}
 	return req, &response{Response: resp, cancel: cancel, watch: watch, ctx: ctx, quiet: x.wait}, nil
 }
@@ -380,8 +380,8 @@ func plainly(err error) error {
 }
 
 // traces reports whether the http.Client's transport calls httptrace.ClientTrace.
-func (c *Conn) traces() bool {
-	switch t := c.remote.http.Transport.(type) {
+func (s *remote) traces() bool {
+	switch t := s.http.Transport.(type) {
 	case nil, *http.Transport:
 		return true
 	case interface{ Traces() bool }:

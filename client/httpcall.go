@@ -45,7 +45,7 @@ func (x exchanges) shared() bool { return false }
 // attempt implements [transport].
 func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
 	var sent atomic.Bool
-	resp, err := x.c.do(k.ctx, k.exchange(kind, &sent))
+	resp, err := x.c.remote.do(k.ctx, k.exchange(kind, &sent))
 	if err == nil {
 		err = k.read(resp)
 	}
@@ -130,7 +130,7 @@ func (k *call) answerTimeout(keys bool, size int) time.Duration {
 	again := min(k.failures.silences, 10)
 	switch {
 	case k.opens():
-		return k.c.opensWithin()
+		return k.c.remote.opensWithin()
 	case k.key != "", keys && k.safe():
 		return min(firstBound<<again, k.c.opts.Silence) + time.Duration(size/bytesEachSecond)*time.Second
 	case k.safe():
@@ -151,13 +151,13 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 	var b backoff
 	for {
 		s := c.sessionOf(k)
-		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: b.bound(c.opts.ConnectTimeout), headers: s.mirror(raw), message: true})
+		resp, err := c.remote.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: b.bound(c.opts.ConnectTimeout), headers: s.mirror(raw), message: true})
 		if err == nil {
 			if resp.StatusCode < 300 {
 				resp.Close()
 				return nil
 			}
-			err = c.refused(resp)
+			err = c.remote.refused(resp)
 		}
 		var no *refusal
 		if errors.As(err, &no) {

@@ -368,7 +368,7 @@ func (c *Conn) hasSessions(k *call, revision string) bool {
 	}
 	params, _ = jsonrpc.Set(params, info, "clientInfo")
 	params, _ = jsonrpc.Set(params, []byte(`{}`), "capabilities")
-	r, err := c.do(k.ctx, exchange{
+	r, err := c.remote.do(k.ctx, exchange{
 		method: http.MethodPost, body: jsonrpc.AppendRequest(nil, c.newID(), protocol.MethodInitialize, params), wait: c.opts.ConnectTimeout,
 	})
 	if err != nil {
@@ -389,7 +389,7 @@ func (c *Conn) endSession(s *session) {
 	c.spawn(func() {
 		ctx, stop := context.WithTimeout(c.ctx, closeTimeout)
 		defer stop()
-		if r, err := c.do(ctx, exchange{method: http.MethodDelete, session: s, wait: closeTimeout}); err == nil {
+		if r, err := c.remote.do(ctx, exchange{method: http.MethodDelete, session: s, wait: closeTimeout}); err == nil {
 			r.Close()
 		}
 	})

@@ -111,7 +111,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 	c.mu.Lock()
 	p := newSSEPair(c)
 	c.mu.Unlock()
-	_, _, err := p.open(c.ctx, c.opensWithin())
+	_, _, err := p.open(c.ctx, c.remote.opensWithin())
 	var not *refusal
 	switch {
 	case errors.As(err, &not) && !not.passes():
@@ -228,7 +228,7 @@ func (x *mux) run() {
 // be opened.
 func (x *mux) connect() error {
 	c := x.c
-	within := c.opensWithin()
+	within := c.remote.opensWithin()
 	if x.number > 0 {
 		within = x.backoff.bound(c.opts.ConnectTimeout)
 	}
@@ -237,7 +237,7 @@ func (x *mux) connect() error {
 		return err
 	}
 	x.backoff.reached()
-	x.c.outage.Reached()
+	x.c.remote.outage.Reached()
 	x.opened(id, resumed)
 	if x.failed() { // while it was opened
 		x.conn.close()

@@ -125,7 +125,7 @@ func (x *mux) unsureWrite(k *call, err error) error {
 	}
 	most := x.c.opts.Silence
 	if k.opens() {
-		most = min(most, x.c.opensWithin())
+		most = min(most, x.c.remote.opensWithin())
 	}
 	t := time.NewTimer(most)
 	defer t.Stop()
@@ -152,7 +152,7 @@ func (x *mux) await(k *call) error {
 	most := firstPoll
 	switch {
 	case k.opens():
-		most = x.c.opensWithin()
+		most = x.c.remote.opensWithin()
 	case !x.conn.resumes():
 		most = forever
 	}

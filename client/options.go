@@ -130,9 +130,9 @@ type patient interface{ OpensWithin() time.Duration }
 type witness interface{ Taken(authorization string) }
 
 // taken tells the Authorizer that the server has not refused a request for its authorization.
-func (c *Conn) taken(h http.Header) {
-	if w, ok := c.opts.Auth.(witness); ok {
-		c.inform("Authorizer.Taken", func() { w.Taken(h.Get("Authorization")) })
+func (s *remote) taken(h http.Header) {
+	if w, ok := s.opts.Auth.(witness); ok {
+		inform(s.opts.Logger, "Authorizer.Taken", func() { w.Taken(h.Get("Authorization")) })
 	}
 }
 
@@ -146,11 +146,11 @@ type prover interface {
 }
 
 // opensWithin returns how long the server may take to connect at first, and to answer what begins a session.
-func (c *Conn) opensWithin() time.Duration {
-	if p, ok := c.opts.Auth.(patient); ok {
+func (s *remote) opensWithin() time.Duration {
+	if p, ok := s.opts.Auth.(patient); ok {
 		return p.OpensWithin()
 	}
-	return c.opts.ConnectTimeout
+	return s.opts.ConnectTimeout
 }
 
 func (o *Options) defaults() {

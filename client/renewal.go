@@ -85,7 +85,7 @@ func (c *Conn) loseSession(old session) {
 	c.mu.Unlock()
 	slices.Sort(lost)
 	if c.opts.Lost != nil {
-		c.inform("Options.Lost", func() { c.opts.Lost(lost) })
+		inform(c.logger, "Options.Lost", func() { c.opts.Lost(lost) })
 		return
 	}
 	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost))

@@ -98,7 +98,7 @@ func (l *listener) run() error {
 		if s.id != l.session {
 			l.session, l.seen = s.id, eventIDs{seed: l.seen.seed} // its ids may begin anew
 		}
-		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
+		r, err := c.remote.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
 		l.once.Do(func() { close(l.answered) })
 		if err == nil {
 			err = l.read(r)
@@ -202,7 +202,7 @@ func (l *listener) read(r *response) error {
 	case r.StatusCode == http.StatusNoContent:
 		return unusable("there is no such stream")
 	case r.StatusCode != http.StatusOK:
-		return l.c.refused(r)
+		return l.c.remote.refused(r)
 	case r.media() != sse.ContentType:
 		return unusable("it answered with %.60q, not an event stream", r.media())
 	}

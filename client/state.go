@@ -53,7 +53,7 @@ type CallState struct {
 // changed tells the user that the State has changed.
 func (c *Conn) changed() {
 	if c.opts.Changed != nil {
-		c.inform("Options.Changed", c.opts.Changed)
+		inform(c.logger, "Options.Changed", c.opts.Changed)
 	}
 }
 

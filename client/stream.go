@@ -41,7 +41,7 @@ func (k *call) read(r *response) error {
 		k.taken()
 		return unusable("it took the request and gave no answer (HTTP %d)", r.StatusCode)
 	default:
-		no := k.c.refused(r)
+		no := k.c.remote.refused(r)
 		if no.answer = k.isAnswer(no); no.answer && !k.origin.once && !k.doubts(no) {
 			k.taken()
 			return k.respond(no.response)
@@ -60,7 +60,7 @@ func (k *call) read(r *response) error {
 	case "application/json":
 		return k.readJSON(r)
 	default:
-		no := k.c.refused(r)
+		no := k.c.remote.refused(r)
 		no.instead = unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
 		return no
 	}

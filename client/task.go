@@ -98,7 +98,7 @@ func (t *task) note(k *call, state []byte) {
 		return
 	}
 	t.status = seen
-	k.c.inform("Options.Task", func() { k.c.opts.Task(k.id, state) })
+	inform(k.c.logger, "Options.Task", func() { k.c.opts.Task(k.id, state) })
 }
 
 // ended reports whether a status is the last one.
