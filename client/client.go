@@ -26,14 +26,12 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"holdfast/internal/budget"
-	"holdfast/internal/outage"
 	"holdfast/internal/redact"
 	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
@@ -87,17 +85,6 @@ type callTable struct {
 	calls      map[string]*call // in flight, by the key of their id
 	restored   []*call          // those of State, until they are continued
 	cancelling cancelling
-}
-
-// A remote is the server's address, and how HTTP gets there. It does not change.
-type remote struct {
-	opts    *Options // those of the Conn
-	raw     string   // the URL as it was given
-	url     *url.URL
-	http    *http.Client
-	own     *http.Transport // to close, or nil
-	secrets *redact.Secrets // of the URL and the headers; errors must not show them
-	outage  *outage.Outage  // tells the log that the server is out of reach; nil: Options.Away is told
 }
 
 // New returns a Conn to the server at rawURL, which begins with http://, https://, ws://

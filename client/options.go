@@ -145,14 +145,6 @@ type prover interface {
 	Answered(req *http.Request, resp *http.Response) (again bool)
 }
 
-// opensWithin returns how long the server may take to connect at first, and to answer what begins a session.
-func (s *remote) opensWithin() time.Duration {
-	if p, ok := s.opts.Auth.(patient); ok {
-		return p.OpensWithin()
-	}
-	return s.opts.ConnectTimeout
-}
-
 func (o *Options) defaults() {
 	def := func(d *time.Duration, to time.Duration) {
 		if *d <= 0 {
