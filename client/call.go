@@ -46,7 +46,6 @@ type attempts struct {
 	repeats   repeats
 	ran       bool // before the last attempt the request may have run
 	spoken    bool // the server has sent something of the call that is no response
-	strayed   bool // what came last of it is a result under the id of no request
 }
 
 // A request is the request of a call, and the names that it has at the server.

@@ -47,7 +47,7 @@ func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
 	var sent atomic.Bool
 	resp, err := x.c.remote.do(k.ctx, k.exchange(kind, &sent))
 	if err == nil {
-		err = k.read(resp)
+		err = (&answer{k: k, r: resp}).read()
 	}
 	if err != nil && k.method == protocol.MethodInitialize && k.sendsRequest() && !k.origin.once {
 		var no *refusal
