@@ -168,7 +168,7 @@ func (k *call) retryDoubtful(no *refusal) (decided bool, err error) {
 	k.mu.Lock()
 	s := k.session
 	k.mu.Unlock()
-	lost, ping := k.c.settle(k.ctx, s, no, func() verdict { return k.c.prove(s, no, k.origin.sent) })
+	lost, ping := k.c.settle(k.ctx, s, no, func() verdict { return (&probe{c: k.c, host: k.origin.sent, no: no}).prove(s) })
 	switch {
 	case k.ctx.Err() != nil:
 		return true, context.Cause(k.ctx)
@@ -267,9 +267,10 @@ const mostDoubts = 100
 //
 // The harmless request is a ping. Where that tells nothing, because the server answers it without a look at the session or
 // refuses it in each, it is a list. Then the other session takes the place of the old one. A request that the server may
-// run is not part of it. host is what the refused message was sent with.
-func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
-	p := probe{c: c, host: host, no: no, method: protocol.MethodPing}
+// run is not part of it.
+func (p *probe) prove(s session) verdict {
+	p.method = protocol.MethodPing
+	c := p.c
 	refused, err := p.refusedIn(s)
 	if err == nil && refused == nil && p.list() {
 		refused, err = p.refusedIn(s)
@@ -282,7 +283,7 @@ func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
 	case refused == nil:
 		return verdictAlive
 	}
-	begun, k := c.beginOnce(host)
+	begun, k := p.begin()
 	if begun == nil {
 		return verdictRefuses
 	}
@@ -291,7 +292,7 @@ func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
 	c.mu.Unlock()
 	fresh := k.session
 	if ready {
-		err = c.tellOnce(sentWith(c.ctx, host), fresh, initialized)
+		err = p.tell(fresh, initialized)
 	}
 	works := err == nil && p.worksIn(fresh, refused)
 	if !works && err == nil && p.list() {
@@ -306,7 +307,7 @@ func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
 		c.endSession(&fresh)
 		return verdictRefuses
 	}
-	c.logger.Info("the server refuses the session, and has begun another", "refusal", no)
+	c.logger.Info("the server refuses the session, and has begun another", "refusal", p.no)
 	c.loseSession(s)
 	c.mu.Lock()
 	c.opening.begun++
@@ -324,8 +325,8 @@ func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
 // A probe is the harmless request of a proof.
 type probe struct {
 	c      *Conn
-	host   context.Context
-	no     *refusal // that is put to the proof
+	host   context.Context // that the refused message was sent with
+	no     *refusal        // that is put to the proof
 	method string
 }
 
@@ -366,7 +367,7 @@ func (p *probe) worksIn(fresh session, refused *refusal) bool {
 func (p *probe) in(s session) (*refusal, error) {
 	ctx, stop := context.WithTimeout(p.c.ctx, pingFor)
 	defer stop()
-	_, m, err := p.c.once(ctx, s, p.host, p.method, nil)
+	_, m, err := p.once(ctx, s, p.method, nil)
 	var no *refusal
 	switch {
 	case errors.As(err, &no):
@@ -379,15 +380,16 @@ func (p *probe) in(s session) (*refusal, error) {
 	return nil, nil
 }
 
-// beginOnce begins a session, once, as the host has begun the first one. It returns the result of initialize, and the
+// begin begins a session, once, as the host has begun the first one. It returns the result of initialize, and the
 // call, which has the session; nil if the server did not take it.
-func (c *Conn) beginOnce(host context.Context) ([]byte, *call) {
+func (p *probe) begin() ([]byte, *call) {
+	c := p.c
 	ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
 	defer stop()
 	c.mu.Lock()
 	params := jsonrpc.Field(c.opening.request, "params")
 	c.mu.Unlock()
-	k, m, err := c.once(ctx, session{}, host, protocol.MethodInitialize, params)
+	k, m, err := p.once(ctx, session{}, protocol.MethodInitialize, params)
 	revision := jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
 	if err != nil || m.Result == nil || !headable(revision) {
 		return nil, nil
@@ -398,9 +400,10 @@ func (c *Conn) beginOnce(host context.Context) ([]byte, *call) {
 	return m.Result, k
 }
 
-// tellOnce sends a notification in a session, once.
-func (c *Conn) tellOnce(ctx context.Context, s session, raw []byte) error {
-	r, err := c.remote.do(ctx, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, message: true})
+// tell sends a notification in a session, once.
+func (p *probe) tell(s session, raw []byte) error {
+	c := p.c
+	r, err := c.remote.do(sentWith(c.ctx, p.host), exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, message: true})
 	if err != nil {
 		return err
 	}
@@ -413,11 +416,11 @@ func (c *Conn) tellOnce(ctx context.Context, s session, raw []byte) error {
 
 // once makes a request in a session, in one attempt. The error says how that has failed: a [refusal] where the server
 // has refused it.
-func (c *Conn) once(ctx context.Context, s session, host context.Context, method string, params []byte) (*call, jsonrpc.Message, error) {
-	id := c.newID()
-	k := newCall(c, request{id: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params)})
-	k.origin.sent, k.origin.once, k.session = host, true, s
-	m, err := c.await(ctx, k)
+func (p *probe) once(ctx context.Context, s session, method string, params []byte) (*call, jsonrpc.Message, error) {
+	id := p.c.newID()
+	k := newCall(p.c, request{id: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params)})
+	k.origin.sent, k.origin.once, k.session = p.host, true, s
+	m, err := p.c.await(ctx, k)
 	if err == nil {
 		err = k.failures.last
 	}

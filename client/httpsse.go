@@ -265,7 +265,7 @@ func (x *mux) forgets(k *call, no *refusal) (forgets, unrun bool) {
 	return lost, no.unrun(ping)
 }
 
-// prove is [Conn.prove] for HTTP+SSE: the endpoint refuses a ping as well, and the server opens another stream.
+// prove is [probe.prove] for HTTP+SSE: the endpoint refuses a ping as well, and the server opens another stream.
 func (x *mux) prove(p *ssePair, number int, s session, no *refusal, host context.Context) verdict {
 	c := x.c
 	ping := jsonrpc.AppendRequest(nil, c.newID(), protocol.MethodPing, nil)

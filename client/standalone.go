@@ -131,7 +131,7 @@ func (l *listener) run() error {
 // retryRefused reports whether to try again after a refusal: at once if err is nil.
 func (l *listener) retryRefused(no *refusal, s session, last string) (again bool, err error) {
 	if l.doubts(no, s) {
-		if lost, _ := l.c.settle(l.c.ctx, s, no, func() verdict { return l.c.prove(s, no, nil) }); lost {
+		if lost, _ := l.c.settle(l.c.ctx, s, no, func() verdict { return (&probe{c: l.c, no: no}).prove(s) }); lost {
 			l.renewals++
 			return true, nil
 		}
