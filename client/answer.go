@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -309,16 +308,6 @@ func (a *answer) answeredBy(text []byte) bool {
 	return answer && (len(ids) == 0 || slices.ContainsFunc(ids, a.k.named))
 }
 
-// dropped logs what a server has sent that is no message: the first time as a warning, as a heartbeat comes again
-// and again.
-func (c *Conn) dropped(text []byte, why error) {
-	level := slog.LevelDebug
-	if c.noise.CompareAndSwap(false, true) {
-		level = slog.LevelWarn
-	}
-	c.logger.Log(c.ctx, level, "what the server sent is no message, and is dropped; more of that is logged at level debug", "text", rpc.Quote(text), "error", why)
-}
-
 // message handles one message of the call's stream.
 func (a *answer) message(m jsonrpc.Message) error {
 	k := a.k
@@ -399,50 +388,3 @@ func (a *answer) endAfterStray() {
 
 // speaks notes that the server has sent something of the call that is no response.
 func (a *answer) speaks() { a.k.spoken, a.strayed = true, false }
-
-// policy notes the resume policy of a call (SEP-975). It reports whether the host is not to
-// see it.
-func (k *call) policy(m jsonrpc.Message) bool {
-	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	k.mu.Lock()
-	if token != "" && len(token) <= mostWay && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
-		k.ways.token, k.ways.refused[attemptToken] = token, false
-	}
-	k.mu.Unlock()
-	k.c.changed()
-	return !k.c.hostWantsPolicies()
-}
-
-// response delivers a response to the call that it belongs to: k, or another call whose
-// response comes on k's stream, or, with a nil k, on the standalone one.
-func (c *Conn) response(k *call, m jsonrpc.Message) {
-	if k != nil && k.named(m.ID) {
-		k.deliver(m)
-		return
-	}
-	other := c.callNamed(m.ID)
-	if other == nil {
-		c.logger.Debug("response to no request in flight", "id", string(m.ID))
-		return
-	}
-	other.deliver(m)
-	other.cancel(nil)
-}
-
-// named reports whether the request has an id, or was last sent under it.
-func (k *call) named(id []byte) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return sameID(id, k.wire) || sameID(id, k.id)
-}
-
-// answeredUnder reports whether a response with an id is the request's: some servers write an integer as a string, or a
-// string as an integer.
-func (k *call) answeredUnder(id []byte) bool {
-	return k.named(id) || k.named(rpc.Respelled(jsonrpc.Key(id)))
-}
-
-// sameID reports whether two ids, as raw JSON, are the same.
-func sameID(a, b []byte) bool {
-	return len(a) > 0 && string(jsonrpc.Key(a)) == string(jsonrpc.Key(b))
-}
