@@ -330,7 +330,7 @@ func (a *answer) message(m jsonrpc.Message) error {
 			k.c.logger.Warn("request of the server dropped: its revision has none", "method", m.Method)
 			return nil
 		}
-		k.c.serverRequest(k, m)
+		k.c.requests.pass(k, m)
 	case jsonrpc.Notification:
 		a.speaks()
 		switch m.Method {
@@ -343,7 +343,7 @@ func (a *answer) message(m jsonrpc.Message) error {
 				return nil
 			}
 		case protocol.MethodCancelled:
-			k.c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
+			k.c.requests.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 		}
 		if !k.c.goesBack(k, m) {
 			k.c.deliver(k, m)

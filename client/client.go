@@ -135,7 +135,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.seen.seed = maphash.MakeSeed()
 	c.remote.http, c.remote.own = newHTTPClient(c.opts.HTTPClient)
 	c.workers.calls = make(chan *call)
-	c.requests.init()
+	c.requests.init(c)
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if s := c.opts.State; s != nil {
 		c.restore(s)
@@ -166,7 +166,7 @@ func (c *Conn) Send(ctx context.Context, m jsonrpc.Message) error {
 	case jsonrpc.Request:
 		return c.call(ctx, m)
 	case jsonrpc.Response:
-		return c.reply(ctx, m)
+		return c.requests.reply(ctx, m)
 	case jsonrpc.Notification:
 		return c.notify(ctx, m)
 	}

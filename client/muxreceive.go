@@ -29,7 +29,7 @@ func (x *mux) receive(m jsonrpc.Message) {
 	case jsonrpc.Response:
 		x.response(m)
 	case jsonrpc.Request:
-		c.serverRequest(k, m)
+		c.requests.pass(k, m)
 	case jsonrpc.Notification:
 		if k != nil && m.Method == protocol.MethodResumePolicy {
 			if !k.policy(m) {

@@ -124,3 +124,9 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 	}
 	return jsonrpc.AppendRequest(nil, nil, m.Method, append(params, '}'))
 }
+
+// tell sends a message that has no response until the server has it, for as long as it may
+// be out of reach. k is the call that it belongs to, or nil.
+func (c *Conn) tell(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
+	return c.transport().send(ctx, k, raw, atMost)
+}

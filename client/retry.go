@@ -138,7 +138,7 @@ func (k *call) retryRefused(no *refusal) error {
 	case !no.shuts():
 		return k.backoff.waitFor(k.ctx, no, min(k.c.opts.Silence, k.c.opts.GiveUp))
 	case k.kind == attemptAnswers:
-		k.c.sendEach(k)
+		k.c.requests.sendEach(k)
 	}
 	k.refuse()
 	k.backoff.last = no

@@ -296,7 +296,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	case jsonrpc.Response:
 		c.response(nil, m)
 	case jsonrpc.Request:
-		c.serverRequest(nil, m)
+		c.requests.pass(nil, m)
 	case jsonrpc.Notification:
 		switch m.Method {
 		case protocol.MethodToolsListChanged, protocol.MethodPromptsListChanged,
@@ -323,7 +323,7 @@ func (c *Conn) notification(k *call, m jsonrpc.Message) {
 			return
 		}
 	case protocol.MethodCancelled:
-		c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
+		c.requests.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 	}
 	if !c.goesBack(k, m) {
 		c.deliver(k, m)

@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -200,7 +198,7 @@ func (k *call) askForTask(requests []byte) {
 		}
 		k.task.asked[key] = struct{}{}
 		k.c.spawn(func() {
-			result, err := k.c.askHost(k, rq)
+			result, err := k.c.requests.askHost(k, rq)
 			switch {
 			case k.ctx.Err() != nil:
 			case err != nil:
@@ -292,7 +290,7 @@ func (k *call) gatherInput(requests []byte) ([]byte, error) {
 		}
 		key := string(name)
 		if k.c.spawn(func() {
-			result, err := k.c.askHost(k, rq)
+			result, err := k.c.requests.askHost(k, rq)
 			replies <- reply{key, result, err}
 		}) {
 			n++
@@ -321,42 +319,6 @@ func (k *call) gatherInput(requests []byte) ([]byte, error) {
 		input = append(append(append(input, jsonrpc.Quote(key)...), ':'), results[key]...)
 	}
 	return append(input, '}'), nil
-}
-
-// askHost gives an input request to the host as a request of the server, and returns its
-// result. When the call ends before that, the request is taken back.
-func (c *Conn) askHost(k *call, rq []byte) ([]byte, error) {
-	method := jsonrpc.String(jsonrpc.Field(rq, "method"))
-	switch method {
-	case "elicitation/create", "sampling/createMessage", "roots/list":
-	default:
-		return nil, fmt.Errorf("the server asks for %.60q, which no input request is", method)
-	}
-	id := c.newID()
-	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, jsonrpc.Field(rq, "params")))
-	if err != nil {
-		return nil, err
-	}
-	reply := make(chan jsonrpc.Message, 1)
-	if !c.requests.ask(k, id, reply) {
-		return nil, errors.New("too many requests of the server wait for a response")
-	}
-	c.deliver(k, m)
-	select {
-	case m = <-reply:
-	case <-k.ctx.Done():
-		if back, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, append(append([]byte(`{"requestId":`), id...), '}'))); err == nil {
-			c.deliver(k, back)
-		}
-		return nil, context.Cause(k.ctx)
-	}
-	switch {
-	case m.Error == nil:
-		return m.Result, nil
-	case method == "elicitation/create":
-		return []byte(`{"action":"cancel"}`), nil
-	}
-	return nil, errorOf(m.Error)
 }
 
 // taskStatus is [Conn.Status] for a call that has become a task.
