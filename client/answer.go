@@ -368,7 +368,7 @@ func (a *answer) claims(m jsonrpc.Message) bool { return m.Error != nil && a.str
 
 // strays reports whether a response came in the answer to the request under the id of no request that was ever made.
 func (a *answer) strays(m jsonrpc.Message) bool {
-	return a.k.kind == attemptRequest && !a.k.answeredUnder(m.ID) && !a.k.c.givenUp.Load() && a.k.c.callNamed(m.ID) == nil
+	return a.k.kind == attemptRequest && !a.k.answeredUnder(m.ID) && !a.k.c.calls.givenUp.Load() && a.k.c.calls.find(m.ID) == nil
 }
 
 // strayFor is how long a call still has after a result that was to be its own, as it seems: its stream may stay open

@@ -105,11 +105,7 @@ func (c *Conn) watch(rawURL string) {
 	c.remote.outage = outage.New(outage.Options{
 		Logger: c.logger, Attrs: []any{"url", redact.URL(rawURL)},
 		Away: "the server is out of reach: " + wait, Still: "the server is still out of reach: " + wait, Back: "the server is reached again",
-		Calls: func() int {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return len(c.calls)
-		},
+		Calls:   c.calls.count,
 		Confirm: time.Second,
 	})
 }

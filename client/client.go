@@ -40,8 +40,8 @@ import (
 // A Conn is a connection to one server. Its methods may be called concurrently,
 // except Receive, which has one caller at a time.
 //
-// Locks are taken in this order: Conn.mu, then mux.mu or serverRequests.mu, then call.mu,
-// then turns.mu. None is held during I/O, or while code of the user runs.
+// Locks are taken in this order: Conn.mu, then mux.mu, inFlight.mu or serverRequests.mu, then
+// call.mu, then turns.mu. None is held during I/O, or while code of the user runs.
 type Conn struct {
 	remote  remote
 	opts    Options
@@ -49,7 +49,6 @@ type Conn struct {
 	account budget.Account
 	ids     rpc.OwnIDs  // of our own requests, which no host uses
 	noise   atomic.Bool // the server has sent what is no message
-	givenUp atomic.Bool // a call was cancelled before it was answered
 	running
 	messages
 
@@ -61,30 +60,25 @@ type Conn struct {
 	standalone standalone
 	seen       eventIDs // events of all streams, except those of a mux
 	mux        *mux     // nil where each message is an HTTP exchange of its own
-	callTable
 }
 
 // running is what a Conn does by itself, and how that ends.
 type running struct {
-	ctx     context.Context // of all that the Conn does
-	stop    context.CancelFunc
-	work    sync.WaitGroup
-	started sync.Once // continues the calls of State
+	ctx      context.Context // of all that the Conn does
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+	started  sync.Once // continues the calls of State
+	restored []*call   // these, until they are continued
 }
 
 // messages are those between the host and the server that are on their way.
 type messages struct {
-	in       chan jsonrpc.Message // to the host
-	out      outbox
-	workers  workers
-	requests serverRequests
-}
-
-// A callTable is the calls of a Conn. It is guarded by Conn.mu.
-type callTable struct {
-	calls      map[string]*call // in flight, by the key of their id
-	restored   []*call          // those of State, until they are continued
+	in         chan jsonrpc.Message // to the host
+	out        outbox
+	calls      inFlight
 	cancelling cancelling
+	workers    workers
+	requests   serverRequests
 }
 
 // New returns a Conn to the server at rawURL, which begins with http://, https://, ws://
@@ -96,10 +90,8 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		return nil, errors.New("server URL: it cannot be read: want one like http://HOST:PORT/PATH; " +
 			"in a user or password the characters @ : / ? # [ ] % and space are written %40 %3A %2F %3F %23 %5B %5D %25 %20")
 	}
-	c := &Conn{
-		remote:    remote{raw: rawURL, url: u},
-		callTable: callTable{calls: make(map[string]*call)},
-	}
+	c := &Conn{remote: remote{raw: rawURL, url: u}}
+	c.calls.byRecord = make(map[string]*call)
 	if opts != nil {
 		c.opts = *opts
 	}

@@ -166,7 +166,7 @@ func (p *ssePair) note(ev *sse.Event) bool {
 // read implements [muxConn].
 func (p *ssePair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
-	unreadable := p.c.unreadable()
+	unreadable := rpc.NewUnreadable(&p.c.calls)
 	defer unreadable.Close()
 	arrival := p.c.count(p.events)
 	defer arrival.Done()

@@ -57,7 +57,7 @@ func (x *mux) locate(id string, m jsonrpc.Message) (*call, bool) {
 	if policyFor != nil {
 		x.names.add(name)
 	}
-	for _, k := range c.calls {
+	for k := range c.calls.all() {
 		if k.advance(id, name, policyFor) {
 			x.names.add(name)
 			k.mu.Lock()
@@ -95,7 +95,7 @@ func (k *call) advance(id, name string, policyFor []byte) bool {
 // the error response of the call itself: then the status of the call tells which it is.
 func (x *mux) response(m jsonrpc.Message) {
 	c := x.c
-	k := c.callNamed(m.ID)
+	k := c.calls.find(m.ID)
 	if k != nil && m.Error != nil {
 		if e := errorOf(m.Error); k.isRepeated() && reusedKey(e) {
 			// The key is the call's own: the server has the request from its first sending.

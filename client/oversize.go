@@ -29,7 +29,7 @@ func (c *Conn) skipped(found *skim.Message, err error, write func(ctx context.Co
 	id := found.ID()
 	switch kind, ok := found.Kind(); {
 	case !ok, kind == jsonrpc.Response && id == nil:
-		c.failSent(err) // it may be the response to any of them
+		c.calls.failSent(err) // it may be the response to any of them
 	case kind == jsonrpc.Request:
 		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request was not read: %v", err))
 		c.spawn(func() { _ = write(c.ctx, raw) })

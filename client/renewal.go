@@ -77,7 +77,7 @@ func (c *Conn) loseSession(old session) {
 	c.seen = eventIDs{seed: c.seen.seed} // ids may begin anew
 	c.requests.loseSession(old.id)
 	var lost []string
-	for _, k := range c.calls {
+	for k := range c.calls.all() {
 		if k.origin.response == nil && k.ranIn(old.id) {
 			lost = append(lost, string(k.id))
 		}

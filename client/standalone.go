@@ -344,10 +344,7 @@ func (c *Conn) repeated(ev *sse.Event) bool {
 
 // policy passes a resume policy to its call. It reports whether the host is not to see it.
 func (c *Conn) policy(m jsonrpc.Message) bool {
-	c.mu.Lock()
-	k := c.calls[string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))]
-	c.mu.Unlock()
-	if k != nil {
+	if k := c.calls.of(jsonrpc.Field(m.Params, "requestId")); k != nil {
 		return k.policy(m)
 	}
 	return !c.hostWantsPolicies()

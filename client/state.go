@@ -67,7 +67,7 @@ func (c *Conn) State() State {
 		Initialize: c.opening.request, Result: c.opening.result, Ready: c.opening.ready, LastEventID: c.standalone.lastEventID,
 		Endpoint: c.standalone.endpoint,
 	}
-	for _, k := range c.calls {
+	for k := range c.calls.all() {
 		if k.origin.response == nil && k.method != protocol.MethodInitialize {
 			s.Calls = append(s.Calls, k.snapshot())
 		}

@@ -157,7 +157,7 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 	s.mu.Unlock()
 	var came atomic.Int64
 	s.c.spawn(func() { s.ping(ctx, conn, &came) })
-	unreadable := s.c.unreadable()
+	unreadable := rpc.NewUnreadable(&s.c.calls)
 	defer unreadable.Close()
 	arrival := s.c.account.Arrive(s.c.ctx.Done())
 	defer arrival.Done()
