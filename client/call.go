@@ -63,14 +63,14 @@ type request struct {
 	sends int    // how often it was sent
 }
 
-// A modernCall is what a modern call may turn into. Only run changes it, but for the task's id.
+// A modernCall is what a modern call may turn into. Only run changes it.
 type modernCall struct {
 	next        func() error // what is to be done in place of an attempt; nil: nothing
 	drivesTasks bool         // the Conn follows its task, and not the host
 	declared    bool         // it says that it can be resumed, if it is modern
-	task        task
-	rounds      int    // how often the server has asked for input
-	first       []byte // the request of the first round; nil: there was one only
+	task        *task        // nil: it is none; call.mu guards that
+	rounds      int          // how often the server has asked for input
+	first       []byte       // the request of the first round; nil: there was one only
 }
 
 // origin is where a call comes from. It does not change once the call is registered.

@@ -70,8 +70,8 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 		defer c.unregister(k)
 		defer k.cancel(ErrCancelled)
 		if k.isModern() {
-			if k.isTask() {
-				c.cancelTask(k)
+			if t := k.asTask(); t != nil {
+				t.cancel()
 			}
 			k.cancelModern()
 			return

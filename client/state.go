@@ -85,10 +85,10 @@ func (k *call) snapshot() CallState {
 	}
 	s := CallState{
 		ID: k.id, Method: k.method, Name: k.tool,
-		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key, Task: k.task.id,
+		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key,
 	}
-	if s.Task != "" {
-		s.Key = ""
+	if k.task != nil {
+		s.Key, s.Task = "", k.task.id
 		return s
 	}
 	if k.ways.stream != nil {
