@@ -224,7 +224,5 @@ func (c *Conn) spawn(f func()) bool {
 
 // SessionID returns the session id that the server has assigned, or "" if there is none.
 func (c *Conn) SessionID() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.session.id
+	return c.current().id
 }

@@ -82,9 +82,7 @@ func (c *Conn) finish() {
 // Management"). A server that does not have it any more, or does not let clients
 // end sessions, is no error.
 func (c *Conn) delete(ctx context.Context) error {
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
+	s := c.current()
 	if s.id == "" || s.state == sessionLost {
 		return nil
 	}

@@ -164,9 +164,7 @@ func (c *Conn) raises(d doubt) bool {
 
 // retryDoubtful is retryRefused where the call's session may be lost. It reports false if the refusal stands.
 func (k *call) retryDoubtful(no *refusal) (decided bool, err error) {
-	k.mu.Lock()
-	s := k.session
-	k.mu.Unlock()
+	s := k.current()
 	lost, ping := k.c.settle(k.ctx, s, no, func() verdict { return (&probe{c: k.c, host: k.origin.sent, no: no}).prove(s) })
 	switch {
 	case k.ctx.Err() != nil:

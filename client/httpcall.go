@@ -19,9 +19,7 @@ type exchanges struct{ c *Conn }
 
 // ready implements [transport]: it begins a new session where the call's has ended.
 func (x exchanges) ready(k *call) error {
-	k.mu.Lock()
-	s := k.session
-	k.mu.Unlock()
+	s := k.current()
 	if s.state != sessionLost || k.method == protocol.MethodInitialize || k.early() {
 		return nil
 	}
@@ -182,17 +180,15 @@ func (x exchanges) pong(ctx context.Context, k *call, raw []byte) error {
 
 // sessionOf returns the session that a call runs in, or, for nil, the Conn's.
 func (c *Conn) sessionOf(k *call) session {
-	mu := &c.mu
-	s := &c.session
 	if k != nil {
-		mu, s = &k.mu, &k.session
+		return k.current()
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if k == nil && s.state == sessionNone && c.modern.revision != "" {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session.state == sessionNone && c.modern.revision != "" {
 		return session{revision: c.modern.revision}
 	}
-	return *s
+	return c.session
 }
 
 // mirror returns what sets the headers of a notification in a modern session; nil for others.

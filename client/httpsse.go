@@ -212,9 +212,7 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	to := p.endpoint
 	p.mu.Unlock()
 	c := p.c
-	c.mu.Lock()
-	s := session{revision: c.session.revision}
-	c.mu.Unlock()
+	s := session{revision: c.current().revision}
 	var sent atomic.Bool
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -245,9 +243,7 @@ func (x *mux) forgets(k *call, no *refusal) (forgets, unrun bool) {
 		return false, false
 	}
 	c, number := x.c, k.link.next
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
+	s := c.current()
 	if s.state != sessionBegun {
 		return false, false
 	}

@@ -355,9 +355,7 @@ func noDiscover(m jsonrpc.Message) jsonrpc.Message {
 // one, and ends it, unless the host has begun one. Without a session the older revision has nothing that the newer one
 // lacks, and questions of the server lead nowhere. Where nobody knows, it has.
 func (c *Conn) hasSessions(k *call, revision string) bool {
-	c.mu.Lock()
-	known := c.session
-	c.mu.Unlock()
+	known := c.current()
 	if known.state == sessionBegun {
 		return known.id != ""
 	}

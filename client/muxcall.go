@@ -40,9 +40,7 @@ func (x *mux) ready(k *call) error {
 	if err != nil {
 		return err
 	}
-	x.c.mu.Lock()
-	now := x.c.session
-	x.c.mu.Unlock()
+	now := x.c.current()
 	x.mu.Lock()
 	k.link.next, k.link.resumed = number, k.link.sent >= x.session.born
 	x.mu.Unlock()

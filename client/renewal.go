@@ -91,13 +91,6 @@ func (c *Conn) loseSession(old session) {
 	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost))
 }
 
-// inSession reports whether the call runs in a session.
-func (k *call) inSession(id string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.session.id == id
-}
-
 // ranIn reports whether the server took the call in a session.
 func (k *call) ranIn(id string) bool {
 	k.mu.Lock()

@@ -120,7 +120,7 @@ func (s *serverRequests) forgetCall(k *call) {
 // loseSession forgets the requests of a session that is gone: another may make one under
 // the same id.
 func (s *serverRequests) loseSession(id string) {
-	s.forget(func(rq *serverRequest) bool { return rq.call == nil || rq.call.inSession(id) })
+	s.forget(func(rq *serverRequest) bool { return rq.call == nil || rq.call.current().id == id })
 }
 
 // count counts the replies that the server has not taken, one more or one less.

@@ -212,9 +212,7 @@ func (l *listener) read(r *response) error {
 	defer l.c.standaloneHappened(standaloneDisconnected)
 	id, replay := r.Request.Header.Get(protocol.HeaderSession), last != ""
 	l.pure = last == "" || last == l.own
-	l.c.mu.Lock()
-	ours := l.c.session.keys
-	l.c.mu.Unlock()
+	ours := l.c.current().keys
 	replay = replay || ours // which continues here the calls that a client may have lost
 	switch {
 	case ours:

@@ -149,9 +149,7 @@ func (c *Conn) restoredCall(old CallState) *call {
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.remote.url, u) || upgrades(c.remote.url, u)) {
 		k.ways.stream = u
 	}
-	c.mu.Lock()
-	own := c.session
-	c.mu.Unlock()
+	own := c.current()
 	if old.Session != "" && old.Session != own.id {
 		k.origin.otherSession = true
 		k.session = session{id: old.Session, revision: own.revision, keys: old.Key != ""}
