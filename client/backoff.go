@@ -89,27 +89,23 @@ func (b *backoff) wait(ctx context.Context, c *Conn, err error) error {
 // away reports to the user that the server is out of reach.
 func (c *Conn) away(err error) {
 	if c.opts.Away != nil {
-		c.inform("Options.Away", func() { c.opts.Away(err) })
+		inform(c.logger, "Options.Away", func() { c.opts.Away(err) })
 		return
 	}
 	if no := (*refusal)(nil); errors.As(err, &no) && no.status == http.StatusTooManyRequests {
 		c.logger.Info("the server takes no more for now: trying again", "after", no.after, "error", err)
 		return
 	}
-	c.outage.Failed(c.remote.secrets.Error(err))
+	c.remote.outage.Failed(c.remote.secrets.Error(err))
 }
 
 // watch has the log told once when the server is out of reach, and once when it is back, however many calls wait.
 func (c *Conn) watch(rawURL string) {
 	wait := "calls wait for it for up to " + c.opts.GiveUp.String()
-	c.outage = outage.New(outage.Options{
+	c.remote.outage = outage.New(outage.Options{
 		Logger: c.logger, Attrs: []any{"url", redact.URL(rawURL)},
 		Away: "the server is out of reach: " + wait, Still: "the server is still out of reach: " + wait, Back: "the server is reached again",
-		Calls: func() int {
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			return len(c.calls)
-		},
+		Calls:   c.calls.count,
 		Confirm: time.Second,
 	})
 }

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"sync"
 
 	"holdfast/internal/protocol"
-	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -46,13 +44,12 @@ type attempts struct {
 	repeats   repeats
 	ran       bool // before the last attempt the request may have run
 	spoken    bool // the server has sent something of the call that is no response
-	strayed   bool // what came last of it is a result under the id of no request
 }
 
 // A request is the request of a call, and the names that it has at the server.
 type request struct {
 	id     []byte // as the host spelled it
-	record string // its key in Conn.calls
+	record string // its key in inFlight
 	method string
 	tool   string // the tool's name, once State was called
 	body   []byte // the request, as it is sent; nil where a State had the call without it
@@ -66,14 +63,14 @@ type request struct {
 	sends int    // how often it was sent
 }
 
-// A modernCall is what a modern call may turn into. Only run changes it, but for the task's id.
+// A modernCall is what a modern call may turn into. Only run changes it.
 type modernCall struct {
 	next        func() error // what is to be done in place of an attempt; nil: nothing
 	drivesTasks bool         // the Conn follows its task, and not the host
 	declared    bool         // it says that it can be resumed, if it is modern
-	task        task
-	rounds      int    // how often the server has asked for input
-	first       []byte // the request of the first round; nil: there was one only
+	task        *task        // nil: it is none; call.mu guards that
+	rounds      int          // how often the server has asked for input
+	first       []byte       // the request of the first round; nil: there was one only
 }
 
 // origin is where a call comes from. It does not change once the call is registered.
@@ -159,18 +156,13 @@ func canonical(body []byte) []byte {
 func (c *Conn) register(k *call) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.state != connOpen:
+	if c.state != connOpen {
 		return ErrClosed
-	case c.calls[k.record] != nil:
-		return ErrDuplicate
-	case c.muxed() && c.ambiguous(k):
-		return errAmbiguous
 	}
+	muxed := c.muxed()
 	k.ctx, k.cancel = context.WithCancelCause(sentWith(c.ctx, k.origin.sent))
-	c.calls[k.record] = k
 	switch {
-	case c.muxed():
+	case muxed:
 		k.revision = "" // each message says what it is, and one connection carries all
 		fallthrough
 	case !k.isModern():
@@ -186,22 +178,12 @@ func (c *Conn) register(k *call) error {
 	if k.key == "" && !k.origin.maybeSent { // what may have been sent without a key is not sent under a new one
 		k.keyFor(k.session)
 	}
-	return nil
-}
-
-// ambiguous reports whether a call has the id of one that is in flight, where one of the
-// two is another Conn's: over a mux messages are told apart by their ids alone. c.mu is
-// held.
-func (c *Conn) ambiguous(k *call) bool {
-	for _, o := range c.calls {
-		if (k.origin.resumed || o.origin.resumed) && o.named(k.id) {
-			return true
-		}
+	err := c.calls.add(k, muxed)
+	if err != nil {
+		k.cancel(nil)
 	}
-	return false
+	return err
 }
-
-var errAmbiguous = fmt.Errorf("%w: a call of another connection, which continues over this one", ErrDuplicate)
 
 // keyFor sets the idempotency key of a call that the server does not have yet: a new one
 // if the call needs a key and the server of the session honours keys.
@@ -226,14 +208,8 @@ func (k *call) keyAnew(s session) {
 
 // unregister removes a call from those in flight.
 func (c *Conn) unregister(k *call) {
-	c.mu.Lock()
-	there := c.calls[k.record] == k
-	if there {
-		delete(c.calls, k.record)
+	if c.calls.remove(k) {
 		c.requests.forgetCall(k)
-	}
-	c.mu.Unlock()
-	if there {
 		c.changed()
 	}
 }
@@ -353,18 +329,9 @@ func (k *call) deliver(m jsonrpc.Message) {
 		k.origin.response <- m
 		return
 	}
-	if !k.c.deliver(k, m) {
-		k.c.undelivered(k) // who continues from State gets the response
-	}
-}
-
-// undelivered registers a call again whose response the host did not get.
-func (c *Conn) undelivered(k *call) {
-	k.happened(eventUndelivered)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.calls[k.record] == nil {
-		c.calls[k.record] = k
+	if !k.c.deliver(k, m) { // who continues from State gets the response
+		k.happened(eventUndelivered)
+		k.c.calls.putBack(k)
 	}
 }
 
@@ -378,59 +345,4 @@ func (k *call) fail(err error) {
 	if perr == nil {
 		k.deliver(m)
 	}
-}
-
-// callNamed returns the call in flight whose request was sent under an id, or nil. Some servers write an integer as a
-// string, or a string as an integer.
-func (c *Conn) callNamed(id []byte) *call {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, id := range [][]byte{id, rpc.Respelled(jsonrpc.Key(id))} {
-		for _, k := range c.calls {
-			if k.named(id) {
-				return k
-			}
-		}
-	}
-	return nil
-}
-
-// unreadable returns what takes the messages of the server on a connection that cannot be read.
-func (c *Conn) unreadable() *rpc.Unreadable { return rpc.NewUnreadable(sent{c}) }
-
-// sent are the requests that the server may answer.
-type sent struct{ c *Conn }
-
-// Named implements [rpc.Requests].
-func (s sent) Named(id []byte) rpc.Request {
-	if k := s.c.callNamed(id); k != nil {
-		return k
-	}
-	return nil
-}
-
-// InFlight implements [rpc.Requests].
-func (s sent) InFlight() (all []rpc.Request) {
-	s.c.mu.Lock()
-	defer s.c.mu.Unlock()
-	for _, k := range s.c.calls {
-		if !k.done() { // an answer may come before it is known that the request was sent
-			all = append(all, k)
-		}
-	}
-	return all
-}
-
-// GivenUp implements [rpc.Requests].
-func (s sent) GivenUp() bool { return s.c.givenUp.Load() }
-
-// Unreadable implements [rpc.Request].
-func (k *call) Unreadable(err error) {
-	if own, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		err = &refusal{rpc: own, text: own.Message}
-	} else {
-		err = &unknownOutcome{err}
-	}
-	k.fail(err)
-	k.cancel(nil)
 }

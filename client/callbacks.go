@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net/http"
 
 	"github.com/coder/websocket"
@@ -17,9 +18,9 @@ import (
 
 // authorization asks for the authorization of a request. message says that the request carries a message
 // of the host.
-func (c *Conn) authorization(ctx context.Context, message bool) (_ string, err error) {
-	defer panics.Catch(&err, c.logger, "Authorizer.Authorization", "")
-	return c.opts.Auth.Authorization(withHost(ctx, message))
+func (s *remote) authorization(ctx context.Context, message bool) (_ string, err error) {
+	defer panics.Catch(&err, s.opts.Logger, "Authorizer.Authorization", "")
+	return s.opts.Auth.Authorization(withHost(ctx, message))
 }
 
 // withHost returns ctx with the values of the context that the host has sent a message with. message says
@@ -57,60 +58,60 @@ func (l lasting) Value(key any) any {
 	return l.Context.Value(key)
 }
 
-func (c *Conn) authorize(ctx context.Context, message bool, req *http.Request, resp *http.Response) (err error) {
-	defer panics.Catch(&err, c.logger, "Authorizer.Authorize", "")
-	return c.opts.Auth.Authorize(withHost(ctx, message), req, resp)
+func (s *remote) authorize(ctx context.Context, message bool, req *http.Request, resp *http.Response) (err error) {
+	defer panics.Catch(&err, s.opts.Logger, "Authorizer.Authorize", "")
+	return s.opts.Auth.Authorize(withHost(ctx, message), req, resp)
 }
 
-func (c *Conn) withProof(req *http.Request, body []byte) (err error) {
-	defer panics.Catch(&err, c.logger, "Authorizer.Prove", "")
-	if p, ok := c.opts.Auth.(prover); ok {
+func (s *remote) withProof(req *http.Request, body []byte) (err error) {
+	defer panics.Catch(&err, s.opts.Logger, "Authorizer.Prove", "")
+	if p, ok := s.opts.Auth.(prover); ok {
 		return p.Prove(req, body)
 	}
 	return nil
 }
 
 // answered tells the Authorizer of an answer. It reports whether the request is to be sent again with another proof.
-func (c *Conn) answered(req *http.Request, resp *http.Response) (again bool) {
-	if p, ok := c.opts.Auth.(prover); ok {
-		c.inform("Authorizer.Answered", func() { again = p.Answered(req, resp) })
+func (s *remote) answered(req *http.Request, resp *http.Response) (again bool) {
+	if p, ok := s.opts.Auth.(prover); ok {
+		inform(s.opts.Logger, "Authorizer.Answered", func() { again = p.Answered(req, resp) })
 	}
 	return again
 }
 
 // roundTrip sends a request. The client's redirects are not followed.
-func (c *Conn) roundTrip(req *http.Request) (_ *http.Response, err error) {
-	defer panics.Catch(&err, c.logger, "HTTPClient", "")
-	return c.remote.http.Do(req)
+func (s *remote) roundTrip(req *http.Request) (_ *http.Response, err error) {
+	defer panics.Catch(&err, s.opts.Logger, "HTTPClient", "")
+	return s.http.Do(req)
 }
 
-func (c *Conn) dialSocket(ctx context.Context, url string, o *websocket.DialOptions) (_ *websocket.Conn, _ *http.Response, err error) {
-	defer panics.Catch(&err, c.logger, "HTTPClient", "")
+func (s *remote) dialSocket(ctx context.Context, url string, o *websocket.DialOptions) (_ *websocket.Conn, _ *http.Response, err error) {
+	defer panics.Catch(&err, s.opts.Logger, "HTTPClient", "")
 	return websocket.Dial(ctx, url, o)
 }
 
 // body is the body of a response, which the user's round tripper may have made.
 type body struct {
 	io.ReadCloser
-	c *Conn
+	logger *slog.Logger
 }
 
 // Read implements [io.Reader].
 func (b *body) Read(p []byte) (n int, err error) {
-	defer panics.Catch(&err, b.c.logger, "HTTPClient", "")
+	defer panics.Catch(&err, b.logger, "HTTPClient", "")
 	return b.ReadCloser.Read(p)
 }
 
 // Close implements [io.Closer].
 func (b *body) Close() (err error) {
-	defer panics.Catch(&err, b.c.logger, "HTTPClient", "")
+	defer panics.Catch(&err, b.logger, "HTTPClient", "")
 	return b.ReadCloser.Close()
 }
 
 // inform calls a function of Options. A panic in it is only logged.
-func (c *Conn) inform(what string, f func()) {
+func inform(logger *slog.Logger, what string, f func()) {
 	var err error // is logged
-	defer panics.Catch(&err, c.logger, what, "")
+	defer panics.Catch(&err, logger, what, "")
 	f()
 }
 

@@ -26,14 +26,12 @@ import (
 	"hash/maphash"
 	"io"
 	"log/slog"
-	"net/http"
 	"net/url"
 	"strconv"
 	"sync"
 	"sync/atomic"
 
 	"holdfast/internal/budget"
-	"holdfast/internal/outage"
 	"holdfast/internal/redact"
 	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
@@ -42,17 +40,15 @@ import (
 // A Conn is a connection to one server. Its methods may be called concurrently,
 // except Receive, which has one caller at a time.
 //
-// Locks are taken in this order: Conn.mu, then mux.mu or serverRequests.mu, then call.mu,
-// then turns.mu. None is held during I/O, or while code of the user runs.
+// Locks are taken in this order: Conn.mu, then mux.mu, inFlight.mu or serverRequests.mu, then
+// call.mu, then turns.mu. None is held during I/O, or while code of the user runs.
 type Conn struct {
 	remote  remote
 	opts    Options
 	logger  *slog.Logger
-	outage  *outage.Outage // tells the log that the server is out of reach; nil: Options.Away is told
 	account budget.Account
 	ids     rpc.OwnIDs  // of our own requests, which no host uses
 	noise   atomic.Bool // the server has sent what is no message
-	givenUp atomic.Bool // a call was cancelled before it was answered
 	running
 	messages
 
@@ -64,39 +60,25 @@ type Conn struct {
 	standalone standalone
 	seen       eventIDs // events of all streams, except those of a mux
 	mux        *mux     // nil where each message is an HTTP exchange of its own
-	callTable
 }
 
 // running is what a Conn does by itself, and how that ends.
 type running struct {
-	ctx     context.Context // of all that the Conn does
-	stop    context.CancelFunc
-	work    sync.WaitGroup
-	started sync.Once // continues the calls of State
+	ctx      context.Context // of all that the Conn does
+	stop     context.CancelFunc
+	work     sync.WaitGroup
+	started  sync.Once // continues the calls of State
+	restored []*call   // these, until they are continued
 }
 
 // messages are those between the host and the server that are on their way.
 type messages struct {
-	in       chan jsonrpc.Message // to the host
-	out      outbox
-	workers  workers
-	requests serverRequests
-}
-
-// A callTable is the calls of a Conn. It is guarded by Conn.mu.
-type callTable struct {
-	calls      map[string]*call // in flight, by the key of their id
-	restored   []*call          // those of State, until they are continued
+	in         chan jsonrpc.Message // to the host
+	out        outbox
+	calls      inFlight
 	cancelling cancelling
-}
-
-// A remote is the server's address, and how HTTP gets there. It does not change.
-type remote struct {
-	raw     string // the URL as it was given
-	url     *url.URL
-	http    *http.Client
-	own     *http.Transport // to close, or nil
-	secrets *redact.Secrets // of the URL and the headers; errors must not show them
+	workers    workers
+	requests   serverRequests
 }
 
 // New returns a Conn to the server at rawURL, which begins with http://, https://, ws://
@@ -108,10 +90,8 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		return nil, errors.New("server URL: it cannot be read: want one like http://HOST:PORT/PATH; " +
 			"in a user or password the characters @ : / ? # [ ] % and space are written %40 %3A %2F %3F %23 %5B %5D %25 %20")
 	}
-	c := &Conn{
-		remote:    remote{raw: rawURL, url: u},
-		callTable: callTable{calls: make(map[string]*call)},
-	}
+	c := &Conn{remote: remote{raw: rawURL, url: u}}
+	c.calls.byRecord = make(map[string]*call)
 	if opts != nil {
 		c.opts = *opts
 	}
@@ -137,6 +117,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		}
 	}
 	c.opts.defaults()
+	c.remote.opts = &c.opts
 	c.remote.secrets = secretsOf(rawURL, c.opts.Header)
 	c.logger = c.opts.Logger
 	if c.opts.Away == nil {
@@ -146,7 +127,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	c.seen.seed = maphash.MakeSeed()
 	c.remote.http, c.remote.own = newHTTPClient(c.opts.HTTPClient)
 	c.workers.calls = make(chan *call)
-	c.requests.init()
+	c.requests.init(c)
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	if s := c.opts.State; s != nil {
 		c.restore(s)
@@ -177,7 +158,7 @@ func (c *Conn) Send(ctx context.Context, m jsonrpc.Message) error {
 	case jsonrpc.Request:
 		return c.call(ctx, m)
 	case jsonrpc.Response:
-		return c.reply(ctx, m)
+		return c.requests.reply(ctx, m)
 	case jsonrpc.Notification:
 		return c.notify(ctx, m)
 	}
@@ -218,7 +199,7 @@ func (c *Conn) deliver(k *call, m jsonrpc.Message) bool {
 		if k != nil {
 			request = k.id
 		}
-		c.inform("Options.Receive", func() { receive(request, m) })
+		inform(c.logger, "Options.Receive", func() { receive(request, m) })
 		return true
 	}
 	select {
@@ -243,7 +224,5 @@ func (c *Conn) spawn(f func()) bool {
 
 // SessionID returns the session id that the server has assigned, or "" if there is none.
 func (c *Conn) SessionID() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.session.id
+	return c.current().id
 }

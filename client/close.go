@@ -34,7 +34,7 @@ func (c *Conn) Close() error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(c.ctx), closeTimeout)
 	defer stop()
 	c.out.wait(ctx)
-	c.waitCancelled(ctx) // a call of another session does not end with this one
+	c.cancelling.wait(ctx) // a call of another session does not end with this one
 	err := c.delete(ctx)
 	c.finish()
 	return err
@@ -50,53 +50,8 @@ func (c *Conn) Detach() {
 	}
 	ctx, stop := context.WithTimeout(context.WithoutCancel(c.ctx), closeTimeout)
 	defer stop()
-	c.waitCancelled(ctx)
+	c.cancelling.wait(ctx)
 	c.finish()
-}
-
-// waitCancelled waits until all cancellations have reached the server, or ctx is done.
-func (c *Conn) waitCancelled(ctx context.Context) {
-	c.mu.Lock()
-	done := c.cancelling.done()
-	c.mu.Unlock()
-	select {
-	case <-done:
-	case <-ctx.Done():
-	}
-}
-
-// countCancelling counts the cancellations on their way, one more or one less.
-func (c *Conn) countCancelling(n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.cancelling.add(n)
-}
-
-// cancelling are the cancellations on their way to the server. Conn.mu guards them.
-type cancelling struct {
-	count int
-	none  chan struct{} // closed when there are none; nil: nobody waits
-}
-
-// add counts them, one more or one less.
-func (s *cancelling) add(n int) {
-	if s.count += n; s.count == 0 && s.none != nil {
-		close(s.none)
-		s.none = nil
-	}
-}
-
-// done returns a channel that is closed when there are none.
-func (s *cancelling) done() <-chan struct{} {
-	none := s.none
-	if none == nil {
-		none = make(chan struct{})
-		s.none = none
-	}
-	if s.count == 0 {
-		s.add(0)
-	}
-	return none
 }
 
 // end moves the Conn from connOpen to connClosing. It reports whether it was the first to.
@@ -114,7 +69,7 @@ func (c *Conn) end() bool {
 func (c *Conn) finish() {
 	c.stop()
 	c.work.Wait()
-	c.outage.Close()
+	c.remote.outage.Close()
 	if c.remote.own != nil {
 		c.remote.own.CloseIdleConnections()
 	}
@@ -127,16 +82,14 @@ func (c *Conn) finish() {
 // Management"). A server that does not have it any more, or does not let clients
 // end sessions, is no error.
 func (c *Conn) delete(ctx context.Context) error {
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
+	s := c.current()
 	if s.id == "" || s.state == sessionLost {
 		return nil
 	}
 	x := exchange{method: http.MethodDelete, session: &s, wait: closeTimeout / 2}
-	resp, err := c.do(ctx, x)
+	resp, err := c.remote.do(ctx, x)
 	if err != nil {
-		resp, err = c.do(ctx, x) // it may have been the connection
+		resp, err = c.remote.do(ctx, x) // it may have been the connection
 	}
 	if err != nil {
 		return fmt.Errorf("end of session: %w", err)

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"time"
 
@@ -165,10 +164,8 @@ func (c *Conn) raises(d doubt) bool {
 
 // retryDoubtful is retryRefused where the call's session may be lost. It reports false if the refusal stands.
 func (k *call) retryDoubtful(no *refusal) (decided bool, err error) {
-	k.mu.Lock()
-	s := k.session
-	k.mu.Unlock()
-	lost, ping := k.c.settle(k.ctx, s, no, func() verdict { return k.c.prove(s, no, k.origin.sent) })
+	s := k.current()
+	lost, ping := k.c.settle(k.ctx, s, no, func() verdict { return (&probe{c: k.c, host: k.origin.sent, no: no}).prove(s) })
 	switch {
 	case k.ctx.Err() != nil:
 		return true, context.Cause(k.ctx)
@@ -257,169 +254,3 @@ func (o *doubts) note(d doubt, v verdict) {
 
 // mostDoubts bounds how many are remembered.
 const mostDoubts = 100
-
-// prove finds out whether a session is lost in which a request was refused like no:
-//
-//  1. A harmless request in the session is refused as well: the request is not at fault.
-//  2. The server begins another session: it does not refuse everything.
-//  3. It answers the harmless request in that: the session made the difference. Where the status says that the server may
-//     have been down, it refuses the old session still.
-//
-// The harmless request is a ping. Where that tells nothing, because the server answers it without a look at the session or
-// refuses it in each, it is a list. Then the other session takes the place of the old one. A request that the server may
-// run is not part of it. host is what the refused message was sent with.
-func (c *Conn) prove(s session, no *refusal, host context.Context) verdict {
-	p := probe{c: c, host: host, no: no, method: protocol.MethodPing}
-	refused, err := p.refusedIn(s)
-	if err == nil && refused == nil && p.list() {
-		refused, err = p.refusedIn(s)
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		return verdictAlive // it leaves such requests alone, as far as is known
-	case err != nil:
-		return verdictRefuses
-	case refused == nil:
-		return verdictAlive
-	}
-	begun, k := c.beginOnce(host)
-	if begun == nil {
-		return verdictRefuses
-	}
-	c.mu.Lock()
-	ready := c.opening.ready
-	c.mu.Unlock()
-	fresh := k.session
-	if ready {
-		err = c.tellOnce(sentWith(c.ctx, host), fresh, initialized)
-	}
-	works := err == nil && p.worksIn(fresh, refused)
-	if !works && err == nil && p.list() {
-		refused, err = p.refusedIn(s)
-		works = err == nil && refused != nil && p.worksIn(fresh, refused)
-	}
-	if works && (refused.status >= 500 || p.method != protocol.MethodPing) {
-		still, err := p.in(s)
-		works = err == nil && still != nil && still.like(refused)
-	}
-	if !works {
-		c.endSession(&fresh)
-		return verdictRefuses
-	}
-	c.logger.Info("the server refuses the session, and has begun another", "refusal", no)
-	c.loseSession(s)
-	c.mu.Lock()
-	c.opening.begun++
-	fresh.number = c.opening.begun
-	c.session, c.opening.result = fresh, begun
-	c.opening.doubts.lost, c.opening.doubts.ping = s, refused
-	c.mu.Unlock()
-	c.changed()
-	if ready {
-		c.spawn(func() { c.setAgain(begun) })
-	}
-	return verdictLost
-}
-
-// A probe is the harmless request of a proof.
-type probe struct {
-	c      *Conn
-	host   context.Context
-	no     *refusal // that is put to the proof
-	method string
-}
-
-// list makes a list the harmless request: a server looks at the session to serve it. It reports false if it was one
-// already, or if the server has said that it has none.
-func (p *probe) list() bool {
-	if p.method != protocol.MethodPing {
-		return false
-	}
-	p.c.mu.Lock()
-	has := jsonrpc.Field(p.c.opening.result, "capabilities")
-	p.c.mu.Unlock()
-	for _, kind := range []string{"tools", "prompts", "resources"} {
-		if jsonrpc.Field(has, kind) != nil {
-			p.method = kind + "/list"
-			return true
-		}
-	}
-	return false
-}
-
-// refusedIn returns how the request was refused in a session, if it was as by a server that may not know the session.
-func (p *probe) refusedIn(s session) (*refusal, error) {
-	refused, err := p.in(s)
-	if refused != nil && !refused.refusesSession(p.no) {
-		refused = nil
-	}
-	return refused, err
-}
-
-// worksIn reports whether a new session takes the request that was refused in the old one.
-func (p *probe) worksIn(fresh session, refused *refusal) bool {
-	again, err := p.in(fresh)
-	return err == nil && (again == nil || again.answer && !again.like(refused))
-}
-
-// in sends the request in a session, once. It returns how it was refused, if it was.
-func (p *probe) in(s session) (*refusal, error) {
-	ctx, stop := context.WithTimeout(p.c.ctx, pingFor)
-	defer stop()
-	_, m, err := p.c.once(ctx, s, p.host, p.method, nil)
-	var no *refusal
-	switch {
-	case errors.As(err, &no):
-		return no, nil
-	case err != nil:
-		return nil, err
-	case m.Error != nil:
-		return &refusal{status: http.StatusOK, rpc: errorOf(m.Error), answer: true}, nil
-	}
-	return nil, nil
-}
-
-// beginOnce begins a session, once, as the host has begun the first one. It returns the result of initialize, and the
-// call, which has the session; nil if the server did not take it.
-func (c *Conn) beginOnce(host context.Context) ([]byte, *call) {
-	ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
-	defer stop()
-	c.mu.Lock()
-	params := jsonrpc.Field(c.opening.request, "params")
-	c.mu.Unlock()
-	k, m, err := c.once(ctx, session{}, host, protocol.MethodInitialize, params)
-	revision := jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
-	if err != nil || m.Result == nil || !headable(revision) {
-		return nil, nil
-	}
-	k.mu.Lock()
-	k.session.begin(revision, m.Result)
-	k.mu.Unlock()
-	return m.Result, k
-}
-
-// tellOnce sends a notification in a session, once.
-func (c *Conn) tellOnce(ctx context.Context, s session, raw []byte) error {
-	r, err := c.do(ctx, exchange{method: http.MethodPost, body: raw, session: &s, wait: c.opts.ConnectTimeout, message: true})
-	if err != nil {
-		return err
-	}
-	if r.StatusCode >= 300 {
-		return c.refused(r)
-	}
-	r.Close()
-	return nil
-}
-
-// once makes a request in a session, in one attempt. The error says how that has failed: a [refusal] where the server
-// has refused it.
-func (c *Conn) once(ctx context.Context, s session, host context.Context, method string, params []byte) (*call, jsonrpc.Message, error) {
-	id := c.newID()
-	k := newCall(c, request{id: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params)})
-	k.origin.sent, k.origin.once, k.session = host, true, s
-	m, err := c.await(ctx, k)
-	if err == nil {
-		err = k.failures.last
-	}
-	return k, m, err
-}

@@ -19,9 +19,7 @@ type exchanges struct{ c *Conn }
 
 // ready implements [transport]: it begins a new session where the call's has ended.
 func (x exchanges) ready(k *call) error {
-	k.mu.Lock()
-	s := k.session
-	k.mu.Unlock()
+	s := k.current()
 	if s.state != sessionLost || k.method == protocol.MethodInitialize || k.early() {
 		return nil
 	}
@@ -45,9 +43,9 @@ func (x exchanges) shared() bool { return false }
 // attempt implements [transport].
 func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
 	var sent atomic.Bool
-	resp, err := x.c.do(k.ctx, k.exchange(kind, &sent))
+	resp, err := x.c.remote.do(k.ctx, k.exchange(kind, &sent))
 	if err == nil {
-		err = k.read(resp)
+		err = (&answer{k: k, r: resp}).read()
 	}
 	if err != nil && k.method == protocol.MethodInitialize && k.sendsRequest() && !k.origin.once {
 		var no *refusal
@@ -130,7 +128,7 @@ func (k *call) answerTimeout(keys bool, size int) time.Duration {
 	again := min(k.failures.silences, 10)
 	switch {
 	case k.opens():
-		return k.c.opensWithin()
+		return k.c.remote.opensWithin()
 	case k.key != "", keys && k.safe():
 		return min(firstBound<<again, k.c.opts.Silence) + time.Duration(size/bytesEachSecond)*time.Second
 	case k.safe():
@@ -151,13 +149,13 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 	var b backoff
 	for {
 		s := c.sessionOf(k)
-		resp, err := c.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: b.bound(c.opts.ConnectTimeout), headers: s.mirror(raw), message: true})
+		resp, err := c.remote.do(during, exchange{method: http.MethodPost, body: raw, session: &s, wait: b.bound(c.opts.ConnectTimeout), headers: s.mirror(raw), message: true})
 		if err == nil {
 			if resp.StatusCode < 300 {
 				resp.Close()
 				return nil
 			}
-			err = c.refused(resp)
+			err = c.remote.refused(resp)
 		}
 		var no *refusal
 		if errors.As(err, &no) {
@@ -182,17 +180,15 @@ func (x exchanges) pong(ctx context.Context, k *call, raw []byte) error {
 
 // sessionOf returns the session that a call runs in, or, for nil, the Conn's.
 func (c *Conn) sessionOf(k *call) session {
-	mu := &c.mu
-	s := &c.session
 	if k != nil {
-		mu, s = &k.mu, &k.session
+		return k.current()
 	}
-	mu.Lock()
-	defer mu.Unlock()
-	if k == nil && s.state == sessionNone && c.modern.revision != "" {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.session.state == sessionNone && c.modern.revision != "" {
 		return session{revision: c.modern.revision}
 	}
-	return *s
+	return c.session
 }
 
 // mirror returns what sets the headers of a notification in a modern session; nil for others.

@@ -20,14 +20,14 @@ type headersOf interface {
 }
 
 // head sets the header of a request.
-func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
+func (s *remote) head(ctx context.Context, req *http.Request, x exchange) error {
 	h := req.Header
-	if more, ok := c.opts.Auth.(headersOf); ok && x.message {
+	if more, ok := s.opts.Auth.(headersOf); ok && x.message {
 		if host, ok := ctx.Value(hostKey{}).(context.Context); ok {
 			maps.Copy(h, more.Headers(host))
 		}
 	}
-	for name, values := range c.opts.Header {
+	for name, values := range s.opts.Header {
 		h[http.CanonicalHeaderKey(name)] = values
 	}
 	switch x.method {
@@ -55,14 +55,14 @@ func (c *Conn) head(ctx context.Context, req *http.Request, x exchange) error {
 	if x.headers != nil {
 		x.headers(h)
 	}
-	if c.opts.Auth != nil {
-		value, err := c.authorization(ctx, x.message)
+	if s.opts.Auth != nil {
+		value, err := s.authorization(ctx, x.message)
 		if err != nil {
 			return fmt.Errorf("authorization: %w", err)
 		}
 		if value != "" {
 			h.Set("Authorization", value)
-			if err := c.withProof(req, x.body); err != nil {
+			if err := s.withProof(req, x.body); err != nil {
 				return fmt.Errorf("authorization: %w", err)
 			}
 		}

@@ -58,17 +58,17 @@ func (p *ssePair) open(ctx context.Context, within time.Duration) (id string, re
 	p.mu.Lock()
 	old, last := p.endpoint, p.last
 	p.mu.Unlock()
-	r, err := c.do(ctx, exchange{method: http.MethodGet, last: last, wait: within})
+	r, err := c.remote.do(ctx, exchange{method: http.MethodGet, last: last, wait: within})
 	if err == nil && last != "" && forgotten(&refusal{status: r.StatusCode}) {
 		r.Close()
-		r, err = c.do(ctx, exchange{method: http.MethodGet, wait: within})
+		r, err = c.remote.do(ctx, exchange{method: http.MethodGet, wait: within})
 		old = nil // another session, even if its endpoint is the same
 	}
 	switch {
 	case err != nil:
 		return "", false, err
 	case r.StatusCode != http.StatusOK:
-		return "", false, c.refused(r)
+		return "", false, c.remote.refused(r)
 	case r.media() != sse.ContentType:
 		r.Close()
 		return "", false, &refusal{text: fmt.Sprintf("the server answered with %.60q, not an event stream: is this the URL of an MCP server?", r.media())}
@@ -166,7 +166,7 @@ func (p *ssePair) note(ev *sse.Event) bool {
 // read implements [muxConn].
 func (p *ssePair) read(take func(jsonrpc.Message)) error {
 	r := p.stream
-	unreadable := p.c.unreadable()
+	unreadable := rpc.NewUnreadable(&p.c.calls)
 	defer unreadable.Close()
 	arrival := p.c.count(p.events)
 	defer arrival.Done()
@@ -212,9 +212,7 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	to := p.endpoint
 	p.mu.Unlock()
 	c := p.c
-	c.mu.Lock()
-	s := session{revision: c.session.revision}
-	c.mu.Unlock()
+	s := session{revision: c.current().revision}
 	var sent atomic.Bool
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -222,7 +220,7 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	// The end of a call must not end the exchange: net/http would also end what goes next
 	// over the same connection.
 	host, _ := ctx.Value(hostKey{}).(context.Context)
-	r, err := c.do(sentWith(c.ctx, host), exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout, sent: &sent, message: true})
+	r, err := c.remote.do(sentWith(c.ctx, host), exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout, sent: &sent, message: true})
 	if err != nil {
 		if !sent.Load() {
 			err = fmt.Errorf("%w: %w", errUnsent, err)
@@ -230,7 +228,7 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 		return err
 	}
 	if r.StatusCode >= 300 {
-		return c.refused(r)
+		return c.remote.refused(r)
 	}
 	r.Close()
 	return nil
@@ -245,9 +243,7 @@ func (x *mux) forgets(k *call, no *refusal) (forgets, unrun bool) {
 		return false, false
 	}
 	c, number := x.c, k.link.next
-	c.mu.Lock()
-	s := c.session
-	c.mu.Unlock()
+	s := c.current()
 	if s.state != sessionBegun {
 		return false, false
 	}
@@ -265,7 +261,7 @@ func (x *mux) forgets(k *call, no *refusal) (forgets, unrun bool) {
 	return lost, no.unrun(ping)
 }
 
-// prove is [Conn.prove] for HTTP+SSE: the endpoint refuses a ping as well, and the server opens another stream.
+// prove is [probe.prove] for HTTP+SSE: the endpoint refuses a ping as well, and the server opens another stream.
 func (x *mux) prove(p *ssePair, number int, s session, no *refusal, host context.Context) verdict {
 	c := x.c
 	ping := jsonrpc.AppendRequest(nil, c.newID(), protocol.MethodPing, nil)

@@ -7,7 +7,8 @@ import (
 
 // linked notes the stream URL of a response (SEP-1335, `rel="stream"`). A URL of another
 // origin is not used: it would be sent our secrets.
-func (k *call) linked(r *response) {
+func (a *answer) linked() {
+	k, r := a.k, a.r
 	for _, value := range r.Header["Link"] {
 		ref := streamLink(value)
 		if ref == "" || len(ref) > mostWay {

@@ -355,9 +355,7 @@ func noDiscover(m jsonrpc.Message) jsonrpc.Message {
 // one, and ends it, unless the host has begun one. Without a session the older revision has nothing that the newer one
 // lacks, and questions of the server lead nowhere. Where nobody knows, it has.
 func (c *Conn) hasSessions(k *call, revision string) bool {
-	c.mu.Lock()
-	known := c.session
-	c.mu.Unlock()
+	known := c.current()
 	if known.state == sessionBegun {
 		return known.id != ""
 	}
@@ -368,7 +366,7 @@ func (c *Conn) hasSessions(k *call, revision string) bool {
 	}
 	params, _ = jsonrpc.Set(params, info, "clientInfo")
 	params, _ = jsonrpc.Set(params, []byte(`{}`), "capabilities")
-	r, err := c.do(k.ctx, exchange{
+	r, err := c.remote.do(k.ctx, exchange{
 		method: http.MethodPost, body: jsonrpc.AppendRequest(nil, c.newID(), protocol.MethodInitialize, params), wait: c.opts.ConnectTimeout,
 	})
 	if err != nil {
@@ -389,7 +387,7 @@ func (c *Conn) endSession(s *session) {
 	c.spawn(func() {
 		ctx, stop := context.WithTimeout(c.ctx, closeTimeout)
 		defer stop()
-		if r, err := c.do(ctx, exchange{method: http.MethodDelete, session: s, wait: closeTimeout}); err == nil {
+		if r, err := c.remote.do(ctx, exchange{method: http.MethodDelete, session: s, wait: closeTimeout}); err == nil {
 			r.Close()
 		}
 	})

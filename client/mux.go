@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -111,7 +109,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 	c.mu.Lock()
 	p := newSSEPair(c)
 	c.mu.Unlock()
-	_, _, err := p.open(c.ctx, c.opensWithin())
+	_, _, err := p.open(c.ctx, c.remote.opensWithin())
 	var not *refusal
 	switch {
 	case errors.As(err, &not) && !not.passes():
@@ -188,9 +186,7 @@ func (x *mux) idle() bool {
 	x.mu.Lock()
 	waiting := x.waiting
 	x.mu.Unlock()
-	x.c.mu.Lock()
-	defer x.c.mu.Unlock()
-	return waiting == 0 && len(x.c.calls) == 0
+	return waiting == 0 && x.c.calls.count() == 0
 }
 
 // up reports whether the connection of a number is open. x.mu is held.
@@ -228,7 +224,7 @@ func (x *mux) run() {
 // be opened.
 func (x *mux) connect() error {
 	c := x.c
-	within := c.opensWithin()
+	within := c.remote.opensWithin()
 	if x.number > 0 {
 		within = x.backoff.bound(c.opts.ConnectTimeout)
 	}
@@ -237,7 +233,7 @@ func (x *mux) connect() error {
 		return err
 	}
 	x.backoff.reached()
-	x.c.outage.Reached()
+	x.c.remote.outage.Reached()
 	x.opened(id, resumed)
 	if x.failed() { // while it was opened
 		x.conn.close()
@@ -347,19 +343,6 @@ func (x *mux) giveUp(err error) {
 	}
 }
 
-// failSent fails all calls that were sent, as err may concern any of them.
-func (c *Conn) failSent(err error) {
-	c.mu.Lock()
-	calls := slices.Collect(maps.Values(c.calls))
-	c.mu.Unlock()
-	for _, k := range calls {
-		if k.mayHaveRun() {
-			k.fail(&unknownOutcome{err})
-			k.cancel(nil)
-		}
-	}
-}
-
 // refused fails a message that was too large for the server, which would not take it a
 // second time either.
 func (x *mux) refused(raw []byte) {
@@ -372,7 +355,7 @@ func (x *mux) refused(raw []byte) {
 	}
 	switch m.Kind {
 	case jsonrpc.Request:
-		if k := c.callNamed(m.ID); k != nil {
+		if k := c.calls.find(m.ID); k != nil {
 			k.fail(unknownIf(m.Method == protocol.MethodResume, why))
 			k.cancel(nil)
 		}

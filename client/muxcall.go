@@ -40,9 +40,7 @@ func (x *mux) ready(k *call) error {
 	if err != nil {
 		return err
 	}
-	x.c.mu.Lock()
-	now := x.c.session
-	x.c.mu.Unlock()
+	now := x.c.current()
 	x.mu.Lock()
 	k.link.next, k.link.resumed = number, k.link.sent >= x.session.born
 	x.mu.Unlock()
@@ -125,7 +123,7 @@ func (x *mux) unsureWrite(k *call, err error) error {
 	}
 	most := x.c.opts.Silence
 	if k.opens() {
-		most = min(most, x.c.opensWithin())
+		most = min(most, x.c.remote.opensWithin())
 	}
 	t := time.NewTimer(most)
 	defer t.Stop()
@@ -152,7 +150,7 @@ func (x *mux) await(k *call) error {
 	most := firstPoll
 	switch {
 	case k.opens():
-		most = x.c.opensWithin()
+		most = x.c.remote.opensWithin()
 	case !x.conn.resumes():
 		most = forever
 	}

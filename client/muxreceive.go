@@ -29,7 +29,7 @@ func (x *mux) receive(m jsonrpc.Message) {
 	case jsonrpc.Response:
 		x.response(m)
 	case jsonrpc.Request:
-		c.serverRequest(k, m)
+		c.requests.pass(k, m)
 	case jsonrpc.Notification:
 		if k != nil && m.Method == protocol.MethodResumePolicy {
 			if !k.policy(m) {
@@ -57,7 +57,7 @@ func (x *mux) locate(id string, m jsonrpc.Message) (*call, bool) {
 	if policyFor != nil {
 		x.names.add(name)
 	}
-	for _, k := range c.calls {
+	for k := range c.calls.all() {
 		if k.advance(id, name, policyFor) {
 			x.names.add(name)
 			k.mu.Lock()
@@ -95,25 +95,26 @@ func (k *call) advance(id, name string, policyFor []byte) bool {
 // the error response of the call itself: then the status of the call tells which it is.
 func (x *mux) response(m jsonrpc.Message) {
 	c := x.c
-	k := c.callNamed(m.ID)
+	k := c.calls.find(m.ID)
 	if k != nil && m.Error != nil {
-		if e := errorOf(m.Error); k.isRepeated() && reusedKey(e) {
+		e := errorOf(m.Error)
+		switch repeated, resuming := k.sentAgain(); {
+		case repeated && reusedKey(e):
 			// The key is the call's own: the server has the request from its first sending.
 			k.fail(&unknownOutcome{&refusal{rpc: e, text: e.Message}})
 			k.cancel(nil)
 			return
+		case resuming && e.Code == jsonrpc.CodeInvalidParams:
+			c.spawn(func() {
+				if _, err := c.Status(k.ctx, k.snapshot()); err != nil {
+					k.fail(&unknownOutcome{errForgotten})
+					k.cancel(nil)
+					return
+				}
+				c.response(nil, m)
+			})
+			return
 		}
-	}
-	if k != nil && m.Error != nil && errorOf(m.Error).Code == jsonrpc.CodeInvalidParams && k.isResuming() {
-		c.spawn(func() {
-			if _, err := c.Status(k.ctx, k.snapshot()); err != nil {
-				k.fail(&unknownOutcome{errForgotten})
-				k.cancel(nil)
-				return
-			}
-			c.response(nil, m)
-		})
-		return
 	}
 	c.response(nil, m)
 }
@@ -124,16 +125,10 @@ func reusedKey(e *jsonrpc.Error) bool {
 	return e.Code == jsonrpc.CodeInvalidRequest && strings.Contains(strings.ToLower(e.Message), "idempotency key")
 }
 
-// isRepeated reports whether the request was sent again under its key.
-func (k *call) isRepeated() bool {
+// sentAgain reports whether the request was sent again under its key, and whether requests/resume was sent and nothing has
+// come since.
+func (k *call) sentAgain() (repeated, resuming bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.link.repeated
-}
-
-// isResuming reports whether requests/resume was sent, and nothing has come since.
-func (k *call) isResuming() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.link.resuming
+	return k.link.repeated, k.link.resuming
 }

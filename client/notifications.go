@@ -51,14 +51,9 @@ const cancelWait = 2 * time.Second
 
 // cancelled handles notifications/cancelled of the host.
 func (c *Conn) cancelled(m jsonrpc.Message) {
-	id := jsonrpc.Field(m.Params, "requestId")
-	c.mu.Lock()
-	k := c.calls[string(jsonrpc.Key(id))]
-	c.mu.Unlock()
-	if k == nil {
-		return // it has its response
+	if k := c.calls.of(jsonrpc.Field(m.Params, "requestId")); k != nil { // else it has its response
+		c.cancelCall(k, m)
 	}
-	c.cancelCall(k, m)
 }
 
 // cancelCall ends a call, and sends the cancellation m to the server. The call is
@@ -67,16 +62,16 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 	if !k.happened(eventCancelled) {
 		return // it has its response, or was cancelled before
 	}
-	c.givenUp.Store(true)
+	c.calls.givenUp.Store(true)
 	c.requests.forgetCall(k)
-	c.countCancelling(1)
+	c.cancelling.add(1)
 	ok := c.spawn(func() {
-		defer c.countCancelling(-1)
+		defer c.cancelling.add(-1)
 		defer c.unregister(k)
 		defer k.cancel(ErrCancelled)
 		if k.isModern() {
-			if k.isTask() {
-				c.cancelTask(k)
+			if t := k.asTask(); t != nil {
+				t.cancel()
 			}
 			k.cancelModern()
 			return
@@ -100,7 +95,7 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 	if !ok {
 		k.cancel(ErrCancelled)
 		c.unregister(k)
-		c.countCancelling(-1)
+		c.cancelling.add(-1)
 	}
 }
 
@@ -123,4 +118,10 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 		params = append(params, jsonrpc.Object(protocol.MetaResumeToken, k.ways.token)...)
 	}
 	return jsonrpc.AppendRequest(nil, nil, m.Method, append(params, '}'))
+}
+
+// tell sends a message that has no response until the server has it, for as long as it may
+// be out of reach. k is the call that it belongs to, or nil.
+func (c *Conn) tell(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
+	return c.transport().send(ctx, k, raw, atMost)
 }

@@ -130,9 +130,9 @@ type patient interface{ OpensWithin() time.Duration }
 type witness interface{ Taken(authorization string) }
 
 // taken tells the Authorizer that the server has not refused a request for its authorization.
-func (c *Conn) taken(h http.Header) {
-	if w, ok := c.opts.Auth.(witness); ok {
-		c.inform("Authorizer.Taken", func() { w.Taken(h.Get("Authorization")) })
+func (s *remote) taken(h http.Header) {
+	if w, ok := s.opts.Auth.(witness); ok {
+		inform(s.opts.Logger, "Authorizer.Taken", func() { w.Taken(h.Get("Authorization")) })
 	}
 }
 
@@ -143,14 +143,6 @@ type prover interface {
 	// Answered takes the answer to a request, which it does not read. It reports whether the request was refused for its proof, and
 	// may be let in with another one.
 	Answered(req *http.Request, resp *http.Response) (again bool)
-}
-
-// opensWithin returns how long the server may take to connect at first, and to answer what begins a session.
-func (c *Conn) opensWithin() time.Duration {
-	if p, ok := c.opts.Auth.(patient); ok {
-		return p.OpensWithin()
-	}
-	return c.opts.ConnectTimeout
 }
 
 func (o *Options) defaults() {

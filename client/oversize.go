@@ -3,8 +3,10 @@ package client
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/rpc"
 	"holdfast/internal/skim"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -27,7 +29,7 @@ func (c *Conn) skipped(found *skim.Message, err error, write func(ctx context.Co
 	id := found.ID()
 	switch kind, ok := found.Kind(); {
 	case !ok, kind == jsonrpc.Response && id == nil:
-		c.failSent(err) // it may be the response to any of them
+		c.calls.failSent(err) // it may be the response to any of them
 	case kind == jsonrpc.Request:
 		raw := jsonrpc.AppendError(nil, id, jsonrpc.Errorf(jsonrpc.CodeInternal, "the request was not read: %v", err))
 		c.spawn(func() { _ = write(c.ctx, raw) })
@@ -61,4 +63,14 @@ func (c *Conn) skip(events *sse.Reader, why error, write func(ctx context.Contex
 // errTooLong is why a message was not read.
 func (c *Conn) errTooLong() error {
 	return fmt.Errorf("a message of the server is larger than %d bytes", c.opts.MaxMessage)
+}
+
+// dropped logs what a server has sent that is no message: the first time as a warning, as a heartbeat comes again
+// and again.
+func (c *Conn) dropped(text []byte, why error) {
+	level := slog.LevelDebug
+	if c.noise.CompareAndSwap(false, true) {
+		level = slog.LevelWarn
+	}
+	c.logger.Log(c.ctx, level, "what the server sent is no message, and is dropped; more of that is logged at level debug", "text", rpc.Quote(text), "error", why)
 }

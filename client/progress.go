@@ -40,7 +40,7 @@ func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
 		return false
 	}
 	if k == nil || k.progress.token != token {
-		if k = c.callWith(token); k == nil {
+		if k = c.calls.withProgress(token); k == nil {
 			return false
 		}
 	}
@@ -52,16 +52,4 @@ func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
 	}
 	p.last, p.any = value, true
 	return false
-}
-
-// callWith returns the call in flight with a progress token, or nil.
-func (c *Conn) callWith(token string) *call {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, k := range c.calls {
-		if k.progress.token == token {
-			return k
-		}
-	}
-	return nil
 }

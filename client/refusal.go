@@ -85,16 +85,16 @@ func (e *refusal) Error() string {
 
 // refused reads an error response, and closes it. Many servers repeat there what they were
 // sent, so secrets are removed.
-func (c *Conn) refused(r *response) *refusal {
+func (s *remote) refused(r *response) *refusal {
 	defer r.Close()
 	r.events = true // all of it is to come in that time
-	r.expect(c.opts.ConnectTimeout)
+	r.expect(s.opts.ConnectTimeout)
 	e := &refusal{status: r.StatusCode, after: r.retryAfter(), later: r.Header.Get("Retry-After") != ""}
 	data, err := r.all(64<<10, nil)
 	if err != nil || len(data) == 0 {
 		return e
 	}
-	data = bytes.TrimPrefix([]byte(c.remote.secrets.Text(string(data))), []byte("\xef\xbb\xbf"))
+	data = bytes.TrimPrefix([]byte(s.secrets.Text(string(data))), []byte("\xef\xbb\xbf"))
 	if r.media() == sse.ContentType {
 		data = lastEvent(data)
 	}

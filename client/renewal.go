@@ -77,7 +77,7 @@ func (c *Conn) loseSession(old session) {
 	c.seen = eventIDs{seed: c.seen.seed} // ids may begin anew
 	c.requests.loseSession(old.id)
 	var lost []string
-	for _, k := range c.calls {
+	for k := range c.calls.all() {
 		if k.origin.response == nil && k.ranIn(old.id) {
 			lost = append(lost, string(k.id))
 		}
@@ -85,17 +85,10 @@ func (c *Conn) loseSession(old session) {
 	c.mu.Unlock()
 	slices.Sort(lost)
 	if c.opts.Lost != nil {
-		c.inform("Options.Lost", func() { c.opts.Lost(lost) })
+		inform(c.logger, "Options.Lost", func() { c.opts.Lost(lost) })
 		return
 	}
 	c.logger.Warn("the server has ended the session: a new one begins", "calls lost", len(lost))
-}
-
-// inSession reports whether the call runs in a session.
-func (k *call) inSession(id string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.session.id == id
 }
 
 // ranIn reports whether the server took the call in a session.

@@ -84,3 +84,16 @@ func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
 	}
 	return status, nil
 }
+
+// policy notes the resume policy of a call (SEP-975). It reports whether the host is not to
+// see it.
+func (k *call) policy(m jsonrpc.Message) bool {
+	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
+	k.mu.Lock()
+	if token != "" && len(token) <= mostWay && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
+		k.ways.token, k.ways.refused[attemptToken] = token, false
+	}
+	k.mu.Unlock()
+	k.c.changed()
+	return !k.c.hostWantsPolicies()
+}

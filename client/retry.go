@@ -138,7 +138,7 @@ func (k *call) retryRefused(no *refusal) error {
 	case !no.shuts():
 		return k.backoff.waitFor(k.ctx, no, min(k.c.opts.Silence, k.c.opts.GiveUp))
 	case k.kind == attemptAnswers:
-		k.c.sendEach(k)
+		k.c.requests.sendEach(k)
 	}
 	k.refuse()
 	k.backoff.last = no
@@ -147,9 +147,7 @@ func (k *call) retryRefused(no *refusal) error {
 
 // retryRequest is retryRefused for the request itself.
 func (k *call) retryRequest(no *refusal) error {
-	k.mu.Lock()
-	s := k.session
-	k.mu.Unlock()
+	s := k.current()
 	switch {
 	case no.rpc != nil && no.rpc.Code == protocol.CodeHeaderMismatch && k.method == protocol.MethodCallTool && k.isModern() && !k.failures.listed:
 		k.failures.listed = true

@@ -2,8 +2,9 @@ package client
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"sync"
-	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -35,6 +36,7 @@ const (
 // serverRequests are the requests of the server that wait. Its methods may be called
 // concurrently.
 type serverRequests struct {
+	c       *Conn
 	sending chan struct{} // has place for each reply that is being sent
 
 	mu      sync.Mutex
@@ -44,8 +46,8 @@ type serverRequests struct {
 	full    bool                      // the server has made too many at a time
 }
 
-func (s *serverRequests) init() {
-	s.sending, s.open = make(chan struct{}, mostSending), make(map[string]*serverRequest)
+func (s *serverRequests) init(c *Conn) {
+	s.c, s.sending, s.open = c, make(chan struct{}, mostSending), make(map[string]*serverRequest)
 }
 
 // add notes a request of the server, and reports whether it is new. It gets another id
@@ -118,7 +120,7 @@ func (s *serverRequests) forgetCall(k *call) {
 // loseSession forgets the requests of a session that is gone: another may make one under
 // the same id.
 func (s *serverRequests) loseSession(id string) {
-	s.forget(func(rq *serverRequest) bool { return rq.call == nil || rq.call.inSession(id) })
+	s.forget(func(rq *serverRequest) bool { return rq.call == nil || rq.call.current().id == id })
 }
 
 // count counts the replies that the server has not taken, one more or one less.
@@ -128,16 +130,16 @@ func (s *serverRequests) count(n int) {
 	s.replies += n
 }
 
-// serverRequest gives a request of the server to the host. A ping is answered here, at once: it asks whether its peer is
+// pass gives a request of the server to the host. A ping is answered here, at once: it asks whether its peer is
 // there, which is the Conn.
-func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
+func (s *serverRequests) pass(k *call, m jsonrpc.Message) {
 	if m.Method == protocol.MethodPing {
-		c.pong(k, m.ID)
+		s.pong(k, m.ID)
 		return
 	}
-	isNew, dropped := c.requests.add(k, &m, c.newID)
+	isNew, dropped := s.add(k, &m, s.c.newID)
 	if dropped {
-		c.logger.Warn("requests of the server are dropped: too many of them wait for a response", "most", mostAsked)
+		s.c.logger.Warn("requests of the server are dropped: too many of them wait for a response", "most", mostAsked)
 	}
 	if !isNew {
 		return
@@ -145,13 +147,14 @@ func (c *Conn) serverRequest(k *call, m jsonrpc.Message) {
 	if k != nil {
 		k.turns.opened()
 	}
-	c.deliver(k, m)
+	s.c.deliver(k, m)
 }
 
 // pong answers a ping. One that comes on the stream of initialize is answered in the session that the header of that
 // stream has named, whatever the call knows.
-func (c *Conn) pong(k *call, id []byte) {
-	if !c.requests.takesReply() {
+func (s *serverRequests) pong(k *call, id []byte) {
+	c := s.c
+	if !s.takesReply() {
 		return
 	}
 	raw := jsonrpc.AppendResult(nil, id, nil)
@@ -159,10 +162,10 @@ func (c *Conn) pong(k *call, id []byte) {
 		k = nil
 	}
 	ok := c.spawn(func() {
-		defer c.requests.count(-1)
+		defer s.count(-1)
 		select {
-		case c.requests.sending <- struct{}{}:
-			defer func() { <-c.requests.sending }()
+		case s.sending <- struct{}{}:
+			defer func() { <-s.sending }()
 		case <-c.ctx.Done():
 			return
 		}
@@ -171,7 +174,7 @@ func (c *Conn) pong(k *call, id []byte) {
 		}
 	})
 	if !ok {
-		c.requests.count(-1)
+		s.count(-1)
 	}
 }
 
@@ -187,16 +190,16 @@ func (s *serverRequests) takesReply() bool {
 }
 
 // withdrawn forgets a request that the server has taken back.
-func (c *Conn) withdrawn(id []byte) {
-	if rq := c.requests.take(id); rq != nil && rq.call != nil {
+func (s *serverRequests) withdrawn(id []byte) {
+	if rq := s.take(id); rq != nil && rq.call != nil {
 		rq.call.turns.settled(nil)
 		rq.call.settle()
 	}
 }
 
 // reply sends the host's reply to a request of the server. A second one is dropped.
-func (c *Conn) reply(ctx context.Context, m jsonrpc.Message) error {
-	rq := c.requests.take(m.ID)
+func (s *serverRequests) reply(ctx context.Context, m jsonrpc.Message) error {
+	rq := s.take(m.ID)
 	if rq == nil {
 		return nil
 	}
@@ -211,11 +214,11 @@ func (c *Conn) reply(ctx context.Context, m jsonrpc.Message) error {
 	if k != nil {
 		defer k.settle()
 	}
-	if k == nil || c.transport().shared() {
+	if k == nil || s.c.transport().shared() {
 		if k != nil {
 			k.turns.settled(nil)
 		}
-		return c.sendReply(ctx, k, m.Raw)
+		return s.sendReply(ctx, k, m.Raw)
 	}
 	k.mu.Lock()
 	multiTurn, keys := k.ways.stream != nil && !k.ways.refused[attemptStream], k.session.keys
@@ -226,37 +229,38 @@ func (c *Conn) reply(ctx context.Context, m jsonrpc.Message) error {
 	if !multiTurn || keys && connected {
 		// A server that honours keys is a Holdfast, and takes replies at any time.
 		k.turns.settled(nil)
-		return c.sendReply(ctx, k, m.Raw)
+		return s.sendReply(ctx, k, m.Raw)
 	}
 	k.turns.settled(m.Raw)
 	if keys && k.gather() {
 		k.backoff.poke() // it has ended the connection to wait for this
 		return nil
 	}
-	c.spawn(func() { c.sendHeld(k) })
+	s.c.spawn(func() { s.sendHeld(k) })
 	return nil
 }
 
 // sendReply sends a reply in the background, until the server has it. k is the call that it
 // belongs to, or nil, and host what the host has sent it with: without values where that is not
 // known any more.
-func (c *Conn) sendReply(host context.Context, k *call, raw []byte) error {
+func (s *serverRequests) sendReply(host context.Context, k *call, raw []byte) error {
+	c := s.c
 	ctx := c.ctx
 	if k != nil {
 		ctx = k.ctx
 		k.turns.post(1)
 	}
 	ctx = sentWith(ctx, host)
-	c.requests.count(1)
+	s.count(1)
 	ok := c.spawn(func() {
-		defer c.requests.count(-1)
+		defer s.count(-1)
 		if k != nil {
 			defer k.settle()
 			defer k.turns.post(-1)
 		}
 		select {
-		case c.requests.sending <- struct{}{}:
-			defer func() { <-c.requests.sending }()
+		case s.sending <- struct{}{}:
+			defer func() { <-s.sending }()
 		case <-ctx.Done():
 			return
 		}
@@ -265,14 +269,44 @@ func (c *Conn) sendReply(host context.Context, k *call, raw []byte) error {
 		}
 	})
 	if !ok {
-		c.requests.count(-1)
+		s.count(-1)
 		return ErrClosed
 	}
 	return nil
 }
 
-// tell sends a message that has no response until the server has it, for as long as it may
-// be out of reach. k is the call that it belongs to, or nil.
-func (c *Conn) tell(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
-	return c.transport().send(ctx, k, raw, atMost)
+// askHost gives an input request to the host as a request of the server, and returns its
+// result. When the call ends before that, the request is taken back.
+func (s *serverRequests) askHost(k *call, rq []byte) ([]byte, error) {
+	method := jsonrpc.String(jsonrpc.Field(rq, "method"))
+	switch method {
+	case "elicitation/create", "sampling/createMessage", "roots/list":
+	default:
+		return nil, fmt.Errorf("the server asks for %.60q, which no input request is", method)
+	}
+	id := s.c.newID()
+	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, jsonrpc.Field(rq, "params")))
+	if err != nil {
+		return nil, err
+	}
+	reply := make(chan jsonrpc.Message, 1)
+	if !s.ask(k, id, reply) {
+		return nil, errors.New("too many requests of the server wait for a response")
+	}
+	s.c.deliver(k, m)
+	select {
+	case m = <-reply:
+	case <-k.ctx.Done():
+		if back, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, append(append([]byte(`{"requestId":`), id...), '}'))); err == nil {
+			s.c.deliver(k, back)
+		}
+		return nil, context.Cause(k.ctx)
+	}
+	switch {
+	case m.Error == nil:
+		return m.Result, nil
+	case method == "elicitation/create":
+		return []byte(`{"action":"cancel"}`), nil
+	}
+	return nil, errorOf(m.Error)
 }

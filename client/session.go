@@ -101,6 +101,20 @@ func (c *Conn) hostWantsPolicies() bool {
 	return c.opening.policies
 }
 
+// current returns the session as it is now.
+func (c *Conn) current() session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.session
+}
+
+// current returns the session that the call runs in.
+func (k *call) current() session {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.session
+}
+
 // named sets the id of the session that initialize has begun. A session that was begun
 // before, by an initialize whose response was lost, is ended.
 func (c *Conn) named(id string) {

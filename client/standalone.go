@@ -98,7 +98,7 @@ func (l *listener) run() error {
 		if s.id != l.session {
 			l.session, l.seen = s.id, eventIDs{seed: l.seen.seed} // its ids may begin anew
 		}
-		r, err := c.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
+		r, err := c.remote.do(c.ctx, exchange{method: http.MethodGet, session: &s, last: last, wait: c.opts.ConnectTimeout})
 		l.once.Do(func() { close(l.answered) })
 		if err == nil {
 			err = l.read(r)
@@ -131,7 +131,7 @@ func (l *listener) run() error {
 // retryRefused reports whether to try again after a refusal: at once if err is nil.
 func (l *listener) retryRefused(no *refusal, s session, last string) (again bool, err error) {
 	if l.doubts(no, s) {
-		if lost, _ := l.c.settle(l.c.ctx, s, no, func() verdict { return l.c.prove(s, no, nil) }); lost {
+		if lost, _ := l.c.settle(l.c.ctx, s, no, func() verdict { return (&probe{c: l.c, no: no}).prove(s) }); lost {
 			l.renewals++
 			return true, nil
 		}
@@ -202,7 +202,7 @@ func (l *listener) read(r *response) error {
 	case r.StatusCode == http.StatusNoContent:
 		return unusable("there is no such stream")
 	case r.StatusCode != http.StatusOK:
-		return l.c.refused(r)
+		return l.c.remote.refused(r)
 	case r.media() != sse.ContentType:
 		return unusable("it answered with %.60q, not an event stream", r.media())
 	}
@@ -212,9 +212,7 @@ func (l *listener) read(r *response) error {
 	defer l.c.standaloneHappened(standaloneDisconnected)
 	id, replay := r.Request.Header.Get(protocol.HeaderSession), last != ""
 	l.pure = last == "" || last == l.own
-	l.c.mu.Lock()
-	ours := l.c.session.keys
-	l.c.mu.Unlock()
+	ours := l.c.current().keys
 	replay = replay || ours // which continues here the calls that a client may have lost
 	switch {
 	case ours:
@@ -296,7 +294,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	case jsonrpc.Response:
 		c.response(nil, m)
 	case jsonrpc.Request:
-		c.serverRequest(nil, m)
+		c.requests.pass(nil, m)
 	case jsonrpc.Notification:
 		switch m.Method {
 		case protocol.MethodToolsListChanged, protocol.MethodPromptsListChanged,
@@ -323,7 +321,7 @@ func (c *Conn) notification(k *call, m jsonrpc.Message) {
 			return
 		}
 	case protocol.MethodCancelled:
-		c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
+		c.requests.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 	}
 	if !c.goesBack(k, m) {
 		c.deliver(k, m)
@@ -344,10 +342,7 @@ func (c *Conn) repeated(ev *sse.Event) bool {
 
 // policy passes a resume policy to its call. It reports whether the host is not to see it.
 func (c *Conn) policy(m jsonrpc.Message) bool {
-	c.mu.Lock()
-	k := c.calls[string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))]
-	c.mu.Unlock()
-	if k != nil {
+	if k := c.calls.of(jsonrpc.Field(m.Params, "requestId")); k != nil {
 		return k.policy(m)
 	}
 	return !c.hostWantsPolicies()

@@ -53,7 +53,7 @@ type CallState struct {
 // changed tells the user that the State has changed.
 func (c *Conn) changed() {
 	if c.opts.Changed != nil {
-		c.inform("Options.Changed", c.opts.Changed)
+		inform(c.logger, "Options.Changed", c.opts.Changed)
 	}
 }
 
@@ -67,7 +67,7 @@ func (c *Conn) State() State {
 		Initialize: c.opening.request, Result: c.opening.result, Ready: c.opening.ready, LastEventID: c.standalone.lastEventID,
 		Endpoint: c.standalone.endpoint,
 	}
-	for _, k := range c.calls {
+	for k := range c.calls.all() {
 		if k.origin.response == nil && k.method != protocol.MethodInitialize {
 			s.Calls = append(s.Calls, k.snapshot())
 		}
@@ -85,10 +85,10 @@ func (k *call) snapshot() CallState {
 	}
 	s := CallState{
 		ID: k.id, Method: k.method, Name: k.tool,
-		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key, Task: k.task.id,
+		Session: k.session.id, Token: k.ways.token, LastEventID: k.ways.received.last, Key: k.key,
 	}
-	if s.Task != "" {
-		s.Key = ""
+	if k.task != nil {
+		s.Key, s.Task = "", k.task.id
 		return s
 	}
 	if k.ways.stream != nil {
@@ -149,9 +149,7 @@ func (c *Conn) restoredCall(old CallState) *call {
 	if u, err := url.Parse(old.Stream); err == nil && old.Stream != "" && (sameOrigin(c.remote.url, u) || upgrades(c.remote.url, u)) {
 		k.ways.stream = u
 	}
-	c.mu.Lock()
-	own := c.session
-	c.mu.Unlock()
+	own := c.current()
 	if old.Session != "" && old.Session != own.id {
 		k.origin.otherSession = true
 		k.session = session{id: old.Session, revision: own.revision, keys: old.Key != ""}

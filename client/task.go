@@ -3,8 +3,6 @@ package client
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -18,10 +16,10 @@ import (
 // for it until it ends. The host gets the response to its call, and requests where the task
 // needs input.
 
-// A task is one that the server has made of a call. The goroutine of the call uses it; call.mu
-// guards the id, which is set once.
+// A task is one that the server has made of a call. The goroutine of the call uses it.
 type task struct {
-	id     string
+	k      *call
+	id     string              // does not change
 	status string              // the last that the user was told of
 	asked  map[string]struct{} // keys of input requests that the host has got
 	every  time.Duration       // how long to wait before the next poll
@@ -58,7 +56,7 @@ func (k *call) goesOn(m jsonrpc.Message) bool {
 			return false
 		}
 		k.becomes(id)
-		k.task.note(k, m.Result)
+		k.task.note(m.Result)
 	case protocol.ResultInputRequired:
 		if !k.c.opts.AskHost || k.origin.response != nil {
 			return false
@@ -75,30 +73,31 @@ func (k *call) goesOn(m jsonrpc.Message) bool {
 // becomes notes that the call is a task from now on.
 func (k *call) becomes(id string) {
 	k.mu.Lock()
-	k.task.id = id
-	k.mu.Unlock()
-	k.task.asked, k.next = make(map[string]struct{}), k.poll
+	defer k.mu.Unlock()
+	k.task = &task{k: k, id: id, asked: make(map[string]struct{})}
+	k.next = k.task.poll
 }
 
 // note takes the state of the task, and tells the user of a new one.
-func (t *task) note(k *call, state []byte) {
+func (t *task) note(state []byte) {
+	c := t.k.c
 	status := jsonrpc.String(jsonrpc.Field(state, "status"))
 	var poll struct {
 		Every float64 `json:"pollIntervalMs"`
 	}
 	t.every = defaultPoll
 	if json.Unmarshal(state, &poll) == nil && poll.Every > 0 {
-		t.every = min(max(time.Duration(min(poll.Every, 1e9)*1e6), leastTask), k.c.opts.GiveUp)
+		t.every = min(max(time.Duration(min(poll.Every, 1e9)*1e6), leastTask), c.opts.GiveUp)
 	}
 	if t.ended(status) {
 		t.every = 0 // the result is there
 	}
 	seen := status + " " + jsonrpc.String(jsonrpc.Field(state, "statusMessage"))
-	if seen == t.status || k.c.opts.Task == nil {
+	if seen == t.status || c.opts.Task == nil {
 		return
 	}
 	t.status = seen
-	k.c.inform("Options.Task", func() { k.c.opts.Task(k.id, state) })
+	inform(c.logger, "Options.Task", func() { c.opts.Task(t.k.id, state) })
 }
 
 // ended reports whether a status is the last one.
@@ -107,9 +106,10 @@ func (t *task) ended(status string) bool {
 }
 
 // poll waits, and asks for the task once.
-func (k *call) poll() error {
-	k.next = k.poll // unless it is answered
-	wait := time.NewTimer(k.task.every)
+func (t *task) poll() error {
+	k := t.k
+	k.next = t.poll // unless it is answered
+	wait := time.NewTimer(t.every)
 	defer wait.Stop()
 	select {
 	case <-wait.C:
@@ -117,20 +117,24 @@ func (k *call) poll() error {
 		return context.Cause(k.ctx)
 	}
 	// It is retry-safe, and asked again until the server answers or is given up.
-	m, err := k.c.request(k.ctx, protocol.MethodTaskGet, k.taskParams(nil))
+	m, err := k.c.request(k.ctx, protocol.MethodTaskGet, t.params(nil))
 	if err != nil {
 		return err
 	}
 	if m.Error != nil {
-		return k.pollFailed(errorOf(m.Error))
+		e := errorOf(m.Error)
+		if e.Code == jsonrpc.CodeInternal {
+			return e // it may pass
+		}
+		return final("the server does not tell of the task: %w", e)
 	}
 	k.backoff.reached()
 	status := jsonrpc.String(jsonrpc.Field(m.Result, "status"))
-	k.task.note(k, m.Result)
+	t.note(m.Result)
 	switch status {
 	case "working":
 	case "input_required":
-		k.askForTask(jsonrpc.Field(m.Result, "inputRequests"))
+		t.ask(jsonrpc.Field(m.Result, "inputRequests"))
 	case "completed":
 		result := jsonrpc.Field(m.Result, "result")
 		if result == nil {
@@ -147,14 +151,6 @@ func (k *call) poll() error {
 	return errNext
 }
 
-// pollFailed decides what follows from an error of tasks/get.
-func (k *call) pollFailed(e *jsonrpc.Error) error {
-	if e.Code == jsonrpc.CodeInternal {
-		return e // it may pass
-	}
-	return final("the server does not tell of the task: %w", e)
-}
-
 // answered delivers a response that was made here.
 func (k *call) answered(raw []byte) error {
 	m, err := jsonrpc.Parse(raw)
@@ -165,14 +161,14 @@ func (k *call) answered(raw []byte) error {
 	return nil
 }
 
-// taskParams returns the params of a request about the task. input are responses by their
+// params returns the params of a request about the task. input are responses by their
 // keys, as JSON, or nil.
-func (k *call) taskParams(input []byte) []byte {
-	params := jsonrpc.Object("taskId", k.task.id)
+func (t *task) params(input []byte) []byte {
+	params := jsonrpc.Object("taskId", t.id)
 	if input != nil {
 		params, _ = jsonrpc.Set(params, input, "inputResponses")
 	}
-	params, _ = jsonrpc.Set(params, k.meta(), "_meta")
+	params, _ = jsonrpc.Set(params, t.k.meta(), "_meta")
 	return params
 }
 
@@ -190,26 +186,27 @@ func (k *call) meta() []byte {
 	return withoutToken(meta)
 }
 
-// askForTask gives the host the input requests of the task that it has not got yet. Each
+// ask gives the host the input requests of the task that it has not got yet. Each
 // response goes to the server as soon as it is there.
-func (k *call) askForTask(requests []byte) {
+func (t *task) ask(requests []byte) {
+	k := t.k
 	jsonrpc.Each(requests, func(name, rq []byte) {
 		key := string(name)
-		if _, again := k.task.asked[key]; again || len(k.task.asked) >= mostInputs {
+		if _, again := t.asked[key]; again || len(t.asked) >= mostInputs {
 			return
 		}
-		k.task.asked[key] = struct{}{}
+		t.asked[key] = struct{}{}
 		k.c.spawn(func() {
-			result, err := k.c.askHost(k, rq)
+			result, err := k.c.requests.askHost(k, rq)
 			switch {
 			case k.ctx.Err() != nil:
 			case err != nil:
-				k.c.cancelTask(k)
+				t.cancel()
 				_ = k.answered(jsonrpc.AppendError(nil, k.id, jsonrpc.Errorf(jsonrpc.CodeServer, "the task needs input: %v", err)))
 				k.cancel(nil)
 			default:
 				input, _ := jsonrpc.Set([]byte(`{}`), result, key)
-				m, err := k.c.request(k.ctx, protocol.MethodTaskUpdate, k.taskParams(input))
+				m, err := k.c.request(k.ctx, protocol.MethodTaskUpdate, t.params(input))
 				if err == nil && m.Error != nil {
 					err = errorOf(m.Error)
 				}
@@ -221,11 +218,12 @@ func (k *call) askForTask(requests []byte) {
 	})
 }
 
-// cancelTask tells the server that nobody waits for the call's task any more.
-func (c *Conn) cancelTask(k *call) {
+// cancel tells the server that nobody waits for the task any more.
+func (t *task) cancel() {
+	c := t.k.c
 	ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
 	defer stop()
-	m, err := c.request(ctx, protocol.MethodTaskCancel, k.taskParams(nil))
+	m, err := c.request(ctx, protocol.MethodTaskCancel, t.params(nil))
 	if err == nil && m.Error != nil {
 		err = errorOf(m.Error)
 	}
@@ -234,11 +232,11 @@ func (c *Conn) cancelTask(k *call) {
 	}
 }
 
-// isTask reports whether the call has become a task.
-func (k *call) isTask() bool {
+// asTask returns the task that the call has become, or nil.
+func (k *call) asTask() *task {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.task.id != ""
+	return k.task
 }
 
 // round asks the host for the input that a result wants, and makes the request again with it,
@@ -292,7 +290,7 @@ func (k *call) gatherInput(requests []byte) ([]byte, error) {
 		}
 		key := string(name)
 		if k.c.spawn(func() {
-			result, err := k.c.askHost(k, rq)
+			result, err := k.c.requests.askHost(k, rq)
 			replies <- reply{key, result, err}
 		}) {
 			n++
@@ -323,48 +321,12 @@ func (k *call) gatherInput(requests []byte) ([]byte, error) {
 	return append(input, '}'), nil
 }
 
-// askHost gives an input request to the host as a request of the server, and returns its
-// result. When the call ends before that, the request is taken back.
-func (c *Conn) askHost(k *call, rq []byte) ([]byte, error) {
-	method := jsonrpc.String(jsonrpc.Field(rq, "method"))
-	switch method {
-	case "elicitation/create", "sampling/createMessage", "roots/list":
-	default:
-		return nil, fmt.Errorf("the server asks for %.60q, which no input request is", method)
-	}
-	id := c.newID()
-	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, id, method, jsonrpc.Field(rq, "params")))
-	if err != nil {
-		return nil, err
-	}
-	reply := make(chan jsonrpc.Message, 1)
-	if !c.requests.ask(k, id, reply) {
-		return nil, errors.New("too many requests of the server wait for a response")
-	}
-	c.deliver(k, m)
-	select {
-	case m = <-reply:
-	case <-k.ctx.Done():
-		if back, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, append(append([]byte(`{"requestId":`), id...), '}'))); err == nil {
-			c.deliver(k, back)
-		}
-		return nil, context.Cause(k.ctx)
-	}
-	switch {
-	case m.Error == nil:
-		return m.Result, nil
-	case method == "elicitation/create":
-		return []byte(`{"action":"cancel"}`), nil
-	}
-	return nil, errorOf(m.Error)
-}
-
 // taskStatus is [Conn.Status] for a call that has become a task.
 func (c *Conn) taskStatus(ctx context.Context, call CallState) (Status, error) {
 	k := c.restoredCall(call)
 	ctx, stop := context.WithTimeout(ctx, 2*c.opts.ConnectTimeout)
 	defer stop()
-	m, err := c.request(ctx, protocol.MethodTaskGet, k.taskParams(nil))
+	m, err := c.request(ctx, protocol.MethodTaskGet, k.task.params(nil))
 	if err != nil {
 		return Status{}, err
 	}

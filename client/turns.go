@@ -107,7 +107,7 @@ func (k *call) setBatch(ready [][]byte) {
 
 // sendHeld sends the replies of a call one by one if its server does not disconnect
 // to ask for them.
-func (c *Conn) sendHeld(k *call) {
+func (s *serverRequests) sendHeld(k *call) {
 	t := time.NewTicker(holdFor)
 	defer t.Stop()
 	for {
@@ -127,7 +127,7 @@ func (c *Conn) sendHeld(k *call) {
 		}
 		k.turns.mu.Unlock()
 		for _, raw := range ready {
-			if err := c.sendReply(context.Background(), k, raw); err != nil {
+			if err := s.sendReply(context.Background(), k, raw); err != nil {
 				return
 			}
 		}
@@ -201,7 +201,7 @@ func (k *call) unsureBatch() {
 	}
 	k.mu.Unlock()
 	if keys {
-		k.c.sendEach(k)
+		k.c.requests.sendEach(k)
 	}
 }
 
@@ -225,18 +225,18 @@ func (k *call) sendLate() {
 	late := k.session.keys && k.turns.batch != nil
 	k.mu.Unlock()
 	if late {
-		k.c.sendEach(k)
+		k.c.requests.sendEach(k)
 	}
 }
 
 // sendEach sends the replies of a batch, which the stream URL has refused, to the endpoint.
-func (c *Conn) sendEach(k *call) {
+func (s *serverRequests) sendEach(k *call) {
 	k.mu.Lock()
 	replies := k.turns.unconfirmed
 	k.turns.batch, k.turns.unconfirmed, k.turns.inBatch = nil, nil, 0
 	k.mu.Unlock()
 	for _, raw := range replies {
-		if err := c.sendReply(context.Background(), k, raw); err != nil {
+		if err := s.sendReply(context.Background(), k, raw); err != nil {
 			return
 		}
 	}

@@ -97,11 +97,11 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 	authorized, proven := false, false
 	for {
 		req := &http.Request{Method: http.MethodGet, URL: plain(s.url), Header: make(http.Header)}
-		if err := s.c.head(ctx, req, x); err != nil {
+		if err := s.c.remote.head(ctx, req, x); err != nil {
 			return nil, "", &refusal{text: err.Error(), why: err}
 		}
 		patience, stop := context.WithTimeoutCause(ctx, x.wait, errSilent)
-		conn, resp, err := s.c.dialSocket(patience, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
+		conn, resp, err := s.c.remote.dialSocket(patience, s.url.String(), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
 			HTTPClient: s.c.remote.http, HTTPHeader: req.Header, Subprotocols: []string{"mcp"},
 		})
 		silent := errors.Is(context.Cause(patience), errSilent)
@@ -110,8 +110,8 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 		case panicked(err):
 			return nil, "", &refusal{text: err.Error(), why: err}
 		case err == nil:
-			s.c.answered(req, resp)
-			s.c.taken(req.Header)
+			s.c.remote.answered(req, resp)
+			s.c.remote.taken(req.Header)
 			return conn, resp.Header.Get(protocol.HeaderSession), nil
 		case silent:
 			s.c.remote.http.CloseIdleConnections() // which are likely to be as dead
@@ -125,19 +125,19 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 		case resp.StatusCode < 300:
 			return nil, "", fmt.Errorf("no WebSocket here: the server answered %s", resp.Status)
 		}
-		if again := s.c.answered(req, resp); again && !proven {
+		if again := s.c.remote.answered(req, resp); again && !proven {
 			proven = true
 			continue
 		}
 		if (resp.StatusCode == http.StatusUnauthorized || resp.StatusCode == http.StatusForbidden) && s.c.opts.Auth != nil && !authorized {
 			authorized = true
-			if err := s.c.authorize(ctx, false, req, resp); err != nil {
+			if err := s.c.remote.authorize(ctx, false, req, resp); err != nil {
 				return nil, "", &refusal{status: resp.StatusCode, text: fmt.Sprintf("not authorized: %v", err), why: err}
 			}
 			continue
 		}
 		r := &response{Response: resp, cancel: func(error) {}, watch: time.NewTimer(time.Hour), ctx: ctx}
-		no := s.c.refused(r)
+		no := s.c.remote.refused(r)
 		if no.status >= 500 && no.status != 503 {
 			return nil, "", errors.New(no.Error())
 		}
@@ -157,7 +157,7 @@ func (s *webSocket) read(take func(jsonrpc.Message)) error {
 	s.mu.Unlock()
 	var came atomic.Int64
 	s.c.spawn(func() { s.ping(ctx, conn, &came) })
-	unreadable := s.c.unreadable()
+	unreadable := rpc.NewUnreadable(&s.c.calls)
 	defer unreadable.Close()
 	arrival := s.c.account.Arrive(s.c.ctx.Done())
 	defer arrival.Done()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
@@ -24,9 +23,19 @@ var (
 	errNext = errors.New("next")
 )
 
+// An answer is the answer to one of a call's exchanges, while it is read.
+type answer struct {
+	k       *call
+	r       *response
+	replay  bool        // what comes may have come before
+	strayed bool        // what came last of the call is a result under the id of no request
+	stray   *time.Timer // ends the answer then, see [answer.endAfterStray]
+}
+
 // read reads the answer to one of the call's exchanges to its end. Nil says that the call has
 // its response, or can be continued.
-func (k *call) read(r *response) error {
+func (a *answer) read() error {
+	k, r := a.k, a.r
 	defer r.Close()
 	switch {
 	case r.StatusCode == http.StatusOK:
@@ -41,10 +50,10 @@ func (k *call) read(r *response) error {
 		k.taken()
 		return unusable("it took the request and gave no answer (HTTP %d)", r.StatusCode)
 	default:
-		no := k.c.refused(r)
-		if no.answer = k.isAnswer(no); no.answer && !k.origin.once && !k.doubts(no) {
+		no := k.c.remote.refused(r)
+		if no.answer = a.isAnswer(no); no.answer && !k.origin.once && !k.doubts(no) {
 			k.taken()
-			return k.respond(no.response)
+			return a.respond(no.response)
 		}
 		return no
 	}
@@ -56,11 +65,11 @@ func (k *call) read(r *response) error {
 	}
 	switch media := r.media(); media {
 	case sse.ContentType:
-		return k.readStream(r)
+		return a.readStream()
 	case "application/json":
-		return k.readJSON(r)
+		return a.readJSON()
 	default:
-		no := k.c.refused(r)
+		no := k.c.remote.refused(r)
 		no.instead = unusable("it answered with %.60q, not JSON or an event stream: is this the URL of an MCP server?", media)
 		return no
 	}
@@ -69,9 +78,9 @@ func (k *call) read(r *response) error {
 // isAnswer reports whether a refusal is the server's answer to the request: it has the request's id. The first
 // request of a conversation tells in which era the server speaks, and is refused then; a refusal that says when to try
 // again, or how, is followed; and what is answered to a request that is sent again says nothing of the first one.
-func (k *call) isAnswer(no *refusal) bool {
+func (a *answer) isAnswer(no *refusal) bool {
 	switch {
-	case k.kind != attemptRequest, no.response.ID == nil, !k.answeredUnder(no.response.ID), k.opens():
+	case a.k.kind != attemptRequest, no.response.ID == nil, !a.k.answeredUnder(no.response.ID), a.k.opens():
 		return false
 	case no.rpc.Code == protocol.CodeHeaderMismatch, no.rpc.Code == protocol.CodeUnsupportedVersion, no.rpc.Code == codeNoSession:
 		return false
@@ -87,7 +96,8 @@ func (k *call) isAnswer(no *refusal) bool {
 const codeNoSession = -32001
 
 // readJSON reads an answer that is JSON.
-func (k *call) readJSON(r *response) error {
+func (a *answer) readJSON() error {
+	k, r := a.k, a.r
 	r.expect(k.c.opts.Silence)
 	k.taken()
 	arrival := k.c.account.Arrive(k.c.ctx.Done())
@@ -101,8 +111,8 @@ func (k *call) readJSON(r *response) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errCut, err)
 	}
-	k.begun(r)
-	msgs, err := k.messages(data)
+	a.begun()
+	msgs, err := a.messages(data)
 	if err != nil {
 		return &refusal{status: r.StatusCode, said: k.c.remote.secrets.Text(string(data)), instead: unusable("%w", rpc.CannotRead(data, err))}
 	}
@@ -113,7 +123,7 @@ func (k *call) readJSON(r *response) error {
 		return errNext
 	}
 	for _, m := range msgs {
-		if err := k.message(m); err != nil {
+		if err := a.message(m); err != nil {
 			return err
 		}
 	}
@@ -125,7 +135,7 @@ func (k *call) readJSON(r *response) error {
 
 // messages parses what has come for the call. An error without an id, or with the id null,
 // concerns the request as a whole (JSON-RPC 2.0, section 5), and becomes its response.
-func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
+func (a *answer) messages(data []byte) ([]jsonrpc.Message, error) {
 	msgs, err := rpc.Parse(data)
 	if !errors.Is(err, jsonrpc.ErrInvalid) {
 		return msgs, err
@@ -134,7 +144,7 @@ func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
 	if rpcError == nil || rpcError[0] != '{' || id != nil && string(id) != "null" {
 		return nil, err
 	}
-	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, errorOf(rpcError)))
+	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, a.k.id, errorOf(rpcError)))
 	if perr != nil {
 		return nil, err
 	}
@@ -142,7 +152,8 @@ func (k *call) messages(data []byte) ([]jsonrpc.Message, error) {
 }
 
 // begun notes the session id in the header of the answer to initialize.
-func (k *call) begun(r *response) {
+func (a *answer) begun() {
+	k, r := a.k, a.r
 	if k.method == protocol.MethodInitialize && r.Request.Method == http.MethodPost {
 		if id := r.Header.Get(protocol.HeaderSession); id != "" {
 			if !k.origin.once {
@@ -156,11 +167,12 @@ func (k *call) begun(r *response) {
 }
 
 // readStream reads an answer that is an event stream, until the connection or the call ends.
-func (k *call) readStream(r *response) error {
+func (a *answer) readStream() error {
+	k, r := a.k, a.r
 	k.taken()
-	k.begun(r)
+	a.begun()
 	if !k.isModern() {
-		k.linked(r)
+		a.linked()
 	}
 	switch {
 	case k.kind == attemptEvents:
@@ -192,13 +204,11 @@ func (k *call) readStream(r *response) error {
 	// What comes may have come before, here or on the standalone stream. A server that
 	// honours keys is a Holdfast: it continues on the standalone stream the calls whose
 	// connection it takes for lost, even if that is still being read.
-	replay := k.kind != attemptRequest || k.session.keys
+	a.replay = k.kind != attemptRequest || k.session.keys
 	k.mu.Unlock()
 	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence, quick: k.c.opts.quick}, k.c.opts.MaxMessage)
 	arrival := k.c.count(events)
 	defer arrival.Done()
-	k.strayed = false
-	var stray *time.Timer
 	for {
 		arrival.Done()
 		ev, err := events.Next()
@@ -214,10 +224,10 @@ func (k *call) readStream(r *response) error {
 			return fmt.Errorf("%w: %w", errCut, err)
 		}
 		r.pause(true)
-		if err := k.event(&ev, replay); err != nil {
+		if err := a.event(&ev); err != nil {
 			return err
 		}
-		stray = k.endAfterStray(r, stray)
+		a.endAfterStray()
 		if k.done() {
 			r.drain()
 			return nil
@@ -230,16 +240,16 @@ func (k *call) readStream(r *response) error {
 }
 
 // event handles one event of the call's stream, which may be a replay.
-func (k *call) event(ev *sse.Event, replay bool) error {
-	msgs, err := k.parse(ev, replay)
+func (a *answer) event(ev *sse.Event) error {
+	msgs, err := a.parse(ev)
 	// A request needs a reply. A response is with the host only when the call has ended: a State
 	// from after it would lead the next process to a stream that has nothing left.
 	waits := slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
 	if ev.ID != "" && !waits {
-		k.settle()
+		a.k.settle()
 	}
 	for _, m := range msgs {
-		if err := k.message(m); err != nil {
+		if err := a.message(m); err != nil {
 			return err
 		}
 	}
@@ -248,7 +258,8 @@ func (k *call) event(ev *sse.Event, replay bool) error {
 
 // parse notes the id and the retry field of an event, and returns its messages that have not
 // come before: one, or in revision 2025-03-26 a batch.
-func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
+func (a *answer) parse(ev *sse.Event) ([]jsonrpc.Message, error) {
+	k := a.k
 	if !headable(ev.ID) || k.isModern() && !k.declared { // nothing is resumed there
 		ev.ID = ""
 	}
@@ -267,8 +278,8 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 		return nil, nil
 	}
 	repeated := k.c.repeated(ev)
-	old := repeated && replay || again || ev.ID == "" && !k.subscribes() && k.repeats.add(k.c.seen.seed, ev.Data)
-	msgs, err := k.messages(ev.Data)
+	old := repeated && a.replay || again || ev.ID == "" && !k.subscribes() && k.repeats.add(k.c.seen.seed, ev.Data)
+	msgs, err := a.messages(ev.Data)
 	switch {
 	case old:
 		// A response is delivered once anyway, and some servers send it under an event id
@@ -282,7 +293,7 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 			msgs = slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Method == protocol.MethodProgress })
 		}
 		return msgs, nil
-	case !k.answeredBy(ev.Data):
+	case !a.answeredBy(ev.Data):
 		// Some servers send heartbeats and the like as data, and replay events without a message as {}.
 		k.backoff.progress()
 		k.c.dropped(ev.Data, err)
@@ -292,45 +303,36 @@ func (k *call) parse(ev *sse.Event, replay bool) ([]jsonrpc.Message, error) {
 }
 
 // answeredBy reports whether a text that is no message was to be the call's response.
-func (k *call) answeredBy(text []byte) bool {
+func (a *answer) answeredBy(text []byte) bool {
 	answer, ids := rpc.Try(text)
-	return answer && (len(ids) == 0 || slices.ContainsFunc(ids, k.named))
-}
-
-// dropped logs what a server has sent that is no message: the first time as a warning, as a heartbeat comes again
-// and again.
-func (c *Conn) dropped(text []byte, why error) {
-	level := slog.LevelDebug
-	if c.noise.CompareAndSwap(false, true) {
-		level = slog.LevelWarn
-	}
-	c.logger.Log(c.ctx, level, "what the server sent is no message, and is dropped; more of that is logged at level debug", "text", rpc.Quote(text), "error", why)
+	return answer && (len(ids) == 0 || slices.ContainsFunc(ids, a.k.named))
 }
 
 // message handles one message of the call's stream.
-func (k *call) message(m jsonrpc.Message) error {
+func (a *answer) message(m jsonrpc.Message) error {
+	k := a.k
 	switch m.Kind {
 	case jsonrpc.Response:
-		if k.claims(m) {
+		if a.claims(m) {
 			m.Raw, m.ID = m.WithID(k.id), k.id
-		} else if k.strays(m) {
-			k.strayed = true
+		} else if a.strays(m) {
+			a.strayed = true
 		}
 		if m.Error != nil && k.answeredUnder(m.ID) {
 			if no := (&refusal{status: http.StatusOK, rpc: errorOf(m.Error), response: m, answer: true}); k.doubts(no) {
 				return no
 			}
 		}
-		return k.respond(m)
+		return a.respond(m)
 	case jsonrpc.Request:
-		k.speaks()
+		a.speaks()
 		if k.isModern() { // which has InputRequiredResult for it, and takes no reply
 			k.c.logger.Warn("request of the server dropped: its revision has none", "method", m.Method)
 			return nil
 		}
-		k.c.serverRequest(k, m)
+		k.c.requests.pass(k, m)
 	case jsonrpc.Notification:
-		k.speaks()
+		a.speaks()
 		switch m.Method {
 		case protocol.MethodResumePolicy:
 			if (!k.isModern() || k.declared) && k.policy(m) {
@@ -341,7 +343,7 @@ func (k *call) message(m jsonrpc.Message) error {
 				return nil
 			}
 		case protocol.MethodCancelled:
-			k.c.withdrawn(jsonrpc.Field(m.Params, "requestId"))
+			k.c.requests.withdrawn(jsonrpc.Field(m.Params, "requestId"))
 		}
 		if !k.c.goesBack(k, m) {
 			k.c.deliver(k, m)
@@ -351,87 +353,38 @@ func (k *call) message(m jsonrpc.Message) error {
 }
 
 // respond handles a response that has come on the call's stream.
-func (k *call) respond(m jsonrpc.Message) error {
-	if k.goesOn(m) {
+func (a *answer) respond(m jsonrpc.Message) error {
+	if a.k.goesOn(m) {
 		return errNext
 	}
-	k.c.response(k, m)
+	a.k.c.response(a.k, m)
 	return nil
 }
 
 // claims reports whether a response under the id of no request is the call's: it came in the answer to the request, which
 // is about nothing else (2025-11-25, Transports, "Sending Messages to the Server"). Some servers bring there what belongs
 // to a request that was given up.
-func (k *call) claims(m jsonrpc.Message) bool { return m.Error != nil && k.strays(m) }
+func (a *answer) claims(m jsonrpc.Message) bool { return m.Error != nil && a.strays(m) }
 
 // strays reports whether a response came in the answer to the request under the id of no request that was ever made.
-func (k *call) strays(m jsonrpc.Message) bool {
-	return k.kind == attemptRequest && !k.answeredUnder(m.ID) && !k.c.givenUp.Load() && k.c.callNamed(m.ID) == nil
+func (a *answer) strays(m jsonrpc.Message) bool {
+	return a.k.kind == attemptRequest && !a.k.answeredUnder(m.ID) && !a.k.c.calls.givenUp.Load() && a.k.c.calls.find(m.ID) == nil
 }
 
 // strayFor is how long a call still has after a result that was to be its own, as it seems: its stream may stay open
 // for ever. The result is not taken for its answer, as it may be that of another client's request.
 const strayFor = 10 * time.Second
 
-// endAfterStray ends an answer in which nothing more of the call has come for [strayFor] after such a result. timer is that
-// of the last message, or nil.
-func (k *call) endAfterStray(r *response, timer *time.Timer) *time.Timer {
-	switch {
-	case k.strayed && timer == nil:
-		return time.AfterFunc(strayFor, func() { r.cancel(unusable("its answer is for another request")) })
-	case !k.strayed && timer != nil:
-		timer.Stop()
-		return nil
+// endAfterStray ends the answer when nothing more of the call has come for [strayFor] after such a result.
+func (a *answer) endAfterStray() {
+	switch r := a.r; {
+	case a.strayed && a.stray == nil:
+		a.stray = time.AfterFunc(strayFor, func() { r.cancel(unusable("its answer is for another request")) })
+	case !a.strayed && a.stray != nil:
+		a.stray.Stop()
+		a.stray = nil
 	}
-	return timer
 }
 
 // speaks notes that the server has sent something of the call that is no response.
-func (k *call) speaks() { k.spoken, k.strayed = true, false }
-
-// policy notes the resume policy of a call (SEP-975). It reports whether the host is not to
-// see it.
-func (k *call) policy(m jsonrpc.Message) bool {
-	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	k.mu.Lock()
-	if token != "" && len(token) <= mostWay && sameID(jsonrpc.Field(m.Params, "requestId"), k.id) {
-		k.ways.token, k.ways.refused[attemptToken] = token, false
-	}
-	k.mu.Unlock()
-	k.c.changed()
-	return !k.c.hostWantsPolicies()
-}
-
-// response delivers a response to the call that it belongs to: k, or another call whose
-// response comes on k's stream, or, with a nil k, on the standalone one.
-func (c *Conn) response(k *call, m jsonrpc.Message) {
-	if k != nil && k.named(m.ID) {
-		k.deliver(m)
-		return
-	}
-	other := c.callNamed(m.ID)
-	if other == nil {
-		c.logger.Debug("response to no request in flight", "id", string(m.ID))
-		return
-	}
-	other.deliver(m)
-	other.cancel(nil)
-}
-
-// named reports whether the request has an id, or was last sent under it.
-func (k *call) named(id []byte) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return sameID(id, k.wire) || sameID(id, k.id)
-}
-
-// answeredUnder reports whether a response with an id is the request's: some servers write an integer as a string, or a
-// string as an integer.
-func (k *call) answeredUnder(id []byte) bool {
-	return k.named(id) || k.named(rpc.Respelled(jsonrpc.Key(id)))
-}
-
-// sameID reports whether two ids, as raw JSON, are the same.
-func sameID(a, b []byte) bool {
-	return len(a) > 0 && string(jsonrpc.Key(a)) == string(jsonrpc.Key(b))
-}
+func (a *answer) speaks() { a.k.spoken, a.strayed = true, false }
