@@ -74,7 +74,7 @@ func TestOutageOfStore(t *testing.T) {
 	t.Parallel()
 	engines := map[string]func(t *testing.T) (url, place string, kill, restart func()){
 		"redis": func(t *testing.T) (string, string, func(), func()) {
-			s := redistest.Start(t)
+			s := redistest.Start(t, "--appendfsync", "always") // else a disk that is slow may lose what it has acknowledged
 			return s.URL(), s.URL(), s.Kill, s.Restart
 		},
 		"nats": func(t *testing.T) (string, string, func(), func()) {
