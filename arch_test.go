@@ -159,7 +159,7 @@ var modules = map[string][]string{
 	"golang.org/x/sync":                      {"internal/auth", "internal/engine/durable", "internal/engine/jetstream"},
 	"golang.org/x/text":                      {"internal/servers"},
 	"github.com/schollz/progressbar/v3":      {"internal/terminal"},
-	"golang.org/x/sys":                       {"internal/bridge", "internal/testwork"}, // else tests only
+	"golang.org/x/sys":                       {"internal/bridge", "internal/server/watch", "internal/testwork"}, // else tests only
 	"golang.org/x/term":                      {"internal/terminal", "cmd/...", "examples/..."},
 	"github.com/tailscale/hujson":            {"internal/config", "internal/install"},
 	"github.com/pelletier/go-toml/v2":        {"internal/install"},

@@ -70,6 +70,7 @@ type configured struct {
 	stderr  bool                       // --stderr-to-client
 	allows  func(*config.Server) error // says why a server cannot be served; nil: any can
 	text    []byte                     // of the file, when it was last read
+	seen    []byte                     // another text, at the last look; nil: there was none
 	missed  int                        // how often the file could not be read, lately
 	stop    context.CancelFunc         // ends watching
 	applied func()                     // is called when the file has changed what is served
@@ -242,7 +243,8 @@ func (c *configured) watch(ctx context.Context) {
 }
 
 // reload reads the file again, if it has changed or asked says so: files that it names may
-// have changed too. A wrong file changes nothing.
+// have changed too. A wrong file changes nothing. Unless asked says that what is in it now is meant, a change is one that two looks
+// have found: it may be half of what is being written.
 func (c *configured) reload(asked bool) {
 	if !asked {
 		text, err := os.ReadFile(c.file)
@@ -252,15 +254,19 @@ func (c *configured) reload(asked bool) {
 			}
 			return // a file that is being replaced is not there for a moment
 		}
-		missed := c.missed
-		c.missed = 0
 		if bytes.Equal(text, c.text) {
-			if missed >= missedFor {
+			if c.missed >= missedFor {
 				slog.Info("configuration unchanged: the file can be read again", "file", c.file)
 			}
+			c.missed, c.seen = 0, nil
+			return
+		}
+		if c.seen == nil || !bytes.Equal(text, c.seen) {
+			c.seen = text
 			return
 		}
 	}
+	c.seen = nil
 	text, file, err := c.read()
 	if text == nil { // it cannot be read, which is told of
 		c.missed = missedFor

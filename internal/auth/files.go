@@ -20,8 +20,9 @@ type files struct {
 
 	mu   sync.Mutex // held while they are read
 	used [][]byte   // what is in use
-	bad  string     // what was wrong when they were last read
-	told bool       // that was logged
+	seen [][]byte   // what else was in them at the last look; nil: nothing
+	bad  string     // why they could not be read at the last look
+	told string     // what is wrong, as it was logged last; "": nothing
 }
 
 // open reads the files for the first time.
@@ -35,40 +36,48 @@ func (f *files) open() error {
 	return err
 }
 
-// Reload reads the files again. If they are wrong nothing changes. That is logged once: at once
-// if asked is true, or else when the same is wrong the next time, because they may be about to be
-// replaced, one by one or in place. It reports whether what is in use has changed.
+// Reload looks at the files. If they are wrong nothing changes, and that is logged once. asked says that what is in them now is
+// meant. Otherwise it is taken, or what is wrong logged, when the next look finds the same: they may be about to be replaced, one by
+// one or in place, and half a file of keys is one with fewer keys. It reports whether what is in use has changed.
 func (f *files) Reload(asked bool) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	texts, err := f.read()
-	if err == nil && slices.EqualFunc(texts, f.used, bytes.Equal) {
-		if f.told {
+	switch {
+	case err != nil:
+		again := err.Error() == f.bad
+		f.seen, f.bad = nil, err.Error()
+		if asked || again {
+			f.warn(err)
+		}
+		return false
+	case slices.EqualFunc(texts, f.used, bytes.Equal):
+		if f.told != "" {
 			slog.Info(f.what+" unchanged: what was wrong with the files is mended", "files", f.shown())
 		}
-		f.bad, f.told = "", false
+		f.seen, f.bad, f.told = nil, "", ""
+		return false
+	case !asked && !slices.EqualFunc(texts, f.seen, bytes.Equal):
+		f.seen, f.bad = texts, ""
 		return false
 	}
-	if err == nil && !asked && f.bad == "" && slices.ContainsFunc(texts, func(text []byte) bool { return text != nil && len(text) == 0 }) {
-		f.bad = "a file is empty" // which it may be for a moment
-		return false
-	}
-	var attrs []any
-	if err == nil {
-		attrs, err = f.take(texts)
-	}
+	f.seen, f.bad = texts, ""
+	attrs, err := f.take(texts)
 	if err != nil {
-		again := err.Error() == f.bad
-		f.told = f.told && again
-		if f.bad = err.Error(); asked || again && !f.told {
-			slog.Warn(f.what+" not changed: the files are wrong, those that were read before stay in use", "files", f.shown(), "error", err)
-			f.told = true
-		}
+		f.warn(err)
 		return false
 	}
-	f.used, f.bad, f.told = texts, "", false
+	f.used, f.seen, f.told = texts, nil, ""
 	slog.Info(f.what+" read", append([]any{"files", f.shown()}, attrs...)...)
 	return true
+}
+
+// warn logs what is wrong, unless that was the last that was logged.
+func (f *files) warn(err error) {
+	if err.Error() != f.told {
+		slog.Warn(f.what+" not changed: the files are wrong, those that were read before stay in use", "files", f.shown(), "error", err)
+	}
+	f.told = err.Error()
 }
 
 func (f *files) read() ([][]byte, error) {

@@ -57,6 +57,9 @@ func TestStaticKeys(t *testing.T) {
 	}
 	changed := func(text string) {
 		write(text)
+		if keys.Reload(false) {
+			t.Error("at the first look the file may be half of what is being written")
+		}
 		keys.Reload(false)
 	}
 	changed("wrong")
@@ -66,6 +69,12 @@ func TestStaticKeys(t *testing.T) {
 	changed(second + " mcp\n")
 	if a, b := call(ada), call(bob); a.Code != http.StatusUnauthorized || b.Code != http.StatusOK {
 		t.Errorf("withdrawn: %d, changed: %d", a.Code, b.Code)
+	}
+	write("")
+	keys.Reload(false)
+	write(second + " mcp\n")
+	if keys.Reload(false) || keys.Reload(false) {
+		t.Error("a file that was written again in place is a change")
 	}
 	for _, name := range []string{"", "a b", "#a", "a\n"} {
 		if _, _, err := NewKey(name); err == nil {

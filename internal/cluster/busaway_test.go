@@ -16,15 +16,20 @@ import (
 func TestBusAway(t *testing.T) {
 	for _, away := range []time.Duration{1400 * time.Millisecond, 1600 * time.Millisecond, 1700 * time.Millisecond, 1900 * time.Millisecond, 2500 * time.Millisecond} {
 		for i := range 400 {
-			synctest.Test(t, func(t *testing.T) { busAway(t, i, away) })
+			synctest.Test(t, func(t *testing.T) { busAway(t, i, time.Duration(i*13+i%7)*time.Millisecond, away) })
 		}
 	}
 }
 
-func busAway(t *testing.T, i int, away time.Duration) {
+// A peer that was asked while a short pause lasted is asked anew.
+func TestBusPaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { busAway(t, 97, 97*1300*time.Microsecond, 1600*time.Millisecond) })
+}
+
+func busAway(t *testing.T, i int, phase, away time.Duration) {
 	w := newTown(t, uint64(100+i), cluster.Options{}, "a")
 	w.Set(bustest.Faults{Jitter: 300 * time.Millisecond})
-	time.Sleep(time.Duration(i*13+i%7) * time.Millisecond) // phases of heartbeats differ
+	time.Sleep(phase) // phases of heartbeats differ
 	w.join("b", cluster.Options{})
 	gone := 0
 	w.nodes["a"].Watch(func(string) { gone++ })

@@ -119,16 +119,32 @@ func TestFlightEarly(t *testing.T) {
 	if said := a.answers(a.call(1, left)); !strings.Contains(said, "result") {
 		t.Errorf("a request whose client has left is answered %s", said)
 	}
-	early := a.call(2, left)
-	again := b.call(3, &clientConn{})
-	if said := waitFor(t, early); !strings.Contains(said, "not delivered") {
-		t.Errorf("a request whose client has made it again elsewhere is answered %s", said)
-	}
-	if said := b.answers(again); !strings.Contains(said, "result") {
-		t.Errorf("the one made again is answered %s", said)
-	}
-	if n := len(a.desk.last().in); n > 0 {
-		t.Errorf("%d more ran", n)
+	// On a busy machine another node's notice may come too late: then both begin.
+	for try := 0; ; try++ {
+		tool := fmt.Sprint("early", try)
+		early := a.callOf(tool, 2+2*try, left)
+		again := b.callOf(tool, 3+2*try, &clientConn{})
+		said, began := "", false
+		for said == "" {
+			select {
+			case in := <-a.desk.last().in:
+				began = true
+				a.desk.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+			case <-time.After(10 * time.Millisecond):
+			}
+			if early.isOver() {
+				said = waitFor(t, early)
+			}
+		}
+		if said := b.answers(again); !strings.Contains(said, "result") {
+			t.Errorf("the one made again is answered %s", said)
+		}
+		if strings.Contains(said, "not delivered") && !began {
+			break
+		}
+		if try == 5 {
+			t.Fatalf("a request whose client has made it again elsewhere is answered %s", said)
+		}
 	}
 	// Of two whose clients have left one begins, or both on a busy machine, but not none.
 	for i := range 4 {

@@ -2,16 +2,21 @@ package watch
 
 import (
 	"net"
-	"syscall"
-	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
-// isAcknowledged reports whether the client's system has all that was written to a connection.
+// isAcknowledged reports whether the client's system has all that was written to a connection, and has not reset it. A
+// reset empties the queue too, and its error is gone as soon as a goroutine has read it, before that has noted it; the
+// connection's state stays.
 func isAcknowledged(c *net.TCPConn) (all bool) {
 	control(c, func(fd int) {
-		var left int32
-		_, _, e := syscall.Syscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TIOCOUTQ, uintptr(unsafe.Pointer(&left)))
-		all = e == 0 && left == 0
+		queued, err := unix.IoctlGetInt(fd, unix.SIOCOUTQ)
+		if err != nil || queued != 0 {
+			return
+		}
+		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+		all = err == nil && info.State != unix.BPF_TCP_CLOSE
 	})
 	return all
 }

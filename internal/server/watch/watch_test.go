@@ -1,9 +1,11 @@
 package watch
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"testing"
 	"time"
 
@@ -88,6 +90,36 @@ func TestOtherHTTP(t *testing.T) {
 		got := make([]byte, len(want))
 		if _, err := io.ReadFull(client, got); err != nil || string(got) != want {
 			t.Errorf("%.30q became %q, want %q: %v", said, got, want, err)
+		}
+	}
+}
+
+// TestHasRead has a client leave with all read, and one with something unread. What the network says of that a goroutine has read, but
+// not noted yet.
+func TestHasRead(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("what a client's system has acknowledged is not known here")
+	}
+	for _, all := range []bool{true, false} {
+		here, client := pair(t, new(Connections))
+		c := here.(*Conn)
+		if _, err := io.WriteString(here, "text"); err != nil {
+			t.Fatal(err)
+		}
+		reads := make([]byte, 4)
+		if !all {
+			reads = reads[:3]
+		}
+		if _, err := io.ReadFull(client, reads); err != nil {
+			t.Fatal(err)
+		}
+		_ = client.Close()
+		if _, err := c.TCPConn.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) != all {
+			t.Errorf("the network says %v of a client that has read all: %v", err, all)
+		}
+		if !c.Gone() || c.HasRead() != all {
+			t.Errorf("a client that has read all (%v): gone %v, has read all %v", all, c.Gone(), c.HasRead())
 		}
 	}
 }
