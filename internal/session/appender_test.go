@@ -373,9 +373,9 @@ func TestTogether(t *testing.T) {
 		r := attach(t, s, c.Number())
 		begun, done := make(chan struct{}), make(chan struct{})
 		var other sync.WaitGroup
-		s.log.inOneAppend(func() {
+		s.log.InOneAppend(func() {
 			other.Go(func() {
-				s.log.inOneAppend(func() {
+				s.log.InOneAppend(func() {
 					close(begun)
 					h.desk.last().say(c, response(1))
 					if !nested {

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/again"
+	"holdfast/internal/journal"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -58,8 +59,7 @@ type Call struct {
 	back      atomic.Pointer[Connection] // on which its client has come back for it last
 	unstored  []stream.Entry             // how the stream ends, where the store did not take it
 
-	// Touched only by the one who appends.
-	seq uint64 // of the last entry in the store
+	track journal.Track // how far the store has what it says
 }
 
 // A delivery is how far the clients of a call were told what it says. Guarded by Call.mu.
@@ -89,7 +89,7 @@ func (c *Call) client() Connection {
 // endInMemory has the call's readers told how the call ended, from memory.
 func (c *Call) endInMemory(end []stream.Entry) {
 	for i := range end {
-		end[i].Seq, end[i].Epoch = c.seq+1+uint64(i), c.s.lease.Epoch
+		end[i].Seq, end[i].Epoch = c.track.Seq()+1+uint64(i), c.s.lease.Epoch
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -215,7 +215,7 @@ func (c *Call) push(data []byte, last bool) {
 	c.said++
 	c.delivery.signalled = false
 	c.countBytes(len(data))
-	c.s.log.queue(queuedEntry{c: c, number: c.number, data: data, last: last})
+	c.s.log.Queue(entry{By: c, Number: c.number, Data: data, Last: last})
 }
 
 func (c *Call) wake() {
@@ -250,7 +250,7 @@ func (c *Call) emit(data []byte, asks bool) bool {
 		c.record.watched.said(data)
 	}
 	c.mu.Unlock()
-	c.s.log.flush()
+	c.s.log.Flush()
 	if asks {
 		c.boundQuestion()
 	}
@@ -260,7 +260,7 @@ func (c *Call) emit(data []byte, asks bool) bool {
 
 // respond takes the response to a pending request.
 func (c *Call) respond(rq *inflight, data []byte) {
-	defer c.s.log.flush()
+	defer c.s.log.Flush()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.respondLocked(rq, data)
@@ -280,7 +280,7 @@ func (c *Call) respondLocked(rq *inflight, data []byte) {
 	case c.sharesStream():
 		c.s.standalone.mu.Lock()
 		c.s.standalone.said++
-		c.s.log.queue(queuedEntry{c: c.s.standalone, number: standalone, data: data, joined: c.recovery != nil})
+		c.s.log.Queue(entry{By: c.s.standalone, Number: standalone, Data: data, Joined: c.recovery != nil})
 		c.appendJournal(rq.id, last)
 		c.answered(rq, data, c.s.standalone.said)
 		c.s.standalone.mu.Unlock()
@@ -364,7 +364,7 @@ func (c *Call) takePending(rq *inflight) bool {
 // it may come back for the request, and then has to be told.
 func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
-	defer c.s.log.flush()
+	defer c.s.log.Flush()
 	defer c.mu.Unlock()
 	if c.isOver() || !c.takePending(rq) {
 		return
@@ -437,7 +437,7 @@ func (c *Call) Disconnect(retry time.Duration) {
 	}
 	c.mu.Unlock()
 	if first {
-		c.s.log.flush()
+		c.s.log.Flush()
 		return
 	}
 	c.s.streams.disconnect(number, k)

@@ -118,7 +118,7 @@ func (s *Session) CancelByOperator(id string) (done bool) {
 
 // refuseByOperator answers a pending request with that error.
 func (c *Call) refuseByOperator(rq *inflight) {
-	defer c.s.log.flush()
+	defer c.s.log.Flush()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.watch.Settle(c.number, rq.id, observe.CancelledByOperator, errOperator.Code)

@@ -227,7 +227,7 @@ func tendLate(s *Session) {
 		s.patience.wake(s, next)
 	}
 	s.mu.Unlock()
-	s.log.flush()
+	s.log.Flush()
 	for _, l := range late {
 		if s.m.startWork() {
 			go func() {
@@ -295,7 +295,7 @@ func (l *lateRequest) heir(c *Call) *Call {
 	h.mu.Lock()
 	h.note(h.number)
 	h.mu.Unlock()
-	s.log.flush()
+	s.log.Flush()
 	return h
 }
 
@@ -317,7 +317,7 @@ func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
 	host := s.patience.host
 	s.mu.Unlock()
 	answer := handoff.Answer(handoff.State{Handle: text, Status: handoff.Working, Tool: l.tool}, s.mostWait(l.tool, host), form)
-	defer s.log.flush()
+	defer s.log.Flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.mu.Lock()
@@ -375,7 +375,7 @@ func (c *Call) abandon() {
 	c.push(nil, true)
 	c.end()
 	c.mu.Unlock()
-	c.s.log.flush()
+	c.s.log.Flush()
 	all := c.s.watchedTable()
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -475,7 +475,8 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 		return
 	}
 	safe := handedOff && len(msgs) > 0 && s.stillSafe(&n, msgs)
-	c := &Call{s: s, recovery: &recovery{repeat: safe}, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
+	c := &Call{s: s, recovery: &recovery{repeat: safe}, number: st.Number, said: st.Next - 1}
+	c.track.Resume(c.said)
 	if safe {
 		c.recovery.retry = retrySafe
 	}

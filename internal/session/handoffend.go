@@ -93,6 +93,6 @@ func (m *Manager) leave(s *Session, why error) {
 	s.streams.closeStandalone()
 	if m.shared != nil {
 		s.noteSession(nil, true)
-		s.log.flush()
+		s.log.Flush()
 	}
 }

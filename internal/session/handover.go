@@ -207,7 +207,7 @@ func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
 		defer m.closeBackend(had.conn)
 	}
 	var again []*inflight
-	s.log.inOneAppend(func() {
+	s.log.InOneAppend(func() {
 		var unsent, lost []*inflight
 		for _, rq := range had.inFlight {
 			switch goesOn, sent := rq.call.handOver(); {
@@ -236,8 +236,8 @@ func (m *Manager) release(s *Session, open bool) {
 	s.dispatchAll()
 	m.waitFor(storeTimeout, s.streams.hasTold) // a session without an owner is not looked after
 	s.noteStored(false)
-	m.waitFor(appendTimeout, s.log.isIdle) // what the backend has said is not given up before it is stored
-	open = open || !s.log.isIdle()
+	m.waitFor(appendTimeout, s.log.IsIdle) // what the backend has said is not given up before it is stored
+	open = open || !s.log.IsIdle()
 	m.mu.Lock()
 	m.unlist(s)
 	m.mu.Unlock()
@@ -280,13 +280,6 @@ func (s *Session) dispatchAll() {
 	for number, h := range all {
 		s.dispatchWebhooks(number, h)
 	}
-}
-
-// isIdle reports whether nothing is being appended.
-func (a *appender) isIdle() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return !a.busy && a.holders == 0 && len(a.waiting) == 0
 }
 
 // mostUnfinished is how many calls one line of the log names.

@@ -438,7 +438,7 @@ func (c *Call) disown() {
 	if c.recovery != nil {
 		c.mu.Lock()
 		if c.number != 0 && !c.isOver() {
-			c.s.log.queue(queuedEntry{c: c, number: c.number, data: []byte("{}"), note: true})
+			c.s.log.Queue(entry{By: c, Number: c.number, Data: []byte("{}"), Note: true})
 		}
 		c.mu.Unlock()
 	}

@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/clientkind"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/journal"
 	"holdfast/internal/moves"
 	"holdfast/stream"
 )
@@ -30,9 +31,10 @@ type Manager struct {
 	opts       Options
 	store      stream.Store
 	sweeps     sweeps
-	shared     shared.Store // the store, if other nodes take its sessions over; else nil
-	many       manyServers  // the backend, if it has many servers; else nil
-	listTeller listTeller   // the same, if their lists may change
+	journal    journal.Options // of the logs of sessions
+	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
+	many       manyServers     // the backend, if it has many servers; else nil
+	listTeller listTeller      // the same, if their lists may change
 	backend    backend.Backend
 	logger     *slog.Logger
 	keys       idempotency.Registry
@@ -66,7 +68,6 @@ type limits struct {
 	room        room         // the store, if it has a bound in all; else nil
 	keeper      keeper       // the store, if it counts what sessions hold; else nil
 	callShare   int64        // requests in flight of one tenant
-	mostQueued  int          // see the constant
 	calls       atomic.Int64 // requests in flight
 }
 
@@ -134,10 +135,10 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	}
 	m.room, _ = store.(room)
 	m.keeper, _ = store.(keeper)
-	m.mostQueued = int(min(mostQueued, opts.Flight.Most()/8))
 	m.many, _ = backend.(manyServers)
 	m.listTeller, _ = backend.(listTeller)
 	m.ctx, m.stop = context.WithCancel(context.Background())
+	m.openJournal()
 	m.watchServers()
 	m.work.Add(1)
 	go m.expire()
@@ -283,7 +284,7 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 	if kind.single && m.opts.OnEnded != nil {
 		s.standalone.record = &record{webhooks: &webhooks{over: true}}
 	}
-	s.log.s = s
+	s.log.Init(logOwner{s}, &m.journal)
 	s.Touch()
 	return s
 }
@@ -337,6 +338,18 @@ func (m *Manager) startWork() bool {
 		return false
 	}
 	m.work.Add(1)
+	return true
+}
+
+// inBackground runs f as work that Close waits for, unless Close has begun to wait.
+func (m *Manager) inBackground(f func()) bool {
+	if !m.startWork() {
+		return false
+	}
+	go func() {
+		defer m.work.Done()
+		f()
+	}()
 	return true
 }
 

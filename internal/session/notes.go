@@ -146,7 +146,7 @@ func (c *Call) note(number uint64) {
 
 // queueNote queues a note of the call. c.mu is held.
 func (c *Call) queueNote(number uint64, done chan struct{}) {
-	c.s.log.queue(queuedEntry{c: c, number: number, data: c.appendNote(nil), note: true, done: done})
+	c.s.log.Queue(entry{By: c, Number: number, Data: c.appendNote(nil), Note: true, Done: done})
 }
 
 // noteBegun has the store told that the requests of a call which was left without a
@@ -210,14 +210,9 @@ func (s *Session) noteCall(c *Call) {
 // flushInBackground appends what is queued, on a goroutine of its own: it may take longer
 // than whoever calls will wait.
 func (s *Session) flushInBackground() {
-	if !s.m.startWork() {
-		s.log.flush()
-		return
+	if !s.m.inBackground(s.log.Flush) {
+		s.log.Flush()
 	}
-	go func() {
-		defer s.m.work.Done()
-		s.log.flush()
-	}()
 }
 
 // awaitNote waits until the store has the call's note, or has refused it. It does not
@@ -239,7 +234,7 @@ func (c *Call) awaitNote() error {
 	if journal := c.recovery.journal; journal != 0 {
 		number = journal
 	}
-	c.s.log.queue(queuedEntry{c: c, number: number, data: []byte("{}"), note: true})
+	c.s.log.Queue(entry{By: c, Number: number, Data: []byte("{}"), Note: true})
 	c.appendJournal("", true)
 	c.mu.Unlock()
 	return fmt.Errorf("call not noted: %w", stream.ErrUnavailable)
@@ -300,7 +295,7 @@ func (c *Call) appendJournal(id string, last bool) {
 	if !last {
 		data = []byte(id)
 	}
-	c.s.log.queue(queuedEntry{c: c, number: c.recovery.journal, data: data, last: last})
+	c.s.log.Queue(entry{By: c, Number: c.recovery.journal, Data: data, Last: last})
 }
 
 // noteSession queues the session's own note, beside its standalone stream, if that
@@ -337,7 +332,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 		data = append(append(data, `,"initialize":`...), s.backend.initialize...)
 	}
 	data = bytes.Clone(append(data, '}')) // no larger than it is: the store keeps it
-	s.log.queue(queuedEntry{c: s.standalone, number: standalone, data: data, note: true, done: done})
+	s.log.Queue(entry{By: s.standalone, Number: standalone, Data: data, Note: true, Done: done})
 	return true
 }
 
@@ -346,7 +341,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 func (s *Session) noteStored(always bool) {
 	done := make(chan struct{})
 	if s.noteSession(done, always) {
-		s.log.flush()
+		s.log.Flush()
 		<-done
 	}
 }
@@ -368,7 +363,7 @@ func (s *Session) noteDelivered(left bool) {
 	s.mu.Unlock()
 	if n >= noteEvery || left && n > 0 {
 		s.noteSession(nil, false)
-		s.log.flush()
+		s.log.Flush()
 	}
 }
 

@@ -314,26 +314,11 @@ func (c *Call) observeLeft() {
 }
 
 // observeLeft tells that the calls have left this node whose ends are not stored here any more.
-func observeLeft(turn []queuedEntry) {
+func observeLeft(turn []entry) {
 	for i := range turn {
-		if x := &turn[i]; x.last && !x.note {
-			x.c.watch.Leave(x.number)
+		if x := &turn[i]; x.Last && !x.Note {
+			x.By.watch.Leave(x.Number)
 		}
-	}
-}
-
-// observeAppended tells of the messages of turn, which are in the store as batch. It has none of
-// those whose call was sealed.
-func observeAppended(turn []queuedEntry, batch []stream.Record) {
-	for i := range turn {
-		x := &turn[i]
-		if len(batch) == 0 || batch[0].Number != x.number || batch[0].Note != x.note || len(batch[0].Data) != len(x.data) {
-			continue
-		}
-		if !x.note && !x.c.hasJournal() {
-			x.c.observeEntry(x.number, &batch[0].Entry)
-		}
-		batch = batch[1:]
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 // or the store can't be reached. What the store has of it belongs to the next owner.
 
 // losesSession reports whether, after an append that failed so, nothing can be appended to
-// the session any more.
-func (a *appender) losesSession(err error) bool {
-	return a.s.m.shared != nil && (errors.Is(err, stream.ErrFenced) || errors.Is(err, stream.ErrNotFound) || unavailable(err))
+// a session any more whose lease may be lost.
+func losesSession(err error) bool {
+	return errors.Is(err, stream.ErrFenced) || errors.Is(err, stream.ErrNotFound) || unavailable(err)
 }
 
 // unavailable reports whether a store did not answer in time.
@@ -24,19 +24,23 @@ func unavailable(err error) bool {
 	return errors.Is(err, stream.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
 }
 
-// giveUp gives up the session because rest could not be appended. If nobody is known
+// Lost gives up the session because entries could not be appended. If no node is known
 // to have taken it, those who read its calls are told how they ended, from memory.
-func (a *appender) giveUp(rest []queuedEntry, err error) {
-	s := a.s
+func (o logOwner) Lost(unstored []entry, err error) {
+	s := o.s
+	if err == nil {
+		observeLeft(unstored)
+		return
+	}
 	s.went(err)
 	if !unavailable(err) {
 		s.m.leaveNode(s, 0)
-		observeLeft(rest)
+		observeLeft(unstored)
 		return
 	}
 	var ids [][]byte
 	if s.single {
-		ids = a.unanswered(s.standalone, rest)
+		ids = o.unanswered(s.standalone)
 		s.mu.Lock()
 		for _, rq := range s.inFlight {
 			ids = append(ids, []byte(rq.id))
@@ -46,7 +50,7 @@ func (a *appender) giveUp(rest []queuedEntry, err error) {
 		s.m.opts.Outage.Ended(len(ids), 0)
 	}
 	for number, c := range s.streams.all() {
-		ids := a.unanswered(c, rest)
+		ids := o.unanswered(c)
 		s.m.opts.Outage.Ended(len(ids), 0)
 		end := endings(ids, err)
 		end[len(end)-1].Last = true

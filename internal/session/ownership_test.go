@@ -207,11 +207,7 @@ func TestBackpressure(t *testing.T) {
 		})
 	}
 	<-held
-	queued := func() int {
-		s.log.mu.Lock()
-		defer s.log.mu.Unlock()
-		return s.log.bytes
-	}
+	queued := s.log.Queued
 	eventually(t, "the queue to fill", func() bool { return queued() > mostQueued })
 	if n := queued(); n > mostQueued+(speakers+1)*len(text) {
 		t.Errorf("%d bytes are queued", n)

@@ -33,7 +33,7 @@ func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	}
 	c.mu.Unlock()
 	if promoted {
-		c.s.log.flush()
+		c.s.log.Flush()
 	}
 	return c.outcome(ctx)
 }
@@ -64,7 +64,7 @@ func (c *Call) Promote() {
 		c.promote()
 	}
 	c.mu.Unlock()
-	c.s.log.flush()
+	c.s.log.Flush()
 	c.s.sweepResumable(time.Now())
 }
 

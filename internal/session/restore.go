@@ -130,7 +130,8 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 	}
 	mark(read, n.Read)
 	mark(notified, n.Notified)
-	s.standalone.seq, s.standalone.said = st.Next-1, st.Next-1
+	s.standalone.said = st.Next - 1
+	s.standalone.track.Resume(s.standalone.said)
 	s.standalone.delivery.told = min(n.Delivered, s.standalone.said)
 	s.noted = s.standalone.delivery.told
 	s.use.left.Store(n.Left)
@@ -159,14 +160,15 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 // restoreCall takes in a call that has not ended.
 func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, f *restored) {
 	safe := len(msgs) > 0 && s.stillSafe(&n, msgs)
-	c := &Call{s: s, recovery: &recovery{repeat: safe}, seq: st.Next - 1}
+	c := &Call{s: s, recovery: &recovery{repeat: safe}}
+	c.track.Resume(st.Next - 1)
 	if safe {
 		c.recovery.retry = retrySafe
 	}
 	if s.single {
 		c.recovery.journal = st.Number
 	} else {
-		c.number, c.said = st.Number, c.seq
+		c.number, c.said = st.Number, st.Next-1
 		c.become(callStored)
 	}
 	if n.Began != 0 && s.m.handsOff() {
@@ -240,7 +242,8 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
 // restoreEnded takes in what may be asked of a call that has ended. read says that
 // its client has read the end, notified that its webhooks were told; else they may have.
 func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
-	c := &Call{s: s, number: st.Number, seq: st.Next - 1, said: st.Next - 1}
+	c := &Call{s: s, number: st.Number, said: st.Next - 1}
+	c.track.Resume(c.said)
 	c.become(callStored)
 	c.become(callEnded)
 	s.restoreWatched(c, msgs, st.Note)

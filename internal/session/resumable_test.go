@@ -479,7 +479,7 @@ func TestDisconnectSaidFirst(t *testing.T) {
 			want = 1
 		}
 		var r *Reader
-		s.log.inOneAppend(func() {
+		s.log.InOneAppend(func() {
 			if light {
 				c.Disconnect(time.Second)
 				r = attach(t, s, c.Number())

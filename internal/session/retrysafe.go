@@ -313,6 +313,6 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	s.mu.Unlock()
 	if current && !failed && s.m.shared != nil && len(all.safe) > 0 {
 		s.noteSession(nil, true) // the next owner cannot ask before it opens a backend
-		s.log.flush()
+		s.log.Flush()
 	}
 }

@@ -354,7 +354,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if p := call.pulseOf(m.Params); p != nil {
 			call.tell(p.hear(&m, s.m.clock()))
 			s.mu.Unlock()
-			s.log.flush()
+			s.log.Flush()
 			call.awaitReader()
 			return
 		}

@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, appender.mu, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that. Of two
+// table.mu, that of the log, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
 package session
@@ -25,6 +25,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/journal"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -66,7 +67,7 @@ type Session struct {
 
 	standalone *Call // whose stream carries what belongs to no call
 	streams    table
-	log        appender
+	log        journal.Log[*Call]
 	keyed      atomic.Bool                  // calls were made under idempotency keys
 	offers     atomic.Uint32                // the services that are offered to its clients: the bit 1<<i for services[i]
 	ids        atomic.Uint64                // that were given to requests of a carrier

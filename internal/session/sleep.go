@@ -158,7 +158,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	case s.resumes.Load() != nil || s.watched.Load() != nil || s.lateProgress:
 		return false // what is known of their calls outlives what these have said
-	case !s.streams.isUnused() || !s.log.isIdle():
+	case !s.streams.isUnused() || !s.log.IsIdle():
 		return false
 	}
 	s.standalone.mu.Lock()

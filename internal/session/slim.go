@@ -44,7 +44,7 @@ func (t commonTools) slim(s *Session) {
 		}
 		t.share(s.Server(), &s.tools)
 	})
-	s.log.slim()
+	s.log.Slim()
 }
 
 // share has h share its maps with the last one of its server, if they are equal. The lock of h's session is held.
@@ -70,14 +70,5 @@ func (h toolHints) equal(other *toolHints) bool {
 func (h *toolHints) own() {
 	if h.common {
 		h.safe, h.changes, h.headed, h.shaped, h.common = maps.Clone(h.safe), maps.Clone(h.changes), maps.Clone(h.headed), maps.Clone(h.shaped), false
-	}
-}
-
-// slim gives back the memory for messages that wait.
-func (a *appender) slim() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.busy && len(a.waiting) == 0 {
-		a.waiting, a.spare, a.batch = nil, nil, nil
 	}
 }

@@ -190,9 +190,6 @@ func (c *Call) isOver() bool {
 	return state != callLight && state != callStored
 }
 
-// isSealed reports whether the store is given no more of the call.
-func (c *Call) isSealed() bool { return c.life.state() == callSealed }
-
 // sessionLife is a session's state: written under Session.mu, and read without it.
 type sessionLife struct{ now atomic.Uint32 }
 

@@ -308,7 +308,7 @@ var errLost = outcomeUnknown("the node that ran this call was lost before it fin
 
 // endLost ends calls that are not made again, in one append.
 func (s *Session) endLost(calls []*Call) {
-	s.log.inOneAppend(func() {
+	s.log.InOneAppend(func() {
 		for _, c := range calls {
 			c.mu.Lock()
 			ids := c.pendingIDs()

@@ -719,7 +719,7 @@ func TestTakeOverListed(t *testing.T) {
 	if _, done := list.Wait(t.Context(), 0); !done {
 		t.Fatal("not answered")
 	}
-	eventually(t, "it to be stored", s.log.isIdle)
+	eventually(t, "it to be stored", s.log.IsIdle)
 	a.kill()
 	again := parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"again"}}`)
 	if !b.take(s).Light(t.Context(), &again, nil) {

@@ -260,7 +260,7 @@ func (m *Manager) tell(s *Session, due []webhook) {
 	t.mu.Unlock()
 	if len(told) > 0 && !s.isClosed() {
 		s.noteSession(nil, false)
-		s.log.flush()
+		s.log.Flush()
 	}
 }
 

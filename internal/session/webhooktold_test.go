@@ -63,7 +63,7 @@ func TestTakeOverTold(t *testing.T) {
 				a.desk.last().say(c, response(id))
 				eventually(t, "it to be told", func() bool { return strings.Contains(on.told(), hookID(id)) && s.streams.hasTold() })
 			}
-			eventually(t, "it to be stored", s.log.isIdle)
+			eventually(t, "it to be stored", s.log.IsIdle)
 			beginAway(t, s, 7)
 			a.kill()
 			b.take(s)

@@ -1,0 +1,176 @@
+package journal_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/journal"
+	"holdfast/stream"
+)
+
+// writer says the entries of one stream.
+type writer struct{ track journal.Track }
+
+func (w *writer) Track() *journal.Track { return &w.track }
+
+// owner notes what it is told.
+type owner struct {
+	log     journal.Log[*writer]
+	lease   stream.Lease
+	instead []stream.Entry
+	told    []string
+	moved   bool
+}
+
+func (o *owner) Lease() (stream.Lease, bool) { return o.lease, !o.moved }
+
+func (o *owner) Stored(_ *writer, r *stream.Record) {
+	o.told = append(o.told, fmt.Sprintf("stored %d %s", r.Seq, r.Data))
+}
+
+func (o *owner) Refused(x *journal.Entry[*writer], _ error) []stream.Entry {
+	text := fmt.Sprintf("refused %s:", x.Data)
+	o.log.EachUnstored(x.By, func(x *journal.Entry[*writer]) { text += " " + string(x.Data) })
+	o.told = append(o.told, text)
+	return slices.Clone(o.instead)
+}
+
+func (o *owner) Unkept(x *journal.Entry[*writer], instead []stream.Entry, _ error) {
+	o.told = append(o.told, fmt.Sprintf("unkept %s %d", x.Data, instead[0].Seq))
+}
+
+func (o *owner) Lost(unstored []journal.Entry[*writer], err error) {
+	o.told = append(o.told, fmt.Sprintf("lost %d %v", len(unstored), err))
+	o.moved = true
+}
+
+// newOwner makes a log over a store in memory. refuse says why an append is refused, or nil.
+func newOwner(t *testing.T, refuse func([]stream.Record) error) *owner {
+	t.Helper()
+	st := memory.New(memory.Options{})
+	lease, err := st.Create(t.Context(), "s", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &owner{lease: lease}
+	o.log.Init(o, &journal.Options{
+		Append: func(ctx context.Context, l stream.Lease, records []stream.Record) error {
+			if err := refuse(records); err != nil {
+				return err
+			}
+			return st.Append(ctx, l, records)
+		},
+		Context:    t.Context(),
+		MostQueued: 100,
+		Loses:      func(err error) bool { return errors.Is(err, stream.ErrFenced) },
+		Go:         func(func()) bool { return false },
+	})
+	return o
+}
+
+// say queues texts of a writer, as one append.
+func (o *owner) say(w *writer, texts ...string) {
+	o.log.InOneAppend(func() {
+		for _, text := range texts {
+			o.log.Queue(journal.Entry[*writer]{By: w, Number: 1, Data: []byte(text)})
+		}
+	})
+}
+
+// refusing refuses an append that has one of some texts, with an error.
+func refusing(err error, texts ...string) func([]stream.Record) error {
+	return func(records []stream.Record) error {
+		for i := range records {
+			if slices.Contains(texts, string(records[i].Data)) {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// The owner is told what becomes of each entry, in order.
+func TestLog(t *testing.T) {
+	t.Parallel()
+	full, end := stream.ErrFull, []stream.Entry{{Data: []byte("end"), Last: true}}
+	for name, c := range map[string]struct {
+		refuse  func([]stream.Record) error
+		instead []stream.Entry
+		want    []string
+		seq     uint64
+	}{
+		"all stored":   {refusing(nil), nil, []string{"stored 1 a", "stored 2 b", "stored 3 c"}, 3},
+		"one lost":     {refusing(full, "b"), nil, []string{"stored 1 a", "refused b: b c", "stored 2 c"}, 2},
+		"ended":        {refusing(full, "b"), end, []string{"stored 1 a", "refused b: b c", "stored 2 end"}, 2},
+		"not even so":  {refusing(full, "b", "end"), end, []string{"stored 1 a", "refused b: b c", "unkept b 2"}, 1},
+		"fenced":       {refusing(stream.ErrFenced, "b"), nil, []string{"lost 3 " + stream.ErrFenced.Error()}, 0},
+		"fenced later": {fencedAfter("b", "end"), end, []string{"stored 1 a", "refused b: b c", "lost 2 " + stream.ErrFenced.Error()}, 1},
+		"unknown":      {refusing(stream.ErrNotFound, "b"), nil, []string{"stored 1 a", "refused b: b c"}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o, w := newOwner(t, c.refuse), &writer{}
+			o.instead = c.instead
+			o.say(w, "a", "b", "c")
+			if !slices.Equal(o.told, c.want) || w.track.Seq() != c.seq {
+				t.Errorf("told %q at %d, want %q at %d", o.told, w.track.Seq(), c.want, c.seq)
+			}
+			if !o.log.IsIdle() || o.log.Queued() != 0 {
+				t.Errorf("%d bytes are queued", o.log.Queued())
+			}
+		})
+	}
+}
+
+// fencedAfter has an append refused for one text, and the session lost with another.
+func fencedAfter(refused, fenced string) func([]stream.Record) error {
+	return func(records []stream.Record) error {
+		if err := refusing(stream.ErrFenced, fenced)(records); err != nil {
+			return err
+		}
+		return refusing(stream.ErrFull, refused)(records)
+	}
+}
+
+// Nothing is appended of a session that has moved.
+func TestMoved(t *testing.T) {
+	t.Parallel()
+	o := newOwner(t, refusing(nil))
+	o.moved = true
+	o.say(&writer{}, "a", "b")
+	if want := []string{"lost 2 <nil>"}; !slices.Equal(o.told, want) {
+		t.Errorf("told %q, want %q", o.told, want)
+	}
+}
+
+// While the store blocks, writers go on until too much is queued, and then wait.
+func TestFull(t *testing.T) {
+	t.Parallel()
+	entered, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	o := newOwner(t, func([]stream.Record) error {
+		once.Do(func() { close(entered) })
+		<-release
+		return nil
+	})
+	w := &writer{}
+	var all sync.WaitGroup
+	all.Go(func() { o.say(w, "first") })
+	<-entered
+	o.say(w, "second") // does not wait
+	all.Go(func() { o.say(w, fmt.Sprintf("%0200d", 3)) })
+	for o.log.Queued() < 200 {
+		runtime.Gosched()
+	}
+	close(release)
+	all.Wait()
+	if len(o.told) != 3 || !o.log.IsIdle() {
+		t.Errorf("told %q", o.told)
+	}
+}

@@ -1,0 +1,3 @@
+package journal
+
+import _ "holdfast/internal/testlong" // the flag -long
