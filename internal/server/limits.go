@@ -38,7 +38,7 @@ func (st *starter) origin(x *exchange) session.Origin {
 func (st *starter) admitAlone(x *exchange) (err error) {
 	x.once.pass, err = st.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs)
 	if full, ok := waits(err, x.msgs); ok {
-		ctx, over := st.sessions.AwaitKeyedTurn(x.r.Context(), x.client(st.sessions), x.once.key)
+		ctx, over := st.sessions.AwaitOnce(x.r.Context(), x.client(st.sessions), x.once.key)
 		defer over()
 		x.once.pass, err = st.awaitExchange(ctx, x, full)
 	}
@@ -87,7 +87,7 @@ func (st *starter) beginModernInTurn(x *exchange, err error) (b begun, _ error) 
 	if !ok {
 		return b, err
 	}
-	ctx, over := st.sessions.AwaitKeyedTurn(x.r.Context(), x.client(st.sessions), x.once.key)
+	ctx, over := st.sessions.AwaitOnce(x.r.Context(), x.client(st.sessions), x.once.key)
 	defer over()
 	from := st.origin(x)
 	if from.Pass, err = st.awaitExchange(ctx, x, full); err != nil {

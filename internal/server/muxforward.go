@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
@@ -177,7 +178,7 @@ func (s *forwardedExchange) over(err error) {
 func (s *forwardedExchange) fail(err error) {
 	m := s.x.m
 	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
-		err = session.ErrGone
+		err = idempotency.ErrGone
 		if s.msgs[0].Method == methodResume {
 			err = session.ErrBadToken
 		}

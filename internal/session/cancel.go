@@ -130,13 +130,6 @@ func Cancels(msg *jsonrpc.Message) bool {
 	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled && jsonrpc.Field(msg.Params, "_meta", protocol.MetaResumeToken) != nil
 }
 
-// CancelsKeyed reports whether a message is a notifications/cancelled that comes with an
-// idempotency key.
-func CancelsKeyed(msg *jsonrpc.Message, header http.Header) bool {
-	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled &&
-		(header[protocol.HeaderIdempotencyKey] != nil || jsonrpc.Field(msg.Params, "_meta", protocol.MetaIdempotencyKey) != nil)
-}
-
 // Cancel takes a notifications/cancelled whose _meta has the resume token of the
 // request (holdfast/resumeToken), from whatever connection of the principal, and
 // reports whether it is one. Where the token is wrong nothing is cancelled. The error

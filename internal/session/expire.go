@@ -139,8 +139,8 @@ func (m *Manager) forget(s *Session) {
 	if err := m.store.Delete(ctx, s.key); err != nil {
 		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
 	}
-	if m.shared != nil && (s.keyed.Load() || s.taken) && !s.keepsKeys() {
-		m.claims.End(s.key, s.tenant.name)
+	if m.shared != nil && (s.keyed.Load() || s.taken) && !s.beginner().Scoped {
+		m.keys.End(s.key, s.tenant.name)
 	}
 }
 
@@ -186,11 +186,8 @@ func (m *Manager) expire() {
 		case at := <-t.C:
 			now := m.clock()
 			m.noteStandstill(now, next)
-			if m.keys.Due(at) || m.shared != nil && m.keys.SweptBefore(at.Add(-m.claimsKept()/2)) {
-				m.sweepKeys()
-			}
+			m.keys.Tend(at)
 			m.tendKeys(now)
-			m.dropClaims(m.claims.Due(at.Add(-m.claimsKept())))
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
 				s.sweepResumable(at)

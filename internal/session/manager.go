@@ -37,7 +37,7 @@ type Manager struct {
 	listTeller listTeller      // the same, if their lists may change
 	backend    backend.Backend
 	logger     *slog.Logger
-	keys       idempotency.Registry
+	keys       *idempotency.Keys
 	elsewhere  Elsewhere // nil: there are no other nodes
 	limits
 	times
@@ -56,7 +56,6 @@ type Manager struct {
 	flying     flying
 	loans      loans
 	answered   answeredRing
-	claims     idempotency.Claims // of keys of calls that are over, in a store that nodes share
 	takeOvers
 	sleepers sleepers
 }
@@ -139,6 +138,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.listTeller, _ = backend.(listTeller)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
+	m.openKeys()
 	m.watchServers()
 	m.work.Add(1)
 	go m.expire()

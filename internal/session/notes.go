@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -24,33 +23,17 @@ import (
 
 // notes are as JSON.
 type callNote struct {
-	Safe      bool              `json:"safe"`
-	Unsent    bool              `json:"unsent"` // its owner has left without having handed it to a backend
-	Key       []byte            `json:"key"`    // the idempotency key that it began under, hashed
-	Sum       []byte            `json:"sum"`    // of its body
-	Twin      []byte            `json:"twin"`   // see keyRecord
-	Forwarded bool              `json:"once"`
-	Read      []uint64          `json:"read"`
-	Notified  []uint64          `json:"rung"`
-	Began     int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
-	Guest     stream.SessionKey `json:"guest"` // see [record]
-	Direct    bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
-	Of        uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
-	Spans     []*spanNote       `json:"spans"` // of the requests; none if there are no traces
-	Requests  []json.RawMessage `json:"requests"`
-}
-
-// key returns the key that the call began under, or nil.
-func (n *callNote) key() *keyRecord {
-	k := &keyRecord{forward: n.Forwarded}
-	if len(n.Key) != len(k.id) || len(n.Sum) != len(k.sum) {
-		return nil
-	}
-	k.id, k.sum = idempotency.ID(n.Key), idempotency.Sum(n.Sum)
-	if len(n.Twin) == len(k.twin) {
-		k.twin = idempotency.ID(n.Twin)
-	}
-	return k
+	idempotency.Note
+	Safe     bool              `json:"safe"`
+	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
+	Read     []uint64          `json:"read"`
+	Notified []uint64          `json:"rung"`
+	Began    int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
+	Guest    stream.SessionKey `json:"guest"` // see [record]
+	Direct   bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
+	Of       uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
+	Spans    []*spanNote       `json:"spans"` // of the requests; none if there are no traces
+	Requests []json.RawMessage `json:"requests"`
 }
 
 type sessionNote struct {
@@ -73,19 +56,8 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if c.recovery.state == recoveryLeft {
 		dst = append(dst, `,"unsent":true`...)
 	}
-	if c.record != nil && c.record.key != nil {
-		dst = append(dst, `,"key":"`...)
-		dst = base64.StdEncoding.AppendEncode(dst, c.record.key.id[:])
-		dst = append(dst, `","sum":"`...)
-		dst = base64.StdEncoding.AppendEncode(dst, c.record.key.sum[:])
-		dst = append(dst, '"')
-		if c.record.key.hasTwin() {
-			dst = append(dst, `,"twin":"`...)
-			dst = append(base64.StdEncoding.AppendEncode(dst, c.record.key.twin[:]), '"')
-		}
-		if c.record.key.forward {
-			dst = append(dst, `,"once":true`...)
-		}
+	if c.record != nil {
+		dst = c.record.key.AppendNote(dst)
 	}
 	if d := c.deferred(); d != nil {
 		dst = d.appendNote(dst)
@@ -223,7 +195,7 @@ func (c *Call) awaitNote() error {
 	defer t.Stop()
 	select {
 	case <-c.recovery.stored:
-		if c.recovery.failed == nil && c.record != nil && c.record.key != nil && !c.record.key.forward {
+		if c.recovery.failed == nil && c.record != nil && c.record.key.IsClients() {
 			return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
 		}
 		return c.recovery.failed

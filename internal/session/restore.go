@@ -77,8 +77,8 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
 			s.streams.setBlind(st.Number)
 		}
-		if k := n.key(); k != nil {
-			s.m.keys.Restore(k.id, k.sum, s.key, st.Number, s.keepsKeys(), k.forward)
+		if k := n.Record(); k != nil {
+			s.m.keys.Restore(k, s.beginner(), st.Number)
 		}
 		switch {
 		case !st.Ended:
@@ -186,7 +186,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	s.restoreWatched(c, msgs, st.Note)
 	c.restoreSpans(&n, msgs)
 	s.restoreRequests(c, st.Number, open)
-	if k := n.key(); k != nil {
+	if k := n.Record(); k != nil {
 		c.recorded().key = k
 	}
 	if !s.single {

@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -153,8 +154,8 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it
 	}
-	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil {
-		data = s.advertise(data)
+	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil && !s.single && !s.m.opts.Stateless {
+		data = idempotency.Advertise(data)
 	}
 	if m.Result != nil {
 		for f := range s.offered {

@@ -205,7 +205,7 @@ func (t *table) isUnused() bool {
 func (m *Manager) fallAsleep(all []*Session) {
 	for _, s := range all {
 		if s.keyed.Load() {
-			m.sweepKeys() // so that it is remembered which keys were used, as nothing is kept of their calls
+			m.keys.Sweep() // so that it is remembered which keys were used, as nothing is kept of their calls
 			break
 		}
 	}

@@ -60,7 +60,7 @@ type strandedAt struct {
 
 // strandedFor is for how long at the most a call is known that has ended.
 func (m *Manager) strandedFor() time.Duration {
-	return max(m.opts.AttachWithin, m.claimsKept())
+	return max(m.opts.AttachWithin, m.namesKept())
 }
 
 // add adds a call.
