@@ -190,7 +190,7 @@ func (m *Manager) expire() {
 			m.tendKeys(now)
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
-				s.sweepResumable(at)
+				s.resumes.Load().sweep(s, at)
 				s.sweepWatched(at)
 				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()

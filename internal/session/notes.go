@@ -176,7 +176,7 @@ func (s *Session) noteCall(c *Call) {
 	}
 	c.mu.Unlock()
 	s.flushInBackground()
-	s.sweepResumable(time.Now())
+	s.resumes.Load().sweep(s, time.Now())
 }
 
 // flushInBackground appends what is queued, on a goroutine of its own: it may take longer

@@ -339,7 +339,7 @@ func (r *Reader) Delivered() {
 	}
 	c := r.call
 	if c == nil {
-		c = r.s.resumed(r.cursor.Stream.Number) // whose status tells, also after its end
+		c = r.s.resumes.Load().call(r.cursor.Stream.Number) // whose status tells, also after its end
 	}
 	if c == nil {
 		return
@@ -417,7 +417,7 @@ func (r *Reader) end() {
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
 	r.observeWent(broke)
-	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
+	if c := r.s.resumes.Load().call(r.cursor.Stream.Number); c != nil {
 		c.clientSeen() // from now on it is away
 	}
 	if r.s.streams.detach(r, broke, ids, besides) {

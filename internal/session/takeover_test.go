@@ -612,7 +612,7 @@ func TestTakeOverResumable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status, err := s.RequestStatus(t.Context(), number, id); err != nil || status.Status != want {
+		if status, err := s.resumes.Load().status(number, id); err != nil || status.Status != want {
 			t.Errorf("request %s: %+v, %v", id, status, err)
 		}
 	}
