@@ -1,9 +1,9 @@
-package session
+package reading
 
 import "time"
 
 // absences are clients that are away from streams that they may come back for: since
-// when, by the numbers of the streams. Guarded by table.mu.
+// when, by the numbers of the streams. Guarded by Streams.mu.
 type absences struct {
 	since map[uint64]time.Time
 	crowd int // from how many on those are looked through that are no longer waited for
