@@ -207,6 +207,8 @@ func (t *hookTable) of(number uint64) *webhooks {
 // readBy returns the webhooks of what a reader reads.
 func (t *hookTable) readBy(r *reading.Reader) *webhooks {
 	if c := written(r.Call()); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
 		return c.webhooks()
 	}
 	return t.of(r.Cursor().Stream.Number)
