@@ -34,13 +34,13 @@ func (a *absences) prune(longest time.Duration) {
 // remove notes that the client of a stream has come back.
 func (a *absences) remove(number uint64) { delete(a.since, number) }
 
-// has reports whether somebody is away from a stream.
+// has reports whether a client is away from a stream.
 func (a *absences) has(number uint64) bool {
 	_, ok := a.since[number]
 	return ok
 }
 
-// within reports whether somebody is away for no longer than the given time.
+// within reports whether a client is away for no longer than the given time.
 func (a *absences) within(longest time.Duration) bool {
 	for _, at := range a.since {
 		if time.Since(at) <= longest {

@@ -63,8 +63,8 @@ const (
 	Came                // it is attached
 	Back                // it is known that its client has come back, as its door is not the standalone stream
 	Told                // what it has read was written to its client
-	Lost                // its client may have lost the stream
 	Leaves              // it is about to be detached
+	Lost                // its client may have lost the stream
 	Left                // it is detached
 )
 
