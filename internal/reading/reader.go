@@ -302,7 +302,7 @@ func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry,
 	t, had := r.t, len(buf)
 	buf, err := t.opts.Store.Read(ctx, r.cursor, buf)
 	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && t.owner.Life() != Deleted {
-		if t.writes(r.call, r.cursor.Stream.Number) {
+		if n := r.cursor.Stream.Number; n == Standalone || t.Call(n) == r.call {
 			err = nil // nothing has been said yet
 		} else { // it may have been said, and ended, since
 			buf, err = t.opts.Store.Read(ctx, r.cursor, buf)

@@ -56,20 +56,17 @@ func (t *Streams) set(number uint64, u user) {
 			t.streams = make(map[uint64]user, 1)
 		}
 		t.streams[number] = u
-	case len(t.streams) == 1:
+	case len(t.streams) > 1:
 		delete(t.streams, number)
-		if len(t.streams) == 0 {
-			t.streams = nil
-		}
-	default:
-		delete(t.streams, number)
+	case t.streams[number] != user{}:
+		t.streams = nil
 	}
 }
 
-// setCall notes which call writes a stream; nil: none any more. t.mu is held.
-func (t *Streams) setCall(number uint64, c Call) {
+// setReader notes who reads a stream. t.mu is held.
+func (t *Streams) setReader(number uint64, r *Reader) {
 	u := t.streams[number]
-	u.call = c
+	u.reader = r
 	t.set(number, u)
 }
 
@@ -77,13 +74,8 @@ func (t *Streams) setCall(number uint64, c Call) {
 func (t *Streams) SetCall(number uint64, c Call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.setCall(number, c)
-}
-
-// setReader notes who reads a stream. t.mu is held.
-func (t *Streams) setReader(number uint64, r *Reader) {
 	u := t.streams[number]
-	u.reader = r
+	u.call = c
 	t.set(number, u)
 }
 
@@ -110,20 +102,12 @@ func (t *Streams) Last() uint64 {
 	return t.last
 }
 
-// Add gives a call a stream.
+// Add gives a call a stream; nil: a number without one.
 func (t *Streams) Add(c Call) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last++
-	t.setCall(t.last, c)
-	return t.last
-}
-
-// Number gives a number without a call.
-func (t *Streams) Number() uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.last++
+	t.set(t.last, user{call: c})
 	return t.last
 }
 
@@ -132,11 +116,12 @@ func (t *Streams) Number() uint64 {
 func (t *Streams) Remove(number uint64, comesBack bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.streams[number].reader
-	t.setCall(number, nil)
+	u := t.streams[number]
+	u.call = nil
+	t.set(number, u)
 	switch {
-	case r != nil:
-		r.all((*Reader).wake) // nothing more comes, should they wait for that
+	case u.reader != nil:
+		u.reader.all((*Reader).wake) // nothing more comes, should they wait for that
 	case comesBack:
 		t.unread.add(number, awaitedFor)
 	}
@@ -165,11 +150,6 @@ func (t *Streams) IsBlind(number uint64) bool { return t.user(number).blind }
 
 // Call returns the call whose stream is still written, or nil.
 func (t *Streams) Call(number uint64) Call { return t.user(number).call }
-
-// writes reports whether the call's stream is still written, or will be.
-func (t *Streams) writes(c Call, number uint64) bool {
-	return number == Standalone || t.user(number).call == c
-}
 
 // IsRead reports whether a stream has a reader.
 func (t *Streams) IsRead(number uint64) bool { return t.user(number).reader != nil }

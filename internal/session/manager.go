@@ -141,7 +141,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.listTeller, _ = backend.(listTeller)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
-	m.openReading()
+	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
 	m.work.Add(1)
 	go m.expire()

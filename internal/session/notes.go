@@ -261,7 +261,7 @@ func (m *Manager) sync() error {
 // noteInJournal has the store told of a call whose messages go to the standalone stream.
 func (s *Session) noteInJournal(c *Call) error {
 	c.mu.Lock()
-	c.recovery.journal = s.streams.Number()
+	c.recovery.journal = s.streams.Add(nil)
 	c.note(c.recovery.journal)
 	c.mu.Unlock()
 	s.flushInBackground()

@@ -12,11 +12,6 @@ import (
 	"holdfast/stream"
 )
 
-// openReading says what the streams of sessions have in common.
-func (m *Manager) openReading() {
-	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
-}
-
 // isProgress reports whether a message is progress: what it says is old once another message follows, and must not be said twice.
 func isProgress(data []byte) bool {
 	m, err := jsonrpc.Parse(data)
@@ -94,7 +89,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 		s.Touch()
 		s.use.readers.Add(1)
 	case reading.Came:
-		s.hooks.attach(r)
+		s.hooks.reached(r, r.Has())
 	case reading.Back:
 		s.m.dropStranded(s, number)
 	case reading.Told:
@@ -118,10 +113,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 // told notes how far a reader's client was told.
 func (o readerOwner) told(r *reading.Reader) {
 	at := r.Cursor()
-	if h := o.hooks.readBy(r); h != nil {
-		o.hooks.delivered(h, at.Seq)
-		o.dispatchWebhooks(at.Stream.Number, h)
-	}
+	o.dispatchWebhooks(at.Stream.Number, o.hooks.reached(r, at.Seq))
 	c := written(r.Call())
 	if c == nil {
 		c = o.resumed(at.Stream.Number) // whose status tells, also after its end
@@ -211,12 +203,6 @@ func (s *Session) SignalInputOnce(number uint64) bool {
 	defer c.mu.Unlock()
 	c.delivery.signalled = !c.delivery.signalled
 	return c.delivery.signalled
-}
-
-// isLost reports whether the connection of the call's client has broken, and it has not come back since.
-func (c *Call) isLost() bool {
-	number := c.Number()
-	return number != 0 && c.s.streams.IsLost(number)
 }
 
 // ConnectionLost notes that the connection of a light call broke before its answer was

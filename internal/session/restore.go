@@ -286,12 +286,12 @@ func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered
 			k.seq, k.Time, k.Failed, k.stream = a.seq, time.Now(), a.failed, c.number
 		}
 	}
-	s.hooks.mu.Lock()
-	defer s.hooks.mu.Unlock()
 	if number != standalone {
-		f.hooks[number] = s.hooks.over(c, number)
+		f.hooks[number] = s.hooks.end(c, number)
 		return
 	}
+	s.hooks.mu.Lock()
+	defer s.hooks.mu.Unlock()
 	all := s.standalone.webhooks()
 	all.list = append(all.list, h.list...)
 }

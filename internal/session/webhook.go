@@ -172,29 +172,21 @@ type hookTable struct {
 	telling  int                  // how often webhooks are being told just now
 }
 
-// over notes that a call's stream has its last entry, and returns its webhooks.
-// t.mu is held; [Session.dispatchWebhooks] must follow.
-func (t *hookTable) over(c *Call, number uint64) *webhooks {
+// end notes that a call's stream has its last entry, which comes before the stream loses its call. It returns the call's webhooks;
+// [Session.dispatchWebhooks] must follow.
+func (t *hookTable) end(c *Call, number uint64) *webhooks {
 	h := c.webhooks()
 	if h == nil {
 		return nil
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	h.over = true
 	if t.ended == nil {
 		t.ended = make(map[uint64]*webhooks)
 	}
 	t.ended[number] = h
 	return h
-}
-
-// end is over where t.mu is not held. It comes before the stream loses its call.
-func (t *hookTable) end(c *Call, number uint64) *webhooks {
-	if c.webhooks() == nil {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.over(c, number)
 }
 
 // of returns the webhooks of a call that has ended, by the number of its stream.
@@ -214,21 +206,17 @@ func (t *hookTable) readBy(r *reading.Reader) *webhooks {
 	return t.of(r.Cursor().Stream.Number)
 }
 
-// attach notes that a reader has come.
-func (t *hookTable) attach(r *reading.Reader) {
-	if h := t.readBy(r); h != nil {
-		t.mu.Lock()
-		h.held = false
-		t.mu.Unlock()
-		t.delivered(h, r.Has())
+// reached notes that a reader's client has what the stream says through seq, and returns the webhooks of that, or nil.
+func (t *hookTable) reached(r *reading.Reader, seq uint64) *webhooks {
+	h := t.readBy(r)
+	if h == nil {
+		return nil
 	}
-}
-
-// delivered notes that the clients of webhooks have what the stream says through seq.
-func (t *hookTable) delivered(h *webhooks, seq uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	h.held = false
 	h.delivered = max(h.delivered, seq)
+	return h
 }
 
 // isUnused reports whether no webhook waits.
