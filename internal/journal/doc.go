@@ -25,7 +25,7 @@ type Writer interface {
 }
 
 // A Track is how far the store has what a writer says. Only the goroutine that appends uses it, once
-// anything was queued for it, but for [Track.Unstored].
+// anything was queued for it, but for [Track.Unstored] and [Track.End].
 type Track struct {
 	seq      uint64
 	sealed   bool
@@ -38,7 +38,7 @@ func (t *Track) Seq() uint64 { return t.seq }
 // Resume says that the store has the entries of the track up to seq already.
 func (t *Track) Resume(seq uint64) { t.seq = seq }
 
-// EndUnstored has readers told from memory how the stream ends.
+// EndUnstored has readers told from memory how the stream ends: by one entry at the least.
 func (t *Track) EndUnstored(epoch uint64, end []stream.Entry) {
 	for i := range end {
 		end[i].Seq, end[i].Epoch = t.seq+1+uint64(i), epoch
@@ -51,7 +51,7 @@ func (t *Track) EndUnstored(epoch uint64, end []stream.Entry) {
 // the stream it is io.EOF.
 func (t *Track) Unstored(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
 	end := t.unstored.Load()
-	if end == nil || len(*end) == 0 || seq+1 < (*end)[0].Seq {
+	if end == nil || seq+1 < (*end)[0].Seq {
 		return buf, false, nil
 	}
 	rest := (*end)[min(seq+1-(*end)[0].Seq, uint64(len(*end))):]
@@ -63,11 +63,10 @@ func (t *Track) Unstored(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok b
 
 // End returns the last entry of the stream, if the store did not take it, or nil.
 func (t *Track) End() *stream.Entry {
-	end := t.unstored.Load()
-	if end == nil || len(*end) == 0 {
-		return nil
+	if end := t.unstored.Load(); end != nil {
+		return &(*end)[len(*end)-1]
 	}
-	return &(*end)[len(*end)-1]
+	return nil
 }
 
 // An Entry is a message, or a note, on its way into the log.
