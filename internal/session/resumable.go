@@ -296,7 +296,7 @@ func (m *Manager) FindResumable(token string, id []byte, principal caller.Princi
 		}
 		if c := s.resumed(t.Number); c != nil && m.holder(s.key, t.Number) != nil {
 			c.clientSeen()
-			s.streams.clientAsked(t.Number)
+			s.streams.Asked(t.Number)
 			return s, t.Number, nil
 		}
 		switch err := s.checkOwner(m.ctx); {
