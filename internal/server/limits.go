@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -160,7 +161,7 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 		m.mu.Lock()
 		m.waiting--
 		m.mu.Unlock()
-		session.Wake(m.ready)
+		reading.Wake(m.ready)
 	})
 	return true
 }

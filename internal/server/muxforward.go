@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/internal/ticket"
@@ -77,7 +78,7 @@ func (m *mux) forward(s *forwardedExchange) {
 		s.stop()
 		s.delivery.end()
 		m.become(muxLeaving) // this node ends
-		session.Wake(m.ready)
+		reading.Wake(m.ready)
 		return
 	}
 	m.open[s.x] = struct{}{}
@@ -171,7 +172,7 @@ func (s *forwardedExchange) over(err error) {
 	m.mu.Lock()
 	delete(m.open, s.x)
 	m.mu.Unlock()
-	session.Wake(m.ready)
+	reading.Wake(m.ready)
 }
 
 // fail sends the client an error, or has it come back for the rest.

@@ -3,6 +3,7 @@ package servers_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -527,20 +528,38 @@ func (p *party) do(method, path string, h http.Header, body string) (status int,
 		p.hear(text)
 		return res.StatusCode, res.Header
 	}
-	go func() {
-		defer res.Body.Close()
+	go p.reads(res, path, h)
+	return res.StatusCode, res.Header
+}
+
+// reads reads a stream of events, and comes back where it is sent away for a while, as a call is that waits for input.
+func (p *party) reads(res *http.Response, path string, h http.Header) {
+	for last := ""; ; {
 		for events := sse.NewReader(res.Body, 1<<20); ; {
 			ev, err := events.Next()
 			if err != nil {
-				return
+				break
 			}
+			last = cmp.Or(ev.ID, last)
 			if ev.Name == "endpoint" {
 				ev.Data = jsonrpc.AppendRequest(nil, nil, "endpoint", jsonrpc.Object("at", string(ev.Data)))
 			}
 			p.hear(ev.Data)
 		}
-	}()
-	return res.StatusCode, res.Header
+		_ = res.Body.Close()
+		if last == "" || p.transport != "legacy" {
+			return
+		}
+		r, err := http.NewRequestWithContext(p.ctx, http.MethodGet, p.base+path, nil)
+		if err != nil {
+			return
+		}
+		r.Header = h.Clone()
+		r.Header.Set("Last-Event-ID", last)
+		if res, err = http.DefaultClient.Do(r); err != nil || res.StatusCode != http.StatusOK { //nolint:bodyclose // it is closed where it has ended
+			return
+		}
+	}
 }
 
 // send sends a message. It does not wait for what a request is answered.

@@ -63,7 +63,9 @@ func (o logOwner) streamEnded(c *Call, number uint64) {
 	if c.hasJournal() {
 		return // nobody reads it
 	}
-	o.s.dispatchWebhooks(number, o.s.streams.remove(number))
+	h := o.s.hooks.end(c, number)
+	o.s.streams.Remove(number, o.s.modern == "" && c.deferred() == nil)
+	o.s.dispatchWebhooks(number, h)
 }
 
 // Refused ends the stream of a message that the store did not take, in words small enough to be
@@ -108,9 +110,9 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 // Unkept has who reads the stream told from memory how it ended.
 func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 	if x.Number != standalone {
-		x.By.endInMemory(instead)
+		x.By.track.EndUnstored(o.s.lease.Epoch, instead)
 		x.By.observeUnknown(x.Number)
-		o.s.streams.wake(x.Number)
+		o.s.streams.Wake(x.Number)
 		x.By.endUnstored(x.Number)
 		o.s.wakeWatchers(x.Number)
 	}

@@ -25,7 +25,7 @@ func (c *Call) cancelIfAway() {
 		return // all calls end now
 	}
 	defer s.m.work.Done()
-	connected := s.streams.read(c.Number())
+	connected := s.streams.IsRead(c.Number())
 	most := s.m.opts.MaxWait
 	c.mu.Lock()
 	r := c.resume()
@@ -147,7 +147,7 @@ func (m *Manager) Cancel(principal caller.Principal, msg jsonrpc.Message, header
 	if err != nil {
 		return true, err
 	}
-	if c := s.streams.call(number); c != nil {
+	if c := s.CallAt(number); c != nil {
 		reason := jsonrpc.String(jsonrpc.Field(msg.Params, "reason"))
 		s.withdraw(c, id, header, reason, func(rq *inflight) {
 			c.cancel(rq)

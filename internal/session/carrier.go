@@ -410,9 +410,6 @@ func (c *Call) Keyed() bool {
 	return c.record != nil && c.record.key.IsClients()
 }
 
-// CallAt returns the call of a stream while it is in flight, or nil.
-func (s *Session) CallAt(number uint64) *Call { return s.streams.call(number) }
-
 // Asks reports whether a request of the backend, by the id that clients know it by, waits
 // for its response.
 func (s *Session) Asks(id []byte) bool {
@@ -454,7 +451,7 @@ func (m *Manager) WithdrawWaiting(reason string) {
 		var waiting []*Call
 		s.mu.Lock()
 		for _, rq := range s.inFlight {
-			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.read(rq.call.Number()) {
+			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.IsRead(rq.call.Number()) {
 				waiting = append(waiting, rq.call)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -29,7 +30,7 @@ func (m *Manager) endFor(s *Session, why error) {
 		return
 	}
 	to := sessionEnded
-	if s.Resumable() && s.streams.hasFollowers() {
+	if s.Resumable() && s.streams.HasFollowers() {
 		to = sessionLingering
 	}
 	m.endAs(s, to, why)
@@ -73,7 +74,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	m.mu.Unlock()
 
 	s.failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
-	s.streams.closeStandalone()
+	s.streams.CloseStandalone()
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)
 	}
@@ -85,7 +86,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	go func() {
 		defer m.work.Done()
 		if lingers {
-			m.waitFor(followFor, func() bool { return m.stops() || !s.streams.hasFollowers() })
+			m.waitFor(reading.FollowFor, func() bool { return m.stops() || !s.streams.HasFollowers() })
 			m.stopLingering(s)
 		}
 		m.waitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
@@ -124,7 +125,7 @@ func (m *Manager) forget(s *Session) {
 			m.logger.Warn("session not deleted: it may be another's", "session", s.Name(), "error", err)
 			s.step(sessionMoved)
 			m.shared.Forget(lease)
-			s.streams.dismissAll()
+			s.streams.Dismiss()
 			return
 		}
 	}
@@ -132,7 +133,7 @@ func (m *Manager) forget(s *Session) {
 	if m.shared != nil && s.leased().Epoch == 0 {
 		most = storeTimeout // nobody knows it
 	}
-	m.waitFor(storeTimeout, s.streams.hasTold)
+	m.waitFor(storeTimeout, s.hooks.hasTold)
 	ctx, stop := context.WithTimeout(m.ctx, most)
 	defer stop()
 	s.step(sessionDeleted)
@@ -141,16 +142,6 @@ func (m *Manager) forget(s *Session) {
 	}
 	if m.shared != nil && (s.keyed.Load() || s.taken) && !s.beginner().Scoped {
 		m.keys.End(s.key, s.tenant.name)
-	}
-}
-
-// closeStandalone ends the connections of the standalone stream's readers.
-func (t *table) closeStandalone() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.streams[standalone].reader; r != nil {
-		t.setReader(standalone, nil)
-		r.all((*Reader).end)
 	}
 }
 

@@ -278,7 +278,7 @@ func (l *lateRequest) heir(c *Call) *Call {
 	s := l.s
 	h := &Call{s: s, method: c.method, tokens: l.tokens}
 	h.record = &record{handOff: &handOff{isHeir: true, of: c, from: c.storedAs(), tool: l.tool}}
-	h.number = s.streams.add(h)
+	h.number = s.streams.Add(writer{h})
 	h.become(callStored)
 	if c.recovery != nil {
 		h.recovery = &recovery{retry: c.recovery.retry, repeat: c.recovery.repeat, msgs: l.msgs, stored: make(chan struct{})}
@@ -330,7 +330,7 @@ func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
 	if len(c.pending) == 1 { // else nobody knows whose they are
 		h.asking, c.asking = c.asking, 0
 		s.asked.passOn(c, h)
-		h.record.webhooks = s.streams.takeWebhooks(c)
+		h.record.webhooks = s.hooks.take(c)
 	}
 	h.mu.Unlock()
 	l.rq.call = h
@@ -355,9 +355,9 @@ func (q *serverRequests) passOn(from, to *Call) {
 	}
 }
 
-// takeWebhooks takes the webhooks of a call for its heir: they are told of the end of the
+// take takes the webhooks of a call for its heir: they are told of the end of the
 // request.
-func (t *table) takeWebhooks(c *Call) *webhooks {
+func (t *hookTable) take(c *Call) *webhooks {
 	h := c.webhooks()
 	if h == nil || c.s.single {
 		return nil
@@ -482,9 +482,7 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	}
 	c.become(callStored)
 	c.record = &record{handOff: &handOff{isHeir: true, from: n.Of, tool: tool}}
-	s.streams.mu.Lock()
-	s.streams.setCall(st.Number, c)
-	s.streams.mu.Unlock()
+	s.streams.SetCall(st.Number, writer{c})
 	if !handedOff {
 		f.lost = append(f.lost, c)
 		return

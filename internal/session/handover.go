@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -45,7 +46,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 		}
 		var quiet []*Session
 		for _, s := range all {
-			if s.use.calls.Load() == 0 && !s.streams.behind() {
+			if s.use.calls.Load() == 0 && !s.streams.Lags() {
 				quiet = append(quiet, s)
 			}
 		}
@@ -75,7 +76,7 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	defer m.become(serving)
 	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
-	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.behind() }) {
+	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.Lags() }) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -95,30 +96,6 @@ func (m *Manager) refusesAlone(msgs []jsonrpc.Message) bool {
 // made again is refused with [ErrMoved] before it begins, as it would probably be cut.
 func (m *Manager) RefuseUnsafe() { m.drain.late.Store(true) }
 
-// behind reports whether readers have yet to tell their clients what there is.
-func (t *table) behind() bool {
-	t.mu.Lock()
-	calls := make([]*Call, 0, len(t.streams))
-	for _, u := range t.streams {
-		if u.reader != nil {
-			calls = append(calls, u.reader.call)
-		}
-	}
-	t.mu.Unlock()
-	for _, c := range calls {
-		if c == nil {
-			return true // until it has read the end
-		}
-		c.mu.Lock()
-		behind := c.delivery.told < c.said
-		c.mu.Unlock()
-		if behind {
-			return true
-		}
-	}
-	return false
-}
-
 // handOverFirst gives up a session at the beginning of a request in it, if this node gives
 // up its sessions and nothing else is in flight in this one; it reports whether it
 // has. Clients that make one call right after the other leave no other gap.
@@ -132,7 +109,7 @@ func (m *Manager) handOverFirst(s *Session) bool {
 	if !begun || s.use.calls.Load() > 0 {
 		return false
 	}
-	m.waitFor(handOverTick, func() bool { return !s.streams.behind() }) // a client may be faster than we
+	m.waitFor(handOverTick, func() bool { return !s.streams.Lags() }) // a client may be faster than we
 	m.handOverIdle(s)
 	return s.Moved()
 }
@@ -181,7 +158,7 @@ func (m *Manager) cut(all []*Session) {
 		late := time.Now().After(end) || m.ctx.Err() != nil
 		var told, rest []leaving
 		for _, s := range left {
-			if late || s.use.calls.Load() == 0 && !s.streams.behind() {
+			if late || s.use.calls.Load() == 0 && !s.streams.Lags() {
 				told = append(told, s)
 			} else {
 				rest = append(rest, s)
@@ -234,7 +211,7 @@ var errNotBegun = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make th
 // ended.
 func (m *Manager) release(s *Session, open bool) {
 	s.dispatchAll()
-	m.waitFor(storeTimeout, s.streams.hasTold) // a session without an owner is not looked after
+	m.waitFor(storeTimeout, s.hooks.hasTold) // a session without an owner is not looked after
 	s.noteStored(false)
 	m.waitFor(appendTimeout, s.log.IsIdle) // what the backend has said is not given up before it is stored
 	open = open || !s.log.IsIdle()
@@ -242,7 +219,7 @@ func (m *Manager) release(s *Session, open bool) {
 	m.unlist(s)
 	m.mu.Unlock()
 	lost := !s.step(sessionMoved) // meanwhile
-	s.streams.dismissAll()
+	s.streams.Dismiss()
 	if lost {
 		m.shared.Forget(s.lease)
 		return
@@ -262,14 +239,10 @@ func (m *Manager) release(s *Session, open bool) {
 
 // dispatchAll tells the webhooks of calls that have ended and that nobody reads.
 func (s *Session) dispatchAll() {
-	t := &s.streams
+	t := &s.hooks
 	t.mu.Lock()
 	all := make(map[uint64]*webhooks)
-	for number, u := range t.streams {
-		if u.webhooks != nil {
-			all[number] = u.webhooks
-		}
-	}
+	maps.Copy(all, t.ended)
 	if h := s.standalone.webhooks(); h != nil {
 		all[standalone] = h
 	}

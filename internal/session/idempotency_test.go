@@ -437,7 +437,9 @@ func TestAdvertised(t *testing.T) {
 				c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 				answers, _ := c.Wait(t.Context(), 0)
 				if single {
-					eventually(t, "the answer", func() bool { return s.Delivered() == 0 && s.OldestOf(t.Context(), 0) == 0 && s.standalone.said == 1 })
+					eventually(t, "the answer", func() bool {
+						return s.streams.Delivered() == 0 && s.streams.Oldest(t.Context(), 0) == 0 && s.standalone.said == 1
+					})
 					ready := make(chan struct{}, 1)
 					r, err := s.Read(t.Context(), 0, 0, 0, ready)
 					if err != nil {

@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -32,6 +33,7 @@ type Manager struct {
 	store      stream.Store
 	sweeps     sweeps
 	journal    journal.Options // of the logs of sessions
+	reading    reading.Options // of their streams
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
 	listTeller listTeller      // the same, if their lists may change
@@ -139,6 +141,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
 	m.openKeys()
+	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
 	m.work.Add(1)
 	go m.expire()
@@ -285,6 +288,7 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 		s.standalone.record = &record{webhooks: &webhooks{over: true}}
 	}
 	s.log.Init(logOwner{s}, &m.journal)
+	s.streams.Init(readerOwner{s}, s.key, writer{s.standalone}, kind.modern != "", &m.reading)
 	s.Touch()
 	return s
 }
@@ -419,7 +423,7 @@ func (m *Manager) Idle(patience time.Duration) bool {
 		return false
 	}
 	for _, s := range m.all() {
-		if s.use.readers.Load() > 0 || s.streams.awaited(patience) {
+		if s.use.readers.Load() > 0 || s.streams.Awaits(patience) {
 			return false
 		}
 	}

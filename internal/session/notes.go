@@ -75,7 +75,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if c.conn != nil && !c.conn.IsFar() && !c.like.IsZero() && c.s.modern == "" {
 		dst = append(dst, `,"here":true`...)
 	}
-	read, notified := c.s.streams.takeNews()
+	read, notified := c.s.streams.TakeRead(), c.s.hooks.takeNotified()
 	dst = appendNumbers(dst, `,"read":`, read)
 	dst = appendNumbers(dst, `,"rung":`, notified)
 	dst = append(c.appendSpans(dst), `,"requests":[`...)
@@ -233,7 +233,7 @@ func (m *Manager) sync() error {
 // noteInJournal has the store told of a call whose messages go to the standalone stream.
 func (s *Session) noteInJournal(c *Call) error {
 	c.mu.Lock()
-	c.recovery.journal = s.streams.number()
+	c.recovery.journal = s.streams.Add(nil)
 	c.note(c.recovery.journal)
 	c.mu.Unlock()
 	s.flushInBackground()
@@ -278,7 +278,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	defer s.mu.Unlock()
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
-	read, notified := s.streams.takeNews()
+	read, notified := s.streams.TakeRead(), s.hooks.takeNotified()
 	if !always && s.noted == s.standalone.delivery.told && len(read)+len(notified) == 0 {
 		return false
 	}
@@ -337,31 +337,6 @@ func (s *Session) noteDelivered(left bool) {
 		s.noteSession(nil, false)
 		s.log.Flush()
 	}
-}
-
-// news is what the next note says of streams.
-type news struct {
-	read     []uint64 // to their end
-	notified []uint64 // of calls whose webhooks were told
-	telling  int      // how often webhooks are being told just now
-}
-
-// takeNews returns which streams were read to their end, and of which the webhooks were
-// told, since it was last called.
-func (t *table) takeNews() (read, notified []uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	read, notified = t.news.read, t.news.notified
-	t.news = news{telling: t.news.telling}
-	return read, notified
-}
-
-// addNews adds a stream to what the next note says. table.mu is held.
-func addNews(numbers []uint64, number uint64) []uint64 {
-	if len(numbers) < mostNews && !slices.Contains(numbers, number) {
-		numbers = append(numbers, number)
-	}
-	return numbers
 }
 
 // parseNote reads a call's note. Without a note, or with one that can't be read,

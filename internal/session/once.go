@@ -223,7 +223,7 @@ func (m *Manager) holder(name stream.SessionKey, number uint64) *Session {
 	if s == nil || s.isClosed() && !s.isLingering() {
 		return nil
 	}
-	if s.streams.call(number) == nil {
+	if s.CallAt(number) == nil {
 		_, _, err := m.store.Bounds(context.Background(), stream.ID{Session: name, Number: number})
 		if errors.Is(err, stream.ErrNotFound) {
 			return nil

@@ -70,7 +70,7 @@ func (c *Call) Promote() {
 
 // promote gives the call a stream. c.mu is held; the log must be flushed after.
 func (c *Call) promote() {
-	c.number = c.s.streams.add(c)
+	c.number = c.s.streams.Add(writer{c})
 	c.become(callStored)
 	c.watch.Stored(c.number)
 	if c.recovery != nil && c.recovery.stored == nil {

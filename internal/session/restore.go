@@ -36,7 +36,7 @@ type retryCall struct {
 func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored {
 	f := restored{hooks: make(map[uint64]*webhooks)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
-	s.streams.last = (s.lease.Epoch - 1) << 32
+	s.streams.Resume((s.lease.Epoch - 1) << 32)
 	read, notified := make(map[uint64]bool), make(map[uint64]bool)
 	type parsed struct {
 		callNote
@@ -45,7 +45,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 	notes := make([]parsed, len(streams))
 	for i := range streams {
 		st := &streams[i]
-		s.streams.last = max(s.streams.last, st.Number)
+		s.streams.Resume(st.Number)
 		if st.Number == standalone {
 			s.restoreStandalone(st, read, notified)
 			continue
@@ -75,7 +75,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		}
 		if len(st.Note) == 0 && s.endsUnanswered(ctx, st) {
 			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
-			s.streams.setBlind(st.Number)
+			s.streams.SetBlind(st.Number)
 		}
 		if k := n.Record(); k != nil {
 			s.m.keys.Restore(k, s.beginner(), st.Number)
@@ -190,12 +190,10 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 		c.recorded().key = k
 	}
 	if !s.single {
-		s.streams.mu.Lock()
-		s.streams.setCall(st.Number, c)
+		s.streams.SetCall(st.Number, writer{c})
 		if c.deferred() == nil {
-			s.streams.addLost(c)
+			s.streams.Restored(c.number, c.isOver())
 		}
-		s.streams.mu.Unlock()
 	}
 	if h := c.webhooks(); h != nil && !s.single {
 		f.hooks[st.Number] = h // held until then
@@ -248,9 +246,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 	c.become(callEnded)
 	s.restoreWatched(c, msgs, st.Note)
 	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young && c.deferred() == nil { // who lost that begins anew
-		s.streams.mu.Lock()
-		s.streams.addLost(c)
-		s.streams.mu.Unlock()
+		s.streams.Restored(c.number, c.isOver())
 	}
 	if read {
 		c.delivery.told = c.said
@@ -290,12 +286,12 @@ func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered
 			k.seq, k.Time, k.Failed, k.stream = a.seq, time.Now(), a.failed, c.number
 		}
 	}
-	s.streams.mu.Lock()
-	defer s.streams.mu.Unlock()
 	if number != standalone {
-		f.hooks[number] = s.streams.webhooksOf(c, number)
+		f.hooks[number] = s.hooks.end(c, number)
 		return
 	}
+	s.hooks.mu.Lock()
+	defer s.hooks.mu.Unlock()
 	all := s.standalone.webhooks()
 	all.list = append(all.list, h.list...)
 }
@@ -334,16 +330,6 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 	for i := int(c.said); i < len(r.requests); i++ {
 		c.push(c.s.policy(c.number, r.requests[i].id), false)
 	}
-}
-
-// addLost notes that the client of a call, which nobody else knows yet, may have lost
-// it with the node that it was connected to. t.mu is held.
-func (t *table) addLost(c *Call) {
-	kind := gapPartial
-	if c.isOver() {
-		kind = gapUnknown
-	}
-	t.lost(gap{number: c.number, kind: kind, since: time.Now()}, false)
 }
 
 // outcome is what is known of the response to a request.

@@ -294,7 +294,7 @@ func (m *Manager) FindResumable(token string, id []byte, principal caller.Princi
 		}
 		if c := s.resumes.Load().call(t.Number); c != nil && m.holder(s.key, t.Number) != nil {
 			c.clientSeen()
-			s.streams.clientAsked(t.Number)
+			s.streams.Asked(t.Number)
 			return s, t.Number, nil
 		}
 		switch err := s.checkOwner(m.ctx); {

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/reading"
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -478,7 +479,7 @@ func TestDisconnectSaidFirst(t *testing.T) {
 		if light {
 			want = 1
 		}
-		var r *Reader
+		var r *reading.Reader
 		s.log.InOneAppend(func() {
 			if light {
 				c.Disconnect(time.Second)

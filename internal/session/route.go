@@ -455,7 +455,7 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 		return s.standalone, false
 	case !many:
 		return only, false
-	case asks && !s.streams.read(standalone):
+	case asks && !s.streams.IsRead(standalone):
 		for _, rq := range s.inFlight {
 			if rq.call.method == "tools/call" && !rq.ours {
 				return rq.call, true

@@ -347,9 +347,9 @@ func (m *Manager) awaitReturn(s *Session, f restored) {
 		case <-m.quit:
 		}
 		for number, h := range f.hooks {
-			s.streams.mu.Lock()
+			s.hooks.mu.Lock()
 			h.held = false
-			s.streams.mu.Unlock()
+			s.hooks.mu.Unlock()
 			s.dispatchWebhooks(number, h)
 		}
 	}()

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -309,7 +310,7 @@ func TestTakeOverBatch(t *testing.T) {
 }
 
 // some reads n messages.
-func some(t testing.TB, r *Reader, ready <-chan struct{}, n int) (said []string) {
+func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said []string) {
 	t.Helper()
 	timeout := time.After(time.Minute)
 	for len(said) < n {
@@ -437,7 +438,7 @@ func TestTakeOverLost(t *testing.T) {
 	a.kill()
 	taken := b.take(s)
 	taken.CameBack(0, nil)
-	lost, _ := taken.LostStreams(t.Context(), 0)
+	lost, _ := taken.streams.Lost(t.Context(), 0)
 	var numbers []uint64
 	for _, at := range lost {
 		numbers = append(numbers, at.Stream.Number)
@@ -469,8 +470,8 @@ func TestTakeOverStandalone(t *testing.T) {
 	r.Detach(true, true, false)
 	say(-1)
 	a.kill()
-	if taken := b.take(s); taken.Delivered() != noteEvery+10 || taken.standalone.said != noteEvery+11 {
-		t.Errorf("told %d of %d", taken.Delivered(), taken.standalone.said)
+	if taken := b.take(s); taken.streams.Delivered() != noteEvery+10 || taken.standalone.said != noteEvery+11 {
+		t.Errorf("told %d of %d", taken.streams.Delivered(), taken.standalone.said)
 	}
 }
 

@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
+	"sync"
 	"time"
 
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 )
 
@@ -30,7 +33,7 @@ const metaWebhook = "holdfast/webhook"
 // longestWebhook bounds how many bytes of URL a call keeps.
 const longestWebhook = 2048
 
-// webhooks are the webhooks of a call. Guarded by table.mu.
+// webhooks are the webhooks of a call. Guarded by hookTable.mu.
 type webhooks struct {
 	list      []webhook
 	delivered uint64 // sequence of the last entry that was written to the client
@@ -78,7 +81,7 @@ func (s *Session) addWebhook(c *Call, rq *inflight, m *jsonrpc.Message) {
 
 // answered implements [feature].
 func (h *webhooks) answered(c *Call, rq *inflight, failed bool, seq uint64) {
-	t := &c.s.streams
+	t := &c.s.hooks
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range h.list {
@@ -100,8 +103,8 @@ func (h *webhooks) answered(c *Call, rq *inflight, failed bool, seq uint64) {
 
 // stored implements [feature]: the responses so far come after what was said first.
 func (h *webhooks) stored(c *Call) {
-	c.s.streams.mu.Lock()
-	defer c.s.streams.mu.Unlock()
+	c.s.hooks.mu.Lock()
+	defer c.s.hooks.mu.Unlock()
 	for i := range h.list {
 		if h.list[i].seq > 0 {
 			h.list[i].seq += c.said
@@ -111,15 +114,15 @@ func (h *webhooks) stored(c *Call) {
 
 // cancelled implements [feature]: the client wants no answer.
 func (h *webhooks) cancelled(c *Call, rq *inflight) {
-	c.s.streams.mu.Lock()
-	defer c.s.streams.mu.Unlock()
+	c.s.hooks.mu.Lock()
+	defer c.s.hooks.mu.Unlock()
 	h.drop(rq)
 }
 
 // refused implements [feature]: clients are told that the outcome is unknown.
 func (h *webhooks) refused(c *Call, _ [][]byte, seq uint64) {
-	c.s.streams.mu.Lock()
-	defer c.s.streams.mu.Unlock()
+	c.s.hooks.mu.Lock()
+	defer c.s.hooks.mu.Unlock()
 	for i := range h.list {
 		if k := &h.list[i]; k.seq == 0 || k.seq > seq {
 			k.seq, k.Time, k.Failed = seq+1, time.Now(), true
@@ -137,7 +140,7 @@ func (c *Call) dropWebhooks() {
 	}
 }
 
-// drop forgets the webhook of a request; nil: of all. table.mu is held.
+// drop forgets the webhook of a request; nil: of all. hookTable.mu is held.
 func (h *webhooks) drop(rq *inflight) {
 	kept := h.list[:0]
 	for _, k := range h.list {
@@ -155,52 +158,86 @@ func (c *Call) releaseWebhooks(number uint64) {
 	if h == nil {
 		return
 	}
-	c.s.streams.mu.Lock()
+	c.s.hooks.mu.Lock()
 	h.held = false
-	c.s.streams.mu.Unlock()
+	c.s.hooks.mu.Unlock()
 	c.s.dispatchWebhooks(number, h)
 }
 
-// webhooksOf notes that a call's stream has its last entry, and returns its webhooks.
-// t.mu is held; [Session.dispatchWebhooks] must follow.
-func (t *table) webhooksOf(c *Call, number uint64) *webhooks {
-	if c == nil || c.webhooks() == nil {
+// A hookTable has what is known of webhooks in a session.
+type hookTable struct {
+	mu       sync.Mutex
+	ended    map[uint64]*webhooks // of calls that have ended, and have webhooks to be told, by the numbers of their streams
+	notified []uint64             // streams of calls whose webhooks were told, since [hookTable.takeNotified] was last called
+	telling  int                  // how often webhooks are being told just now
+}
+
+// end notes that a call's stream has its last entry, which comes before the stream loses its call. It returns the call's webhooks;
+// [Session.dispatchWebhooks] must follow.
+func (t *hookTable) end(c *Call, number uint64) *webhooks {
+	h := c.webhooks()
+	if h == nil {
 		return nil
 	}
-	h := c.webhooks()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	h.over = true
-	t.setWebhooks(number, h)
+	if t.ended == nil {
+		t.ended = make(map[uint64]*webhooks)
+	}
+	t.ended[number] = h
 	return h
+}
+
+// of returns the webhooks of a call that has ended, by the number of its stream.
+func (t *hookTable) of(number uint64) *webhooks {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.ended[number]
+}
+
+// readBy returns the webhooks of what a reader reads.
+func (t *hookTable) readBy(r *reading.Reader) *webhooks {
+	if c := written(r.Call()); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.webhooks()
+	}
+	return t.of(r.Cursor().Stream.Number)
+}
+
+// reached notes that a reader's client has what the stream says through seq, and returns the webhooks of that, or nil.
+func (t *hookTable) reached(r *reading.Reader, seq uint64) *webhooks {
+	h := t.readBy(r)
+	if h == nil {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	h.held = false
+	h.delivered = max(h.delivered, seq)
+	return h
+}
+
+// isUnused reports whether no webhook waits.
+func (t *hookTable) isUnused() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.ended) == 0 && t.telling == 0
+}
+
+// takeNotified returns the streams of calls whose webhooks were told since it was last called.
+func (t *hookTable) takeNotified() []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	notified := t.notified
+	t.notified = nil
+	return notified
 }
 
 // endUnstored notes that a call is over whose end is not in the store.
 func (c *Call) endUnstored(number uint64) {
-	t := &c.s.streams
-	t.mu.Lock()
-	h := t.webhooksOf(c, number)
-	t.mu.Unlock()
-	c.s.dispatchWebhooks(number, h)
-}
-
-// attachWebhooks gives a new reader the webhooks of what it reads. t.mu is held.
-func (t *table) attachWebhooks(r *Reader) {
-	r.webhooks = t.streams[r.cursor.Stream.Number].webhooks
-	if r.call != nil {
-		r.webhooks = r.call.webhooks()
-	}
-	if r.webhooks != nil {
-		r.webhooks.held = false
-		r.webhooks.delivered = max(r.webhooks.delivered, r.has)
-	}
-}
-
-// webhooksDelivered notes that everything that Next returned has been written to the client.
-func (r *Reader) webhooksDelivered() {
-	t := &r.s.streams
-	t.mu.Lock()
-	r.webhooks.delivered = max(r.webhooks.delivered, r.cursor.Seq)
-	t.mu.Unlock()
-	r.s.dispatchWebhooks(r.cursor.Stream.Number, r.webhooks)
+	c.s.dispatchWebhooks(number, c.s.hooks.end(c, number))
 }
 
 // dispatchWebhooks has the webhooks told whose call is over and nobody has it; h may be nil.
@@ -209,16 +246,16 @@ func (s *Session) dispatchWebhooks(number uint64, h *webhooks) {
 	if h == nil || s.Moved() {
 		return // or the new owner tells them
 	}
-	t := &s.streams
+	t := &s.hooks
 	t.mu.Lock()
-	due, settled := h.due(t.streams[number].reader != nil)
+	due, settled := h.due(s.streams.IsRead(number))
 	if h.over && len(h.list) == 0 {
-		t.setWebhooks(number, nil)
+		delete(t.ended, number)
 	}
 	if s.m.shared != nil {
 		t.settle(settled)
 		if len(due) > 0 {
-			t.news.telling++
+			t.telling++
 		}
 	}
 	t.mu.Unlock()
@@ -253,9 +290,9 @@ func (m *Manager) tell(s *Session, due []webhook) {
 	if m.shared == nil {
 		return
 	}
-	t := &s.streams
+	t := &s.hooks
 	t.mu.Lock()
-	t.news.telling--
+	t.telling--
 	t.settle(told)
 	t.mu.Unlock()
 	if len(told) > 0 && !s.isClosed() {
@@ -265,23 +302,23 @@ func (m *Manager) tell(s *Session, due []webhook) {
 }
 
 // settle notes that webhooks are not to be told by the next owner. t.mu is held.
-func (t *table) settle(all []webhook) {
+func (t *hookTable) settle(all []webhook) {
 	for i := range all {
-		if n := all[i].stream; n != 0 {
-			t.news.notified = addNews(t.news.notified, n)
+		if n := all[i].stream; n != 0 && len(t.notified) < mostNews && !slices.Contains(t.notified, n) {
+			t.notified = append(t.notified, n)
 		}
 	}
 }
 
 // hasTold reports whether no webhook is being told, of which the store does not know yet.
-func (t *table) hasTold() bool {
+func (t *hookTable) hasTold() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.news.telling == 0
+	return t.telling == 0
 }
 
 // due takes off the list what is settled, as it need not be told, and what is to be told now: it
-// returns both. connected reports whether the stream has a reader. table.mu is held.
+// returns both. connected reports whether the stream has a reader. hookTable.mu is held.
 func (h *webhooks) due(connected bool) (due, settled []webhook) {
 	if !h.over {
 		return nil, nil

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -72,7 +73,7 @@ func failure(id int) string {
 }
 
 // attach reads a stream from its beginning.
-func attach(t testing.TB, s *Session, number uint64) *Reader {
+func attach(t testing.TB, s *Session, number uint64) *reading.Reader {
 	t.Helper()
 	r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
 	if err != nil {
@@ -82,7 +83,7 @@ func attach(t testing.TB, s *Session, number uint64) *Reader {
 }
 
 // tell reads so many entries as a connection does, and has them written.
-func tell(t testing.TB, r *Reader, n int) {
+func tell(t testing.TB, r *reading.Reader, n int) {
 	t.Helper()
 	for range n {
 		if entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil || len(entries) != 1 {
@@ -106,7 +107,7 @@ func TestEndedAway(t *testing.T) {
 		attach(t, s, c.Number()).Detach(true, true, false)
 		b.want(t, "")
 	}
-	if n := s.streams.countHooks(); n > 0 {
+	if n := s.hooks.countHooks(); n > 0 {
 		t.Errorf("%d calls are still hooked", n)
 	}
 }
@@ -121,7 +122,7 @@ func TestEndedConnected(t *testing.T) {
 	tell(t, r, 1)
 	r.Detach(false, true, false)
 	b.want(t, "")
-	if n := s.streams.countHooks(); n > 0 {
+	if n := s.hooks.countHooks(); n > 0 {
 		t.Errorf("%d calls are still hooked", n)
 	}
 }
@@ -130,15 +131,15 @@ func TestEndedConnected(t *testing.T) {
 func TestEndedBreaks(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
-	for name, leave := range map[string]func(*Reader){
-		"unread": func(*Reader) {},
-		"read, not written": func(r *Reader) {
+	for name, leave := range map[string]func(*reading.Reader){
+		"unread": func(*reading.Reader) {},
+		"read, not written": func(r *reading.Reader) {
 			if _, err := r.Next(t.Context(), make([]stream.Entry, 0, 4)); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"in part": func(r *Reader) { tell(t, r, 1) },
-		"kicked":  func(r *Reader) { r.disconnect(disconnect{}) },
+		"in part": func(r *reading.Reader) { tell(t, r, 1) },
+		"kicked":  func(r *reading.Reader) { s.streams.Disconnect(r.Cursor().Stream.Number, reading.Disconnect{}) },
 	} {
 		c := begin(t, s, false, hookedRequest(1))
 		r := attach(t, s, c.Number())
@@ -261,7 +262,7 @@ func TestEndedCancelled(t *testing.T) {
 	}
 	desk.say(c, response(1))
 	b.want(t, "")
-	if n := s.streams.countHooks(); n > 0 {
+	if n := s.hooks.countHooks(); n > 0 {
 		t.Errorf("%d calls are still hooked", n)
 	}
 }
@@ -288,7 +289,7 @@ func TestEndedFailed(t *testing.T) {
 	}
 	c.Abort([]jsonrpc.Message{parse(hookedRequest(3))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
 	b.want(t, "")
-	if n := s.streams.countHooks(); n > 0 {
+	if n := s.hooks.countHooks(); n > 0 {
 		t.Errorf("%d calls are still hooked", n)
 	}
 }
@@ -464,20 +465,14 @@ func TestEndedRaces(t *testing.T) {
 			t.Fatalf("told: %v, rang %q", told, got)
 		}
 	}
-	if n := s.streams.countHooks(); n > 0 {
+	if n := s.hooks.countHooks(); n > 0 {
 		t.Errorf("%d calls are still hooked", n)
 	}
 }
 
 // countHooks returns how many calls have ended whose webhooks are on record.
-func (t *table) countHooks() int {
+func (t *hookTable) countHooks() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := 0
-	for _, u := range t.streams {
-		if u.webhooks != nil {
-			n++
-		}
-	}
-	return n
+	return len(t.ended)
 }

@@ -61,7 +61,7 @@ func TestTakeOverTold(t *testing.T) {
 			for id := range 5 { // one after the other: the session's note says so of each
 				c := beginAway(t, s, id)
 				a.desk.last().say(c, response(id))
-				eventually(t, "it to be told", func() bool { return strings.Contains(on.told(), hookID(id)) && s.streams.hasTold() })
+				eventually(t, "it to be told", func() bool { return strings.Contains(on.told(), hookID(id)) && s.hooks.hasTold() })
 			}
 			eventually(t, "it to be stored", s.log.IsIdle)
 			beginAway(t, s, 7)
