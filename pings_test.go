@@ -2,8 +2,8 @@ package holdfast_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +15,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // A lonely client makes requests, reads no standalone stream, and answers nothing.
@@ -26,40 +28,22 @@ type lonely struct {
 // send makes a request. The caller closes its body.
 func (c *lonely) send(method, last, body string) *http.Response {
 	c.t.Helper()
-	r, err := http.NewRequestWithContext(c.t.Context(), method, c.url, strings.NewReader(body))
+	resp, err := mcptest.Send(c.t.Context(), method, c.url, body, "Mcp-Session-Id", c.id, "Last-Event-ID", last)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	if c.id != "" {
-		r.Header.Set("Mcp-Session-Id", c.id)
-	}
-	if last != "" {
-		r.Header.Set("Last-Event-ID", last)
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if c.id == "" {
-		c.id = resp.Header.Get("Mcp-Session-Id")
-	}
+	c.id = cmp.Or(c.id, resp.Header.Get("Mcp-Session-Id"))
 	return resp
 }
 
 // ask returns the answer as a whole.
 func (c *lonely) ask(method, last, body string) (int, string) {
 	c.t.Helper()
-	resp := c.send(method, last, body)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	r, err := mcptest.Read(c.send(method, last, body), nil) //nolint:bodyclose // Read closes it
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return resp.StatusCode, string(text)
+	return r.Status, r.Body
 }
 
 // begin begins a session with a handler of a server.

@@ -519,13 +519,12 @@ func (p *party) do(method, path string, h http.Header, body string) (status int,
 		p.t.Fatal(err)
 	}
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
+		all, err := mcptest.Read(res, nil)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.hear(text)
-		return res.StatusCode, res.Header
+		p.hear([]byte(all.Body))
+		return all.Status, all.Header
 	}
 	go func() {
 		defer res.Body.Close()
