@@ -125,32 +125,18 @@ func (c *codex) start() (kill func()) {
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		c.t.Fatal(err)
 	}
-	log := new(mcptest.Log)
 	cmd := exec.Command(c.bin, "exec", "--skip-git-repo-check", "-C", work, "--dangerously-bypass-approvals-and-sandbox", "go")
 	cmd.Env = append(os.Environ(), "CODEX_HOME="+c.home, "FAKE_KEY=x")
-	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = cmd.Wait() // it may be killed
-	}()
+	p := mcptest.Start(c.t, cmd)
 	kill = func() {
 		for _, child := range children(cmd.Process.Pid) {
 			_ = syscall.Kill(child, syscall.SIGKILL) // a group of its own
 		}
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-done
+		<-p.Ended
 	}
-	c.t.Cleanup(func() {
-		kill()
-		if c.t.Failed() {
-			c.t.Logf("codex:\n%s", log)
-		}
-	})
+	c.t.Cleanup(kill)
 	return kill
 }
 

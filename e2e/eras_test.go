@@ -23,6 +23,7 @@ import (
 	"holdfast/backend"
 	"holdfast/backend/process"
 	remotebackend "holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -289,7 +290,7 @@ func eraTypeScriptURL(t *testing.T, eras string) string {
 	t.Helper()
 	cmd := exec.Command("node", "clients/erasserver.mjs", "http", eras)
 	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
-	found := begin(t, cmd, regexp.MustCompile(`on port (\d+)$`))
+	found := mcptest.Start(t, cmd).Find(regexp.MustCompile(`on port (\d+)$`))
 	if found == nil {
 		t.Fatal("the TypeScript server does not start")
 	}

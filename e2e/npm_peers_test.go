@@ -140,7 +140,7 @@ func TestPeers(t *testing.T) {
 			t.Run("mcp-remote in front", func(t *testing.T) {
 				b := remote(t, p.URL, "2025-11-25")
 				arguments, _ := json.Marshal(server.call.Arguments)
-				b.say(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, server.call.Name, arguments)
+				b.Say(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, server.call.Name, arguments)
 				wantOdd(t, b.response("5"), 5, server.want)
 			})
 			time.Sleep(time.Minute) // in which the server checks its peer, and proxies and clients would give up
@@ -208,7 +208,7 @@ func TestPeersPing(t *testing.T) {
 			}
 			if kind == "stateless" {
 				for range 2 {
-					wantOdd(t, lastEvent(post(t, url, "", "", call(4)).body), 4, "install")
+					wantOdd(t, lastEvent(post(t, url, "", "", call(4)).Body), 4, "install")
 				}
 				return
 			}
@@ -277,8 +277,8 @@ func TestFailure19KeepAliveProcess(t *testing.T) {
 			first := process(c.ask(call(1, 0)))
 			away := c.listen("POST", "", call(2, 2))
 			away.next() // an id
-			_ = away.body.Close()
-			back := c.listen("GET", away.lastID, "").rest()
+			away.Close()
+			back := c.listen("GET", away.LastID, "").rest()
 			if got := strings.Join(back.received, " "); !strings.HasPrefix(got, "result ") || !strings.HasSuffix(got, "of process "+first) {
 				t.Errorf("the client that was away gets %q, and the process was %s", got, first)
 			}
