@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"reflect"
 	"slices"
@@ -660,12 +659,8 @@ func TestFailure26Moved(t *testing.T) {
 				if program.wrap != nil {
 					handler = program.wrap(handler)
 				}
-				web := httptest.NewServer(handler)
-				t.Cleanup(func() {
-					web.CloseClientConnections()
-					web.Close()
-				})
-				c := &movedClients{t: t, url: web.URL}
+				web := mcptest.Serve(t, handler)
+				c := &movedClients{t: t, url: web}
 				program.does(c)
 				return c.seen
 			}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,7 +38,7 @@ func recordTokens(t *testing.T) *recording {
 	}
 	r := &recording{}
 	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	r.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		if v := req.Header.Get("Authorization"); !slices.Contains(r.seen, v) {
 			r.seen = append(r.seen, v)
@@ -47,11 +46,6 @@ func recordTokens(t *testing.T) *recording {
 		r.mu.Unlock()
 		h.ServeHTTP(w, req)
 	}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	r.URL = web.URL
 	return r
 }
 
@@ -112,7 +106,7 @@ func serveFile(t *testing.T, text string, args ...string) (base string) {
 // "level".
 func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
 	t.Helper()
-	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
 		said := ""
 		switch r.FormValue("grant_type") {
@@ -137,8 +131,6 @@ func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
 		}
 		fmt.Fprintf(w, `{"access_token":%q,"token_type":"bearer","expires_in":600}`, strings.ReplaceAll(said, " ", "-"))
 	}))
-	t.Cleanup(tokens.Close)
-	return tokens.URL
 }
 
 // TestAuthConfig has servers of a configuration file with scopes, for single tools too, and with

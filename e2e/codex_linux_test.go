@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -28,7 +27,7 @@ type model struct {
 func newModel(t *testing.T, tool, arguments string) *model {
 	t.Helper()
 	m := &model{outputs: make(chan string, 10)}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	m.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var ask struct {
 			Input []struct {
 				Type   string
@@ -69,8 +68,6 @@ func newModel(t *testing.T, tool, arguments string) *model {
 		event("response.completed", map[string]any{"response": map[string]any{"id": id,
 			"usage": map[string]any{"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}})
 	}))
-	t.Cleanup(s.Close)
-	m.URL = s.URL
 	return m
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -186,7 +185,7 @@ func TestFailure20NoRevision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -194,14 +193,13 @@ func TestFailure20NoRevision(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, jsonrpc.Field(body, "id"), r.URL.Query().Get("result"))
 	}))
-	t.Cleanup(up.Close)
 	const initialize = `{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 	for name, backend := range map[string][]string{
 		"process":             {"--", self, "odd", "initialize", "result null"},
 		"process, an object":  {"--", self, "odd", "initialize", "another result"},
-		"upstream":            {"--upstream", up.URL + "/?result=null"},
-		"upstream, an object": {"--upstream", up.URL + "/?result={}"},
-		"upstream, a number":  {"--upstream", up.URL + "/?result=7"},
+		"upstream":            {"--upstream", up + "/?result=null"},
+		"upstream, an object": {"--upstream", up + "/?result={}"},
+		"upstream, a number":  {"--upstream", up + "/?result=7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

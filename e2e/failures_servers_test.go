@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -157,12 +158,10 @@ func TestFailure22BadServer(t *testing.T) {
 // webSite is a server over HTTP that is no MCP server.
 func webSite(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte("<html>hello</html>"))
 	}))
-	t.Cleanup(s.Close)
-	return s.URL
 }
 
 // FAILURES 22: where no part of a list came, the list is an error, and not an empty one.

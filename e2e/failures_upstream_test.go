@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -118,12 +118,7 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serveForgetful serves it, and returns its URL.
 func serveForgetful(t *testing.T, f *forgetful) string {
 	t.Helper()
-	s := httptest.NewServer(f)
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
+	return mcptest.Serve(t, f)
 }
 
 // lostSessions are the ways in which servers say that a session is none of theirs.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	neturl "net/url"
 	"os"
@@ -184,24 +183,20 @@ func TestPeersPing(t *testing.T) {
 			var begun atomic.Int32
 			to, _ := neturl.Parse("http://" + addr)
 			pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
-			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			front := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost && r.Header.Get("Mcp-Session-Id") == "" {
 					begun.Add(1)
 				}
 				pass.ServeHTTP(w, r)
 			}))
-			t.Cleanup(func() {
-				front.CloseClientConnections()
-				front.Close()
-			})
 			url, prefix := "", ""
 			switch kind {
 			case "serve":
-				url = serve(t, "--upstream", front.URL+"/mcp").URL
+				url = serve(t, "--upstream", front+"/mcp").URL
 			case "stateless":
-				url = serve(t, "--upstream", front.URL+"/mcp", "--stateless").URL
+				url = serve(t, "--upstream", front+"/mcp", "--stateless").URL
 			case "merged":
-				url, prefix = serveFile(t, fmt.Sprintf(`{"mcpServers":{"p":{"url":%q}},"holdfast":{"merge":true}}`, front.URL+"/mcp"))+"/mcp", "p_"
+				url, prefix = serveFile(t, fmt.Sprintf(`{"mcpServers":{"p":{"url":%q}},"holdfast":{"merge":true}}`, front+"/mcp"))+"/mcp", "p_"
 			}
 			call := func(id int) string {
 				return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%sbrowser_navigate","arguments":{"url":"data:text/html,hello"}}}`, id, prefix)

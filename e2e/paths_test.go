@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
@@ -30,9 +29,7 @@ func stripping(t *testing.T, to, prefix string) string {
 		},
 		FlushInterval: -1,
 	}
-	s := httptest.NewServer(http.StripPrefix(prefix, proxy))
-	t.Cleanup(s.Close)
-	return s.URL + prefix
+	return mcptest.Serve(t, http.StripPrefix(prefix, proxy)) + prefix
 }
 
 // TestEndpointEvent is FAILURES 29: clients of revision 2024-11-05 find the URL to which they POST, by the rules of the

@@ -247,12 +247,7 @@ func stages() map[string]stage {
 func upstream(t *testing.T, d *diary) string {
 	t.Helper()
 	all := &diaryHTTP{d: d, sessions: make(map[string]*diarySession)}
-	up := httptest.NewServer(all)
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
-	return up.URL
+	return mcptest.Serve(t, all)
 }
 
 // A diaryHTTP is a diary over Streamable HTTP. It knows no tasks and resumes nothing.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,12 +42,7 @@ const challenge = `Bearer resource_metadata="https://up.example.com/.well-known/
 func newMoody(t *testing.T, name string) *moody {
 	t.Helper()
 	m := &moody{name: name}
-	up := httptest.NewServer(m)
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
-	m.url = up.URL
+	m.url = mcptest.Serve(t, m)
 	return m
 }
 
