@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -112,19 +111,14 @@ func TestErasByName(t *testing.T) {
 			mux := http.NewServeMux()
 			mux.Handle("/mcp", h)
 			mux.Handle("/sse", h.SSE("/sse"))
-			web := httptest.NewServer(mux)
-			t.Cleanup(func() {
-				ctx, stop := context.WithTimeout(context.Background(), time.Second)
-				defer stop()
-				_ = h.Shutdown(ctx)
-				web.Close()
-			})
+			web := mcptest.Serve(t, mux)
+			mcptest.ShutDownAtEnd(t, h, time.Second)
 			for what, r := range erasRequests() {
 				want, ok := c.want[what]
 				if !ok {
 					continue
 				}
-				got := erasAnswer(t, web.URL, r)
+				got := erasAnswer(t, web, r)
 				status, of, _ := strings.Cut(want, " ")
 				if !strings.HasPrefix(got, status+" ") || !strings.Contains(got, of) {
 					t.Errorf("%s: %s, want %s", what, got, want)

@@ -44,15 +44,8 @@ func newLimited(t *testing.T, b message.Handler, set func(*holdfast.Options)) *l
 		Principal: func(r *http.Request) string { return r.Header.Get("X-User") }}
 	set(o)
 	l.handler = holdfast.NewBackendHandler(message.New(b), o)
-	web := httptest.NewServer(l.handler)
-	l.url = web.URL
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second) // what a test that fails leaves behind runs for ever
-		defer stop()
-		_ = l.handler.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, l.handler, 10*time.Second) // what a test that fails leaves behind runs for ever
+	l.url = mcptest.Serve(t, l.handler)
 	return l
 }
 

@@ -670,11 +670,7 @@ func TestFailure26Moved(t *testing.T) {
 				o.Logger = slog.New(slog.DiscardHandler)
 			}
 			handler := holdfast.NewHandler(program.server(), o)
-			t.Cleanup(func() {
-				ctx, stop := context.WithTimeout(context.Background(), time.Second)
-				defer stop()
-				_ = handler.Shutdown(ctx)
-			})
+			mcptest.ShutDownAtEnd(t, handler, time.Second)
 			after := run(handler)
 			if !slices.Equal(before, after) {
 				t.Errorf("before:\n  %s\nafter:\n  %s", strings.Join(before, "\n  "), strings.Join(after, "\n  "))

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -51,15 +50,8 @@ func begin(t *testing.T, server *mcp.Server, o holdfast.Options) *lonely {
 	t.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &o)
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
-	c := &lonely{t: t, url: s.URL}
+	mcptest.ShutDownAtEnd(t, h, time.Minute)
+	c := &lonely{t: t, url: mcptest.Serve(t, h)}
 	c.ask("POST", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
 	c.ask("POST", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return c

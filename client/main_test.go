@@ -82,11 +82,7 @@ func holdfastServer(t *testing.T, opts *holdfast.Options) string {
 	t.Helper()
 	server := newServer()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, opts)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	return serve(t, h)
 }
 

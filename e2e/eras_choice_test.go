@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
@@ -292,13 +291,7 @@ func countingLibrary(t *testing.T) string {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(in.To)}}}, nil, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	web := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
+	web := mcptest.Serve(t, h)
+	mcptest.ShutDownAtEnd(t, h, time.Second)
+	return web
 }

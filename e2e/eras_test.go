@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -182,15 +181,9 @@ func servePeer(t *testing.T, peer *eraPeer, o *holdfast.Options) string {
 	} else {
 		h = holdfast.NewBackendHandler(peer.open(t), o)
 	}
-	web := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
+	web := mcptest.Serve(t, h)
+	mcptest.ShutDownAtEnd(t, h, 2*time.Second)
+	return web
 }
 
 // meets has a client use a server, and checks what it has seen.

@@ -276,11 +276,7 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	server := printedServer()
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), soon)
-		defer stop()
-		_ = handler.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, handler, soon)
 	demo := mcptest.Serve(t, handler)
 	to, err := url.Parse(demo)
 	if err != nil {
