@@ -1,7 +1,6 @@
 package holdfast_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,7 +8,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,43 +22,26 @@ import (
 // A tapped engine notes all that goes into it.
 type tapped struct {
 	durable.Log
-	tap *tap
-}
-
-type tap struct {
-	mu    sync.Mutex
-	heard bytes.Buffer
-}
-
-func (t *tap) hear(p []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.heard.Write(p)
-}
-
-func (t *tap) has(text string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return bytes.Contains(t.heard.Bytes(), []byte(text))
+	tap *mcptest.Log
 }
 
 func (l tapped) Put(ctx context.Context, key string, was uint64, value []byte, ttl time.Duration) (uint64, error) {
-	l.tap.hear(value)
+	_, _ = l.tap.Write(value)
 	return l.Log.Put(ctx, key, was, value, ttl)
 }
 
 func (l tapped) Append(ctx context.Context, key string, last uint64, frame []byte) (uint64, error) {
-	l.tap.hear(frame)
+	_, _ = l.tap.Write(frame)
 	return l.Log.Append(ctx, key, last, frame)
 }
 
 func (l tapped) Send(node string, message []byte) error {
-	l.tap.hear(message)
+	_, _ = l.tap.Write(message)
 	return l.Log.Send(node, message)
 }
 
 func (l tapped) Cast(message []byte) error {
-	l.tap.hear(message)
+	_, _ = l.tap.Write(message)
 	return l.Log.Cast(message)
 }
 
@@ -82,7 +63,7 @@ func TestForwardedCredentials(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
-			engine, tap := logtest.New(logtest.Options{}), &tap{}
+			engine, tap := logtest.New(logtest.Options{}), &mcptest.Log{}
 			var urls []string
 			for range 2 {
 				store := durable.New(tapped{engine.Open(), tap}, durable.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -115,7 +96,7 @@ func TestForwardedCredentials(t *testing.T) {
 			if want := fmt.Sprint("saw ", x.want, "."); r.Status != http.StatusOK || !strings.Contains(r.Body, want) {
 				t.Errorf("%d %s, want %s", r.Status, r.Body, want)
 			}
-			if !tap.has("tools/call") {
+			if !strings.Contains(tap.String(), "tools/call") {
 				t.Error("the request did not go through the engine")
 			}
 			ws := mcptest.MustDial(t, t.Context(), urls[1]+"?api_key="+secret, append(head, "Sec-WebSocket-Protocol", "mcp, bearer."+secret)...)
@@ -125,7 +106,7 @@ func TestForwardedCredentials(t *testing.T) {
 			ws.Say(t, mcptest.Request(2, "ping", ""))
 			ws.Hear(t)
 			_ = ws.CloseNow()
-			if got, want := tap.has(secret), slices.Contains(x.want, "X-Api-Key"); got != want {
+			if got, want := strings.Contains(tap.String(), secret), slices.Contains(x.want, "X-Api-Key"); got != want {
 				t.Errorf("a credential went through the engine: %v, want %v", got, want)
 			}
 		})

@@ -102,7 +102,7 @@ func TestCallForeignForm(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			var out bytes.Buffer
-			var says sayings
+			var says mcptest.Log // of all commands in this process
 			cmd := newRoot()
 			args := []string{"call", "--state=", c.url, c.tool}
 			if c.typed != "-" {
