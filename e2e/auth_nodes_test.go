@@ -67,8 +67,16 @@ func (g *guardedNodes) send(method, at, token, body string, more map[string]stri
 // events makes a request that is answered with a stream. It is closed when the test ends.
 func (g *guardedNodes) events(method, at, token, body string, more map[string]string) *mcptest.Stream {
 	g.t.Helper()
-	c := &mcptest.Client{URL: at, Header: g.header(token, more)}
-	return c.Stream(g.t, method, body)
+	resp, err := mcptest.Send(g.ctx, method, at, body, g.header(token, more)...) //nolint:bodyclose // the stream closes it
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	s, err := mcptest.NewStream(resp)
+	if err != nil {
+		g.t.Fatalf("%s %s: %v", method, at, err)
+	}
+	g.t.Cleanup(s.Close)
+	return s
 }
 
 // challenges checks that a request is refused for its token, in a way that leads to the
