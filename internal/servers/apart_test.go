@@ -248,12 +248,7 @@ func stages() map[string]stage {
 func upstream(t *testing.T, d *diary) string {
 	t.Helper()
 	all := &diaryHTTP{d: d, sessions: make(map[string]*diarySession)}
-	up := httptest.NewServer(all)
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
-	return up.URL
+	return mcptest.Serve(t, all)
 }
 
 // A diaryHTTP is a diary over Streamable HTTP. It knows no tasks and resumes nothing.
@@ -520,13 +515,12 @@ func (p *party) do(method, path string, h http.Header, body string) (status int,
 		p.t.Fatal(err)
 	}
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
+		all, err := mcptest.Read(res, nil)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.hear(text)
-		return res.StatusCode, res.Header
+		p.hear([]byte(all.Body))
+		return all.Status, all.Header
 	}
 	go p.reads(res, path, h)
 	return res.StatusCode, res.Header
