@@ -17,7 +17,7 @@ func TestSessionSteps(t *testing.T) {
 	for from := sessionOpening; from <= sessionMoved; from++ {
 		for to := sessionOpening; to <= sessionMoved; to++ {
 			s := &Session{}
-			s.sessionLife.now.Store(uint32(from))
+			s.now.Store(uint32(from))
 			want := slices.Contains(sessionSteps[from], to)
 			was, ok := s.become(to)
 			is := from
