@@ -84,12 +84,12 @@ func (s *Session) mayNotAsk(c *Call, m *jsonrpc.Message) *jsonrpc.Error {
 
 // checkInput returns the response in the place of a backend's to a modern client, if that asks the client
 // for what it has not declared, or has failed for that, or nil. id is the request's.
-func (s *Session) checkInput(id []byte, m *jsonrpc.Message) (refusal []byte) {
-	if s.carrier == nil || s.carrier.capabilities == nil {
+func (c *carrier) checkInput(id []byte, m *jsonrpc.Message) (refusal []byte) {
+	if c == nil || c.capabilities == nil {
 		return nil
 	}
 	result := m.Result
-	if required := missing(s.carrier.capabilities, m); required != "" {
+	if required := missing(c.capabilities, m); required != "" {
 		return missesCapability(id, failureText(m), required)
 	}
 	if !bytes.Contains(result, []byte(protocol.ResultInputRequired)) ||
@@ -106,7 +106,7 @@ func (s *Session) checkInput(id []byte, m *jsonrpc.Message) (refusal []byte) {
 		if known[kind] {
 			return
 		}
-		required, err := kind.MayAsk(s.carrier.capabilities)
+		required, err := kind.MayAsk(c.capabilities)
 		if err == nil {
 			known[kind] = true
 			return

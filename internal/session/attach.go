@@ -91,27 +91,13 @@ func (t twin) isUnsettled() bool {
 	conn := t.conn
 	if t.call != nil {
 		switch conn = t.call.client(); {
-		case t.call.late.Load(), t.call.s.m.isTaken(t.call):
+		case t.call.late.Load(), t.call.s.m.stranded.isTaken(t.call):
 			return false
 		case t.call.undecided.Load() && t.call.s.m.stranded.knows(t.call.s, t.call.Number()):
 			return true
 		}
 	}
 	return conn != nil && conn.Unsettled()
-}
-
-// isTaken reports whether a request was taken for the call made again, so that no other one is.
-func (m *Manager) isTaken(c *Call) bool {
-	m.stranded.mu.Lock()
-	defer m.stranded.mu.Unlock()
-	return c.taken || c.lent
-}
-
-// isLent reports whether a call was lent to another node. That may be about to give it back, as the client there has left.
-func (m *Manager) isLent(c *Call) bool {
-	m.stranded.mu.Lock()
-	defer m.stranded.mu.Unlock()
-	return c.lent
 }
 
 // meets has the call wait for another one that is like it, and whose client may turn out to have lost it.
@@ -378,7 +364,7 @@ var errLate = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its client had 
 // settled. So it was read, or is stranded by now, or its client is there as far as is known.
 func (a *attachment) isAside(other twin) bool {
 	c := a.c
-	if other.call != nil && (c.s.modern == "" || other.like.IsNamed(&c.like) || c.s.m.isLent(other.call)) {
+	if other.call != nil && (c.s.modern == "" || other.like.IsNamed(&c.like) || c.s.m.stranded.isLent(other.call)) {
 		return false
 	}
 	return !other.isUnsettled()
@@ -496,7 +482,9 @@ func (a *attachment) await(ctx context.Context) bool {
 	}
 	// In a carrier there are many clients that know nothing of each other. They do not wait, but for what is not settled.
 	patience := time.Duration(0)
-	if slices.ContainsFunc(a.twins, func(other twin) bool { return other.call != nil && (c.s.modern == "" || c.s.m.isLent(other.call)) }) {
+	if slices.ContainsFunc(a.twins, func(other twin) bool {
+		return other.call != nil && (c.s.modern == "" || c.s.m.stranded.isLent(other.call))
+	}) {
 		patience = strandsWithin
 	}
 	pause := time.Millisecond

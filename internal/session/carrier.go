@@ -239,7 +239,7 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 func (m *Manager) reserve(c *carrier) bool {
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
-	if m.carriers.open[c.key] != c || c.s.isClosed() || c.s.isLeft() {
+	if m.carriers.open[c.key] != c || c.s.isClosed() || c.s.use.isLeft() {
 		return false
 	}
 	c.s.Touch()
@@ -333,7 +333,7 @@ func (m *Manager) endIdleCarriers(tenant string) {
 	var oldest *carrier
 	idle, looked, now := 0, 0, m.clock()
 	for c := t.carriers; c != nil && looked < mostLooked; c, looked = c.next, looked+1 {
-		if c.s.use.isIdle() && !c.s.isHeld(now) {
+		if c.s.use.isIdle() && !c.s.use.isHeld(now) {
 			if idle++; oldest == nil || byLastSeen(c.s, oldest.s) < 0 {
 				oldest = c
 			}
@@ -349,10 +349,6 @@ func (m *Manager) endIdleCarriers(tenant string) {
 	}
 }
 
-// Modern returns the revision of the requests that the session carries, or "" if it is a
-// client's session.
-func (s *Session) Modern() string { return s.modern }
-
 // hold keeps the session from expiring for a time: somebody may come back for what is in it.
 func (s *Session) hold(d time.Duration) {
 	until := int64(s.m.clock() + d)
@@ -362,7 +358,7 @@ func (s *Session) hold(d time.Duration) {
 }
 
 // isHeld reports whether somebody may come back for what is in the session.
-func (s *Session) isHeld(now time.Duration) bool { return now < time.Duration(s.use.heldUntil.Load()) }
+func (u *usage) isHeld(now time.Duration) bool { return now < time.Duration(u.heldUntil.Load()) }
 
 // NextID returns an id, as raw JSON, that no other request of the carrier has or had: its
 // clients may use the same ones.

@@ -75,7 +75,7 @@ func (c *Call) lands() {
 	}
 	var conn Connection
 	late := c.late.Load()
-	if !late && !c.s.m.isTaken(c) {
+	if !late && !c.s.m.stranded.isTaken(c) {
 		conn = c.client()
 	}
 	c.s.m.tellSoon(f, func() bool {
@@ -237,8 +237,8 @@ func (t *flying) leaves(keys again.Keys, soon bool) bool {
 		switch conn := c.client(); {
 		case c.late.Load():
 			return false
-		case c.s.m.isTaken(c):
-			return soon && c.s.m.isLent(c)
+		case c.s.m.stranded.isTaken(c):
+			return soon && c.s.m.stranded.isLent(c)
 		default:
 			return conn != nil && (conn.Unsettled() || conn.HasLeft())
 		}

@@ -93,7 +93,7 @@ func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
 	key := string(jsonrpc.Key(id))
 	s.mu.Lock()
 	i := slices.IndexFunc(s.abroad, func(w waitAbroad) bool { return w.key == key })
-	if i < 0 || s.inFlight[key] != nil || s.waiting[key] != nil {
+	if i < 0 || s.inFlight[key] != nil || s.waiting.has(key) {
 		s.mu.Unlock()
 		return false, nil
 	}

@@ -25,7 +25,7 @@ func (e wrapped) Error() string { return e.text }
 func (e wrapped) Unwrap() error { return e.err }
 
 // isLeft reports whether the session's client has ended it.
-func (s *Session) isLeft() bool { return s.use.left.Load() }
+func (u *usage) isLeft() bool { return u.left.Load() }
 
 // keepsHandOffs reports whether calls of the session that were handed off run, or can be asked
 // for.

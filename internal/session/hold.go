@@ -143,12 +143,12 @@ func (s *Session) dropSubscription(uri string) {
 	s.mustKeep(-n)
 }
 
-// carrierCost is what a carrier holds of its clients.
-func (s *Session) carrierCost() int64 {
-	if s.carrier == nil {
+// cost is what a carrier holds of its clients; nil: that of a session which is none.
+func (c *carrier) cost() int64 {
+	if c == nil {
 		return 0
 	}
-	return decoded * int64(len(s.carrier.capabilities)+len(s.carrier.key.client))
+	return decoded * int64(len(c.capabilities)+len(c.key.client))
 }
 
 // Account implements [budget.Accounted].

@@ -57,7 +57,7 @@ func TestLinear(t *testing.T) {
 			s := &Session{identity: identity{kind: kind{modern: protocol.V20260728, carrier: &carrier{capabilities: []byte(`{` + many(n, `"x%d":0`) + `,"elicitation":{}}`)}}}}
 			result := []byte(`{"resultType":"input_required","inputRequests":{` + many(n, `"q%d":{"method":"elicitation/create","params":{}}`) + `}}`)
 			return func() {
-				if refusal := s.checkInput([]byte("1"), &jsonrpc.Message{Result: result}); refusal != nil {
+				if refusal := s.carrier.checkInput([]byte("1"), &jsonrpc.Message{Result: result}); refusal != nil {
 					t.Fatal(string(refusal))
 				}
 			}

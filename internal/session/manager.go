@@ -52,7 +52,7 @@ type Manager struct {
 	sessionTables
 	places     places
 	carriers   carriers // which have a lock of their own
-	keyedTurns keyedTurns
+	keyedTurns turns    // of modern requests, by [idempotency.KeyID]
 	stranded   strandings
 	hints      again.Hints
 	flying     flying
@@ -189,13 +189,6 @@ func (m *Manager) Reserve(r *http.Request, principal caller.Principal, single bo
 	})
 }
 
-// A kind is what kind of session one is.
-type kind struct {
-	single  bool     // all its messages go to the standalone stream (revision 2024-11-05)
-	modern  string   // the revision of the requests that it carries, or "": it is a client's
-	carrier *carrier // that it is; nil if it is a client's, or was taken over
-}
-
 // begin begins a session, of which open is told when it is on record. params are as in [Manager.newID].
 func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, params []byte, open func(*Session) error) (*Session, error) {
 	if m.storeCrowded() {
@@ -242,9 +235,9 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.use.renewed.Store(int64(m.clock()))
-		err = s.keep(sessionCost + s.carrierCost())
+		err = s.keep(sessionCost + s.carrier.cost())
 		if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
-			err = s.keep(sessionCost + s.carrierCost())
+			err = s.keep(sessionCost + s.carrier.cost())
 		}
 		if err == nil {
 			err = open(s)
@@ -303,7 +296,7 @@ func (m *Manager) Find(id string, principal caller.Principal) (*Session, error) 
 	if s.use.lost.Load() {
 		return nil, ErrServerEnded
 	}
-	if s.isLeft() {
+	if s.use.isLeft() {
 		return nil, ErrEnded
 	}
 	s.Touch()
@@ -327,7 +320,7 @@ func (m *Manager) FindName(name string, principal caller.Principal) (*Session, e
 	m.mu.RLock()
 	s := m.sessions[stream.SessionKey(name)]
 	m.mu.RUnlock()
-	if s == nil || s.principal != principal || s.life.state() == sessionOpening || s.isClosed() && !s.isLingering() {
+	if s == nil || s.principal != principal || s.state() == sessionOpening || s.isClosed() && !s.isLingering() {
 		return nil, ErrNotFound
 	}
 	return s, nil

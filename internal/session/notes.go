@@ -297,7 +297,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	for f := range s.offered {
 		data = append(data, `,"`+f.member()+`":true`...)
 	}
-	if s.isLeft() {
+	if s.use.isLeft() {
 		data = append(data, `,"left":true`...)
 	}
 	if s.revision != "" && s.backend.initialize != nil {

@@ -19,11 +19,6 @@ import (
 // What follows tells observers of sessions and calls. Where there are none, a call has no watch,
 // and nothing is done.
 
-// observed is what observers know of the session.
-func (s *Session) observed() observe.Session {
-	return observe.Session{Name: s.Name(), Server: s.Server(), Principal: s.Principal(), Carrier: s.modern != ""}
-}
-
 // happened tells observers, of which there are some, of an event.
 func (s *Session) happened(e observe.Event) { s.m.opts.Observers.Happened(e) }
 
@@ -106,7 +101,7 @@ func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
 func (s *Session) watchRequest(c *Call, m *jsonrpc.Message, known *observe.Watch) {
 	w := &observe.Watch{Call: observe.Call{
 		Session: s.Name(), Server: s.Server(), Principal: s.Principal(), ID: string(m.ID), Method: m.Method,
-		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.life.state() == sessionOpening,
+		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.state() == sessionOpening,
 	}}
 	if m.Method == protocol.MethodCallTool {
 		w.Tool = toolOf(m)

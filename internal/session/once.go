@@ -121,7 +121,7 @@ func (m *Manager) BegunOnce(client *Client, key string) bool {
 // CancelOnce cancels what a modern client has begun under an idempotency key, or what waits for its turn. The error is a [*Redirect] if
 // the session of the call is not on this node, or that of a store which can't tell.
 func (m *Manager) CancelOnce(client *Client, key, reason string) error {
-	m.keyedTurns.cancel(client, key) // first: it may begin at any moment
+	m.keyedTurns.cancel(nameOfTurn(client, key)) // first: it may begin at any moment
 	c, err := m.callOnce(client, key)
 	if c != nil {
 		c.Withdraw(reason)

@@ -61,10 +61,3 @@ func (c *Client) twin(key string, sum idempotency.Sum) (id idempotency.ID) {
 	}
 	return id
 }
-
-// Server returns the name of the server that the session belongs to, or "" where there is
-// one server only.
-func (s *Session) Server() string { return s.principal.Server() }
-
-// Principal returns the name of the session's client, or "" for nobody in particular.
-func (s *Session) Principal() string { return s.principal.Name() }

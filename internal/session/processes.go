@@ -332,7 +332,7 @@ func (m *Manager) endUnused(t *tenant) bool {
 		}
 	}
 	slices.SortFunc(carriers, byLastSeen)
-	carriers = slices.DeleteFunc(carriers, func(s *Session) bool { return s.isHeld(now) })
+	carriers = slices.DeleteFunc(carriers, func(s *Session) bool { return s.use.isHeld(now) })
 	var found []*Session
 	for _, s := range carriers[:min(mostThinned, len(carriers))] {
 		if m.retire(s) {

@@ -39,7 +39,7 @@ func (c *Call) restoreProgress(ctx context.Context, st *shared.Stream, f *restor
 	}
 	said := f.progress
 	if said == nil {
-		said = c.s.progressIn(ctx, number)
+		said = progressIn(ctx, c.s.m.store, stream.ID{Session: c.s.key, Number: number})
 	}
 	if c.s.single {
 		f.progress = said
@@ -51,25 +51,12 @@ func (c *Call) restoreProgress(ctx context.Context, st *shared.Stream, f *restor
 }
 
 // progressIn returns the progress that a stream tells of.
-func (s *Session) progressIn(ctx context.Context, number uint64) progress {
+func progressIn(ctx context.Context, store stream.Store, of stream.ID) progress {
 	said := make(progress)
-	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}}
-	oldest, _, err := s.m.store.Bounds(ctx, at.Stream)
-	if err != nil {
-		return said // nothing was said, or it can't be read any more
-	}
-	at.Seq = oldest - 1
-	buf := make([]stream.Entry, 0, 64)
-	for {
-		got, err := s.m.store.Read(ctx, at, buf[:0])
-		if err != nil || len(got) == 0 {
-			return said // io.EOF, as a rule
+	eachStored(ctx, store, of, func(e *stream.Entry) {
+		if jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodProgress {
+			said.passes(jsonrpc.Field(e.Data, "params"))
 		}
-		for i := range got {
-			at.Seq, at.Epoch = got[i].Seq, got[i].Epoch
-			if jsonrpc.String(jsonrpc.Field(got[i].Data, "method")) == protocol.MethodProgress {
-				said.passes(jsonrpc.Field(got[i].Data, "params"))
-			}
-		}
-	}
+	})
+	return said
 }

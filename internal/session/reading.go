@@ -29,7 +29,7 @@ func (o readerOwner) Life() reading.Life {
 	switch {
 	case o.Moved():
 		return reading.Moved
-	case o.life.state() == sessionDeleted:
+	case o.state() == sessionDeleted:
 		return reading.Deleted
 	case o.Ended():
 		return reading.Ended

@@ -342,29 +342,35 @@ type outcome struct {
 // stream that a call of a single session has names its responses.
 func (s *Session) answers(ctx context.Context, number uint64, named bool) map[string]outcome {
 	all := make(map[string]outcome)
-	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}}
-	oldest, _, err := s.m.store.Bounds(ctx, at.Stream)
+	eachStored(ctx, s.m.store, stream.ID{Session: s.key, Number: number}, func(e *stream.Entry) {
+		id := jsonrpc.Field(e.Data, "id")
+		switch {
+		case len(e.Data) == 0:
+		case named:
+			all[string(jsonrpc.Key(e.Data))] = outcome{seq: e.Seq}
+		case id != nil && jsonrpc.Field(e.Data, "method") == nil:
+			all[string(jsonrpc.Key(id))] = outcome{e.Seq, jsonrpc.Field(e.Data, "error") != nil}
+		}
+	})
+	return all
+}
+
+// eachStored calls do for each entry of a stream, until one cannot be read: there is none, as a rule.
+func eachStored(ctx context.Context, store stream.Store, of stream.ID, do func(*stream.Entry)) {
+	oldest, _, err := store.Bounds(ctx, of)
 	if err != nil {
-		return all // nothing was said, or it can't be read any more
+		return
 	}
-	at.Seq = oldest - 1
+	at := stream.Cursor{Stream: of, Seq: oldest - 1}
 	buf := make([]stream.Entry, 0, 64)
 	for {
-		got, err := s.m.store.Read(ctx, at, buf[:0])
+		got, err := store.Read(ctx, at, buf[:0])
 		if err != nil || len(got) == 0 {
-			return all // io.EOF, as a rule
+			return
 		}
 		for i := range got {
-			e := &got[i]
-			at.Seq, at.Epoch = e.Seq, e.Epoch
-			id := jsonrpc.Field(e.Data, "id")
-			switch {
-			case len(e.Data) == 0:
-			case named:
-				all[string(jsonrpc.Key(e.Data))] = outcome{seq: e.Seq}
-			case id != nil && jsonrpc.Field(e.Data, "method") == nil:
-				all[string(jsonrpc.Key(id))] = outcome{e.Seq, jsonrpc.Field(e.Data, "error") != nil}
-			}
+			at.Seq, at.Epoch = got[i].Seq, got[i].Epoch
+			do(&got[i])
 		}
 	}
 }

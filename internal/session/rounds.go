@@ -55,7 +55,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 	if s.modern == "" || s.watched.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
 		return false
 	}
-	mayNot := s.checkInput(m.ID, m) != nil
+	mayNot := s.carrier.checkInput(m.ID, m) != nil
 	type question struct {
 		name, method string
 		params       []byte

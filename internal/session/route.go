@@ -165,7 +165,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if adds {
 		data = handoff.AddTools(data, s.mostWait("", host))
 	}
-	if refusal := s.checkInput([]byte(rq.id), &m); refusal != nil {
+	if refusal := s.carrier.checkInput([]byte(rq.id), &m); refusal != nil {
 		data = refusal
 	}
 	rq.call.respond(rq, data)
@@ -221,7 +221,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		call = s.heir(call, nil)
 	}
 	heir := call.isHeir()
-	if heir && s.isLeft() {
+	if heir && s.use.isLeft() {
 		s.mu.Unlock()
 		s.refuse(l, m, "its client has left")
 		return

@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// hookTable.mu, that of the log, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that, and that of the
+// hookTable.mu, that of the log, turns.mu, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that, and that of the
 // streams last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
@@ -25,7 +25,6 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/caller"
 	"holdfast/internal/journal"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
@@ -62,10 +61,10 @@ var (
 // rules.
 type Session struct {
 	identity
-	m     *Manager
-	lease stream.Lease
-	life  sessionLife // see [sessionState]
-	use   usage
+	sessionLife // see [sessionState]
+	m           *Manager
+	lease       stream.Lease
+	use         usage
 
 	standalone *Call // whose stream carries what belongs to no call
 	streams    reading.Streams
@@ -95,18 +94,6 @@ type Session struct {
 	lacks        uint8         // lists that its server does not have: bits
 
 	relisted struct{ after, through uint64 } // what of the standalone stream is of [relist]; guarded by its call's lock
-}
-
-// An identity is what of a session does not change.
-type identity struct {
-	id        string // secret
-	key       stream.SessionKey
-	principal caller.Principal
-	tenant    *tenant // whom its use is counted against
-	kind
-	taken bool // it was taken over from another node; set before it is known
-	// firstEpoch is the one with which it has begun again (revive.go); 0: it has not. Streams of earlier lives are gone.
-	firstEpoch uint64
 }
 
 // A usage says how much a session is used, and when it was. It needs no lock.
@@ -152,13 +139,6 @@ type conversation struct {
 	noted       []byte   // the [sleepNote] that the store has, or nil
 }
 
-// ID returns the session's secret id, which the client presents with each
-// request. It must not be logged.
-func (s *Session) ID() string { return s.id }
-
-// Name returns the session's public name, for logs and URLs: it is its key in the store.
-func (s *Session) Name() string { return string(s.key) }
-
 // Revision returns the protocol revision that initialize settled on, or ""
 // before that.
 func (s *Session) Revision() string {
@@ -185,13 +165,13 @@ func (s *Session) Busy() bool { return s.use.calls.Load() > 0 }
 // ever. An initialize of revision 2024-11-05 that nobody waits for does not.
 func (s *Session) idle(now, ttl time.Duration) bool {
 	quiet := s.sinceSeen(now)
-	if s.isHeld(now) || s.use.reserved.Load() > 0 {
+	if s.use.isHeld(now) || s.use.reserved.Load() > 0 {
 		return false
 	}
 	if s.use.readers.Load() > 0 {
 		return false
 	}
-	if s.isLeft() && s.use.calls.Load() == 0 {
+	if s.use.isLeft() && s.use.calls.Load() == 0 {
 		return true
 	}
 	if s.use.calls.Load() > 0 && (!s.single || s.Initializing() == nil) {
@@ -418,16 +398,10 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	return nil
 }
 
-// HasID reports whether id is the session's secret id.
-func (s *Session) HasID(id string) bool { return KeyOf(id) == s.key }
-
 // Refuse tells the client of a session with a single stream, on that, that a request was not taken.
 func (s *Session) Refuse(id []byte, why *jsonrpc.Error) bool {
 	return s.single && s.standalone.emit(jsonrpc.AppendError(nil, id, why), false)
 }
-
-// SingleStream reports whether all the session's messages go to its standalone stream.
-func (s *Session) SingleStream() bool { return s.single }
 
 // Initializing returns the initialize call while it is in flight, or nil.
 func (s *Session) Initializing() *Call {

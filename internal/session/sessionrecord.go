@@ -26,15 +26,6 @@ type about struct {
 	Revision string `json:"revision,omitempty"`
 }
 
-// about returns what the store is told when the session is created.
-func (s *Session) about() []byte {
-	a := about{Life: s.firstEpoch, ID: s.id, Principal: []byte(s.principal.Text()), Single: s.single, Modern: s.modern}
-	if s.principal.IsAnonymous() {
-		a.Tenant = s.tenant.name
-	}
-	return a.text()
-}
-
 func (a *about) text() []byte {
 	text, _ := json.Marshal(a)
 	return text

@@ -29,7 +29,7 @@ import (
 //	all but opening,
 //	deleted             moved      it was released, another node has it, the store can't be reached, or it falls asleep
 //
-// [Session.become] makes all of them.
+// [sessionLife.become] makes all of them.
 type sessionState uint32
 
 const (
@@ -197,10 +197,10 @@ func (l *sessionLife) state() sessionState { return sessionState(l.now.Load()) }
 
 // become brings the session into a state, if its own allows that, which it returns.
 // s.mu is held.
-func (s *Session) become(to sessionState) (from sessionState, ok bool) {
-	from = s.life.state()
+func (l *sessionLife) become(to sessionState) (from sessionState, ok bool) {
+	from = l.state()
 	if ok = slices.Contains(sessionSteps[from], to); ok {
-		s.life.now.Store(uint32(to))
+		l.now.Store(uint32(to))
 	}
 	return from, ok
 }
@@ -214,18 +214,18 @@ func (s *Session) step(to sessionState) (ok bool) {
 }
 
 // isClosed reports whether the session takes no requests any more.
-func (s *Session) isClosed() bool { return s.life.state() > sessionOpen }
+func (l *sessionLife) isClosed() bool { return l.state() > sessionOpen }
 
 // isLingering reports whether the session is over, but found by its tokens.
-func (s *Session) isLingering() bool { return s.life.state() == sessionLingering }
+func (l *sessionLife) isLingering() bool { return l.state() == sessionLingering }
 
 // Moved reports whether the session has left this node: another has taken it, or may.
 // Its calls continue there, so its clients should come back.
-func (s *Session) Moved() bool { return s.life.state() == sessionMoved }
+func (l *sessionLife) Moved() bool { return l.state() == sessionMoved }
 
 // Ended reports whether the session is over, on whichever node.
-func (s *Session) Ended() bool {
-	switch s.life.state() {
+func (l *sessionLife) Ended() bool {
+	switch l.state() {
 	case sessionLingering, sessionEnded, sessionDeleted:
 		return true
 	default:

@@ -20,15 +20,15 @@ func TestSessionSteps(t *testing.T) {
 	for from := sessionOpening; from <= sessionMoved; from++ {
 		for to := sessionOpening; to <= sessionMoved; to++ {
 			s := &Session{}
-			s.life.now.Store(uint32(from))
+			s.now.Store(uint32(from))
 			want := slices.Contains(sessionSteps[from], to)
 			was, ok := s.become(to)
 			is := from
 			if want {
 				is = to
 			}
-			if ok != want || was != from || s.life.state() != is {
-				t.Errorf("from %d to %d: %v, was %d, is %d", from, to, ok, was, s.life.state())
+			if ok != want || was != from || s.state() != is {
+				t.Errorf("from %d to %d: %v, was %d, is %d", from, to, ok, was, s.state())
 			}
 		}
 	}
@@ -88,13 +88,13 @@ func testSessionStates(t *testing.T) {
 			steps = steps[1:]
 		} else {
 			s = n.session("secret", caller.At("", "alice"), caller.TenantOf(caller.At("", "alice"), ""), kind{})
-			if s.life.state() != sessionOpening {
-				t.Errorf("%s: begins as %d", what, s.life.state())
+			if s.state() != sessionOpening {
+				t.Errorf("%s: begins as %d", what, s.state())
 			}
 		}
 		for i, step := range steps {
 			step.do(s)
-			eventually(t, what, func() bool { return s.life.state() == step.is })
+			eventually(t, what, func() bool { return s.state() == step.is })
 			if s.Moved() != (step.is == sessionMoved) || s.isClosed() != (step.is > sessionOpen) {
 				t.Errorf("%s, step %d: moved %v, closed %v", what, i, s.Moved(), s.isClosed())
 			}

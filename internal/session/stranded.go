@@ -180,6 +180,20 @@ func (t *strandings) knows(s *Session, number uint64) bool {
 	return t.at[strandedAt{s, number}] != nil
 }
 
+// isTaken reports whether a request was taken for a call made again, so that no other one is.
+func (t *strandings) isTaken(c *Call) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return c.taken || c.lent
+}
+
+// isLent reports whether a call was lent to another node. That may be about to give it back, as the client there has left.
+func (t *strandings) isLent(c *Call) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return c.lent
+}
+
 // has reports whether another call than c is found by one of the keys.
 func (t *strandings) has(keys *again.Keys, c *Call) bool {
 	if t.n.Load() == 0 { // as a rule

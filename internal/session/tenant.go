@@ -22,9 +22,6 @@ type tenant struct {
 	leaving   int // of those, being closed
 }
 
-// Tenant names whom the session's use is counted against; see [caller.TenantOf].
-func (s *Session) Tenant() string { return s.tenant.name }
-
 // countIn counts a new session of a tenant, until countOut or unlist.
 func (m *Manager) countIn(name string) *tenant {
 	m.mu.Lock()

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"holdfast/internal/feature/idempotency"
@@ -22,56 +23,76 @@ type turn struct {
 }
 
 // turns are requests that wait, by what names them to their client. Several may have one name: those of a
-// client that makes its request again, under an idempotency key.
-type turns map[string][]*turn
+// client that makes its request again, under an idempotency key. The zero value is ready to use. Its methods may be called
+// concurrently, and its lock is taken last.
+type turns struct {
+	mu  sync.Mutex
+	all map[string][]*turn // nil if there are none
+}
 
 // add adds a request, whose context ends with parent. remove takes it out again.
-func (all *turns) add(parent context.Context, name string) (ctx context.Context, remove func()) {
+func (w *turns) add(parent context.Context, name string) (ctx context.Context, remove func()) {
 	ctx, stop := context.WithCancelCause(parent)
 	t := &turn{stop: stop}
-	if *all == nil {
-		*all = make(turns)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all == nil {
+		w.all = make(map[string][]*turn)
 	}
-	(*all)[name] = append((*all)[name], t)
+	w.all[name] = append(w.all[name], t)
 	return ctx, func() {
 		stop(nil)
-		rest := (*all)[name]
-		for i := range rest {
-			if rest[i] == t {
-				rest = append(rest[:i:i], rest[i+1:]...)
-				break
-			}
-		}
-		if (*all)[name] = rest; len(rest) == 0 {
-			delete(*all, name)
-		}
-		if len(*all) == 0 {
-			*all = nil
-		}
+		w.remove(name, t)
+	}
+}
+
+func (w *turns) remove(name string, t *turn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.all[name] = slices.DeleteFunc(w.all[name], func(other *turn) bool { return other == t }); len(w.all[name]) == 0 {
+		delete(w.all, name)
+	}
+	if len(w.all) == 0 {
+		w.all = nil
 	}
 }
 
 // cancel cancels the requests with a name.
-func (all turns) cancel(name string) {
-	for _, t := range all[name] {
+func (w *turns) cancel(name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, t := range w.all[name] {
 		t.cancelled = true
 		t.stop(ErrCancelled)
 	}
 }
 
+// has reports whether a request with a name waits.
+func (w *turns) has(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all[name] != nil
+}
+
+// isEmpty reports whether no request waits.
+func (w *turns) isEmpty() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all == nil
+}
+
 // isCancelled reports whether a request with a name that waits was cancelled.
-func (all turns) isCancelled(name string) bool {
-	for _, t := range all[name] {
-		if t.cancelled {
-			return true
-		}
-	}
-	return false
+func (w *turns) isCancelled(name string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.all[name], func(t *turn) bool { return t.cancelled })
 }
 
 // stop has all of them wait no more, because of why.
-func (all turns) stop(why error) {
-	for _, some := range all {
+func (w *turns) stop(why error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, some := range w.all {
 		for _, t := range some {
 			t.stop(why)
 		}
@@ -84,24 +105,14 @@ func (all turns) stop(why error) {
 // ended. over must be called when the request has begun, or waits no more.
 func (s *Session) AwaitTurn(parent context.Context, id []byte) (_ context.Context, over func()) {
 	s.use.reserved.Add(1)
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	ctx, remove := s.waiting.add(parent, string(jsonrpc.Key(id)))
-	if s.isClosed() {
+	if s.isClosed() { // else the goroutine that closes it finds the request
 		s.waiting.stop(s.goneError())
 	}
 	return ctx, func() {
-		s.mu.Lock()
 		remove()
-		s.mu.Unlock()
 		s.use.reserved.Add(-1)
 	}
-}
-
-// keyedTurns are modern requests under an idempotency key that wait for their turn, by [idempotency.KeyID].
-type keyedTurns struct {
-	mu  sync.Mutex
-	all turns
 }
 
 // AwaitOnce is [Session.AwaitTurn] for a modern request, whose client can cancel it by its idempotency key
@@ -110,22 +121,7 @@ func (m *Manager) AwaitOnce(parent context.Context, client *Client, key string) 
 	if key == "" {
 		return parent, func() {}
 	}
-	w := &m.keyedTurns
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	ctx, remove := w.all.add(parent, nameOfTurn(client, key))
-	return ctx, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		remove()
-	}
-}
-
-// cancel cancels what waits under an idempotency key of a modern client.
-func (w *keyedTurns) cancel(client *Client, key string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.all.cancel(nameOfTurn(client, key))
+	return m.keyedTurns.add(parent, nameOfTurn(client, key))
 }
 
 func nameOfTurn(client *Client, key string) string {

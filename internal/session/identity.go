@@ -1,0 +1,67 @@
+package session
+
+import (
+	"holdfast/internal/caller"
+	"holdfast/internal/observe"
+	"holdfast/stream"
+)
+
+// An identity is what of a session does not change.
+type identity struct {
+	id        string // secret
+	key       stream.SessionKey
+	principal caller.Principal
+	tenant    *tenant // whom its use is counted against
+	kind
+	taken bool // it was taken over from another node; set before it is known
+	// firstEpoch is the one with which it has begun again (revive.go); 0: it has not. Streams of earlier lives are gone.
+	firstEpoch uint64
+}
+
+// A kind is what kind of session one is.
+type kind struct {
+	single  bool     // all its messages go to the standalone stream (revision 2024-11-05)
+	modern  string   // the revision of the requests that it carries, or "": it is a client's
+	carrier *carrier // that it is; nil if it is a client's, or was taken over
+}
+
+// ID returns the session's secret id, which the client presents with each
+// request. It must not be logged.
+func (i *identity) ID() string { return i.id }
+
+// HasID reports whether id is the session's secret id.
+func (i *identity) HasID(id string) bool { return KeyOf(id) == i.key }
+
+// Name returns the session's public name, for logs and URLs: it is its key in the store.
+func (i *identity) Name() string { return string(i.key) }
+
+// Server returns the name of the server that the session belongs to, or "" where there is
+// one server only.
+func (i *identity) Server() string { return i.principal.Server() }
+
+// Principal returns the name of the session's client, or "" for nobody in particular.
+func (i *identity) Principal() string { return i.principal.Name() }
+
+// Tenant names whom the session's use is counted against; see [caller.TenantOf].
+func (i *identity) Tenant() string { return i.tenant.name }
+
+// SingleStream reports whether all the session's messages go to its standalone stream.
+func (i *identity) SingleStream() bool { return i.single }
+
+// Modern returns the revision of the requests that the session carries, or "" if it is a
+// client's session.
+func (i *identity) Modern() string { return i.modern }
+
+// observed is what observers know of the session.
+func (i *identity) observed() observe.Session {
+	return observe.Session{Name: i.Name(), Server: i.Server(), Principal: i.Principal(), Carrier: i.modern != ""}
+}
+
+// about returns what the store is told when the session is created.
+func (i *identity) about() []byte {
+	a := about{Life: i.firstEpoch, ID: i.id, Principal: []byte(i.principal.Text()), Single: i.single, Modern: i.modern}
+	if i.principal.IsAnonymous() {
+		a.Tenant = i.tenant.name
+	}
+	return a.text()
+}
