@@ -13,6 +13,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/backend/message"
+	"holdfast/internal/feature/handles"
 	"holdfast/internal/feature/handoff"
 	known "holdfast/internal/feature/hosts"
 	"holdfast/internal/mcptest"
@@ -25,12 +26,12 @@ import (
 func handOffs() config {
 	return config{session: session.Options{
 		Keep: 10 * time.Minute,
-		HandOffAfter: func(_, tool string, _ known.Host) time.Duration {
+		Addition: handles.New(func(_, tool string, _ known.Host) time.Duration {
 			if tool == "steps" {
 				return time.Hour
 			}
 			return 100 * time.Millisecond
-		},
+		}),
 	}}
 }
 
@@ -526,12 +527,12 @@ func TestHandOffAskedAgain(t *testing.T) {
 	t.Parallel()
 	var waits atomic.Bool // for long, once the call was handed off
 	c := handOffs()
-	c.session.HandOffAfter = func(string, string, known.Host) time.Duration {
+	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration {
 		if waits.Load() {
 			return time.Hour
 		}
 		return 100 * time.Millisecond
-	}
+	})
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
@@ -630,7 +631,7 @@ func TestHandOffUnwanted(t *testing.T) {
 func TestHandOffBatchProgress(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.session.HandOffAfter = func(string, string, known.Host) time.Duration { return time.Second }
+	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration { return time.Second })
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-03-26", nil), ids: 10}
 	w := h.open("POST", "/mcp", `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hold","arguments":{},"_meta":{"progressToken":"p"}}},
