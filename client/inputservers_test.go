@@ -335,10 +335,10 @@ func growth(f func()) uint64 {
 		metrics.Read(sample)
 		return sample[0].Value.Uint64()
 	}
-	// What nobody uses any more does not count: it is to be collected soon.
-	defer debug.SetGCPercent(debug.SetGCPercent(25))
 	runtime.GC()
 	first := read()
+	// Garbage does not count: it is collected once there are 8 MiB of it.
+	defer debug.SetGCPercent(debug.SetGCPercent(int(min(25, 8<<20*100/first))))
 	most := first
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -344,7 +344,8 @@ func TestComesBackNoMore(t *testing.T) {
 				if call := r.Calls[0]; !strings.Contains(call.Error, "timed out") {
 					t.Errorf("the call ended with %+v, %s", call.Result, call.Error)
 				}
-				if n := gets.Load(); late.Load() == 0 || n > 2 {
+				// One may be on its way when the call is cancelled, another follows it, and the standalone stream, which is cut too, has its own.
+				if n := gets.Load(); late.Load() == 0 || n > 3 {
 					t.Errorf("cancelled %d times, and %d GETs came after that", late.Load(), n)
 				} else {
 					t.Log(n, "GETs")

@@ -135,7 +135,7 @@ func (c *Conn) Gone() bool {
 // HasRead reports whether the client has left and has read all that was written, as far as the network knows: its system
 // has acknowledged all, and has not reset the connection, as it does where bytes are left unread.
 func (c *Conn) HasRead() bool {
-	return c.ended.Load() && !c.reset.Load() && isAcknowledged(c.TCPConn) && pending(c.TCPConn) == nil
+	return c.ended.Load() && !c.reset.Load() && isAcknowledged(c.TCPConn)
 }
 
 // Acknowledged reports whether the client's system has acknowledged all that was written, as far as that can be known.
