@@ -522,17 +522,23 @@ func TestHandOffAsks(t *testing.T) {
 	})
 }
 
-// A client that cancels our tool is asked again, by the next, what it was asked on the first.
-func TestHandOffAskedAgain(t *testing.T) {
-	t.Parallel()
-	var waits atomic.Bool // for long, once the call was handed off
-	c := handOffs()
+// waitsLong is handOffs where our tools wait for long, once the call was handed off and waits is set.
+func waitsLong() (c config, waits *atomic.Bool) {
+	waits = new(atomic.Bool)
+	c = handOffs()
 	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration {
 		if waits.Load() {
 			return time.Hour
 		}
 		return 100 * time.Millisecond
 	})
+	return c, waits
+}
+
+// A client that cancels our tool is asked again, by the next, what it was asked on the first.
+func TestHandOffAskedAgain(t *testing.T) {
+	t.Parallel()
+	c, waits := waitsLong()
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
@@ -778,9 +784,11 @@ func TestHandOffAfterSession(t *testing.T) {
 // was handed off, and not to the holdfast_wait beside it: the server does not know of that.
 func TestHandOffAskedBesideWait(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, handOffs())
+	c, long := waitsLong()
+	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
+	long.Store(true) // or it would not wait until it is seen to
 	held := n.release(1)[0]
 	listens := h.open("GET", "/mcp", "")
 	listens.head()

@@ -110,7 +110,7 @@ func (m *Manager) owns(tool string) bool {
 
 // callsOurTool reports whether a request calls a tool of the name of one of ours.
 func (m *Manager) callsOurTool(x *jsonrpc.Message) bool {
-	return x.Method == protocol.MethodCallTool && m.owns(toolOf(x))
+	return m.added.IsOn() && x.Method == protocol.MethodCallTool && m.owns(toolOf(x)) // the name of the tool costs an allocation
 }
 
 // serveTool has a request answered by Holdfast that calls such a tool. Where the server's tools

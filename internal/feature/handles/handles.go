@@ -3,6 +3,7 @@
 package handles
 
 import (
+	"bytes"
 	"log/slog"
 	"time"
 
@@ -138,5 +139,11 @@ const seal = "holdfast hand-off"
 
 // Ref returns the handle that a request has as the argument of one of our tools, or "". It begins with the name of the session.
 func (*Handles) Ref(method string, params []byte) string {
-	return handoff.HandleOf(method, params, ticket.Is)
+	if method != protocol.MethodCallTool || !bytes.Contains(params, []byte(handoff.Prefix)) || !handoff.IsTool(jsonrpc.String(jsonrpc.Field(params, "name"))) {
+		return ""
+	}
+	if handle := jsonrpc.String(jsonrpc.Field(params, "arguments", "handle")); ticket.Is(handle) {
+		return handle
+	}
+	return ""
 }

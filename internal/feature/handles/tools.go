@@ -26,8 +26,8 @@ const askAgain = 100 * time.Millisecond
 // cancelWait is how long our tool waits for the end of a call that it has cancelled.
 const cancelWait = 5 * time.Second
 
-// A Query asks the node of a call that was handed off for it.
-type Query struct {
+// A question asks the node of a call that was handed off for it.
+type question struct {
 	Handle  string `json:"handle"`
 	Seconds any    `json:"seconds,omitempty"` // a JSON value, as the client gave it
 	Cancel  bool   `json:"cancel,omitempty"`
@@ -35,7 +35,7 @@ type Query struct {
 	Host *hosts.Host `json:"host,omitempty"`
 }
 
-// A answer is the answer.
+// An answer is the answer.
 type answer struct {
 	handoff.State
 	Most time.Duration `json:"most"` // see [handoff.Most]
@@ -57,11 +57,10 @@ func (h *Handles) Find(handle string, principal caller.Principal) (*session.Sess
 	return s, err
 }
 
-// Answer answers a [Query] of another node. The error is a [*session.Redirect] or
-// [session.ErrMoved]
+// Answer answers a [question] of another node. The error is a [*session.Redirect] or [session.ErrMoved]
 // where the call is not here, or that of a store that can't tell.
 func (h *Handles) Answer(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
-	var q Query
+	var q question
 	if err := json.Unmarshal(query, &q); err != nil {
 		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "%v", err)
 	}
@@ -74,7 +73,7 @@ func (h *Handles) Answer(ctx context.Context, principal caller.Principal, query 
 
 // askHere answers a query if the call's session is here. of is the call of our tool, if that is
 // in a session of this node, or nil. A handle that is good for nothing is an answer too.
-func (h *Handles) askHere(ctx context.Context, principal caller.Principal, q *Query, of *toolCall) (answer, error) {
+func (h *Handles) askHere(ctx context.Context, principal caller.Principal, q *question, of *toolCall) (answer, error) {
 	s, number, err := h.sessions.FindSeal(seal, q.Handle, nil, principal)
 	if errors.Is(err, session.ErrNotFound) || err == nil && !h.IsOn() {
 		return answer{State: handoff.State{Status: handoff.Unknown}}, nil
@@ -269,7 +268,7 @@ func (t *toolCall) declares(data []byte) bool {
 // Run runs one of our tools, and returns its result.
 func (h *Handles) Run(ctx context.Context, c *session.Call, m *jsonrpc.Message, host hosts.Host) []byte {
 	s, arguments := c.Session(), jsonrpc.Field(m.Params, "arguments")
-	q := Query{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: toolOf(m) == handoff.ToolCancel, Host: &host}
+	q := question{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: toolOf(m) == handoff.ToolCancel, Host: &host}
 	if raw := jsonrpc.Field(arguments, "seconds"); raw != nil {
 		q.Seconds = json.RawMessage(raw)
 	}
@@ -290,7 +289,7 @@ func (h *Handles) Run(ctx context.Context, c *session.Call, m *jsonrpc.Message, 
 }
 
 // askFor asks for a call that was handed off, wherever its session is.
-func (h *Handles) askFor(ctx context.Context, s *session.Session, q *Query, of *toolCall) (a answer) {
+func (h *Handles) askFor(ctx context.Context, s *session.Session, q *question, of *toolCall) (a answer) {
 	raw, _ := json.Marshal(q)
 	end := time.Now().Add(handoff.Seconds(raw, h.mostWait(s, "", *q.Host)))
 	for {

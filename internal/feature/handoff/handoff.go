@@ -30,17 +30,6 @@ func IsTool(name string) bool { return name == ToolWait || name == ToolCancel }
 // MethodAsk is the method by which a node asks another one for a call that was handed off.
 const MethodAsk = "holdfast/handedOff"
 
-// HandleOf returns the argument "handle" of a request that calls one of our tools, or "". is reports whether a text may be one.
-func HandleOf(method string, params []byte, is func(text string) bool) string {
-	if method != protocol.MethodCallTool || !bytes.Contains(params, []byte(Prefix)) || !IsTool(jsonrpc.String(jsonrpc.Field(params, "name"))) {
-		return ""
-	}
-	if handle := jsonrpc.String(jsonrpc.Field(params, "arguments", "handle")); is(handle) {
-		return handle
-	}
-	return ""
-}
-
 // The status of a call. Those that tasks have too have the same names.
 const (
 	Working       = "working"
