@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/feature/handles"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/session"
 )
@@ -24,6 +25,7 @@ type patient interface {
 
 // setPatience sets how calls are handed off, and which are sent progress.
 func setPatience(to *session.Options, o *Options, b backend.Backend) {
+	var late handles.After
 	by, ok := b.(patient)
 	after := func(hosts.Host) time.Duration { return max(o.HandoffAfter, 0) }
 	if o.HandoffAfter == Auto {
@@ -33,12 +35,13 @@ func setPatience(to *session.Options, o *Options, b backend.Backend) {
 	switch {
 	case ok:
 		to.Host = by.Host
-		to.HandOffAfter = func(server, tool string, host hosts.Host) time.Duration {
+		late = func(server, tool string, host hosts.Host) time.Duration {
 			return by.HandOffAfter(server, tool, after(host))
 		}
 	case o.HandoffAfter > 0 || o.HandoffAfter == Auto:
-		to.HandOffAfter = func(_, _ string, host hosts.Host) time.Duration { return after(host) }
+		late = func(_, _ string, host hosts.Host) time.Duration { return after(host) }
 	}
+	to.Addition = handles.New(late)
 	switch {
 	case o.ProgressEvery == Auto:
 		to.ProgressEvery = func(host hosts.Host) time.Duration {

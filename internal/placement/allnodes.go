@@ -23,9 +23,9 @@ const (
 	leftAtOnce = 8
 )
 
-// A Question is a request that is made on each other node which has sessions of a principal, for
+// An Inquiry is a request that is made on each other node which has sessions of a principal, for
 // what that node knows by itself.
-type Question struct {
+type Inquiry struct {
 	Principal caller.Principal
 	After     stream.SessionKey // of those sessions: after this one
 	// Ask prepares the placement of the request. It is called by several goroutines.
@@ -34,11 +34,11 @@ type Question struct {
 	Known bool
 }
 
-// Everywhere asks a question. It returns the results, and which sessions they are of: those
+// Everywhere makes an inquiry. It returns the results, and which sessions they are of: those
 // after one, until too many have come here that nobody looked after. What this node knows
 // of sessions in that range is to be asked for afterwards. Sessions that follow are for
 // another time.
-func (n *Nodes) Everywhere(ctx context.Context, q *Question) ([]json.RawMessage, session.Range, error) {
+func (n *Nodes) Everywhere(ctx context.Context, q *Inquiry) ([]json.RawMessage, session.Range, error) {
 	ctx, stop := context.WithTimeout(ctx, reachFor)
 	defer stop()
 	gone := func(name string) bool { return n.node.Gone(ctx, name) }
@@ -100,7 +100,7 @@ func (n *Nodes) takeLeft(ctx context.Context, left []*session.Remote) (settled b
 
 // askHomes asks nodes for what they know by themselves. It is not settled where one
 // of them was lost meanwhile.
-func (n *Nodes) askHomes(ctx context.Context, q *Question, at *session.Locations) (all []json.RawMessage, settled bool, err error) {
+func (n *Nodes) askHomes(ctx context.Context, q *Inquiry, at *session.Locations) (all []json.RawMessage, settled bool, err error) {
 	var mu sync.Mutex
 	settled = true
 	var work sync.WaitGroup
@@ -125,7 +125,7 @@ func (n *Nodes) askHomes(ctx context.Context, q *Question, at *session.Locations
 
 // askHome asks one of them. There is no result if it does not know the method. gone says that
 // the node is.
-func (n *Nodes) askHome(ctx context.Context, home string, q *Question, in *session.Range) (result json.RawMessage, gone bool, err error) {
+func (n *Nodes) askHome(ctx context.Context, home string, q *Inquiry, in *session.Range) (result json.RawMessage, gone bool, err error) {
 	defer panics.Catch(&err, n.opts.Logger, "a request to another node", "")
 	got := &Answer{}
 	p := q.Ask(got)

@@ -1,43 +1,23 @@
 package server
 
 import (
-	"bytes"
 	"errors"
 
-	"holdfast/internal/feature/handoff"
-	"holdfast/internal/protocol"
 	"holdfast/internal/session"
-	"holdfast/internal/ticket"
-	"holdfast/jsonrpc"
 )
 
-// What follows is for calls that were handed off: the session has them, and here they are asked
-// for on other nodes. See docs/decisions/0027-hand-off.md.
-
-// handleOf returns the handle that a request has as the argument of one of our tools, or "".
-func handleOf(m *jsonrpc.Message) string {
-	if m.Method != protocol.MethodCallTool || !bytes.Contains(m.Params, []byte(handoff.Prefix)) || !handoff.IsTool(jsonrpc.String(jsonrpc.Field(m.Params, "name"))) {
-		return ""
-	}
-	handle := jsonrpc.String(jsonrpc.Field(m.Params, "arguments", "handle"))
-	if !ticket.Is(handle) {
-		return ""
-	}
-	return handle
-}
-
 // findCarrier finds the carrier of a modern request, which is not to end before
-// [session.Session.Release]. One that asks for a call that was handed off is a call of that one's
+// [session.Session.Release]. One of a tool of ours that is about another call is a call of that one's
 // carrier, so that its client can be asked what the backend asks. The error is that of
 // [session.Manager.Carrier], or a [*session.Redirect].
 func (h *Handler) findCarrier(x *exchange) (err error) {
-	if handle := handleOf(&x.msgs[0]); handle != "" {
-		s, _, err := h.sessions.HandOffSession(handle, x.principal)
+	if ref := h.sessions.Ref(x.msgs[0].Method, x.msgs[0].Params); ref != "" {
+		s, err := h.sessions.FindCarrier(ref, x.modern.Version, x.principal)
 		var away *session.Redirect
 		switch {
 		case errors.As(err, &away) && h.nodes != nil:
 			return err
-		case err == nil && s.Modern() == x.modern.Version && s.Reserve():
+		case s != nil:
 			x.session = s
 			return nil
 		}

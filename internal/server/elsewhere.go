@@ -26,29 +26,12 @@ func (e elsewhere) request(ctx context.Context, principal caller.Principal, meth
 	return &exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}, nil
 }
 
-// The methods by which nodes ask each other what their sessions know. No client can make such a request.
-const (
-	askCall = "holdfast/handedOff" // for one that has a name of its own
-	askList = "holdfast/tasks"     // for those of a principal
-)
-
-// betweenNodes are these methods, with what answers them: the result for a principal, of sessions in a range. They do not get
-// the exchange, which would be on the heap for that.
-var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Principal, session.Range, []byte) ([]byte, error){
-	askCall: func(ctx context.Context, sessions *session.Manager, of caller.Principal, _ session.Range, query []byte) ([]byte, error) {
-		return sessions.HandedOff(ctx, of, query)
-	},
-	askList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
-		return sessions.ListHere(ctx, of, in, query), nil
-	},
-}
-
 // isBetweenNodes reports whether only nodes make requests of a method, and of each other.
 func isBetweenNodes(method string) bool { return betweenNodes[method] != nil }
 
-// HandedOff implements [session.Elsewhere].
-func (e elsewhere) HandedOff(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
-	x, err := e.request(ctx, principal, askCall, query)
+// Ask implements [session.Elsewhere].
+func (e elsewhere) Ask(ctx context.Context, method string, principal caller.Principal, query []byte) ([]byte, error) {
+	x, err := e.request(ctx, principal, method, query)
 	if err != nil {
 		return nil, err
 	}

@@ -1,8 +1,11 @@
 package server
 
 import (
+	"context"
 	"time"
 
+	"holdfast/internal/caller"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/server/task"
 	"holdfast/internal/session"
@@ -54,6 +57,21 @@ func newFeatures(opts *Options) features {
 		after = 0
 	}
 	return features{task.New(opts.Manager, after, opts.Logger)}
+}
+
+// askList is the method by which a node asks others what their sessions know of all that a principal has begun.
+const askList = "holdfast/tasks"
+
+// betweenNodes are the methods by which nodes ask each other what their sessions know, with what answers them: the result for a
+// principal, of sessions in a range. No client can make such a request. The functions do not get the exchange, which would be on the
+// heap for that.
+var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Principal, session.Range, []byte) ([]byte, error){
+	handoff.MethodAsk: func(ctx context.Context, sessions *session.Manager, of caller.Principal, _ session.Range, query []byte) ([]byte, error) {
+		return sessions.Answered(ctx, of, query)
+	},
+	askList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
+		return sessions.ListHere(ctx, of, in, query), nil
+	},
 }
 
 // first returns the feature that may answer a request before its call has ended, and how old the call is then; nil: none does.

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/backend/message"
+	"holdfast/internal/feature/handles"
 	"holdfast/internal/feature/handoff"
 	known "holdfast/internal/feature/hosts"
 	"holdfast/internal/mcptest"
@@ -25,12 +26,12 @@ import (
 func handOffs() config {
 	return config{session: session.Options{
 		Keep: 10 * time.Minute,
-		HandOffAfter: func(_, tool string, _ known.Host) time.Duration {
+		Addition: handles.New(func(_, tool string, _ known.Host) time.Duration {
 			if tool == "steps" {
 				return time.Hour
 			}
 			return 100 * time.Millisecond
-		},
+		}),
 	}}
 }
 
@@ -521,17 +522,23 @@ func TestHandOffAsks(t *testing.T) {
 	})
 }
 
-// A client that cancels our tool is asked again, by the next, what it was asked on the first.
-func TestHandOffAskedAgain(t *testing.T) {
-	t.Parallel()
-	var waits atomic.Bool // for long, once the call was handed off
-	c := handOffs()
-	c.session.HandOffAfter = func(string, string, known.Host) time.Duration {
+// waitsLong is handOffs where our tools wait for long, once the call was handed off and waits is set.
+func waitsLong() (c config, waits *atomic.Bool) {
+	waits = new(atomic.Bool)
+	c = handOffs()
+	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration {
 		if waits.Load() {
 			return time.Hour
 		}
 		return 100 * time.Millisecond
-	}
+	})
+	return c, waits
+}
+
+// A client that cancels our tool is asked again, by the next, what it was asked on the first.
+func TestHandOffAskedAgain(t *testing.T) {
+	t.Parallel()
+	c, waits := waitsLong()
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
@@ -630,7 +637,7 @@ func TestHandOffUnwanted(t *testing.T) {
 func TestHandOffBatchProgress(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.session.HandOffAfter = func(string, string, known.Host) time.Duration { return time.Second }
+	c.session.Addition = handles.New(func(string, string, known.Host) time.Duration { return time.Second })
 	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-03-26", nil), ids: 10}
 	w := h.open("POST", "/mcp", `[{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"hold","arguments":{},"_meta":{"progressToken":"p"}}},
@@ -777,9 +784,11 @@ func TestHandOffAfterSession(t *testing.T) {
 // was handed off, and not to the holdfast_wait beside it: the server does not know of that.
 func TestHandOffAskedBesideWait(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, handOffs())
+	c, long := waitsLong()
+	n := newNode(t, c)
 	h := &posting{peer: n.connect("2025-11-25", nil)}
 	is := handOff(t, h, "hold", `{}`)
+	long.Store(true) // or it would not wait until it is seen to
 	held := n.release(1)[0]
 	listens := h.open("GET", "/mcp", "")
 	listens.head()

@@ -24,6 +24,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/handles"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
@@ -93,6 +94,9 @@ func newNode(t testing.TB, c config) *node {
 	}
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Keys: []sessionid.Key{{1}}, Dir: c.dir})
+	}
+	if c.session.Addition == nil {
+		c.session.Addition = handles.New(nil)
 	}
 	n.sessions = session.NewManager(store, backend, c.session)
 	c.server.Manager = n.sessions

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"net/http"
 
 	"holdfast/internal/protocol"
@@ -69,9 +70,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		return false
 	}
 	x.modern.ID, x.modern.Method, x.modern.Principal, x.modern.HTTP = m.ID, m.Method, x.principal, x.r
-	if handle := handleOf(m); handle != "" {
-		x.ref = handle
-	}
+	x.ref = cmp.Or(h.sessions.Ref(m.Method, m.Params), x.ref)
 	status, err := x.modern.Read(x.r.Header, m)
 	if err != nil {
 		h.answers.rejectModern(w, x, status, err)

@@ -47,10 +47,10 @@ func (m *mux) receive() {
 // take takes what came as one: a message, or in old revisions a batch. It is false
 // when the connection is over.
 func (m *mux) take(data []byte) bool {
-	if !m.queue.handle() {
+	if !m.queue.begin() {
 		return false // its sender knows that the connection has ended
 	}
-	defer m.queue.handled()
+	defer m.queue.done()
 	m.touch()
 	msgs, batch, err := parseBody(data)
 	switch {
@@ -108,7 +108,7 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwardedExch
 	defer panics.Catch(&err, m.h.logger, "a connection's request", "")
 	for i := range msgs {
 		calls = append(calls, msgs[i]) // until it is handled
-		if last := len(calls) - 1; m.handle(&calls[last]) {
+		if last := len(calls) - 1; m.serves(&calls[last]) {
 			calls = calls[:last]
 		}
 	}
@@ -142,9 +142,9 @@ func (m *mux) namesSession(msg *jsonrpc.Message) bool {
 	return session.Cancels(msg)
 }
 
-// handle does what is asked of Holdfast itself, and hands over what is no request.
+// serves does what is asked of Holdfast itself, and hands over what is no request.
 // It is false for a request that makes a call.
-func (m *mux) handle(msg *jsonrpc.Message) bool {
+func (m *mux) serves(msg *jsonrpc.Message) bool {
 	switch {
 	case msg.Kind != jsonrpc.Request:
 		m.send(*msg)

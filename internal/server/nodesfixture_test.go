@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/handles"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
@@ -118,6 +119,9 @@ func (f *farm) start(c config) *farmNode {
 	c.server.Observers = c.session.Observers
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Values: n.store})
+	}
+	if c.session.Addition == nil {
+		c.session.Addition = handles.New(nil)
 	}
 	n.sessions = session.NewManager(store, backend, c.session)
 	c.server.Manager, c.server.Node = n.sessions, n.member

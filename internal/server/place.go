@@ -286,7 +286,7 @@ func (b *bodyReader) holds(msgs []jsonrpc.Message) (done func()) {
 // everywhere makes a request on each other node that has sessions of the principal, for what
 // that node knows by itself: [placement.Nodes.Everywhere].
 func (h *Handler) everywhere(x *exchange, after stream.SessionKey) ([]json.RawMessage, session.Range, error) {
-	return h.nodes.Everywhere(x.r.Context(), &placement.Question{
+	return h.nodes.Everywhere(x.r.Context(), &placement.Inquiry{
 		Principal: x.principal,
 		After:     after,
 		Known:     !isBetweenNodes(x.msgs[0].Method),

@@ -28,33 +28,33 @@ type queue struct {
 
 // A queueState is what the goroutine that takes messages in does:
 //
-//	waits     for a message                        → handles: one came
-//	handles   a message                            → waits: it was handled
-//	handles   and it was looked whether it does    → awaited
-//	awaited   is the same, and [mux.run] is woken when it was handled → waits
+//	waits     for a message                        → busy: one came
+//	busy      with a message                       → waits: it was served
+//	busy      and it was looked whether it is      → awaited
+//	awaited   is the same, and [mux.run] is woken when the message was served → waits
 //	any       → closed: the connection has ended
 type queueState uint8
 
 const (
 	queueWaits queueState = iota
-	queueHandles
+	queueBusy
 	queueAwaited
 	queueClosed
 )
 
-// handle notes that a message came. It reports whether it is to be handled.
-func (q *queue) handle() bool {
+// begin notes that a message came. It reports whether it is to be served.
+func (q *queue) begin() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.state == queueClosed {
 		return false
 	}
-	q.state = queueHandles
+	q.state = queueBusy
 	return true
 }
 
-// handled notes that a message was handled.
-func (q *queue) handled() {
+// done notes that a message was served.
+func (q *queue) done() {
 	q.mu.Lock()
 	was := q.state
 	if was != queueClosed {
@@ -71,7 +71,7 @@ func (q *queue) handled() {
 func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.state == queueHandles {
+	if q.state == queueBusy {
 		q.state = queueAwaited
 	}
 	return q.state != queueAwaited && len(q.texts) == 0 && len(q.lights) == 0

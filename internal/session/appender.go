@@ -55,7 +55,7 @@ func (o logOwner) Stored(c *Call, r *stream.Record) {
 	if r.Last {
 		o.streamEnded(c, r.Number)
 	}
-	o.s.wakeWatchers(r.Number)
+	o.s.WakeWatchers(r.Number)
 }
 
 // streamEnded ends a stream that has its last entry.
@@ -114,7 +114,7 @@ func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 		x.By.observeUnknown(x.Number)
 		o.s.streams.Wake(x.Number)
 		x.By.endUnstored(x.Number)
-		o.s.wakeWatchers(x.Number)
+		o.s.WakeWatchers(x.Number)
 	}
 	o.s.m.logger.Error("end of a call not stored", "session", o.s.Name(), "stream", x.Number, "error", err)
 }

@@ -21,7 +21,7 @@ import (
 
 // What follows attaches a request to a stranded call that it makes again. The request begins a call of its own, which no
 // backend gets: what the first call says is said in it, under its progress token and its id. So it has a stream, is resumed,
-// cancelled and handed off like any other, over every transport. See docs/decisions/0053-calls-that-come-again.md.
+// cancelled, and passes to an heir, like any other, over every transport. See docs/decisions/0053-calls-that-come-again.md.
 
 // strandsWithin is how long a request waits that is like one in flight whose client seems to be connected: its network may tell of the
 // end of that connection later than the client, which has made the request again.
@@ -370,7 +370,7 @@ func (a *attachment) isAside(other twin) bool {
 	return !other.isUnsettled()
 }
 
-// begins notes that the request is as good as delivered: it may be handed off, and the session's next owner does not make it again.
+// begins notes that the request is as good as delivered: it may pass to an heir, and the session's next owner does not make it again.
 func (a *attachment) begins() {
 	s := a.c.s
 	locked(s, func() {

@@ -145,7 +145,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		if c.attach(ctx, &m, header, failed) {
 			continue
 		}
-		m = c.notHandedOff(m)
+		m = c.s.m.added.Sent(c, m)
 		c.deliverOne(ctx, m, header, failed)
 	}
 }
@@ -217,7 +217,7 @@ func (c *Call) emit(data []byte, asks bool) bool {
 	c.mu.Unlock()
 	c.s.log.Flush()
 	if asks {
-		c.boundQuestion()
+		c.boundAsking()
 	}
 	c.awaitReader()
 	return true

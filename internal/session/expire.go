@@ -25,7 +25,7 @@ func (m *Manager) EndByOperator(s *Session) { m.endFor(s, errOperatorEnded) }
 
 func (m *Manager) endFor(s *Session, why error) {
 	m.bury(s)
-	if s.keepsHandOffs() {
+	if s.keepsHeirs() {
 		m.leave(s, why)
 		return
 	}

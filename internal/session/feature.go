@@ -13,7 +13,7 @@ type record struct {
 	webhooks *webhooks           // nil if its requests name no webhook
 	unseen   *time.Timer         // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
 	watched  *watched            // nil if its client has no name for it; written with Session.mu and Call.mu held
-	handOff  *handOff            // nil if none of its requests may be handed off, and it is no heir
+	inherits *inheritance        // nil if none of its requests may pass to an heir, and it is no heir
 	resume   *resume             // nil if its client can't resume it (SEP-975); it does not change after Begin
 	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
 	guest stream.SessionKey

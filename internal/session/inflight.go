@@ -16,16 +16,16 @@ import (
 // answered or given up. Whoever takes it off Session.open is the one to end it.
 type inflight struct {
 	call *Call
-	id   string       // raw, as the client spelled it
-	sent bool         // the backend has it, or may have it; guarded by Session.mu
-	ours bool         // no backend hears of it: it calls one of our tools
-	adds bool         // our tools are added to the response
-	list bool         // it asks for the list of tools from its beginning, which has not changed since
-	sum  uint64       // of its method and params: see sumOf
-	size int32        // bytes that are counted as on their way until it is answered
-	slot *limit.Slot  // what it takes of the calls that may be in flight; nil: nothing
-	stop func()       // ends what is done for it besides; nil: nothing is
-	late *lateRequest // what is done if it takes long; nil: nothing is
+	id   string      // raw, as the client spelled it
+	sent bool        // the backend has it, or may have it; guarded by Session.mu
+	ours bool        // no backend hears of it: it calls one of our tools
+	adds bool        // our tools are added to the response
+	list bool        // it asks for the list of tools from its beginning, which has not changed since
+	sum  uint64      // of its method and params: see sumOf
+	size int32       // bytes that are counted as on their way until it is answered
+	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
+	stop func()      // ends what is done for it besides; nil: nothing is
+	late *Late       // what is done if it takes long; nil: nothing is
 	// attached is what answers it, if that is what another call says. Guarded by Session.mu.
 	attached *attachment
 	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
@@ -286,7 +286,7 @@ func (s *Session) failAll(lost []*inflight, e *jsonrpc.Error) {
 }
 
 // cancel ends a request, also one that waits for its turn. The backend is told by the one who calls, if it is to know, and
-// whatever it still says of it is dropped. Of a request that was handed off nothing is cancelled, and neither is initialize.
+// whatever it still says of it is dropped. Of a request that passed to an heir nothing is cancelled, and neither is initialize.
 func (s *Session) cancel(id []byte) (tell bool) {
 	s.mu.Lock()
 	rq := s.inFlight[string(jsonrpc.Key(id))]

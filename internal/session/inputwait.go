@@ -47,11 +47,11 @@ func (c *Call) Returned() {
 	}
 }
 
-// boundQuestion has the call end, which has just asked its client something, if that is not
+// boundAsking has the call end, which has just asked its client something, if that is not
 // taken up within [Manager.InputWait]. Mostly the client is there, and is told of the question
 // at once; then [Call.AwaitReturn] bounds it. But it may have left a call that goes on without
 // it, or the call may have been made again because its node was lost.
-func (c *Call) boundQuestion() {
+func (c *Call) boundAsking() {
 	if c.s.modern == "" {
 		return // its session is its client's, and ends with that
 	}
@@ -63,9 +63,9 @@ func (c *Call) boundQuestion() {
 	c.awaitClient()
 }
 
-// awaitClient begins the time of [Call.boundQuestion]. The call has a record. c.mu is held.
+// awaitClient begins the time of [Call.boundAsking]. The call has a record. c.mu is held.
 func (c *Call) awaitClient() {
-	if c.isOver() || c.isHeir() { // an heir's questions wait for who has the handle
+	if c.isOver() || c.isHeir() { // an heir may ask for as long as it can be asked for
 		return
 	}
 	r := c.record

@@ -66,7 +66,7 @@ func TestLinear(t *testing.T) {
 			result := []byte(`{"tools":[` + many(n, `{"name":"t%d","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}},"annotations":{"readOnlyHint":true}}`) + `]}`)
 			return func() {
 				page := readPage(result)
-				new(toolHints).learn(&page, true)
+				new(toolHints).learn(&page, passes{})
 			}
 		},
 		"list of tools that can be tasks": func(n int) func() {

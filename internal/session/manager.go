@@ -40,6 +40,7 @@ type Manager struct {
 	backend    backend.Backend
 	logger     *slog.Logger
 	keys       *idempotency.Keys
+	added      Addition
 	elsewhere  Elsewhere // nil: there are no other nodes
 	limits
 	times
@@ -126,6 +127,10 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		sessionTables: sessionTables{sessions: make(map[stream.SessionKey]*Session), tenants: make(map[string]*tenant)},
 		places:        places{links: make(map[*link]struct{})},
 		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}, moves: moves.Log{Logger: opts.Logger}},
+	}
+	m.added = noAddition{}
+	if opts.Addition != nil {
+		m.added = opts.Addition(m, &m.opts)
 	}
 	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over

@@ -16,7 +16,6 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/handoff"
-	"holdfast/internal/feature/hosts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -54,8 +53,7 @@ func TestFind(t *testing.T) {
 // Requests about calls that fill the limits are taken all the same, as many as there are calls.
 func TestLimitsAboutBegun(t *testing.T) {
 	t.Parallel()
-	handOff := func(string, string, hosts.Host) time.Duration { return time.Hour }
-	h := newHouse(t, Options{MaxCalls: 2, SessionMax: 2, HandOffAfter: handOff}, nil)
+	h := newHouse(t, Options{MaxCalls: 2, SessionMax: 2, Addition: passAfter(time.Hour)}, nil)
 	defer h.close()
 	s := h.open("")
 	begin(t, s, true, request(1), request(2))

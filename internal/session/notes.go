@@ -28,7 +28,7 @@ type callNote struct {
 	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
 	Read     []uint64          `json:"read"`
 	Notified []uint64          `json:"rung"`
-	Began    int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
+	Began    int64             `json:"began"` // if it may be late: when it began, in milliseconds since 1970
 	Guest    stream.SessionKey `json:"guest"` // see [record]
 	Direct   bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
 	Of       uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
@@ -65,8 +65,8 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if guest := c.guestOf(); guest != "" {
 		dst = append(append(dst, `,"guest":`...), jsonrpc.Quote(string(guest))...)
 	}
-	if c.record != nil && c.record.handOff != nil {
-		if h := c.record.handOff; h.isHeir {
+	if c.record != nil && c.record.inherits != nil {
+		if h := c.record.inherits; h.isHeir {
 			dst = strconv.AppendUint(append(dst, `,"of":`...), h.from, 10)
 		} else {
 			dst = strconv.AppendInt(append(dst, `,"began":`...), h.began.UnixMilli(), 10)

@@ -140,8 +140,8 @@ type spanNote struct {
 // any.
 func (c *Call) appendSpans(dst []byte) []byte {
 	w, some := c.watch, false
-	if c.isHeir() && c.record.handOff.of != nil { // nobody has told its own yet
-		w = c.record.handOff.of.watch
+	if c.isHeir() && c.record.inherits.of != nil { // nobody has told its own yet
+		w = c.record.inherits.of.watch
 	}
 	if w == nil {
 		return dst

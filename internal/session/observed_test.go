@@ -1,7 +1,6 @@
 package session
 
 import (
-	"holdfast/internal/feature/hosts"
 	"holdfast/internal/reading"
 	"testing"
 	"time"
@@ -189,8 +188,8 @@ func TestObservedHandOff(t *testing.T) {
 	for _, light := range []bool{true, false} {
 		l := observetest.New(t).Recording()
 		h := newHouse(t, Options{
-			Shared:       Shared{Observers: observe.Observers{l}},
-			HandOffAfter: func(string, string, hosts.Host) time.Duration { return time.Millisecond },
+			Shared:   Shared{Observers: observe.Observers{l}},
+			Addition: passAfter(time.Millisecond),
 		}, nil)
 		h.desk.tools = `{"name":"x"}`
 		s := h.open("")

@@ -56,12 +56,9 @@ type Options struct {
 	// Safe says which tools may be called again without harm, beside those that
 	// say so themselves (readOnlyHint, idempotentHint).
 	Safe func(tool string) bool
-	// HandOffAfter returns after which time calls of a tool of a server are handed off, if
-	// their clients do not know tasks; 0 or less: never. What it returns for
-	// [handoff.ToolWait] is above 0 if any of the server's are. It returns at once: it is
-	// called with locks held. nil: no call is.
-	HandOffAfter func(server, tool string, host hosts.Host) time.Duration
-	// Host returns what is known of a host, by the name in its clientInfo and its User-Agent, as HandOffAfter and
+	// Addition returns the feature that is added to the calls of a manager, which has these options; nil: none is.
+	Addition func(*Manager, *Options) Addition
+	// Host returns what is known of a host, by the name in its clientInfo and its User-Agent, as the addition and
 	// ProgressEvery get it; nil: nothing is. It returns at once, too.
 	Host func(name, agent string) hosts.Host
 	// ProgressEvery returns after which silence the requests of a host that gave a token are sent progress; 0: they

@@ -85,4 +85,4 @@ func (p *patience) rest() {
 }
 
 // waits reports whether it matters how long requests take.
-func (m *Manager) waits() bool { return m.handsOff() || m.opts.ProgressEvery != nil }
+func (m *Manager) waits() bool { return m.added.IsOn() || m.opts.ProgressEvery != nil }

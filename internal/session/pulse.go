@@ -32,7 +32,7 @@ type pulse struct {
 // keeps returns the interval in which a request of the call is sent progress, and whether that has its host go on
 // waiting; 0: none is sent. Session.mu is held.
 func (c *Call) keeps(m *jsonrpc.Message, host hosts.Host) (every time.Duration, kept bool) {
-	if c.s.m.opts.ProgressEvery == nil || m.Method == protocol.MethodToolsList || c.guestOf() != "" || c.isPolled(m) ||
+	if c.s.m.opts.ProgressEvery == nil || m.Method == protocol.MethodToolsList || c.guestOf() != "" || c.IsPolled(m) ||
 		jsonrpc.Field(m.Params, "_meta", "progressToken") == nil {
 		return 0, false
 	}

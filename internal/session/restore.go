@@ -58,9 +58,9 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		mark(notified, n.Notified)
 		notes[i] = parsed{n, msgs}
 	}
-	handedOff := make(map[uint64]bool) // the streams whose webhooks heirs have
+	inherited := make(map[uint64]bool) // the streams whose webhooks heirs have
 	for i := range notes {
-		handedOff[notes[i].Of] = true
+		inherited[notes[i].Of] = true
 	}
 	var said map[string]outcome // in a single session, once it is known
 	for i := range streams {
@@ -84,7 +84,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		case !st.Ended:
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
-			s.restoreEnded(ctx, st, n.msgs, read[st.Number], notified[st.Number] || handedOff[st.Number], &f)
+			s.restoreEnded(ctx, st, n.msgs, read[st.Number], notified[st.Number] || inherited[st.Number], &f)
 		case s.standalone.webhooks() != nil && !notified[st.Number]:
 			if said == nil {
 				said = s.answers(ctx, standalone, false)
@@ -171,8 +171,8 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 		c.number, c.said = st.Number, st.Next-1
 		c.become(callStored)
 	}
-	if n.Began != 0 && s.m.handsOff() {
-		c.recorded().handOff = &handOff{began: time.UnixMilli(n.Began)}
+	if n.Began != 0 && s.m.added.IsOn() {
+		c.inherits().began = time.UnixMilli(n.Began)
 	}
 	c.cameAsGuest(n.Guest)
 	var answered map[string]outcome

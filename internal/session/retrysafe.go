@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
-	"holdfast/internal/feature/handoff"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -26,7 +24,7 @@ type toolHints struct {
 	changes  map[string]bool // of those, the ones that do not say that they only read
 	headed   headedTools
 	common   bool            // the maps are other sessions', too: see [toolHints.own]
-	shaped   map[string]bool // tools, and whether they have an outputSchema; nil if calls are not handed off
+	shaped   map[string]bool // tools, and whether they have an outputSchema; nil if no addition is on
 	clash    bool            // there is a tool of the name of one of ours
 	nested   bool            // there is one of such a name after a prefix: a Holdfast is behind merged servers
 }
@@ -85,14 +83,16 @@ func readPage(result []byte) (p toolPage) {
 	return p
 }
 
-// learn takes in a page. shapes says that it matters which tools have an outputSchema.
-func (h *toolHints) learn(p *toolPage, shapes bool) {
+// learn takes in a page. If the addition is on it matters which tools have an outputSchema.
+func (h *toolHints) learn(p *toolPage, added Addition) {
 	h.own()
+	shapes := added.IsOn()
 	for i := range p.tools {
 		t := &p.tools[i]
 		h.headed.learn(t.name, t.headers)
-		h.clash = h.clash || handoff.IsTool(t.name)
-		h.nested = h.nested || !h.clash && strings.HasSuffix(t.name, handoff.ToolWait)
+		own, nested := added.Tool(t.name)
+		h.clash = h.clash || own
+		h.nested = h.nested || !h.clash && nested
 		if shapes {
 			if h.shaped == nil {
 				h.shaped = make(map[string]bool)
@@ -161,7 +161,7 @@ func (s *Session) safeTool(ctx context.Context, m *jsonrpc.Message, header http.
 		return true
 	}
 	s.mu.Lock()
-	if handoff.IsTool(name) && s.m.handsOff() && !s.tools.clash {
+	if owns(s.m.added, name) && !s.tools.clash {
 		s.mu.Unlock()
 		return true
 	}
@@ -259,7 +259,7 @@ func (s *Session) learnPage(rq *inflight, result []byte, listed int) (news bool)
 	if s.tools.listed != listed { // it has changed while the page was read
 		return false
 	}
-	s.tools.learn(&page, s.m.handsOff())
+	s.tools.learn(&page, s.m.added)
 	s.patience.nested.Store(s.tools.nested)
 	if !page.ok || !page.last || !rq.list || s.tools.complete {
 		return false
@@ -285,7 +285,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 		}
 		s.observeTools(m.Result)
 		page := readPage(m.Result)
-		all.learn(&page, s.m.handsOff())
+		all.learn(&page, s.m.added)
 		cursor, _, err := pages.Next(m.Result)
 		if m.Error != nil {
 			err = fmt.Errorf("the server answers %.200s", m.Error)

@@ -56,14 +56,14 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 		return false
 	}
 	mayNot := s.carrier.checkInput(m.ID, m) != nil
-	type question struct {
+	type input struct {
 		name, method string
 		params       []byte
 	}
-	var asked []question
+	var asked []input
 	jsonrpc.Each(jsonrpc.Field(m.Result, "inputRequests"), func(name, value []byte) {
 		if len(asked) <= mostServerRequests { // more than those cannot be asked
-			asked = append(asked, question{string(name), jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")})
+			asked = append(asked, input{string(name), jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")})
 		}
 	})
 	s.mu.Lock()
@@ -78,7 +78,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 		return false // it ends with that
 	}
 	of.made++
-	var questions [][]byte
+	var requests [][]byte
 	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: make(map[string][]byte)}
 	full := of.made > mostRounds
 	for _, q := range asked {
@@ -86,7 +86,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 			break
 		}
 		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: q.name}, s.lease.Epoch)
-		questions = append(questions, jsonrpc.AppendRequest(nil, s.askedIDIn(c, id), q.method, q.params))
+		requests = append(requests, jsonrpc.AppendRequest(nil, s.askedIDIn(c, id), q.method, q.params))
 		w.open++
 	}
 	made := of.made
@@ -95,10 +95,10 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 		s.failCall(c, jsonrpc.Errorf(jsonrpc.CodeServer, "%s: the server asks for input again and again", c.method))
 		return true
 	}
-	for _, q := range questions {
+	for _, q := range requests {
 		c.emit(q, true)
 	}
-	if len(questions) == 0 { // its load is too high
+	if len(requests) == 0 { // its load is too high
 		w.later(min(50*time.Millisecond<<made, 5*time.Second))
 	}
 	return true

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
@@ -163,7 +162,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		}
 	}
 	if adds {
-		data = handoff.AddTools(data, s.mostWait("", host))
+		data = s.m.added.Add(s, data, host)
 	}
 	if refusal := s.carrier.checkInput([]byte(rq.id), &m); refusal != nil {
 		data = refusal
@@ -242,7 +241,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	switch {
 	case call.emit(data, true):
 		if heir {
-			call.question(data)
+			call.record.inherits.heir.Asked(data)
 		}
 	case s.modern == "":
 		s.standalone.emit(data, true)

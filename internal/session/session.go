@@ -104,7 +104,7 @@ type usage struct {
 	reserved  atomic.Int32 // requests that have it as their carrier, and may not have begun
 	calls     atomic.Int32 // requests in flight
 	readers   atomic.Int32 // that are connected
-	left      atomic.Bool  // its client has ended it, and calls in it that were handed off are kept
+	left      atomic.Bool  // its client has ended it, and heirs in it are kept
 	lasts     atomic.Bool  // something was said in it that its server may remember, and that another conversation does not begin with
 	expired   atomic.Bool  // it was idle for too long, and has ended
 	lost      atomic.Bool  // its server has ended it, and what calls in it have said is kept; left is set, too
@@ -394,7 +394,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if a.round != nil {
 		a.round.answered(a.name, &m)
 	}
-	s.wakeWatchers(a.call.Number())
+	s.WakeWatchers(a.call.Number())
 	return nil
 }
 

@@ -23,7 +23,7 @@ func TestQuietSessionsShare(t *testing.T) {
 		t.Errorf("%d lists are kept", len(shared))
 	}
 	more := readPage([]byte(`{"tools":[{"name":"more","annotations":{"readOnlyHint":true}}]}`))
-	locked(all[1], func() { all[1].tools.learn(&more, false) })
+	locked(all[1], func() { all[1].tools.learn(&more, noAddition{}) })
 	for i, want := range []map[string]bool{{"reads": true}, {"reads": true, "more": true}, {"reads": true}} {
 		if got := all[i].tools.safe; !maps.Equal(got, want) {
 			t.Errorf("session %d knows %v as safe, want %v", i, got, want)

@@ -18,7 +18,7 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for calls whose clients were given a name in the place of the response: that of a task, or a handle. All
+// What follows is for calls whose clients were given a name in the place of the response: that of a task, or of an heir. All
 // that there is of such a call is in its stream. What is kept beside it saves reading the stream, and is made again from
 // it where the session is taken over.
 
@@ -32,7 +32,7 @@ type watched struct {
 	stopped bool      // its client has cancelled it
 	// askedFor: its client has a name for it. Any call of a tool that was taken over may have been given one.
 	askedFor bool
-	tool     string // of a call that was handed off; else ""
+	tool     string // that the request of an heir calls; else ""
 	watch    []chan<- struct{}
 	rounds   *rounds   // nil if its request is not kept; guarded by Session.mu
 	since    time.Time // when its client was given its name; zero if that was so from the beginning
@@ -263,9 +263,9 @@ func (w *watched) end(c *Call) {
 	w.ended = w.updated
 }
 
-// wakeWatchers tells those who watch a call that what it says was stored, or that its client has
+// WakeWatchers tells those who watch a call that what it says was stored, or that its client has
 // answered.
-func (s *Session) wakeWatchers(number uint64) {
+func (s *Session) WakeWatchers(number uint64) {
 	all := s.watched.Load()
 	if all == nil {
 		return
@@ -297,7 +297,7 @@ func (w *watched) stored(c *Call) {
 }
 func (w *watched) answered(c *Call, _ *inflight, _ bool, _ uint64) { w.end(c) }
 func (w *watched) refused(c *Call, _ [][]byte, _ uint64)           { w.end(c) }
-func (w *watched) left(c *Call)                                    { c.s.wakeWatchers(c.number) }
+func (w *watched) left(c *Call)                                    { c.s.WakeWatchers(c.number) }
 
 func (w *watched) cancelled(c *Call, _ *inflight) {
 	w.end(c)

@@ -27,6 +27,9 @@ const Meta = "holdfast/handoff"
 // IsTool reports whether a tool is one of ours.
 func IsTool(name string) bool { return name == ToolWait || name == ToolCancel }
 
+// MethodAsk is the method by which a node asks another one for a call that was handed off.
+const MethodAsk = "holdfast/handedOff"
+
 // The status of a call. Those that tasks have too have the same names.
 const (
 	Working       = "working"

@@ -1,16 +1,12 @@
 package session
 
-import (
-	"time"
+import "holdfast/jsonrpc"
 
-	"holdfast/jsonrpc"
-)
-
-// What follows is for a session that ends, and is kept for a time: its client ends it, and calls in it were handed off, which
+// What follows is for a session that ends, and is kept for a time: its client ends it, and it has heirs, which
 // go on and can be asked for as long as others; or its server ends it, and what its calls have said can be read yet.
 
 // ErrEnded is an [ErrNotFound] for a session that its client has ended, and that is here for the
-// calls in it that were handed off.
+// heirs in it.
 var ErrEnded error = wrapped{"its client has ended the session", ErrNotFound}
 
 // ErrServerEnded is an [ErrEnded] for a session that its server has ended, and that is here for what calls in it have said.
@@ -26,23 +22,6 @@ func (e wrapped) Unwrap() error { return e.err }
 
 // isLeft reports whether the session's client has ended it.
 func (u *usage) isLeft() bool { return u.left.Load() }
-
-// keepsHandOffs reports whether calls of the session that were handed off run, or can be asked
-// for.
-func (s *Session) keepsHandOffs() bool {
-	all := s.watched.Load()
-	if all == nil || s.modern != "" {
-		return false
-	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for _, t := range all.all {
-		if t.tool != "" && (t.ended.IsZero() || time.Since(t.ended) < s.m.KeepEnded()) {
-			return true
-		}
-	}
-	return false
-}
 
 // lose is the end of a session, because of why, that its server has ended. Its client is to begin another. What calls in it
 // have said can be read as long as that of any call: the client may have yet to come back for it.
@@ -60,7 +39,7 @@ func (m *Manager) lose(s *Session, why error) {
 	}
 }
 
-// leave is the end of a session, because of why, where calls that were handed off go on. All others end.
+// leave is the end of a session, because of why, where heirs go on. All other calls end.
 func (m *Manager) leave(s *Session, why error) {
 	var lost []*inflight
 	s.mu.Lock()

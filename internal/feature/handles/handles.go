@@ -1,0 +1,149 @@
+// Package handles hands calls off: a request that takes longer than hosts wait is answered with a handle, and goes on in
+// another call. Its client asks for that with tools of ours (tools.go). See docs/decisions/0027-hand-off.md.
+package handles
+
+import (
+	"bytes"
+	"log/slog"
+	"time"
+
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/internal/ticket"
+	"holdfast/jsonrpc"
+)
+
+// An After says after which time calls of a tool of a server are handed off, if their clients do not know tasks; 0 or less:
+// never. What it returns for [handoff.ToolWait] is above 0 if any of the server's are. It returns at once: it is called with
+// locks held.
+type After func(server, tool string, host hosts.Host) time.Duration
+
+// Handles hand the calls of one manager off: a [session.Addition].
+type Handles struct {
+	sessions *session.Manager
+	after    After // nil: no call is handed off
+	tasks    bool  // calls of modern clients may become tasks
+	logger   *slog.Logger
+}
+
+// New returns what makes the handles of a manager: for [session.Options]. If after is nil no call is handed off.
+func New(after After) func(*session.Manager, *session.Options) session.Addition {
+	return func(m *session.Manager, o *session.Options) session.Addition {
+		h := &Handles{sessions: m, after: after, tasks: o.Tasks, logger: o.Logger}
+		if o.Stateless {
+			h.after = nil
+		}
+		return h
+	}
+}
+
+// retry is how long a call that could not be handed off goes on as it was before it is tried again.
+const retry = time.Second
+
+// IsOn reports whether calls are handed off here.
+func (h *Handles) IsOn() bool { return h.after != nil }
+
+// Offers reports whether the client of a request is handed calls off: one that knows tasks is given tasks.
+func (h *Handles) Offers(s *session.Session, m *jsonrpc.Message, host hosts.Host) bool {
+	host.Heard = true
+	return h.IsOn() && h.after(s.Server(), handoff.ToolWait, host) > 0 && !s.Polls(m)
+}
+
+// Patience returns after which time a request is handed off; 0: never. The client of one whose _meta says so waits for as long
+// as it takes.
+func (h *Handles) Patience(c *session.Call, m *jsonrpc.Message, host hosts.Host) time.Duration {
+	s := c.Session()
+	if m.Method != protocol.MethodCallTool || !h.Offers(s, m, host) {
+		return 0
+	}
+	tool := toolOf(m)
+	if handoff.IsTool(tool) || c.IsPolled(m) || string(jsonrpc.Field(m.Params, "_meta", handoff.Meta)) == "false" {
+		return 0
+	}
+	return h.after(s.Server(), tool, host)
+}
+
+func toolOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
+
+// Sent returns a request as the backend gets it, if that hands calls off, which its tools say, and is not to do so: if the
+// request is a task, or may become one, which would end with a handle; or if the backend's tools have other names here, so that
+// its handle is of no use to the client.
+func (h *Handles) Sent(c *session.Call, m jsonrpc.Message) jsonrpc.Message {
+	if m.Method != protocol.MethodCallTool {
+		return m
+	}
+	s := c.Session()
+	nested, deferred := s.Nests(), c.IsDeferred()
+	if !nested && !deferred && (s.Modern() == "" || !h.tasks) {
+		return m // as nearly always
+	}
+	clash := s.Clashes() && !handoff.IsTool(toolOf(&m)) && (deferred || s.Polls(&m))
+	if !clash && (!nested || !h.Offers(s, &m, s.HostOf(&m))) {
+		return m
+	}
+	params, ok := jsonrpc.Set(m.Params, []byte("false"), "_meta", handoff.Meta)
+	if !ok {
+		return m
+	}
+	changed, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params))
+	if err != nil {
+		return m
+	}
+	return changed
+}
+
+// mostWait returns how long one of our tools waits, for a host, for a call of a tool.
+func (h *Handles) mostWait(s *session.Session, tool string, host hosts.Host) time.Duration {
+	host = host.MayAsk()
+	after := h.after(s.Server(), handoff.ToolWait, host)
+	if own := h.after(s.Server(), tool, host); own > 0 && tool != "" {
+		after = min(after, own)
+	}
+	return handoff.Most(after)
+}
+
+// Late hands a request off.
+func (h *Handles) Late(l *session.Late) {
+	s, tool := l.Session(), l.Tool()
+	shaped, ok := s.IsShaped(tool)
+	if !ok { // no client could ask for the call
+		h.logger.Warn("calls are not handed off: the server has a tool of that name", "session", s.Name(),
+			"tools", handoff.ToolWait+", "+handoff.ToolCancel)
+		return
+	}
+	modern := s.Modern() != ""
+	if asking, sent := l.State(); asking && modern || !sent {
+		// A modern client that is asked does not wait for an answer. What the backend does not
+		// have yet has not begun.
+		wait := retry
+		if after := h.after(s.Server(), tool, s.HostOf(nil)); asking && after > 0 || !asking && after > 0 && after < wait {
+			wait = after
+		}
+		l.Again(wait)
+		return
+	}
+	err := l.PassOn(func(number uint64) []byte {
+		is := handoff.State{Handle: s.Seal(seal, number, nil), Status: handoff.Working, Tool: tool}
+		return handoff.Answer(is, h.mostWait(s, tool, s.HostOf(nil)), handoff.Form{Modern: modern, Bare: shaped})
+	})
+	if err != nil {
+		h.logger.Warn("call not handed off", "session", s.Name(), "error", err)
+		l.Again(retry)
+	}
+}
+
+// seal is what the mark of a handle is for.
+const seal = "holdfast hand-off"
+
+// Ref returns the handle that a request has as the argument of one of our tools, or "". It begins with the name of the session.
+func (*Handles) Ref(method string, params []byte) string {
+	if method != protocol.MethodCallTool || !bytes.Contains(params, []byte(handoff.Prefix)) || !handoff.IsTool(jsonrpc.String(jsonrpc.Field(params, "name"))) {
+		return ""
+	}
+	if handle := jsonrpc.String(jsonrpc.Field(params, "arguments", "handle")); ticket.Is(handle) {
+		return handle
+	}
+	return ""
+}

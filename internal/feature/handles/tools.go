@@ -1,0 +1,320 @@
+package handles
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"holdfast/internal/caller"
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for our own tools, by which clients ask for calls that were handed off.
+
+// askAgain is how long it is waited before a call is asked for again that has just moved to
+// another node.
+const askAgain = 100 * time.Millisecond
+
+// cancelWait is how long our tool waits for the end of a call that it has cancelled.
+const cancelWait = 5 * time.Second
+
+// A question asks the node of a call that was handed off for it.
+type question struct {
+	Handle  string `json:"handle"`
+	Seconds any    `json:"seconds,omitempty"` // a JSON value, as the client gave it
+	Cancel  bool   `json:"cancel,omitempty"`
+	// Host is the host that asks; nil: as that of the call.
+	Host *hosts.Host `json:"host,omitempty"`
+}
+
+// An answer is the answer.
+type answer struct {
+	handoff.State
+	Most time.Duration `json:"most"` // see [handoff.Most]
+}
+
+// Tool reports whether a tool has the name of one of ours, or one that ends with that of the first.
+func (*Handles) Tool(name string) (own, nested bool) {
+	return handoff.IsTool(name), strings.HasSuffix(name, handoff.ToolWait)
+}
+
+// Add adds our tools to a response to tools/list.
+func (h *Handles) Add(s *session.Session, response []byte, host hosts.Host) []byte {
+	return handoff.AddTools(response, h.mostWait(s, "", host))
+}
+
+// Find returns the session of a handle.
+func (h *Handles) Find(handle string, principal caller.Principal) (*session.Session, error) {
+	s, _, err := h.sessions.FindSeal(seal, handle, nil, principal)
+	return s, err
+}
+
+// Answer answers a [question] of another node. The error is a [*session.Redirect] or [session.ErrMoved]
+// where the call is not here, or that of a store that can't tell.
+func (h *Handles) Answer(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
+	var q question
+	if err := json.Unmarshal(query, &q); err != nil {
+		return nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "%v", err)
+	}
+	a, err := h.askHere(ctx, principal, &q, nil)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(a)
+}
+
+// askHere answers a query if the call's session is here. of is the call of our tool, if that is
+// in a session of this node, or nil. A handle that is good for nothing is an answer too.
+func (h *Handles) askHere(ctx context.Context, principal caller.Principal, q *question, of *toolCall) (answer, error) {
+	s, number, err := h.sessions.FindSeal(seal, q.Handle, nil, principal)
+	if errors.Is(err, session.ErrNotFound) || err == nil && !h.IsOn() {
+		return answer{State: handoff.State{Status: handoff.Unknown}}, nil
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	if q.Host == nil { // a node of an earlier build asks
+		host := s.HostOf(nil)
+		q.Host = &host
+	}
+	tool := s.HeirTool(number)
+	a := answer{State: handoff.State{Tool: tool}, Most: h.mostWait(s, tool, *q.Host)}
+	seconds, _ := json.Marshal(q)
+	wait := handoff.Seconds(seconds, a.Most)
+	if q.Cancel {
+		wait = cancelWait
+		if c := s.CallAt(number); c != nil {
+			c.Withdraw("the client cancelled the call")
+		}
+	}
+	ctx, stop := context.WithTimeout(ctx, wait)
+	defer stop()
+	err = awaitHeir(ctx, s, number, of, &a.State)
+	if errors.Is(err, session.ErrNotFound) { // who has an old handle hears no more than who has none
+		a.State, err = handoff.State{Status: handoff.Unknown}, nil
+	}
+	return a, err
+}
+
+// awaitHeir waits until an heir has ended, or ctx is done, and says how it is. Meanwhile what the
+// backend asks goes to the client of the call of our tool.
+func awaitHeir(ctx context.Context, s *session.Session, number uint64, of *toolCall, a *handoff.State) error {
+	ready := make(chan struct{}, 1)
+	defer s.Watch(number, ready)()
+	if of == nil || of.call.Session() != s {
+		of = nil
+	} else if c := s.CallAt(number); c != nil {
+		defer asksOf(c).attend()()
+	}
+	for {
+		st, err := s.Standing(context.WithoutCancel(ctx), number)
+		if err != nil {
+			return err
+		}
+		if !st.Running {
+			a.End(st.Response)
+			return nil
+		}
+		a.Status, a.Message = handoff.Working, st.Message
+		if c := s.CallAt(number); c != nil {
+			if asking, _ := c.AwaitsInput(); asking {
+				a.Status = handoff.InputRequired
+			}
+			if of != nil {
+				of.tell(asksOf(c))
+			}
+		}
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			if c := s.CallAt(number); of != nil && c != nil && errors.Is(ctx.Err(), context.Canceled) {
+				of.untell(asksOf(c))
+			}
+			return nil
+		}
+	}
+}
+
+// A toolCall is a call of one of our tools.
+type toolCall struct {
+	call         *session.Call
+	capabilities []byte   // of its client, if it is a modern one
+	asked        []string // what that was told
+	told         [][]byte // what a legacy client was told
+}
+
+// asks are requests of the backend that an heir's client has yet to be told: a [session.Heir].
+type asks struct {
+	call *session.Call
+
+	mu       sync.Mutex
+	waiting  [][]byte
+	attended int // how many of our tools wait for the heir in its session
+}
+
+// Heir returns what hears of an heir.
+func (*Handles) Heir(c *session.Call) session.Heir { return &asks{call: c} }
+
+// asksOf returns those of an heir.
+func asksOf(c *session.Call) *asks {
+	a, _ := c.Heir().(*asks)
+	return a
+}
+
+// attend notes that one of our tools waits for the heir, until done is called.
+func (a *asks) attend() (done func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.attended++
+	return func() {
+		s := a.call.Session()
+		a.mu.Lock()
+		a.attended--
+		var left [][]byte
+		if a.attended == 0 && s.Modern() == "" && s.Hears() {
+			left, a.waiting = a.waiting, nil
+		}
+		a.mu.Unlock()
+		for _, data := range left {
+			if s.Asks(jsonrpc.Field(data, "id")) {
+				s.Say(data)
+			}
+		}
+	}
+}
+
+// Asked has the client told of a request of the backend: by one of our tools that waits for
+// the call, or else on the standalone stream, if the client reads that. If there is neither it
+// waits for one of our tools: the client may have no other stream.
+func (a *asks) Asked(data []byte) {
+	s := a.call.Session()
+	hears := s.Modern() == "" && s.Hears()
+	a.mu.Lock()
+	direct := hears && a.attended == 0
+	if !direct {
+		a.waiting = append(a.waiting, data)
+	}
+	a.mu.Unlock()
+	switch {
+	case !direct:
+		s.WakeWatchers(a.call.Number())
+	case s.Asks(jsonrpc.Field(data, "id")):
+		s.Say(data)
+	}
+}
+
+// tell tells the client what the backend of an heir asks. A modern client is asked again each
+// time, until it has answered.
+func (t *toolCall) tell(a *asks) {
+	s := a.call.Session()
+	modern := s.Modern() != ""
+	var all [][]byte
+	a.mu.Lock()
+	if modern {
+		all = append(all, a.waiting...)
+	} else {
+		all, a.waiting = a.waiting, nil
+		t.told = append(t.told, all...)
+	}
+	a.mu.Unlock()
+	for _, data := range all {
+		switch {
+		case !s.Asks(jsonrpc.Field(data, "id")):
+		case modern && (!t.declares(data) || t.isAsked(data)):
+		default:
+			t.call.Say(data)
+		}
+	}
+}
+
+// untell has a legacy client be asked again what it was asked on this call, which it has
+// cancelled: it may have read nothing of it. On a connection of its own it has.
+func (t *toolCall) untell(a *asks) {
+	if a.call.Session().SingleStream() || len(t.told) == 0 {
+		return
+	}
+	a.mu.Lock()
+	a.waiting = append(t.told, a.waiting...)
+	a.mu.Unlock()
+	a.call.Session().WakeWatchers(a.call.Number()) // others may wait
+}
+
+// isAsked reports whether a modern client was told a request on this call before.
+func (t *toolCall) isAsked(data []byte) bool {
+	id := string(jsonrpc.Field(data, "id"))
+	for _, was := range t.asked {
+		if was == id {
+			return true
+		}
+	}
+	t.asked = append(t.asked, id)
+	return false
+}
+
+// declares reports whether the client has the capability that a request of a backend needs.
+func (t *toolCall) declares(data []byte) bool {
+	capability, _, _ := bytes.Cut([]byte(jsonrpc.String(jsonrpc.Field(data, "method"))), []byte("/"))
+	return jsonrpc.Field(t.capabilities, string(capability)) != nil
+}
+
+// Run runs one of our tools, and returns its result.
+func (h *Handles) Run(ctx context.Context, c *session.Call, m *jsonrpc.Message, host hosts.Host) []byte {
+	s, arguments := c.Session(), jsonrpc.Field(m.Params, "arguments")
+	q := question{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: toolOf(m) == handoff.ToolCancel, Host: &host}
+	if raw := jsonrpc.Field(arguments, "seconds"); raw != nil {
+		q.Seconds = json.RawMessage(raw)
+	}
+	of := &toolCall{call: c, capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
+	a := h.askFor(ctx, s, &q, of)
+	if a.Handle = q.Handle; a.Status == handoff.Unknown {
+		a.Handle = ""
+	}
+	if a.Most <= 0 {
+		a.Most = h.mostWait(s, "", host)
+	}
+	a.Seen = handoff.Seen(arguments)
+	form := handoff.Form{Modern: s.Modern() != ""}
+	if q.Cancel {
+		return handoff.Withdrawn(a.State, a.Most, form)
+	}
+	return handoff.Waited(a.State, a.Most, form)
+}
+
+// askFor asks for a call that was handed off, wherever its session is.
+func (h *Handles) askFor(ctx context.Context, s *session.Session, q *question, of *toolCall) (a answer) {
+	raw, _ := json.Marshal(q)
+	end := time.Now().Add(handoff.Seconds(raw, h.mostWait(s, "", *q.Host)))
+	for {
+		a, err := h.askHere(ctx, s.Caller(), q, of)
+		var away *session.Redirect
+		if errors.As(err, &away) && h.sessions.Elsewhere() != nil {
+			var told []byte
+			if told, err = h.sessions.Elsewhere().Ask(ctx, handoff.MethodAsk, s.Caller(), raw); err == nil {
+				err = json.Unmarshal(told, &a)
+			}
+		}
+		switch {
+		case err == nil:
+			return a
+		case errors.Is(err, session.ErrNotFound):
+			return answer{State: handoff.State{Status: handoff.Unknown}}
+		case ctx.Err() != nil || time.Now().After(end):
+			h.logger.Warn("call that was handed off not asked for", "session", s.Name(), "error", err)
+			return answer{State: handoff.State{Status: handoff.Unavailable}}
+		}
+		t := time.NewTimer(askAgain)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}

@@ -1,0 +1,41 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/feature/hosts"
+	"holdfast/jsonrpc"
+)
+
+// passes is an addition that has each call of a tool pass to an heir after a time, and whose tools have the names of those that
+// are built in.
+type passes struct {
+	noAddition
+	after time.Duration
+}
+
+// passAfter is for [Options.Addition].
+func passAfter(after time.Duration) func(*Manager, *Options) Addition {
+	return func(*Manager, *Options) Addition { return passes{after: after} }
+}
+
+func (passes) IsOn() bool                          { return true }
+func (passes) Tool(name string) (own, nested bool) { return handoff.IsTool(name), false }
+func (p passes) Patience(_ *Call, m *jsonrpc.Message, _ hosts.Host) time.Duration {
+	if m.Method != "tools/call" || handoff.IsTool(toolOf(m)) {
+		return 0
+	}
+	return p.after
+}
+
+func (p passes) Late(l *Late) {
+	if asking, sent := l.State(); asking || !sent {
+		l.Again(p.after)
+		return
+	}
+	_ = l.PassOn(func(uint64) []byte { return []byte(`{"content":[]}`) })
+}
+
+func (passes) Run(context.Context, *Call, *jsonrpc.Message, hosts.Host) []byte { return []byte(`{}`) }

@@ -1,0 +1,292 @@
+package session
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"holdfast/internal/engine/shared"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for heirs. An heir is a call that goes on with a request of another one, which has answered its client
+// already. What the backend says of the request is the heir's from then on, and so is the response. An [Addition] says when there is to
+// be one, and what the client is told in the place of the response.
+
+// An inheritance is what is known of a call whose requests may pass to heirs, or of an heir. It is
+// written with Session.mu and Call.mu held.
+type inheritance struct {
+	began time.Time // when the call began; zero for an heir
+	heirs []*Call   // that go on with requests of the call
+
+	isHeir bool
+	of     *Call  // whose request the heir goes on with; nil if that was on another node
+	from   uint64 // the number of that one's stream, or of its journal; 0: it had none
+	tool   string // that was called
+	heir   Heir   // nil for a call that is no heir
+}
+
+// heir makes the call that is to go on with the request of c, and has the store told of it.
+func (l *Late) heir(c *Call) *Call {
+	s := l.s
+	h := &Call{s: s, method: c.method, tokens: l.tokens}
+	h.record = &record{inherits: &inheritance{isHeir: true, of: c, from: c.storedAs(), tool: l.tool, heir: s.m.added.Heir(h)}}
+	h.number = s.streams.Add(writer{h})
+	h.become(callStored)
+	if c.recovery != nil {
+		h.recovery = &recovery{retry: c.recovery.retry, repeat: c.recovery.repeat, msgs: l.msgs, stored: make(chan struct{})}
+		h.recovery.become(recoveryDelivered)
+	}
+	t := s.addWatched(h, h.number)
+	message := ""
+	if n := c.Number(); n != 0 && len(l.tokens) > 0 {
+		message = s.progressMessage(n, l.tokens)
+	}
+	t.of.mu.Lock()
+	t.tool, t.message = l.tool, message
+	t.of.mu.Unlock()
+	h.mu.Lock()
+	h.note(h.number)
+	h.mu.Unlock()
+	s.log.Flush()
+	return h
+}
+
+// storedAs returns the number of the stream that says how the call ends, 0 if there is none.
+func (c *Call) storedAs() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.recovery != nil && c.recovery.journal != 0 {
+		return c.recovery.journal
+	}
+	return c.number
+}
+
+// PassOn has an heir go on with the request. Its client gets what answer returns for the number of the heir's stream, unless the
+// request has ended. The store has the heir before: the error is that of the store.
+func (l *Late) PassOn(answer func(number uint64) []byte) error {
+	var c *Call
+	locked(l.s, func() { c = l.rq.call })
+	if c.recovery != nil && !l.s.single {
+		c.Promote()
+	}
+	h := l.heir(c)
+	if err := h.awaitStored(); err != nil {
+		h.abandon()
+		return err
+	}
+	if !l.passOn(c, h, answer(h.number)) {
+		h.abandon()
+	}
+	return nil
+}
+
+// passOn makes the request the heir's, and has its client told the answer, unless it has ended.
+func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
+	s := l.s
+	defer s.log.Flush()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
+		return false
+	}
+	h.mu.Lock()
+	h.pending = []*inflight{l.rq}
+	if len(c.pending) == 1 { // else nobody knows whose they are
+		h.asking, c.asking = c.asking, 0
+		s.asked.passOn(c, h)
+		h.record.webhooks = s.hooks.take(c)
+	}
+	h.mu.Unlock()
+	l.rq.call = h
+	h.watch = c.watch.HandOff(c.number, l.rq.id, h.number)
+	l.pulse = nil // no client listens to the heir
+	in := c.inherits()
+	in.heirs = append(in.heirs, h)
+	s.hold(s.m.KeepEnded())
+	c.respondLocked(l.rq, jsonrpc.AppendResult(nil, []byte(l.rq.id), answer))
+	return true
+}
+
+// passOn makes the requests of one call another's.
+func (q *serverRequests) passOn(from, to *Call) {
+	for id, r := range q.pending {
+		if r.call == from {
+			r.call = to
+			q.pending[id] = r
+		}
+	}
+}
+
+// take takes the webhooks of a call for its heir: they are told of the end of the
+// request.
+func (t *hookTable) take(c *Call) *webhooks {
+	h := c.webhooks()
+	if h == nil || c.s.single {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	heirs := &webhooks{list: h.list}
+	h.list = nil
+	return heirs
+}
+
+// abandon ends an heir that goes on with nothing. No client was told of it.
+func (c *Call) abandon() {
+	c.mu.Lock()
+	c.push(nil, true)
+	c.end()
+	c.mu.Unlock()
+	c.s.log.Flush()
+	all := c.s.watchedTable()
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	delete(all.all, c.number)
+}
+
+// inherits returns what is known of the call, which may get heirs, or has some. Session.mu and Call.mu are held, or no other goroutine
+// knows the call.
+func (c *Call) inherits() *inheritance {
+	r := c.recorded()
+	if r.inherits == nil {
+		r.inherits = &inheritance{}
+	}
+	return r.inherits
+}
+
+// Heir returns what hears of an heir; nil for other calls.
+func (c *Call) Heir() Heir {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.isHeir() {
+		return nil
+	}
+	return c.record.inherits.heir
+}
+
+// isHeir reports whether the call goes on with a request of another one. Call.mu or Session.mu
+// is held.
+func (c *Call) isHeir() bool {
+	return c.record != nil && c.record.inherits != nil && c.record.inherits.isHeir
+}
+
+// sharesStream reports whether what the call says goes to the standalone stream, as all does in
+// its session. c.mu is held.
+func (c *Call) sharesStream() bool { return c.s.single && c != c.s.standalone && !c.isHeir() }
+
+// goesOn reports whether the call goes on with requests of another one, which may be nil.
+// Session.mu is held.
+func (c *Call) goesOn(with *Call) bool {
+	return with != nil && c.isHeir() && c.record.inherits.of == with
+}
+
+// heir returns the call that a message is about which the backend says is about c: one of its
+// heirs, if it has any, or has one for the request with the progress token. progress are the params
+// of a progress notification, or nil; they are not parsed for a call without heirs, as each event
+// of a stream comes this way. c may be nil. s.mu is held.
+func (s *Session) heir(c *Call, progress []byte) *Call {
+	if c == nil || c.record == nil || c.record.inherits == nil || len(c.record.inherits.heirs) == 0 {
+		return c
+	}
+	heirs := c.record.inherits.heirs
+	if token := jsonrpc.Field(progress, "progressToken"); token != nil {
+		key := string(jsonrpc.Key(token))
+		for _, h := range heirs {
+			if slices.Contains(h.tokens, key) {
+				return h
+			}
+		}
+	}
+	if !c.isOver() {
+		return c
+	}
+	for _, h := range slices.Backward(heirs) {
+		if !h.isOver() {
+			return h
+		}
+	}
+	return c
+}
+
+// hasAnswered reports whether a call has answered a request that an heir goes on with, so that its
+// client knows of the heir.
+func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jsonrpc.Message) bool {
+	if of.Ended || len(msgs) == 0 {
+		return true
+	}
+	_, ok := s.answers(ctx, of.Number, s.single)[string(jsonrpc.Key(msgs[0].ID))]
+	return ok
+}
+
+// restoreHeir takes in an heir. One that the client was not told of is for nothing: the call that it
+// was made for goes on by itself.
+func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, told, notified bool, f *restored) {
+	s.hold(s.m.KeepEnded())
+	all, tool := s.watchedTable(), ""
+	if len(msgs) > 0 {
+		tool = toolOf(&msgs[0])
+	}
+	if st.Ended {
+		now := time.Now()
+		all.all[st.Number] = &watched{of: all, tool: tool, updated: now, ended: now}
+		if told && !notified && s.m.opts.OnEnded != nil {
+			f.tell(&Call{s: s, number: st.Number}, st.Number, msgs, s.answers(ctx, st.Number, false))
+		}
+		return
+	}
+	safe := told && len(msgs) > 0 && s.stillSafe(&n, msgs)
+	c := &Call{s: s, recovery: &recovery{repeat: safe}, number: st.Number, said: st.Next - 1}
+	c.track.Resume(c.said)
+	if safe {
+		c.recovery.retry = retrySafe
+	}
+	c.become(callStored)
+	c.record = &record{inherits: &inheritance{isHeir: true, from: n.Of, tool: tool, heir: s.m.added.Heir(c)}}
+	s.streams.SetCall(st.Number, writer{c})
+	if !told {
+		f.lost = append(f.lost, c)
+		return
+	}
+	c.restoreSpans(&n, msgs)
+	s.restoreRequests(c, st.Number, msgs)
+	if h := c.webhooks(); h != nil {
+		f.hooks[st.Number] = h
+	}
+	t := s.addWatched(c, st.Number)
+	t.tool = tool
+	if safe && len(c.pending) > 0 {
+		f.retry = append(f.retry, retryCall{call: c, msgs: msgs})
+	} else {
+		f.lost = append(f.lost, c)
+	}
+}
+
+// keepsHeirs reports whether heirs of the session run, or can be asked for.
+func (s *Session) keepsHeirs() bool {
+	all := s.watched.Load()
+	if all == nil || s.modern != "" {
+		return false
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for _, t := range all.all {
+		if t.tool != "" && (t.ended.IsZero() || time.Since(t.ended) < s.m.KeepEnded()) {
+			return true
+		}
+	}
+	return false
+}
+
+// HeirTool returns the tool that the request of an heir calls; "" if there is no such heir.
+func (s *Session) HeirTool(number uint64) string {
+	all := s.watchedTable()
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if is := all.all[number]; is != nil {
+		return is.tool
+	}
+	return ""
+}

@@ -1,0 +1,148 @@
+package session
+
+import (
+	"bytes"
+	"math"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// What follows is for requests that take long.
+
+// addLate has the [Addition] told when a request has taken long, and its client sent progress meanwhile. s.mu is held.
+func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
+	switch m.Method {
+	case protocol.MethodCallTool, protocol.MethodToolsList, protocol.MethodGetPrompt, protocol.MethodReadResource:
+	default:
+		return
+	}
+	host := s.patience.hostOf(s, m)
+	every, kept := c.keeps(m, host)
+	host.Kept = kept
+	after := time.Duration(0)
+	if !c.isHeir() {
+		after = s.m.added.Patience(c, m, host)
+	}
+	rq.adds = m.Method == protocol.MethodToolsList && s.m.added.Offers(s, m, host)
+	if after <= 0 && every <= 0 || c.isHeir() {
+		return
+	}
+	l := &Late{s: s, rq: rq, tool: toolOf(m)}
+	now := s.m.clock()
+	if every > 0 {
+		l.pulse = &pulse{every: every, due: now + every, token: bytes.Clone(jsonrpc.Field(m.Params, "_meta", "progressToken"))}
+		of := c.recorded()
+		of.pulses = append(of.pulses, l.pulse)
+		s.patience.wake(s, l.pulse.due)
+	}
+	if after > 0 {
+		took := time.Duration(0)
+		if s.m.shared != nil { // the note of the call has when it began, and that of its heir the request
+			in := c.inherits()
+			if in.began.IsZero() {
+				in.began = time.Now()
+			}
+			took = time.Since(in.began)
+			l.msgs = []jsonrpc.Message{*m}
+		}
+		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
+			l.tokens = []string{string(jsonrpc.Key(token))}
+		}
+		l.after(max(after-took, 1))
+	}
+	rq.late = l
+}
+
+// A Late is a request of which the [Addition] is told if it is still in flight when its time has come, or whose client is sent
+// progress.
+type Late struct {
+	s      *Session
+	rq     *inflight
+	tool   string
+	tokens []string
+	msgs   []jsonrpc.Message // the request, where the store is shared
+	due    time.Duration     // when the addition is told, by the manager's clock; 0: it is not; guarded by Session.mu
+	pulse  *pulse            // nil if no progress is sent; guarded by Session.mu
+}
+
+// after has the addition told after a time. s.mu is held.
+func (l *Late) after(d time.Duration) {
+	l.due = l.s.m.clock() + d
+	l.s.patience.wake(l.s, l.due)
+}
+
+// Again has the addition told again after a time, if the request is still in flight.
+func (l *Late) Again(d time.Duration) {
+	locked(l.s, func() {
+		if l.s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] == l.rq {
+			l.after(max(d, 1))
+		}
+	})
+}
+
+// Session returns the session of the request.
+func (l *Late) Session() *Session { return l.s }
+
+// Tool returns the tool that the request calls.
+func (l *Late) Tool() string { return l.tool }
+
+// State reports whether the call of the request waits for its client's answer, and whether the backend has the request.
+func (l *Late) State() (asking, sent bool) {
+	var c *Call
+	locked(l.s, func() { c, sent = l.rq.call, l.rq.sent })
+	asking, _ = c.AwaitsInput()
+	return asking, sent
+}
+
+// tendLate looks at the requests of a session that take long.
+func tendLate(s *Session) {
+	if !s.m.startWork() {
+		return
+	}
+	defer s.m.work.Done()
+	var late []*Late
+	locked(s, func() { late = s.takeLate() })
+	s.log.Flush()
+	for _, l := range late {
+		if s.m.startWork() {
+			go func() {
+				defer s.m.work.Done()
+				s.m.added.Late(l)
+			}()
+		}
+	}
+}
+
+// takeLate returns the requests whose time has come, sends the progress that is due, and sets the time of the next look. s.mu is held;
+// the log must be flushed after.
+func (s *Session) takeLate() (late []*Late) {
+	now := s.m.clock()
+	s.patience.at = 0
+	next := time.Duration(math.MaxInt64)
+	for _, rq := range s.inFlight {
+		l := rq.late
+		if l == nil {
+			continue
+		}
+		if l.due > 0 && l.due <= now {
+			l.due = 0
+			late = append(late, l)
+		}
+		if p := l.pulse; p != nil && p.due <= now {
+			p.due = now + p.every
+			rq.call.tell(p.beat(rq.sent || rq.ours, rq.call.record.progress))
+		}
+		if l.due > 0 {
+			next = min(next, l.due)
+		}
+		if l.pulse != nil {
+			next = min(next, l.pulse.due)
+		}
+	}
+	if next != math.MaxInt64 {
+		s.patience.wake(s, next)
+	}
+	return late
+}
