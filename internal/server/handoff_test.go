@@ -901,6 +901,38 @@ func TestHandOffWebhookLost(t *testing.T) {
 // toldAs returns the response of a reply.
 func toldAs(r reply) jsonrpc.Message { return parse(lastSaid(r)) }
 
+// Who cancels a call is told so once the store has its end, also where another append is under way.
+func TestHandOffCancelStored(t *testing.T) {
+	t.Parallel()
+	f := newFarm(t, 1, handOffs())
+	n := f.nodes[0]
+	h := &posting{peer: n.connect("2025-11-25", nil)}
+	cancelled, talks := handOff(t, h, "hold", `{"key":"cancelled"}`), handOff(t, h, "hold", `{"key":"talks"}`)
+	held := n.release(2)
+	n.handle.Cut(true)
+	talking := make(chan struct{})
+	go func() {
+		defer close(talking)
+		progress(held[1], 7, 1) // is appended for as long as the store is away
+	}()
+	time.Sleep(50 * time.Millisecond) // for the append to begin: if it has not, the end of the other call waits for its own
+	told := make(chan handedOff, 1)
+	go func() { told <- wait(t, &posting{peer: h.peer, ids: 100}, handoff.ToolCancel, cancelled.Handle, "") }()
+	select {
+	case end := <-told:
+		t.Errorf("told before the store has it: %s", end.raw.Raw)
+	case <-time.After(300 * time.Millisecond):
+		n.handle.Cut(false)
+		if end := <-told; end.Status != handoff.Cancelled {
+			t.Errorf("cancelled: %s", end.raw.Raw)
+		}
+	}
+	n.handle.Cut(false)
+	<-talking
+	held[1].Result(result("done"))
+	waitFor(t, h, talks.Handle, handoff.Completed)
+}
+
 // A call is asked for at any node, also after its own is lost.
 func TestHandOffOnAnyNode(t *testing.T) {
 	t.Parallel()

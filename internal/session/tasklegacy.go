@@ -218,6 +218,7 @@ func (l legacyTasks) answer(ctx context.Context, c *Call, m *jsonrpc.Message) []
 func (l legacyTasks) cancel(ctx context.Context, number uint64, st *Standing) (err error) {
 	if c := l.s.CallAt(number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
 		*st = Standing{Updated: time.Now(), Ended: time.Now()}
+		c.awaitEndStored(ctx)
 		return nil
 	}
 	if st.Running { // it has ended just now

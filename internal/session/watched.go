@@ -331,11 +331,12 @@ func (s *Session) Standing(ctx context.Context, number uint64) (st Standing, err
 	t.of.mu.Lock()
 	t.askedFor = true
 	st.Updated = t.updated
-	if t.stopped { // its end may not be stored yet
+	if t.stopped {
 		st.Running, st.Ended = false, t.ended
 	}
 	t.of.mu.Unlock()
 	if !st.Running {
+		c.awaitEndStored(ctx)
 		return st, nil
 	}
 	if end := c.track.End(); end != nil {
@@ -349,6 +350,25 @@ func (s *Session) Standing(ctx context.Context, number uint64) (st Standing, err
 		err = nil
 	}
 	return st, err
+}
+
+// storedWithin bounds how long the end of a cancelled call is waited for, where another goroutine appends it.
+const storedWithin = 5 * time.Second
+
+// awaitEndStored waits until the store has the end of the call, which was cancelled, so that the next owner of the session says the same
+// of it.
+func (c *Call) awaitEndStored(ctx context.Context) {
+	ready := make(chan struct{}, 1)
+	defer c.s.Watch(c.number, ready)()
+	ctx, stop := context.WithTimeout(ctx, storedWithin)
+	defer stop()
+	for c.s.CallAt(c.number) == c && c.track.End() == nil {
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // endedStanding is Standing for a call that has ended.
