@@ -15,6 +15,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/feature/handoff"
 	known "holdfast/internal/feature/hosts"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -865,7 +866,7 @@ func TestHandOffWebhookLost(t *testing.T) {
 	c := handOffs()
 	var lost atomic.Bool
 	keys := make(chan string, 10)
-	c.session.OnEnded = func(e session.EndedRequest) bool {
+	c.session.OnEnded = func(e webhook.Ended) bool {
 		keys <- e.Key
 		return lost.Load()
 	}

@@ -21,7 +21,7 @@ const (
 	appendTimeout = 30 * time.Second
 )
 
-// openJournal says how the logs of sessions append.
+// openJournal says how the logs of sessions append, and how untold outcomes are told.
 func (m *Manager) openJournal() {
 	m.journal = journal.Options{
 		Append:     m.store.Append,
@@ -31,6 +31,10 @@ func (m *Manager) openJournal() {
 	}
 	if m.shared != nil { // else an append does not wait
 		m.journal.Timeout, m.journal.Count, m.journal.Loses = appendTimeout, m.opts.Flight.Add, losesSession
+		m.untold.InBackground = m.inBackground
+	}
+	if m.opts.OnEnded != nil && !m.opts.Stateless {
+		m.untold.Tell = m.callOnEnded
 	}
 }
 
@@ -63,7 +67,8 @@ func (o logOwner) streamEnded(c *Call, number uint64) {
 	if c.hasJournal() {
 		return // nobody reads it
 	}
-	o.s.dispatchWebhooks(number, o.s.streams.remove(number))
+	o.s.streams.remove(number)
+	c.untold().Dispatch(number)
 }
 
 // Refused ends the stream of a message that the store did not take, in words small enough to be
@@ -111,7 +116,8 @@ func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 		x.By.endInMemory(instead)
 		x.By.observeUnknown(x.Number)
 		o.s.streams.wake(x.Number)
-		x.By.endUnstored(x.Number)
+		x.By.untold().End(x.Number)
+		x.By.untold().Dispatch(x.Number)
 		o.s.wakeWatchers(x.Number)
 	}
 	o.s.m.logger.Error("end of a call not stored", "session", o.s.Name(), "stream", x.Number, "error", err)

@@ -334,7 +334,7 @@ func (a *attachment) hasLeft(back *Connection) bool {
 	elsewhere := false
 	locked(c.s, func() {
 		r := c.record
-		elsewhere = r != nil && (r.webhooks != nil || r.watched != nil || r.resume != nil || r.key != nil && !r.key.forward)
+		elsewhere = r != nil && (r.untold != nil || r.watched != nil || r.resume != nil || r.key != nil && !r.key.forward)
 	})
 	if elsewhere {
 		return false

@@ -330,7 +330,7 @@ func (l *lateRequest) passOn(c, h *Call, form handoff.Form) (ok bool) {
 	if len(c.pending) == 1 { // else nobody knows whose they are
 		h.asking, c.asking = c.asking, 0
 		s.asked.passOn(c, h)
-		h.record.webhooks = s.streams.takeWebhooks(c)
+		h.record.untold = c.untold().PassOn()
 	}
 	h.mu.Unlock()
 	l.rq.call = h
@@ -353,20 +353,6 @@ func (q *serverRequests) passOn(from, to *Call) {
 			q.pending[id] = r
 		}
 	}
-}
-
-// takeWebhooks takes the webhooks of a call for its heir: they are told of the end of the
-// request.
-func (t *table) takeWebhooks(c *Call) *webhooks {
-	h := c.webhooks()
-	if h == nil || c.s.single {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	heirs := &webhooks{list: h.list}
-	h.list = nil
-	return heirs
 }
 
 // abandon ends an heir that goes on with nothing. Nobody has its handle.
@@ -491,8 +477,8 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	}
 	c.restoreSpans(&n, msgs)
 	s.restoreRequests(c, st.Number, msgs)
-	if h := c.webhooks(); h != nil {
-		f.hooks[st.Number] = h
+	if h := c.untold(); h != nil {
+		f.untold[st.Number] = h
 	}
 	t := s.addWatched(c, st.Number)
 	t.tool = tool

@@ -320,7 +320,7 @@ func (s *Session) Acknowledge(number uint64) {
 	s.streams.mu.Lock()
 	u, followed := s.streams.streams[number], s.streams.followed.has(number)
 	s.streams.mu.Unlock()
-	if number != standalone && u.call == nil && u.webhooks == nil && !followed {
+	if number != standalone && u.call == nil && !followed && s.untold.Of(number) == nil {
 		s.m.store.Acknowledge(stream.ID{Session: s.key, Number: number})
 	}
 }
@@ -331,7 +331,7 @@ func (s *Session) alone(c *Call) bool {
 	if c == nil {
 		return !s.keyed.Load() && !s.taken && s.resumes.Load() == nil
 	}
-	return c.record == nil || c.record.key == nil && c.record.webhooks == nil && c.record.resume == nil
+	return c.record == nil || c.record.key == nil && c.record.untold == nil && c.record.resume == nil
 }
 
 // lost remembers a stream that its client may have to ask for. t.mu is held.
@@ -367,7 +367,7 @@ func (c *Call) ConnectionLost() {
 		return
 	}
 	_ = c.takeDisconnect() // who was to be sent away has gone
-	c.releaseWebhooks(number)
+	c.untold().Release(number)
 	if c.s.modern == "" {
 		c.s.streams.mu.Lock()
 		c.s.streams.lost(gap{number: number, kind: gapNoID, since: time.Now(), like: c.like}, false)

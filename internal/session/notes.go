@@ -57,7 +57,7 @@ type sessionNote struct {
 	Revision   string          `json:"revision"`
 	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
 	Read       []uint64        `json:"read"` // streams that were, to their end, since the last note
-	Notified   []uint64        `json:"rung"` // those whose webhooks were told, since then
+	Notified   []uint64        `json:"rung"` // those whose outcomes were told besides, since then
 	Safe       []string        `json:"safe"` // tools that may be called again
 	Left       bool            `json:"left"` // see [usage]
 	Initialize json.RawMessage `json:"initialize"`
@@ -103,7 +103,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if c.conn != nil && !c.conn.IsFar() && !c.like.IsZero() && c.s.modern == "" {
 		dst = append(dst, `,"here":true`...)
 	}
-	read, notified := c.s.streams.takeNews()
+	read, notified := c.s.streams.takeRead(), c.s.untold.News()
 	dst = appendNumbers(dst, `,"read":`, read)
 	dst = appendNumbers(dst, `,"rung":`, notified)
 	dst = append(c.appendSpans(dst), `,"requests":[`...)
@@ -306,7 +306,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	defer s.mu.Unlock()
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
-	read, notified := s.streams.takeNews()
+	read, notified := s.streams.takeRead(), s.untold.News()
 	if !always && s.noted == s.standalone.delivery.told && len(read)+len(notified) == 0 {
 		return false
 	}
@@ -367,29 +367,19 @@ func (s *Session) noteDelivered(left bool) {
 	}
 }
 
-// news is what the next note says of streams.
-type news struct {
-	read     []uint64 // to their end
-	notified []uint64 // of calls whose webhooks were told
-	telling  int      // how often webhooks are being told just now
-}
-
-// takeNews returns which streams were read to their end, and of which the webhooks were
-// told, since it was last called.
-func (t *table) takeNews() (read, notified []uint64) {
+// takeRead returns which streams were read to their end since it was last called.
+func (t *table) takeRead() (read []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	read, notified = t.news.read, t.news.notified
-	t.news = news{telling: t.news.telling}
-	return read, notified
+	read, t.ends = t.ends, nil
+	return read
 }
 
-// addNews adds a stream to what the next note says. table.mu is held.
-func addNews(numbers []uint64, number uint64) []uint64 {
-	if len(numbers) < mostNews && !slices.Contains(numbers, number) {
-		numbers = append(numbers, number)
+// noteEnd has the next note say that a stream was read to its end. t.mu is held.
+func (t *table) noteEnd(number uint64) {
+	if len(t.ends) < mostNews && !slices.Contains(t.ends, number) {
+		t.ends = append(t.ends, number)
 	}
-	return numbers
 }
 
 // parseNote reads a call's note. Without a note, or with one that can't be read,

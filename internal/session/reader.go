@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/again"
+	"holdfast/internal/feature/webhook"
 	"holdfast/stream"
 )
 
@@ -33,7 +34,7 @@ type Reader struct {
 	outlet          *outlet // of a call that is told on its client's standalone stream; else nil
 	before          *Reader // the reader of that kind whose place this one has taken, or nil
 	stop            func()
-	webhooks        *webhooks // nil for most streams; guarded by table.mu
+	untold          *webhook.Call // nil for most streams
 	disconnectAsked atomic.Pointer[disconnect]
 	observed        *observedReader // nil where there are no observers
 	like            again.Likeness  // of a call that had ended when the reader came
@@ -279,7 +280,11 @@ func (t *table) attach(r *Reader) {
 		r.like = t.gaps.likeness(number)
 	}
 	t.gaps.close(number)
-	t.attachWebhooks(r)
+	r.untold = r.s.untold.Of(number)
+	if r.call != nil {
+		r.untold = r.call.untold()
+	}
+	r.untold.Attached(r.has)
 }
 
 // Next appends to buf, up to its capacity, what follows. Entries count as read
@@ -334,9 +339,7 @@ func (r *Reader) Delivered() {
 	r.endWritten = r.ended
 	r.tells()
 	r.observeRead()
-	if r.webhooks != nil {
-		r.webhooksDelivered()
-	}
+	r.untold.Delivered(r.cursor.Stream.Number, r.cursor.Seq)
 	c := r.call
 	if c == nil {
 		c = r.s.resumed(r.cursor.Stream.Number) // whose status tells, also after its end
@@ -426,7 +429,7 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 	if r.call == r.s.standalone {
 		r.s.noteDelivered(true)
 	}
-	r.s.dispatchWebhooks(r.cursor.Stream.Number, r.webhooks)
+	r.untold.Dispatch(r.cursor.Stream.Number)
 	r.s.Touch()
 	r.s.use.readers.Add(-1)
 }
@@ -457,7 +460,7 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) (lost bool) {
 	case t.streams[number].call == nil && !r.endWritten && r.s.modern == "":
 		t.unread.add(number, awaitedFor)
 	case r.endWritten && r.s.m.shared != nil:
-		t.news.read = addNews(t.news.read, number)
+		t.noteEnd(number)
 	}
 	if broke && r.s.modern == "" { // in a carrier no client has but one call to come back to
 		kind := gapPartial

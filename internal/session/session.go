@@ -25,6 +25,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
@@ -73,12 +74,13 @@ type Session struct {
 	ids        atomic.Uint64                // that were given to requests of a carrier
 	resumes    atomic.Pointer[resumes]      // nil but for clients of SEP-975
 	watched    atomic.Pointer[watchedCalls] // nil if there were none
+	untold     *webhook.Session             // outcomes that may be told besides to the clients; nil if none are
 
 	mu           sync.Mutex
 	revision     string
 	lateProgress bool                 // a call has ended whose progress goes on, as it is a task of the backend
 	noted        uint64               // how far the standalone stream was told, as the store knows
-	rung         []uint64             // calls whose webhooks were told, as the session's note says
+	rung         []uint64             // calls whose outcomes were told besides, as the session's note says
 	inFlight     map[string]*inflight // in flight, by [requestKey]
 	abroad       []waitAbroad         // oldest first
 	patience     patience

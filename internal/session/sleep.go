@@ -158,7 +158,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	case s.resumes.Load() != nil || s.watched.Load() != nil || s.lateProgress:
 		return false // what is known of their calls outlives what these have said
-	case !s.streams.isUnused() || !s.log.IsIdle():
+	case !s.streams.isUnused() || !s.untold.IsIdle() || !s.log.IsIdle():
 		return false
 	}
 	s.standalone.mu.Lock()
@@ -194,11 +194,11 @@ func keepsNothing(l *link) bool {
 	return ok && c.Sessionless()
 }
 
-// isUnused reports whether no stream is written or read, and no webhook waits.
+// isUnused reports whether no stream is written or read.
 func (t *table) isUnused() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.streams) == 0 && t.news.telling == 0
+	return len(t.streams) == 0
 }
 
 // fallAsleep has sessions fall asleep that can.

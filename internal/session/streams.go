@@ -12,7 +12,7 @@ type table struct {
 	streams map[uint64]streamUser // of those that are used
 	gaps    gaps
 	told    tellings
-	news    news
+	ends    []uint64 // the streams that were read to their end, for the next note
 
 	unread   absences // of clients that have yet to read how a call ended
 	followed absences // of one of the clients of a call that may have several
@@ -24,10 +24,9 @@ type table struct {
 
 // A streamUser is who uses a stream. Its zero value stands for nobody.
 type streamUser struct {
-	call     *Call     // that writes it; nil if it has ended
-	reader   *Reader   // the newest; nil if nobody is connected
-	webhooks *webhooks // of a call that has ended, and has webhooks to be told
-	blind    bool      // it is not known any more what the stream answered
+	call   *Call   // that writes it; nil if it has ended
+	reader *Reader // the newest; nil if nobody is connected
+	blind  bool    // it is not known any more what the stream answered
 }
 
 // set notes who uses a stream. t.mu is held.
@@ -62,13 +61,6 @@ func (t *table) setReader(number uint64, r *Reader) {
 	t.set(number, u)
 }
 
-// setWebhooks notes the webhooks of a stream that has ended. t.mu is held.
-func (t *table) setWebhooks(number uint64, h *webhooks) {
-	u := t.streams[number]
-	u.webhooks = h
-	t.set(number, u)
-}
-
 // setBlind notes that nobody knows any more what a stream answered.
 func (t *table) setBlind(number uint64) {
 	t.mu.Lock()
@@ -95,9 +87,8 @@ func (t *table) number() uint64 {
 	return t.last
 }
 
-// remove forgets the call of a stream that has its last entry, and returns its
-// webhooks, which must be dispatched.
-func (t *table) remove(number uint64) *webhooks {
+// remove forgets the call of a stream that has its last entry.
+func (t *table) remove(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	u := t.streams[number]
@@ -109,7 +100,7 @@ func (t *table) remove(number uint64) *webhooks {
 	default:
 		u.reader.all((*Reader).wake) // nothing more comes, should they wait for that
 	}
-	return t.webhooksOf(u.call, number)
+	u.call.untold().End(number)
 }
 
 // awaitedFor is how long a client may be away, at the most, and still be waited for.
