@@ -212,10 +212,13 @@ func (l *Log[W]) giveRoom() {
 // bounded returns the context of one append.
 func (l *Log[W]) bounded() (context.Context, context.CancelFunc) {
 	if l.opts.Timeout == 0 {
-		return l.opts.Context, func() {}
+		return l.opts.Context, noStop
 	}
 	return context.WithTimeout(l.opts.Context, l.opts.Timeout)
 }
+
+// noStop stops nothing. A function literal in a generic method is allocated each time.
+func noStop() {}
 
 // append puts the first n entries of rest into the store.
 func (l *Log[W]) append(rest []Entry[W], n int) {
