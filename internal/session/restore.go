@@ -278,7 +278,7 @@ func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered
 	for i := range msgs {
 		id := string(msgs[i].ID)
 		c.tellsBesides(id, msgs[i].Params)
-		if a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]; ok && c.untold() != nil {
+		if a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]; ok {
 			c.untold().Answered(id, a.failed, a.seq, c.number)
 		}
 	}

@@ -82,64 +82,54 @@ func New(key string, owner Owner, opts *Options) *Session {
 
 // Share has all calls answer on the stream 0, and returns its webhooks. No other goroutine knows the session.
 func (s *Session) Share() *Call {
-	if s != nil {
-		s.all = &Call{s: s, over: true}
-		return s.all
-	}
-	return nil
-}
-
-// Of returns the webhooks of a call that has ended, by its stream.
-func (s *Session) Of(number uint64) *Call {
 	if s == nil {
 		return nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.ended[number]
+	s.all = &Call{s: s, over: true}
+	return s.all
+}
+
+// locked calls do with the lock held, unless there are no webhooks.
+func (s *Session) locked(do func()) {
+	if s != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		do()
+	}
+}
+
+// Of returns the webhooks of a call that has ended, by its stream.
+func (s *Session) Of(number uint64) (c *Call) {
+	s.locked(func() { c = s.ended[number] })
+	return c
 }
 
 // HasTold reports whether no webhook is being told, of which the store does not know yet.
 func (s *Session) HasTold() bool {
-	if s == nil {
-		return true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.telling == 0
+	telling := 0
+	s.locked(func() { telling = s.telling })
+	return telling == 0
 }
 
 // IsIdle reports whether besides no call has ended whose webhooks are to be told.
 func (s *Session) IsIdle() bool {
-	if s == nil {
-		return true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.telling == 0 && len(s.ended) == 0
+	waiting := 0
+	s.locked(func() { waiting = s.telling + len(s.ended) })
+	return waiting == 0
 }
 
 // News returns the streams of calls whose webhooks were told since it was last called.
-func (s *Session) News() []uint64 {
-	if s == nil {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	news := s.news
-	s.news = nil
+func (s *Session) News() (news []uint64) {
+	s.locked(func() { news, s.news = s.news, nil })
 	return news
 }
 
 // ReleaseAll has the webhooks told of all calls that have ended and that no client reads.
 func (s *Session) ReleaseAll() {
-	if s == nil {
-		return
-	}
-	s.mu.Lock()
-	ended := maps.Clone(s.ended)
-	s.mu.Unlock()
-	s.all.Release(0)
+	var all *Call
+	var ended map[uint64]*Call
+	s.locked(func() { all, ended = s.all, maps.Clone(s.ended) })
+	all.Release(0)
 	for number, c := range ended {
 		c.Release(number)
 	}
@@ -192,6 +182,13 @@ type request struct {
 	stream uint64 // that the request has for itself, if the response is on the stream that all have; or 0
 }
 
+// locked calls do with the lock held, unless there are no webhooks.
+func (c *Call) locked(do func()) {
+	if c != nil {
+		c.s.locked(do)
+	}
+}
+
 // Begin takes in a request that names a webhook, and returns the webhooks of its call; c: these, if there are some.
 func (s *Session) Begin(c *Call, id string, params []byte) *Call {
 	url := jsonrpc.String(jsonrpc.Field(params, "_meta", meta, "url"))
@@ -201,131 +198,94 @@ func (s *Session) Begin(c *Call, id string, params []byte) *Call {
 	if c == nil {
 		c = &Call{s: s, held: true}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.list = append(c.list, request{Ended: Ended{ID: []byte(id), Webhook: url}})
+	c.locked(func() { c.list = append(c.list, request{Ended: Ended{ID: []byte(id), Webhook: url}}) })
 	return c
 }
 
 // Answered notes that the response to a request is the entry seq of the call's stream, or of the one that all have; then stream is 0, or
 // that which the request has for itself.
 func (c *Call) Answered(id string, failed bool, seq, stream uint64) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	i := slices.IndexFunc(c.list, func(r request) bool { return string(r.ID) == id })
-	if i < 0 {
-		return
-	}
-	r := &c.list[i]
-	r.seq, r.Time, r.Failed, r.stream = seq, time.Now(), failed, stream
-	if all := c.s.all; all != nil {
-		all.list = append(all.list, *r)
-		c.list = slices.Delete(c.list, i, i+1)
-	}
+	c.locked(func() {
+		i := slices.IndexFunc(c.list, func(r request) bool { return string(r.ID) == id })
+		if i < 0 {
+			return
+		}
+		r := &c.list[i]
+		r.seq, r.Time, r.Failed, r.stream = seq, time.Now(), failed, stream
+		if all := c.s.all; all != nil {
+			all.list = append(all.list, *r)
+			c.list = slices.Delete(c.list, i, i+1)
+		}
+	})
 }
 
 // Stored notes that the responses so far come after the entry said of the call's stream.
 func (c *Call) Stored(said uint64) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	for i := range c.list {
-		if c.list[i].seq > 0 {
-			c.list[i].seq += said
+	c.locked(func() {
+		for i := range c.list {
+			if c.list[i].seq > 0 {
+				c.list[i].seq += said
+			}
 		}
-	}
+	})
 }
 
 // Cancelled forgets the webhook of a request: the client wants no answer.
 func (c *Call) Cancelled(id string) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.list = slices.DeleteFunc(c.list, func(r request) bool { return string(r.ID) == id })
+	c.locked(func() { c.list = slices.DeleteFunc(c.list, func(r request) bool { return string(r.ID) == id }) })
 }
 
 // Refused notes that the store has refused what follows the entry seq: clients are told that the outcome is unknown.
 func (c *Call) Refused(seq uint64) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	for i := range c.list {
-		if r := &c.list[i]; r.seq == 0 || r.seq > seq {
-			r.seq, r.Time, r.Failed = seq+1, time.Now(), true
+	c.locked(func() {
+		for i := range c.list {
+			if r := &c.list[i]; r.seq == 0 || r.seq > seq {
+				r.seq, r.Time, r.Failed = seq+1, time.Now(), true
+			}
 		}
-	}
+	})
 }
 
 // Drop forgets the webhooks: the client has the answers.
-func (c *Call) Drop() {
-	if c == nil {
-		return
-	}
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.list = nil
-}
+func (c *Call) Drop() { c.locked(func() { c.list = nil }) }
 
 // PassOn takes the webhooks of a call for another one, which has its requests from now on. Where all have one stream it takes none.
-func (c *Call) PassOn() *Call {
-	if c == nil || c.s.all != nil {
-		return nil
-	}
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	to := &Call{s: c.s, list: c.list}
-	c.list = nil
+func (c *Call) PassOn() (to *Call) {
+	c.locked(func() {
+		if c.s.all == nil {
+			to, c.list = &Call{s: c.s, list: c.list}, nil
+		}
+	})
 	return to
 }
 
 // End notes that the call's stream has its last entry. Dispatch must follow.
 func (c *Call) End(number uint64) {
-	if c == nil {
-		return
-	}
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.over = true
-	if c.s.ended == nil {
-		c.s.ended = make(map[uint64]*Call, 1)
-	}
-	c.s.ended[number] = c
+	c.locked(func() {
+		if c.s.ended == nil {
+			c.s.ended = make(map[uint64]*Call, 1)
+		}
+		c.over, c.s.ended[number] = true, c
+	})
 }
 
 // Attached notes that a client reads the stream, which has its entries up to seq.
 func (c *Call) Attached(seq uint64) {
-	if c == nil {
-		return
-	}
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.held = false
-	c.delivered = max(c.delivered, seq)
+	c.locked(func() { c.held, c.delivered = false, max(c.delivered, seq) })
 }
 
 // Delivered notes that the entries of the stream up to seq have been written to the client.
 func (c *Call) Delivered(number, seq uint64) {
-	if c == nil {
-		return
-	}
-	c.s.mu.Lock()
-	c.delivered = max(c.delivered, seq)
-	c.s.mu.Unlock()
+	c.locked(func() { c.delivered = max(c.delivered, seq) })
 	c.Dispatch(number)
 }
 
 // Hold has the webhooks wait for a client, or for Release.
-func (c *Call) Hold() {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	c.held = true
-}
+func (c *Call) Hold() { c.locked(func() { c.held = true }) }
 
 // Release notes that the client that is waited for will not read the stream.
 func (c *Call) Release(number uint64) {
-	if c == nil {
-		return
-	}
-	c.s.mu.Lock()
-	c.held = false
-	c.s.mu.Unlock()
+	c.locked(func() { c.held = false })
 	c.Dispatch(number)
 }
 
