@@ -1,7 +1,6 @@
 package holdfast_test
 
 import (
-	"bytes"
 	"fmt"
 	"net/http"
 	"strings"
@@ -11,6 +10,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/mcptest"
 )
 
 // TestClaimsLeave has calls under idempotency keys in a store that nodes share. The claims to their keys leave the
@@ -56,16 +56,9 @@ func TestClaimsLeave(t *testing.T) {
 			}
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, l.url, bytes.NewReader(nil))
-	if err != nil {
+	if _, err := mcptest.Exchange(t.Context(), http.MethodDelete, l.url, "", "Mcp-Session-Id", bob, "X-User", "bob"); err != nil {
 		t.Fatal(err)
 	}
-	req.Header = http.Header{"Mcp-Session-Id": {bob}, "X-User": {"bob"}}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = res.Body.Close()
 	for end := time.Now().Add(time.Minute); claims() > 1; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d claims stay", claims())

@@ -1,12 +1,10 @@
 package holdfast_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +12,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // erasRequests are requests of clients of both eras.
@@ -111,19 +111,14 @@ func TestErasByName(t *testing.T) {
 			mux := http.NewServeMux()
 			mux.Handle("/mcp", h)
 			mux.Handle("/sse", h.SSE("/sse"))
-			web := httptest.NewServer(mux)
-			t.Cleanup(func() {
-				ctx, stop := context.WithTimeout(context.Background(), time.Second)
-				defer stop()
-				_ = h.Shutdown(ctx)
-				web.Close()
-			})
+			web := mcptest.Serve(t, mux)
+			mcptest.ShutDownAtEnd(t, h, time.Second)
 			for what, r := range erasRequests() {
 				want, ok := c.want[what]
 				if !ok {
 					continue
 				}
-				got := erasAnswer(t, web.URL, r)
+				got := erasAnswer(t, web, r)
 				status, of, _ := strings.Cut(want, " ")
 				if !strings.HasPrefix(got, status+" ") || !strings.Contains(got, of) {
 					t.Errorf("%s: %s, want %s", what, got, want)
@@ -144,27 +139,15 @@ func TestErasByName(t *testing.T) {
 // erasAnswer makes a request, and returns the status and the body.
 func erasAnswer(t *testing.T, url string, r struct{ method, path, body, header string }) string {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), r.method, url+r.path, strings.NewReader(r.body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	request.Header = http.Header{"Accept": {"application/json, text/event-stream"}}
-	if r.body != "" {
-		request.Header.Set("Content-Type", "application/json")
-	}
+	var header []string
 	for pair := range strings.SplitSeq(r.header, ", ") {
 		if name, value, ok := strings.Cut(pair, ": "); ok {
-			request.Header.Set(name, value)
+			header = append(header, name, value)
 		}
 	}
-	response, err := http.DefaultClient.Do(request)
+	answer, err := mcptest.Exchange(t.Context(), r.method, url+r.path, r.body, header...)
 	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	var body bytes.Buffer
-	if _, err := body.ReadFrom(response.Body); err != nil {
 		t.Error(err)
 	}
-	return fmt.Sprintf("%d %s", response.StatusCode, body.String())
+	return fmt.Sprintf("%d %s", answer.Status, answer.Body)
 }

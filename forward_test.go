@@ -1,7 +1,6 @@
 package holdfast_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -9,58 +8,40 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/mcptest"
 )
 
 // A tapped engine notes all that goes into it.
 type tapped struct {
 	durable.Log
-	tap *tap
-}
-
-type tap struct {
-	mu    sync.Mutex
-	heard bytes.Buffer
-}
-
-func (t *tap) hear(p []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.heard.Write(p)
-}
-
-func (t *tap) has(text string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return bytes.Contains(t.heard.Bytes(), []byte(text))
+	tap *mcptest.Log
 }
 
 func (l tapped) Put(ctx context.Context, key string, was uint64, value []byte, ttl time.Duration) (uint64, error) {
-	l.tap.hear(value)
+	_, _ = l.tap.Write(value)
 	return l.Log.Put(ctx, key, was, value, ttl)
 }
 
 func (l tapped) Append(ctx context.Context, key string, last uint64, frame []byte) (uint64, error) {
-	l.tap.hear(frame)
+	_, _ = l.tap.Write(frame)
 	return l.Log.Append(ctx, key, last, frame)
 }
 
 func (l tapped) Send(node string, message []byte) error {
-	l.tap.hear(message)
+	_, _ = l.tap.Write(message)
 	return l.Log.Send(node, message)
 }
 
 func (l tapped) Cast(message []byte) error {
-	l.tap.hear(message)
+	_, _ = l.tap.Write(message)
 	return l.Log.Cast(message)
 }
 
@@ -82,7 +63,7 @@ func TestForwardedCredentials(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			t.Parallel()
-			engine, tap := logtest.New(logtest.Options{}), &tap{}
+			engine, tap := logtest.New(logtest.Options{}), &mcptest.Log{}
 			var urls []string
 			for range 2 {
 				store := durable.New(tapped{engine.Open(), tap}, durable.Options{Logger: slog.New(slog.DiscardHandler)})
@@ -105,37 +86,27 @@ func TestForwardedCredentials(t *testing.T) {
 				defer web.Close()
 				urls = append(urls, web.URL)
 			}
-			head := http.Header{
-				"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "X-Tenant": {"acme"},
-			}
-			_, got, _ := exchange(t, urls[0], head, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-			head.Set("Mcp-Session-Id", got.Get("Mcp-Session-Id"))
+			session := mcptest.Post(t, urls[0], mcptest.Initialize("2025-11-25", "{}"), "X-Tenant", "acme").Session()
+			head := []string{"X-Tenant", "acme", "Mcp-Session-Id", session}
 			for _, name := range credentials {
-				head.Set(name, "Bearer "+secret)
+				head = append(head, name, "Bearer "+secret)
 			}
-			exchange(t, urls[1], head, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-			status, _, text := exchange(t, urls[1]+"?api_key="+secret, head, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"heads","arguments":{}}}`)
-			if want := fmt.Sprint("saw ", x.want, "."); status != http.StatusOK || !strings.Contains(text, want) {
-				t.Errorf("%d %s, want %s", status, text, want)
+			mcptest.Post(t, urls[1], mcptest.Initialized, head...)
+			r := mcptest.Post(t, urls[1]+"?api_key="+secret, mcptest.Call(1, "heads", "{}"), head...)
+			if want := fmt.Sprint("saw ", x.want, "."); r.Status != http.StatusOK || !strings.Contains(r.Body, want) {
+				t.Errorf("%d %s, want %s", r.Status, r.Body, want)
 			}
-			if !tap.has("tools/call") {
+			if !strings.Contains(tap.String(), "tools/call") {
 				t.Error("the request did not go through the engine")
 			}
-			ws, res, err := websocket.Dial(t.Context(), urls[1]+"?api_key="+secret, &websocket.DialOptions{HTTPHeader: head, Subprotocols: []string{"mcp", "bearer." + secret}}) //nolint:bodyclose // "you never need to"
-			if err != nil {
-				t.Fatal(err)
+			ws := mcptest.MustDial(t, t.Context(), urls[1]+"?api_key="+secret, append(head, "Sec-WebSocket-Protocol", "mcp, bearer."+secret)...)
+			if ws.Subprotocol() != "mcp" || ws.Session != session {
+				t.Errorf("handshake: %q %q", ws.Subprotocol(), ws.Session)
 			}
-			if ws.Subprotocol() != "mcp" || res.Header.Get("Mcp-Session-Id") != head.Get("Mcp-Session-Id") {
-				t.Errorf("handshake: %q %v", ws.Subprotocol(), res.Header)
-			}
-			if err := ws.Write(t.Context(), websocket.MessageText, []byte(`{"jsonrpc":"2.0","id":2,"method":"ping"}`)); err != nil {
-				t.Error(err)
-			}
-			if _, _, err := ws.Read(t.Context()); err != nil {
-				t.Error(err)
-			}
+			ws.Say(t, mcptest.Request(2, "ping", ""))
+			ws.Hear(t)
 			_ = ws.CloseNow()
-			if got, want := tap.has(secret), slices.Contains(x.want, "X-Api-Key"); got != want {
+			if got, want := strings.Contains(tap.String(), secret), slices.Contains(x.want, "X-Api-Key"); got != want {
 				t.Errorf("a credential went through the engine: %v, want %v", got, want)
 			}
 		})

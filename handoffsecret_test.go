@@ -1,6 +1,7 @@
 package holdfast_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -49,21 +50,9 @@ func TestHandleIsHidden(t *testing.T) {
 	id := ""
 	post := func(body string) string {
 		t.Helper()
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/mcp", strings.NewReader(body))
-		r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {id}}
-		if id == "" {
-			r.Header.Del("Mcp-Session-Id")
-		}
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		if id == "" {
-			id = resp.Header.Get("Mcp-Session-Id")
-		}
-		text, _ := io.ReadAll(resp.Body)
-		return string(text)
+		r := mcptest.Post(t, s.URL+"/mcp", body, "Mcp-Session-Id", id)
+		id = cmp.Or(id, r.Session())
+		return r.Body
 	}
 	post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
 	post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
@@ -84,8 +73,7 @@ func TestHandleIsHidden(t *testing.T) {
 		}
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/live/events", nil)
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := mcptest.Send(ctx, http.MethodGet, s.URL+"/live/events", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -206,26 +206,15 @@ func (s *scriptedHost) post(hc *http.Client) {
 	s.t.Cleanup(work.Wait)
 	s.send = func(raw string) {
 		m := parsed(raw)
-		r, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://127.0.0.1/mcp", strings.NewReader(raw))
-		if err != nil {
-			s.t.Error(err)
-			return
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Accept", "application/json, text/event-stream")
-		if session != "" {
-			r.Header.Set("Mcp-Session-Id", session)
-		}
+		c := &mcptest.Client{URL: "http://127.0.0.1/mcp", Session: session, HTTP: hc}
 		if s.is.modern {
-			r.Header.Set("MCP-Protocol-Version", "2026-07-28")
-			r.Header.Set("Mcp-Method", m.Method)
-			r.Header.Set("Mcp-Name", jsonrpc.String(jsonrpc.Field(m.Params, "name")))
+			c.Header = []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", m.Method, "Mcp-Name", jsonrpc.String(jsonrpc.Field(m.Params, "name"))}
 		}
 		answered := make(chan struct{})
 		work.Go(func() {
 			var once sync.Once
 			defer once.Do(func() { close(answered) })
-			res, err := hc.Do(r)
+			res, err := c.Send(s.t.Context(), http.MethodPost, raw)
 			if err != nil {
 				return
 			}

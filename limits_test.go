@@ -44,15 +44,8 @@ func newLimited(t *testing.T, b message.Handler, set func(*holdfast.Options)) *l
 		Principal: func(r *http.Request) string { return r.Header.Get("X-User") }}
 	set(o)
 	l.handler = holdfast.NewBackendHandler(message.New(b), o)
-	web := httptest.NewServer(l.handler)
-	l.url = web.URL
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-		ctx, stop := context.WithTimeout(context.Background(), 10*time.Second) // what a test that fails leaves behind runs for ever
-		defer stop()
-		_ = l.handler.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, l.handler, 10*time.Second) // what a test that fails leaves behind runs for ever
+	l.url = mcptest.Serve(t, l.handler)
 	return l
 }
 
@@ -65,26 +58,12 @@ func (l *limited) post(user, session, body string, more ...string) (int, http.He
 // postFor is post, until ctx ends.
 func (l *limited) postFor(ctx context.Context, user, session, body string, more ...string) (int, http.Header, string) {
 	l.t.Helper()
-	head := http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "X-User": {user}}
-	if session != "" {
-		head["Mcp-Session-Id"] = []string{session}
-	}
-	for i := 0; i+1 < len(more); i += 2 {
-		head.Set(more[i], more[i+1])
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, strings.NewReader(body))
-	if err != nil {
-		l.t.Error(err)
-		return 0, nil, ""
-	}
-	req.Header = head
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
+	c := &mcptest.Client{URL: l.url, Session: session, Header: []string{"X-User", user}}
+	r, err := c.Exchange(ctx, http.MethodPost, body, more...)
+	if r.Status == 0 {
 		return 0, nil, err.Error()
 	}
-	defer res.Body.Close()
-	text, _ := io.ReadAll(res.Body)
-	return res.StatusCode, res.Header, string(text)
+	return r.Status, r.Header, r.Body
 }
 
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
@@ -175,18 +154,12 @@ func TestRate(t *testing.T) {
 // get resumes a stream after an event, and returns the status.
 func (l *limited) get(user, session, last string) int {
 	l.t.Helper()
-	req, err := http.NewRequestWithContext(l.t.Context(), http.MethodGet, l.url, nil)
-	if err != nil {
+	c := &mcptest.Client{URL: l.url, Session: session, Header: []string{"X-User", user}}
+	r, err := c.Exchange(l.t.Context(), http.MethodGet, "", "Last-Event-Id", last)
+	if r.Status == 0 {
 		l.t.Fatal(err)
 	}
-	req.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {session}, "Last-Event-Id": {last}, "X-User": {user}}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		l.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	_, _ = io.Copy(io.Discard, res.Body)
-	return res.StatusCode
+	return r.Status
 }
 
 // firstID returns the id of the first event of a stream.
@@ -242,19 +215,10 @@ func TestListenCounts(t *testing.T) {
 	t.Parallel()
 	s := &subscribed{}
 	l := newLimited(t, s, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 1.0/3600, 10 })
-	const revision = "2026-07-28"
 	listen := func(id int, filter string) (status int, head http.Header, text string) {
 		ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 		defer stop()
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, strings.NewReader(fmt.Sprintf(
-			`{"jsonrpc":"2.0","id":%d,"method":"subscriptions/listen","params":{"notifications":%s,"_meta":{`+
-				`"io.modelcontextprotocol/protocolVersion":%q,"io.modelcontextprotocol/clientCapabilities":{}}}}`, id, filter, revision)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "X-User": {"ann"},
-			"Mcp-Protocol-Version": {revision}, "Mcp-Method": {"subscriptions/listen"}}
-		res, err := http.DefaultClient.Do(req)
+		res, err := mcptest.Send(ctx, http.MethodPost, l.url, mcptest.ModernRequest(id, "subscriptions/listen", "{}", `"notifications":`+filter), "X-User", "ann")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -650,15 +614,9 @@ func TestQueueOfSession(t *testing.T) {
 	time.Sleep(ttl * 3 / 2)
 	go call("cat", l.begin("cat"), 3)
 	mcptest.Eventually(t, "two wait", 30*time.Second, func() bool { return waiting(t, figures) == 2 })
-	req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, l.url, nil)
-	req.Header = http.Header{"Mcp-Session-Id": {bob}, "X-User": {"bob"}}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res.Body.Close()
-	if res.StatusCode != http.StatusNoContent {
-		t.Errorf("the session of a call that waits: %s", res.Status)
+	ended, err := mcptest.Exchange(t.Context(), http.MethodDelete, l.url, "", "Mcp-Session-Id", bob, "X-User", "bob")
+	if err != nil || ended.Status != http.StatusNoContent {
+		t.Errorf("the session of a call that waits: %d, %v", ended.Status, err)
 	}
 	if got := <-answers; got != "bob404" {
 		t.Errorf("answered %s", got)

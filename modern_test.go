@@ -5,12 +5,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // TestEras has the go-sdk's client, which prefers the newest revision, call a tool whose
@@ -37,9 +38,8 @@ func TestEras(t *testing.T) {
 	for revision, o := range map[string]*holdfast.Options{"2026-07-28": {Eras: holdfast.ErasBoth}, "2025-11-25": nil} {
 		for over, connect := range map[string]func(*testing.T, *holdfast.Handler) mcp.Transport{
 			"HTTP": func(t *testing.T, h *holdfast.Handler) mcp.Transport {
-				web := httptest.NewServer(h)
-				t.Cleanup(web.Close)
-				return &mcp.StreamableClientTransport{Endpoint: web.URL}
+				web := mcptest.Serve(t, h)
+				return &mcp.StreamableClientTransport{Endpoint: web}
 			},
 			"pipes": func(t *testing.T, h *holdfast.Handler) mcp.Transport {
 				toServer, in := io.Pipe()

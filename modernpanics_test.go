@@ -2,35 +2,17 @@ package holdfast_test
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // modern makes a request of revision 2026-07-28, and returns what is answered.
 func (n *panicNodes) modern(method, name string) string {
 	n.t.Helper()
-	text := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
-		`"io.modelcontextprotocol/clientCapabilities":{}},"name":%q,"arguments":{}}}`, method, name)
-	req, err := http.NewRequestWithContext(n.t.Context(), http.MethodPost, n.urls[0], strings.NewReader(text))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	req.Header = http.Header{
-		"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "Authorization": {"Bearer alice"},
-		"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {method}, "Mcp-Name": {name},
-	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	all, err := io.ReadAll(res.Body)
-	if err != nil {
-		n.t.Error(err)
-	}
-	return string(all)
+	c := &mcptest.Client{URL: n.urls[0], Header: []string{"Authorization", "Bearer alice"}, HTTP: mcptest.Unpooled}
+	return c.Post(n.t, mcptest.ModernRequest(1, method, "{}", fmt.Sprintf(`"name":%q,"arguments":{}`, name))).Body
 }
 
 // TestModernPanics has a user's code panic under a modern request: that is answered with an error,

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"reflect"
 	"slices"
@@ -23,6 +21,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // A moved is a program that was written for the go-sdk's handler.
@@ -517,45 +517,19 @@ func trusting() *http.CrossOriginProtection {
 	return p
 }
 
-const opening = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`
+var opening = mcptest.Initialize("2025-06-18", "{}")
 
 // posts posts a message, with headers (names and values), and returns the status.
 func (c *movedClients) posts(body string, header ...string) int {
 	c.t.Helper()
-	r := c.post(body, header...)
-	defer r.Body.Close()
-	_, _ = io.Copy(io.Discard, r.Body)
-	return r.StatusCode
-}
-
-func (c *movedClients) post(body string, header ...string) *http.Response {
-	c.t.Helper()
-	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-	for pair := range slices.Chunk(header, 2) {
-		if pair[0] == "Host" {
-			r.Host = pair[1]
-		}
-		r.Header.Set(pair[0], pair[1])
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return response
+	return mcptest.Post(c.t, c.url, body, header...).Status
 }
 
 // begins begins a session by hand, and returns its id.
 func (c *movedClients) begins() string {
 	c.t.Helper()
-	r := c.post(opening)
-	defer r.Body.Close()
-	_, _ = io.Copy(io.Discard, r.Body)
-	id := r.Header.Get("Mcp-Session-Id")
-	c.posts(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id", id)
+	id := mcptest.Post(c.t, c.url, opening).Session()
+	c.posts(mcptest.Initialized, "Mcp-Session-Id", id)
 	return id
 }
 
@@ -685,12 +659,8 @@ func TestFailure26Moved(t *testing.T) {
 				if program.wrap != nil {
 					handler = program.wrap(handler)
 				}
-				web := httptest.NewServer(handler)
-				t.Cleanup(func() {
-					web.CloseClientConnections()
-					web.Close()
-				})
-				c := &movedClients{t: t, url: web.URL}
+				web := mcptest.Serve(t, handler)
+				c := &movedClients{t: t, url: web}
 				program.does(c)
 				return c.seen
 			}
@@ -700,11 +670,7 @@ func TestFailure26Moved(t *testing.T) {
 				o.Logger = slog.New(slog.DiscardHandler)
 			}
 			handler := holdfast.NewHandler(program.server(), o)
-			t.Cleanup(func() {
-				ctx, stop := context.WithTimeout(context.Background(), time.Second)
-				defer stop()
-				_ = handler.Shutdown(ctx)
-			})
+			mcptest.ShutDownAtEnd(t, handler, time.Second)
 			after := run(handler)
 			if !slices.Equal(before, after) {
 				t.Errorf("before:\n  %s\nafter:\n  %s", strings.Join(before, "\n  "), strings.Join(after, "\n  "))

@@ -3,7 +3,6 @@ package holdfast_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -21,6 +20,7 @@ import (
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/mcptest"
 	"holdfast/stream"
 )
 
@@ -49,24 +49,16 @@ func TestNodes(t *testing.T) {
 		defer web.Close()
 		urls, handlers = append(urls, web.URL), append(handlers, h)
 	}
-	post := func(url, id, body string) (int, http.Header, string) {
+	post := func(url, id, body string) mcptest.Reply {
 		t.Helper()
-		head := http.Header{
-			"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "Authorization": {"Bearer alice"},
-		}
-		if id != "" {
-			head.Set("Mcp-Session-Id", id)
-		}
-		return exchange(t, url, head, body)
+		return mcptest.Post(t, url, body, "Authorization", "Bearer alice", "Mcp-Session-Id", id)
 	}
-	_, head, _ := post(urls[0], "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-	id := head.Get("Mcp-Session-Id")
-	post(urls[1], id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	id := post(urls[0], "", mcptest.Initialize("2025-11-25", "{}")).Session()
+	post(urls[1], id, mcptest.Initialized)
 	call := func(url string) {
 		t.Helper()
-		status, _, text := post(url, id, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"who","arguments":{}}}`)
-		if status != http.StatusOK || !strings.Contains(text, "alice tools") {
-			t.Errorf("%d %s", status, text)
+		if r := post(url, id, mcptest.Call(1, "who", "{}")); r.Status != http.StatusOK || !strings.Contains(r.Body, "alice tools") {
+			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	}
 	call(urls[0])
@@ -163,24 +155,4 @@ func (m muted) Message(message []byte) {
 	if !m.f.mute.Load() {
 		m.Receiver.Message(message)
 	}
-}
-
-// exchange POSTs a message, and returns all of the answer.
-func exchange(t *testing.T, url string, head http.Header, body string) (int, http.Header, string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header = head.Clone()
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return res.StatusCode, res.Header, string(text)
 }

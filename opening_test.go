@@ -179,25 +179,11 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 	case "pair":
 		url, over = "http://127.0.0.1/sse", client.SSE
 	default:
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(request))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Accept", "application/json, text/event-stream")
+		var header []string
 		if m.Method != "initialize" {
-			r.Header.Set("MCP-Protocol-Version", "2026-07-28")
-			r.Header.Set("Mcp-Method", m.Method)
+			header = []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", m.Method}
 		}
-		res, err := hc.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(res.Body)
-		if err != nil || res.Body.Close() != nil {
-			t.Fatal(err)
-		}
-		return string(text)
+		return (&mcptest.Client{URL: url, HTTP: hc}).Post(t, request, header...).Body
 	}
 	c, err := client.New(url, &client.Options{HTTPClient: hc, Transport: over, Auth: patientClient{}, Logger: slog.New(slog.DiscardHandler), NoListen: true,
 		Silence: time.Hour}) // pings of both ends at one time would wait for each other, as pipes hold nothing

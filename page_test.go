@@ -3,9 +3,9 @@ package holdfast_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -15,6 +15,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // An operator cancels a call on the live page: its client is told that it was an operator, its tool that
@@ -46,24 +48,12 @@ func TestOperatorCancels(t *testing.T) {
 
 			var id string
 			post := func(body string) string {
-				r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/mcp", strings.NewReader(body))
-				r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-				if era.meta != "" {
-					r.Header["Mcp-Protocol-Version"], r.Header["Mcp-Method"], r.Header["Mcp-Name"] = []string{"2026-07-28"}, []string{"tools/call"}, []string{"slow"}
-				} else if id != "" {
-					r.Header.Set("Mcp-Session-Id", id)
-				}
-				resp, err := http.DefaultClient.Do(r)
+				r, err := mcptest.Exchange(t.Context(), http.MethodPost, s.URL+"/mcp", body, "Mcp-Session-Id", id)
 				if err != nil {
 					t.Error(err)
-					return ""
 				}
-				defer resp.Body.Close()
-				if id == "" {
-					id = resp.Header.Get("Mcp-Session-Id")
-				}
-				text, _ := io.ReadAll(resp.Body)
-				return string(text)
+				id = cmp.Or(id, r.Session())
+				return r.Body
 			}
 			if era.meta == "" {
 				post(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
@@ -79,14 +69,8 @@ func TestOperatorCancels(t *testing.T) {
 				t.Fatal(text)
 			}
 			for done := false; !done; { // it may not have a stream yet
-				r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/live/action", strings.NewReader(`{"action":"cancel","call":"`+callOnPage(t, s.URL)+`"}`))
-				r.Header = http.Header{"Content-Type": {"application/json"}, "Holdfast-Admin-Token": {"secret"}}
-				resp, err := http.DefaultClient.Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				resp.Body.Close()
-				done = resp.StatusCode == http.StatusNoContent
+				r := mcptest.Post(t, s.URL+"/live/action", `{"action":"cancel","call":"`+callOnPage(t, s.URL)+`"}`, "Holdfast-Admin-Token", "secret")
+				done = r.Status == http.StatusNoContent
 			}
 			if text := <-told; !strings.Contains(text, `"id":7`) || !strings.Contains(text, `"message":"cancelled by an operator"`) {
 				t.Errorf("the client is told %s", text)

@@ -35,20 +35,11 @@ func TestPageActionsAreLogged(t *testing.T) {
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	s := httptest.NewServer(mux)
 	t.Cleanup(s.Close)
-	exchange(t, s.URL+"/mcp", http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}},
-		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
+	mcptest.Post(t, s.URL+"/mcp", mcptest.Initialize("2025-11-25", "{}"))
 	session := sessionOnPage(t, s.URL)
 	ask := func(method, path, token, body string) (int, http.Header) {
 		t.Helper()
-		r, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header = http.Header{"Content-Type": {"application/json"}}
-		if token != "" {
-			r.Header.Set("Holdfast-Admin-Token", token)
-		}
-		resp, err := http.DefaultClient.Do(r)
+		resp, err := mcptest.Send(t.Context(), method, s.URL+path, body, "Holdfast-Admin-Token", token)
 		if err != nil {
 			t.Fatal(err)
 		}

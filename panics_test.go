@@ -21,6 +21,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -258,17 +259,8 @@ func (n *panicNodes) open(node int, session, method, params string) (id string, 
 	}
 	ctx, stop := context.WithTimeout(n.t.Context(), time.Minute)
 	n.t.Cleanup(stop)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, n.urls[node], strings.NewReader(text))
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	req.Header = http.Header{
-		"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}, "Authorization": {"Bearer alice"},
-	}
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
-	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+	c := &mcptest.Client{URL: n.urls[node], Session: session, Header: []string{"Authorization", "Bearer alice"}, HTTP: mcptest.Unpooled}
+	res, err := c.Send(ctx, http.MethodPost, text)
 	if err != nil {
 		n.t.Fatalf("%s: %v", method, err)
 	}

@@ -2,11 +2,10 @@ package holdfast_test
 
 import (
 	"bufio"
+	"cmp"
 	"context"
-	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // A lonely client makes requests, reads no standalone stream, and answers nothing.
@@ -26,40 +27,22 @@ type lonely struct {
 // send makes a request. The caller closes its body.
 func (c *lonely) send(method, last, body string) *http.Response {
 	c.t.Helper()
-	r, err := http.NewRequestWithContext(c.t.Context(), method, c.url, strings.NewReader(body))
+	resp, err := mcptest.Send(c.t.Context(), method, c.url, body, "Mcp-Session-Id", c.id, "Last-Event-ID", last)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	if body != "" {
-		r.Header.Set("Content-Type", "application/json")
-	}
-	if c.id != "" {
-		r.Header.Set("Mcp-Session-Id", c.id)
-	}
-	if last != "" {
-		r.Header.Set("Last-Event-ID", last)
-	}
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if c.id == "" {
-		c.id = resp.Header.Get("Mcp-Session-Id")
-	}
+	c.id = cmp.Or(c.id, resp.Header.Get("Mcp-Session-Id"))
 	return resp
 }
 
 // ask returns the answer as a whole.
 func (c *lonely) ask(method, last, body string) (int, string) {
 	c.t.Helper()
-	resp := c.send(method, last, body)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	r, err := mcptest.Read(c.send(method, last, body), nil) //nolint:bodyclose // Read closes it
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	return resp.StatusCode, string(text)
+	return r.Status, r.Body
 }
 
 // begin begins a session with a handler of a server.
@@ -67,15 +50,8 @@ func begin(t *testing.T, server *mcp.Server, o holdfast.Options) *lonely {
 	t.Helper()
 	o.Logger = slog.New(slog.DiscardHandler)
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &o)
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-		ctx, stop := context.WithTimeout(context.Background(), time.Minute)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
-	c := &lonely{t: t, url: s.URL}
+	mcptest.ShutDownAtEnd(t, h, time.Minute)
+	c := &lonely{t: t, url: mcptest.Serve(t, h)}
 	c.ask("POST", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
 	c.ask("POST", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return c

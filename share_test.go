@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +12,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 )
 
 // Behind a proxy all clients have one address: with a MaxShare of 1 they may have all of
@@ -46,25 +46,14 @@ func TestMaxShareOfMemory(t *testing.T) {
 			defer web.Close()
 			defer func() { _ = h.Shutdown(context.Background()) }()
 			post := func(id, body string) *http.Response {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, web.URL, strings.NewReader(body))
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Mcp-Session-Id": {id}}
-				if id == "" {
-					r.Header.Del("Mcp-Session-Id")
-				}
-				res, err := http.DefaultClient.Do(r)
+				res, err := mcptest.Send(t.Context(), http.MethodPost, web.URL, body, "Mcp-Session-Id", id)
 				if err != nil {
 					t.Fatal(err)
 				}
 				return res
 			}
 			began := func() string {
-				res := post("", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-				_, _ = io.Copy(io.Discard, res.Body)
-				res.Body.Close()
-				return res.Header.Get("Mcp-Session-Id")
+				return mcptest.Post(t, web.URL, mcptest.Initialize("2025-11-25", "{}")).Session()
 			}
 			// Results that nobody has read: the connection goes after the first event's id.
 			var firsts [sessions]string
@@ -79,18 +68,11 @@ func TestMaxShareOfMemory(t *testing.T) {
 				<-given // the event id comes before the result
 			}
 			again := func(i int) int {
-				r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, web.URL, nil)
-				if err != nil {
+				r, err := mcptest.Exchange(t.Context(), http.MethodGet, web.URL, "", "Mcp-Session-Id", ids[i], "Last-Event-Id", firsts[i])
+				if r.Status == 0 {
 					t.Fatal(err)
 				}
-				r.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {ids[i]}, "Last-Event-Id": {firsts[i]}}
-				res, err := http.DefaultClient.Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer res.Body.Close()
-				_, _ = io.Copy(io.Discard, res.Body)
-				return res.StatusCode
+				return r.Status
 			}
 			if got := again(0); (got == http.StatusOK) != whole {
 				t.Errorf("the first of %d results of 1 MiB that nobody has read: %d", sessions, got)

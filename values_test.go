@@ -6,13 +6,13 @@ import (
 	"math"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 	"time"
 
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/engine"
+	"holdfast/internal/mcptest"
 )
 
 // A handler whose options have values that they cannot have serves by its defaults, and so does a store.
@@ -34,21 +34,7 @@ func TestImpossibleOptions(t *testing.T) {
 	s := httptest.NewServer(h)
 	defer s.Close()
 	do := func(method, session, body string) (status int, id string) {
-		r, err := http.NewRequestWithContext(t.Context(), method, s.URL, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Accept", "application/json, text/event-stream")
-		r.Header.Set("Mcp-Session-Id", session)
-		if session == "" {
-			r.Header.Del("Mcp-Session-Id")
-		}
-		w, err := s.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { w.Body.Close() })
+		w := (&mcptest.Client{URL: s.URL, Session: session, HTTP: s.Client()}).Open(t, method, body) //nolint:bodyclose // Open sees to it
 		return w.StatusCode, w.Header.Get("Mcp-Session-Id")
 	}
 	status, session := do("POST", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)

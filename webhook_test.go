@@ -18,6 +18,7 @@ import (
 	"holdfast"
 	"holdfast/engine"
 	_ "holdfast/engine/file"
+	"holdfast/internal/mcptest"
 	"holdfast/stream"
 	"holdfast/webhook"
 )
@@ -90,33 +91,11 @@ func webhooksTo(t *testing.T, place string) *webhook.Options {
 // callAndLeave calls a tool, and returns when it was sent away.
 func callAndLeave(t *testing.T, url, hook string) {
 	t.Helper()
-	session := ""
-	for _, message := range []string{
-		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`,
-		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
-		fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"wait","arguments":{},"_meta":{"holdfast/webhook":{"url":%q}}}}`, hook),
-	} {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(message))
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Accept", "application/json, text/event-stream")
-		if session != "" {
-			r.Header.Set("Mcp-Session-Id", session)
-		}
-		res, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if id := res.Header.Get("Mcp-Session-Id"); id != "" {
-			session = id
-		}
-		if _, err := io.Copy(io.Discard, res.Body); err != nil {
-			t.Error(err)
-		}
-		res.Body.Close()
+	c := &mcptest.Client{URL: url}
+	if err := c.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
+		t.Fatal(err)
 	}
+	c.Post(t, mcptest.Call(7, "wait", "{}", fmt.Sprintf(`"_meta":{"holdfast/webhook":{"url":%q}}`, hook)))
 }
 
 func wantTold(t *testing.T, told <-chan string, status string) {

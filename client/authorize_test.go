@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 )
 
 // transports serves the same server over each transport, ours and the go-sdk's.
@@ -22,11 +23,7 @@ func transports(t *testing.T) map[string]string {
 	server := newServer()
 	get := func(*http.Request) *mcp.Server { return server }
 	h := holdfast.NewHandler(get, &holdfast.Options{Retry: 10 * time.Millisecond})
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", h)
 	mux.Handle("/sse", h.SSE("/messages"))

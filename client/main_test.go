@@ -3,7 +3,6 @@ package client_test
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -69,9 +68,7 @@ func newServer() *mcp.Server {
 
 func serve(t *testing.T, h http.Handler) string {
 	t.Helper()
-	s := httptest.NewServer(h)
-	t.Cleanup(s.Close)
-	return s.URL
+	return mcptest.Serve(t, h)
 }
 
 // serveInside serves h in the test's synctest bubble. The connections are pipes in memory,
@@ -85,11 +82,7 @@ func holdfastServer(t *testing.T, opts *holdfast.Options) string {
 	t.Helper()
 	server := newServer()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, opts)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	return serve(t, h)
 }
 

@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -180,10 +181,6 @@ func twoClientsFollowOneCall(t *testing.T, scheme string) {
 func serveTool(t *testing.T, server *mcp.Server) (url string, hc *http.Client) {
 	t.Helper()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	return serveInside(t, h)
 }

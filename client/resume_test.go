@@ -18,6 +18,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -324,11 +325,7 @@ func TestTransportResumesOverMux(t *testing.T) {
 	mux.Handle("/sse", h.SSE("/messages"))
 	mux.Handle("/messages", h.SSE("/messages"))
 	url := serve(t, mux)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	defer stop()
 	began := make(chan struct{}, 1)

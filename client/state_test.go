@@ -20,6 +20,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -124,11 +125,7 @@ func newGate(t *testing.T) *gate {
 		return nil, n, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	old := h.SSE("/messages")
 	g.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.serving.Add(1)
@@ -224,11 +221,7 @@ func TestContinueServerRequest(t *testing.T) {
 		return nil, res.Action, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-	})
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	a := newRaw(t, serve(t, h), client.Options{})
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"ask","arguments":{},"_meta":{"progressToken":"p"}}}`)

@@ -58,7 +58,7 @@ func TestAuthAudit(t *testing.T) {
 	}
 	ada := as.URL + " ada"
 	good := token(nil)
-	session := post(t, at, good, "", begins).header.Get("Mcp-Session-Id")
+	session := post(t, at, good, "", begins).Header.Get("Mcp-Session-Id")
 	var want []map[string]any
 	for _, c := range []struct {
 		token, session, body string
@@ -74,8 +74,8 @@ func TestAuthAudit(t *testing.T) {
 		{good, "", callsModern("write_it"), "insufficient_scope", http.StatusForbidden, map[string]any{"principal": ada, "method": "tools/call", "tool": "write_it"}},
 		{good, session, calls("read_it"), "", http.StatusOK, nil},
 	} {
-		if r := post(t, at, c.token, c.session, c.body); r.status != c.status {
-			t.Errorf("%d %s, want %d", r.status, r.body, c.status)
+		if r := post(t, at, c.token, c.session, c.body); r.Status != c.status {
+			t.Errorf("%d %s, want %d", r.Status, r.Body, c.status)
 		}
 		if c.reason == "" {
 			continue
@@ -102,8 +102,8 @@ func TestAuthAudit(t *testing.T) {
 
 	const flood = 60
 	for range flood {
-		if r := post(t, at, "wrong-token", "", begins); r.status != http.StatusUnauthorized {
-			t.Errorf("%d", r.status)
+		if r := post(t, at, "wrong-token", "", begins); r.Status != http.StatusUnauthorized {
+			t.Errorf("%d", r.Status)
 		}
 	}
 	mcptest.Eventually(t, "all are counted", time.Minute, func() bool {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,7 +38,7 @@ func recordTokens(t *testing.T) *recording {
 	}
 	r := &recording{}
 	h := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	r.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		r.mu.Lock()
 		if v := req.Header.Get("Authorization"); !slices.Contains(r.seen, v) {
 			r.seen = append(r.seen, v)
@@ -47,11 +46,6 @@ func recordTokens(t *testing.T) *recording {
 		r.mu.Unlock()
 		h.ServeHTTP(w, req)
 	}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	r.URL = web.URL
 	return r
 }
 
@@ -66,16 +60,6 @@ func (r *recording) got(t *testing.T, what string, want ...string) {
 	}
 }
 
-// message is a POST of a message of either era, with a token and in a session where they are named.
-func message(t *testing.T, at, token, session, body string) *http.Request {
-	t.Helper()
-	req, err := mcptest.NewRequest(t.Context(), http.MethodPost, at, body, "Authorization", bearer(token), "Mcp-Session-Id", session)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return req
-}
-
 // bearer is the Authorization header of a token, where there is one.
 func bearer(token string) string {
 	if token == "" {
@@ -85,14 +69,9 @@ func bearer(token string) string {
 }
 
 // post posts a message with a token, of either era.
-func post(t *testing.T, at, token, session, body string) reply {
+func post(t *testing.T, at, token, session, body string) mcptest.Reply {
 	t.Helper()
-	resp, err := http.DefaultClient.Do(message(t, at, token, session, body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	return reply{resp.StatusCode, resp.Header, textBody(t, resp)}
+	return mcptest.Post(t, at, body, "Authorization", bearer(token), "Mcp-Session-Id", session)
 }
 
 const begins = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`
@@ -127,7 +106,7 @@ func serveFile(t *testing.T, text string, args ...string) (base string) {
 // "level".
 func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
 	t.Helper()
-	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id, secret, _ := r.BasicAuth()
 		said := ""
 		switch r.FormValue("grant_type") {
@@ -152,8 +131,6 @@ func newTokenEndpoint(t *testing.T, as *authtest.Server) (url string) {
 		}
 		fmt.Fprintf(w, `{"access_token":%q,"token_type":"bearer","expires_in":600}`, strings.ReplaceAll(said, " ", "-"))
 	}))
-	t.Cleanup(tokens.Close)
-	return tokens.URL
 }
 
 // TestAuthConfig has servers of a configuration file with scopes, for single tools too, and with
@@ -178,16 +155,16 @@ func TestAuthConfig(t *testing.T) {
 	begin := func(path, token string) string {
 		t.Helper()
 		r := post(t, base+path, token, "", begins)
-		if r.status != http.StatusOK {
-			t.Fatalf("initialize at %s: %d %s", path, r.status, r.body)
+		if r.Status != http.StatusOK {
+			t.Fatalf("initialize at %s: %d %s", path, r.Status, r.Body)
 		}
-		return r.header.Get("Mcp-Session-Id")
+		return r.Header.Get("Mcp-Session-Id")
 	}
-	expect := func(what string, r reply, status int, says string) {
+	expect := func(what string, r mcptest.Reply, status int, says string) {
 		t.Helper()
-		challenge := r.header.Get("WWW-Authenticate")
-		if r.status != status || !strings.Contains(r.body+challenge, says) {
-			t.Errorf("%s: %d %q %s; want %d and %q", what, r.status, challenge, r.body, status, says)
+		challenge := r.Header.Get("WWW-Authenticate")
+		if r.Status != status || !strings.Contains(r.Body+challenge, says) {
+			t.Errorf("%s: %d %q %s; want %d and %q", what, r.Status, challenge, r.Body, status, says)
 		}
 	}
 	expect("without the server's scope", post(t, base+"/a/mcp", token("ada", "/a/mcp", "mcp"), "", begins), http.StatusForbidden, `scope="a mcp"`)
@@ -250,8 +227,8 @@ func TestAuthConfigPair(t *testing.T) {
 		{"/b/messages", "/b/sse", http.StatusUnauthorized}, // a token for c
 	} {
 		r := post(t, base+c.to+"?sessionId=none", as.Token(authtest.Claims{"aud": base + c.audience}), "", begins)
-		if r.status != c.want {
-			t.Errorf("POST %s with a token for %s: %d %s, want %d", c.to, c.audience, r.status, r.body, c.want)
+		if r.Status != c.want {
+			t.Errorf("POST %s with a token for %s: %d %s, want %d", c.to, c.audience, r.Status, r.Body, c.want)
 		}
 	}
 }
@@ -263,10 +240,10 @@ func TestAuthPassthrough(t *testing.T) {
 	base := serveFile(t, fmt.Sprintf(`{"mcpServers": {"p": {"url": %q, "holdfast": {"auth": "passthrough"}}, "k": {"url": %q}}}`, passes.URL, keeps.URL))
 	for _, server := range []string{"p", "k"} {
 		at := base + "/" + server + "/mcp"
-		s := post(t, at, "mine", "", begins).header.Get("Mcp-Session-Id")
-		for _, r := range []reply{post(t, at, "mine", s, calls("read_it")), post(t, at, "mine", "", callsModern("read_it"))} {
-			if r.status != http.StatusOK || !strings.Contains(r.body, "done read_it") {
-				t.Errorf("%s: %d %s", server, r.status, r.body)
+		s := post(t, at, "mine", "", begins).Header.Get("Mcp-Session-Id")
+		for _, r := range []mcptest.Reply{post(t, at, "mine", s, calls("read_it")), post(t, at, "mine", "", callsModern("read_it"))} {
+			if r.Status != http.StatusOK || !strings.Contains(r.Body, "done read_it") {
+				t.Errorf("%s: %d %s", server, r.Status, r.Body)
 			}
 		}
 	}

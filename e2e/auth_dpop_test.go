@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"io"
 	"net/http"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 )
 
@@ -30,35 +30,32 @@ type boundClient struct {
 // request returns a request with a new proof, with some claims changed.
 func (c *boundClient) request(method, session, body string, change authtest.Claims) *http.Request {
 	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.ctx, method, c.at, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
 	claims := authtest.Claims{"nonce": c.nonce}
 	for name, value := range change {
 		claims[name] = value
 	}
-	req.Header = c.prover.Header(method, c.at, c.token, claims)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
+	header := []string{"Mcp-Session-Id", session}
+	for name, values := range c.prover.Header(method, c.at, c.token, claims) {
+		header = append(header, name, values[0])
+	}
+	req, err := mcptest.NewRequest(c.ctx, method, c.at, body, header...)
+	if err != nil {
+		c.t.Fatal(err)
 	}
 	return req
 }
 
 // send makes a request, and reads the answer. A nonce is kept for the next one.
-func (c *boundClient) send(req *http.Request) reply {
+func (c *boundClient) send(req *http.Request) mcptest.Reply {
 	c.t.Helper()
-	resp, err := http.DefaultClient.Do(req)
+	r, err := mcptest.Read(http.DefaultClient.Do(req)) //nolint:bodyclose // Read closes it
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	if nonce := resp.Header.Get("DPoP-Nonce"); nonce != "" {
+	if nonce := r.Header.Get("DPoP-Nonce"); nonce != "" {
 		c.nonce = nonce
 	}
-	return reply{resp.StatusCode, resp.Header, textBody(c.t, resp)}
+	return r
 }
 
 // dial opens a WebSocket with the headers of a request.
@@ -91,14 +88,14 @@ func TestAuthBound(t *testing.T) {
 	}
 	c.token = fresh(prover)
 
-	if got := c.send(c.request(http.MethodPost, "", begins, nil)); got.status != http.StatusUnauthorized || c.nonce == nil ||
-		!strings.Contains(got.header.Get("WWW-Authenticate"), `DPoP resource_metadata="`) || !strings.Contains(got.header.Get("WWW-Authenticate"), `error="use_dpop_nonce"`) {
-		t.Fatalf("without a nonce: %d %v", got.status, got.header)
+	if got := c.send(c.request(http.MethodPost, "", begins, nil)); got.Status != http.StatusUnauthorized || c.nonce == nil ||
+		!strings.Contains(got.Header.Get("WWW-Authenticate"), `DPoP resource_metadata="`) || !strings.Contains(got.Header.Get("WWW-Authenticate"), `error="use_dpop_nonce"`) {
+		t.Fatalf("without a nonce: %d %v", got.Status, got.Header)
 	}
 	begun := c.send(c.request(http.MethodPost, "", begins, authtest.Claims{"content_digest": digestOf(begins)}))
-	session := begun.header.Get("Mcp-Session-Id")
-	if begun.status != http.StatusOK || session == "" {
-		t.Fatalf("initialize: %d %s", begun.status, begun.body)
+	session := begun.Header.Get("Mcp-Session-Id")
+	if begun.Status != http.StatusOK || session == "" {
+		t.Fatalf("initialize: %d %s", begun.Status, begun.Body)
 	}
 
 	// A body that is another one than the proof is for begins nothing, however long it is said to be.
@@ -108,13 +105,13 @@ func TestAuthBound(t *testing.T) {
 	} {
 		req := c.request(http.MethodPost, session, counts("1", 2), authtest.Claims{"content_digest": digestOf(counts("1", 3))})
 		change(req)
-		if got := c.send(req); got.status != http.StatusUnauthorized || !strings.Contains(got.header.Get("WWW-Authenticate"), `error="invalid_dpop_proof"`) {
-			t.Errorf("another body, and %s: %d %v %s", what, got.status, got.header, got.body)
+		if got := c.send(req); got.Status != http.StatusUnauthorized || !strings.Contains(got.Header.Get("WWW-Authenticate"), `error="invalid_dpop_proof"`) {
+			t.Errorf("another body, and %s: %d %v %s", what, got.Status, got.Header, got.Body)
 		}
 		req = c.request(http.MethodPost, session, counts("1", 2), authtest.Claims{"content_digest": digestOf(counts("1", 2))})
 		change(req)
-		if got := c.send(req); got.status != http.StatusOK || !strings.Contains(got.body, `"result"`) {
-			t.Errorf("the body, and %s: %d %s", what, got.status, got.body)
+		if got := c.send(req); got.Status != http.StatusOK || !strings.Contains(got.Body, `"result"`) {
+			t.Errorf("the body, and %s: %d %s", what, got.Status, got.Body)
 		}
 	}
 
@@ -134,14 +131,14 @@ func TestAuthBound(t *testing.T) {
 	c.token = fresh(c.prover)
 	resume := c.request(http.MethodGet, session, "", nil)
 	resume.Header.Set("Last-Event-ID", ev.ID)
-	if got := c.send(resume.Clone(c.ctx)); got.status != http.StatusOK || !strings.Contains(got.body, `"result"`) {
-		t.Errorf("the call with another key: %d %s", got.status, got.body)
+	if got := c.send(resume.Clone(c.ctx)); got.Status != http.StatusOK || !strings.Contains(got.Body, `"result"`) {
+		t.Errorf("the call with another key: %d %s", got.Status, got.Body)
 	}
-	if got := c.send(resume); got.status != http.StatusUnauthorized {
-		t.Errorf("the same request again: %d", got.status)
+	if got := c.send(resume); got.Status != http.StatusUnauthorized {
+		t.Errorf("the same request again: %d", got.Status)
 	}
-	if got := c.send(seen); got.status != http.StatusOK && got.status != http.StatusNoContent {
-		t.Errorf("the call with the first key: %d %s", got.status, got.body)
+	if got := c.send(seen); got.Status != http.StatusOK && got.Status != http.StatusNoContent {
+		t.Errorf("the call with the first key: %d %s", got.Status, got.Body)
 	}
 
 	// WebSockets.
@@ -173,12 +170,8 @@ func TestAuthBound(t *testing.T) {
 	}
 
 	// 2026-07-28, and the pair of 2024-11-05.
-	modern := c.request(http.MethodPost, "", callsModern("echo"), nil)
-	modern.Header.Set("MCP-Protocol-Version", "2026-07-28")
-	modern.Header.Set("Mcp-Method", "tools/call")
-	modern.Header.Set("Mcp-Name", "echo")
-	if got := c.send(modern); got.status != http.StatusOK {
-		t.Errorf("2026-07-28: %d %s", got.status, got.body)
+	if got := c.send(c.request(http.MethodPost, "", callsModern("echo"), nil)); got.Status != http.StatusOK {
+		t.Errorf("2026-07-28: %d %s", got.Status, got.Body)
 	}
 	pair := strings.Replace(p.URL, "/mcp", "/sse", 1)
 	old := &boundClient{t: t, ctx: c.ctx, at: pair, prover: prover, nonce: c.nonce}
@@ -197,20 +190,19 @@ func TestAuthBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	old.at = to.String() // with a query
-	if got := old.send(old.request(http.MethodPost, "", begins, nil)); got.status != http.StatusAccepted {
-		t.Errorf("a message of the pair: %d %s", got.status, got.body)
+	if got := old.send(old.request(http.MethodPost, "", begins, nil)); got.Status != http.StatusAccepted {
+		t.Errorf("a message of the pair: %d %s", got.Status, got.Body)
 	}
 
-	if got := c.send(c.request(http.MethodDelete, session, "", nil)); got.status != http.StatusNoContent {
-		t.Errorf("DELETE: %d %s", got.status, got.body)
+	if got := c.send(c.request(http.MethodDelete, session, "", nil)); got.Status != http.StatusNoContent {
+		t.Errorf("DELETE: %d %s", got.Status, got.Body)
 	}
-	about, err := http.Get(strings.Replace(p.URL, "/mcp", "/.well-known/oauth-protected-resource/mcp", 1)) //nolint:noctx // at once
+	about, err := mcptest.Exchange(c.ctx, http.MethodGet, strings.Replace(p.URL, "/mcp", "/.well-known/oauth-protected-resource/mcp", 1), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer about.Body.Close()
 	var says map[string]any
-	if err := json.NewDecoder(about.Body).Decode(&says); err != nil || says["dpop_signing_alg_values_supported"] == nil || says["dpop_bound_access_tokens_required"] != nil {
+	if err := about.Decode(&says); err != nil || says["dpop_signing_alg_values_supported"] == nil || says["dpop_bound_access_tokens_required"] != nil {
 		t.Errorf("metadata: %v %v", says, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testport"
 )
 
@@ -19,23 +20,24 @@ func TestAuthMetrics(t *testing.T) {
 		"wrong":                                 http.StatusUnauthorized,
 		as.Token(authtest.Claims{"aud": p.URL}): http.StatusForbidden,
 	} {
-		if r := post(t, p.URL, token, "", begins); r.status != want {
-			t.Errorf("%d, want %d", r.status, want)
+		if r := post(t, p.URL, token, "", begins); r.Status != want {
+			t.Errorf("%d, want %d", r.Status, want)
 		}
 	}
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+admin+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text := textBody(t, resp)
+	figures := figuresOf(t, admin)
 	for _, reason := range []string{"invalid_token", "insufficient_scope"} {
-		if !strings.Contains(text, `reason="`+reason+`"`) {
+		if !strings.Contains(figures, `reason="`+reason+`"`) {
 			t.Errorf("%s is not counted", reason)
 		}
 	}
+}
+
+// figuresOf returns the metrics of a program, as text.
+func figuresOf(t *testing.T, admin string) string {
+	t.Helper()
+	r, err := mcptest.Exchange(t.Context(), http.MethodGet, "http://"+admin+"/metrics", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r.Body
 }

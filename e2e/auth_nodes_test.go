@@ -4,15 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"net/url"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/mcptest"
@@ -48,61 +45,48 @@ func (g *guardedNodes) expired(path string) string {
 	return g.as.Token(authtest.Claims{"aud": guardedAs + path, "scope": "mcp", "exp": time.Now().Add(-time.Hour).Unix()})
 }
 
-// open makes a request, with a token or none. more has further headers.
-func (g *guardedNodes) open(method, at, token, body string, more map[string]string) *http.Response {
-	g.t.Helper()
+// header returns the fields of a request with a token, and more.
+func (g *guardedNodes) header(token string, more map[string]string) []string {
 	header := []string{"Authorization", bearer(token)}
 	for name, value := range more {
 		header = append(header, name, value)
 	}
-	resp, err := mcptest.Send(g.ctx, method, at, body, header...)
-	if err != nil {
-		g.t.Fatal(err)
-	}
-	return resp
+	return header
 }
 
 // send makes a request, and reads its answer to the end.
-func (g *guardedNodes) send(method, at, token, body string, more map[string]string) reply {
+func (g *guardedNodes) send(method, at, token, body string, more map[string]string) mcptest.Reply {
 	g.t.Helper()
-	resp := g.open(method, at, token, body, more)
-	defer resp.Body.Close()
-	return reply{resp.StatusCode, resp.Header, textBody(g.t, resp)}
+	r, err := mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return r
 }
 
 // events makes a request that is answered with a stream. It is closed when the test ends.
-func (g *guardedNodes) events(method, at, token, body string, more map[string]string) (*sse.Reader, *http.Response) {
+func (g *guardedNodes) events(method, at, token, body string, more map[string]string) *mcptest.Stream {
 	g.t.Helper()
-	resp := g.open(method, at, token, body, more)
-	g.t.Cleanup(func() { _ = resp.Body.Close() })
-	if resp.StatusCode != http.StatusOK {
-		g.t.Fatalf("%s %s: %d %s", method, at, resp.StatusCode, textBody(g.t, resp))
+	resp, err := mcptest.Send(g.ctx, method, at, body, g.header(token, more)...) //nolint:bodyclose // the stream closes it
+	if err != nil {
+		g.t.Fatal(err)
 	}
-	return sse.NewReader(resp.Body, 1<<20), resp
-}
-
-// next returns the next event of a stream that has a text in its data.
-func (g *guardedNodes) next(events *sse.Reader, text string) sse.Event {
-	g.t.Helper()
-	for {
-		ev, err := events.Next()
-		if err != nil {
-			g.t.Fatalf("no event with %q: %v", text, err)
-		}
-		if strings.Contains(string(ev.Data), text) {
-			return ev
-		}
+	s, err := mcptest.NewStream(resp)
+	if err != nil {
+		g.t.Fatalf("%s %s: %v", method, at, err)
 	}
+	g.t.Cleanup(s.Close)
+	return s
 }
 
 // challenges checks that a request is refused for its token, in a way that leads to the
 // metadata of the endpoint at a path.
-func (g *guardedNodes) challenges(what string, r reply, path, code string) {
+func (g *guardedNodes) challenges(what string, r mcptest.Reply, path, code string) {
 	g.t.Helper()
-	challenge := r.header.Get("WWW-Authenticate")
-	if r.status != http.StatusUnauthorized || !strings.Contains(challenge, fmt.Sprintf("resource_metadata=%q", guardedAs+"/.well-known/oauth-protected-resource"+path)) ||
+	challenge := r.Header.Get("WWW-Authenticate")
+	if r.Status != http.StatusUnauthorized || !strings.Contains(challenge, fmt.Sprintf("resource_metadata=%q", guardedAs+"/.well-known/oauth-protected-resource"+path)) ||
 		strings.Contains(challenge, "error=") != (code != "") || !strings.Contains(challenge, code) {
-		g.t.Errorf("%s: %d, challenge %q", what, r.status, challenge)
+		g.t.Errorf("%s: %d, challenge %q", what, r.Status, challenge)
 	}
 }
 
@@ -147,9 +131,9 @@ func TestAuthNodes(t *testing.T) {
 func (g *guardedNodes) session() map[string]string {
 	g.t.Helper()
 	r := g.send(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), beginsAsking, nil)
-	id := r.header.Get("Mcp-Session-Id")
-	if r.status != http.StatusOK || id == "" {
-		g.t.Fatalf("initialize: %d %s", r.status, r.body)
+	id := r.Header.Get("Mcp-Session-Id")
+	if r.Status != http.StatusOK || id == "" {
+		g.t.Fatalf("initialize: %d %s", r.Status, r.Body)
 	}
 	return map[string]string{"Mcp-Session-Id": id}
 }
@@ -158,14 +142,14 @@ func (g *guardedNodes) session() map[string]string {
 func (g *guardedNodes) resume() {
 	t := g.t
 	in := g.session()
-	events, resp := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), asks, in)
+	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), asks, in)
 	first, err := events.Next()
 	if err != nil || first.ID == "" {
 		t.Fatalf("the call's stream has no event id: %v", err)
 	}
-	question := idOf(t, g.next(events, "which colour"))
-	link, _, _ := strings.Cut(strings.TrimPrefix(resp.Header.Get("Link"), "<"), ">")
-	_ = resp.Body.Close()
+	question := idOf(t, events.Until(t, "which colour"))
+	link, _, _ := strings.Cut(strings.TrimPrefix(events.Header.Get("Link"), "<"), ">")
+	events.Close()
 	at, err := url.Parse(link)
 	if err != nil || at.RawQuery == "" {
 		t.Fatalf("the stream's URL is %q: %v", link, err)
@@ -187,19 +171,19 @@ func (g *guardedNodes) resume() {
 	for _, n := range []*program{g.two, g.one} {
 		for _, c := range tries {
 			r := g.send(c.method, n.URL+c.query, g.token("bob", "/mcp"), c.body, c.header)
-			if r.status != http.StatusNotFound || strings.Contains(r.body, "colour") || r.header.Get("Mcp-Session-Id") != "" || r.header.Get("Link") != "" {
-				t.Errorf("another's token, %s: %d %s %v", c.what, r.status, r.body, r.header)
+			if r.Status != http.StatusNotFound || strings.Contains(r.Body, "colour") || r.Header.Get("Mcp-Session-Id") != "" || r.Header.Get("Link") != "" {
+				t.Errorf("another's token, %s: %d %s %v", c.what, r.Status, r.Body, r.Header)
 			}
 			g.challenges("an expired token, "+c.what, g.send(c.method, n.URL+c.query, g.expired("/mcp"), c.body, c.header), "/mcp", `error="invalid_token"`)
 			g.challenges("no token, "+c.what, g.send(c.method, n.URL+c.query, "", c.body, c.header), "/mcp", "")
 		}
 	}
-	events, _ = g.events(http.MethodGet, g.two.URL, g.token("ada", "/mcp"), "", last) //nolint:bodyclose // the end of the test closes it
-	g.next(events, "which colour")
-	if r := g.send(http.MethodPost, g.two.URL, g.token("ada", "/mcp"), answers(question), in); r.status != http.StatusAccepted {
-		t.Errorf("the answer: %d %s", r.status, r.body)
+	events = g.events(http.MethodGet, g.two.URL, g.token("ada", "/mcp"), "", last)
+	events.Until(t, "which colour")
+	if r := g.send(http.MethodPost, g.two.URL, g.token("ada", "/mcp"), answers(question), in); r.Status != http.StatusAccepted {
+		t.Errorf("the answer: %d %s", r.Status, r.Body)
 	}
-	if ev := g.next(events, `"ask"`); !strings.Contains(string(ev.Data), "blue") {
+	if ev := events.Until(t, `"ask"`); !strings.Contains(string(ev.Data), "blue") {
 		t.Errorf("the call ended with %s", ev.Data)
 	}
 }
@@ -209,32 +193,32 @@ func (g *guardedNodes) resume() {
 func (g *guardedNodes) pair() {
 	t := g.t
 	g.challenges("GET without a token", g.send(http.MethodGet, g.one.SSE, "", "", nil), "/sse", "")
-	events, _ := g.events(http.MethodGet, g.one.SSE, g.token("ada", "/sse"), "", nil) //nolint:bodyclose // the end of the test closes it
+	events := g.events(http.MethodGet, g.one.SSE, g.token("ada", "/sse"), "", nil)
 	first, err := events.Next()
 	if err != nil || first.Name != "endpoint" {
 		t.Fatalf("the first event is %+v: %v", first, err)
 	}
 	at := func(p *program) string { return "http://" + p.Addr + "/" + string(first.Data) }
 	begin := strings.Replace(beginsAsking, "2025-11-25", "2024-11-05", 1)
-	if r := g.send(http.MethodPost, at(g.one), g.token("ada", "/sse"), begin, nil); r.status != http.StatusAccepted {
-		t.Fatalf("initialize: %d %s", r.status, r.body)
+	if r := g.send(http.MethodPost, at(g.one), g.token("ada", "/sse"), begin, nil); r.Status != http.StatusAccepted {
+		t.Fatalf("initialize: %d %s", r.Status, r.Body)
 	}
-	g.next(events, "protocolVersion")
+	events.Until(t, "protocolVersion")
 	call := func(text string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"echo","arguments":{"text":%[1]q}}}`, text)
 	}
 	for _, n := range []*program{g.two, g.one} {
-		if r := g.send(http.MethodPost, at(n), g.token("bob", "/sse"), call("his"), nil); r.status != http.StatusNotFound {
-			t.Errorf("another's token: %d %s", r.status, r.body)
+		if r := g.send(http.MethodPost, at(n), g.token("bob", "/sse"), call("his"), nil); r.Status != http.StatusNotFound {
+			t.Errorf("another's token: %d %s", r.Status, r.Body)
 		}
-		if r := g.send(http.MethodGet, n.SSE, g.token("bob", "/sse"), "", map[string]string{"Last-Event-Id": first.ID}); r.status != http.StatusNotFound {
-			t.Errorf("another's token, her cursor: %d %s", r.status, r.body)
+		if r := g.send(http.MethodGet, n.SSE, g.token("bob", "/sse"), "", map[string]string{"Last-Event-Id": first.ID}); r.Status != http.StatusNotFound {
+			t.Errorf("another's token, her cursor: %d %s", r.Status, r.Body)
 		}
 		g.challenges("an expired token", g.send(http.MethodPost, at(n), g.expired("/sse"), call("old"), nil), "/sse", `error="invalid_token"`)
 		g.challenges("a token for another endpoint", g.send(http.MethodPost, at(n), g.token("ada", "/mcp"), call("other"), nil), "/sse", `error="invalid_token"`)
 		g.challenges("no token", g.send(http.MethodPost, at(n), "", call("none"), nil), "/sse", "")
-		if r := g.send(http.MethodPost, at(n), g.token("ada", "/sse"), call("hers"), nil); r.status != http.StatusAccepted {
-			t.Errorf("a refreshed token: %d %s", r.status, r.body)
+		if r := g.send(http.MethodPost, at(n), g.token("ada", "/sse"), call("hers"), nil); r.Status != http.StatusAccepted {
+			t.Errorf("a refreshed token: %d %s", r.Status, r.Body)
 		}
 		ev, err := events.Next()
 		if err != nil || !strings.Contains(string(ev.Data), `"hers"`) {
@@ -244,25 +228,16 @@ func (g *guardedNodes) pair() {
 }
 
 // dial opens a WebSocket at a node, with a token or none. It is nil if the node refuses, as the reply says.
-func (g *guardedNodes) dial(n *program, token string, more map[string]string) (*websocket.Conn, reply) {
+func (g *guardedNodes) dial(n *program, token string, more map[string]string) (*mcptest.Socket, mcptest.Reply) {
 	g.t.Helper()
-	header := make(http.Header)
-	for name, value := range more {
-		header.Set(name, value)
-	}
-	if token != "" {
-		header.Set("Authorization", "Bearer "+token)
-	}
-	ws, resp, err := websocket.Dial(g.ctx, "ws://"+n.Addr+"/mcp", &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
-	if resp == nil {
+	ws, r, err := mcptest.Dial(g.ctx, n.URL, g.header(token, more)...)
+	if r.Status == 0 {
 		g.t.Fatal(err)
 	}
-	if err == nil {
+	if ws != nil {
 		g.t.Cleanup(func() { _ = ws.CloseNow() })
-		return ws, reply{status: resp.StatusCode, header: resp.Header}
 	}
-	text, _ := io.ReadAll(resp.Body)
-	return nil, reply{resp.StatusCode, resp.Header, string(text)}
+	return ws, r
 }
 
 // socket has WebSockets in a session of the other node, and in none.
@@ -276,27 +251,16 @@ func (g *guardedNodes) socket() {
 			_, r = g.dial(n, g.expired("/mcp"), header)
 			g.challenges("an expired token, "+what, r, "/mcp", `error="invalid_token"`)
 		}
-		if _, r := g.dial(n, g.token("bob", "/mcp"), in); r.status != http.StatusNotFound || r.header.Get("Mcp-Session-Id") != "" {
-			t.Errorf("another's token: %d %v", r.status, r.header)
+		if _, r := g.dial(n, g.token("bob", "/mcp"), in); r.Status != http.StatusNotFound || r.Header.Get("Mcp-Session-Id") != "" {
+			t.Errorf("another's token: %d %v", r.Status, r.Header)
 		}
 		ws, r := g.dial(n, g.token("ada", "/mcp"), in)
 		if ws == nil {
-			t.Fatalf("a refreshed token: %d %s", r.status, r.body)
+			t.Fatalf("a refreshed token: %d %s", r.Status, r.Body)
 		}
-		if err := ws.Write(g.ctx, websocket.MessageText, []byte(`{"jsonrpc":"2.0","id":"ws","method":"tools/call","params":{"name":"echo","arguments":{"text":"hello"}}}`)); err != nil {
-			t.Fatal(err)
-		}
-		for {
-			_, text, err := ws.Read(g.ctx)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if strings.Contains(string(text), `"ws"`) {
-				if !strings.Contains(string(text), "hello") {
-					t.Errorf("the call ended with %s", text)
-				}
-				break
-			}
+		ws.Say(t, mcptest.Call("ws", "echo", `{"text":"hello"}`))
+		if text := ws.Hear(t, `"ws"`); !strings.Contains(text, "hello") {
+			t.Errorf("the call ended with %s", text)
 		}
 		_ = ws.CloseNow()
 	}
@@ -309,7 +273,7 @@ const inputMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-2
 
 // sendModern makes a request of revision 2026-07-28. name is the tool or the task. params has
 // what the client says of itself.
-func (g *guardedNodes) sendModern(n *program, token, method, name, params string) reply {
+func (g *guardedNodes) sendModern(n *program, token, method, name, params string) mcptest.Reply {
 	g.t.Helper()
 	return g.send(http.MethodPost, n.URL, token, fmt.Sprintf(`{"jsonrpc":"2.0","id":"m","method":%q,"params":{%s}}`, method, params), map[string]string{
 		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
@@ -320,13 +284,9 @@ func (g *guardedNodes) sendModern(n *program, token, method, name, params string
 func (g *guardedNodes) modern(n *program, token, method, name, params string) (status int, said modernSaid) {
 	g.t.Helper()
 	r := g.sendModern(n, token, method, name, params)
-	text := r.body
-	if i := strings.LastIndex(text, "data: "); i >= 0 {
-		text, _, _ = strings.Cut(text[i+len("data: "):], "\n")
-	}
-	unmarshal(g.t, []byte(text), &said)
-	said.text = text
-	return r.status, said
+	said.text = r.Message()
+	unmarshal(g.t, []byte(said.text), &said)
+	return r.Status, said
 }
 
 // A modernSaid is a response to a modern request.

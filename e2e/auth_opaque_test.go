@@ -5,11 +5,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // TestAuthOpaque has a client whose token the issuer is asked about. It goes on with its session
@@ -25,9 +25,9 @@ func TestAuthOpaque(t *testing.T) {
 	claims := authtest.Claims{"aud": p.URL, "scope": "mcp"}
 	opaque, other := as.Opaque(claims), as.Opaque(authtest.Claims{"aud": p.URL, "scope": "mcp", "sub": "bob"})
 	begun := post(t, p.URL, opaque, "", begins)
-	session := begun.header.Get("Mcp-Session-Id")
-	if begun.status != http.StatusOK || session == "" {
-		t.Fatalf("initialize: %d %s", begun.status, begun.body)
+	session := begun.Header.Get("Mcp-Session-Id")
+	if begun.Status != http.StatusOK || session == "" {
+		t.Fatalf("initialize: %d %s", begun.Status, begun.Body)
 	}
 	call := func(id string) string {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":"echo","arguments":{"text":"hello"}}}`, id)
@@ -43,13 +43,13 @@ func TestAuthOpaque(t *testing.T) {
 		{"a token that is not known", "unknown", http.StatusUnauthorized},
 	} {
 		r := post(t, p.URL, c.token, session, call(c.what))
-		if r.status != c.want {
-			t.Errorf("%s: %d %s, want %d", c.what, r.status, r.body, c.want)
+		if r.Status != c.want {
+			t.Errorf("%s: %d %s, want %d", c.what, r.Status, r.Body, c.want)
 		}
 	}
 	as.Down.Store(true)
-	if r := post(t, p.URL, as.Opaque(claims), session, call("down")); r.status != http.StatusServiceUnavailable || r.header.Get("Retry-After") == "" {
-		t.Errorf("while the issuer is down: %d", r.status)
+	if r := post(t, p.URL, as.Opaque(claims), session, call("down")); r.Status != http.StatusServiceUnavailable || r.Header.Get("Retry-After") == "" {
+		t.Errorf("while the issuer is down: %d", r.Status)
 	}
 }
 
@@ -71,23 +71,11 @@ func TestAuthMadeUpTokens(t *testing.T) {
 	}
 	p := serveGuarded(t, as, "--auth-client-id", authtest.ID, "--auth-client-secret-file", secret, "--trust-proxy", "127.0.0.1")
 	ask := func(token, address string) (status int) {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(begins))
+		r, err := mcptest.Exchange(t.Context(), http.MethodPost, p.URL, begins, "Authorization", "Bearer "+token, "X-Forwarded-For", address)
 		if err != nil {
 			t.Error(err)
-			return 0
 		}
-		for name, value := range map[string]string{
-			"Authorization": "Bearer " + token, "X-Forwarded-For": address, "Content-Type": "application/json", "Accept": "application/json, text/event-stream",
-		} {
-			req.Header.Set(name, value)
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Error(err)
-			return 0
-		}
-		_ = resp.Body.Close()
-		return resp.StatusCode
+		return r.Status
 	}
 	var work sync.WaitGroup
 	for i := range 40 { // more than are asked about at once

@@ -30,28 +30,15 @@ func TestAuthResource(t *testing.T) {
 		t.Run(strings.TrimPrefix(given, "https://"), func(t *testing.T) {
 			t.Parallel()
 			p := serve(t, "--demo", "--auth-issuer", as.URL, "--auth-resource", given, "--auth-scopes", "mcp")
-			initialize := func(at, token string) http.Response {
-				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
-				req.Header.Set("Content-Type", "application/json")
-				if token != "" {
-					req.Header.Set("Authorization", "Bearer "+token)
-				}
-				res, err := http.DefaultClient.Do(req)
-				if err != nil {
-					t.Fatal(err)
-				}
-				res.Body.Close()
-				return *res
-			}
 			for _, at := range []string{p.URL, p.URL + "/"} {
-				if res := initialize(at, ""); res.StatusCode != http.StatusUnauthorized || !strings.Contains(res.Header.Get("WWW-Authenticate"), `resource_metadata="`+want.metadata+`"`) {
-					t.Errorf("%s: %s %v", at, res.Status, res.Header)
+				if r := post(t, at, "", "", begins); r.Status != http.StatusUnauthorized || !strings.Contains(r.Header.Get("WWW-Authenticate"), `resource_metadata="`+want.metadata+`"`) {
+					t.Errorf("%s: %d %v", at, r.Status, r.Header)
 				}
-				if res := initialize(at, as.Token(authtest.Claims{"aud": want.resource, "scope": "mcp"})); res.StatusCode != http.StatusOK {
-					t.Errorf("%s with a token: %s", at, res.Status)
+				if r := post(t, at, as.Token(authtest.Claims{"aud": want.resource, "scope": "mcp"}), "", begins); r.Status != http.StatusOK {
+					t.Errorf("%s with a token: %d", at, r.Status)
 				}
-				if res := initialize(at, as.Token(authtest.Claims{"aud": "https://other.example/mcp", "scope": "mcp"})); res.StatusCode != http.StatusUnauthorized {
-					t.Errorf("%s with a token of another: %s", at, res.Status)
+				if r := post(t, at, as.Token(authtest.Claims{"aud": "https://other.example/mcp", "scope": "mcp"}), "", begins); r.Status != http.StatusUnauthorized {
+					t.Errorf("%s with a token of another: %d", at, r.Status)
 				}
 			}
 			base := strings.TrimSuffix(p.URL, "/mcp")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -102,13 +102,6 @@ func echoAuthorized(t *testing.T, at, revision string) string {
 	return textOf(r)
 }
 
-// A reply is the answer to a request, read to its end.
-type reply struct {
-	status int
-	header http.Header
-	body   string
-}
-
 // TestAuthPrincipal has principals that try each other's sessions, and one whose token is
 // refreshed.
 func TestAuthPrincipal(t *testing.T) {
@@ -118,34 +111,22 @@ func TestAuthPrincipal(t *testing.T) {
 	token := func(subject string) string {
 		return as.Token(authtest.Claims{"sub": subject, "aud": p.URL, "scope": "mcp"})
 	}
-	send := func(method, token, session, last, body string) reply {
+	send := func(method, token, session, last, body string) mcptest.Reply {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, p.URL, strings.NewReader(body))
+		r, err := mcptest.Exchange(t.Context(), method, p.URL, body, "Mcp-Session-Id", session, "Last-Event-Id", last, "Authorization", token)
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		for name, value := range map[string]string{"Mcp-Session-Id": session, "Last-Event-Id": last, "Authorization": token} {
-			if value != "" {
-				req.Header.Set(name, value)
-			}
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		return reply{resp.StatusCode, resp.Header, textBody(t, resp)}
+		return r
 	}
 	const call = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"count","arguments":{"to":3},"_meta":{"progressToken":1}}}`
 	begun := send(http.MethodPost, "Bearer "+token("ada"), "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`)
-	session := begun.header.Get("Mcp-Session-Id")
-	if begun.status != http.StatusOK || session == "" {
-		t.Fatalf("initialize: %d", begun.status)
+	session := begun.Header.Get("Mcp-Session-Id")
+	if begun.Status != http.StatusOK || session == "" {
+		t.Fatalf("initialize: %d", begun.Status)
 	}
 	first := send(http.MethodPost, "Bearer "+token("ada"), session, "", call)
-	_, id, _ := strings.Cut(first.body, "id: ")
+	_, id, _ := strings.Cut(first.Body, "id: ")
 	id, _, _ = strings.Cut(id, "\n")
 	if id == "" {
 		t.Fatal("the call's stream has no event id")
@@ -168,13 +149,13 @@ func TestAuthPrincipal(t *testing.T) {
 		if c.method == http.MethodPost {
 			body = call
 		}
-		if resp := send(c.method, c.token, session, c.last, body); resp.status != c.want {
-			t.Errorf("%s: %d, want %d", c.what, resp.status, c.want)
+		if resp := send(c.method, c.token, session, c.last, body); resp.Status != c.want {
+			t.Errorf("%s: %d, want %d", c.what, resp.Status, c.want)
 		}
 	}
 	// The same subject of another issuer is somebody else: it is refused already.
-	if resp := send(http.MethodPost, "Bearer "+authtest.New(t).Token(authtest.Claims{"sub": "ada", "aud": p.URL, "scope": "mcp"}), session, "", call); resp.status != http.StatusUnauthorized {
-		t.Errorf("another issuer: %d", resp.status)
+	if resp := send(http.MethodPost, "Bearer "+authtest.New(t).Token(authtest.Claims{"sub": "ada", "aud": p.URL, "scope": "mcp"}), session, "", call); resp.Status != http.StatusUnauthorized {
+		t.Errorf("another issuer: %d", resp.Status)
 	}
 }
 
@@ -191,28 +172,13 @@ func TestAuthBrowser(t *testing.T) {
 		{http.MethodPost, "https://app.example.com", http.StatusUnauthorized},
 		{http.MethodPost, "https://evil.example.com", http.StatusForbidden},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), c.method, p.URL, nil)
+		resp, err := mcptest.Exchange(t.Context(), c.method, p.URL, "", "Origin", c.origin)
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Origin", c.origin)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = resp.Body.Close()
 		allowed := resp.Header.Get("Access-Control-Allow-Origin") == c.origin && strings.Contains(resp.Header.Get("Access-Control-Expose-Headers"), "WWW-Authenticate")
-		if resp.StatusCode != c.want || allowed != (c.want != http.StatusForbidden) {
-			t.Errorf("%s from %s: %s %v", c.method, c.origin, resp.Status, resp.Header)
+		if resp.Status != c.want || allowed != (c.want != http.StatusForbidden) {
+			t.Errorf("%s from %s: %d %v", c.method, c.origin, resp.Status, resp.Header)
 		}
 	}
-}
-
-func textBody(t *testing.T, resp *http.Response) string {
-	t.Helper()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
 }

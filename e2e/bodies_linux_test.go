@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -201,55 +201,33 @@ type bodySetup struct {
 }
 
 func (s *bodySetup) post(t *testing.T, modern bool, method, name, session, body string) (status int, header http.Header, text string) {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := req.Header
-	h.Set("Content-Type", "application/json")
-	h.Set("Accept", "application/json, text/event-stream")
+	c := &mcptest.Client{URL: s.url, Session: session, HTTP: s.client}
 	if modern {
-		h.Set("MCP-Protocol-Version", "2026-07-28")
-		h.Set("Mcp-Method", method)
-		if name != "" {
-			h.Set("Mcp-Name", name)
-		}
-	} else if session != "" {
-		h.Set("Mcp-Session-Id", session)
+		c.Session, c.Header = "", []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method, "Mcp-Name", name}
 	}
-	res, err := s.client.Do(req)
+	r, err := c.Exchange(t.Context(), http.MethodPost, body)
 	if err != nil {
 		t.Logf("post: %v", err)
+	}
+	if r.Status == 0 {
 		return 0, nil, err.Error()
 	}
-	defer res.Body.Close()
-	all, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Logf("read: %v", err)
-	}
-	return res.StatusCode, res.Header, string(all)
+	return r.Status, r.Header, r.Body
 }
 
 func (s *bodySetup) begin(t *testing.T, revision string) string {
-	_, h, text := s.post(t, false, "", "", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+revision+`","capabilities":{"elicitation":{}},"clientInfo":{"name":"a","version":"1"}}}`)
+	_, h, text := s.post(t, false, "", "", "", mcptest.Initialize(revision, `{"elicitation":{}}`))
 	id := h.Get("Mcp-Session-Id")
 	if id == "" {
 		t.Fatal(text)
 	}
-	s.post(t, false, "", "", id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	s.post(t, false, "", "", id, mcptest.Initialized)
 	return id
 }
 
 // end ends a session, with what is kept of it.
 func (s *bodySetup) end(t *testing.T, id string) {
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, s.url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Mcp-Session-Id", id)
-	if res, err := s.client.Do(req); err == nil {
-		_ = res.Body.Close()
-	}
+	_, _ = (&mcptest.Client{URL: s.url, Session: id, HTTP: s.client}).Exchange(t.Context(), http.MethodDelete, "")
 }
 
 // cpu returns the processor time that the program has used.

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -135,13 +134,10 @@ func TestMaxProcesses(t *testing.T) {
 	if got := pids(); len(got) > 4 {
 		t.Errorf("%d processes run of 4", len(got))
 	}
-	req, _ := http.NewRequestWithContext(context.Background(), http.MethodDelete, p.URL, nil)
-	req.Header.Set("Mcp-Session-Id", sessions[0])
-	res, err := a.http.Do(req)
-	if err != nil || res.StatusCode != http.StatusNoContent {
-		t.Fatalf("DELETE: %v %v", res, err)
+	ended, err := (&mcptest.Client{URL: p.URL, Session: sessions[0], HTTP: a.http}).Exchange(t.Context(), http.MethodDelete, "")
+	if err != nil || ended.Status != http.StatusNoContent {
+		t.Fatalf("DELETE: %d %v", ended.Status, err)
 	}
-	res.Body.Close()
 	c.works(used) // waits for the process to end, if need be
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A messagesModel is a model for Claude Code that needs no network: it speaks as much of the Messages
@@ -28,7 +29,7 @@ type messagesModel struct {
 func newMessagesModel(t *testing.T, tool, arguments string) *messagesModel {
 	t.Helper()
 	m := &messagesModel{outputs: make(chan string, 10)}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	m.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var ask struct {
 			Messages []struct {
 				Content json.RawMessage
@@ -68,8 +69,6 @@ func newMessagesModel(t *testing.T, tool, arguments string) *messagesModel {
 		event("message_delta", fmt.Sprintf(`,"delta":{"stop_reason":%q},"usage":{"output_tokens":1}`, stop))
 		event("message_stop", "")
 	}))
-	t.Cleanup(s.Close)
-	m.URL = s.URL
 	return m
 }
 

@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
-
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
@@ -85,9 +83,9 @@ func looks(id string) string {
 func (g *guardedNodes) beginHTTP() begunCall {
 	g.t.Helper()
 	c := begunCall{id: callID(g.t, "http"), header: g.session()}
-	events, resp := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), looks(c.id), c.header) //nolint:bodyclose // the end of the test closes it
+	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), looks(c.id), c.header)
 	first, err := events.Next()
-	link, _, _ := strings.Cut(strings.TrimPrefix(resp.Header.Get("Link"), "<"), ">")
+	link, _, _ := strings.Cut(strings.TrimPrefix(events.Header.Get("Link"), "<"), ">")
 	u, bad := url.Parse(link)
 	if err != nil || first.ID == "" || bad != nil || u.RawQuery == "" {
 		g.t.Fatalf("a stream begins with %+v, Link %q: %v %v", first, link, err, bad)
@@ -101,8 +99,7 @@ func (g *guardedNodes) endHTTP(n *program, c begunCall) {
 	g.t.Helper()
 	last := maps.Clone(c.header)
 	last["Last-Event-Id"] = c.cursor
-	events, _ := g.events(http.MethodGet, n.URL, g.token("ada", "/mcp"), "", last) //nolint:bodyclose // the end of the test closes it
-	g.next(events, "did "+c.id)
+	g.events(http.MethodGet, n.URL, g.token("ada", "/mcp"), "", last).Until(g.t, "did "+c.id)
 }
 
 // beginSocket begins a call over a WebSocket at the first node.
@@ -110,17 +107,17 @@ func (g *guardedNodes) beginSocket() begunCall {
 	g.t.Helper()
 	ws, r := g.dial(g.one, g.token("ada", "/mcp"), nil)
 	if ws == nil {
-		g.t.Fatalf("no WebSocket: %d %s", r.status, r.body)
+		g.t.Fatalf("no WebSocket: %d %s", r.Status, r.Body)
 	}
 	c := begunCall{id: callID(g.t, "socket")}
-	g.write(ws, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
-	g.read(ws, `"id":1`)
-	g.write(ws, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	g.write(ws, looks(c.id))
+	ws.Say(g.t, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
+	ws.Hear(g.t, `"id":1`)
+	ws.Say(g.t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	ws.Say(g.t, looks(c.id))
 	var m struct {
 		Params struct{ ResumeToken string }
 	}
-	unmarshal(g.t, g.read(ws, "resumeToken"), &m)
+	unmarshal(g.t, []byte(ws.Hear(g.t, "resumeToken")), &m)
 	c.token = m.Params.ResumeToken
 	return c
 }
@@ -130,37 +127,16 @@ func (g *guardedNodes) endSocket(n *program, c begunCall) {
 	g.t.Helper()
 	ws, r := g.dial(n, g.token("ada", "/mcp"), nil)
 	if ws == nil {
-		g.t.Fatalf("no WebSocket: %d %s", r.status, r.body)
+		g.t.Fatalf("no WebSocket: %d %s", r.Status, r.Body)
 	}
-	g.write(ws, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
-	g.read(ws, `"id":1`)
-	g.write(ws, resumption(c.token))
-	g.read(ws, "did "+c.id)
+	ws.Say(g.t, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
+	ws.Hear(g.t, `"id":1`)
+	ws.Say(g.t, resumption(c.token))
+	ws.Hear(g.t, "did "+c.id)
 }
 
 func resumption(token string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":5,"method":"requests/resume","params":{"resumeToken":%q}}`, token)
-}
-
-func (g *guardedNodes) write(ws *websocket.Conn, text string) {
-	g.t.Helper()
-	if err := ws.Write(g.ctx, websocket.MessageText, []byte(text)); err != nil {
-		g.t.Fatal(err)
-	}
-}
-
-// read returns the next message with a text.
-func (g *guardedNodes) read(ws *websocket.Conn, with string) []byte {
-	g.t.Helper()
-	for {
-		_, text, err := ws.Read(g.ctx)
-		if err != nil {
-			g.t.Fatalf("no message with %q: %v", with, err)
-		}
-		if strings.Contains(string(text), with) {
-			return text
-		}
-	}
 }
 
 // beginTask begins a call of revision 2026-07-28 at the first node, which becomes a task.
@@ -198,24 +174,24 @@ func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 	}
 	for _, c := range tries {
 		r := g.send(c.method, n.URL+c.query, g.token("bob", "/mcp"), c.body, c.header)
-		if r.status != http.StatusNotFound || strings.Contains(r.body, h.id) {
-			t.Errorf("another's token, %s: %d %s", c.what, r.status, r.body)
+		if r.Status != http.StatusNotFound || strings.Contains(r.Body, h.id) {
+			t.Errorf("another's token, %s: %d %s", c.what, r.Status, r.Body)
 		}
 		g.challenges("an expired token, "+c.what, g.send(c.method, n.URL+c.query, g.expired("/mcp"), c.body, c.header), "/mcp", `error="invalid_token"`)
 	}
-	if _, r := g.dial(n, g.token("bob", "/mcp"), h.header); r.status != http.StatusNotFound {
-		t.Errorf("another's token, her session over a WebSocket: %d", r.status)
+	if _, r := g.dial(n, g.token("bob", "/mcp"), h.header); r.Status != http.StatusNotFound {
+		t.Errorf("another's token, her session over a WebSocket: %d", r.Status)
 	}
 	_, r := g.dial(n, g.expired("/mcp"), h.header)
 	g.challenges("an expired token, her session over a WebSocket", r, "/mcp", `error="invalid_token"`)
 	ws, r := g.dial(n, g.token("bob", "/mcp"), nil)
 	if ws == nil {
-		t.Fatalf("no WebSocket: %d %s", r.status, r.body)
+		t.Fatalf("no WebSocket: %d %s", r.Status, r.Body)
 	}
-	g.write(ws, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
-	g.read(ws, `"id":1`)
-	g.write(ws, resumption(calls["WebSocket"].token))
-	if said := string(g.read(ws, `"id":5`)); !strings.Contains(said, `"code":-32602`) {
+	ws.Say(g.t, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
+	ws.Hear(g.t, `"id":1`)
+	ws.Say(g.t, resumption(calls["WebSocket"].token))
+	if said := ws.Hear(t, `"id":5`); !strings.Contains(said, `"code":-32602`) {
 		t.Errorf("another's token, her resume token: %s", said)
 	}
 	_ = ws.CloseNow()
@@ -243,12 +219,12 @@ func (g *guardedNodes) processes(seen map[string]string, nodes ...*program) {
 	for _, n := range nodes {
 		for _, who := range []string{"ada", "bob"} {
 			token := func() string { return g.token(who, "/mcp") }
-			in := map[string]string{"Mcp-Session-Id": g.send(http.MethodPost, n.URL, token(), begins, nil).header.Get("Mcp-Session-Id")}
+			in := map[string]string{"Mcp-Session-Id": g.send(http.MethodPost, n.URL, token(), begins, nil).Header.Get("Mcp-Session-Id")}
 			var reached []string
 			for _, text := range []string{
-				g.send(http.MethodPost, n.URL, token(), call, in).body,
-				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).body,
-				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).body,
+				g.send(http.MethodPost, n.URL, token(), call, in).Body,
+				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).Body,
+				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).Body,
 			} {
 				p := processOf.FindString(text)
 				if other := seen[p]; p == "" || other != "" && other != who {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -108,15 +107,9 @@ func (f *fleet) settled() []usage {
 
 func (n *node) usage() (u usage) {
 	n.t.Helper()
-	resp, err := http.Get("http://" + n.admin + "/")
-	if err != nil {
-		n.t.Error(err)
-		return u
-	}
-	defer resp.Body.Close()
-	said, err := io.ReadAll(resp.Body)
+	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.admin+"/", "")
 	if err == nil {
-		_, err = fmt.Sscan(string(said), &u.goroutines, &u.heap)
+		_, err = fmt.Sscan(said.Body, &u.goroutines, &u.heap)
 	}
 	if err != nil {
 		n.t.Error(err)

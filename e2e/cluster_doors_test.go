@@ -35,18 +35,12 @@ func (n *node) sessions() (sum int) {
 	n.mu.Lock()
 	admin := n.admin
 	n.mu.Unlock()
-	resp, err := http.Get("http://" + admin + "/metrics")
-	if err != nil {
-		n.t.Error(err)
-		return 0
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
+	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+admin+"/metrics", "")
 	if err != nil {
 		n.t.Error(err)
 	}
-	for _, m := range sessionsFigure.FindAllSubmatch(text, -1) {
-		count, err := strconv.Atoi(string(m[1]))
+	for _, m := range sessionsFigure.FindAllStringSubmatch(said.Body, -1) {
+		count, err := strconv.Atoi(m[1])
 		if err != nil {
 			n.t.Error(err)
 		}

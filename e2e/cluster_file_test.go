@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -210,61 +209,14 @@ func piped(args []string) {
 	}
 }
 
-// A pipe is a client on the other end.
-type pipe struct {
-	t     *testing.T
-	cmd   *exec.Cmd
-	in    io.WriteCloser
-	lines *bufio.Scanner
-}
-
-func newPipe(t *testing.T, url, traces string) *pipe {
+// newPipe begins a session on the other end.
+func newPipe(t *testing.T, url, traces string) *mcptest.Process {
 	t.Helper()
-	p := &pipe{t: t, cmd: exec.Command(os.Args[0], "piped", url, traces)}
-	p.cmd.Stderr = os.Stderr
-	var err error
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.lines = bufio.NewScanner(out)
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.kill)
-	p.say(`{"jsonrpc":"2.0","id":"init","method":"initialize","params":{"protocolVersion":"2025-11-25",` +
-		`"capabilities":{"resumableRequests":{}},"clientInfo":{"name":"pipe","version":"1"}}}`)
-	p.hear(`"id":"init"`)
-	p.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+	p := mcptest.Piped(t, exec.Command(os.Args[0], "piped", url, traces))
+	p.Say("%s", mcptest.Initialize("2025-11-25", `{"resumableRequests":{}}`))
+	p.Hear(`"id":0`)
+	p.Say(mcptest.Initialized)
 	return p
-}
-
-func (p *pipe) kill() {
-	_ = p.cmd.Process.Kill() // or it was
-	_ = p.cmd.Wait()
-}
-
-func (p *pipe) say(line string) {
-	if _, err := io.WriteString(p.in, line+"\n"); err != nil {
-		p.t.Errorf("say: %v", err)
-	}
-}
-
-// hear reads on to a line with a text in it.
-func (p *pipe) hear(text string) string {
-	p.t.Helper()
-	late := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
-	defer late.Stop()
-	for p.lines.Scan() {
-		if strings.Contains(p.lines.Text(), text) {
-			return p.lines.Text()
-		}
-	}
-	p.t.Fatalf("nobody said %s: %v", text, p.lines.Err())
-	return ""
 }
 
 // A stdio server is killed in the middle of calls. When it is there again it goes on
@@ -281,14 +233,14 @@ func TestPipeKilled(t *testing.T) {
 		2: {tool: "look", args: workArgs{ID: callID(t, "look"), Steps: 10, MS: 1_000}},
 	}
 	for id, q := range requests {
-		p.say(q.body(int64(id)))
+		p.Say("%s", q.body(int64(id)))
 		var m struct {
 			Params struct {
 				RequestID   int
 				ResumeToken string
 			}
 		}
-		if err := json.Unmarshal([]byte(p.hear("resumePolicy")), &m); err != nil || m.Params.ResumeToken == "" {
+		if err := json.Unmarshal([]byte(p.Hear("resumePolicy")), &m); err != nil || m.Params.ResumeToken == "" {
 			t.Fatalf("no token: %v", err)
 		}
 		tokens[m.Params.RequestID] = m.Params.ResumeToken
@@ -296,12 +248,12 @@ func TestPipeKilled(t *testing.T) {
 	for _, q := range requests {
 		mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 	}
-	p.kill()
+	p.Kill()
 	p = newPipe(t, url, f.traces)
 	mcptest.Eventually(t, "what is safe runs again", time.Minute, func() bool { return f.runs(requests[2].args.ID) == 2 })
 	for id, want := range map[int]string{1: "outcome unknown", 2: "did " + requests[2].args.ID} {
-		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"requests/resume","params":{"resumeToken":%q}}`, id, tokens[id]))
-		if said := p.hear(fmt.Sprintf(`"id":%d,`, id)); !strings.Contains(said, want) {
+		p.Say(`{"jsonrpc":"2.0","id":%d,"method":"requests/resume","params":{"resumeToken":%q}}`, id, tokens[id])
+		if said := p.Hear(fmt.Sprintf(`"id":%d,`, id)); !strings.Contains(said, want) {
 			t.Errorf("call %d ended with %s", id, said)
 		}
 		f.wantRuns(requests[id].args.ID, id, id)

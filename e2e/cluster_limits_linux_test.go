@@ -3,7 +3,6 @@ package e2e
 import (
 	"cmp"
 	"context"
-	"io"
 	"net"
 	"net/http"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -97,18 +97,7 @@ func (c *limitedClient) send(ctx context.Context, method string, n *node, sessio
 	c.t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(c.from)}}
 	web := &http.Client{Transport: &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, method, n.url(), strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	req.Header = http.Header{"Accept": {"application/json, text/event-stream"}, "Content-Type": {"application/json"}}
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
-	}
-	if last != "" {
-		req.Header.Set("Last-Event-Id", last)
-	}
-	res, err := web.Do(req)
+	res, err := (&mcptest.Client{URL: n.url(), Session: session, HTTP: web}).Send(ctx, method, body, "Last-Event-Id", last)
 	if err != nil {
 		c.t.Error(err)
 		return &http.Response{Body: http.NoBody}
@@ -120,22 +109,17 @@ func (c *limitedClient) send(ctx context.Context, method string, n *node, sessio
 // that ends.
 func (c *limitedClient) begin(ctx context.Context, n *node) (session string) {
 	c.t.Helper()
-	for _, body := range []string{
-		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"limited","version":"1"}}}`,
-		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
-	} {
+	for _, body := range []string{mcptest.Initialize("2025-11-25", "{}"), mcptest.Initialized} {
 		for {
-			res := c.send(ctx, http.MethodPost, n, session, "", body)
-			text, err := io.ReadAll(res.Body)
-			res.Body.Close()
-			if res.StatusCode == http.StatusServiceUnavailable && ctx.Err() == nil { // the machine is busy
+			r, err := mcptest.Read(c.send(ctx, http.MethodPost, n, session, "", body), nil) //nolint:bodyclose // Read closes it
+			if r.Status == http.StatusServiceUnavailable && ctx.Err() == nil {              // the machine is busy
 				time.Sleep(time.Second)
 				continue
 			}
-			if err != nil || res.StatusCode/100 != 2 {
-				c.t.Fatalf("%s %s: %v", res.Status, text, err)
+			if err != nil || r.Status/100 != 2 {
+				c.t.Fatalf("%d %s: %v", r.Status, r.Body, err)
 			}
-			session = cmp.Or(session, res.Header.Get("Mcp-Session-Id"))
+			session = cmp.Or(session, r.Session())
 			break
 		}
 	}

@@ -85,11 +85,7 @@ type livePage struct {
 func openPage(t *testing.T, n *node, chosen string) *livePage {
 	t.Helper()
 	p := &livePage{t: t, steps: make(map[string][]string), tools: make(map[string]string)}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+n.admin+"/live/events?call="+url.QueryEscape(chosen), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := mcptest.Send(t.Context(), http.MethodGet, "http://"+n.admin+"/live/events?call="+url.QueryEscape(chosen), "")
 	if err != nil {
 		t.Fatal(err)
 	}

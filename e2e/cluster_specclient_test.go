@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 )
 
@@ -47,49 +48,25 @@ func newSpecClient(ctx context.Context, at func() string, user string) (*specCli
 
 func (r *specClient) initialize(ctx context.Context) error {
 	r.session = ""
-	resp, err := r.send(ctx, "POST", nil, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",`+
-		`"capabilities":{"elicitation":{}},"clientInfo":{"name":"specClient","version":"1"}}}`)
-	if err != nil {
-		return err
+	begun, err := mcptest.Read(r.send(ctx, "POST", nil, mcptest.Initialize("2025-11-25", `{"elicitation":{}}`))) //nolint:bodyclose // Read closes it
+	if err != nil || begun.Status != http.StatusOK || !strings.Contains(begun.Body, `"result"`) {
+		return fmt.Errorf("initialize: %d, %w: %s", begun.Status, err, begun.Body)
 	}
-	body, err := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	if err != nil || resp.StatusCode != http.StatusOK || !strings.Contains(string(body), `"result"`) {
-		return fmt.Errorf("initialize: %s, %w: %s", resp.Status, err, body)
+	r.session = begun.Session()
+	told, err := mcptest.Read(r.send(ctx, "POST", nil, mcptest.Initialized)) //nolint:bodyclose // Read closes it
+	if err == nil && told.Status != http.StatusAccepted {
+		err = fmt.Errorf("initialized: %d", told.Status)
 	}
-	r.session = resp.Header.Get("Mcp-Session-Id")
-	resp, err = r.send(ctx, "POST", nil, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	if err != nil {
-		return err
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusAccepted {
-		return fmt.Errorf("initialized: %s", resp.Status)
-	}
-	return nil
+	return err
 }
 
 // send sends a request, wherever the specClient is now.
 func (r *specClient) send(ctx context.Context, method string, header map[string]string, body string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, r.at(), strings.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if body != "" {
-		req.Header.Set("Content-Type", "application/json")
-	}
-	if r.session != "" {
-		req.Header.Set("Mcp-Session-Id", r.session)
-		req.Header.Set("MCP-Protocol-Version", "2025-11-25")
-	}
-	if r.user != "" {
-		req.Header.Set("User", r.user)
-	}
+	c := &mcptest.Client{URL: r.at(), Session: r.session, Revision: "2025-11-25", Header: []string{"User", r.user}, HTTP: r.http}
 	for name, value := range header {
-		req.Header.Set(name, value)
+		c.Header = append(c.Header, name, value)
 	}
-	return r.http.Do(req)
+	return c.Send(ctx, method, body)
 }
 
 func (r *specClient) close() { r.http.CloseIdleConnections() }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/sse"
+	"holdfast/internal/mcptest"
 )
 
 // Failure 10: Bob knows all that Alice was told, and presents it to every node, before
@@ -53,32 +52,27 @@ func TestClusterStrangers(t *testing.T) {
 func (f *fleet) token(r *specClient, q request) string {
 	f.t.Helper()
 	other := &specClient{at: r.at, user: r.user, http: r.http}
-	init := `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
-		`"capabilities":{"resumableRequests":{}},"clientInfo":{"name":"resumer","version":"1"}}}`
-	resp, err := other.send(f.t.Context(), "POST", nil, init)
+	init := mcptest.Initialize("2025-11-25", `{"resumableRequests":{}}`)
+	begun, err := mcptest.Read(other.send(f.t.Context(), "POST", nil, init)) //nolint:bodyclose // Read closes it
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	resp.Body.Close()
-	other.session = resp.Header.Get("Mcp-Session-Id")
+	other.session = begun.Session()
 	q.args.ID += "-token"
-	resp, err = other.send(f.t.Context(), "POST", nil, q.body(5))
+	resp, err := other.send(f.t.Context(), "POST", nil, q.body(5)) //nolint:bodyclose // the stream closes it
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	defer resp.Body.Close()
-	for events := sse.NewReader(resp.Body, 1<<20); ; {
-		ev, err := events.Next()
-		if err != nil {
-			f.t.Fatalf("no token came: %v", err)
-		}
-		var m struct {
-			Params struct{ ResumeToken string }
-		}
-		if len(ev.Data) > 0 && json.Unmarshal(ev.Data, &m) == nil && m.Params.ResumeToken != "" {
-			return m.Params.ResumeToken
-		}
+	events, err := mcptest.NewStream(resp)
+	if err != nil {
+		f.t.Fatal(err)
 	}
+	defer events.Close()
+	var m struct {
+		Params struct{ ResumeToken string }
+	}
+	unmarshal(f.t, events.Until(f.t, `"resumeToken":"`).Data, &m)
+	return m.Params.ResumeToken
 }
 
 // intrude has Bob try everything at a node.

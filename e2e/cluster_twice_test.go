@@ -98,10 +98,7 @@ func (x *plainPost) send(ctx context.Context, url, body string) (*http.Response,
 // begin begins a session at the owner.
 func (x *plainPost) begin(ctx context.Context, t *testing.T) {
 	t.Helper()
-	for _, body := range []string{
-		`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"plain","version":"1"}}}`,
-		`{"jsonrpc":"2.0","method":"notifications/initialized"}`,
-	} {
+	for _, body := range []string{mcptest.Initialize("2025-03-26", "{}"), mcptest.Initialized} {
 		resp, err := x.send(ctx, x.owner.url(), body)
 		if err != nil {
 			t.Fatal(err)

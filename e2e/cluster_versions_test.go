@@ -11,11 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
@@ -174,18 +171,14 @@ func (v *versions) keyed() {
 func (v *versions) socket() {
 	r := v.begin()
 	ctx := bounded(v.t, time.Minute)
-	ws, _, err := websocket.Dial(ctx, "ws"+strings.TrimPrefix(v.other.url(), "http"), &websocket.DialOptions{ //nolint:bodyclose // "you never need to"
-		HTTPHeader: http.Header{"Mcp-Session-Id": {r.session}}, Subprotocols: []string{"mcp"},
-	})
-	if err != nil {
-		v.t.Errorf("%s: %v", v.name, err)
+	ws, refused, err := mcptest.Dial(ctx, v.other.url(), "Mcp-Session-Id", r.session)
+	if ws == nil {
+		v.t.Errorf("%s: %d %s, %v", v.name, refused.Status, refused.Body, err)
 		return
 	}
 	defer func() { _ = ws.CloseNow() }()
 	q, s := v.request("work", "socket", 100), &callRecord{ids: make(map[string]bool)}
-	if err := ws.Write(ctx, websocket.MessageText, []byte(q.body(1))); err != nil {
-		v.t.Errorf("%s: %v", v.name, err)
-	}
+	ws.Say(v.t, q.body(1))
 	for !s.over() && s.err == nil {
 		_, data, err := ws.Read(ctx)
 		if err != nil {

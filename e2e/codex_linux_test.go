@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -28,7 +27,7 @@ type model struct {
 func newModel(t *testing.T, tool, arguments string) *model {
 	t.Helper()
 	m := &model{outputs: make(chan string, 10)}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	m.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var ask struct {
 			Input []struct {
 				Type   string
@@ -69,8 +68,6 @@ func newModel(t *testing.T, tool, arguments string) *model {
 		event("response.completed", map[string]any{"response": map[string]any{"id": id,
 			"usage": map[string]any{"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}})
 	}))
-	t.Cleanup(s.Close)
-	m.URL = s.URL
 	return m
 }
 
@@ -125,32 +122,18 @@ func (c *codex) start() (kill func()) {
 	if err := os.MkdirAll(work, 0o700); err != nil {
 		c.t.Fatal(err)
 	}
-	log := new(mcptest.Log)
 	cmd := exec.Command(c.bin, "exec", "--skip-git-repo-check", "-C", work, "--dangerously-bypass-approvals-and-sandbox", "go")
 	cmd.Env = append(os.Environ(), "CODEX_HOME="+c.home, "FAKE_KEY=x")
-	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		c.t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = cmd.Wait() // it may be killed
-	}()
+	p := mcptest.Start(c.t, cmd)
 	kill = func() {
 		for _, child := range children(cmd.Process.Pid) {
 			_ = syscall.Kill(child, syscall.SIGKILL) // a group of its own
 		}
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		<-done
+		<-p.Ended
 	}
-	c.t.Cleanup(func() {
-		kill()
-		if c.t.Failed() {
-			c.t.Logf("codex:\n%s", log)
-		}
-	})
+	c.t.Cleanup(kill)
 	return kill
 }
 

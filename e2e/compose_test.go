@@ -287,7 +287,7 @@ func TestCompose(t *testing.T) {
 	nodes[0].signal(t, syscall.SIGKILL)
 	_ = nodes[0].wait(t, time.Minute)
 	peer.url = nodes[1].URL
-	rest := peer.listen("GET", call.lastID, "").rest()
+	rest := peer.listen("GET", call.LastID, "").rest()
 	if n := len(rest.received); n == 0 || !strings.HasPrefix(rest.received[n-1], "result ") {
 		t.Errorf("node 2 answers %q", rest.received)
 	}

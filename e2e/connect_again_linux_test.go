@@ -55,9 +55,7 @@ func stdioHost(args []string) {
 
 // A hostProcess is a running stdioHost.
 type hostProcess struct {
-	t      *testing.T
-	cmd    *exec.Cmd
-	lines  *bufio.Scanner
+	*mcptest.Process
 	bridge int // the process id of its bridge
 }
 
@@ -66,45 +64,25 @@ func startHost(t *testing.T, url, state, call string) *hostProcess {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "host", call, built, "connect", "--state", state, "--log-level", "error", url)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Stderr = os.Stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	h := &hostProcess{t: t, cmd: cmd, lines: bufio.NewScanner(out)}
+	h := &hostProcess{Process: mcptest.Piped(t, cmd)}
 	t.Cleanup(h.killBoth)
-	if _, err := fmt.Sscanf(h.hear("bridge "), "bridge %d", &h.bridge); err != nil {
+	if _, err := fmt.Sscanf(h.Hear("bridge "), "bridge %d", &h.bridge); err != nil {
 		t.Fatal(err)
 	}
 	return h
-}
-
-// hear returns the next line that has a text in it.
-func (h *hostProcess) hear(text string) string {
-	h.t.Helper()
-	for h.lines.Scan() {
-		if strings.Contains(h.lines.Text(), text) {
-			return h.lines.Text()
-		}
-	}
-	h.t.Fatalf("the host ended before it received %s", text)
-	return ""
 }
 
 func (h *hostProcess) kill(pid int) {
 	_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 }
 
-func (h *hostProcess) killHost()   { h.kill(h.cmd.Process.Pid) }
+func (h *hostProcess) killHost()   { h.kill(h.Cmd.Process.Pid) }
 func (h *hostProcess) killBridge() { h.kill(h.bridge) }
 
 // killBoth kills host and bridge at once.
 func (h *hostProcess) killBoth() {
-	h.kill(-h.cmd.Process.Pid)
-	_ = h.cmd.Wait() // it was killed
+	h.kill(-h.Cmd.Process.Pid)
+	<-h.Ended
 }
 
 // A waiter is a server with a tool that reports progress, waits until it may end, and says how
@@ -192,9 +170,9 @@ func TestConnectAskedAgain(t *testing.T) {
 			mcptest.Eventually(t, "the first call", time.Minute, func() bool { return w.ran() == 1 })
 			kill(first)
 			second := startHost(t, w.URL, state, pay(7, "1e1", `{"progressToken":3,"callId":"call_2","itemId":"i"}`))
-			second.hear(`"id":0,`)
+			second.Hear(`"id":0,`)
 			w.end()
-			if line := second.hear(`"id":7,`); !strings.Contains(line, `"structuredContent":10`) {
+			if line := second.Hear(`"id":7,`); !strings.Contains(line, `"structuredContent":10`) {
 				t.Errorf("the host that came back was told %s", line)
 			}
 			if n := w.ran(); n != 1 {
@@ -215,8 +193,8 @@ func TestConnectAlike(t *testing.T) {
 	h := startHost(t, w.URL, t.TempDir(), pay(1, "10", `{"callId":"call_1"}`)+"\n"+pay(2, "10", `{"callId":"call_2"}`))
 	mcptest.Eventually(t, "two runs", time.Minute, func() bool { return w.ran() == 2 })
 	w.end()
-	first := h.hear(`"structuredContent":10`)
-	if second := h.hear(`"structuredContent":10`); first == second {
+	first := h.Hear(`"structuredContent":10`)
+	if second := h.Hear(`"structuredContent":10`); first == second {
 		t.Errorf("one call was answered twice: %s", second)
 	}
 }

@@ -3,7 +3,6 @@ package e2e
 import (
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	neturl "net/url"
 	"os/exec"
@@ -14,6 +13,7 @@ import (
 
 	"holdfast"
 	mcpclient "holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -89,7 +89,7 @@ func modernOnly(t *testing.T, url string) string {
 	}
 	pass := httputil.NewSingleHostReverseProxy(to)
 	pass.FlushInterval = -1
-	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("MCP-Protocol-Version") == "2026-07-28" {
 			pass.ServeHTTP(w, r)
 			return
@@ -98,11 +98,6 @@ func modernOnly(t *testing.T, url string) string {
 		w.WriteHeader(http.StatusBadRequest)
 		_, _ = w.Write([]byte(`{"jsonrpc":"2.0","id":null,"error":{"code":-32022,"message":"unsupported protocol version","data":{"supported":["2026-07-28"]}}}`))
 	}))
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
 }
 
 // TestConnectEras has the official clients, of both eras, use servers of both eras and of each of

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -58,19 +58,13 @@ func connectKilled(t *testing.T, host killHost) {
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
 		Retry: 10 * time.Millisecond, Eras: map[bool]holdfast.Era{true: holdfast.ErasLegacy, false: holdfast.ErasBoth}[host.legacyServer], TaskAfter: 10 * time.Millisecond,
 	})
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-		s.CloseClientConnections()
-		s.Close()
-	})
+	s := mcptest.Serve(t, h)
+	mcptest.ShutDownAtEnd(t, h, time.Second)
 	calls := testlong.Either(10, 40)
 	state := t.TempDir()
 	began := time.Now()
 	task := ""
-	if !callThrough(t, host, s.URL, t.TempDir(), -1, time.Minute, &task) { // none of the calls below: they may be more than so many
+	if !callThrough(t, host, s, t.TempDir(), -1, time.Minute, &task) { // none of the calls below: they may be more than so many
 		t.Fatal("not even a process that is left alone gets an answer")
 	}
 	usual := time.Since(began) // the time of a start, an initialize and a call: the shortest so far
@@ -80,7 +74,7 @@ func connectKilled(t *testing.T, host killHost) {
 		for answered := false; !answered; tries++ {
 			life := rand.N(usual * time.Duration(3+tries) / 4) // later and later, so that it ends
 			began = time.Now()
-			answered = callThrough(t, host, s.URL, state, n, life, &task)
+			answered = callThrough(t, host, s, state, n, life, &task)
 		}
 		usual = min(usual, time.Since(began))
 		kills += tries - 1

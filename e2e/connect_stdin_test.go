@@ -69,16 +69,16 @@ func TestConnectInvalid(t *testing.T) {
 		`{"jsonrpc":"2.0","method":"ping","params":{"x":"` + strings.Repeat("a", 17<<20) + `"},"id":"z"}`: {under(`"z"`, -32600)},
 		`nonsense`: {alone(-32700)},
 	} {
-		b.say("%s", text)
-		b.say(`{"jsonrpc":"2.0","id":"end","method":"ping"}`)
+		b.Say("%s", text)
+		b.Say(`{"jsonrpc":"2.0","id":"end","method":"ping"}`)
 		var got []string
 		for ended := false; !ended || len(got) < len(want); {
-			if !b.lines.Scan() {
+			switch line, ok := b.Line(); {
+			case !ok:
 				t.Fatalf("holdfast connect ended after %.100q", text)
-			}
-			if line := b.lines.Text(); strings.Contains(line, `"id":"end"`) {
+			case strings.Contains(line, `"id":"end"`):
 				ended = true
-			} else {
+			default:
 				got = append(got, line)
 			}
 		}
@@ -106,9 +106,8 @@ func TestConnectServerChecks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := hostOf(t, connectCommand(t, "connect:"+url)...)
-			b.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"check","arguments":{}}}`)
-			for b.lines.Scan() {
-				line := b.lines.Text()
+			b.Say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"check","arguments":{}}}`)
+			for line, ok := b.Line(); ok; line, ok = b.Line() {
 				if strings.Contains(line, "check-") {
 					t.Errorf("the host is told %s", line)
 				}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // A refusing is a server that refuses whoever asks, as long as it is told to.
@@ -86,8 +87,8 @@ func TestOwnCredentialsRefused(t *testing.T) {
 				session := ""
 				if status != 0 { // else it refuses from the beginning
 					r := post(t, at, "x", "", begins)
-					if session = r.header.Get("Mcp-Session-Id"); r.status != http.StatusOK {
-						t.Fatalf("initialize: %d %s", r.status, r.body)
+					if session = r.Header.Get("Mcp-Session-Id"); r.Status != http.StatusOK {
+						t.Fatalf("initialize: %d %s", r.Status, r.Body)
 					}
 				}
 				up.status.Store(max(status, http.StatusUnauthorized))
@@ -114,8 +115,8 @@ func TestOwnCredentialsRefused(t *testing.T) {
 				}
 			}
 			up.status.Store(0)
-			if r := post(t, at, "x", "", begins); r.status != http.StatusOK {
-				t.Errorf("initialize, when nothing is refused: %d %s", r.status, r.body)
+			if r := post(t, at, "x", "", begins); r.Status != http.StatusOK {
+				t.Errorf("initialize, when nothing is refused: %d %s", r.Status, r.Body)
 			}
 			if log := p.log.String(); !strings.Contains(log, "--upstream-header") || strings.Contains(log, "s3cret") {
 				t.Error("the log does not say what to do, or has a secret")
@@ -125,15 +126,15 @@ func TestOwnCredentialsRefused(t *testing.T) {
 }
 
 // expectRefused looks at the answer to a client that can do nothing about a refusal. streams says that a stream has begun before.
-func expectRefused(t *testing.T, what string, r reply, streams bool) {
+func expectRefused(t *testing.T, what string, r mcptest.Reply, streams bool) {
 	t.Helper()
 	want := http.StatusBadGateway
 	if streams {
 		want = http.StatusOK
 	}
-	if r.status != want || !strings.Contains(r.body, "refuses the credentials that Holdfast has for it") || !strings.Contains(r.body, `"error":{"code":-32000`) ||
-		r.header.Get("WWW-Authenticate") != "" || strings.Contains(r.body, "s3cret") {
-		t.Errorf("%s: %d %v %s, want %d", what, r.status, r.header, r.body, want)
+	if r.Status != want || !strings.Contains(r.Body, "refuses the credentials that Holdfast has for it") || !strings.Contains(r.Body, `"error":{"code":-32000`) ||
+		r.Header.Get("WWW-Authenticate") != "" || strings.Contains(r.Body, "s3cret") {
+		t.Errorf("%s: %d %v %s, want %d", what, r.Status, r.Header, r.Body, want)
 	}
 }
 

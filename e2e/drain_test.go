@@ -35,7 +35,7 @@ func TestTerminate(t *testing.T) {
 		gone := other.count(steps, 300*time.Millisecond)
 		reading.until(2)
 		gone.until(2)
-		gone.body.Close()
+		gone.Close()
 
 		p.signal(t, syscall.SIGTERM)
 		if listening.rest(); listening.retry < 200*time.Millisecond || listening.retry > 400*time.Millisecond {
@@ -46,7 +46,7 @@ func TestTerminate(t *testing.T) {
 		if refused.StatusCode != http.StatusServiceUnavailable || refused.Header.Get("Retry-After") == "" {
 			t.Errorf("a new request got %s, Retry-After %q", refused.Status, refused.Header.Get("Retry-After"))
 		}
-		if got := other.listen("GET", gone.lastID, "").rest().received; !slices.Equal(got, counted(2, steps)) {
+		if got := other.listen("GET", gone.LastID, "").rest().received; !slices.Equal(got, counted(2, steps)) {
 			t.Errorf("who came back received %q", got)
 		}
 		if reading.rest(); !slices.Equal(reading.received, counted(0, steps)) {
@@ -74,7 +74,7 @@ func TestTerminatePolling(t *testing.T) {
 		received := l.received
 		for len(received) == 0 || !strings.HasPrefix(received[len(received)-1], "result ") {
 			time.Sleep(l.retry) // as it was told: the call ends meanwhile, on a machine that does not stand still
-			l = c.listen("GET", l.lastID, "").rest()
+			l = c.listen("GET", l.LastID, "").rest()
 			received = append(received, l.received...)
 		}
 		if !slices.Equal(received, counted(0, steps)) {

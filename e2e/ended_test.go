@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // FAILURES 27: a server that ends at its start has begun nothing. No client is told that an outcome is unknown, and
@@ -46,12 +48,12 @@ func TestFailure27EndedAtStart(t *testing.T) {
 				} {
 					got := post(t, p.URL, "", "", body)
 					// A modern call may come just when the conversation has ended.
-					told := strings.Contains(got.body, "the server ended at its start (exit status 3")
-					if late := what == "modern call" && strings.Contains(got.body, "has ended"); !told && !late || strings.Contains(got.body, "unknown") {
-						t.Errorf("%s: %d %s", what, got.status, got.body)
+					told := strings.Contains(got.Body, "the server ended at its start (exit status 3")
+					if late := what == "modern call" && strings.Contains(got.Body, "has ended"); !told && !late || strings.Contains(got.Body, "unknown") {
+						t.Errorf("%s: %d %s", what, got.Status, got.Body)
 					}
-					if told && strings.Contains(got.body, "secret-path") != toClient {
-						t.Errorf("%s: stderr for clients is %t: %s", what, toClient, got.body)
+					if told && strings.Contains(got.Body, "secret-path") != toClient {
+						t.Errorf("%s: stderr for clients is %t: %s", what, toClient, got.Body)
 					}
 				}
 				if err := p.stop(t); err != nil {
@@ -114,9 +116,9 @@ func TestDrainNamesCalls(t *testing.T) {
 			p := serve(t, "--demo", "--eras", "both", "--drain", "200ms")
 			var session string
 			if c.meta == "" {
-				session = post(t, p.URL, "", "", begins).header.Get("Mcp-Session-Id")
+				session = post(t, p.URL, "", "", begins).Header.Get("Mcp-Session-Id")
 			}
-			resp, err := http.DefaultClient.Do(message(t, p.URL, "", session, fmt.Sprintf(call, c.meta)))
+			resp, err := mcptest.Send(t.Context(), http.MethodPost, p.URL, fmt.Sprintf(call, c.meta), "Mcp-Session-Id", session)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -154,11 +154,9 @@ func TestErasAuthorization(t *testing.T) {
 // challenged makes a client's first request, and returns the status and the challenge.
 func challenged(t *testing.T, url, token string, modern bool) (status int, challenge string) {
 	t.Helper()
-	const info = `{"name":"auth","version":"1"}`
-	body := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":` + info + `}}`
+	body := mcptest.Initialize("2025-11-25", "{}")
 	if modern {
-		body = `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
-			`"io.modelcontextprotocol/clientInfo":` + info + `,"io.modelcontextprotocol/clientCapabilities":{}}}}`
+		body = mcptest.ModernRequest(1, "tools/list", "{}")
 	}
 	r := mcptest.Post(t, url, body, "Authorization", token)
 	return r.Status, r.Header.Get("WWW-Authenticate")

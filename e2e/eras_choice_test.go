@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"regexp"
@@ -100,30 +98,13 @@ func typeScriptChoice(sdk int, mode string, tasks bool) choosing {
 // rawChoice makes a modern request that nothing comes before.
 func rawChoice(t *testing.T, url string) string {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{`+
-		`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"raw","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, value := range map[string]string{
-		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list",
-	} {
-		r.Header.Set(name, value)
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
+	r := mcptest.Post(t, url, mcptest.ModernRequest(1, "tools/list", "{}"))
 	switch {
-	case err != nil:
-		t.Error(err)
-	case response.StatusCode == http.StatusBadRequest:
-		wantReason(t, string(body))
+	case r.Status == http.StatusBadRequest:
+		wantReason(t, r.Body)
 		return "refused"
-	case response.StatusCode != http.StatusOK || !strings.Contains(string(body), `"tools":[`):
-		t.Errorf("%d %s", response.StatusCode, body)
+	case r.Status != http.StatusOK || !strings.Contains(r.Body, `"tools":[`):
+		t.Errorf("%d %s", r.Status, r.Body)
 	}
 	return "2026-07-28"
 }
@@ -207,7 +188,7 @@ func TestErasLog(t *testing.T) {
 		}
 	}
 	mcptest.Eventually(t, "the warning", time.Minute, func() bool { return strings.Contains(p.log.String(), "--eras both") })
-	if n := strings.Count(p.log.String(), "--eras both"); n != 1 || !strings.Contains(p.log.String(), "client=raw version=1") {
+	if n := strings.Count(p.log.String(), "--eras both"); n != 1 || !strings.Contains(p.log.String(), "client=mcptest version=1") {
 		t.Errorf("it is in the log %d times:\n%s", n, p.log.String())
 	}
 }
@@ -310,13 +291,7 @@ func countingLibrary(t *testing.T) string {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint(in.To)}}}, nil, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	web := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
+	web := mcptest.Serve(t, h)
+	mcptest.ShutDownAtEnd(t, h, time.Second)
+	return web
 }

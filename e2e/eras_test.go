@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -23,6 +22,7 @@ import (
 	"holdfast/backend"
 	"holdfast/backend/process"
 	remotebackend "holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -181,15 +181,9 @@ func servePeer(t *testing.T, peer *eraPeer, o *holdfast.Options) string {
 	} else {
 		h = holdfast.NewBackendHandler(peer.open(t), o)
 	}
-	web := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
+	web := mcptest.Serve(t, h)
+	mcptest.ShutDownAtEnd(t, h, 2*time.Second)
+	return web
 }
 
 // meets has a client use a server, and checks what it has seen.
@@ -289,7 +283,7 @@ func eraTypeScriptURL(t *testing.T, eras string) string {
 	t.Helper()
 	cmd := exec.Command("node", "clients/erasserver.mjs", "http", eras)
 	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+npm(t))
-	found := begin(t, cmd, regexp.MustCompile(`on port (\d+)$`))
+	found := mcptest.Start(t, cmd).Find(regexp.MustCompile(`on port (\d+)$`))
 	if found == nil {
 		t.Fatal("the TypeScript server does not start")
 	}

@@ -1,12 +1,10 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -128,8 +126,8 @@ func TestFailure20Clients(t *testing.T) {
 			want := odd.on(false, true)
 			modern := strings.Replace(callsModern("odd"), `"arguments":{}`, fmt.Sprintf(`"arguments":{"case":%q}`, answer), 1)
 			modern = strings.Replace(modern, `"m-odd"`, "7", 1)
-			wantOdd(t, lastEvent(post(t, process, "", "", modern).body), 7, want)
-			wantOdd(t, lastEvent(post(t, stateless, "", "", oddCall(7, "odd", answer)).body), 7, want)
+			wantOdd(t, lastEvent(post(t, process, "", "", modern).Body), 7, want)
+			wantOdd(t, lastEvent(post(t, stateless, "", "", oddCall(7, "odd", answer)).Body), 7, want)
 		})
 	}
 	t.Run("connect", func(t *testing.T) {
@@ -140,10 +138,10 @@ func TestFailure20Clients(t *testing.T) {
 				b := hostOf(t, connectCommand(t, "connect:"+up+path)...)
 				for answer, odd := range oddAnswers() {
 					want := odd.on(path == "/json", false)
-					b.say("%s", oddCall(7, "odd", answer))
+					b.Say("%s", oddCall(7, "odd", answer))
 					wantOdd(t, b.response("7"), 7, want)
 				}
-				b.say("%s", oddCall(8, "even", ""))
+				b.Say("%s", oddCall(8, "even", ""))
 				wantOdd(t, b.response("8"), 8, "even")
 			})
 		}
@@ -153,37 +151,7 @@ func TestFailure20Clients(t *testing.T) {
 // hostOf starts a stdio server as a host does, and initializes it. The server is ended with the test, and after a minute.
 func hostOf(t *testing.T, command ...string) *bridged {
 	t.Helper()
-	cmd := exec.Command(command[0], command[1:]...)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var log programLog
-	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() }) // else nothing would end the reading
-	t.Cleanup(func() {
-		late.Stop()
-		_ = cmd.Process.Kill() // or it has ended
-		_ = cmd.Wait()
-		if t.Failed() {
-			t.Logf("%s:\n%s", strings.Join(command, " "), log.String())
-		}
-	})
-	b := &bridged{t: t, in: in, lines: bufio.NewScanner(out)}
-	b.lines.Buffer(nil, 1<<20)
-	b.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`)
-	if got := b.response("0"); !strings.Contains(got, `"result"`) {
-		t.Fatalf("initialize: %s", got)
-	}
-	b.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	return b
+	return startBridged(t, exec.Command(command[0], command[1:]...), "2025-11-25")
 }
 
 // FAILURES 20: initialize and tools/list, too, are answered whatever the server says to them.
@@ -198,8 +166,8 @@ func TestFailure20Beginnings(t *testing.T) {
 		t.Run(answer, func(t *testing.T) {
 			t.Parallel()
 			r := post(t, serve(t, "--", self, "odd", "initialize", answer).URL, "", "", initialize)
-			if !strings.Contains(lastEvent(r.body), `"error"`) || r.status == http.StatusOK && !strings.Contains(r.body, `"id":7`) {
-				t.Errorf("initialize is answered with %d %s", r.status, r.body)
+			if !strings.Contains(lastEvent(r.Body), `"error"`) || r.Status == http.StatusOK && !strings.Contains(r.Body, `"id":7`) {
+				t.Errorf("initialize is answered with %d %s", r.Status, r.Body)
 			}
 			c := connect(t, serve(t, "--", self, "odd", "tools/list", answer))
 			if got := c.ask(`{"jsonrpc":"2.0","id":7,"method":"tools/list"}`); !strings.Contains(got, `"error"`) || !strings.Contains(got, `"id":7`) {
@@ -217,7 +185,7 @@ func TestFailure20NoRevision(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	up := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -225,18 +193,17 @@ func TestFailure20NoRevision(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, jsonrpc.Field(body, "id"), r.URL.Query().Get("result"))
 	}))
-	t.Cleanup(up.Close)
 	const initialize = `{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 	for name, backend := range map[string][]string{
 		"process":             {"--", self, "odd", "initialize", "result null"},
 		"process, an object":  {"--", self, "odd", "initialize", "another result"},
-		"upstream":            {"--upstream", up.URL + "/?result=null"},
-		"upstream, an object": {"--upstream", up.URL + "/?result={}"},
-		"upstream, a number":  {"--upstream", up.URL + "/?result=7"},
+		"upstream":            {"--upstream", up + "/?result=null"},
+		"upstream, an object": {"--upstream", up + "/?result={}"},
+		"upstream, a number":  {"--upstream", up + "/?result=7"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := lastEvent(post(t, serve(t, backend...).URL, "", "", initialize).body)
+			got := lastEvent(post(t, serve(t, backend...).URL, "", "", initialize).Body)
 			if !strings.Contains(got, `"id":7`) || !strings.Contains(got, `"error":{"code":`) || !strings.Contains(got, "initialize") {
 				t.Errorf("initialize is answered with %s", got)
 			}

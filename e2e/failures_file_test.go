@@ -87,8 +87,8 @@ func TestFailure23File(t *testing.T) {
 	}
 	for _, name := range []string{"off", "unset", "missing"} {
 		r := post(t, base+"/"+name+"/mcp", "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-		if r.status == http.StatusOK {
-			t.Errorf("%s: %s", name, r.body)
+		if r.Status == http.StatusOK {
+			t.Errorf("%s: %s", name, r.Body)
 		}
 	}
 	if log := p.log.String(); !strings.Contains(log, "FAILURE23_NONE") || strings.Contains(log, "w0rd") {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 )
 
@@ -85,12 +86,8 @@ func sameOrigin(t *testing.T, proxy *httptest.Server, prefix string) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, proxy.URL+prefix+"/sse", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Accept", "text/event-stream")
-	resp, err := proxy.Client().Do(r)
+	c := &mcptest.Client{URL: proxy.URL + prefix + "/sse", HTTP: proxy.Client()}
+	resp, err := c.Send(ctx, http.MethodGet, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,8 +96,9 @@ func sameOrigin(t *testing.T, proxy *httptest.Server, prefix string) {
 	if err != nil || event.Name != "endpoint" {
 		t.Fatalf("the first event is %+v, %v", event, err)
 	}
-	to, err := r.URL.Parse(string(event.Data))
-	if err != nil || to.Host != r.URL.Host || to.Scheme != r.URL.Scheme || !strings.HasPrefix(to.Path, prefix+"/") {
+	from := resp.Request.URL
+	to, err := from.Parse(string(event.Data))
+	if err != nil || to.Host != from.Host || to.Scheme != from.Scheme || !strings.HasPrefix(to.Path, prefix+"/") {
 		t.Errorf("the endpoint %q is %v, %v", event.Data, to, err)
 	}
 }
@@ -150,13 +148,13 @@ func TestFailure29Slash(t *testing.T) {
 	file := serveFile(t, `{"mcpServers":{"a":{"command":"cat"}}}`)
 	demo := serve(t, "--demo")
 	for _, url := range []string{demo.URL, demo.URL + "/"} {
-		if r := post(t, url, "", "", initialize); r.status != http.StatusOK {
-			t.Errorf("%s: %d %s", url, r.status, r.body)
+		if r := post(t, url, "", "", initialize); r.Status != http.StatusOK {
+			t.Errorf("%s: %d %s", url, r.Status, r.Body)
 		}
 	}
 	for _, path := range []string{"/a/mcp", "/a/mcp/"} {
-		if r := post(t, file+path, "", "", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); r.status == http.StatusNotFound && !strings.Contains(r.body, "jsonrpc") || r.status/100 == 3 {
-			t.Errorf("%s: %d %s", path, r.status, r.body)
+		if r := post(t, file+path, "", "", `{"jsonrpc":"2.0","id":1,"method":"ping"}`); r.Status == http.StatusNotFound && !strings.Contains(r.Body, "jsonrpc") || r.Status/100 == 3 {
+			t.Errorf("%s: %d %s", path, r.Status, r.Body)
 		}
 	}
 }

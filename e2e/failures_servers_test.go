@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -142,13 +143,13 @@ func TestFailure22BadServer(t *testing.T) {
 				t.Errorf("a call of the bad server is answered with %s", got)
 			}
 			r := post(t, base+"/mcp", "", "", callsModern("good_even"))
-			if r.status != http.StatusOK || !strings.Contains(r.body, `"even"`) {
-				t.Errorf("a modern client gets %d %s", r.status, r.body)
+			if r.Status != http.StatusOK || !strings.Contains(r.Body, `"even"`) {
+				t.Errorf("a modern client gets %d %s", r.Status, r.Body)
 			}
 			// The revision is that of the client and of the good server.
 			init := post(t, base+"/mcp", "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
-			if !strings.Contains(init.body, `"protocolVersion":"2025-11-25"`) && kind != "old" {
-				t.Errorf("initialize is answered with %s", init.body)
+			if !strings.Contains(init.Body, `"protocolVersion":"2025-11-25"`) && kind != "old" {
+				t.Errorf("initialize is answered with %s", init.Body)
 			}
 		})
 	}
@@ -157,12 +158,10 @@ func TestFailure22BadServer(t *testing.T) {
 // webSite is a server over HTTP that is no MCP server.
 func webSite(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
 		_, _ = w.Write([]byte("<html>hello</html>"))
 	}))
-	t.Cleanup(s.Close)
-	return s.URL
 }
 
 // FAILURES 22: where no part of a list came, the list is an error, and not an empty one.

@@ -96,27 +96,27 @@ func TestFailure28Unknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := post(t, url, "", "", hello)
-			session := r.header.Get("Mcp-Session-Id")
+			session := r.Header.Get("Mcp-Session-Id")
 			post(t, url, "", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-			wantAll(t, "the server's capabilities", r.body, ofServer...)
+			wantAll(t, "the server's capabilities", r.Body, ofServer...)
 			if !of.merged {
-				wantAll(t, "the server's info", r.body, append(ofInfo, `"x-capability":{"a":1}`, `"x-hello":2`)...)
+				wantAll(t, "the server's info", r.Body, append(ofInfo, `"x-capability":{"a":1}`, `"x-hello":2`)...)
 			}
-			list := post(t, url, "", session, `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":{"x/call":1}}}`).body
+			list := post(t, url, "", session, `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":{"x/call":1}}}`).Body
 			wantAll(t, "a tool", list, ofTool...)
 			if !of.merged {
 				wantAll(t, "the list", list, `"x/list":1`, `"x-list":3`)
 			}
-			got := post(t, url, "", session, calls(of.prefix, "")).body
+			got := post(t, url, "", session, calls(of.prefix, "")).Body
 			wantAll(t, "a result", got, ofResult...)
 			wantAll(t, "a call", got, ofCall...)
 			if !of.shared {
 				wantAll(t, "the client's capabilities", got, ofClient...)
 			}
-			if failed := post(t, url, "", session, `{"jsonrpc":"2.0","id":4,"method":"vendor/unknown","params":{}}`).body; !of.merged {
+			if failed := post(t, url, "", session, `{"jsonrpc":"2.0","id":4,"method":"vendor/unknown","params":{}}`).Body; !of.merged {
 				wantAll(t, "an error", failed, `"x-data":7`)
 			}
-			modern := post(t, url, "", "", calls(of.prefix, `,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"m","version":"1"},"io.modelcontextprotocol/clientCapabilities":`+capabilities)).body
+			modern := post(t, url, "", "", calls(of.prefix, `,"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"m","version":"1"},"io.modelcontextprotocol/clientCapabilities":`+capabilities)).Body
 			wantAll(t, "a result for a modern client", modern, ofResult...)
 			wantAll(t, "a call of a modern client", modern, ofCall...)
 			if !of.shared {
@@ -127,9 +127,9 @@ func TestFailure28Unknown(t *testing.T) {
 	t.Run("connect", func(t *testing.T) {
 		t.Parallel()
 		b := hostOf(t, connectCommand(t, "connect:"+up)...)
-		b.say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
+		b.Say(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`)
 		wantAll(t, "a tool", b.response("2"), append(ofTool, `"x/list":1`, `"x-list":3`)...)
-		b.say("%s", calls("", ""))
+		b.Say("%s", calls("", ""))
 		got := b.response("3")
 		wantAll(t, "a result", got, ofResult...)
 		wantAll(t, "a call", got, ofCall...)

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -118,12 +118,7 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serveForgetful serves it, and returns its URL.
 func serveForgetful(t *testing.T, f *forgetful) string {
 	t.Helper()
-	s := httptest.NewServer(f)
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
+	return mcptest.Serve(t, f)
 }
 
 // lostSessions are the ways in which servers say that a session is none of theirs.
@@ -181,7 +176,7 @@ func TestFailure21ForgottenSession(t *testing.T) {
 				ask    func(string) string
 				prefix string
 			}{ask: func(body string) string {
-				b.say("%s", body)
+				b.Say("%s", body)
 				return b.response(requestID(body))
 			}}
 			backends["merged"] = struct {
@@ -227,7 +222,7 @@ func TestFailure21OwnError(t *testing.T) {
 			b := hostOf(t, connectCommand(t, "connect:"+url)...)
 			const want = `"error":{"code":-32602,"message":"unknown tool","data":{"a":1}}`
 			wantOdd(t, c.ask(oddCall(7, "odd", "")), 7, want)
-			b.say("%s", oddCall(7, "odd", ""))
+			b.Say("%s", oddCall(7, "odd", ""))
 			wantOdd(t, b.response("7"), 7, want)
 			if f.begun() != 2 || f.runs.Load() != 2 {
 				t.Errorf("%d sessions were begun, and %d calls made", f.begun(), f.runs.Load())
@@ -293,7 +288,7 @@ func TestFailure21Noise(t *testing.T) {
 				return
 			}
 			wantOdd(t, c.ask(oddCall(7, "odd", "")), 7, `"fine"`)
-			b.say("%s", oddCall(7, "odd", ""))
+			b.Say("%s", oddCall(7, "odd", ""))
 			wantOdd(t, b.response("7"), 7, `"fine"`)
 			if f.begun() != 2 || f.runs.Load() != 2 {
 				t.Errorf("%d sessions were begun, and %d calls made", f.begun(), f.runs.Load())

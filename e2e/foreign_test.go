@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -12,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -152,7 +151,7 @@ func everythingOver(t *testing.T, transport, path string) *foreign {
 		_, port, _ := net.SplitHostPort(addr)
 		cmd := exec.Command("node", filepath.Join(dir, everything), transport)
 		cmd.Env = append(os.Environ(), "PORT="+port)
-		if found := begin(t, cmd, listening); found != nil {
+		if found := mcptest.Start(t, cmd).Find(listening); found != nil {
 			f.url = "http://" + addr + path
 			return f
 		}
@@ -186,7 +185,7 @@ func mcpgo(t *testing.T, path string) *foreign {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(program, "-listen", "127.0.0.1:0", "-kind", "mcp-go")
-	found := begin(t, cmd, regexp.MustCompile(`url=(http://\S+)/`))
+	found := mcptest.Start(t, cmd).Find(regexp.MustCompile(`url=(http://\S+)/`))
 	if found == nil {
 		t.Fatal("the mcp-go server does not start")
 	}
@@ -200,41 +199,4 @@ func mcpgo(t *testing.T, path string) *foreign {
 		said:  fmt.Sprintf("done %d", steps),
 		loose: true,
 	}
-}
-
-// begin starts a program and waits until it says on stderr what greeting matches.
-// It returns the match, or nil if the program ends without. At the end of the test
-// the program is killed.
-func begin(t *testing.T, cmd *exec.Cmd, greeting *regexp.Regexp) []string {
-	t.Helper()
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var log strings.Builder
-	greeted := make(chan []string, 1)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		defer close(greeted)
-		for lines := bufio.NewScanner(stderr); lines.Scan(); {
-			fmt.Fprintln(&log, lines.Text())
-			if m := greeting.FindStringSubmatch(lines.Text()); m != nil && len(greeted) == 0 {
-				greeted <- m
-			}
-		}
-		_ = cmd.Wait() // killed
-	}()
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill() // or it has ended
-		<-ended
-		if t.Failed() {
-			said := log.String()
-			t.Logf("%s:\n%s", strings.Join(cmd.Args, " "), said[max(0, len(said)-2000):])
-		}
-	})
-	return <-greeted
 }

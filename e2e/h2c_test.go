@@ -6,9 +6,10 @@ import (
 	"context"
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // TestPriorKnowledge is a client or proxy that speaks HTTP/2 without TLS, and does not ask before: it is served as others
@@ -22,19 +23,7 @@ func TestPriorKnowledge(t *testing.T) {
 	h2 := &http.Client{Transport: transport}
 	post := func(client *http.Client, id, body string, header ...string) (res http.Response, data []byte) {
 		t.Helper()
-		req, err := http.NewRequest(http.MethodPost, p.URL, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		if id != "" {
-			req.Header.Set("Mcp-Session-Id", id)
-		}
-		for i := 0; i < len(header); i += 2 {
-			req.Header.Set(header[i], header[i+1])
-		}
-		got, err := client.Do(req)
+		got, err := (&mcptest.Client{URL: p.URL, Session: id, HTTP: client}).Send(t.Context(), http.MethodPost, body, header...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,7 +33,7 @@ func TestPriorKnowledge(t *testing.T) {
 		}
 		return *got, data
 	}
-	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"h2","version":"1"}}}`
+	initialize := mcptest.Initialize("2025-11-25", "{}")
 	for what, client := range map[string]*http.Client{"HTTP/2.0": h2, "HTTP/1.1": http.DefaultClient} {
 		res, data := post(client, "", initialize)
 		id := res.Header.Get("Mcp-Session-Id")
@@ -65,10 +54,8 @@ func TestPriorKnowledge(t *testing.T) {
 	var streams []io.Closer
 	for i := range 120 {
 		res, _ := post(h2, "", initialize)
-		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, p.URL, nil)
-		req.Header.Set("Accept", "text/event-stream")
-		req.Header.Set("Mcp-Session-Id", res.Header.Get("Mcp-Session-Id"))
-		stream, err := h2.Do(req) //nolint:bodyclose // all are closed below
+		listener := &mcptest.Client{URL: p.URL, Session: res.Header.Get("Mcp-Session-Id"), HTTP: h2}
+		stream, err := listener.Send(ctx, http.MethodGet, "") //nolint:bodyclose // all are closed below
 		if err != nil {
 			t.Fatalf("stream %d: %v", i, err)
 		}

@@ -135,17 +135,16 @@ func (h *hostPlayed) client() (*http.Client, func()) {
 }
 
 func (h *hostPlayed) request(method, body, lastID string) *http.Request {
-	r := message(h.t, h.at, "", h.session, body)
+	header := []string{"Mcp-Session-Id", h.session, "Last-Event-ID", lastID}
 	if method == http.MethodGet {
-		r.Method, r.Body = method, nil
-		r.Header.Set("Accept", "text/event-stream")
-		r.Header.Del("Content-Type")
-	}
-	if lastID != "" {
-		r.Header.Set("Last-Event-ID", lastID)
+		header = append(header, "Accept", "text/event-stream")
 	}
 	if h.session != "" && !h.is.noVersion {
-		r.Header.Set("MCP-Protocol-Version", h.is.revision)
+		header = append(header, "MCP-Protocol-Version", h.is.revision)
+	}
+	r, err := mcptest.NewRequest(h.t.Context(), method, h.at, body, header...)
+	if err != nil {
+		h.t.Fatal(err)
 	}
 	return r
 }
@@ -224,15 +223,10 @@ func (h *hostPlayed) begin() {
 	about := fmt.Sprintf(`{"name":%q,"version":%q}`, h.is.name, h.is.version)
 	if h.is.discovers {
 		meta := fmt.Sprintf(`{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":%s,"io.modelcontextprotocol/clientCapabilities":%s}`, about, h.is.capabilities)
-		r := message(h.t, h.at, "", "", `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":`+meta+`}}`)
-		res, err := c.Do(r)
-		if err != nil {
-			h.t.Fatal(err)
+		r := (&mcptest.Client{URL: h.at, HTTP: c}).Post(h.t, `{"jsonrpc":"2.0","id":0,"method":"server/discover","params":{"_meta":`+meta+`}}`)
+		if strings.Contains(r.Body, `"result"`) && strings.Contains(r.Body, "2026-07-28") {
+			h.t.Fatalf("the host is offered the era in which a cut ends a call: %s", r.Body)
 		}
-		if text := textBody(h.t, res); strings.Contains(text, `"result"`) && strings.Contains(text, "2026-07-28") {
-			h.t.Fatalf("the host is offered the era in which a cut ends a call: %s", text)
-		}
-		_ = res.Body.Close()
 	}
 	h.calls++
 	status, err := h.exchange(c, h.request(http.MethodPost, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}}`, h.calls, h.is.revision, h.is.capabilities, about), ""), false)

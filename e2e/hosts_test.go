@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"encoding/json"
@@ -19,14 +18,26 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
 // A bridged is a client of holdfast that a host starts and speaks with over stdio.
 type bridged struct {
-	t     *testing.T
-	in    io.Writer
-	lines *bufio.Scanner
+	*mcptest.Process
+	t *testing.T
+}
+
+// startBridged starts it, and begins a session of a revision.
+func startBridged(t *testing.T, cmd *exec.Cmd, revision string) *bridged {
+	t.Helper()
+	b := &bridged{mcptest.Piped(t, cmd), t}
+	b.Say("%s", mcptest.Initialize(revision, "{}"))
+	if got := b.response("0"); !strings.Contains(got, `"protocolVersion":"`+revision) {
+		t.Fatalf("initialize: %s", got)
+	}
+	b.Say(mcptest.Initialized)
+	return b
 }
 
 // remote starts mcp-remote and initializes a session through it.
@@ -35,62 +46,23 @@ func remote(t *testing.T, url, revision string) *bridged {
 	dir := npm(t, mcpRemote)
 	cmd := exec.Command("node", filepath.Join(dir, mcpRemote), url, "--transport", "http-only", "--allow-http")
 	cmd.Env = append(os.Environ(), "MCP_REMOTE_CONFIG_DIR="+t.TempDir())
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var log strings.Builder
-	cmd.Stderr = &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := sync.OnceFunc(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait() // killed
-	})
-	late := time.AfterFunc(time.Minute, ended) // else nobody would end the reading
-	t.Cleanup(func() {
-		late.Stop()
-		ended()
-		if t.Failed() {
-			t.Logf("mcp-remote:\n%s", log.String())
-		}
-	})
-	b := &bridged{t: t, in: in, lines: bufio.NewScanner(out)}
-	b.lines.Buffer(nil, 4<<20)
-	b.say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"host","version":"1"}}}`, revision)
-	if got := b.response("0"); !strings.Contains(got, revision) {
-		t.Fatalf("initialize: %s", got)
-	}
-	b.say(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	return b
-}
-
-func (b *bridged) say(format string, args ...any) {
-	b.t.Helper()
-	if _, err := fmt.Fprintf(b.in, format+"\n", args...); err != nil {
-		b.t.Fatal(err)
-	}
+	return startBridged(t, cmd, revision)
 }
 
 // response reads the response to a request, and passes over all that comes before.
 func (b *bridged) response(id string) string {
 	b.t.Helper()
-	for b.lines.Scan() {
+	for line, ok := b.Line(); ok; line, ok = b.Line() {
 		var m struct {
 			ID     json.RawMessage
 			Method string
 		}
-		unmarshal(b.t, b.lines.Bytes(), &m)
+		unmarshal(b.t, []byte(line), &m)
 		if m.Method == "" && string(m.ID) == id {
-			return b.lines.Text()
+			return line
 		}
 	}
-	b.t.Fatalf("no response to %s: %v", id, b.lines.Err())
+	b.t.Fatalf("no response to %s", id)
 	return ""
 }
 
@@ -127,7 +99,7 @@ func TestRemote(t *testing.T) {
 			if testlong.Wanted() {
 				time.Sleep(11 * time.Second) // for as long as the order of two requests may be in doubt
 			}
-			b.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":1000}}}`)
+			b.Say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":1000}}}`)
 			if got := b.response("1"); !strings.Contains(got, `"text":"1"`) {
 				t.Errorf("got %s", got)
 			}
@@ -157,8 +129,8 @@ func TestPinged(t *testing.T) {
 		"sdk 2": sdk(2),
 		"mcp-remote": func(t *testing.T, url string) string {
 			b := remote(t, url, revision)
-			b.say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":2500}}}`)
-			b.say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, b.request("ping"))
+			b.Say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":2500}}}`)
+			b.Say(`{"jsonrpc":"2.0","id":%s,"result":{}}`, b.request("ping"))
 			var m struct{ Result toolResult }
 			unmarshal(t, []byte(b.response("1")), &m)
 			return m.Result.Content[0].Text
@@ -227,19 +199,19 @@ func (revision lowered) RoundTrip(r *http.Request) (*http.Response, error) {
 // its id.
 func (b *bridged) request(method string) string {
 	b.t.Helper()
-	for b.lines.Scan() {
+	for line, ok := b.Line(); ok; line, ok = b.Line() {
 		var m struct {
 			ID     json.RawMessage
 			Method string
 		}
-		unmarshal(b.t, b.lines.Bytes(), &m)
+		unmarshal(b.t, []byte(line), &m)
 		if len(m.ID) > 0 {
 			if m.Method != method {
-				b.t.Fatalf("want a %s, got %s", method, b.lines.Text())
+				b.t.Fatalf("want a %s, got %s", method, line)
 			}
 			return string(m.ID)
 		}
 	}
-	b.t.Fatalf("no %s: %v", method, b.lines.Err())
+	b.t.Fatalf("no %s", method)
 	return ""
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // TestLogBounded has clients that each cause a line in the log as often as they like: with connections that are not
@@ -41,19 +42,9 @@ func TestLogBounded(t *testing.T) {
 	}
 	for range each {
 		work.Go(func() {
-			req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, p.URL, strings.NewReader(begins))
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			req.Header.Set("Authorization", "Bearer "+token)
-			resp, err := web.Do(req)
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			if _ = resp.Body.Close(); resp.StatusCode != http.StatusServiceUnavailable {
-				t.Errorf("a token that cannot be checked: %d", resp.StatusCode)
+			r, err := (&mcptest.Client{URL: p.URL, HTTP: web}).Exchange(t.Context(), http.MethodPost, begins, "Authorization", "Bearer "+token)
+			if r.Status != http.StatusServiceUnavailable {
+				t.Errorf("a token that cannot be checked: %d, %v", r.Status, err)
 			}
 		})
 	}

@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,12 +9,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/mcptest"
 )
 
 // browser makes the test binary a browser whose user agrees to what it is shown. Its arguments are a file, to which it adds the URL,
@@ -60,27 +61,11 @@ func newWantsLogin(t *testing.T, settings string) *wantsLogin {
 	}
 	cmd := exec.Command("node", "clients/oauthserver.mjs", settings)
 	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+dir)
-	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewScanner(stderr)
-	url := ""
-	for url == "" && lines.Scan() {
-		_, url, _ = strings.Cut(lines.Text(), "listening url=")
-	}
-	if url == "" {
+	listening := mcptest.Start(t, cmd).Find(regexp.MustCompile(`listening url=(.+)$`))
+	if listening == nil {
 		t.Fatal("the server did not start")
 	}
-	go func() { _, _ = io.Copy(os.Stderr, stderr) }()
-	w := &wantsLogin{t: t, url: url, opened: filepath.Join(t.TempDir(), "opened")}
+	w := &wantsLogin{t: t, url: listening[1], opened: filepath.Join(t.TempDir(), "opened")}
 	w.env = append(os.Environ(), "XDG_STATE_HOME="+t.TempDir(), fmt.Sprintf("BROWSER=%s browser %s", self, w.opened))
 	return w
 }
@@ -120,18 +105,13 @@ func (w *wantsLogin) windows() int {
 // control has the server do something, as only a test can.
 func (w *wantsLogin) control(method, what string) map[string]int {
 	w.t.Helper()
-	req, err := http.NewRequestWithContext(w.t.Context(), method, strings.TrimSuffix(w.url, "/mcp")+"/test/"+what, http.NoBody)
+	r, err := mcptest.Exchange(w.t.Context(), method, strings.TrimSuffix(w.url, "/mcp")+"/test/"+what, "")
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	counts := map[string]int{}
 	if method == http.MethodGet {
-		if err := json.NewDecoder(resp.Body).Decode(&counts); err != nil {
+		if err := r.Decode(&counts); err != nil {
 			w.t.Fatal(err)
 		}
 	}
@@ -270,6 +250,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"

@@ -149,7 +149,7 @@ type program struct {
 	// Closed when it has ended; then err says how, and log holds its stderr.
 	ended chan struct{}
 	err   error
-	log   programLog
+	log   mcptest.Log
 }
 
 var (
@@ -221,25 +221,6 @@ func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
 		}
 	})
 	return p, <-says
-}
-
-// programLog is what a program says, which may be read meanwhile.
-type programLog struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-// Write implements io.Writer.
-func (s *programLog) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.Write(p)
-}
-
-func (s *programLog) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
 }
 
 // listen reads what the program says, and tells greeted when it serves.

@@ -83,19 +83,7 @@ func (l *loaded) at(t *testing.T, addresses, each int, request func(s *stranger,
 
 // posts posts a message, with more headers, and returns the answer. It does not end the test.
 func (s *stranger) posts(url, session, body string, header ...string) (status int, answer http.Header, text string) {
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		return 0, nil, err.Error()
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
-	}
-	for i := 0; i+1 < len(header); i += 2 {
-		req.Header.Set(header[i], header[i+1])
-	}
-	res, err := s.http.Do(req)
+	res, err := (&mcptest.Client{URL: url, Session: session, HTTP: s.http}).Send(s.t.Context(), http.MethodPost, body, header...)
 	if err != nil {
 		return 0, nil, err.Error()
 	}
@@ -115,7 +103,7 @@ func (l *loaded) session(s *stranger, initialize string) string {
 }
 
 func initializeOf(size int) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"experimental":{"x":{"y":%q}}},"clientInfo":{"name":"s","version":"1"}}}`, strings.Repeat("y", size))
+	return mcptest.Initialize("2025-11-25", fmt.Sprintf(`{"experimental":{"x":{"y":%q}}}`, strings.Repeat("y", size)))
 }
 
 // modernOf is a request of revision 2026-07-28.
@@ -606,22 +594,9 @@ func (p *program) peak(t *testing.T) int64 {
 // memory returns what the program counts against --memory, by its parts.
 func memory(t *testing.T, admin string) map[string]float64 {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+admin+"/metrics", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
 	parts := make(map[string]float64)
-	for _, found := range regexp.MustCompile(`holdfast_memory_bytes{part="(\w+)"} (\S+)`).FindAllSubmatch(text, -1) {
-		parts[string(found[1])], _ = strconv.ParseFloat(string(found[2]), 64)
+	for _, found := range regexp.MustCompile(`holdfast_memory_bytes{part="(\w+)"} (\S+)`).FindAllStringSubmatch(figuresOf(t, admin), -1) {
+		parts[found[1]], _ = strconv.ParseFloat(found[2], 64)
 	}
 	return parts
 }
@@ -691,16 +666,10 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	_, _ = conns[5].Read(make([]byte, 16))
 	conns[5].Close()
 	for _, id := range sessions[:3] { // the last one expires
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, p.URL, nil)
-		if err != nil {
-			t.Fatal(err)
+		r, err := (&mcptest.Client{URL: p.URL, Session: id, HTTP: s.http}).Exchange(t.Context(), http.MethodDelete, "")
+		if err != nil || r.Status != http.StatusNoContent {
+			t.Fatalf("DELETE: %d %v", r.Status, err)
 		}
-		req.Header.Set("Mcp-Session-Id", id)
-		res, err := s.http.Do(req)
-		if err != nil || res.StatusCode != http.StatusNoContent {
-			t.Fatalf("DELETE: %v %v", res, err)
-		}
-		res.Body.Close()
 	}
 	for _, c := range conns {
 		c.Close()

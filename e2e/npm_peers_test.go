@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	neturl "net/url"
 	"os"
@@ -140,7 +139,7 @@ func TestPeers(t *testing.T) {
 			t.Run("mcp-remote in front", func(t *testing.T) {
 				b := remote(t, p.URL, "2025-11-25")
 				arguments, _ := json.Marshal(server.call.Arguments)
-				b.say(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, server.call.Name, arguments)
+				b.Say(`{"jsonrpc":"2.0","id":5,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, server.call.Name, arguments)
 				wantOdd(t, b.response("5"), 5, server.want)
 			})
 			time.Sleep(time.Minute) // in which the server checks its peer, and proxies and clients would give up
@@ -184,31 +183,27 @@ func TestPeersPing(t *testing.T) {
 			var begun atomic.Int32
 			to, _ := neturl.Parse("http://" + addr)
 			pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
-			front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			front := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Method == http.MethodPost && r.Header.Get("Mcp-Session-Id") == "" {
 					begun.Add(1)
 				}
 				pass.ServeHTTP(w, r)
 			}))
-			t.Cleanup(func() {
-				front.CloseClientConnections()
-				front.Close()
-			})
 			url, prefix := "", ""
 			switch kind {
 			case "serve":
-				url = serve(t, "--upstream", front.URL+"/mcp").URL
+				url = serve(t, "--upstream", front+"/mcp").URL
 			case "stateless":
-				url = serve(t, "--upstream", front.URL+"/mcp", "--stateless").URL
+				url = serve(t, "--upstream", front+"/mcp", "--stateless").URL
 			case "merged":
-				url, prefix = serveFile(t, fmt.Sprintf(`{"mcpServers":{"p":{"url":%q}},"holdfast":{"merge":true}}`, front.URL+"/mcp"))+"/mcp", "p_"
+				url, prefix = serveFile(t, fmt.Sprintf(`{"mcpServers":{"p":{"url":%q}},"holdfast":{"merge":true}}`, front+"/mcp"))+"/mcp", "p_"
 			}
 			call := func(id int) string {
 				return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"%sbrowser_navigate","arguments":{"url":"data:text/html,hello"}}}`, id, prefix)
 			}
 			if kind == "stateless" {
 				for range 2 {
-					wantOdd(t, lastEvent(post(t, url, "", "", call(4)).body), 4, "install")
+					wantOdd(t, lastEvent(post(t, url, "", "", call(4)).Body), 4, "install")
 				}
 				return
 			}
@@ -277,8 +272,8 @@ func TestFailure19KeepAliveProcess(t *testing.T) {
 			first := process(c.ask(call(1, 0)))
 			away := c.listen("POST", "", call(2, 2))
 			away.next() // an id
-			_ = away.body.Close()
-			back := c.listen("GET", away.lastID, "").rest()
+			away.Close()
+			back := c.listen("GET", away.LastID, "").rest()
 			if got := strings.Join(back.received, " "); !strings.HasPrefix(got, "result ") || !strings.HasSuffix(got, "of process "+first) {
 				t.Errorf("the client that was away gets %q, and the process was %s", got, first)
 			}

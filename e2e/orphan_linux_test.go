@@ -106,7 +106,7 @@ func TestAbandoned(t *testing.T) {
 	p := serve(t, append([]string{"--session-ttl", "3s", "--drain", "100ms"}, command...)...)
 	busy := connect(t, p)
 	stays := busy.listen("POST", "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"never"}}`)
-	stays.body.Close() // nobody reads, but it runs
+	stays.Close() // nobody reads, but it runs
 	own := len(pids())
 
 	var all sync.WaitGroup

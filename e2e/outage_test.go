@@ -228,11 +228,7 @@ func (u *outUpstream) stop() {
 func socketOf(t *testing.T) func(*mcp.Server) http.Handler {
 	return func(server *mcp.Server) http.Handler {
 		h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
-		t.Cleanup(func() {
-			ctx, stop := context.WithTimeout(context.Background(), time.Second)
-			defer stop()
-			_ = h.Shutdown(ctx)
-		})
+		mcptest.ShutDownAtEnd(t, h, time.Second)
 		return h
 	}
 }

@@ -167,8 +167,8 @@ func throughACut(t *testing.T, p *program) {
 	c := connect(t, p)
 	l := c.count(4, 50*time.Millisecond)
 	l.until(2)
-	_ = l.body.Close()
-	rest := c.listen("GET", l.lastID, "").rest()
+	l.Close()
+	rest := c.listen("GET", l.LastID, "").rest()
 	if want := counted(2, 4); !slices.Equal(rest.received, want) {
 		t.Errorf("after the cut: %q, want %q", rest.received, want)
 	}

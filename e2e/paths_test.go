@@ -2,17 +2,16 @@ package e2e
 
 import (
 	"bufio"
-	"bytes"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // stripping returns the URL of a proxy that serves what is at a URL under a prefix, which it removes.
@@ -30,9 +29,7 @@ func stripping(t *testing.T, to, prefix string) string {
 		},
 		FlushInterval: -1,
 	}
-	s := httptest.NewServer(http.StripPrefix(prefix, proxy))
-	t.Cleanup(s.Close)
-	return s.URL + prefix
+	return mcptest.Serve(t, http.StripPrefix(prefix, proxy)) + prefix
 }
 
 // TestEndpointEvent is FAILURES 29: clients of revision 2024-11-05 find the URL to which they POST, by the rules of the
@@ -105,21 +102,9 @@ func TestEndpointEvent(t *testing.T) {
 			}
 		}
 		to := c.to(req.URL, endpoint)
-		post, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(`{"jsonrpc":"2.0","id":"found","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
-		if err != nil {
-			t.Errorf("%s: the endpoint %s is %s: %v", c.what, endpoint, to, err)
-			continue
-		}
-		post.Header.Set("Content-Type", "application/json")
-		answer, err := http.DefaultClient.Do(post)
-		if err != nil {
-			t.Errorf("%s: the endpoint %s is %s: %v", c.what, endpoint, to, err)
-			continue
-		}
-		body, _ := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		if answer.StatusCode != http.StatusAccepted {
-			t.Errorf("%s: the endpoint %s is %s: %s %s", c.what, endpoint, to, answer.Status, body)
+		answer, err := mcptest.Exchange(t.Context(), http.MethodPost, to, strings.Replace(mcptest.Initialize("2024-11-05", "{}"), `"id":0`, `"id":"found"`, 1))
+		if answer.Status != http.StatusAccepted {
+			t.Errorf("%s: the endpoint %s is %s: %d %s, %v", c.what, endpoint, to, answer.Status, answer.Body, err)
 			continue
 		}
 		for {
@@ -146,7 +131,6 @@ func TestSlash(t *testing.T) {
 	}
 	many := serve(t, "--config", file)
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 	oneBase, manyBase := strings.TrimSuffix(one.URL, "/deep/mcp"), strings.TrimSuffix(many.URL, "/one/mcp")
 	for at, want := range map[string]int{
 		one.URL + "/":              200,
@@ -158,16 +142,9 @@ func TestSlash(t *testing.T) {
 		manyBase + "/other/":       200,
 		manyBase + "/other/other/": 404,
 	} {
-		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader(initialize))
-		req.Header.Set("Content-Type", "application/json")
-		res, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, _ := io.ReadAll(res.Body)
-		res.Body.Close()
-		if res.StatusCode != want && (want == 200 || res.StatusCode/100 == 2) || want == 200 && !bytes.Contains(body, []byte("serverInfo")) {
-			t.Errorf("%s: %s %s", at, res.Status, body)
+		r := (&mcptest.Client{URL: at, HTTP: client}).Post(t, begins)
+		if r.Status != want && (want == 200 || r.Status/100 == 2) || want == 200 && !strings.Contains(r.Body, "serverInfo") {
+			t.Errorf("%s: %d %s", at, r.Status, r.Body)
 		}
 	}
 }

@@ -27,19 +27,11 @@ func connect(t *testing.T, p *program) *peer {
 	own := &http.Transport{}
 	t.Cleanup(own.CloseIdleConnections)
 	c := &peer{t: t, url: p.URL, http: &http.Client{Transport: own, Timeout: 2 * time.Minute}}
-	resp := c.send("POST", "", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25",`+
-		`"capabilities":{},"clientInfo":{"name":"peer","version":"1"}}}`)
-	body, err := io.ReadAll(resp.Body)
-	resp.Body.Close()
-	c.session = resp.Header.Get("Mcp-Session-Id")
-	if err != nil || resp.StatusCode != http.StatusOK || c.session == "" {
-		t.Fatalf("initialize: %s, %v: %s", resp.Status, err, body)
+	at := &mcptest.Client{URL: c.url, Revision: "2025-11-25", HTTP: c.http}
+	if err := at.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
+		t.Fatal(err)
 	}
-	resp = c.send("POST", "", `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusAccepted {
-		t.Fatalf("initialized: %s", resp.Status)
-	}
+	c.session = at.Session
 	return c
 }
 
@@ -56,10 +48,8 @@ func (c *peer) send(method, lastID, body string) *http.Response {
 
 // A listener reads one event stream.
 type listener struct {
+	*mcptest.Stream
 	t        *testing.T
-	body     io.Closer
-	events   *sse.Reader
-	lastID   string
 	received []string // "progress N", "result TEXT", "error TEXT"
 	retry    time.Duration
 }
@@ -67,14 +57,12 @@ type listener struct {
 // listen begins to read the stream that a request is answered with.
 func (c *peer) listen(method, lastID, body string) *listener {
 	c.t.Helper()
-	resp := c.send(method, lastID, body)
-	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/event-stream" {
-		text, _ := io.ReadAll(resp.Body)
-		resp.Body.Close()
-		c.t.Fatalf("%s: %s: %s", method, resp.Status, text)
+	events, err := mcptest.NewStream(c.send(method, lastID, body)) //nolint:bodyclose // the stream closes it
+	if err != nil || events.Header.Get("Content-Type") != sse.ContentType {
+		c.t.Fatalf("%s: %v", method, err)
 	}
-	c.t.Cleanup(func() { resp.Body.Close() })
-	return &listener{t: c.t, body: resp.Body, events: sse.NewReader(resp.Body, 1<<20), retry: -1}
+	c.t.Cleanup(events.Close)
+	return &listener{Stream: events, t: c.t, retry: -1}
 }
 
 // count calls the count tool.
@@ -87,16 +75,14 @@ func (c *peer) count(to int, delay time.Duration) *listener {
 // next reads one event. At the end of the stream it returns false.
 func (l *listener) next() bool {
 	l.t.Helper()
-	ev, err := l.events.Next()
+	ev, err := l.Next()
 	if errors.Is(err, io.EOF) {
 		return false
 	}
 	if err != nil {
 		l.t.Fatalf("after %q: %v", l.received, err)
 	}
-	if ev.ID != "" {
-		l.lastID = ev.ID
-	}
+
 	if ev.Retry >= 0 {
 		l.retry = ev.Retry
 	}

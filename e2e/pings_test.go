@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
@@ -134,26 +133,21 @@ func TestFailure19ServerChecks(t *testing.T) {
 				r := post(t, url, "", "", call)
 				// It has no session in which anything could be asked.
 				want := strings.NewReplacer("list -32601", "list -32600", "Message -32601", "Message -32600", "create -32601", "create -32600").Replace(heardOfChecks)
-				if !strings.Contains(r.body, want) || strings.Contains(r.body, "check-") {
-					t.Errorf("%d %s", r.status, r.body)
+				if !strings.Contains(r.Body, want) || strings.Contains(r.Body, "check-") {
+					t.Errorf("%d %s", r.Status, r.Body)
 				}
 				return
 			}
 			c := connect(t, &program{URL: url})
 			// Its client stays, without a standalone stream, and ignores what it does not expect.
-			resp := c.send("POST", "", call)
-			body, err := io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			if err != nil || !strings.Contains(string(body), heardOfChecks) || strings.Contains(string(body), "check-") {
-				t.Errorf("a client that is there gets %s, %v", body, err)
+			told, err := mcptest.Read(c.send("POST", "", call), nil) //nolint:bodyclose // Read closes it
+			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "check-") {
+				t.Errorf("a client that is there gets %s, %v", told.Body, err)
 			}
 			// Its client is away, and comes back for the result.
 			ctx, leave := context.WithCancel(t.Context())
-			r, _ := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(strings.Replace(call, `"id":1`, `"id":2`, 1)))
-			r.Header.Set("Content-Type", "application/json")
-			r.Header.Set("Accept", "application/json, text/event-stream")
-			r.Header.Set("Mcp-Session-Id", c.session)
-			resp, err = c.http.Do(r)
+			from := &mcptest.Client{URL: url, Session: c.session, HTTP: c.http}
+			resp, err := from.Send(ctx, http.MethodPost, strings.Replace(call, `"id":1`, `"id":2`, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -164,19 +158,17 @@ func TestFailure19ServerChecks(t *testing.T) {
 			if !strings.HasPrefix(first, "id:") {
 				t.Fatalf("the answer begins with %q", first)
 			}
-			resp = c.send("GET", last, "")
-			body, err = io.ReadAll(resp.Body)
-			_ = resp.Body.Close()
-			if err != nil || !strings.Contains(string(body), heardOfChecks) || strings.Contains(string(body), "check-") {
-				t.Errorf("a client that was away gets %d %s, %v", resp.StatusCode, body, err)
+			told, err = mcptest.Read(c.send("GET", last, ""), nil) //nolint:bodyclose // Read closes it
+			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "check-") {
+				t.Errorf("a client that was away gets %d %s, %v", told.Status, told.Body, err)
 			}
 		})
 	}
 	t.Run("translated, for a modern client", func(t *testing.T) {
 		t.Parallel()
 		r := post(t, serve(t, command...).URL, "", "", callsModern("check"))
-		if !strings.Contains(r.body, heardOfChecks) {
-			t.Errorf("%d %s", r.status, r.body)
+		if !strings.Contains(r.Body, heardOfChecks) {
+			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	})
 	t.Run("connect", func(t *testing.T) {

@@ -47,23 +47,14 @@ func replaced(t *testing.T, text string, pairs ...string) string {
 type frontProxy struct {
 	addr string
 	args []string
-	cmd  *exec.Cmd
+	*mcptest.Process
 }
 
 func (p *frontProxy) start(t *testing.T) {
 	t.Helper()
-	p.cmd = exec.Command(p.args[0], p.args[1:]...)
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	said := new(mcptest.Log)
-	p.cmd.Stderr = said
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s said:\n%s", p.args[0], said)
-		}
-	})
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	cmd := exec.Command(p.args[0], p.args[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	p.Process = mcptest.Start(t, cmd)
 	mcptest.Eventually(t, p.args[0]+" listens", 30*time.Second, func() bool {
 		c, err := net.Dial("tcp", p.addr)
 		if err == nil {
@@ -75,8 +66,8 @@ func (p *frontProxy) start(t *testing.T) {
 
 // kill kills all its processes at once.
 func (p *frontProxy) kill() {
-	_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // it may have ended
-	_ = p.cmd.Wait()
+	_ = syscall.Kill(-p.Cmd.Process.Pid, syscall.SIGKILL) // it may have ended
+	<-p.Ended
 }
 
 // The configurations of proxies in docs/proxies.md do what that says: a message passes at once, a large body

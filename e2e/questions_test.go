@@ -17,6 +17,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // askingStdio makes the test binary askingServer over stdio, for legacy clients only.
@@ -86,12 +88,7 @@ func askingServer() *mcp.Server {
 func askingAt(t *testing.T) map[string]func(t *testing.T) (url, prefix string) {
 	t.Helper()
 	over := func(h http.Handler) string {
-		web := httptest.NewServer(h)
-		t.Cleanup(func() {
-			web.CloseClientConnections()
-			web.Close()
-		})
-		return web.URL
+		return mcptest.Serve(t, h)
 	}
 	server := func(*http.Request) *mcp.Server { return askingServer() }
 	merged := func(url string) func(t *testing.T) (string, string) {

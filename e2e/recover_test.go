@@ -20,8 +20,8 @@ func TestIDForgotten(t *testing.T) {
 		listening.next() // its first id
 		call := c.count(steps, 50*time.Millisecond)
 		call.until(received)
-		call.body.Close()
-		c.listen("GET", call.lastID, "").body.Close()
+		call.Close()
+		c.listen("GET", call.LastID, "").Close()
 		forgetful := c.listen("GET", "", "")     // takes over
 		var early []string                       // heard by a connection that was then replaced, where the machine is slow
 		for turn := 0; len(early) == 0; turn++ { // as long as neither hears of the call
@@ -31,7 +31,7 @@ func TestIDForgotten(t *testing.T) {
 				break
 			}
 			if len(early) == 0 {
-				listening, forgetful = forgetful, c.listen("GET", listening.lastID, "")
+				listening, forgetful = forgetful, c.listen("GET", listening.LastID, "")
 			}
 		}
 		got := early

@@ -11,6 +11,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testport"
 )
 
@@ -43,14 +44,9 @@ func TestReviveAfterKill(t *testing.T) {
 	if err := counts(); err != nil {
 		t.Fatal(err)
 	}
-	ended := post(t, p.URL, "", "", begins).header.Get("Mcp-Session-Id")
+	ended := post(t, p.URL, "", "", begins).Header.Get("Mcp-Session-Id")
 	post(t, p.URL, "", ended, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
-	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, p.URL, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Mcp-Session-Id", ended)
-	if r, err := http.DefaultClient.Do(req); err != nil || r.Body.Close() != nil || r.StatusCode != http.StatusNoContent {
+	if r, err := mcptest.Exchange(ctx, http.MethodDelete, p.URL, "", "Mcp-Session-Id", ended); err != nil || r.Status != http.StatusNoContent {
 		t.Fatal(r, err)
 	}
 	for range 2 {
@@ -60,16 +56,16 @@ func TestReviveAfterKill(t *testing.T) {
 		if err := counts(); err != nil {
 			t.Errorf("after the restart: %v", err)
 		}
-		if r := post(t, p.URL, "", ended, calls("count")); r.status != 404 {
-			t.Errorf("a session that was ended: %d %s", r.status, r.body)
+		if r := post(t, p.URL, "", ended, calls("count")); r.Status != 404 {
+			t.Errorf("a session that was ended: %d %s", r.Status, r.Body)
 		}
 	}
 	other := serve(t, "--demo")
-	if r := post(t, other.URL, "", session.ID(), calls("count")); r.status != 404 {
-		t.Errorf("at another program: %d %s", r.status, r.body)
+	if r := post(t, other.URL, "", session.ID(), calls("count")); r.Status != 404 {
+		t.Errorf("at another program: %d %s", r.Status, r.Body)
 	}
 	none := serveBy(t, exec.Command(built, "serve", "--demo", "--listen", "127.0.0.1:0", "--session-life", "0"))
-	if id := post(t, none.URL, "", "", begins).header.Get("Mcp-Session-Id"); len(id) > 40 || strings.Contains(id, ".") {
+	if id := post(t, none.URL, "", "", begins).Header.Get("Mcp-Session-Id"); len(id) > 40 || strings.Contains(id, ".") {
 		t.Errorf("with --session-life 0 an id is %q", id)
 	}
 }

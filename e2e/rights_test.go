@@ -53,17 +53,17 @@ type openSocket struct {
 // stream opens a stream of events, and waits for its first event.
 func (c *rightsClient) stream(name, method, at, session, body string, head ...string) sse.Event {
 	c.t.Helper()
-	resp := c.do(method, at, session, body, head...) //nolint:bodyclose // it is, when the stream has ended
-	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), sse.ContentType) {
-		c.t.Fatalf("%s: %s %s", name, resp.Status, textBody(c.t, resp))
+	events, err := mcptest.NewStream(c.do(method, at, session, body, head...)) //nolint:bodyclose // it is, when the stream has ended
+	if err != nil {
+		c.t.Fatalf("%s: %v", name, err)
 	}
 	s := &openStream{first: make(chan sse.Event, 1), over: make(chan string, 1)}
 	c.streams[name] = s
 	go func() {
 		defer close(s.over)
-		defer resp.Body.Close()
+		defer events.Close()
 		text := ""
-		for events := sse.NewReader(resp.Body, 1<<20); ; {
+		for {
 			ev, err := events.Next()
 			if err != nil {
 				s.over <- text
@@ -93,20 +93,8 @@ func (c *rightsClient) stream(name, method, at, session, body string, head ...st
 // do makes a request with the client's key.
 func (c *rightsClient) do(method, at, session, body string, head ...string) *http.Response {
 	c.t.Helper()
-	req, err := http.NewRequestWithContext(c.ctx, method, at, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	req.Header.Set("Authorization", "Bearer "+c.key)
-	if session != "" {
-		req.Header.Set("Mcp-Session-Id", session)
-	}
-	for i := 0; i+1 < len(head); i += 2 {
-		req.Header.Set(head[i], head[i+1])
-	}
-	resp, err := http.DefaultClient.Do(req)
+	from := &mcptest.Client{URL: at, Session: session, Header: []string{"Authorization", "Bearer " + c.key}}
+	resp, err := from.Send(c.ctx, method, body, head...)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -116,27 +104,18 @@ func (c *rightsClient) do(method, at, session, body string, head ...string) *htt
 // begin begins a session with a POST, and returns its id.
 func (c *rightsClient) begin() string {
 	c.t.Helper()
-	resp := c.do(http.MethodPost, c.p.URL, "", begins) //nolint:bodyclose // it is read to its end
-	text := textBody(c.t, resp)
-	if resp.StatusCode != http.StatusOK {
-		c.t.Fatalf("initialize: %s %s", resp.Status, text)
+	r := post(c.t, c.p.URL, c.key, "", begins)
+	if r.Status != http.StatusOK {
+		c.t.Fatalf("initialize: %d %s", r.Status, r.Body)
 	}
-	return resp.Header.Get("Mcp-Session-Id")
+	return r.Session()
 }
 
 // dial opens a WebSocket in a session; "": in a new one.
 func (c *rightsClient) dial(name, session string) {
 	c.t.Helper()
-	header := http.Header{"Authorization": {"Bearer " + c.key}}
-	if session != "" {
-		header.Set("Mcp-Session-Id", session)
-	}
-	ws, resp, err := websocket.Dial(c.ctx, strings.Replace(c.p.URL, "http", "ws", 1), &websocket.DialOptions{HTTPHeader: header, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
-	if err != nil {
-		c.t.Fatalf("%s: %v", name, err)
-	}
-	c.t.Cleanup(func() { _ = ws.CloseNow() })
-	s := &openSocket{ws: ws, session: resp.Header.Get("Mcp-Session-Id"), said: make(chan string, 100), over: make(chan error, 1)}
+	ws := mcptest.MustDial(c.t, c.ctx, c.p.URL, "Authorization", "Bearer "+c.key, "Mcp-Session-Id", session)
+	s := &openSocket{ws: ws.Conn, session: ws.Session, said: make(chan string, 100), over: make(chan error, 1)}
 	c.sockets[name] = s
 	go func() {
 		for {

@@ -52,15 +52,7 @@ exec cat >/dev/null`
 		p := serveBy(t, cmd)
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		go func() { // it is not answered
-			r, err := http.NewRequestWithContext(ctx, http.MethodPost, p.URL, strings.NewReader(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`))
-			if err != nil {
-				return
-			}
-			r.Header.Set("Content-Type", "application/json")
-			r.Header.Set("Accept", "application/json, text/event-stream")
-			if res, err := http.DefaultClient.Do(r); err == nil {
-				_ = res.Body.Close()
-			}
+			_, _ = mcptest.Exchange(ctx, http.MethodPost, p.URL, begins)
 		}()
 		var read []byte
 		mcptest.Eventually(t, "what the server could read", time.Minute, func() bool {

@@ -62,14 +62,7 @@ func TestTLS(t *testing.T) {
 	p.signal(t, syscall.SIGHUP)
 	send := func(c *http.Client, method, session, body string) (status int, proto, by string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, p.URL, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Accept", "application/json, text/event-stream")
-		req.Header.Set("Mcp-Session-Id", session)
-		resp, err := c.Do(req)
+		resp, err := (&mcptest.Client{URL: p.URL, Session: session, HTTP: c}).Send(t.Context(), method, body)
 		if err != nil {
 			t.Fatal(err)
 		}

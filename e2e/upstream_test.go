@@ -61,9 +61,9 @@ func TestUpstreamCut(t *testing.T) {
 			var received []string
 			for range 2 {
 				l.until(1)
-				l.body.Close()
+				l.Close()
 				received = append(received, l.received...)
-				l = c.listen("GET", l.lastID, "")
+				l = c.listen("GET", l.LastID, "")
 			}
 			received = append(received, l.rest().received...)
 			last := received[len(received)-1]
@@ -105,7 +105,7 @@ func TestUpstreamRestart(t *testing.T) {
 		p.signal(t, os.Kill)
 		_ = p.wait(t, time.Minute)
 		c.url = serve(t, flags...).URL
-		l = c.listen("GET", l.lastID, "").rest()
+		l = c.listen("GET", l.LastID, "").rest()
 		if last := l.received[len(l.received)-1]; !strings.HasPrefix(last, test.want) {
 			t.Errorf("%s: received %q, want %q", test.tool, last, test.want)
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // upstreamTokens are the flags for a server that gets tokens of a kind.
@@ -29,10 +30,10 @@ func TestUpstreamClientCredentials(t *testing.T) {
 	t.Parallel()
 	behind := recordTokens(t)
 	p := serve(t, upstreamTokens(t, authtest.New(t), behind.URL, "client-credentials", "--upstream-scopes", "x", "--upstream-resource", "r")...)
-	s := post(t, p.URL, "mine", "", begins).header.Get("Mcp-Session-Id")
-	for _, r := range []reply{post(t, p.URL, "mine", s, calls("read_it")), post(t, p.URL, "mine", "", callsModern("read_it"))} {
-		if r.status != http.StatusOK || !strings.Contains(r.body, "done read_it") {
-			t.Errorf("%d %s", r.status, r.body)
+	s := post(t, p.URL, "mine", "", begins).Header.Get("Mcp-Session-Id")
+	for _, r := range []mcptest.Reply{post(t, p.URL, "mine", s, calls("read_it")), post(t, p.URL, "mine", "", callsModern("read_it"))} {
+		if r.Status != http.StatusOK || !strings.Contains(r.Body, "done read_it") {
+			t.Errorf("%d %s", r.Status, r.Body)
 		}
 	}
 	behind.got(t, "the server", "Bearer own-x-r")
@@ -49,13 +50,13 @@ func TestUpstreamTokenExchange(t *testing.T) {
 			return as.Token(authtest.Claims{"sub": subject, "aud": guardedAs + "/mcp", "scope": "mcp", "level": level})
 		}
 		for _, subject := range []string{"ada", "bob"} {
-			s := post(t, g.one.URL, token(subject, "first"), "", begins).header.Get("Mcp-Session-Id")
-			for _, r := range []reply{
+			s := post(t, g.one.URL, token(subject, "first"), "", begins).Header.Get("Mcp-Session-Id")
+			for _, r := range []mcptest.Reply{
 				post(t, g.two.URL, token(subject, "second"), s, calls("read_it")),
 				post(t, g.two.URL, token(subject, "modern"), "", callsModern("read_it")),
 			} {
-				if r.status != http.StatusOK || !strings.Contains(r.body, "done read_it") {
-					t.Errorf("%s: %d %s", subject, r.status, r.body)
+				if r.Status != http.StatusOK || !strings.Contains(r.Body, "done read_it") {
+					t.Errorf("%s: %d %s", subject, r.Status, r.Body)
 				}
 			}
 		}
@@ -66,8 +67,8 @@ func TestUpstreamTokenExchange(t *testing.T) {
 			}
 		}
 		behind.got(t, "the server", want...)
-		if r := post(t, g.one.URL, "none", "", begins); r.status != http.StatusUnauthorized {
-			t.Errorf("a client without a token: %d %s", r.status, r.body)
+		if r := post(t, g.one.URL, "none", "", begins); r.Status != http.StatusUnauthorized {
+			t.Errorf("a client without a token: %d %s", r.Status, r.Body)
 		}
 	})
 }

@@ -105,15 +105,7 @@ func (r *hookReceiver) begin(ctx context.Context, at, session, tool, arguments, 
 		path, tool, arguments, r.URL+path)
 	ctx, stop := context.WithTimeout(ctx, 20*time.Second)
 	defer stop()
-	q, err := http.NewRequestWithContext(ctx, http.MethodPost, at, strings.NewReader(body))
-	if err != nil {
-		return err
-	}
-	q.Header.Set("Content-Type", "application/json")
-	q.Header.Set("Accept", "application/json, text/event-stream")
-	q.Header.Set("Mcp-Session-Id", session)
-	q.Header.Set("Mcp-Protocol-Version", "2025-11-25")
-	res, err := http.DefaultClient.Do(q)
+	res, err := (&mcptest.Client{URL: at, Session: session, Revision: "2025-11-25"}).Send(ctx, http.MethodPost, body)
 	if err != nil {
 		return err
 	}
@@ -131,7 +123,7 @@ func (r *hookReceiver) begin(ctx context.Context, at, session, tool, arguments, 
 // openSession begins a session.
 func openSession(t *testing.T, at string) string {
 	t.Helper()
-	session := post(t, at, "", "", begins).header.Get("Mcp-Session-Id")
+	session := post(t, at, "", "", begins).Header.Get("Mcp-Session-Id")
 	post(t, at, "", session, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	return session
 }
@@ -237,15 +229,9 @@ func TestWebhooksKilled(t *testing.T) {
 			at := f.nodes[i%nodes].url
 			session := ""
 			mcptest.Eventually(t, "a session", time.Minute, func() bool {
-				q := message(t, at(), "", "", begins)
-				res, err := http.DefaultClient.Do(q)
-				if err != nil {
-					return false
-				}
-				defer res.Body.Close()
-				_, _ = io.Copy(io.Discard, res.Body)
-				session = res.Header.Get("Mcp-Session-Id")
-				return res.StatusCode == http.StatusOK
+				begun, err := mcptest.Exchange(t.Context(), http.MethodPost, at(), begins)
+				session = begun.Session()
+				return err == nil && begun.Status == http.StatusOK
 			})
 			clients.Go(func() {
 				for k := 0; k < each && ctx.Err() == nil; {

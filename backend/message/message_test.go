@@ -1,6 +1,7 @@
 package message_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"holdfast"
 	"holdfast/backend"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -102,28 +104,18 @@ func newClient(t *testing.T, h message.Handler) (*client, *holdfast.Handler) {
 // message as it comes.
 func (c *client) post(text string, said func(jsonrpc.Message)) (all []string) {
 	c.t.Helper()
-	r, err := http.NewRequestWithContext(c.t.Context(), http.MethodPost, c.url, strings.NewReader(text))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-	if c.id != "" {
-		r.Header.Set("Mcp-Session-Id", c.id)
-	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	res, err := (&mcptest.Client{URL: c.url, Session: c.id, HTTP: mcptest.Unpooled}).Send(c.t.Context(), http.MethodPost, text)
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if c.id == "" {
-		c.id = res.Header.Get("Mcp-Session-Id")
-	}
+	c.id = cmp.Or(c.id, res.Header.Get("Mcp-Session-Id"))
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), sse.ContentType) {
-		body, err := io.ReadAll(res.Body)
+		all, err := mcptest.Read(res, nil)
 		if err != nil {
 			c.t.Fatal(err)
 		}
-		return []string{string(body)}
+		return []string{all.Body}
 	}
 	for rd := sse.NewReader(res.Body, 1<<20); ; {
 		ev, err := rd.Next()

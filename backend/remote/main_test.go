@@ -18,6 +18,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -211,23 +212,11 @@ func (c *raw) post(body string) *reply { return c.do(http.MethodPost, "", body) 
 func (c *raw) do(method, last, body string) *reply {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
-	r, err := http.NewRequestWithContext(ctx, method, c.url, strings.NewReader(body))
-	if err != nil {
-		c.t.Fatal(err)
+	from := &mcptest.Client{URL: c.url, Session: c.session, HTTP: mcptest.Unpooled}
+	for name := range c.header {
+		from.Header = append(from.Header, name, c.header.Get(name))
 	}
-	for name, values := range c.header {
-		r.Header[name] = values
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	if c.session != "" {
-		r.Header.Set("Mcp-Session-Id", c.session)
-	}
-	if last != "" {
-		r.Header.Set("Last-Event-ID", last)
-	}
-	network := &http.Transport{DisableKeepAlives: true}
-	res, err := network.RoundTrip(r) //nolint:bodyclose // reply.cut closes it
+	res, err := from.Send(ctx, method, body, "Last-Event-ID", last) //nolint:bodyclose // reply.cut closes it
 	if err != nil {
 		c.t.Fatal(err)
 	}

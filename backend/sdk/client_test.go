@@ -16,7 +16,7 @@ import (
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"holdfast/internal/sse"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -202,20 +202,10 @@ func TestUnheard(t *testing.T) {
 	post(t, url, id, `{"jsonrpc":"2.0","id":2,"method":"ping"}`) // initialized has been seen
 	server.AddTool(&mcp.Tool{Name: "new", InputSchema: json.RawMessage(`{"type":"object"}`)}, echo)
 
-	listen := func() *sse.Reader {
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {id}}
-		res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { res.Body.Close() })
-		return sse.NewReader(res.Body, 1<<20)
+	listen := func() *mcptest.Stream {
+		return (&mcptest.Client{URL: url, Session: id, HTTP: mcptest.Unpooled}).Stream(t, http.MethodGet, "")
 	}
-	next := func(rd *sse.Reader) jsonrpc.Message {
+	next := func(rd *mcptest.Stream) jsonrpc.Message {
 		t.Helper()
 		for {
 			ev, err := rd.Next()

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 )
 
@@ -195,24 +195,14 @@ type reply struct {
 // post sends one message as a client without an SDK.
 func post(t *testing.T, url, sessionID, body string) reply {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	if sessionID != "" {
-		r.Header.Set("Mcp-Session-Id", sessionID)
-	}
-	network := http.DefaultTransport.(*http.Transport).Clone()
-	res, err := network.RoundTrip(r)
+	c := &mcptest.Client{URL: url, Session: sessionID, HTTP: mcptest.Unpooled}
+	res, err := c.Send(t.Context(), http.MethodPost, body)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		_, _ = io.Copy(io.Discard, res.Body)
 		_ = res.Body.Close()
-		network.CloseIdleConnections()
 	})
 	return reply{res.StatusCode, res.Header.Get("Mcp-Session-Id"), sse.NewReader(res.Body, 1<<20)}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -123,7 +124,7 @@ func TestCallAsTask(t *testing.T) {
 			s := httptest.NewServer(test.server)
 			defer s.Close()
 			var out bytes.Buffer
-			var says sayings
+			var says mcptest.Log // of all commands in this process
 			cmd := newRoot()
 			cmd.SetArgs([]string{"call", "--state=", s.URL, "research"})
 			cmd.SetOut(&out)

@@ -6,13 +6,14 @@ import (
 	"encoding/base64"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // TestTokenOfAnotherServer has a token of a server that the user has never named. No header goes there, unless
@@ -21,20 +22,19 @@ func TestTokenOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var got []string
-	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	evil := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		got = append(got, r.Header.Get("Authorization"))
 		http.Error(w, "no", http.StatusNotFound)
 	}))
-	t.Cleanup(evil.Close)
 	sent := func() (all []string) {
 		mu.Lock()
 		defer mu.Unlock()
 		all, got = got, nil
 		return all
 	}
-	token := "hf1." + base64.RawURLEncoding.EncodeToString([]byte(`{"url":"`+evil.URL+`/mcp","calls":[{"id":"a","token":"x"}]}`))
+	token := "hf1." + base64.RawURLEncoding.EncodeToString([]byte(`{"url":"`+evil+`/mcp","calls":[{"id":"a","token":"x"}]}`))
 	const header = "Authorization: Bearer secret"
 	states := t.TempDir()
 	run := func(stdin io.Reader, out io.Writer, args ...string) {
@@ -53,7 +53,7 @@ func TestTokenOfAnotherServer(t *testing.T) {
 		for _, from := range []string{token, "-"} {
 			var out bytes.Buffer
 			run(strings.NewReader(token), &out, command, from)
-			if all := sent(); len(all) > 0 || !strings.Contains(out.String(), "give --server "+evil.URL) {
+			if all := sent(); len(all) > 0 || !strings.Contains(out.String(), "give --server "+evil) {
 				t.Errorf("%s %.3s: it sent %q, and said: %s", command, from, all, out.String())
 			}
 		}
@@ -99,7 +99,7 @@ func TestTokenOfAnotherServer(t *testing.T) {
 	}
 	states = t.TempDir()
 	out.Reset()
-	run(strings.NewReader(""), &out, "status", "--server", evil.URL, token)
+	run(strings.NewReader(""), &out, "status", "--server", evil, token)
 	if len(sent()) == 0 {
 		t.Errorf("with --server nothing was sent: %s", out.String())
 	}

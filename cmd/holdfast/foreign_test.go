@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -37,19 +37,14 @@ func foreign(t *testing.T) string {
 			return text("%s %s", res.Action, said), nil, err
 		})
 	}
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
+	return mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 }
 
 // pushy returns the URL of a legacy server that asks although its client has not declared that it can be asked, as
 // servers of some libraries do. Its tools return the answer as it came.
 func pushy(t *testing.T) string {
 	answers := make(chan []byte, 1)
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		m, perr := jsonrpc.Parse(body)
 		if err != nil || perr != nil || r.Method != http.MethodPost {
@@ -83,11 +78,6 @@ func pushy(t *testing.T) string {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
 	}))
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
 }
 
 // holdfast call has the user answer the questions of a server without Holdfast, and sends no form
@@ -112,7 +102,7 @@ func TestCallForeignForm(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			var out bytes.Buffer
-			var says sayings
+			var says mcptest.Log // of all commands in this process
 			cmd := newRoot()
 			args := []string{"call", "--state=", c.url, c.tool}
 			if c.typed != "-" {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -54,7 +55,7 @@ func TestModernServer(t *testing.T) {
 	defer server.Close()
 	run := func(stdin string, args ...string) (string, error) {
 		var out bytes.Buffer
-		var text sayings
+		var text mcptest.Log
 		cmd := newRoot()
 		cmd.SetArgs(append(args, "--log-level=error")) // the log is the process's: other tests write to it
 		cmd.SetIn(strings.NewReader(stdin))

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -79,7 +80,7 @@ func TestPagesOfTools(t *testing.T) {
 			defer s.Close()
 			run := func(args ...string) (string, error) {
 				var out bytes.Buffer
-				var says sayings
+				var says mcptest.Log // of all commands in this process
 				cmd := newRoot()
 				cmd.SetArgs(args)
 				cmd.SetOut(&out)

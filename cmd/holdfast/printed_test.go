@@ -37,6 +37,7 @@ import (
 	"holdfast"
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -275,14 +276,9 @@ func newWorld(t *testing.T) *world {
 	t.Helper()
 	server := printedServer()
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	t.Cleanup(func() {
-		ctx, stop := context.WithTimeout(context.Background(), soon)
-		defer stop()
-		_ = handler.Shutdown(ctx)
-	})
-	demo := httptest.NewServer(handler)
-	t.Cleanup(demo.Close)
-	to, err := url.Parse(demo.URL)
+	mcptest.ShutDownAtEnd(t, handler, soon)
+	demo := mcptest.Serve(t, handler)
+	to, err := url.Parse(demo)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,9 +303,7 @@ func newWorld(t *testing.T) *world {
 	if err := os.WriteFile(w.authority, certificate, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	proxy := httptest.NewServer(tunnel(far.Listener.Addr().String()))
-	t.Cleanup(proxy.Close)
-	w.proxy = proxy.URL
+	w.proxy = mcptest.Serve(t, tunnel(far.Listener.Addr().String()))
 	for name, does := range map[string]string{
 		"holdfast": `holdfast PROGRAM "$@"`,
 		"npx":      `package PROGRAM "$@"`, "uvx": `package PROGRAM "$@"`,

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -353,26 +354,16 @@ func runTry(t *testing.T, args []string, env, stdin string) (said, names string)
 	return out.String(), files.String()
 }
 
-// sayings is what a program says. The log of commands in one process is one, and other commands write to it, too.
+// sayings is what a program says.
 type sayings struct {
-	mu    sync.Mutex
-	text  bytes.Buffer
-	first chan struct{} // closed when it has said something, if it is not nil
+	mcptest.Log
+	once  sync.Once
+	first chan struct{} // closed when it has said something
 }
 
 func (s *sayings) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.text.Len() == 0 && s.first != nil {
-		close(s.first)
-	}
-	return s.text.Write(p)
-}
-
-func (s *sayings) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.text.String()
+	s.once.Do(func() { close(s.first) })
+	return s.Log.Write(p)
 }
 
 // tokenFor is a token that leads to a call at a URL.
@@ -419,22 +410,9 @@ func repeater(t *testing.T) string {
 // demoAt is the URL of a server with the demo's tools.
 func demoAt(t *testing.T) string {
 	t.Helper()
-	cmd := exec.Command("holdfast", "serve", "--demo", "--listen", "127.0.0.1:0")
-	out := &sayings{first: make(chan struct{})}
-	cmd.Stderr = out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	m := mcptest.Start(t, exec.Command("holdfast", "serve", "--demo", "--listen", "127.0.0.1:0")).Find(servingAt)
+	if m == nil {
+		t.Fatal("the server does not say where it is")
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	<-out.first
-	for end := time.Now().Add(soon); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
-		if m := servingAt.FindStringSubmatch(out.String()); m != nil {
-			return "http://" + m[1] + "/mcp"
-		}
-	}
-	t.Fatalf("the server does not say where it is: %s", out.String())
-	return ""
+	return "http://" + m[1] + "/mcp"
 }

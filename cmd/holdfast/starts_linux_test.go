@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -354,26 +355,11 @@ func (p *startPlace) writeFiles(t *testing.T) {
 // demoServer starts the demo, and returns its address.
 func demoServer(t *testing.T) string {
 	cmd := exec.Command("holdfast", "serve", "--demo", "--admin=", "--listen", "127.0.0.1:0")
-	stderr, err := cmd.StderrPipe()
-	if err == nil {
-		err = cmd.Start()
+	m := mcptest.Start(t, cmd).Find(servingAt)
+	if m == nil {
+		t.Fatal("the demo does not say where it serves")
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	lines := bufio.NewScanner(stderr)
-	for lines.Scan() {
-		if m := servingAt.FindStringSubmatch(lines.Text()); m != nil {
-			go func() { _, _ = io.Copy(io.Discard, stderr) }()
-			return m[1]
-		}
-	}
-	t.Fatal("the demo does not say where it serves")
-	return ""
+	return m[1]
 }
 
 // redisThatSays starts what answers each command of a Redis client with an error, and returns its address.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // A token is kept, and renewed when the server refuses it; without one the client gets 403.
@@ -16,7 +18,7 @@ func TestTransport(t *testing.T) {
 	t.Parallel()
 	var asked, withdrawn atomic.Int32
 	var down atomic.Bool
-	tokens := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	tokens := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if down.Load() || strings.HasPrefix(r.FormValue("subject_token"), keyPrefix) {
 			http.Error(w, "down", http.StatusInternalServerError)
 			return
@@ -24,7 +26,6 @@ func TestTransport(t *testing.T) {
 		w.Header().Set("Content-Type", "application/json")
 		fmt.Fprintf(w, `{"access_token":"%s-%d","token_type":"Bearer","expires_in":600}`, r.FormValue("subject_token"), asked.Add(1))
 	}))
-	t.Cleanup(tokens.Close)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		_, n, _ := strings.Cut(r.Header.Get("Authorization"), "-")
@@ -37,7 +38,7 @@ func TestTransport(t *testing.T) {
 	t.Cleanup(server.Close)
 	base := &http.Transport{}
 	t.Cleanup(base.CloseIdleConnections)
-	client := &http.Client{Transport: NewTransport(base, server.URL+"/mcp", Grant{TokenURL: tokens.URL, ID: "h", Exchange: true}, slog.New(slog.DiscardHandler))}
+	client := &http.Client{Transport: NewTransport(base, server.URL+"/mcp", Grant{TokenURL: tokens, ID: "h", Exchange: true}, slog.New(slog.DiscardHandler))}
 	expect := func(what, at, token, want string) {
 		t.Helper()
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader("body"))
@@ -64,7 +65,7 @@ func TestTransport(t *testing.T) {
 	withdrawn.Store(1)
 	expect("a token that is withdrawn", server.URL, "ada", "200 Bearer ada-3 body")
 	expect("a static key", server.URL, keyPrefix+"x", "403 ")
-	expect("another server", tokens.URL, "ada", "error")
+	expect("another server", tokens, "ada", "error")
 	withdrawn.Store(-1)
 	expect("a server that refuses all", server.URL, "ada", "403 ")
 	down.Store(true)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/login"
+	"holdfast/internal/mcptest"
 )
 
 // A gate is a server that wants a login, before another, and its authorization server. The user agrees when the test does so.
@@ -62,9 +62,7 @@ func newGate(t *testing.T, behind string) *gate {
 			pass.ServeHTTP(w, r)
 		}
 	})
-	s := httptest.NewServer(mux)
-	t.Cleanup(s.Close)
-	g.url = s.URL
+	g.url = mcptest.Serve(t, mux)
 	return g
 }
 

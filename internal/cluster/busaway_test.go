@@ -2,14 +2,13 @@ package cluster_test
 
 import (
 	"log/slog"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/cluster/bustest"
+	"holdfast/internal/mcptest"
 )
 
 // The bus carries nothing for a time, and messages come at different times: nobody is gone.
@@ -77,7 +76,7 @@ func TestBackWhileAway(t *testing.T) {
 // A node that is lost has one line in the log, also where the bus is away and comes back afterwards.
 func TestLostBeforeBusAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lines
+		var log mcptest.Log
 		w := newTown(t, 1, cluster.Options{Logger: slog.New(slog.NewTextHandler(&log, nil))}, "a")
 		w.join("b", cluster.Options{})
 		w.join("c", cluster.Options{})
@@ -95,28 +94,8 @@ func TestLostBeforeBusAway(t *testing.T) {
 			time.Sleep(10 * time.Second)
 		}
 		synctest.Wait()
-		if n := log.count("node=b"); n != 1 {
+		if n := len(log.Lines("node=b")); n != 1 {
 			t.Errorf("%d lines tell of a node that was lost once: %s", n, &log)
 		}
 	})
 }
-
-// lines is what a log has.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-func (l *lines) count(what string) int { return strings.Count(l.String(), what) }

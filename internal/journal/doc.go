@@ -11,6 +11,8 @@ package journal
 
 import (
 	"context"
+	"io"
+	"sync/atomic"
 	"time"
 
 	"holdfast/stream"
@@ -23,10 +25,11 @@ type Writer interface {
 }
 
 // A Track is how far the store has what a writer says. Only the goroutine that appends uses it, once
-// anything was queued for it.
+// anything was queued for it, but for [Track.Unstored] and [Track.End].
 type Track struct {
-	seq    uint64
-	sealed bool
+	seq      uint64
+	sealed   bool
+	unstored atomic.Pointer[[]stream.Entry] // how the stream ends, where the store did not take it
 }
 
 // Seq is the sequence of the last entry in the store.
@@ -34,6 +37,37 @@ func (t *Track) Seq() uint64 { return t.seq }
 
 // Resume says that the store has the entries of the track up to seq already.
 func (t *Track) Resume(seq uint64) { t.seq = seq }
+
+// EndUnstored has readers told from memory how the stream ends: by one entry at the least.
+func (t *Track) EndUnstored(epoch uint64, end []stream.Entry) {
+	for i := range end {
+		end[i].Seq, end[i].Epoch = t.seq+1+uint64(i), epoch
+	}
+	t.unstored.Store(&end)
+}
+
+// Unstored appends to buf, up to its capacity, what [Track.EndUnstored] was given. It says
+// whether the place after seq is there and no longer in the store; at the end of
+// the stream it is io.EOF.
+func (t *Track) Unstored(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
+	end := t.unstored.Load()
+	if end == nil || seq+1 < (*end)[0].Seq {
+		return buf, false, nil
+	}
+	rest := (*end)[min(seq+1-(*end)[0].Seq, uint64(len(*end))):]
+	if len(rest) == 0 {
+		return buf, true, io.EOF
+	}
+	return append(buf, rest[:min(len(rest), cap(buf)-len(buf))]...), true, nil
+}
+
+// End returns the last entry of the stream, if the store did not take it, or nil.
+func (t *Track) End() *stream.Entry {
+	if end := t.unstored.Load(); end != nil {
+		return &(*end)[len(*end)-1]
+	}
+	return nil
+}
 
 // An Entry is a message, or a note, on its way into the log.
 type Entry[W Writer] struct {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"slices"
 	"sync"
@@ -172,5 +173,38 @@ func TestFull(t *testing.T) {
 	all.Wait()
 	if len(o.told) != 3 || !o.log.IsIdle() {
 		t.Errorf("told %q", o.told)
+	}
+}
+
+// A stream whose end the store has not taken is read on from memory, after what the store has.
+func TestUnstored(t *testing.T) {
+	t.Parallel()
+	var track journal.Track
+	track.Resume(2)
+	if _, ok, err := track.Unstored(2, nil); ok || err != nil || track.End() != nil {
+		t.Errorf("before the end: %v, %v, %v", ok, err, track.End())
+	}
+	track.EndUnstored(7, []stream.Entry{{Data: []byte("a")}, {Data: []byte("b"), Last: true}})
+	for seq, want := range []string{1: "store", 2: "3 a ", 3: "4 b ", 4: "EOF", 5: "EOF"} {
+		if want == "" {
+			continue
+		}
+		got, ok, err := track.Unstored(uint64(seq), make([]stream.Entry, 0, 1))
+		said := ""
+		for _, e := range got {
+			said += fmt.Sprintf("%d %s ", e.Seq, e.Data)
+		}
+		switch {
+		case !ok:
+			said = "store"
+		case errors.Is(err, io.EOF):
+			said = "EOF"
+		}
+		if said != want {
+			t.Errorf("after %d: %q, want %q", seq, said, want)
+		}
+	}
+	if e := track.End(); e.Seq != 4 || e.Epoch != 7 || !e.Last {
+		t.Errorf("ends with %+v", e)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -22,22 +23,14 @@ type watching struct {
 // watch opens a page.
 func watch(t *testing.T, url string, headers ...string) *watching {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/live/events", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(headers); i += 2 {
-		r.Header.Set(headers[i], headers[i+1])
-	}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := mcptest.Send(t.Context(), http.MethodGet, url+"/live/events", "", headers...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p := &watching{status: resp.StatusCode, gone: make(chan struct{})}
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(resp.Body)
-		p.text = string(text)
-		_ = resp.Body.Close()
+		refused, _ := mcptest.Read(resp, nil)
+		p.text = refused.Body
 		return p
 	}
 	lines := bufio.NewReader(resp.Body)

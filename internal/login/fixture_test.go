@@ -24,6 +24,7 @@ import (
 	"holdfast/client"
 	"holdfast/internal/dpop"
 	"holdfast/internal/login"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -70,9 +71,7 @@ func newWorld(t *testing.T) *world {
 		t: t, life: time.Hour, scopes: "read", counts: map[string]int{}, access: map[string]grant{}, refresh: map[string]grant{},
 		codes: map[string]grant{}, clients: map[string]registration{}, keys: map[string]any{}, need: map[string]string{}, proofs: map[string]bool{}, pending: map[string]chan struct{}{},
 	}
-	as := httptest.NewServer(http.HandlerFunc(w.authorization))
-	t.Cleanup(as.Close)
-	w.Issuer = as.URL
+	w.Issuer = mcptest.Serve(t, http.HandlerFunc(w.authorization))
 	mcp := httptest.NewServer(http.HandlerFunc(w.server))
 	t.Cleanup(mcp.Close)
 	w.URL = mcp.URL + "/mcp"

@@ -16,6 +16,9 @@ import (
 // accepted are the media types that a client of Streamable HTTP takes.
 const accepted = "application/json, text/event-stream"
 
+// Unpooled is an HTTP client that has a connection for each request, so that none is open after its test.
+var Unpooled = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+
 // NewRequest returns an HTTP request with a message, or with none where body is "". header has names and values of further
 // fields in pairs; a value of "" leaves its field out. A message of 2026-07-28 gets the fields of that revision.
 func NewRequest(ctx context.Context, method, url, body string, header ...string) (*http.Request, error) {
@@ -31,6 +34,7 @@ func NewRequest(ctx context.Context, method, url, body string, header ...string)
 		setModern(req.Header, body)
 	}
 	set(req.Header, header)
+	req.Host = req.Header.Get("Host") // "": that of the URL
 	return req, nil
 }
 

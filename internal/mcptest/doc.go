@@ -6,6 +6,7 @@
 //	Script, Server       a server that says the text that the test wrote: over HTTP, HTTP+SSE, a WebSocket or stdio
 //	Process              a program under test, with its log
 //	Pipes                a listener in memory, for a synctest bubble
+//	Serve                a handler that is served until the end of its test; ShutDownAtEnd shuts it down there
 //	Log                  a log that is read while it is written
 //	Eventually           the way to wait for what no channel tells of
 //

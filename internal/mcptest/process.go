@@ -123,6 +123,12 @@ func (p *Process) Say(format string, args ...any) {
 	}
 }
 
+// Line reads the next message of a process that is [Piped]. It is not ok at the end.
+func (p *Process) Line() (line string, ok bool) {
+	ok = p.lines.Scan()
+	return p.lines.Text(), ok
+}
+
 // Hear reads until a message of a process that is [Piped] has all of some texts in it, and returns that message.
 func (p *Process) Hear(texts ...string) string {
 	p.t.Helper()

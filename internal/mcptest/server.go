@@ -2,6 +2,7 @@ package mcptest
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/coder/websocket"
 
@@ -248,5 +250,16 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	}, func() ([]byte, error) {
 		_, text, err := ws.Read(r.Context())
 		return text, err
+	})
+}
+
+// ShutDownAtEnd has the end of the test shut a handler down, which may take as long as within.
+func ShutDownAtEnd(t testing.TB, h interface {
+	Shutdown(ctx context.Context) error
+}, within time.Duration) {
+	t.Cleanup(func() {
+		ctx, stop := context.WithTimeout(context.Background(), within)
+		defer stop()
+		_ = h.Shutdown(ctx) // what is in flight is cut short
 	})
 }

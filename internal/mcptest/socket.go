@@ -18,11 +18,12 @@ type Socket struct {
 }
 
 // Dial opens a WebSocket at the URL of an endpoint, http or ws. header has names and values of fields in pairs. If the server
-// refuses it, Socket is nil, and Reply says how.
+// refuses it, Socket is nil, and Reply says how. A field Sec-WebSocket-Protocol replaces the subprotocol mcp.
 func Dial(ctx context.Context, url string, header ...string) (*Socket, Reply, error) {
-	fields := make(http.Header)
+	fields := http.Header{"Sec-Websocket-Protocol": {"mcp"}}
 	set(fields, header)
-	ws, resp, err := websocket.Dial(ctx, strings.Replace(url, "http", "ws", 1), &websocket.DialOptions{HTTPHeader: fields, Subprotocols: []string{"mcp"}})
+	o := &websocket.DialOptions{HTTPHeader: fields, Subprotocols: strings.Split(fields.Get("Sec-WebSocket-Protocol"), ", ")}
+	ws, resp, err := websocket.Dial(ctx, strings.Replace(url, "http", "ws", 1), o)
 	if resp == nil {
 		return nil, Reply{}, err
 	}

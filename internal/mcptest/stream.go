@@ -15,7 +15,8 @@ const mostEvent = 1 << 20
 
 // A Stream is an answer that is a stream of events. Its methods must not be called concurrently, but for Close.
 type Stream struct {
-	LastID string // of the last event that was read and has one
+	Header http.Header // of the answer
+	LastID string      // of the last event that was read and has one
 
 	body   io.Closer
 	events *sse.Reader
@@ -27,7 +28,7 @@ func NewStream(resp *http.Response) (*Stream, error) {
 		r, _ := Read(resp, nil)
 		return nil, fmt.Errorf("no stream: %d %s", r.Status, r.Body)
 	}
-	return &Stream{body: resp.Body, events: sse.NewReader(resp.Body, mostEvent)}, nil
+	return &Stream{Header: resp.Header, body: resp.Body, events: sse.NewReader(resp.Body, mostEvent)}, nil
 }
 
 // Stream sends a request, and returns the stream that answers it, which the end of the test closes.

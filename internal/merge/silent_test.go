@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -21,7 +22,7 @@ func TestWaitedForOnce(t *testing.T) {
 	for _, method := range []string{"tools/list", "resources/list", "logging/setLevel", "resources/read"} {
 		t.Run(method, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var said lines
+				var said mcptest.Log
 				a := &fake{tool: "x", mute: []string{method}}
 				b := New(func() []Member {
 					return []Member{{Name: "a", Backend: a, Prefix: "a_"}, {Name: "b", Backend: &fake{tool: "y"}, Prefix: "b_"}}
@@ -48,7 +49,7 @@ func TestWaitedForOnce(t *testing.T) {
 						time.Sleep(time.Second)
 					}
 				}
-				if n := said.n.Load(); n > 2 {
+				if n := len(said.Lines("")); n > 2 {
 					t.Errorf("the log has %d lines", n)
 				}
 				a.leaves()
@@ -62,14 +63,6 @@ func TestWaitedForOnce(t *testing.T) {
 			})
 		})
 	}
-}
-
-// lines counts what is written.
-type lines struct{ n atomic.Int32 }
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.n.Add(1)
-	return len(p), nil
 }
 
 // tell sends a request, or a notification if it has no id.

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/limit"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -138,7 +139,7 @@ func (n *Nodes) Start() {
 		n.locations.forgetNode(gone)
 		n.direct.forget(gone)
 		n.sessions.NodeLost(gone)
-		session.Wake(n.lost)
+		reading.Wake(n.lost)
 	})
 	n.node.OnWake(func() {
 		n.locations.forgetAll()

@@ -102,7 +102,7 @@ func (n *Nodes) noticed(text []byte) {
 		return
 	}
 	if s, err := n.sessions.FindName(string(says.Left), caller.Parse(string(says.Principal))); err == nil {
-		s.Disconnected(says.From, time.Time{})
+		s.Streams().Disconnected(says.From, time.Time{})
 	}
 }
 

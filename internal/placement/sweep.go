@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"holdfast/internal/session"
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -46,7 +46,7 @@ func (n *Nodes) sweep() {
 		}
 		begun := time.Now()
 		if !n.isDraining() && !n.sweepOnce(mine) {
-			time.AfterFunc(sweepAgain, func() { session.Wake(n.lost) })
+			time.AfterFunc(sweepAgain, func() { reading.Wake(n.lost) })
 		}
 		if all {
 			every := min(max(sweepEvery, sweepShare*time.Since(begun)), sweepAtLeast) * time.Duration(1+len(n.node.Peers()))

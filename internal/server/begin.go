@@ -98,14 +98,14 @@ type begun struct {
 
 // begin begins the call of the requests among msgs, or finds the one that the same
 // requests have begun before. from says where they come from. The errors are those of [session.Session.Begin] and
-// [session.Session.BeginKeyed].
+// [session.Session.BeginOnce].
 func begin(s *session.Session, msgs []jsonrpc.Message, light bool, once runOnce, from session.Origin) (begun, error) {
 	switch {
 	case once.key != "":
-		call, known, err := s.BeginKeyed(once.key, joined(msgs), msgs, from)
+		call, known, err := s.BeginOnce(session.Once{Key: once.key}, joined(msgs), msgs, from)
 		return begunOf(s, call, known, err)
 	case once.name != "" && (!light || s.SingleStream()):
-		call, known, err := s.BeginNamed(once.name, joined(msgs), msgs, from)
+		call, known, err := s.BeginOnce(session.Once{Name: once.name}, joined(msgs), msgs, from)
 		if !once.again || !errors.Is(err, session.ErrDuplicate) {
 			b, err := begunOf(s, call, known, err)
 			// It may have been light before, without the name: the node that was lost can have
@@ -228,7 +228,7 @@ func (st *starter) light(ctx context.Context, header http.Header, s *session.Ses
 // same idempotency key.
 func (st *starter) beginModern(x *exchange, from session.Origin) (begun, error) {
 	if x.once.key != "" {
-		call, known, err := x.session.BeginKeyedFor(x.client(st.sessions), x.once.key, []byte(modern.SumOf(&x.msgs[0])), x.msgs, from)
+		call, known, err := x.session.BeginOnce(session.Once{Key: x.once.key, Client: x.client(st.sessions)}, []byte(modern.SumOf(&x.msgs[0])), x.msgs, from)
 		return begunOf(x.session, call, known, err)
 	}
 	// Who can come back for what is not safe to make again is told how before it runs.

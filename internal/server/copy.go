@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/observe"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
 	"holdfast/stream"
@@ -36,7 +37,7 @@ type sink interface {
 // A copier copies one stream of the log into one sink. It is used by one goroutine.
 type copier struct {
 	s     *session.Session
-	r     *session.Reader
+	r     *reading.Reader
 	call  *session.Call // whose stream it is, if its client has just begun it; else nil
 	sink  sink
 	ready chan struct{}   // signalled when there may be something to do
@@ -108,16 +109,16 @@ var (
 // read attaches the copier to a stream of its session. ids reports whether the client
 // gets event ids.
 func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error {
-	number, kind := cursor.Stream.Number, session.ReaderSays
+	number, kind := cursor.Stream.Number, reading.Says
 	switch {
 	case number == 0 && c.stays:
-		kind = session.ReaderStays
+		kind = reading.Stays
 	case c.continues:
-		kind = session.ReaderGoesOn
+		kind = reading.GoesOn
 	case c.resumes && number != 0:
-		kind = session.ReaderResumes
+		kind = reading.Resumes
 	}
-	r, err := c.s.ReadAs(ctx, kind, number, cursor.Epoch, cursor.Seq, c.ready)
+	r, err := c.s.Streams().Read(ctx, kind, cursor, c.ready)
 	if err != nil && c.s.Moved() {
 		return session.ErrMoved
 	}
@@ -125,7 +126,7 @@ func (c *copier) read(ctx context.Context, cursor stream.Cursor, ids bool) error
 		return err
 	}
 	c.r, c.state = r, attached
-	r.Through(c.door, c.call)
+	r.Through(c.door, c.call.Like())
 	if ids {
 		c.name, c.tail = c.s.StreamName(cursor.Stream.Number)
 	}
@@ -179,7 +180,7 @@ func (c *copier) rest(ctx context.Context, timer *time.Timer) (*time.Timer, erro
 	case err != nil || next.IsZero():
 	case timer == nil:
 		ready := c.ready // all that the timer holds
-		timer = time.AfterFunc(next.Sub(now), func() { session.Wake(ready) })
+		timer = time.AfterFunc(next.Sub(now), func() { reading.Wake(ready) })
 	default:
 		timer.Reset(next.Sub(now))
 	}
@@ -286,15 +287,15 @@ func (c *copier) gather(p *page, entries []stream.Entry) []byte {
 // standalone attaches the copier to the session's standalone stream: after the last message
 // that was delivered, or, if whole is set, at its beginning.
 func (c *copier) standalone(ctx context.Context, logger *slog.Logger, whole, ids bool) error {
-	keep := c.s.SupersedeStandalone(ctx)
-	at := c.s.Delivered()
+	keep := c.s.Streams().Supersede(ctx)
+	at := c.s.Streams().Delivered()
 	if whole {
 		at = 0
 	}
 	err := c.read(ctx, stream.Cursor{Seq: at}, ids)
 	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, io.EOF) {
 		logger.Warn("messages of the standalone stream were dropped unread", "session", c.s.Name())
-		err = c.read(ctx, stream.Cursor{Seq: c.s.Oldest(ctx)}, ids)
+		err = c.read(ctx, stream.Cursor{Seq: c.s.Streams().Oldest(ctx, reading.Standalone)}, ids)
 	}
 	if err != nil {
 		keep()

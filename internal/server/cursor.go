@@ -15,7 +15,7 @@ import (
 // before the oldest that is kept.
 func cursorAfter(ctx context.Context, s *session.Session, number uint64, last string) (stream.Cursor, error) {
 	if last == "" {
-		return stream.Cursor{Stream: stream.ID{Number: number}, Seq: s.OldestOf(ctx, number)}, nil
+		return stream.Cursor{Stream: stream.ID{Number: number}, Seq: s.Streams().Oldest(ctx, number)}, nil
 	}
 	at, err := s.ParseEventID(last)
 	if err == nil && at.Stream.Number != number {

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/session"
+	"holdfast/internal/reading"
 	"holdfast/internal/sse"
 )
 
@@ -36,7 +36,7 @@ type parting struct {
 }
 
 // news takes in what the reader of the call's stream knows, and reports whether that is new.
-func (p *parting) news(r *session.Reader) bool {
+func (p *parting) news(r *reading.Reader) bool {
 	announced := r.PastPolicy()
 	news := p.announced.Swap(announced) != announced
 	if retry, ok := r.DisconnectRequest(); ok {

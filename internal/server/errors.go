@@ -9,6 +9,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/budget"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
@@ -134,11 +135,11 @@ func (a *answerer) explain(err error) (status int, e *jsonrpc.Error) {
 		return http.StatusOK, errCancelled
 	case errors.Is(err, session.ErrDuplicate):
 		return http.StatusBadRequest, errf(codeInvalid, "%v: use an id once", err)
-	case errors.Is(err, session.ErrKeyReused):
+	case errors.Is(err, idempotency.ErrReused):
 		return http.StatusUnprocessableEntity, errf(codeInvalid, "%v: use a new key for a new request", err)
-	case errors.Is(err, session.ErrGone):
+	case errors.Is(err, idempotency.ErrGone):
 		return http.StatusGone, errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", err)
-	case errors.Is(err, session.ErrOtherCredential):
+	case errors.Is(err, idempotency.ErrOtherCredential):
 		return http.StatusGone, errf(protocol.CodeOutcomeUnknown,
 			"outcome unknown: %v; make it again with that Authorization to get its result, or find out whether it ran and use a new key", err)
 	case errors.Is(err, session.ErrBusy), errors.Is(err, errNoRoom), errors.Is(err, budget.ErrConnections):

@@ -150,7 +150,7 @@ func (h *Handler) newConn(w http.ResponseWriter, x *exchange, s *session.Session
 	}
 	c.behind = guard.Passed(x.r)
 	if c.watched != nil || c.via.isSeen() {
-		s.ConfirmArrival(c.from)
+		s.Streams().ConfirmArrival(c.from)
 	}
 	return c
 }
@@ -276,7 +276,7 @@ func (c *events) arrives(cp *copier, besides bool) {
 	case c.via.isSeen():
 		cp.r.Completed(c.from, wrote, besides, c.connection())
 		if c.h.nodes.HasLeft(c.from, c.opened) {
-			c.s.Disconnected(c.from, time.Time{})
+			c.s.Streams().Disconnected(c.from, time.Time{})
 		}
 	case c.watched != nil:
 		cp.r.Completed(c.from, wrote, besides, c.connection())
@@ -357,7 +357,7 @@ func (c *events) close(err error) {
 func (c *events) detach(err error) {
 	broke := err != nil && !errors.Is(err, errSuperseded) && !errors.Is(err, errComeBack)
 	if broke {
-		c.s.Disconnected(c.from, time.Now().Add(-justBefore))
+		c.s.Streams().Disconnected(c.from, time.Now().Add(-justBefore))
 	}
 	c.r.Detach(broke && c.state != delivered, c.shown.any(), false)
 	if c.continued != nil {

@@ -278,8 +278,8 @@ func (h *Handler) find(x *exchange) (err error) {
 	if err != nil {
 		return placement.ErrNotHere
 	}
-	if x.ref == "" && x.session.Unconfirmed() && !x.pair() && h.watched.At(x.r) != nil {
-		x.session.ConfirmArrival(x.r.RemoteAddr)
+	if x.ref == "" && x.session.Streams().Unconfirmed() && !x.pair() && h.watched.At(x.r) != nil {
+		x.session.Streams().ConfirmArrival(x.r.RemoteAddr)
 	}
 	return nil
 }

@@ -273,20 +273,20 @@ func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 	}
 	if x.purpose == forAnswers {
 		if len(x.r.Header[protocol.HeaderLastEventID]) == 0 {
-			o.at = s.DeliveredAt(o.at)
+			o.at = s.Streams().DeliveredAt(o.at)
 		}
 		return h.send(x)
 	}
 	told, number := o.at, o.at.Stream.Number
-	if x.last == "" && !s.HasReader(number) {
-		told = s.DeliveredAt(o.at)
+	if x.last == "" && !s.Streams().IsRead(number) {
+		told = s.Streams().DeliveredAt(o.at)
 	}
 	switch {
-	case !s.AwaitsInputAt(told):
+	case !s.Streams().AwaitsInputAt(told):
 	case x.last != "" || s.SignalInputOnce(number):
 		o.kind = outcomeNothing
-	case s.AwaitsInputAt(o.at): // nothing follows the place that the URL names
-		o.at.Seq, o.at.Epoch = s.OldestOf(x.r.Context(), number), 0
+	case s.Streams().AwaitsInputAt(o.at): // nothing follows the place that the URL names
+		o.at.Seq, o.at.Epoch = s.Streams().Oldest(x.r.Context(), number), 0
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -38,7 +39,7 @@ func (st *starter) origin(x *exchange) session.Origin {
 func (st *starter) admitAlone(x *exchange) (err error) {
 	x.once.pass, err = st.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs)
 	if full, ok := waits(err, x.msgs); ok {
-		ctx, over := st.sessions.AwaitKeyedTurn(x.r.Context(), x.client(st.sessions), x.once.key)
+		ctx, over := st.sessions.AwaitOnce(x.r.Context(), x.client(st.sessions), x.once.key)
 		defer over()
 		x.once.pass, err = st.awaitExchange(ctx, x, full)
 	}
@@ -87,7 +88,7 @@ func (st *starter) beginModernInTurn(x *exchange, err error) (b begun, _ error) 
 	if !ok {
 		return b, err
 	}
-	ctx, over := st.sessions.AwaitKeyedTurn(x.r.Context(), x.client(st.sessions), x.once.key)
+	ctx, over := st.sessions.AwaitOnce(x.r.Context(), x.client(st.sessions), x.once.key)
 	defer over()
 	from := st.origin(x)
 	if from.Pass, err = st.awaitExchange(ctx, x, full); err != nil {
@@ -160,7 +161,7 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 		m.mu.Lock()
 		m.waiting--
 		m.mu.Unlock()
-		session.Wake(m.ready)
+		reading.Wake(m.ready)
 	})
 	return true
 }

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -51,7 +52,7 @@ type continuedCall struct {
 // back with it, after the time that it was asked to wait.
 func (c *events) continueLost(ctx context.Context) {
 	var lost []stream.Cursor
-	lost, c.due = c.s.LostStreams(ctx, max(2*c.h.opts.Retry, leastPatience))
+	lost, c.due = c.s.Streams().Lost(ctx, max(2*c.h.opts.Retry, leastPatience))
 	if len(lost) > 0 && c.continued == nil {
 		c.continued = &continued{c: c, calls: make(map[*continuedCall]struct{})}
 		c.continued.ctx, c.continued.stop = context.WithCancelCause(ctx)
@@ -59,7 +60,7 @@ func (c *events) continueLost(ctx context.Context) {
 	for _, at := range lost {
 		err := c.continued.begin(ctx, at)
 		if errors.Is(err, stream.ErrTrimmed) { // the end of it is better than nothing
-			at.Seq = c.s.OldestOf(ctx, at.Stream.Number)
+			at.Seq = c.s.Streams().Oldest(ctx, at.Stream.Number)
 			err = c.continued.begin(ctx, at)
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -118,7 +119,7 @@ func (cc *continuedCall) serve() {
 	if over {
 		cc.r.Detach(false, x.c.shown.any(), true)
 	}
-	session.Wake(x.c.ready)
+	reading.Wake(x.c.ready)
 }
 
 // copied runs the copier. The connection's writer may be a user's, which may panic.
@@ -145,7 +146,7 @@ func (cc *continuedCall) finished() { cc.of.c.arrives(&cc.copier, true) }
 // idle implements [sink].
 func (cc *continuedCall) idle(context.Context, time.Time) (time.Time, error) {
 	if cc.news(cc.r) {
-		session.Wake(cc.of.c.ready)
+		reading.Wake(cc.of.c.ready)
 	}
 	return time.Time{}, nil
 }

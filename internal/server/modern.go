@@ -58,7 +58,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	m := &x.msgs[0]
 	switch m.Kind {
 	case jsonrpc.Notification: // closing the stream of a request is what cancels it, as a rule
-		if (session.Cancels(m) || session.CancelsKeyed(m, x.r.Header)) && !h.opts.Stateless {
+		if (session.Cancels(m) || cancelsKeyed(m, x.r.Header)) && !h.opts.Stateless {
 			return true
 		}
 		w.WriteHeader(http.StatusAccepted)

@@ -51,7 +51,7 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.isListen() {
 		x.once.key = "" // which nobody could come back to
 	}
-	if h.life.takesNothing() && (x.once.key == "" || !h.sessions.BegunHere(x.client(h.sessions), x.once.key)) {
+	if h.life.takesNothing() && (x.once.key == "" || !h.sessions.BegunOnce(x.client(h.sessions), x.once.key)) {
 		return h.life.notHere()
 	}
 	var listen modern.Listen

@@ -89,28 +89,25 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 // idempotency key that it was made under.
 func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
-	var c *session.Call
+	const reason = "the client cancelled the request"
 	if session.Cancels(m) {
 		s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
 		if err != nil && !errors.Is(err, session.ErrBadToken) {
 			return err
 		}
 		if err == nil {
-			c = s.CallAt(number)
+			if c := s.CallAt(number); c != nil {
+				c.Withdraw(reason)
+			}
 		}
 	} else {
 		key, err := keyOf(x.r, x.msgs)
 		if err != nil {
 			return errf(codeInvalid, "%v", err)
 		}
-		client := x.client(h.sessions)
-		h.sessions.CancelKeyedTurn(client, key) // first: it may begin at any moment
-		if c, err = h.sessions.KeyedCall(client, key); err != nil {
+		if err = h.sessions.CancelOnce(x.client(h.sessions), key, reason); err != nil {
 			return err
 		}
-	}
-	if c != nil {
-		c.Withdraw("the client cancelled the request")
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil

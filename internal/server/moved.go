@@ -51,7 +51,7 @@ func (h *Handler) movedModern(x *exchange) error {
 	switch {
 	case x.modern.Returns, slices.ContainsFunc(h.features, func(f feature) bool { return f.Continues(m) }), m.Method == protocol.MethodResume:
 		return nil
-	case x.once.key != "" && h.sessions.BegunHere(x.client(h.sessions), x.once.key):
+	case x.once.key != "" && h.sessions.BegunOnce(x.client(h.sessions), x.once.key):
 		return nil
 	}
 	return &moved{to}

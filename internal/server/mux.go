@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/observe"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -186,7 +187,7 @@ func (m *mux) serve(ctx context.Context, p pipe) (err error) {
 // run answers light calls, copies the standalone stream, and does what is due, until
 // the connection is over.
 func (m *mux) run(ctx context.Context) error {
-	timer := time.AfterFunc(time.Hour, func() { session.Wake(m.ready) })
+	timer := time.AfterFunc(time.Hour, func() { reading.Wake(m.ready) })
 	defer timer.Stop()
 	for {
 		more, err := m.answerLights()
@@ -252,7 +253,7 @@ func (m *mux) reattach(ctx context.Context) error {
 		return nil
 	}
 	m.h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
-	return m.standalone.read(ctx, stream.Cursor{Seq: s.Oldest(ctx)}, m.showsIDs())
+	return m.standalone.read(ctx, stream.Cursor{Seq: s.Streams().Oldest(ctx, reading.Standalone)}, m.showsIDs())
 }
 
 // is reports whether the connection is in a state.

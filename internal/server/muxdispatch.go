@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
+	"holdfast/internal/reading"
 	"holdfast/internal/rpc"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -32,7 +33,7 @@ func (m *mux) receive() {
 			m.become(muxFinished)
 			m.mu.Unlock()
 			m.stopListens()
-			session.Wake(m.ready)
+			reading.Wake(m.ready)
 			return
 		case err != nil:
 			m.stop(err)
@@ -380,7 +381,7 @@ func (m *mux) fail(msgs []jsonrpc.Message, err error) {
 		return
 	case !errors.Is(err, session.ErrMoved):
 	case m.isMoved():
-		session.Wake(m.ready) // the connection ends, and its client asks again where the session is
+		reading.Wake(m.ready) // the connection ends, and its client asks again where the session is
 		return
 	default:
 		err = session.ErrClosing // it is about to, and takes on nothing new

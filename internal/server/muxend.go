@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"holdfast/internal/session"
+	"holdfast/internal/reading"
 )
 
 // muxTimes are what [mux.run] goes by.
@@ -190,5 +190,5 @@ func (m *mux) comeBack() {
 	m.mu.Lock()
 	m.become(muxLeaving)
 	m.mu.Unlock()
-	session.Wake(m.ready)
+	reading.Wake(m.ready)
 }

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -112,7 +113,7 @@ func (x *muxExchange) serve() {
 	m.mu.Lock()
 	delete(m.open, x)
 	m.mu.Unlock()
-	session.Wake(m.ready)
+	reading.Wake(m.ready)
 }
 
 // detach ends the reading of a stream. broke says that the connection broke before
@@ -171,7 +172,7 @@ func (x *muxExchange) finished() {}
 // idle implements [sink].
 func (x *muxExchange) idle(context.Context, time.Time) (time.Time, error) {
 	if x.news(x.r) {
-		session.Wake(x.m.ready)
+		reading.Wake(x.m.ready)
 	}
 	return time.Time{}, nil
 }

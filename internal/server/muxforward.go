@@ -9,9 +9,11 @@ import (
 	"slices"
 	"time"
 
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/internal/ticket"
@@ -76,7 +78,7 @@ func (m *mux) forward(s *forwardedExchange) {
 		s.stop()
 		s.delivery.end()
 		m.become(muxLeaving) // this node ends
-		session.Wake(m.ready)
+		reading.Wake(m.ready)
 		return
 	}
 	m.open[s.x] = struct{}{}
@@ -170,14 +172,14 @@ func (s *forwardedExchange) over(err error) {
 	m.mu.Lock()
 	delete(m.open, s.x)
 	m.mu.Unlock()
-	session.Wake(m.ready)
+	reading.Wake(m.ready)
 }
 
 // fail sends the client an error, or has it come back for the rest.
 func (s *forwardedExchange) fail(err error) {
 	m := s.x.m
 	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
-		err = session.ErrGone
+		err = idempotency.ErrGone
 		if s.msgs[0].Method == methodResume {
 			err = session.ErrBadToken
 		}

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -112,7 +113,7 @@ func (m *mux) begins(x *muxModern) error {
 		return nil
 	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.isDraining():
 		m.become(muxLeaving) // and its client asks again on the next connection
-		session.Wake(m.ready)
+		reading.Wake(m.ready)
 		x.cancel(nil)
 		return nil
 	case len(m.modern) >= mostModern:
@@ -131,7 +132,7 @@ func (m *mux) begins(x *muxModern) error {
 		m.mu.Lock()
 		m.waiting--
 		m.mu.Unlock()
-		session.Wake(m.ready)
+		reading.Wake(m.ready)
 	})
 	return nil
 }

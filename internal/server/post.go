@@ -206,6 +206,13 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 	return true, nil
 }
 
+// cancelsKeyed reports whether a message is a notifications/cancelled that comes with an
+// idempotency key.
+func cancelsKeyed(msg *jsonrpc.Message, header http.Header) bool {
+	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled &&
+		(header[protocol.HeaderIdempotencyKey] != nil || jsonrpc.Field(msg.Params, "_meta", protocol.MetaIdempotencyKey) != nil)
+}
+
 // keyOf returns the idempotency key of a POST, "" if it has none: the header's,
 // else that of its one message.
 func keyOf(r *http.Request, msgs []jsonrpc.Message) (string, error) {

@@ -3,7 +3,7 @@ package server
 import (
 	"sync"
 
-	"holdfast/internal/session"
+	"holdfast/internal/reading"
 )
 
 // Until they are written, so many answers, and so many bytes of them, may wait: then
@@ -62,7 +62,7 @@ func (q *queue) handled() {
 	}
 	q.mu.Unlock()
 	if was == queueAwaited {
-		session.Wake(q.ready)
+		reading.Wake(q.ready)
 	}
 }
 
@@ -99,7 +99,7 @@ func (q *queue) put(text []byte, x *muxExchange) bool {
 		q.texts = append(q.texts, text)
 		q.bytes += len(text)
 	}
-	session.Wake(q.ready)
+	reading.Wake(q.ready)
 	return true
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
@@ -109,8 +110,8 @@ var reasons = []struct {
 	{placement.ErrUnknown, "outcome_unknown"},
 	{session.ErrNotFound, "session_not_found"},
 	{session.ErrDuplicate, "duplicate_id"},
-	{session.ErrKeyReused, "key_reused"},
-	{session.ErrGone, "gone"},
+	{idempotency.ErrReused, "key_reused"},
+	{idempotency.ErrGone, "gone"},
 	{errNoRoom, "memory"},
 	{budget.ErrConnections, "memory"},
 	{session.ErrBusy, "busy"},

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -141,7 +142,7 @@ func (m *mux) endRemote() {
 	m.mu.Lock()
 	m.remote.ended = true
 	m.mu.Unlock()
-	session.Wake(m.ready)
+	reading.Wake(m.ready)
 }
 
 // request is the GET that is forwarded.

@@ -57,11 +57,7 @@ func (rs *resumptions) status(ctx context.Context, principal caller.Principal, o
 	}
 	id := jsonrpc.Field(m.Params, "requestId")
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := rs.sessions.FindResumable(token, id, principal)
-	if err != nil {
-		return nil, err
-	}
-	status, err := s.RequestStatus(ctx, number, id)
+	status, err := rs.sessions.RequestStatus(token, id, principal)
 	if err != nil {
 		return nil, err
 	}

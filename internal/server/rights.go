@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
-	"holdfast/internal/session"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 )
 
@@ -59,7 +59,7 @@ func (c *events) watchRights(ctx context.Context) (stop func()) {
 		return func() {}
 	}
 	ready := c.ready
-	return c.rights.Watch(func() { session.Wake(ready) })
+	return c.rights.Watch(func() { reading.Wake(ready) })
 }
 
 // isDenied reports whether the client may not go on reading. What it has asked for by a POST goes on to its end, because that was
@@ -112,7 +112,7 @@ func (m *mux) watchRights() (stop func()) {
 	if m.client.rights == nil {
 		return func() {}
 	}
-	return m.client.rights.Watch(func() { session.Wake(m.ready) })
+	return m.client.rights.Watch(func() { reading.Wake(m.ready) })
 }
 
 // isGone returns why a connection is closed whose client has no proof any more of who it is, or nil.

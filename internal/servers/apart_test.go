@@ -3,6 +3,7 @@ package servers_test
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -247,12 +248,7 @@ func stages() map[string]stage {
 func upstream(t *testing.T, d *diary) string {
 	t.Helper()
 	all := &diaryHTTP{d: d, sessions: make(map[string]*diarySession)}
-	up := httptest.NewServer(all)
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
-	return up.URL
+	return mcptest.Serve(t, all)
 }
 
 // A diaryHTTP is a diary over Streamable HTTP. It knows no tasks and resumes nothing.
@@ -519,28 +515,45 @@ func (p *party) do(method, path string, h http.Header, body string) (status int,
 		p.t.Fatal(err)
 	}
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		defer res.Body.Close()
-		text, err := io.ReadAll(res.Body)
+		all, err := mcptest.Read(res, nil)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		p.hear(text)
-		return res.StatusCode, res.Header
+		p.hear([]byte(all.Body))
+		return all.Status, all.Header
 	}
-	go func() {
-		defer res.Body.Close()
+	go p.reads(res, path, h)
+	return res.StatusCode, res.Header
+}
+
+// reads reads a stream of events, and comes back where it is sent away for a while, as a call is that waits for input.
+func (p *party) reads(res *http.Response, path string, h http.Header) {
+	for last := ""; ; {
 		for events := sse.NewReader(res.Body, 1<<20); ; {
 			ev, err := events.Next()
 			if err != nil {
-				return
+				break
 			}
+			last = cmp.Or(ev.ID, last)
 			if ev.Name == "endpoint" {
 				ev.Data = jsonrpc.AppendRequest(nil, nil, "endpoint", jsonrpc.Object("at", string(ev.Data)))
 			}
 			p.hear(ev.Data)
 		}
-	}()
-	return res.StatusCode, res.Header
+		_ = res.Body.Close()
+		if last == "" || p.transport != "legacy" {
+			return
+		}
+		r, err := http.NewRequestWithContext(p.ctx, http.MethodGet, p.base+path, nil)
+		if err != nil {
+			return
+		}
+		r.Header = h.Clone()
+		r.Header.Set("Last-Event-ID", last)
+		if res, err = http.DefaultClient.Do(r); err != nil || res.StatusCode != http.StatusOK { //nolint:bodyclose // it is closed where it has ended
+			return
+		}
+	}
 }
 
 // send sends a message. It does not wait for what a request is answered.

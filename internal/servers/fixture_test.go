@@ -3,7 +3,6 @@ package servers_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -18,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/config"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/servers"
 )
 
@@ -191,26 +191,7 @@ func tools(t *testing.T, s *mcp.ClientSession) (names []string) {
 // post sends one raw message to a path.
 func (f *farm) post(path, session, body string, header ...string) (int, string, http.Header) {
 	f.t.Helper()
-	r, err := http.NewRequestWithContext(f.t.Context(), http.MethodPost, f.base+path, strings.NewReader(body))
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	if session != "" {
-		r.Header.Set("Mcp-Session-Id", session)
-	}
-	for i := 0; i < len(header); i += 2 {
-		r.Header.Set(header[i], header[i+1])
-	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	return res.StatusCode, string(text), res.Header
+	c := &mcptest.Client{URL: f.base + path, Session: session, HTTP: mcptest.Unpooled}
+	r := c.Post(f.t, body, header...)
+	return r.Status, r.Body, r.Header
 }

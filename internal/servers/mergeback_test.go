@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +18,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -42,12 +42,7 @@ const challenge = `Bearer resource_metadata="https://up.example.com/.well-known/
 func newMoody(t *testing.T, name string) *moody {
 	t.Helper()
 	m := &moody{name: name}
-	up := httptest.NewServer(m)
-	t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
-	})
-	m.url = up.URL
+	m.url = mcptest.Serve(t, m)
 	return m
 }
 
@@ -178,14 +173,7 @@ var watchers = map[string]func(t *testing.T, f *farm) watcher{
 	"2026-07-28": func(t *testing.T, f *farm) watcher {
 		ask := func(ctx context.Context, method, more string) *http.Response {
 			body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"q","method":%q,"params":{%s"_meta":{%s}}}`, method, more, modernMeta)
-			r, err := http.NewRequestWithContext(ctx, http.MethodPost, f.base+"/mcp", strings.NewReader(body))
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, h := range [][2]string{{"Content-Type", "application/json"}, {"Accept", "application/json, text/event-stream"}, {"Mcp-Protocol-Version", "2026-07-28"}, {"Mcp-Method", method}} {
-				r.Header.Set(h[0], h[1])
-			}
-			res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+			res, err := (&mcptest.Client{URL: f.base + "/mcp", HTTP: mcptest.Unpooled}).Send(ctx, http.MethodPost, body)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/coder/websocket"
-
 	"holdfast/internal/mcptest"
 )
 
@@ -51,18 +49,11 @@ func newMover(t *testing.T, f *farm, path string) *mover {
 // open makes a request in the session. Its answer is not read.
 func (m *mover) open(ctx context.Context, t *testing.T, method, body string) *http.Response {
 	t.Helper()
-	r, err := http.NewRequestWithContext(ctx, method, m.f.base+m.path, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	r.Header.Set("Mcp-Session-Id", m.id)
+	c := &mcptest.Client{URL: m.f.base + m.path, Session: m.id, HTTP: mcptest.Unpooled}
 	if method == http.MethodGet {
-		r.Header.Set("Accept", "text/event-stream")
-		r.Header.Set("Last-Event-ID", m.last)
+		c.Header = []string{"Last-Event-ID", m.last}
 	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	res, err := c.Send(ctx, method, body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,17 +101,15 @@ func (f *farm) begins(t *testing.T, path string) string {
 	said = append(said, text)
 	ctx, cut := context.WithTimeout(t.Context(), patience)
 	defer cut()
-	ws, res, err := websocket.Dial(ctx, strings.Replace(f.base, "http", "ws", 1)+path, &websocket.DialOptions{Subprotocols: []string{"mcp"}}) //nolint:bodyclose // it need not be, as package websocket says
-	if err == nil {
+	ws, refused, _ := mcptest.Dial(ctx, f.base+path)
+	if ws != nil {
 		_ = ws.CloseNow()
 		said = append(said, found)
 	} else {
-		text, _ := io.ReadAll(res.Body)
-		said = append(said, fmt.Sprint(res.StatusCode, " ", string(text)))
+		said = append(said, fmt.Sprint(refused.Status, " ", refused.Body))
 	}
-	r, _ := http.NewRequestWithContext(ctx, http.MethodGet, f.base+pair, http.NoBody)
-	r.Header.Set("Accept", "text/event-stream")
-	if res, err = (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err != nil {
+	res, err := (&mcptest.Client{URL: f.base + pair, HTTP: mcptest.Unpooled}).Send(ctx, http.MethodGet, "")
+	if err != nil {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()

@@ -85,15 +85,7 @@ func TestPaths(t *testing.T) {
 func TestPair(t *testing.T) {
 	t.Parallel()
 	f := newFarm(t, `{"mcpServers": {"a": "$a"}}`, "a")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+"/a/sse", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
+	res := (&mcptest.Client{URL: f.base + "/a/sse", HTTP: mcptest.Unpooled}).Open(t, http.MethodGet, "") //nolint:bodyclose // Open sees to it
 	events := bufio.NewScanner(res.Body)
 	next := func(prefix string) string {
 		for events.Scan() {
@@ -197,9 +189,8 @@ func TestMaxProcesses(t *testing.T) {
 		t.Errorf("it was refused after %v, though nothing was about to end", took)
 	}
 	for i := range 20 { // what has ended is waited for
-		r, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, f.base+"/a/mcp", http.NoBody)
-		r.Header.Set("Mcp-Session-Id", h.Get("Mcp-Session-Id"))
-		if res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r); err != nil || res.Body.Close() != nil {
+		c := &mcptest.Client{URL: f.base + "/a/mcp", Session: h.Get("Mcp-Session-Id"), HTTP: mcptest.Unpooled}
+		if _, err := c.Exchange(t.Context(), http.MethodDelete, ""); err != nil {
 			t.Fatal(err)
 		}
 		if status, text, h = f.post("/a/mcp", "", hello); status != http.StatusOK {

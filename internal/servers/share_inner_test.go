@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -165,9 +166,7 @@ func (r *reader) leave() {
 	synctest.Wait()
 }
 
-func helloOf(revision string) string {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`, revision)
-}
+func helloOf(revision string) string { return mcptest.Initialize(revision, "{}") }
 
 func toolCall(id int) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"t%d"}}`, id, id)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -18,7 +17,6 @@ import (
 	"holdfast"
 	"holdfast/internal/config"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/protocol"
 	"holdfast/internal/servers"
 )
 
@@ -58,50 +56,29 @@ func TestNotStarted(t *testing.T) {
 		_ = set.Close()
 		front.Close()
 	})
-	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`
-	modern := func(name string) (string, http.Header) {
-		return `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"` + name + `","arguments":{},"_meta":{"` + protocol.MetaProtocolVersion + `":"2026-07-28","` + protocol.MetaClientCapabilities + `":{}}}}`,
-			http.Header{protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {"tools/call"}, protocol.HeaderName: {name}}
+	modern := func(name string) string {
+		return mcptest.ModernRequest(1, "tools/call", "{}", fmt.Sprintf(`"name":%q,"arguments":{}`, name))
 	}
-	post := func(path, body string, head http.Header) (int, string) {
+	post := func(path, body string) (int, string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+path, strings.NewReader(body))
+		r, err := mcptest.Exchange(ctx, http.MethodPost, front.URL+path, body)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Header = head.Clone(); r.Header == nil {
-			r.Header = make(http.Header)
-		}
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Accept", "application/json, text/event-stream")
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		all, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Error(err)
-		}
-		return resp.StatusCode, string(all)
+		return r.Status, r.Body
 	}
 	for _, s := range file.Servers {
 		path := strings.ReplaceAll(s.Path, " ", "%20")
-		call, head := modern("x")
-		for name, c := range map[string]struct {
-			body string
-			head http.Header
-		}{"legacy": {initialize, nil}, "modern": {call, head}} {
-			status, answer := post(path, c.body, c.head)
+		for name, body := range map[string]string{"legacy": mcptest.Initialize("2025-11-25", "{}"), "modern": modern("x")} {
+			status, answer := post(path, body)
 			shared := s.Share // whose sessions are there before it is started
 			if (status != http.StatusBadGateway) != shared || strings.Contains(answer, "s3cret") || !strings.Contains(answer, fmt.Sprintf(`the server \"%s\" cannot be started`, s.Name)) {
 				t.Errorf("%s, %s: %d %s", s.Name, name, status, answer)
 			}
 		}
-		call, head = modern(s.MergedPrefix() + "x")
-		status, answer := post("/mcp", call, head)
+		status, answer := post("/mcp", modern(s.MergedPrefix()+"x"))
 		if strings.Contains(answer, "s3cret") || !strings.Contains(answer, "error") {
 			t.Errorf("%s, merged: %d %s", s.Name, status, answer)
 		}
@@ -186,20 +163,11 @@ func TestStartsAgain(t *testing.T) {
 				}
 				for range 4 {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
-					r, err := http.NewRequestWithContext(ctx, http.MethodPost, front.URL+door.path, strings.NewReader(
-						`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"x","version":"1"}}}`))
-					if err != nil {
-						t.Fatal(err)
-					}
-					r.Header.Set("Content-Type", "application/json")
-					r.Header.Set("Accept", "application/json, text/event-stream")
-					resp, err := http.DefaultClient.Do(r)
-					if err != nil {
-						t.Fatal(err)
-					}
-					_, _ = io.Copy(io.Discard, resp.Body)
-					_ = resp.Body.Close()
+					_, err := mcptest.Exchange(ctx, http.MethodPost, front.URL+door.path, mcptest.Initialize("2025-11-25", "{}"))
 					cancel()
+					if err != nil {
+						t.Fatal(err)
+					}
 				}
 				logged := log.Take()
 				lines, saidOnce := 0, 0

@@ -13,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 )
 
@@ -206,15 +207,8 @@ func TestOneAcknowledgement(t *testing.T) {
 	f := newFarm(t, entry("a"), "a")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, f.base+"/s/mcp", strings.NewReader(
-		`{"jsonrpc":"2.0","id":"l","method":"subscriptions/listen","params":{"notifications":{"toolsListChanged":true},"_meta":{"`+
-			protocol.MetaProtocolVersion+`":"2026-07-28","`+protocol.MetaClientCapabilities+`":{}}}}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
-		protocol.HeaderVersion: {"2026-07-28"}, protocol.HeaderMethod: {protocol.MethodSubscriptions}}
-	resp, err := http.DefaultClient.Do(r)
+	resp, err := mcptest.Send(ctx, http.MethodPost, f.base+"/s/mcp",
+		mcptest.ModernRequest("l", protocol.MethodSubscriptions, "{}", `"notifications":{"toolsListChanged":true}`))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -119,7 +120,7 @@ type arena struct {
 
 	mu      sync.Mutex
 	session string // of the hostile client
-	socket  *websocket.Conn
+	socket  *mcptest.Socket
 }
 
 func newArena(t testing.TB, ground string) *arena {

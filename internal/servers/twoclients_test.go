@@ -21,6 +21,7 @@ import (
 	"holdfast/backend/process"
 	"holdfast/backend/remote"
 	"holdfast/internal/config"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/internal/servers"
 	"holdfast/jsonrpc"
@@ -163,22 +164,11 @@ func (s *ground) post(ctx context.Context, e errand) (status int, text string, h
 
 // postTo makes a request, and writes what it is answered with.
 func (s *ground) postTo(ctx context.Context, e errand, answer io.Writer) (status int, head http.Header, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.url, strings.NewReader(e.body))
-	if err != nil {
-		return 0, nil, err
+	header := []string{protocol.HeaderSession, e.session}
+	if e.session == "" && e.method != "" {
+		header = []string{protocol.HeaderVersion, protocol.V20260728, protocol.HeaderMethod, e.method, protocol.HeaderName, protocol.EncodeHeader(e.name)}
 	}
-	r.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
-	switch {
-	case e.session != "":
-		r.Header.Set(protocol.HeaderSession, e.session)
-	case e.method != "":
-		r.Header.Set(protocol.HeaderVersion, protocol.V20260728)
-		r.Header.Set(protocol.HeaderMethod, e.method)
-		if e.name != "" {
-			r.Header.Set(protocol.HeaderName, protocol.EncodeHeader(e.name))
-		}
-	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := mcptest.Send(ctx, http.MethodPost, s.url, e.body, header...)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -202,17 +192,11 @@ func (s *ground) begin(t testing.TB) (session string) {
 }
 
 // dial begins a session over a WebSocket.
-func (s *ground) dial(t testing.TB) *websocket.Conn {
+func (s *ground) dial(t testing.TB) *mcptest.Socket {
 	t.Helper()
-	c, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(s.url, "http"), nil) //nolint:bodyclose // Dial closes it
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.CloseNow() })
-	for _, text := range []string{hello, `{"jsonrpc":"2.0","method":"notifications/initialized"}`} {
-		if err := c.Write(t.Context(), websocket.MessageText, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
+	c := mcptest.MustDial(t, t.Context(), s.url)
+	for _, text := range []string{hello, mcptest.Initialized} {
+		c.Say(t, text)
 	}
 	if _, text, err := c.Read(t.Context()); err != nil || !strings.Contains(string(text), `"result"`) {
 		t.Fatalf("initialize: %s %v", text, err)
@@ -266,7 +250,7 @@ const steps = 4
 type victim struct {
 	s       *ground
 	session string          // of a legacy one
-	socket  *websocket.Conn // nil: it speaks HTTP
+	socket  *mcptest.Socket // nil: it speaks HTTP
 	calls   int
 }
 
@@ -480,7 +464,7 @@ func (s *ground) refuses(t *testing.T, e errand) {
 	}
 }
 
-func (s *ground) refusesSocket(t *testing.T, c *websocket.Conn, body string) {
+func (s *ground) refusesSocket(t *testing.T, c *mcptest.Socket, body string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()

@@ -23,7 +23,7 @@ import (
 	"holdfast/backend/process"
 	"holdfast/backend/remote"
 	"holdfast/internal/bridge"
-	"holdfast/internal/protocol"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/servers"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -473,10 +473,7 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 		})
 		c.send = func(text string) { out <- text }
 	case era == "legacy":
-		ws, _, err := websocket.Dial(ctx, strings.Replace(g.url, "http", "ws", 1), &websocket.DialOptions{Subprotocols: []string{"mcp"}}) //nolint:bodyclose // "you never need to"
-		if err != nil {
-			t.Fatal(err)
-		}
+		ws := mcptest.MustDial(t, ctx, g.url)
 		ws.SetReadLimit(1 << 20)
 		work.Go(func() {
 			for {
@@ -534,24 +531,7 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 
 // postModern makes a request of 2026-07-28 over HTTP.
 func postModern(ctx context.Context, url, text string, hear func([]byte)) {
-	m, err := jsonrpc.Parse([]byte(text))
-	if err != nil {
-		return
-	}
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(text))
-	if err != nil {
-		return
-	}
-	r.Header.Set("Content-Type", "application/json")
-	r.Header.Set("Accept", "application/json, text/event-stream")
-	r.Header.Set(protocol.HeaderVersion, "2026-07-28")
-	r.Header.Set(protocol.HeaderMethod, m.Method)
-	for _, name := range []string{"name", "uri"} {
-		if v := jsonrpc.String(jsonrpc.Field(m.Params, name)); v != "" {
-			r.Header.Set(protocol.HeaderName, v)
-		}
-	}
-	res, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(r)
+	res, err := (&mcptest.Client{URL: url, HTTP: mcptest.Unpooled}).Send(ctx, http.MethodPost, text)
 	if err != nil {
 		return
 	}

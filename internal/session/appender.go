@@ -67,7 +67,8 @@ func (o logOwner) streamEnded(c *Call, number uint64) {
 	if c.hasJournal() {
 		return // nobody reads it
 	}
-	o.s.streams.remove(number)
+	c.untold().End(number)
+	o.s.streams.Remove(number, o.s.modern == "" && c.deferred() == nil)
 	c.untold().Dispatch(number)
 }
 
@@ -113,9 +114,9 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 // Unkept has who reads the stream told from memory how it ended.
 func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 	if x.Number != standalone {
-		x.By.endInMemory(instead)
+		x.By.track.EndUnstored(o.s.lease.Epoch, instead)
 		x.By.observeUnknown(x.Number)
-		o.s.streams.wake(x.Number)
+		o.s.streams.Wake(x.Number)
 		x.By.untold().End(x.Number)
 		x.By.untold().Dispatch(x.Number)
 		o.s.wakeWatchers(x.Number)

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -119,7 +120,7 @@ func TestRefusedAppend(t *testing.T) {
 							c.Promote() // nothing is said yet
 						}
 						ready := make(chan struct{}, 1)
-						var r *Reader
+						var r *reading.Reader
 						if connected {
 							var err error
 							if r, err = s.Read(t.Context(), c.Number(), 0, 0, ready); err != nil {

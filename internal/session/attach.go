@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/again"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -334,7 +335,7 @@ func (a *attachment) hasLeft(back *Connection) bool {
 	elsewhere := false
 	locked(c.s, func() {
 		r := c.record
-		elsewhere = r != nil && (r.untold != nil || r.watched != nil || r.resume != nil || r.key != nil && !r.key.forward)
+		elsewhere = r != nil && (r.untold != nil || r.watched != nil || r.resume != nil || r.key.IsClients())
 	})
 	if elsewhere {
 		return false
@@ -422,7 +423,7 @@ func (m *Manager) takeStranded(keys again.Keys, safe bool, came time.Time, by *C
 	of, reason := m.stranded.take(keys, func(of *stranded, reason again.Reason) bool {
 		switch {
 		case of.number == 0:
-		case by != nil && of.s == by.s && of.number == by.Number(), of.s.isClosed(), of.s.streams.isBlind(of.number):
+		case by != nil && of.s == by.s && of.number == by.Number(), of.s.isClosed(), of.s.streams.IsBlind(of.number):
 			return false
 		}
 		if !of.told.IsZero() && of.told.Before(came) {
@@ -441,7 +442,7 @@ func (m *Manager) takeStranded(keys again.Keys, safe bool, came time.Time, by *C
 		if !good || of.number == 0 {
 			return good
 		}
-		other := of.s.streams.call(of.number)
+		other := of.s.CallAt(of.number)
 		switch {
 		case other == nil:
 			return true
@@ -461,8 +462,8 @@ func (m *Manager) takeStranded(keys again.Keys, safe bool, came time.Time, by *C
 	if of.number == 0 {
 		return of, nil, reason
 	}
-	call := of.s.streams.call(of.number)
-	of.s.streams.foundGap(of.number)
+	call := of.s.CallAt(of.number)
+	of.s.streams.Found(of.number)
 	return of, call, reason
 }
 
@@ -600,10 +601,11 @@ func (of *stranded) follow(ctx context.Context, call *Call, say func(*stream.Ent
 		return false, err
 	}
 	defer unwatch()
-	r := &Reader{s: of.s, call: call, cursor: stream.Cursor{Stream: number, Epoch: of.s.lease.Epoch, Seq: of.s.OldestOf(ctx, of.number)}}
-	if r.cursor.Seq > 0 {
-		r.cursor.Epoch = of.s.epochOf(ctx, r.cursor)
+	var by reading.Call
+	if call != nil {
+		by = writer{call}
 	}
+	r := of.s.streams.Peek(ctx, of.number, by)
 	buf := make([]stream.Entry, 0, 16)
 	for ctx.Err() == nil {
 		entries, err := r.Next(ctx, buf[:0])
@@ -712,7 +714,7 @@ const textWithdrawn = "its client cancelled the request that was made again"
 // that one is cancelled, too, unless another client waits for it.
 func (a *attachment) given() {
 	c := a.call
-	if c == nil || a.c.s.isClosed() || c.followers.Load() > 1 || c.s.streams.read(a.of.number) {
+	if c == nil || a.c.s.isClosed() || c.followers.Load() > 1 || c.s.streams.IsRead(a.of.number) {
 		return
 	}
 	c.Withdraw(textWithdrawn)

@@ -126,16 +126,6 @@ func (c *Call) awaitLag(lag func(began time.Time) <-chan struct{}) {
 	}
 }
 
-// since returns when the reader of a stream came; zero: there is none.
-func (t *table) since(number uint64) time.Time {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.streams[number].reader; r != nil {
-		return r.since
-	}
-	return time.Time{}
-}
-
 // behind is how many bytes the call's reader is behind; 0 if that is little.
 func (c *Call) behind() int64 {
 	c.mu.Lock()
@@ -166,7 +156,7 @@ func (c *Call) readerLag(began time.Time) <-chan struct{} {
 	if c.isOver() || p.slow || c.delivery.bytes-p.told <= bound {
 		return nil
 	}
-	switch came := c.s.streams.since(c.number); { // zero if nobody reads
+	switch came := c.s.streams.Since(c.number); { // zero if nobody reads
 	case time.Since(came) > stalled && time.Since(p.at) > stalled, came.IsZero(), c.s.Moved():
 		return nil
 	case time.Since(began) > mostPaced:
@@ -192,7 +182,7 @@ func (c *Call) readerLacks(began time.Time) <-chan struct{} {
 	switch {
 	case p.slow, c.s.Moved():
 		return nil
-	case !c.delivery.expected && c.s.streams.since(c.number).IsZero():
+	case !c.delivery.expected && c.s.streams.Since(c.number).IsZero():
 		return nil
 	case time.Since(began) > mostPaced, c.delivery.told == 0 && time.Since(began) > stalled: // the reader may begin only when we return
 		p.slow = true

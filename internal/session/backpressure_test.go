@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -38,7 +39,7 @@ func TestPace(t *testing.T) {
 					t.Fatal(err)
 				}
 				ready := make(chan struct{}, 1)
-				var r *Reader
+				var r *reading.Reader
 				if x.reads >= 0 {
 					if r, err = s.Read(t.Context(), c.Number(), 0, 0, ready); err != nil {
 						t.Fatal(err)

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"io"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -13,8 +12,8 @@ import (
 	"holdfast/internal/journal"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // A Call is the requests of one POST and all that the server says about them:
@@ -23,7 +22,7 @@ import (
 // A call starts light, in memory, or stored. A light one becomes stored when it
 // says anything before its response, when the transport that waits for it asks
 // ([Call.Promote]), or when its client is gone. What a stored call says can be
-// read, from any place in it, through a [Reader].
+// read, from any place in it, through a [reading.Reader].
 type Call struct {
 	s *Session
 
@@ -57,7 +56,6 @@ type Call struct {
 	taken     bool                       // it was made again here. The same
 	late      atomic.Bool                // its client had left before it began, and made it again: nothing is found by it
 	back      atomic.Pointer[Connection] // on which its client has come back for it last
-	unstored  []stream.Entry             // how the stream ends, where the store did not take it
 
 	track journal.Track // how far the store has what it says
 }
@@ -70,7 +68,7 @@ type delivery struct {
 
 	// A call that began light is expected to be read by the transport that waits for it. A
 	// disconnect that is asked for before that is parked.
-	parked   *disconnect
+	parked   *reading.Disconnect
 	expected bool
 
 	refused error // how the backend has refused it: a [protocol.Unauthorized], or nil
@@ -86,41 +84,8 @@ func (c *Call) client() Connection {
 	return c.conn
 }
 
-// endInMemory has the call's readers told how the call ended, from memory.
-func (c *Call) endInMemory(end []stream.Entry) {
-	for i := range end {
-		end[i].Seq, end[i].Epoch = c.track.Seq()+1+uint64(i), c.s.lease.Epoch
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.unstored = end
-}
-
-// readUnstored appends to buf, up to its capacity, what [Call.endInMemory] was given. It says
-// whether the place after seq is there and no longer in the store; at the end of
-// the stream it is io.EOF.
-func (c *Call) readUnstored(seq uint64, buf []stream.Entry) (_ []stream.Entry, ok bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if len(c.unstored) == 0 || seq+1 < c.unstored[0].Seq {
-		return buf, false, nil
-	}
-	rest := c.unstored[min(seq+1-c.unstored[0].Seq, uint64(len(c.unstored))):]
-	if len(rest) == 0 {
-		return buf, true, io.EOF
-	}
-	return append(buf, rest[:min(len(rest), cap(buf)-len(buf))]...), true, nil
-}
-
-// disconnect asks a reader to end its connection, once it has read as far as after: what
-// the call said before is told before.
-type disconnect struct {
-	retry time.Duration
-	after uint64
-}
-
 // standalone is the number of the stream that carries what belongs to no call.
-const standalone = 0
+const standalone = reading.Standalone
 
 // Method returns the method of the call's first request.
 func (c *Call) Method() string { return c.method }
@@ -423,7 +388,7 @@ func (c *Call) AwaitsInput() (bool, uint64) {
 // connected. (SEP-1699: polling by server-side disconnect.)
 func (c *Call) Disconnect(retry time.Duration) {
 	if c.s.single { // its reader is the standalone stream's
-		c.s.streams.disconnect(standalone, disconnect{retry: retry})
+		c.s.streams.Disconnect(standalone, reading.Disconnect{Retry: retry})
 		return
 	}
 	c.mu.Lock()
@@ -431,7 +396,7 @@ func (c *Call) Disconnect(retry time.Duration) {
 	if c.isLight() {
 		c.promote() // who waits for the call may read it before that is in the log
 	}
-	number, k := c.number, disconnect{retry, c.said}
+	number, k := c.number, reading.Disconnect{Retry: retry, After: c.said}
 	if c.delivery.expected && number != 0 && c.delivery.parked == nil {
 		c.delivery.parked = &k
 	}
@@ -440,12 +405,12 @@ func (c *Call) Disconnect(retry time.Duration) {
 		c.s.log.Flush()
 		return
 	}
-	c.s.streams.disconnect(number, k)
+	c.s.streams.Disconnect(number, k)
 }
 
 // takeDisconnect returns and clears the disconnect that was asked for before there
 // was a reader.
-func (c *Call) takeDisconnect() *disconnect {
+func (c *Call) takeDisconnect() *reading.Disconnect {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k := c.delivery.parked

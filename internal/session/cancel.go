@@ -25,7 +25,7 @@ func (c *Call) cancelIfAway() {
 		return // all calls end now
 	}
 	defer s.m.work.Done()
-	connected := s.streams.read(c.Number())
+	connected := s.streams.IsRead(c.Number())
 	most := s.m.opts.MaxWait
 	c.mu.Lock()
 	r := c.resume()
@@ -130,13 +130,6 @@ func Cancels(msg *jsonrpc.Message) bool {
 	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled && jsonrpc.Field(msg.Params, "_meta", protocol.MetaResumeToken) != nil
 }
 
-// CancelsKeyed reports whether a message is a notifications/cancelled that comes with an
-// idempotency key.
-func CancelsKeyed(msg *jsonrpc.Message, header http.Header) bool {
-	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled &&
-		(header[protocol.HeaderIdempotencyKey] != nil || jsonrpc.Field(msg.Params, "_meta", protocol.MetaIdempotencyKey) != nil)
-}
-
 // Cancel takes a notifications/cancelled whose _meta has the resume token of the
 // request (holdfast/resumeToken), from whatever connection of the principal, and
 // reports whether it is one. Where the token is wrong nothing is cancelled. The error
@@ -154,7 +147,7 @@ func (m *Manager) Cancel(principal caller.Principal, msg jsonrpc.Message, header
 	if err != nil {
 		return true, err
 	}
-	if c := s.streams.call(number); c != nil {
+	if c := s.CallAt(number); c != nil {
 		reason := jsonrpc.String(jsonrpc.Field(msg.Params, "reason"))
 		s.withdraw(c, id, header, reason, func(rq *inflight) {
 			c.cancel(rq)

@@ -16,7 +16,6 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
-	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -350,13 +349,6 @@ func (m *Manager) endIdleCarriers(tenant string) {
 	}
 }
 
-// BegunHere reports whether a call of a modern client is known on this node by its idempotency
-// key.
-func (m *Manager) BegunHere(client *Client, key string) bool {
-	_, known := m.keys.Find(idempotency.KeyID(client.keys(), key))
-	return known
-}
-
 // Modern returns the revision of the requests that the session carries, or "" if it is a
 // client's session.
 func (s *Session) Modern() string { return s.modern }
@@ -415,11 +407,8 @@ func (c *Call) Withdraw(reason string) (done bool) {
 func (c *Call) Keyed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.record != nil && c.record.key != nil && !c.record.key.forward
+	return c.record != nil && c.record.key.IsClients()
 }
-
-// CallAt returns the call of a stream while it is in flight, or nil.
-func (s *Session) CallAt(number uint64) *Call { return s.streams.call(number) }
 
 // Asks reports whether a request of the backend, by the id that clients know it by, waits
 // for its response.
@@ -462,7 +451,7 @@ func (m *Manager) WithdrawWaiting(reason string) {
 		var waiting []*Call
 		s.mu.Lock()
 		for _, rq := range s.inFlight {
-			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.read(rq.call.Number()) {
+			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.IsRead(rq.call.Number()) {
 				waiting = append(waiting, rq.call)
 			}
 		}

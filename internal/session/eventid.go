@@ -24,7 +24,7 @@ func (s *Session) eventTail(number uint64) string {
 
 // requestOf returns the JSON-RPC id of the request of a stream's call; "": there are several, or it is not known.
 func requestOf(s *Session, number uint64) string {
-	if c := s.streams.call(number); c != nil {
+	if c := s.CallAt(number); c != nil {
 		c.mu.Lock()
 		var ids []string
 		if len(c.pending) > 0 {
@@ -67,7 +67,7 @@ func (s *Session) ParseEventID(id string) (at stream.Cursor, err error) {
 // session: nothing is known of that.
 func (s *Session) Forgotten(event string, at stream.Cursor) (id []byte) {
 	e, err := ticket.ParseEvent(s.id, event)
-	if err != nil || at.Stream.Number == standalone || !isBefore(s, at) {
+	if err != nil || at.Stream.Number == standalone || !s.streams.IsForgotten(at) {
 		return nil
 	}
 	return e.Call

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -29,7 +30,7 @@ func (m *Manager) endFor(s *Session, why error) {
 		return
 	}
 	to := sessionEnded
-	if s.Resumable() && s.streams.hasFollowers() {
+	if s.Resumable() && s.streams.HasFollowers() {
 		to = sessionLingering
 	}
 	m.endAs(s, to, why)
@@ -73,7 +74,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	m.mu.Unlock()
 
 	s.failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
-	s.streams.closeStandalone()
+	s.streams.CloseStandalone()
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)
 	}
@@ -85,7 +86,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	go func() {
 		defer m.work.Done()
 		if lingers {
-			m.waitFor(followFor, func() bool { return m.stops() || !s.streams.hasFollowers() })
+			m.waitFor(reading.FollowFor, func() bool { return m.stops() || !s.streams.HasFollowers() })
 			m.stopLingering(s)
 		}
 		m.waitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
@@ -124,7 +125,7 @@ func (m *Manager) forget(s *Session) {
 			m.logger.Warn("session not deleted: it may be another's", "session", s.Name(), "error", err)
 			s.step(sessionMoved)
 			m.shared.Forget(lease)
-			s.streams.dismissAll()
+			s.streams.Dismiss()
 			return
 		}
 	}
@@ -139,18 +140,8 @@ func (m *Manager) forget(s *Session) {
 	if err := m.store.Delete(ctx, s.key); err != nil {
 		m.logger.Warn("session not deleted", "session", s.Name(), "error", err)
 	}
-	if m.shared != nil && (s.keyed.Load() || s.taken) && !s.keepsKeys() {
-		m.claims.End(s.key, s.tenant.name)
-	}
-}
-
-// closeStandalone ends the connections of the standalone stream's readers.
-func (t *table) closeStandalone() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.streams[standalone].reader; r != nil {
-		t.setReader(standalone, nil)
-		r.all((*Reader).end)
+	if m.shared != nil && (s.keyed.Load() || s.taken) && !s.beginner().Scoped {
+		m.keys.End(s.key, s.tenant.name)
 	}
 }
 
@@ -186,14 +177,11 @@ func (m *Manager) expire() {
 		case at := <-t.C:
 			now := m.clock()
 			m.noteStandstill(now, next)
-			if m.keys.Due(at) || m.shared != nil && m.keys.SweptBefore(at.Add(-m.claimsKept()/2)) {
-				m.sweepKeys()
-			}
+			m.keys.Tend(at)
 			m.tendKeys(now)
-			m.dropClaims(m.claims.Due(at.Add(-m.claimsKept())))
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
-				s.sweepResumable(at)
+				s.resumes.Load().sweep(s, at)
 				s.sweepWatched(at)
 				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()

@@ -3,18 +3,19 @@ package session
 import (
 	"time"
 
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/webhook"
 	"holdfast/stream"
 )
 
 // A record is what features know of a call beside its stream. Most calls have none.
 type record struct {
-	key     *keyRecord    // nil if it was begun under no idempotency key
-	untold  *webhook.Call // its outcomes that are told besides to its client; nil if none are
-	unseen  *time.Timer   // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
-	watched *watched      // nil if its client has no name for it; written with Session.mu and Call.mu held
-	handOff *handOff      // nil if none of its requests may be handed off, and it is no heir
-	resume  *resume       // nil if its client can't resume it (SEP-975); it does not change after Begin
+	key     *idempotency.Record // nil if it was begun under no idempotency key
+	untold  *webhook.Call       // its outcomes that are told besides to its client; nil if none are
+	unseen  *time.Timer         // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
+	watched *watched            // nil if its client has no name for it; written with Session.mu and Call.mu held
+	handOff *handOff            // nil if none of its requests may be handed off, and it is no heir
+	resume  *resume             // nil if its client can't resume it (SEP-975); it does not change after Begin
 	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
 	guest stream.SessionKey
 

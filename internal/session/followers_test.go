@@ -5,9 +5,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 )
 
@@ -15,13 +17,18 @@ import (
 // at once, but the others find how the call ended, for a time.
 func TestEndWaitsForFollowers(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testEndWaitsForFollowers) // only waiting takes time
+}
+
+func testEndWaitsForFollowers(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	s := h.able("alice")
 	c := begin(t, s, false, request(1))
 	token := tokenOf(t, c)
+	began := time.Now()
 	ready := make(chan struct{}, 1)
-	follow := func() *Reader {
+	follow := func() *reading.Reader {
 		r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
 		if err != nil {
 			t.Fatal(err)
@@ -37,6 +44,7 @@ func TestEndWaitsForFollowers(t *testing.T) {
 	h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{"the":"result"}}`)
 	toEnd(t, third, ready)
 	third.Detach(false, true, false)
+	time.Sleep(reading.FollowFor / 2)
 	h.End(s)
 	if _, err := h.Find(s.ID(), caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("its id is still good: %v", err)
@@ -58,16 +66,12 @@ func TestEndWaitsForFollowers(t *testing.T) {
 		}
 		r.Detach(false, true, false)
 	}
-	s.streams.mu.Lock()
-	for number := range s.streams.followed.since {
-		s.streams.followed.since[number] = time.Now().Add(-2 * followFor)
+	time.Sleep(time.Until(began.Add(reading.FollowFor + time.Second))) // it is not waited for longer than that since the others were here
+	_, _, err := h.FindResumable(token, []byte("1"), caller.At("", "alice"))
+	_, found := h.FindName(s.Name(), caller.At("", "alice"))
+	if !errors.Is(err, ErrBadToken) || !errors.Is(found, ErrNotFound) {
+		t.Errorf("it has not ended: %v, %v", err, found)
 	}
-	s.streams.mu.Unlock()
-	eventually(t, "the session's end", func() bool {
-		_, _, err := h.FindResumable(token, []byte("1"), caller.At("", "alice"))
-		_, found := h.FindName(s.Name(), caller.At("", "alice"))
-		return errors.Is(err, ErrBadToken) && errors.Is(found, ErrNotFound)
-	})
 }
 
 // A node that ends does not wait for those who may follow a call of a session that its
@@ -79,7 +83,7 @@ func TestEndWithFollowersAndNode(t *testing.T) {
 	s := a.able("alice")
 	c := begin(t, s, false, request(1))
 	ready := make(chan struct{}, 1)
-	var readers []*Reader
+	var readers []*reading.Reader
 	for range 2 {
 		r, err := s.Read(t.Context(), c.Number(), 0, 0, ready)
 		if err != nil {
@@ -92,7 +96,7 @@ func TestEndWithFollowersAndNode(t *testing.T) {
 	toEnd(t, readers[1], ready)
 	readers[1].Detach(false, true, false)
 	a.End(s)
-	ctx, stop := context.WithTimeout(t.Context(), followFor/2)
+	ctx, stop := context.WithTimeout(t.Context(), reading.FollowFor/2)
 	defer stop()
 	if err := a.HandOver(ctx); err != nil {
 		t.Errorf("hand over: %v", err)

@@ -278,7 +278,7 @@ func (l *lateRequest) heir(c *Call) *Call {
 	s := l.s
 	h := &Call{s: s, method: c.method, tokens: l.tokens}
 	h.record = &record{handOff: &handOff{isHeir: true, of: c, from: c.storedAs(), tool: l.tool}}
-	h.number = s.streams.add(h)
+	h.number = s.streams.Add(writer{h})
 	h.become(callStored)
 	if c.recovery != nil {
 		h.recovery = &recovery{retry: c.recovery.retry, repeat: c.recovery.repeat, msgs: l.msgs, stored: make(chan struct{})}
@@ -468,9 +468,7 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	}
 	c.become(callStored)
 	c.record = &record{handOff: &handOff{isHeir: true, from: n.Of, tool: tool}}
-	s.streams.mu.Lock()
-	s.streams.setCall(st.Number, c)
-	s.streams.mu.Unlock()
+	s.streams.SetCall(st.Number, writer{c})
 	if !handedOff {
 		f.lost = append(f.lost, c)
 		return

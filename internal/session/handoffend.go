@@ -47,9 +47,7 @@ func (s *Session) keepsHandOffs() bool {
 // lose is the end of a session, because of why, that its server has ended. Its client is to begin another. What calls in it
 // have said can be read as long as that of any call: the client may have yet to come back for it.
 func (m *Manager) lose(s *Session, why error) {
-	s.streams.mu.Lock()
-	stored := s.streams.last > 0
-	s.streams.mu.Unlock()
+	stored := s.streams.Last() > 0
 	if !stored || m.opts.Stateless {
 		m.end(s, why)
 		return
@@ -90,7 +88,7 @@ func (m *Manager) leave(s *Session, why error) {
 			s.tellCancelled(l, rq, nil, why.Error())
 		}
 	}
-	s.streams.closeStandalone()
+	s.streams.CloseStandalone()
 	if m.shared != nil {
 		s.noteSession(nil, true)
 		s.log.Flush()

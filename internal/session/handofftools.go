@@ -197,7 +197,7 @@ func (c *Call) attend() (done func()) {
 }
 
 // listens reports whether the client hears what is said on the standalone stream.
-func (s *Session) listens() bool { return s.single || s.streams.read(standalone) }
+func (s *Session) listens() bool { return s.single || s.streams.IsRead(standalone) }
 
 // question has the client told of a request of the backend: by one of our tools that waits for
 // the call, or else on the standalone stream, if the client reads that. If there is neither it

@@ -45,7 +45,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 		}
 		var quiet []*Session
 		for _, s := range all {
-			if s.use.calls.Load() == 0 && !s.streams.behind() {
+			if s.use.calls.Load() == 0 && !s.streams.Lags() {
 				quiet = append(quiet, s)
 			}
 		}
@@ -75,7 +75,7 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	defer m.become(serving)
 	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
-	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.behind() }) {
+	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.Lags() }) {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -95,30 +95,6 @@ func (m *Manager) refusesAlone(msgs []jsonrpc.Message) bool {
 // made again is refused with [ErrMoved] before it begins, as it would probably be cut.
 func (m *Manager) RefuseUnsafe() { m.drain.late.Store(true) }
 
-// behind reports whether readers have yet to tell their clients what there is.
-func (t *table) behind() bool {
-	t.mu.Lock()
-	calls := make([]*Call, 0, len(t.streams))
-	for _, u := range t.streams {
-		if u.reader != nil {
-			calls = append(calls, u.reader.call)
-		}
-	}
-	t.mu.Unlock()
-	for _, c := range calls {
-		if c == nil {
-			return true // until it has read the end
-		}
-		c.mu.Lock()
-		behind := c.delivery.told < c.said
-		c.mu.Unlock()
-		if behind {
-			return true
-		}
-	}
-	return false
-}
-
 // handOverFirst gives up a session at the beginning of a request in it, if this node gives
 // up its sessions and nothing else is in flight in this one; it reports whether it
 // has. Clients that make one call right after the other leave no other gap.
@@ -132,7 +108,7 @@ func (m *Manager) handOverFirst(s *Session) bool {
 	if !begun || s.use.calls.Load() > 0 {
 		return false
 	}
-	m.waitFor(handOverTick, func() bool { return !s.streams.behind() }) // a client may be faster than we
+	m.waitFor(handOverTick, func() bool { return !s.streams.Lags() }) // a client may be faster than we
 	m.handOverIdle(s)
 	return s.Moved()
 }
@@ -181,7 +157,7 @@ func (m *Manager) cut(all []*Session) {
 		late := time.Now().After(end) || m.ctx.Err() != nil
 		var told, rest []leaving
 		for _, s := range left {
-			if late || s.use.calls.Load() == 0 && !s.streams.behind() {
+			if late || s.use.calls.Load() == 0 && !s.streams.Lags() {
 				told = append(told, s)
 			} else {
 				rest = append(rest, s)
@@ -242,7 +218,7 @@ func (m *Manager) release(s *Session, open bool) {
 	m.unlist(s)
 	m.mu.Unlock()
 	lost := !s.step(sessionMoved) // meanwhile
-	s.streams.dismissAll()
+	s.streams.Dismiss()
 	if lost {
 		m.shared.Forget(s.lease)
 		return

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -20,7 +21,7 @@ import (
 func keyedCall(t testing.TB, s *Session, key, text string) (*Call, *ExistingCall, error) {
 	t.Helper()
 	msgs := []jsonrpc.Message{parse(text)}
-	c, a, err := s.BeginKeyed(key, []byte(text), msgs)
+	c, a, err := s.BeginOnce(Once{Key: key}, []byte(text), msgs)
 	if c != nil {
 		c.Deliver(context.Background(), msgs, nil)
 	}
@@ -75,7 +76,7 @@ func TestKeyedAgain(t *testing.T) {
 	if running.Session != s || running.Number != c.Number() {
 		t.Errorf("attached to %d, want %d", running.Number, c.Number())
 	}
-	refusal(t, s, "k", request(2), ErrKeyReused)
+	refusal(t, s, "k", request(2), idempotency.ErrReused)
 	link := h.desk.last()
 	in := <-link.in
 	link.say(in.Call, `{"jsonrpc":"2.0","id":1,"result":{"n":1}}`)
@@ -83,7 +84,7 @@ func TestKeyedAgain(t *testing.T) {
 	if got := readAll(t, ended.Session, ended.Number); len(got) != 1 || !strings.Contains(got[0], `"n":1`) {
 		t.Errorf("read %q", got)
 	}
-	refusal(t, s, "k", request(2), ErrKeyReused)
+	refusal(t, s, "k", request(2), idempotency.ErrReused)
 	first(t, s, "K", request(2))
 	if len(link.in) != 1 {
 		t.Errorf("%d more requests came to the backend, want 1", len(link.in))
@@ -157,7 +158,7 @@ func TestKeyedWaits(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
-					c, a, err := s.BeginKeyed("k", []byte("1"), []jsonrpc.Message{parse(request(1))})
+					c, a, err := s.BeginOnce(Once{Key: "k"}, []byte("1"), []jsonrpc.Message{parse(request(1))})
 					mu.Lock()
 					defer mu.Unlock()
 					switch {
@@ -239,7 +240,7 @@ func TestKeyScope(t *testing.T) {
 	if a := comesAgain(t, alice2, "k", request(1)); a.Session != alice || a.Number != c.Number() {
 		t.Error("attached to another call")
 	}
-	refusal(t, alice2, "k", request(2), ErrKeyReused)
+	refusal(t, alice2, "k", request(2), idempotency.ErrReused)
 	first(t, bob, "k", request(1))
 	first(t, nobody, "k", request(1))
 	first(t, nobody2, "k", request(1))
@@ -260,14 +261,14 @@ func TestKeyedGone(t *testing.T) {
 		comesAgain(t, s, "done", request(1))
 		time.Sleep(3 * time.Minute) // a finished call is kept for 10 minutes
 		for range 2 {
-			refusal(t, s, "done", request(1), ErrGone)
-			refusal(t, s, "done", request(7), ErrKeyReused)
+			refusal(t, s, "done", request(1), idempotency.ErrGone)
+			refusal(t, s, "done", request(7), idempotency.ErrReused)
 			comesAgain(t, s, "running", request(2))
 		}
 		_ = running
 		h.End(s)
 		other := h.open("alice")
-		refusal(t, other, "running", request(2), ErrGone)
+		refusal(t, other, "running", request(2), idempotency.ErrGone)
 		keep := func(d time.Duration) { // a session that is used does not expire
 			for end := time.Now().Add(d); time.Now().Before(end); {
 				other.Touch()
@@ -275,7 +276,7 @@ func TestKeyedGone(t *testing.T) {
 			}
 		}
 		keep(23 * time.Hour)
-		refusal(t, other, "running", request(2), ErrGone)
+		refusal(t, other, "running", request(2), idempotency.ErrGone)
 		keep(2 * time.Hour)
 		first(t, other, "running", request(2))
 	})
@@ -323,7 +324,7 @@ func TestOnceForgotten(t *testing.T) {
 		first(t, s, "k", request(1000))
 		for i := range 100 {
 			msgs := []jsonrpc.Message{parse(request(i))}
-			c, _, err := s.BeginNamed(fmt.Sprint(i), msgs[0].Raw, msgs)
+			c, _, err := s.BeginOnce(Once{Name: fmt.Sprint(i)}, msgs[0].Raw, msgs)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,9 +333,9 @@ func TestOnceForgotten(t *testing.T) {
 				link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, i))
 			}
 		}
-		h.sweepKeys()
+		h.keys.Sweep()
 		again := []jsonrpc.Message{parse(request(1))}
-		if _, known, err := s.BeginNamed("1", again[0].Raw, again); known == nil || err != nil {
+		if _, known, err := s.BeginOnce(Once{Name: "1"}, again[0].Raw, again); known == nil || err != nil {
 			t.Errorf("sent again at once: %v, %v", known, err)
 		}
 		time.Sleep(40 * time.Minute)
@@ -357,7 +358,7 @@ func TestKeysBounded(t *testing.T) {
 	text := request(1)
 	msgs, answer := []jsonrpc.Message{parse(text)}, parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 	for i := range n {
-		c, _, err := s.BeginKeyed(fmt.Sprint(i), []byte(text), msgs)
+		c, _, err := s.BeginOnce(Once{Key: fmt.Sprint(i)}, []byte(text), msgs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -366,7 +367,7 @@ func TestKeysBounded(t *testing.T) {
 	if most, _ := h.keys.Len(); most > 2*bound+1 || most < bound {
 		t.Errorf("%d keys are known", most)
 	}
-	refusal(t, s, fmt.Sprint(n-20_000), text, ErrGone)
+	refusal(t, s, fmt.Sprint(n-20_000), text, idempotency.ErrGone)
 	comesAgain(t, s, fmt.Sprint(n-1), text)
 }
 
@@ -393,11 +394,11 @@ func TestKeyedBatch(t *testing.T) {
 	defer h.close()
 	s := h.open("")
 	msgs := []jsonrpc.Message{parse(request(1)), parse(request(2))}
-	c, _, err := s.BeginKeyed("k", []byte("both"), msgs)
+	c, _, err := s.BeginOnce(Once{Key: "k"}, []byte("both"), msgs)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, a, err := s.BeginKeyed("k", []byte("both"), msgs)
+	_, a, err := s.BeginOnce(Once{Key: "k"}, []byte("both"), msgs)
 	if err != nil || a == nil || a.Number != c.Number() {
 		t.Fatal(a, err)
 	}
@@ -436,7 +437,9 @@ func TestAdvertised(t *testing.T) {
 				c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 				answers, _ := c.Wait(t.Context(), 0)
 				if single {
-					eventually(t, "the answer", func() bool { return s.Delivered() == 0 && s.OldestOf(t.Context(), 0) == 0 && s.standalone.said == 1 })
+					eventually(t, "the answer", func() bool {
+						return s.streams.Delivered() == 0 && s.streams.Oldest(t.Context(), 0) == 0 && s.standalone.said == 1
+					})
 					ready := make(chan struct{}, 1)
 					r, err := s.Read(t.Context(), 0, 0, 0, ready)
 					if err != nil {

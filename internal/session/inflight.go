@@ -50,7 +50,7 @@ func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	same = len(c.pending) == 1 && c.pending[0].sum == sumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
 	c.mu.Unlock()
 	same = same && (conn == nil || !conn.HasLeft())
-	if lost = c.isLost(); same && lost {
+	if lost = c.s.streams.IsLost(c.Number()); same && lost {
 		if !c.cameBack(conn) {
 			return true, false // it is about to end
 		}

@@ -85,7 +85,7 @@ func (c *Call) endUnseen() {
 	if !asking || c.isAskedFor() {
 		return
 	}
-	if c.s.streams.read(c.Number()) {
+	if c.s.streams.IsRead(c.Number()) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.awaitClient()

@@ -65,7 +65,7 @@ func TestKeyLookupLost(t *testing.T) {
 			const rounds, each = 20, 4
 			key := func(round int) string { return fmt.Sprint("k", round) }
 			for round := range rounds {
-				if c, err := lost.KeyedCall(&Client{principal: caller.At("", "alice")}, key(round)); c != nil || !errors.Is(err, stream.ErrUnavailable) {
+				if c, err := lost.callOnce(&Client{principal: caller.At("", "alice")}, key(round)); c != nil || !errors.Is(err, stream.ErrUnavailable) {
 					t.Fatalf("looked up by a node that is lost: %v, %v", c, err)
 				}
 			}
@@ -91,7 +91,7 @@ func beginAll(t *testing.T, sessions []*Session, key, text string, each int) (be
 		for range each {
 			all.Go(func() {
 				var away *Redirect
-				c, known, err := s.BeginKeyed(key, []byte(text), []jsonrpc.Message{parse(text)})
+				c, known, err := s.BeginOnce(Once{Key: key}, []byte(text), []jsonrpc.Message{parse(text)})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {

@@ -100,7 +100,7 @@ func (m *Manager) tellStranded(of *stranded) {
 
 // nameElsewhere returns the name by which other nodes know the call, which is that of its flight.
 func (of *stranded) nameElsewhere() uint64 {
-	if c := of.s.streams.call(of.number); c != nil && c.flight != nil {
+	if c := of.s.CallAt(of.number); c != nil && c.flight != nil {
 		return c.flight.name
 	}
 	return rand.Uint64()
@@ -211,7 +211,7 @@ func (m *Manager) Lend(ctx context.Context, query []byte, w io.Writer) (found bo
 	case whole:
 	case !cancelled:
 		of.comesBack(call)
-	case call != nil && call.followers.Load() == 0 && !of.s.isClosed() && !of.s.streams.read(of.number):
+	case call != nil && call.followers.Load() == 0 && !of.s.isClosed() && !of.s.streams.IsRead(of.number):
 		call.Withdraw(textWithdrawn)
 	}
 	return true

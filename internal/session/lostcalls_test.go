@@ -5,8 +5,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -16,7 +18,8 @@ import (
 type scene struct {
 	t     *testing.T
 	s     *Session
-	aside *Reader // the standalone stream's
+	desk  *desk
+	aside *reading.Reader // the standalone stream's
 }
 
 const client = "192.0.2.1:1234"
@@ -24,13 +27,13 @@ const client = "192.0.2.1:1234"
 func newScene(t *testing.T) *scene {
 	h := newHouse(t, Options{}, nil)
 	t.Cleanup(h.close)
-	sc := &scene{t: t, s: h.open("")}
+	sc := &scene{t: t, s: h.open(""), desk: h.desk}
 	sc.aside = sc.read(standalone)
 	t.Cleanup(func() { sc.aside.Detach(false, false, false) })
 	return sc
 }
 
-func (sc *scene) read(number uint64) *Reader {
+func (sc *scene) read(number uint64) *reading.Reader {
 	sc.t.Helper()
 	r, err := sc.s.Read(sc.t.Context(), number, 0, 0, make(chan struct{}, 1))
 	if err != nil {
@@ -40,13 +43,14 @@ func (sc *scene) read(number uint64) *Reader {
 }
 
 // call begins a call, which its client reads.
-func (sc *scene) call() *Reader {
+func (sc *scene) call() *reading.Reader {
 	sc.t.Helper()
-	return sc.read(begin(sc.t, sc.s, false, request(1+int(sc.s.streams.last))).Number())
+	defer time.Sleep(time.Millisecond) // what comes next is later
+	return sc.read(begin(sc.t, sc.s, false, request(1+int(sc.s.streams.Last()))).Number())
 }
 
 // pinged is a connection to which a ping was written.
-func (sc *scene) pinged() *Reader {
+func (sc *scene) pinged() *reading.Reader {
 	sc.t.Helper()
 	r := sc.call()
 	r.Ping()
@@ -65,9 +69,9 @@ func (sc *scene) pinged() *Reader {
 }
 
 // pong answers it.
-func (sc *scene) pong(r *Reader) {
+func (sc *scene) pong(r *reading.Reader) {
 	sc.t.Helper()
-	for _, id := range []string{"holdfast-ping-", "holdfast-ping--1", "holdfast-ping-zz", "ping-1", "holdfast-ping-" + strconv.FormatUint(r.cursor.Stream.Number, 36)} {
+	for _, id := range []string{"holdfast-ping-", "holdfast-ping--1", "holdfast-ping-zz", "ping-1", "holdfast-ping-" + strconv.FormatUint(r.Cursor().Stream.Number, 36)} {
 		m, err := jsonrpc.Parse(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"result":{}}`, id))
 		if err == nil {
 			err = sc.s.Send(sc.t.Context(), m, nil)
@@ -78,17 +82,26 @@ func (sc *scene) pong(r *Reader) {
 	}
 }
 
+// cameBack has the client come back with nothing but its session.
+func (sc *scene) cameBack() {
+	sc.s.CameBack(0, nil)
+	time.Sleep(time.Millisecond) // what comes next is later
+}
+
 // whole is a connection to which all was written.
-func (r *Reader) whole(from string) { r.wholeAt(from, time.Now()) }
+func whole(r *reading.Reader, from string) { wholeAt(r, from, time.Now()) }
 
 // wholeAt is one to which it was written at a time.
-func (r *Reader) wholeAt(from string, wrote time.Time) {
+func wholeAt(r *reading.Reader, from string, wrote time.Time) {
 	r.Completed(from, wrote, false, nil)
 	r.Detach(false, true, false)
 }
 
-// ago moves the time at which the client came back into the past.
-func (sc *scene) ago(d time.Duration) { sc.s.streams.gaps.asked = sc.s.streams.gaps.asked.Add(-d) }
+const (
+	awayFor    = 3 * time.Second  // how long a client may be away that may come back with an event id
+	resumesFor = 45 * time.Second // and one that does
+	mostGaps   = 64               // how many calls are remembered that a client may have lost
+)
 
 // TestLost is which calls a client that comes with nothing but its session has
 // lost: what it did and what was noticed of it may come in any order, and any time
@@ -103,29 +116,29 @@ func TestLost(t *testing.T) {
 	}{
 		"broke before an id": {given: true, do: func(sc *scene) {
 			sc.call().Detach(true, false, false)
-			sc.s.CameBack(0, nil)
+			sc.cameBack()
 		}},
 		"broke before an id, noticed late": {given: true, do: func(sc *scene) {
 			r := sc.call()
-			sc.s.CameBack(0, nil)
+			sc.cameBack()
 			r.Detach(true, false, false)
 		}},
 		"broke after an id": {given: true, wait: true, do: func(sc *scene) {
 			sc.call().Detach(true, true, false)
-			sc.s.CameBack(0, nil)
+			sc.cameBack()
 		}},
 		"broke after an id, noticed late": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
-			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(0, nil)
-			sc.ago(long)
+			time.Sleep(long)
+			sc.cameBack()
+			time.Sleep(long)
 			r.Detach(true, true, false)
 		}},
 		"broke before an id, and not asked for": {given: true, do: func(sc *scene) {
 			sc.call().Detach(true, false, false)
 		}},
 		"broke after an id, asked before it began": {old: awayFor, do: func(sc *scene) {
-			sc.s.CameBack(0, nil)
+			sc.cameBack()
 			sc.call().Detach(true, true, false)
 		}},
 		"broke after an id, and not asked for": {old: awayFor, do: func(sc *scene) {
@@ -137,7 +150,11 @@ func TestLost(t *testing.T) {
 		}},
 		"broke after a message, and not asked for": {old: awayFor, do: func(sc *scene) {
 			r := sc.call()
-			r.cursor.Seq = 1
+			sc.desk.last().say(sc.s.CallAt(r.Cursor().Stream.Number), `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+			if got, err := r.Next(sc.t.Context(), make([]stream.Entry, 0, 2)); len(got) != 1 {
+				sc.t.Fatal(got, err)
+			}
+			r.Delivered()
 			r.Detach(true, true, false)
 		}},
 		"broke after a ping": {old: awayFor, do: func(sc *scene) {
@@ -154,124 +171,120 @@ func TestLost(t *testing.T) {
 			sc.pong(r)
 		}},
 		"ended on a node that is lost": {do: func(sc *scene) {
-			c := &Call{s: sc.s, number: 1, said: 1}
-			c.become(callStored)
-			c.become(callEnded)
-			sc.s.streams.addLost(c)
+			sc.s.streams.Restored(1, true)
 		}},
 		"given up, and overtaken": {given: true, do: func(sc *scene) {
-			sc.s.CameBack(0, nil)
+			sc.cameBack()
 			sc.call().Detach(true, false, false)
 		}},
 		"given up, long after": {given: true, do: func(sc *scene) {
-			sc.s.CameBack(0, nil)
-			sc.ago(long)
+			sc.cameBack()
+			time.Sleep(long)
 			sc.call().Detach(true, false, false)
 		}},
 		"read again": {do: func(sc *scene) {
 			r := sc.call()
 			r.Detach(true, false, false)
-			sc.s.CameBack(0, nil)
-			sc.read(r.cursor.Stream.Number).Detach(false, true, false)
+			sc.cameBack()
+			sc.read(r.Cursor().Stream.Number).Detach(false, true, false)
 		}},
 		"read besides": {given: true, do: func(sc *scene) { sc.call().Detach(true, false, true) }},
 		"all written": {do: func(sc *scene) {
-			sc.call().whole(client)
-			sc.s.CameBack(0, nil)
+			whole(sc.call(), client)
+			sc.cameBack()
 		}},
 		"all written, and reset": {given: true, wait: true, do: func(sc *scene) {
-			sc.call().whole(client)
-			sc.s.Disconnected(client, time.Time{})
-			sc.s.CameBack(0, nil)
+			whole(sc.call(), client)
+			sc.s.streams.Disconnected(client, time.Time{})
+			sc.cameBack()
 		}},
 		"all written, and reset late": {given: true, wait: true, do: func(sc *scene) {
-			sc.call().whole(client)
-			sc.s.CameBack(0, nil)
-			sc.s.Disconnected(client, time.Time{})
+			whole(sc.call(), client)
+			sc.cameBack()
+			sc.s.streams.Disconnected(client, time.Time{})
 		}},
 		"all written, and another reset": {do: func(sc *scene) {
-			sc.call().whole(client)
-			sc.s.CameBack(0, nil)
-			sc.s.Disconnected(client+"0", time.Time{})
+			whole(sc.call(), client)
+			sc.cameBack()
+			sc.s.streams.Disconnected(client+"0", time.Time{})
 		}},
 		"all written, and left later": {do: func(sc *scene) {
-			sc.call().whole(client)
-			sc.s.CameBack(0, nil)
-			sc.s.Disconnected(client, time.Now())
+			whole(sc.call(), client)
+			sc.cameBack()
+			sc.s.streams.Disconnected(client, time.Now())
 		}},
 		"all written, just after the client came": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
-			sc.s.CameBack(0, nil)
-			r.whole(client)
-			sc.s.Disconnected(client, time.Time{})
+			sc.cameBack()
+			whole(r, client)
+			sc.s.streams.Disconnected(client, time.Time{})
 		}},
 		"all written, some seconds after the client came": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
-			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(0, nil)
-			sc.ago(4 * time.Second)
-			r.whole(client)
-			sc.s.Disconnected(client, time.Time{})
+			time.Sleep(long)
+			sc.cameBack()
+			time.Sleep(4 * time.Second)
+			whole(r, client)
+			sc.s.streams.Disconnected(client, time.Time{})
 		}},
 		"all written, long after the client came": {do: func(sc *scene) {
 			r := sc.call()
-			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(0, nil)
-			sc.ago(long)
-			r.whole(client)
-			sc.s.Disconnected(client, time.Time{})
+			time.Sleep(long)
+			sc.cameBack()
+			time.Sleep(long)
+			whole(r, client)
+			sc.s.streams.Disconnected(client, time.Time{})
 		}},
 		"all written, noted long after, and the client came meanwhile": {given: true, wait: true, do: func(sc *scene) {
 			r := sc.call()
-			r.since = r.since.Add(-2 * long)
-			sc.s.CameBack(0, nil)
-			sc.ago(long)
-			r.wholeAt(client, time.Now().Add(-long))
-			sc.s.Disconnected(client, time.Time{})
+			time.Sleep(long)
+			wrote := time.Now()
+			sc.cameBack()
+			time.Sleep(long)
+			wholeAt(r, client, wrote)
+			sc.s.streams.Disconnected(client, time.Time{})
 		}},
 		"all written, and another request": {do: func(sc *scene) {
-			sc.call().whole(client)
-			sc.s.ConfirmArrival(client)
-			sc.s.Disconnected(client, time.Time{})
-			sc.s.CameBack(0, nil)
+			whole(sc.call(), client)
+			sc.s.streams.ConfirmArrival(client)
+			sc.s.streams.Disconnected(client, time.Time{})
+			sc.cameBack()
 		}},
 		"all written to who had lost it before": {given: true, wait: true, do: func(sc *scene) {
-			sc.call().whole("")
-			sc.s.CameBack(0, nil)
+			whole(sc.call(), "")
+			sc.cameBack()
 		}},
 		"all written, long ago": {do: func(sc *scene) {
-			sc.call().whole("")
-			sc.s.streams.gaps.all[0].at = time.Now().Add(-long)
-			sc.s.CameBack(0, nil)
+			whole(sc.call(), "")
+			time.Sleep(long)
+			sc.cameBack()
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			sc := newScene(t)
-			sc.aside.LostChanged()
-			tc.do(sc)
-			if at, due := sc.s.LostStreams(t.Context(), long); tc.given && !tc.wait && len(at) != 1 || tc.wait && (len(at) > 0 || due.IsZero()) {
-				t.Errorf("at first %v, and at %v", at, due)
-			}
-			at, due := sc.s.LostStreams(t.Context(), 0)
-			if len(at) == 1 != tc.given || due.IsZero() != (tc.old == 0) {
-				t.Errorf("got %v, and at %v", at, due)
-			}
-			if tc.old == 0 {
-				return
-			}
-			for i := range sc.s.streams.gaps.all {
-				sc.s.streams.gaps.all[i].at = time.Now().Add(-tc.old)
-			}
-			if at, due := sc.s.LostStreams(t.Context(), 0); len(at) != 1 || !due.IsZero() {
-				t.Errorf("after %v: got %v, and at %v", tc.old, at, due)
-			}
-			for i := range sc.s.streams.gaps.all {
-				sc.s.streams.gaps.all[i].at = time.Now().Add(time.Second - tc.old)
-			}
-			if at, due := sc.s.LostStreams(t.Context(), 0); len(at) != 0 || due.IsZero() {
-				t.Errorf("a second before %v: got %v, and at %v", tc.old, at, due)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				sc := newScene(t)
+				sc.aside.LostChanged()
+				tc.do(sc)
+				if at, due := sc.s.streams.Lost(t.Context(), long); tc.given && !tc.wait && len(at) != 1 || tc.wait && (len(at) > 0 || due.IsZero()) {
+					t.Errorf("at first %v, and at %v", at, due)
+				}
+				at, due := sc.s.streams.Lost(t.Context(), 0)
+				if len(at) == 1 != tc.given || due.IsZero() != (tc.old == 0) {
+					t.Errorf("got %v, and at %v", at, due)
+				}
+				if tc.old == 0 {
+					return
+				}
+				time.Sleep(tc.old - time.Second)
+				if at, due := sc.s.streams.Lost(t.Context(), 0); len(at) != 0 || due.IsZero() {
+					t.Errorf("a second before %v: got %v, and at %v", tc.old, at, due)
+				}
+				time.Sleep(time.Second)
+				if at, due := sc.s.streams.Lost(t.Context(), 0); len(at) != 1 || !due.IsZero() {
+					t.Errorf("after %v: got %v, and at %v", tc.old, at, due)
+				}
+			})
 		})
 	}
 }
@@ -280,10 +293,10 @@ func TestLost(t *testing.T) {
 // call: it is told when one is lost, and when it turns out to have been.
 func TestLostIsSaid(t *testing.T) {
 	sc := newScene(t)
-	for what, lose := range map[string]func(*Reader){
-		"broken":  func(r *Reader) { r.Detach(true, true, false) },
-		"written": func(r *Reader) { r.whole(client) },
-		"light": func(r *Reader) {
+	for what, lose := range map[string]func(*reading.Reader){
+		"broken":  func(r *reading.Reader) { r.Detach(true, true, false) },
+		"written": func(r *reading.Reader) { whole(r, client) },
+		"light": func(r *reading.Reader) {
 			begin(t, sc.s, true, request(1000)).ConnectionLost()
 			r.Detach(false, true, false)
 		},
@@ -296,7 +309,7 @@ func TestLostIsSaid(t *testing.T) {
 			t.Errorf("%s: said twice", what)
 		}
 	}
-	sc.s.Disconnected(client, time.Time{})
+	sc.s.streams.Disconnected(client, time.Time{})
 	if !sc.aside.LostChanged() {
 		t.Error("reset: not said")
 	}
@@ -309,18 +322,18 @@ func TestLostForgotten(t *testing.T) {
 	lost := sc.call()
 	lost.Detach(true, false, false)
 	for i := range 2 * mostGaps {
-		sc.call().whole(fmt.Sprint(i))
+		whole(sc.call(), fmt.Sprint(i))
 	}
-	sc.s.CameBack(0, nil)
-	at, _ := sc.s.LostStreams(t.Context(), 0)
-	if len(at) != 1 || at[0].Stream.Number != lost.cursor.Stream.Number {
+	sc.cameBack()
+	at, _ := sc.s.streams.Lost(t.Context(), 0)
+	if len(at) != 1 || at[0].Stream.Number != lost.Cursor().Stream.Number {
 		t.Errorf("got %v", at)
 	}
 	for range mostGaps {
 		sc.call().Detach(true, false, false)
 	}
-	at, _ = sc.s.LostStreams(t.Context(), 0)
-	if len(at) != mostGaps || at[0].Stream.Number == lost.cursor.Stream.Number {
+	at, _ = sc.s.streams.Lost(t.Context(), 0)
+	if len(at) != mostGaps || at[0].Stream.Number == lost.Cursor().Stream.Number {
 		t.Errorf("%d are remembered, from %v", len(at), at[0])
 	}
 }
@@ -334,18 +347,18 @@ func TestLostOfNode(t *testing.T) {
 			sc := newScene(t)
 			before := sc.pinged()
 			defer before.Detach(false, true, false) // its connection ends; what closes waits for that
-			number := before.cursor.Stream.Number
-			kind, want := ReaderGoesOn, uint64(0)
+			number := before.Cursor().Stream.Number
+			kind, want := reading.GoesOn, uint64(0)
 			if asks {
-				kind, want = ReaderSays, 1
+				kind, want = reading.Says, 1
 			}
-			r, err := sc.s.ReadAs(t.Context(), kind, number, 0, 1, make(chan struct{}, 1))
+			r, err := sc.s.streams.Read(t.Context(), kind, stream.Cursor{Stream: stream.ID{Number: number}, Seq: 1}, make(chan struct{}, 1))
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.Detach(true, true, false)
-			sc.s.CameBack(0, nil)
-			if at, _ := sc.s.LostStreams(t.Context(), 0); len(at) != 1 || at[0].Seq != want {
+			sc.cameBack()
+			if at, _ := sc.s.streams.Lost(t.Context(), 0); len(at) != 1 || at[0].Seq != want {
 				t.Errorf("continued at %v, want %d", at, want)
 			}
 		})

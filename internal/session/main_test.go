@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/observe/observetest"
+	"holdfast/internal/reading"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -209,7 +210,7 @@ func readAll(t testing.TB, s *Session, number uint64) []string {
 }
 
 // toEnd reads what a reader has yet to read.
-func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
+func toEnd(t testing.TB, r *reading.Reader, ready <-chan struct{}) []string {
 	t.Helper()
 	said, err := told(t, r, ready)
 	if err != nil {
@@ -219,7 +220,7 @@ func toEnd(t testing.TB, r *Reader, ready <-chan struct{}) []string {
 }
 
 // told is toEnd, but for an error, which it returns.
-func told(t testing.TB, r *Reader, ready <-chan struct{}) ([]string, error) {
+func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, error) {
 	t.Helper()
 	var said []string
 	timeout := time.After(time.Minute)
@@ -263,7 +264,7 @@ func eventually(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// Read is [Session.ReadAs] for a client that says itself what it has.
-func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	return s.ReadAs(ctx, ReaderSays, number, epoch, seq, ready)
+// Read is [reading.Streams.Read] for a client that says itself what it has.
+func (s *Session) Read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}) (*reading.Reader, error) {
+	return s.streams.Read(ctx, reading.Says, stream.Cursor{Stream: stream.ID{Number: number}, Epoch: epoch, Seq: seq}, ready)
 }

@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -34,12 +35,13 @@ type Manager struct {
 	sweeps     sweeps
 	journal    journal.Options // of the logs of sessions
 	untold     webhook.Options // of what is told besides to clients
+	reading    reading.Options // of their streams
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
 	listTeller listTeller      // the same, if their lists may change
 	backend    backend.Backend
 	logger     *slog.Logger
-	keys       idempotency.Registry
+	keys       *idempotency.Keys
 	elsewhere  Elsewhere // nil: there are no other nodes
 	limits
 	times
@@ -58,7 +60,6 @@ type Manager struct {
 	flying     flying
 	loans      loans
 	answered   answeredRing
-	claims     idempotency.Claims // of keys of calls that are over, in a store that nodes share
 	takeOvers
 	sleepers sleepers
 }
@@ -141,6 +142,8 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.listTeller, _ = backend.(listTeller)
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
+	m.openKeys()
+	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
 	m.work.Add(1)
 	go m.expire()
@@ -287,6 +290,7 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 		s.standalone.record = &record{untold: s.untold.Share()}
 	}
 	s.log.Init(logOwner{s}, &m.journal)
+	s.streams.Init(readerOwner{s}, s.key, writer{s.standalone}, kind.modern != "", &m.reading)
 	s.Touch()
 	return s
 }
@@ -421,7 +425,7 @@ func (m *Manager) Idle(patience time.Duration) bool {
 		return false
 	}
 	for _, s := range m.all() {
-		if s.use.readers.Load() > 0 || s.streams.awaited(patience) {
+		if s.use.readers.Load() > 0 || s.streams.Awaits(patience) {
 			return false
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/observe"
 	"holdfast/internal/observe/observetest"
 	"holdfast/jsonrpc"
@@ -238,7 +239,7 @@ func (v *visitor) call(id int, tool string, key string) {
 		var known *ExistingCall
 		var err error
 		if key != "" {
-			c, known, err = v.s.BeginKeyed(key, msg.Raw, msgs)
+			c, known, err = v.s.BeginOnce(Once{Key: key}, msg.Raw, msgs)
 		} else {
 			c, err = v.s.Begin(msgs, false)
 		}
@@ -256,7 +257,7 @@ func (v *visitor) call(id int, tool string, key string) {
 		case key == "":
 			v.find()
 			return
-		case errors.Is(err, ErrGone) || errors.Is(err, ErrKeyReused):
+		case errors.Is(err, idempotency.ErrGone) || errors.Is(err, idempotency.ErrReused):
 			v.t.Errorf("call %s: %v", k, err)
 			return
 		}
@@ -280,7 +281,7 @@ func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 		if time.Now().After(end) {
 			v.s.mu.Lock()
 			v.t.Errorf("call %s hangs after %q: closed %v, moved %v, %d open, link %v, opening %v, call %+v", k, said,
-				v.s.isClosed(), v.s.Moved(), len(v.s.inFlight), v.s.backend.link, v.s.backend.opening, v.s.streams.call(number))
+				v.s.isClosed(), v.s.Moved(), len(v.s.inFlight), v.s.backend.link, v.s.backend.opening, v.s.CallAt(number))
 			for key, rq := range v.s.inFlight {
 				v.t.Errorf("open: %s %+v", key, rq)
 			}

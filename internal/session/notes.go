@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -24,33 +23,17 @@ import (
 
 // notes are as JSON.
 type callNote struct {
-	Safe      bool              `json:"safe"`
-	Unsent    bool              `json:"unsent"` // its owner has left without having handed it to a backend
-	Key       []byte            `json:"key"`    // the idempotency key that it began under, hashed
-	Sum       []byte            `json:"sum"`    // of its body
-	Twin      []byte            `json:"twin"`   // see keyRecord
-	Forwarded bool              `json:"once"`
-	Read      []uint64          `json:"read"`
-	Notified  []uint64          `json:"rung"`
-	Began     int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
-	Guest     stream.SessionKey `json:"guest"` // see [record]
-	Direct    bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
-	Of        uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
-	Spans     []*spanNote       `json:"spans"` // of the requests; none if there are no traces
-	Requests  []json.RawMessage `json:"requests"`
-}
-
-// key returns the key that the call began under, or nil.
-func (n *callNote) key() *keyRecord {
-	k := &keyRecord{forward: n.Forwarded}
-	if len(n.Key) != len(k.id) || len(n.Sum) != len(k.sum) {
-		return nil
-	}
-	k.id, k.sum = idempotency.ID(n.Key), idempotency.Sum(n.Sum)
-	if len(n.Twin) == len(k.twin) {
-		k.twin = idempotency.ID(n.Twin)
-	}
-	return k
+	idempotency.Note
+	Safe     bool              `json:"safe"`
+	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
+	Read     []uint64          `json:"read"`
+	Notified []uint64          `json:"rung"`
+	Began    int64             `json:"began"` // if it may be handed off: when it began, in milliseconds since 1970
+	Guest    stream.SessionKey `json:"guest"` // see [record]
+	Direct   bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
+	Of       uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
+	Spans    []*spanNote       `json:"spans"` // of the requests; none if there are no traces
+	Requests []json.RawMessage `json:"requests"`
 }
 
 type sessionNote struct {
@@ -73,19 +56,8 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if c.recovery.state == recoveryLeft {
 		dst = append(dst, `,"unsent":true`...)
 	}
-	if c.record != nil && c.record.key != nil {
-		dst = append(dst, `,"key":"`...)
-		dst = base64.StdEncoding.AppendEncode(dst, c.record.key.id[:])
-		dst = append(dst, `","sum":"`...)
-		dst = base64.StdEncoding.AppendEncode(dst, c.record.key.sum[:])
-		dst = append(dst, '"')
-		if c.record.key.hasTwin() {
-			dst = append(dst, `,"twin":"`...)
-			dst = append(base64.StdEncoding.AppendEncode(dst, c.record.key.twin[:]), '"')
-		}
-		if c.record.key.forward {
-			dst = append(dst, `,"once":true`...)
-		}
+	if c.record != nil {
+		dst = c.record.key.AppendNote(dst)
 	}
 	if d := c.deferred(); d != nil {
 		dst = d.appendNote(dst)
@@ -103,7 +75,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if c.conn != nil && !c.conn.IsFar() && !c.like.IsZero() && c.s.modern == "" {
 		dst = append(dst, `,"here":true`...)
 	}
-	read, notified := c.s.streams.takeRead(), c.s.untold.News()
+	read, notified := c.s.streams.TakeRead(), c.s.untold.News()
 	dst = appendNumbers(dst, `,"read":`, read)
 	dst = appendNumbers(dst, `,"rung":`, notified)
 	dst = append(c.appendSpans(dst), `,"requests":[`...)
@@ -204,7 +176,7 @@ func (s *Session) noteCall(c *Call) {
 	}
 	c.mu.Unlock()
 	s.flushInBackground()
-	s.sweepResumable(time.Now())
+	s.resumes.Load().sweep(s, time.Now())
 }
 
 // flushInBackground appends what is queued, on a goroutine of its own: it may take longer
@@ -223,7 +195,7 @@ func (c *Call) awaitNote() error {
 	defer t.Stop()
 	select {
 	case <-c.recovery.stored:
-		if c.recovery.failed == nil && c.record != nil && c.record.key != nil && !c.record.key.forward {
+		if c.recovery.failed == nil && c.record != nil && c.record.key.IsClients() {
 			return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
 		}
 		return c.recovery.failed
@@ -261,7 +233,7 @@ func (m *Manager) sync() error {
 // noteInJournal has the store told of a call whose messages go to the standalone stream.
 func (s *Session) noteInJournal(c *Call) error {
 	c.mu.Lock()
-	c.recovery.journal = s.streams.number()
+	c.recovery.journal = s.streams.Add(nil)
 	c.note(c.recovery.journal)
 	c.mu.Unlock()
 	s.flushInBackground()
@@ -306,7 +278,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	defer s.mu.Unlock()
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
-	read, notified := s.streams.takeRead(), s.untold.News()
+	read, notified := s.streams.TakeRead(), s.untold.News()
 	if !always && s.noted == s.standalone.delivery.told && len(read)+len(notified) == 0 {
 		return false
 	}
@@ -364,21 +336,6 @@ func (s *Session) noteDelivered(left bool) {
 	if n >= noteEvery || left && n > 0 {
 		s.noteSession(nil, false)
 		s.log.Flush()
-	}
-}
-
-// takeRead returns which streams were read to their end since it was last called.
-func (t *table) takeRead() (read []uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	read, t.ends = t.ends, nil
-	return read
-}
-
-// noteEnd has the next note say that a stream was read to its end. t.mu is held.
-func (t *table) noteEnd(number uint64) {
-	if len(t.ends) < mostNews && !slices.Contains(t.ends, number) {
-		t.ends = append(t.ends, number)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -331,87 +330,4 @@ func (c *Call) observeEntry(number uint64, e *stream.Entry) {
 	if e.Last {
 		c.watch.End(number, observe.Cancelled, 0)
 	}
-}
-
-// An observedReader is what observers know of a reader.
-type observedReader struct {
-	observe.Reader
-	watch *observe.Watch // of the call; nil if that has ended
-	there uint64         // sequence of the last entry that was there when it came
-}
-
-// Through says through which door the reader came, and of which call the stream is, which may have ended before (nil: nobody
-// knows). Observers are told of no other reader.
-func (r *Reader) Through(door observe.Door, of *Call) {
-	if of != nil && r.call == nil {
-		r.like = of.like
-	}
-	if door != observe.DoorSession { // on its standalone stream a client hears of calls that it may have given up
-		r.s.m.dropStranded(r.s, r.cursor.Stream.Number)
-	}
-	if r.s.m.opts.Observers == nil {
-		return
-	}
-	o := &observedReader{there: math.MaxUint64}
-	o.Reader = observe.Reader{
-		Session: r.s.Name(), Server: r.s.Server(), Number: r.cursor.Stream.Number, Door: door, After: r.began, Came: time.Now(),
-	}
-	if r.call != nil {
-		r.call.mu.Lock()
-		o.there = r.call.said
-		r.call.mu.Unlock()
-		if o.watch = r.call.watch; o.watch != nil {
-			o.Call = &o.watch.Call
-		}
-	}
-	r.observed = o
-	if o.watch != nil {
-		o.watch.Came(&o.Reader)
-	} else {
-		r.s.happened(observe.ReaderCame{Reader: &o.Reader})
-	}
-}
-
-// tell tells of an event of a reader that was told of.
-func (r *Reader) tell(e observe.Event) {
-	if r.observed.watch != nil {
-		r.observed.watch.Happened(e)
-	} else {
-		r.s.happened(e)
-	}
-}
-
-// observeRead tells that what was read so far was written.
-func (r *Reader) observeRead() {
-	if r.observed != nil {
-		r.tell(observe.ReaderRead{Reader: &r.observed.Reader, Seq: r.cursor.Seq})
-	}
-}
-
-// NoteCut notes that the connection broke, where Detach is not told so.
-func (r *Reader) NoteCut() { r.cut = true }
-
-// observeWent tells that the reader has left.
-func (r *Reader) observeWent(broke bool) {
-	o := r.observed
-	if o == nil {
-		return
-	}
-	e := observe.ReaderWent{Reader: &o.Reader, Seq: r.cursor.Seq}
-	switch {
-	case r.endWritten, r.cursor.Stream.Number == standalone && r.s.Ended():
-		e.Why = observe.Finished
-	case broke, r.cut:
-		e.Why = observe.Cut
-	case r.s.Moved():
-		e.Why = observe.Moved
-	case r.Gone():
-		e.Why = observe.Superseded
-	default:
-		e.Why = observe.Disconnected
-	}
-	if through := min(o.there, r.cursor.Seq); o.Door.Resumes() && through > r.began {
-		e.Replayed = through - r.began
-	}
-	r.tell(e)
 }

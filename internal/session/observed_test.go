@@ -2,6 +2,7 @@ package session
 
 import (
 	"holdfast/internal/feature/hosts"
+	"holdfast/internal/reading"
 	"testing"
 	"time"
 
@@ -73,12 +74,12 @@ func TestObservedLife(t *testing.T) {
 	c := begin(t, s, true, request(1))
 	h.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`)
 	e := l.Calls("tools/call")[0]
-	read := func(door observe.Door, after uint64) *Reader {
+	read := func(door observe.Door, after uint64) *reading.Reader {
 		r, err := s.Read(t.Context(), c.Number(), 0, after, make(chan struct{}, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
-		r.Through(door, nil)
+		r.Through(door, (*Call)(nil).Like())
 		return r
 	}
 	first := read(observe.DoorPost, 0)

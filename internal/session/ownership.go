@@ -46,43 +46,22 @@ func (o logOwner) Lost(unstored []entry, err error) {
 			ids = append(ids, []byte(rq.id))
 		}
 		s.mu.Unlock()
-		s.standalone.endInMemory(endings(ids, err))
+		s.standalone.track.EndUnstored(s.lease.Epoch, endings(ids, err))
 		s.m.opts.Outage.Ended(len(ids), 0)
 	}
-	for number, c := range s.streams.all() {
+	for number, by := range s.streams.Calls() {
+		c := written(by)
 		ids := o.unanswered(c)
 		s.m.opts.Outage.Ended(len(ids), 0)
 		end := endings(ids, err)
 		end[len(end)-1].Last = true
-		c.endInMemory(end)
+		c.track.EndUnstored(s.lease.Epoch, end)
 		c.settleRefused(number, ids, false)
 		c.observeUnknown(number)
-		s.streams.wake(number)
+		s.streams.Wake(number)
 	}
-	s.streams.wake(standalone)
+	s.streams.Wake(standalone)
 	s.m.leaveNode(s, lingerFor)
-}
-
-// all returns the calls whose streams are still written.
-func (t *table) all() map[uint64]*Call {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	all := make(map[uint64]*Call, len(t.streams))
-	for number, u := range t.streams {
-		if u.call != nil {
-			all[number] = u.call
-		}
-	}
-	return all
-}
-
-// dismissAll makes all readers see that they are gone.
-func (t *table) dismissAll() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for _, u := range t.streams {
-		u.reader.all((*Reader).end)
-	}
 }
 
 // VerifySession looks whether another node has taken a session, as is said, and forgets it
@@ -124,14 +103,14 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 	}
 	if linger == 0 || s.use.readers.Load() == 0 || !m.startWork() {
 		m.shared.Forget(s.lease)
-		s.streams.dismissAll()
+		s.streams.Dismiss()
 		return
 	}
 	go func() {
 		defer m.work.Done()
 		m.waitFor(linger, func() bool { return s.use.readers.Load() == 0 })
 		m.shared.Forget(s.lease)
-		s.streams.dismissAll()
+		s.streams.Dismiss()
 	}()
 }
 

@@ -348,7 +348,7 @@ func TestHandOverUnsent(t *testing.T) {
 		read, first := start(1)
 		unread, second := start(2)
 		third := []jsonrpc.Message{parse(request(3))}
-		keyed, _, err := s.BeginKeyed("k", third[0].Raw, third)
+		keyed, _, err := s.BeginOnce(Once{Key: "k"}, third[0].Raw, third)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -395,7 +395,7 @@ func TestHandOverUnsent(t *testing.T) {
 		}
 		b.desk.last().say(in.Call, `{"jsonrpc":"2.0","id":3,"result":"made"}`)
 		wantTexts(t, "keyed", readAll(t, taken, keyed.Number()), "made")
-		if c, known, err := taken.BeginKeyed("k", third[0].Raw, third); c != nil || known == nil || known.Number != keyed.Number() || err != nil {
+		if c, known, err := taken.BeginOnce(Once{Key: "k"}, third[0].Raw, third); c != nil || known == nil || known.Number != keyed.Number() || err != nil {
 			t.Errorf("asked again under its key: %v, %+v, %v", c, known, err)
 		}
 	})
@@ -410,7 +410,7 @@ func TestHandOverUnsentOnce(t *testing.T) {
 		a, b, c := f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())
 		s := a.open("alice")
 		msgs := []jsonrpc.Message{parse(request(3))}
-		keyed, _, err := s.BeginKeyed("k", msgs[0].Raw, msgs)
+		keyed, _, err := s.BeginOnce(Once{Key: "k"}, msgs[0].Raw, msgs)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -591,7 +591,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	s, other, nobody := a.open("alice"), b.open("alice"), a.open("")
 	msgs := []jsonrpc.Message{parse(request(1))}
 	keyed := func(s *Session, key, body string) (*Call, *ExistingCall, error) {
-		return s.BeginKeyed(key, []byte(body), msgs)
+		return s.BeginOnce(Once{Key: key}, []byte(body), msgs)
 	}
 	c, _, err := keyed(s, "k", "body")
 	if err != nil {
@@ -606,11 +606,11 @@ func TestKeysOnManyNodes(t *testing.T) {
 	if _, _, err := keyed(other, "k", "body"); !errors.As(err, &at) || at.ID != s.ID() || at.Owner != "a" {
 		t.Errorf("from another node: %v", err)
 	}
-	if _, _, err := keyed(other, "k", "different"); !errors.Is(err, ErrKeyReused) {
+	if _, _, err := keyed(other, "k", "different"); !errors.Is(err, idempotency.ErrReused) {
 		t.Errorf("for another request: %v", err)
 	}
 	// A claim whose call never began is of no weight, once its session is here.
-	if _, _, err := b.node.Claim(t.Context(), shared.ClaimID(idempotency.KeyID(s.keys(), "early")), s.claimed(idempotency.SumOf([]byte("body")))); err != nil {
+	if _, _, err := b.node.Claim(t.Context(), shared.ClaimID(idempotency.KeyID(s.keys(), "early")), claimOf(s, "body")); err != nil {
 		t.Fatal(err)
 	}
 	a.kill()
@@ -620,7 +620,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 		if err != nil || known == nil || known.Session != taken || known.Number != c.Number() {
 			t.Errorf("after the take-over: %+v, %v", known, err)
 		}
-		if _, _, err := keyed(from, "k", "different"); !errors.Is(err, ErrKeyReused) {
+		if _, _, err := keyed(from, "k", "different"); !errors.Is(err, idempotency.ErrReused) {
 			t.Errorf("for another request: %v", err)
 		}
 	}
@@ -641,15 +641,15 @@ func TestKeysOnManyNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	third := f.add(t, "c", safeTools())
-	if _, _, err := keyed(third.open("alice"), "early", "body"); !errors.Is(err, ErrGone) {
+	if _, _, err := keyed(third.open("alice"), "early", "body"); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("of a session that is gone: %v", err)
 	}
 	// So may one that is older than what is kept.
 	f.mu.Lock()
 	id := shared.ClaimID(idempotency.KeyID(other.keys(), "old"))
-	f.claims[id] = claimed{other.claimed(idempotency.SumOf([]byte("body"))), time.Now().Add(-time.Hour)}
+	f.claims[id] = claimed{claimOf(other, "body"), time.Now().Add(-time.Hour)}
 	f.mu.Unlock()
-	if _, _, err := keyed(other, "old", "body"); !errors.Is(err, ErrGone) {
+	if _, _, err := keyed(other, "old", "body"); !errors.Is(err, idempotency.ErrGone) {
 		t.Errorf("of long ago: %v", err)
 	}
 }
@@ -822,4 +822,10 @@ func TestShownWhenNoted(t *testing.T) {
 			a.node.before.Store(nil)
 		})
 	}
+}
+
+// claimOf is what the store is told of the session that begins a call, and of what it begins with.
+func claimOf(s *Session, body string) []byte {
+	sum := idempotency.SumOf([]byte(body))
+	return append(sum[:], s.key...)
 }

@@ -15,13 +15,9 @@ import (
 // pingID begins the ids of our own pings. The number of the stream follows.
 const pingID = "holdfast-ping-"
 
-// Ping has the call ping its client, as the first that it says. It does nothing for a
-// call that has said anything, or is over. It does not wait.
-func (r *Reader) Ping() {
-	c := r.call
-	if c == nil || r.cursor.Stream.Number == standalone {
-		return
-	}
+// Ping implements [reading.Call].
+func (w writer) Ping() {
+	c := w.Call
 	c.mu.Lock()
 	if c.isOver() || c.said > 0 {
 		c.mu.Unlock()
@@ -42,18 +38,6 @@ func (s *Session) ponged(id []byte) {
 	}
 	text, ours := strings.CutPrefix(jsonrpc.String(id), pingID)
 	if number, err := strconv.ParseUint(text, 36, 64); ours && err == nil {
-		s.acknowledge(number, 1)
+		s.streams.Has(number, 1)
 	}
-}
-
-// acknowledge notes that the client has for certain what a stream says through seq,
-// which is more than that it was written.
-func (s *Session) acknowledge(number, seq uint64) {
-	t := &s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if r := t.streams[number].reader; r != nil {
-		r.acked = max(r.acked, seq)
-	}
-	t.gaps.acknowledge(number, seq)
 }

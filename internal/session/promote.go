@@ -65,12 +65,12 @@ func (c *Call) Promote() {
 	}
 	c.mu.Unlock()
 	c.s.log.Flush()
-	c.s.sweepResumable(time.Now())
+	c.s.resumes.Load().sweep(c.s, time.Now())
 }
 
 // promote gives the call a stream. c.mu is held; the log must be flushed after.
 func (c *Call) promote() {
-	c.number = c.s.streams.add(c)
+	c.number = c.s.streams.Add(writer{c})
 	c.become(callStored)
 	c.watch.Stored(c.number)
 	if c.recovery != nil && c.recovery.stored == nil {

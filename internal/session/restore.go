@@ -37,7 +37,7 @@ type retryCall struct {
 func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored {
 	f := restored{untold: make(map[uint64]*webhook.Call)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
-	s.streams.last = (s.lease.Epoch - 1) << 32
+	s.streams.Resume((s.lease.Epoch - 1) << 32)
 	read, notified := make(map[uint64]bool), make(map[uint64]bool)
 	type parsed struct {
 		callNote
@@ -46,7 +46,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 	notes := make([]parsed, len(streams))
 	for i := range streams {
 		st := &streams[i]
-		s.streams.last = max(s.streams.last, st.Number)
+		s.streams.Resume(st.Number)
 		if st.Number == standalone {
 			s.restoreStandalone(st, read, notified)
 			continue
@@ -76,10 +76,10 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		}
 		if len(st.Note) == 0 && s.endsUnanswered(ctx, st) {
 			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
-			s.streams.setBlind(st.Number)
+			s.streams.SetBlind(st.Number)
 		}
-		if k := n.key(); k != nil {
-			s.m.keys.Restore(k.id, k.sum, s.key, st.Number, s.keepsKeys(), k.forward)
+		if k := n.Record(); k != nil {
+			s.m.keys.Restore(k, s.beginner(), st.Number)
 		}
 		switch {
 		case !st.Ended:
@@ -187,16 +187,14 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	s.restoreWatched(c, msgs, st.Note)
 	c.restoreSpans(&n, msgs)
 	s.restoreRequests(c, st.Number, open)
-	if k := n.key(); k != nil {
+	if k := n.Record(); k != nil {
 		c.recorded().key = k
 	}
 	if !s.single {
-		s.streams.mu.Lock()
-		s.streams.setCall(st.Number, c)
+		s.streams.SetCall(st.Number, writer{c})
 		if c.deferred() == nil {
-			s.streams.addLost(c)
+			s.streams.Restored(c.number, c.isOver())
 		}
-		s.streams.mu.Unlock()
 	}
 	if h := c.untold(); h != nil && !s.single {
 		f.untold[st.Number] = h // held until then
@@ -249,9 +247,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 	c.become(callEnded)
 	s.restoreWatched(c, msgs, st.Note)
 	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young && c.deferred() == nil { // who lost that begins anew
-		s.streams.mu.Lock()
-		s.streams.addLost(c)
-		s.streams.mu.Unlock()
+		s.streams.Restored(c.number, c.isOver())
 	}
 	if read {
 		c.delivery.told = c.said
@@ -322,16 +318,6 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 	for i := int(c.said); i < len(r.requests); i++ {
 		c.push(c.s.policy(c.number, r.requests[i].id), false)
 	}
-}
-
-// addLost notes that the client of a call, which nobody else knows yet, may have lost
-// it with the node that it was connected to. t.mu is held.
-func (t *table) addLost(c *Call) {
-	kind := gapPartial
-	if c.isOver() {
-		kind = gapUnknown
-	}
-	t.lost(gap{number: c.number, kind: kind, since: time.Now()}, false)
 }
 
 // outcome is what is known of the response to a request.

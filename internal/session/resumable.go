@@ -251,10 +251,9 @@ func (c *Call) clientSeen() {
 	}
 }
 
-// resumed returns the call of a stream that can be resumed, running or ended, or
-// nil.
-func (s *Session) resumed(number uint64) *Call {
-	all := s.resumes.Load()
+// call returns the call of a stream that can be resumed, running or ended, or
+// nil. all may be nil.
+func (all *resumes) call(number uint64) *Call {
 	if all == nil {
 		return nil
 	}
@@ -263,9 +262,8 @@ func (s *Session) resumed(number uint64) *Call {
 	return all.calls[number]
 }
 
-// requestOf returns what is known of a request of the call, or nil. c.mu is held.
-func (c *Call) requestOf(id []byte) *resumable {
-	r := c.resume()
+// request returns what is known of a request of the call, or nil. Call.mu is held.
+func (r *resume) request(id []byte) *resumable {
 	i := slices.IndexFunc(r.requests, func(q resumable) bool {
 		return string(jsonrpc.Key([]byte(q.id))) == string(jsonrpc.Key(id))
 	})
@@ -294,9 +292,9 @@ func (m *Manager) FindResumable(token string, id []byte, principal caller.Princi
 		if err != nil {
 			return nil, 0, err
 		}
-		if c := s.resumed(t.Number); c != nil && m.holder(s.key, t.Number) != nil {
+		if c := s.resumes.Load().call(t.Number); c != nil && m.holder(s.key, t.Number) != nil {
 			c.clientSeen()
-			s.streams.clientAsked(t.Number)
+			s.streams.Asked(t.Number)
 			return s, t.Number, nil
 		}
 		switch err := s.checkOwner(m.ctx); {
@@ -308,16 +306,24 @@ func (m *Manager) FindResumable(token string, id []byte, principal caller.Princi
 	}
 }
 
-// RequestStatus returns the status of a request whose stream [Manager.FindResumable]
-// has found. The error is [ErrBadToken].
-func (s *Session) RequestStatus(_ context.Context, number uint64, id []byte) (RequestStatus, error) {
-	c := s.resumed(number)
+// RequestStatus returns the status of a request that [Manager.FindResumable] finds. Its errors are those of that.
+func (m *Manager) RequestStatus(token string, id []byte, principal caller.Principal) (RequestStatus, error) {
+	s, number, err := m.FindResumable(token, id, principal)
+	if err != nil {
+		return RequestStatus{}, err
+	}
+	return s.resumes.Load().status(number, id)
+}
+
+// status returns the status of a request of the call of a stream. The error is [ErrBadToken].
+func (all *resumes) status(number uint64, id []byte) (RequestStatus, error) {
+	c := all.call(number)
 	if c == nil {
 		return RequestStatus{}, ErrBadToken
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q := c.requestOf(id)
+	q := c.resume().request(id)
 	if q == nil {
 		return RequestStatus{}, ErrBadToken
 	}
@@ -355,7 +361,7 @@ func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, ow
 	all := []ResumableRequest{}
 	for _, s := range of {
 		s.Touch()
-		for _, c := range s.resumableCalls() {
+		for _, c := range s.resumes.Load().kept(s) {
 			c.mu.Lock()
 			c.resume().seen = time.Now()
 			for i := range c.resume().requests {
@@ -372,10 +378,9 @@ func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, ow
 	return all
 }
 
-// resumableCalls returns the session's calls that can be resumed, oldest first, and forgets
-// those that can't any more.
-func (s *Session) resumableCalls() []*Call {
-	all := s.resumes.Load()
+// kept returns the session's calls that can be resumed, oldest first, and forgets
+// those that can't any more. all may be nil.
+func (all *resumes) kept(s *Session) []*Call {
 	if all == nil {
 		return nil
 	}
@@ -408,10 +413,9 @@ func (s *Session) resumableCalls() []*Call {
 	return calls
 }
 
-// sweepResumable forgets calls that can't be resumed any more, where there are many, or it
-// is time for it.
-func (s *Session) sweepResumable(now time.Time) {
-	all := s.resumes.Load()
+// sweep forgets calls of the session that can't be resumed any more, where there are many, or it
+// is time for it. all may be nil.
+func (all *resumes) sweep(s *Session, now time.Time) {
 	if all == nil {
 		return
 	}
@@ -422,6 +426,6 @@ func (s *Session) sweepResumable(now time.Time) {
 	}
 	all.mu.Unlock()
 	if due {
-		s.resumableCalls()
+		all.kept(s)
 	}
 }

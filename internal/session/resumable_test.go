@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/reading"
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -141,7 +142,7 @@ func TestNoPolicy(t *testing.T) {
 		if got := readAll(t, s, c.Number()); len(got) != 1 || s.Resumable() || s.EventIDs() {
 			t.Errorf("%s: got %q", capabilities, got)
 		}
-		if _, err := s.RequestStatus(t.Context(), c.Number(), []byte("1")); !errors.Is(err, ErrBadToken) {
+		if _, err := s.resumes.Load().status(c.Number(), []byte("1")); !errors.Is(err, ErrBadToken) {
 			t.Errorf("%s: %v", capabilities, err)
 		}
 		if c.record != nil {
@@ -225,7 +226,7 @@ func TestTokens(t *testing.T) {
 func status(t testing.TB, c *Call, state string, pending, input bool) {
 	t.Helper()
 	want := RequestStatus{json.RawMessage("1"), state, pending, input}
-	got, err := c.Session().RequestStatus(t.Context(), c.Number(), []byte("1"))
+	got, err := c.Session().resumes.Load().status(c.Number(), []byte("1"))
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("status %s, want %s: %v", jsonOf(got), jsonOf(want), err)
 	}
@@ -260,7 +261,7 @@ func TestRequestStatus(t *testing.T) {
 	status(t, c, StatusCompleted, true, false)
 	readAll(t, s, c.Number()) // by a reader that came after the end
 	status(t, c, StatusCompleted, false, false)
-	if _, err := s.RequestStatus(t.Context(), c.Number(), []byte("2")); !errors.Is(err, ErrBadToken) {
+	if _, err := s.resumes.Load().status(c.Number(), []byte("2")); !errors.Is(err, ErrBadToken) {
 		t.Errorf("of another id: %v", err)
 	}
 
@@ -272,7 +273,7 @@ func TestRequestStatus(t *testing.T) {
 	batch := begin(t, s, false, request(1), request(2))
 	link.say(batch, answer(2))
 	status(t, batch, StatusProcessing, true, false)
-	if got, err := s.RequestStatus(t.Context(), batch.Number(), []byte("2")); err != nil || got.Status != StatusCompleted {
+	if got, err := s.resumes.Load().status(batch.Number(), []byte("2")); err != nil || got.Status != StatusCompleted {
 		t.Errorf("%s, %v", jsonOf(got), err)
 	}
 	if got := jsonOf(RequestStatus{RequestID: json.RawMessage(`"x"`), Status: "failed"}); got !=
@@ -282,7 +283,7 @@ func TestRequestStatus(t *testing.T) {
 
 	lost := begin(t, s, false, request(9))
 	link.sink.Closed(errors.New("crashed"), true)
-	if got, err := s.RequestStatus(t.Context(), lost.Number(), []byte("9")); err != nil || got.Status != StatusFailed {
+	if got, err := s.resumes.Load().status(lost.Number(), []byte("9")); err != nil || got.Status != StatusFailed {
 		t.Errorf("of a call whose backend crashed: %s, %v", jsonOf(got), err)
 	}
 }
@@ -382,7 +383,7 @@ func TestAllResumable(t *testing.T) {
 				t.Errorf("%s: %v", jsonOf(r), err)
 				continue
 			}
-			if got, err := s.RequestStatus(t.Context(), number, r.RequestID); err != nil || fmt.Sprint(got) != fmt.Sprint(r.RequestStatus) || r.Method != "tools/call" {
+			if got, err := s.resumes.Load().status(number, r.RequestID); err != nil || fmt.Sprint(got) != fmt.Sprint(r.RequestStatus) || r.Method != "tools/call" {
 				t.Errorf("%s, but alone %s: %v", jsonOf(r), jsonOf(got), err)
 			}
 			ids = append(ids, string(r.RequestID))
@@ -478,7 +479,7 @@ func TestDisconnectSaidFirst(t *testing.T) {
 		if light {
 			want = 1
 		}
-		var r *Reader
+		var r *reading.Reader
 		s.log.InOneAppend(func() {
 			if light {
 				c.Disconnect(time.Second)

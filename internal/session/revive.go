@@ -271,7 +271,7 @@ func (c *beginning) apply(s *Session) {
 		return
 	}
 	s.firstEpoch = c.life
-	s.streams.last = max(s.streams.last, (c.life-1)<<32) // there may be streams that were taken over
+	s.streams.Resume((c.life - 1) << 32) // there may be streams that were taken over
 	s.backend.initialize, s.backend.initialized, s.backend.revived = m.Raw, true, true
 	s.revision = c.revision
 	s.takeCapabilities(m.Params)
@@ -325,9 +325,4 @@ func (m *Manager) bury(s *Session) {
 	if err != nil {
 		m.logger.Warn("a session that was ended may be revived by a client that has its id", "session", s.Name(), "error", err)
 	}
-}
-
-// isBefore reports whether a cursor is of an earlier life of the session: nothing is kept of that.
-func isBefore(s *Session, at stream.Cursor) bool {
-	return s.firstEpoch != 0 && (at.Epoch != 0 && at.Epoch < s.firstEpoch || at.Epoch > s.lease.Epoch)
 }

@@ -81,9 +81,9 @@ func TestReviveTakenOver(t *testing.T) {
 		{life << 32, life<<32 + 1},           // the epoch of its next owner
 	} {
 		s := h.session("secret", caller.Principal{}, "", kind{})
-		s.streams.last = test.last
+		s.streams.Resume(test.last)
 		begins.apply(s)
-		if got := s.streams.number(); got != test.want {
+		if got := s.streams.Add(nil); got != test.want {
 			t.Errorf("after %d the next number is %d, want %d", test.last, got, test.want)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
+	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -153,8 +154,8 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it
 	}
-	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil {
-		data = s.advertise(data)
+	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil && !s.single && !s.m.opts.Stateless {
+		data = idempotency.Advertise(data)
 	}
 	if m.Result != nil {
 		for f := range s.offered {
@@ -454,7 +455,7 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 		return s.standalone, false
 	case !many:
 		return only, false
-	case asks && !s.streams.read(standalone):
+	case asks && !s.streams.IsRead(standalone):
 		for _, rq := range s.inFlight {
 			if rq.call.method == "tools/call" && !rq.ours {
 				return rq.call, true

@@ -2,14 +2,15 @@
 // flight in them, and which stream a message of the backend belongs to.
 //
 // A message of a backend goes one way: [backend.Sink] finds its call, the call appends it
-// to the store, and a [Reader] reads it there. The only other way from a backend to a
+// to the store, and a [reading.Reader] reads it there. The only other way from a backend to a
 // client is the response of a light call, which its one waiter takes from memory.
 //
 // The states of sessions and calls, and what leads from one to another, are the tables in
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// table.mu, that of the log, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that. Of two
+// that of untold outcomes, that of the log, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that, and that of the
+// streams last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
 package session
@@ -29,6 +30,7 @@ import (
 	"holdfast/internal/journal"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -40,7 +42,7 @@ var (
 	ErrNotFound = errors.New("session not found")
 	// ErrMoved stands for a session that has left this node just now: it is to be
 	// located again ([Manager.Locate]).
-	ErrMoved = errors.New("the session is moving to another node")
+	ErrMoved = reading.ErrMoved
 	// ErrDuplicate refuses a request whose id is in flight in its session.
 	ErrDuplicate = errors.New("a request with this id is in flight in this session")
 	// ErrBusy refuses what is over a limit, for now.
@@ -67,7 +69,7 @@ type Session struct {
 	use   usage
 
 	standalone *Call // whose stream carries what belongs to no call
-	streams    table
+	streams    reading.Streams
 	log        journal.Log[*Call]
 	keyed      atomic.Bool                  // calls were made under idempotency keys
 	offers     atomic.Uint32                // the services that are offered to its clients: the bit 1<<i for services[i]

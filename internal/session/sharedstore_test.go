@@ -15,6 +15,7 @@ import (
 
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/observe/observetest"
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -196,7 +197,7 @@ func (n *shelfNode) tell(id stream.ID) {
 	n.watching.Lock()
 	defer n.watching.Unlock()
 	for _, w := range n.watchers[id] {
-		Wake(w)
+		reading.Wake(w)
 	}
 }
 
@@ -345,7 +346,7 @@ func (n *shelfNode) Forget(l stream.Lease) {
 	for id, all := range n.watchers {
 		for _, w := range all {
 			if id.Session == l.Session {
-				Wake(w)
+				reading.Wake(w)
 			}
 		}
 	}

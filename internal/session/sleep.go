@@ -158,7 +158,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	case s.resumes.Load() != nil || s.watched.Load() != nil || s.lateProgress:
 		return false // what is known of their calls outlives what these have said
-	case !s.streams.isUnused() || !s.untold.IsIdle() || !s.log.IsIdle():
+	case !s.isUnread() || !s.log.IsIdle():
 		return false
 	}
 	s.standalone.mu.Lock()
@@ -194,18 +194,14 @@ func keepsNothing(l *link) bool {
 	return ok && c.Sessionless()
 }
 
-// isUnused reports whether no stream is written or read.
-func (t *table) isUnused() bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.streams) == 0
-}
+// isUnread reports whether no stream is written or read, and no outcome waits to be told besides.
+func (s *Session) isUnread() bool { return s.streams.IsUnused() && s.untold.IsIdle() }
 
 // fallAsleep has sessions fall asleep that can.
 func (m *Manager) fallAsleep(all []*Session) {
 	for _, s := range all {
 		if s.keyed.Load() {
-			m.sweepKeys() // so that it is remembered which keys were used, as nothing is kept of their calls
+			m.keys.Sweep() // so that it is remembered which keys were used, as nothing is kept of their calls
 			break
 		}
 	}
@@ -260,7 +256,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 		defer m.closeBackend(had.conn)
 	}
 	m.dropRequests(s, had.inFlight) // there are none
-	s.streams.dismissAll()
+	s.streams.Dismiss()
 	if m.shared != nil {
 		if err := m.touch(s); err != nil && !errors.Is(err, stream.ErrNotFound) {
 			m.logger.Debug("session asleep, but not deleted: it may be another's", "session", s.Name(), "error", err)

@@ -219,9 +219,6 @@ func (s *Session) isClosed() bool { return s.life.state() > sessionOpen }
 // isLingering reports whether the session is over, but found by its tokens.
 func (s *Session) isLingering() bool { return s.life.state() == sessionLingering }
 
-// isDeleted reports whether the store was told to drop the session's streams.
-func (s *Session) isDeleted() bool { return s.life.state() == sessionDeleted }
-
 // Moved reports whether the session has left this node: another has taken it, or may.
 // Its calls continue there, so its clients should come back.
 func (s *Session) Moved() bool { return s.life.state() == sessionMoved }

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -34,6 +37,10 @@ func TestSessionSteps(t *testing.T) {
 // What happens to a session brings it through its states.
 func TestSessionStates(t *testing.T) {
 	t.Parallel()
+	synctest.Test(t, testSessionStates) // only waiting takes time
+}
+
+func testSessionStates(t *testing.T) {
 	f := newShelf()
 	n := f.add(t, "a", Options{})
 	why := errors.New("the test says so")
@@ -41,22 +48,23 @@ func TestSessionStates(t *testing.T) {
 		do func(s *Session)
 		is sessionState
 	}
-	follow := func(s *Session, does bool) { // somebody for whom it lingers
-		s.streams.mu.Lock()
-		defer s.streams.mu.Unlock()
-		if does {
-			s.streams.addFollower(1)
-		} else {
-			s.streams.followed.remove(1)
+	follow := func(s *Session) { // a client that it lingers for
+		number := s.streams.Add(writer{s.standalone})
+		for range 2 {
+			r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Detach(false, true, false)
 		}
 	}
 	var (
-		read    *Reader // keeps an ended session for as long as it reads
+		read    *reading.Reader // keeps an ended session for as long as it reads
 		attach  = func(s *Session) { read, _ = s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1)) }
-		detach  = func(*Session) { read.Detach(false, true, false) }
+		detach  = func(*Session) { read.Detach(false, true, false); time.Sleep(reading.FollowFor + time.Second) }
 		end     = func(s *Session) { n.end(s, why) }
-		linger  = func(s *Session) { follow(s, true); n.endAs(s, sessionLingering, why) }
-		stop    = func(s *Session) { n.stopLingering(s); follow(s, false) }
+		linger  = func(s *Session) { follow(s); n.endAs(s, sessionLingering, why) }
+		stop    = func(s *Session) { n.stopLingering(s) }
 		sever   = func(s *Session) { n.closeForHandOver(s) }
 		lose    = func(s *Session) { n.leaveNode(s, 0) }
 		release = func(s *Session) { n.release(s, false) }

@@ -60,7 +60,7 @@ type strandedAt struct {
 
 // strandedFor is for how long at the most a call is known that has ended.
 func (m *Manager) strandedFor() time.Duration {
-	return max(m.opts.AttachWithin, m.claimsKept())
+	return max(m.opts.AttachWithin, m.namesKept())
 }
 
 // add adds a call.
@@ -94,7 +94,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 }
 
 // runs reports whether the call is in flight.
-func (c *stranded) runs() bool { return c.number != 0 && c.s.streams.call(c.number) != nil }
+func (c *stranded) runs() bool { return c.number != 0 && c.s.CallAt(c.number) != nil }
 
 // remove takes a call out. t.mu is held.
 func (t *strandings) remove(e *linked.Element) {
@@ -230,22 +230,14 @@ func (m *Manager) strand(s *Session, number uint64, like again.Likeness, doubtfu
 	if like.IsZero() || number == 0 || doubtful && s.modern != "" {
 		return
 	}
-	if c := s.streams.call(number); c != nil && (c.followers.Load() > 0 || c.late.Load()) {
+	if c := s.CallAt(number); c != nil && (c.followers.Load() > 0 || c.late.Load()) {
 		return // its client has it from another one
 	}
 	of := &stranded{keys: keysIn(&like, s), s: s, number: number, since: time.Now(), doubtful: doubtful}
 	m.stranded.add(of, m.strandedFor())
-	if !m.stranded.dropIf(s, number, func() bool { return s.streams.readBesides(number, by) }) {
+	if !m.stranded.dropIf(s, number, func() bool { return s.streams.ReadBesides(number, by) }) {
 		m.tellStranded(of)
 	}
-}
-
-// readBesides reports whether a stream has a reader, but for one that has sent something, and one beside the standalone stream.
-func (t *table) readBesides(number uint64, what *sent) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	r := t.streams[number].reader
-	return r != nil && r.outlet == nil && (what == nil || r.sent != what)
 }
 
 // takeAnswer takes the answer of a light call, if it has one that may be kept; else it is nil.
@@ -328,16 +320,13 @@ func newSent(s *Session, number uint64, like again.Likeness) *sent {
 // Disconnected implements [Source].
 func (a *sent) Disconnected(from string, since time.Time) {
 	if a.number != 0 {
-		a.s.Disconnected(from, since)
+		a.s.streams.Disconnected(from, since)
 	}
-	a.strand()
+	a.Strand()
 }
 
-// strand strands the call, once. A client that has read all and ends its connection does not reset it.
-func (a *sent) strand() {
-	if a == nil {
-		return
-	}
+// Strand implements [reading.Sent]: it strands the call, once. A client that has read all and ends its connection does not reset it.
+func (a *sent) Strand() {
 	a.once.Do(func() {
 		switch doubtful := time.Since(a.at) > resetWithin; {
 		case a.number != 0:
@@ -364,25 +353,4 @@ func (c *Call) wrote(answer []byte) {
 	if len(answer) > heldAnswer {
 		time.AfterFunc(resetWithin, func() { what.once.Do(func() { what.answer = nil }) })
 	}
-}
-
-// likeness returns that of the reader's call.
-func (r *Reader) likeness() again.Likeness {
-	if r.call == nil {
-		return r.like
-	}
-	if r.call.late.Load() {
-		return again.Likeness{}
-	}
-	return r.call.like
-}
-
-// likeness returns that of the call whose stream has a gap.
-func (g *gaps) likeness(number uint64) (l again.Likeness) {
-	for i := range g.all {
-		if g.all[i].number == number {
-			l = g.all[i].like
-		}
-	}
-	return l
 }

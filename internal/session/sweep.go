@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -165,14 +166,14 @@ func (sw *sweep) add(was shared.Session) {
 	sw.mu.Lock()
 	sw.found = append(sw.found, was)
 	sw.mu.Unlock()
-	Wake(sw.more)
+	reading.Wake(sw.more)
 }
 
 func (sw *sweep) end() {
 	sw.mu.Lock()
 	sw.ended = true
 	sw.mu.Unlock()
-	Wake(sw.more)
+	reading.Wake(sw.more)
 }
 
 // next returns what was found since, and whether that is all.

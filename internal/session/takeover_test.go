@@ -14,6 +14,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -310,7 +311,7 @@ func TestTakeOverBatch(t *testing.T) {
 }
 
 // some reads n messages.
-func some(t testing.TB, r *Reader, ready <-chan struct{}, n int) (said []string) {
+func some(t testing.TB, r *reading.Reader, ready <-chan struct{}, n int) (said []string) {
 	t.Helper()
 	timeout := time.After(time.Minute)
 	for len(said) < n {
@@ -438,7 +439,7 @@ func TestTakeOverLost(t *testing.T) {
 	a.kill()
 	taken := b.take(s)
 	taken.CameBack(0, nil)
-	lost, _ := taken.LostStreams(t.Context(), 0)
+	lost, _ := taken.streams.Lost(t.Context(), 0)
 	var numbers []uint64
 	for _, at := range lost {
 		numbers = append(numbers, at.Stream.Number)
@@ -470,8 +471,8 @@ func TestTakeOverStandalone(t *testing.T) {
 	r.Detach(true, true, false)
 	say(-1)
 	a.kill()
-	if taken := b.take(s); taken.Delivered() != noteEvery+10 || taken.standalone.said != noteEvery+11 {
-		t.Errorf("told %d of %d", taken.Delivered(), taken.standalone.said)
+	if taken := b.take(s); taken.streams.Delivered() != noteEvery+10 || taken.standalone.said != noteEvery+11 {
+		t.Errorf("told %d of %d", taken.streams.Delivered(), taken.standalone.said)
 	}
 }
 
@@ -613,7 +614,7 @@ func TestTakeOverResumable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status, err := s.RequestStatus(t.Context(), number, id); err != nil || status.Status != want {
+		if status, err := s.resumes.Load().status(number, id); err != nil || status.Status != want {
 			t.Errorf("request %s: %+v, %v", id, status, err)
 		}
 	}

@@ -87,7 +87,7 @@ func (l legacyTasks) deferral(ctx context.Context, number uint64, id []byte) []b
 	if err != nil {
 		return taskFailure(id, err)
 	}
-	if c := l.s.streams.call(number); c != nil {
+	if c := l.s.CallAt(number); c != nil {
 		c.untold().Release(number) // no client waits for it on this connection
 	}
 	text, _ := json.Marshal(map[string]any{"task": l.text(number, t.created, &st)})
@@ -120,7 +120,7 @@ func (t *legacyTask) changed() (wakers []*waker) {
 	for _, w := range t.waits {
 		wakers = append(wakers, &w.waker)
 	}
-	if t.s.streams.read(standalone) {
+	if t.s.streams.IsRead(standalone) {
 		wakers = append(wakers, t.status)
 	}
 	return wakers
@@ -216,7 +216,7 @@ func (l legacyTasks) answer(ctx context.Context, c *Call, m *jsonrpc.Message) []
 
 // cancel cancels a task that runs. st is how its call stands, which changes.
 func (l legacyTasks) cancel(ctx context.Context, number uint64, st *Standing) (err error) {
-	if c := l.s.streams.call(number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
+	if c := l.s.CallAt(number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
 		*st = Standing{Updated: time.Now(), Ended: time.Now()}
 		return nil
 	}

@@ -70,7 +70,7 @@ func (w *taskWait) copyNew(ctx context.Context) error {
 	if t == nil {
 		return ErrNotFound
 	}
-	said := s.streams.call(w.number)
+	said := s.CallAt(w.number)
 	if said == nil {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (l legacyTasks) result(id []byte, number uint64, st *Standing) []byte {
 // notifyStatus tells a client that listens to its session of a task's status, if that is
 // another one than was told. It reports whether there is no more to be told.
 func (t *legacyTask) notifyStatus(number uint64, told *string) (over bool) {
-	if !t.s.streams.read(standalone) {
+	if !t.s.streams.IsRead(standalone) {
 		return false
 	}
 	ctx, stop := context.WithTimeout(t.s.m.ctx, storeTimeout)

@@ -104,9 +104,9 @@ type keyedTurns struct {
 	all turns
 }
 
-// AwaitKeyedTurn is [Session.AwaitTurn] for a modern request, whose client can cancel it by its idempotency key
+// AwaitOnce is [Session.AwaitTurn] for a modern request, whose client can cancel it by its idempotency key
 // ("": it has none). It need not have a session yet.
-func (m *Manager) AwaitKeyedTurn(parent context.Context, client *Client, key string) (_ context.Context, over func()) {
+func (m *Manager) AwaitOnce(parent context.Context, client *Client, key string) (_ context.Context, over func()) {
 	if key == "" {
 		return parent, func() {}
 	}
@@ -121,9 +121,8 @@ func (m *Manager) AwaitKeyedTurn(parent context.Context, client *Client, key str
 	}
 }
 
-// CancelKeyedTurn cancels what waits under an idempotency key of a modern client.
-func (m *Manager) CancelKeyedTurn(client *Client, key string) {
-	w := &m.keyedTurns
+// cancel cancels what waits under an idempotency key of a modern client.
+func (w *keyedTurns) cancel(client *Client, key string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all.cancel(nameOfTurn(client, key))

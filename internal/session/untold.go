@@ -1,6 +1,9 @@
 package session
 
-import "holdfast/internal/feature/webhook"
+import (
+	"holdfast/internal/feature/webhook"
+	"holdfast/internal/reading"
+)
 
 // What follows is for calls whose outcomes are told besides to their clients, if no client hears them.
 
@@ -19,6 +22,16 @@ func (c *Call) tellsBesides(id string, params []byte) {
 		r := c.recorded()
 		r.untold = c.s.untold.Begin(r.untold, id, params)
 	}
+}
+
+// untoldTo returns what is told besides of the outcomes that a reader reads, or nil.
+func (s *Session) untoldTo(r *reading.Reader) *webhook.Call {
+	if c := written(r.Call()); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.untold()
+	}
+	return s.untold.Of(r.Cursor().Stream.Number)
 }
 
 // untold is a call's [feature].
@@ -40,7 +53,7 @@ func (u untold) answered(c *Call, rq *inflight, failed bool, seq uint64) {
 type untoldOwner struct{ s *Session }
 
 func (o untoldOwner) Moved() bool               { return o.s.Moved() }
-func (o untoldOwner) IsRead(number uint64) bool { return o.s.streams.read(number) }
+func (o untoldOwner) IsRead(number uint64) bool { return o.s.streams.IsRead(number) }
 
 func (o untoldOwner) Note() {
 	if !o.s.isClosed() {

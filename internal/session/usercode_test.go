@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/panics"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -73,7 +74,7 @@ func internalError(t *testing.T, what string, answers [][]byte) {
 }
 
 // next reads one entry of a stream, as a connection does.
-func next(t *testing.T, r *Reader) string {
+func next(t *testing.T, r *reading.Reader) string {
 	t.Helper()
 	var got []stream.Entry
 	eventually(t, "the next entry", func() bool {

@@ -3,6 +3,7 @@ package session
 import (
 	"time"
 
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -49,13 +50,13 @@ func (w *Waiter) Stop(over bool) {
 
 // What follows is for transports that wait for many calls at a time.
 
-// Notify has ready told, as that of a [Reader] is, when a light call has answered or
+// Notify has ready told, as that of a [reading.Reader] is, when a light call has answered or
 // was given a stream: see [Call.Answers]. It takes the place of [Call.Wait].
 func (c *Call) Notify(ready chan struct{}) {
 	c.mu.Lock()
 	c.changed = ready
 	c.mu.Unlock()
-	Wake(ready) // for what has happened already
+	reading.Wake(ready) // for what has happened already
 }
 
 // Answers returns the responses of a call that ended while it was light, and
@@ -65,17 +66,6 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.light, c.life.state() == callAnswered, c.number
-}
-
-// Behind reports whether there may be something to read. Who reads many streams is
-// spared asking the store for each.
-func (r *Reader) Behind() bool {
-	if r.call == nil {
-		return true
-	}
-	r.call.mu.Lock()
-	defer r.call.mu.Unlock()
-	return r.call.isOver() || r.call.said != r.cursor.Seq
 }
 
 // CallOf returns the call that a request in flight with the id is part of, or nil.

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -72,7 +73,7 @@ func (s *Session) watchedTable() *watchedCalls {
 // it can be made again if its server asks by its result. since is when that was first done of the call, as far as this
 // node knows. The error is [ErrNotFound] if the call has ended, or that of the store.
 func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header) (since time.Time, err error) {
-	c := s.streams.call(number)
+	c := s.CallAt(number)
 	if c == nil || c.isOver() {
 		return since, ErrNotFound
 	}
@@ -223,7 +224,7 @@ func progressText(data []byte) (text string, ok bool) {
 // eachEntry calls do with the entries of a stream up to one, as far as they are kept. The error
 // is that of the store.
 func (s *Session) eachEntry(ctx context.Context, number, seq uint64, do func(*stream.Entry)) error {
-	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Seq: s.OldestOf(ctx, number)}
+	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Seq: s.streams.Oldest(ctx, number)}
 	buf := make([]stream.Entry, 0, 64)
 	for at.Seq < seq {
 		got, err := s.m.store.Read(ctx, at, buf[:0])
@@ -273,7 +274,7 @@ func (s *Session) wakeWatchers(number uint64) {
 	var wakers []*waker
 	if t := all.all[number]; t != nil {
 		for _, ready := range t.watch {
-			Wake(ready)
+			reading.Wake(ready)
 		}
 		if t.deferred != nil {
 			wakers = t.deferred.changed()
@@ -321,7 +322,7 @@ var errEndLost = outcomeUnknown("what became of the call is not kept")
 // Standing returns how the call of a stream stands. The error is [ErrNotFound] if nothing is
 // kept of it, [ErrMoved], or that of the store.
 func (s *Session) Standing(ctx context.Context, number uint64) (st Standing, err error) {
-	c := s.streams.call(number)
+	c := s.CallAt(number)
 	if c == nil {
 		return s.endedStanding(ctx, number)
 	}
@@ -337,8 +338,8 @@ func (s *Session) Standing(ctx context.Context, number uint64) (st Standing, err
 	if !st.Running {
 		return st, nil
 	}
-	if end := c.unstoredEnd(); end != nil {
-		st.Running, st.Response, st.Ended = false, end, st.Updated
+	if end := c.track.End(); end != nil {
+		st.Running, st.Response, st.Ended = false, end.Data, st.Updated
 		return st, nil
 	}
 	if asking, said := c.AwaitsInput(); asking {
@@ -348,16 +349,6 @@ func (s *Session) Standing(ctx context.Context, number uint64) (st Standing, err
 		err = nil
 	}
 	return st, err
-}
-
-// unstoredEnd returns how the call has ended, if the store has not taken that, or nil.
-func (c *Call) unstoredEnd() []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := len(c.unstored); n > 0 {
-		return c.unstored[n-1].Data
-	}
-	return nil
 }
 
 // endedStanding is Standing for a call that has ended.
@@ -375,7 +366,7 @@ func (s *Session) endedStanding(ctx context.Context, number uint64) (st Standing
 	if err == nil && next > 1 {
 		got, err = s.m.store.Read(ctx, stream.Cursor{Stream: id, Seq: next - 2}, end[:0])
 	}
-	lost := len(got) == 0 || !got[0].Last || s.streams.isBlind(number)
+	lost := len(got) == 0 || !got[0].Last || s.streams.IsBlind(number)
 	switch {
 	case err != nil && !errors.Is(err, io.EOF) && s.Moved():
 		return st, ErrMoved
@@ -396,9 +387,9 @@ func (s *Session) endedStanding(ctx context.Context, number uint64) (st Standing
 // Watch has ready be told when anything of a call changes, until stop is called.
 func (s *Session) Watch(number uint64, ready chan<- struct{}) (stop func()) {
 	all := s.watchedTable()
-	c := s.streams.call(number)
+	c := s.CallAt(number)
 	if c == nil {
-		Wake(ready)
+		reading.Wake(ready)
 		return func() {}
 	}
 	t := s.addWatched(c, number)

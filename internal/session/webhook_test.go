@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -74,7 +75,7 @@ func failure(id int) string {
 }
 
 // attach reads a stream from its beginning.
-func attach(t testing.TB, s *Session, number uint64) *Reader {
+func attach(t testing.TB, s *Session, number uint64) *reading.Reader {
 	t.Helper()
 	r, err := s.Read(t.Context(), number, 0, 0, make(chan struct{}, 1))
 	if err != nil {
@@ -84,7 +85,7 @@ func attach(t testing.TB, s *Session, number uint64) *Reader {
 }
 
 // tell reads so many entries as a connection does, and has them written.
-func tell(t testing.TB, r *Reader, n int) {
+func tell(t testing.TB, r *reading.Reader, n int) {
 	t.Helper()
 	for range n {
 		if entries, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil || len(entries) != 1 {
@@ -132,15 +133,15 @@ func TestEndedConnected(t *testing.T) {
 func TestEndedBreaks(t *testing.T) {
 	t.Parallel()
 	_, b, s, desk := belled(t, Options{})
-	for name, leave := range map[string]func(*Reader){
-		"unread": func(*Reader) {},
-		"read, not written": func(r *Reader) {
+	for name, leave := range map[string]func(*reading.Reader){
+		"unread": func(*reading.Reader) {},
+		"read, not written": func(r *reading.Reader) {
 			if _, err := r.Next(t.Context(), make([]stream.Entry, 0, 4)); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"in part": func(r *Reader) { tell(t, r, 1) },
-		"kicked":  func(r *Reader) { r.disconnect(disconnect{}) },
+		"in part": func(r *reading.Reader) { tell(t, r, 1) },
+		"kicked":  func(r *reading.Reader) { s.streams.Disconnect(r.Cursor().Stream.Number, reading.Disconnect{}) },
 	} {
 		c := begin(t, s, false, hookedRequest(1))
 		r := attach(t, s, c.Number())

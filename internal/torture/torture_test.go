@@ -16,6 +16,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -94,13 +95,9 @@ func TestURL(t *testing.T) {
 	t.Parallel()
 	var calls atomic.Int64
 	server := steps(&calls)
-	to := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-	t.Cleanup(func() {
-		to.CloseClientConnections()
-		to.Close()
-	})
+	to := mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	o := short()
-	o.URL = to.URL + "/mcp"
+	o.URL = to + "/mcp"
 	r, err := Run(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -163,13 +160,9 @@ func TestFailsAnyway(t *testing.T) {
 	mcp.AddTool(server, &mcp.Tool{Name: "broken"}, func(context.Context, *mcp.CallToolRequest, struct{}) (*mcp.CallToolResult, any, error) {
 		return nil, nil, errors.New("out of order")
 	})
-	to := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-	t.Cleanup(func() {
-		to.CloseClientConnections()
-		to.Close()
-	})
+	to := mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 	o := short()
-	o.URL = to.URL
+	o.URL = to
 	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "out of order") || !strings.Contains(err.Error(), "--tool") {
 		t.Errorf("the error is %v", err)
 	}
@@ -179,13 +172,12 @@ func TestFailsAnyway(t *testing.T) {
 func TestCounts(t *testing.T) {
 	t.Parallel()
 	a := newArrivals()
-	to := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	to := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Refuse") != "" {
 			w.WriteHeader(http.StatusConflict)
 		}
 	}))
-	t.Cleanup(to.Close)
-	u, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to.URL, nil)
+	u, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -57,29 +58,14 @@ func (s *legacy) Serve(x *message.Exchange) {
 // post makes a modern request, and tells the messages of the answer until say is false.
 func post(t *testing.T, url, method, params string, say func(jsonrpc.Message) bool) {
 	t.Helper()
-	name := ""
-	if method == "tools/call" {
-		name = jsonrpc.String(jsonrpc.Field([]byte("{"+params+"}"), "name"))
-		params += ","
-	} else if params != "" {
+	if params != "" {
 		params += ","
 	}
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"mine","method":%q,"params":{%s"_meta":{"progressToken":"p","io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
 		`"io.modelcontextprotocol/clientInfo":{"name":"c","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}}}`, method, params)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 	defer stop()
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header = http.Header{
-		"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},
-		"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {method},
-	}
-	if name != "" {
-		r.Header.Set("Mcp-Name", name)
-	}
-	res, err := http.DefaultClient.Do(r)
+	res, err := mcptest.Send(ctx, http.MethodPost, url, body)
 	if err != nil {
 		t.Fatal(err)
 	}

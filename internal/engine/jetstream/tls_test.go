@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +24,7 @@ import (
 	"holdfast/internal/engine/driver"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/mcptest"
 )
 
 // A server that wants to see a client's certificate, and credentials that its
@@ -158,22 +158,9 @@ func signed(t *testing.T, claims jwt.Claims, by keys) string {
 }
 
 // faults are what a server says is wrong.
-type faults struct {
-	mu   sync.Mutex
-	said strings.Builder
-}
+type faults struct{ mcptest.Log }
 
-func (f *faults) note(format string, v ...any) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	fmt.Fprintf(&f.said, format+"\n", v...)
-}
-
-func (f *faults) String() string {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.said.String()
-}
+func (f *faults) note(format string, v ...any) { fmt.Fprintf(f, format+"\n", v...) }
 
 func (f *faults) Noticef(string, ...any)         {}
 func (f *faults) Debugf(string, ...any)          {}

@@ -1,8 +1,9 @@
 // Package idempotency remembers which calls of a node were begun under which
 // idempotency keys, so that a request that is sent again under its key is given the call
 // that it began the first time. docs/decisions/0009-idempotency-keys.md says what a key
-// covers. What several nodes share is a claim in the store, and the notes of calls:
-// both are internal/session's.
+// covers. What several nodes share is a claim in the store, and the notes of calls.
+//
+// [Keys] is what a node has. It begins calls by a function of its caller, and asks of sessions by [Sessions].
 package idempotency
 
 import (

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -104,7 +105,7 @@ func (f *follower) tell(id string, n news) {
 	f.mu.Lock()
 	f.heard[id] = n
 	f.mu.Unlock()
-	session.Wake(f.ready)
+	reading.Wake(f.ready)
 }
 
 // news returns what was heard of a task since it was last asked for.

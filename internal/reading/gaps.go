@@ -1,4 +1,4 @@
-package session
+package reading
 
 import (
 	"context"
@@ -28,10 +28,10 @@ type gap struct {
 	// from is the address of a client to whom all was written, as long as nothing
 	// says that it left with some of it unread; else "".
 	from string
-	// alone: nobody else has a claim on how the call ended (see [Session.alone]).
+	// alone: no other client may ask how the call ended (see [Owner.IsAlone]).
 	alone bool
 	like  again.Likeness // of the call
-	sent  *sent          // see [sent]; nil: it is like no other
+	sent  Sent           // nil: it is like no other
 }
 
 // A gapKind says what was written to the client of a gap.
@@ -44,21 +44,12 @@ const (
 	gapUnknown                // by a node that was lost; the call has ended, and that may be all
 )
 
-// gaps are those of a session. Guarded by table.mu, but for unconfirmed.
+// gaps are those of a session. Guarded by Streams.mu, but for unconfirmed.
 type gaps struct {
 	all         []gap
 	asked       time.Time   // when the client last came back with nothing but its session
 	resumes     bool        // the client has come back for a call with an event id
-	unconfirmed atomic.Bool // see [Session.Unconfirmed]
-}
-
-// isLost reports whether the connection of the call's client has broken, and it has not come back since.
-func (c *Call) isLost() bool {
-	number := c.Number()
-	t := &c.s.streams
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return number != 0 && t.gaps.has(number)
+	unconfirmed atomic.Bool // see [Streams.Unconfirmed]
 }
 
 // has reports whether a stream has a gap.
@@ -71,8 +62,15 @@ func (g *gaps) close(number uint64) {
 	g.all = slices.DeleteFunc(g.all, func(b gap) bool { return b.number == number })
 }
 
-// foundGap takes a stream off the record that another call goes on with.
-func (t *table) foundGap(number uint64) {
+// IsLost reports whether the connection of a stream's client has broken, and it has not come back since.
+func (t *Streams) IsLost(number uint64) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.gaps.has(number)
+}
+
+// Found takes a stream off the record that another call goes on with.
+func (t *Streams) Found(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.gaps.close(number)
@@ -121,27 +119,16 @@ const (
 	// connection has broken: that takes until its keep-alives do not come, if nothing tells it. Most hosts wait for 60 s for a call.
 	resumesFor = 45 * time.Second
 
-	// resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
-	// reasons for that.
-	resetWithin = time.Second
-
 	// networkDelay bounds the time by which the network, a proxy or another node may bring
 	// the end of a connection later than what its client sent on another one afterwards.
 	networkDelay = 5 * time.Second
 )
 
-// CameBack notes that the client has come back: for the call of a stream, with an event id or something else that says what it has, or (0) with
-// nothing but its session. conn is its connection, or nil if that cannot be asked.
-func (s *Session) CameBack(number uint64, conn Connection) {
-	if number != 0 {
-		if c := s.streams.call(number); c != nil {
-			c.cameBack(conn)
-		}
-	}
-	t := &s.streams
+// CameBack notes that the client has come back: with an event id or something else that says what it has, or with nothing but its session.
+func (t *Streams) CameBack(saysWhat bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if number != 0 {
+	if saysWhat {
 		t.gaps.resumes = true
 		return
 	}
@@ -200,26 +187,26 @@ func (g *gaps) away() time.Duration {
 	return awayFor
 }
 
-// LostStreams returns where to continue the streams that the client has lost, and can only
+// Lost returns where to continue the streams that the client has lost, and can only
 // hear of on the standalone stream: it has asked for them, now or before, with nothing
 // but its session, or it has not come back for them. Those to whose connection an
 // event id was written are given after patience: their client may be about to come
 // back with the id. due is when the next of them will be given, or zero.
 // [Reader.LostChanged] of the standalone stream's reader says when to call it again.
-func (s *Session) LostStreams(ctx context.Context, patience time.Duration) (at []stream.Cursor, due time.Time) {
-	lost, due := s.streams.lostStreams(patience)
+func (t *Streams) Lost(ctx context.Context, patience time.Duration) (at []stream.Cursor, due time.Time) {
+	lost, due := t.due(patience)
 	for _, b := range lost {
-		one := stream.Cursor{Stream: stream.ID{Session: s.key, Number: b.number}, Seq: b.seq}
+		one := stream.Cursor{Stream: t.id(b.number), Seq: b.seq}
 		if b.kind == gapPartial && b.asked.IsZero() {
-			one = pastProgress(ctx, s.m.store, one, b.told)
+			one = t.pastOld(ctx, one, b.told)
 		}
 		at = append(at, one)
 	}
 	return at, due
 }
 
-// lostStreams is [Session.LostStreams].
-func (t *table) lostStreams(patience time.Duration) (lost []gap, due time.Time) {
+// due returns the gaps that are due, and when the next of them will be.
+func (t *Streams) due(patience time.Duration) (lost []gap, due time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
@@ -246,25 +233,21 @@ func (t *table) lostStreams(patience time.Duration) (lost []gap, due time.Time) 
 //
 // conn is told of what was sent, if it is not nil.
 func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Connection) {
-	t := &r.s.streams
-	number := r.cursor.Stream.Number
-	what := newSent(r.s, number, r.likeness())
-	if besides {
-		r.s.m.stranded.tell(r.s, number)
-	}
+	t, number := r.t, r.cursor.Stream.Number
+	what, alone, like := t.owner.Sent(r, besides), t.owner.IsAlone(r.call), r.Likeness()
 	t.mu.Lock()
 	r.sent = what
-	if number != standalone && t.streams[number].reader == r {
+	if number != Standalone && t.streams[number].reader == r {
 		if from != "" {
 			t.gaps.unconfirmed.Store(true)
 		}
-		t.lost(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: r.s.alone(r.call), like: r.likeness(), sent: what}, besides)
+		t.lose(gap{number: number, seq: r.has, kind: gapWhole, since: r.since, wrote: wrote, from: from, alone: alone, like: like, sent: what}, besides)
 	}
 	t.mu.Unlock()
 	switch { // now that it may call back: it may know that the client has left
 	case conn == nil:
 	case what == nil:
-		conn.Wrote(r.s)
+		conn.Wrote(t)
 	default:
 		conn.Wrote(what)
 	}
@@ -272,31 +255,31 @@ func (r *Reader) Completed(from string, wrote time.Time, besides bool, conn Conn
 
 // Disconnected notes that the client at an address left without a word. What was written to
 // it after the given time has probably not arrived.
-func (s *Session) Disconnected(from string, after time.Time) {
-	t := &s.streams
+func (t *Streams) Disconnected(from string, after time.Time) {
 	t.mu.Lock()
-	var lost []gap
+	var lost []Sent
 	for i := range t.gaps.all {
 		if b := &t.gaps.all[i]; b.from == from && b.at.After(after) {
 			b.from = ""
 			t.wakeStandalone()
-			lost = append(lost, *b)
+			if b.sent != nil {
+				lost = append(lost, b.sent)
+			}
 		}
 	}
 	t.mu.Unlock()
-	for i := range lost {
-		lost[i].sent.strand()
+	for _, what := range lost {
+		what.Strand()
 	}
 }
 
 // Unconfirmed reports whether something was written to a client of which it is not known yet
-// whether it has arrived: see [Session.ConfirmArrival].
-func (s *Session) Unconfirmed() bool { return s.streams.gaps.unconfirmed.Load() }
+// whether it has arrived: see [Streams.ConfirmArrival].
+func (t *Streams) Unconfirmed() bool { return t.gaps.unconfirmed.Load() }
 
 // ConfirmArrival notes that the client at an address has sent a request on a connection on
 // which one follows the other: what was written to it before has arrived.
-func (s *Session) ConfirmArrival(from string) {
-	t := &s.streams
+func (t *Streams) ConfirmArrival(from string) {
 	var arrived []uint64
 	t.mu.Lock()
 	t.gaps.all = slices.DeleteFunc(t.gaps.all, func(b gap) bool {
@@ -308,34 +291,12 @@ func (s *Session) ConfirmArrival(from string) {
 	t.gaps.unconfirmed.Store(slices.ContainsFunc(t.gaps.all, func(b gap) bool { return b.from != "" }))
 	t.mu.Unlock()
 	for _, number := range arrived {
-		s.Acknowledge(number)
+		t.HasAll(number)
 	}
 }
 
-// Acknowledge notes that the client has all that the stream of a call says, if that has
-// ended: the store may drop it before its time. A stream that somebody may ask for
-// again is not dropped for that: one of a call with an idempotency key, of one that can
-// be resumed by a token, or that several clients follow.
-func (s *Session) Acknowledge(number uint64) {
-	s.streams.mu.Lock()
-	u, followed := s.streams.streams[number], s.streams.followed.has(number)
-	s.streams.mu.Unlock()
-	if number != standalone && u.call == nil && !followed && s.untold.Of(number) == nil {
-		s.m.store.Acknowledge(stream.ID{Session: s.key, Number: number})
-	}
-}
-
-// alone reports whether only the one who reads a call may ask how it ended; c is nil for
-// one that had ended when the reader came.
-func (s *Session) alone(c *Call) bool {
-	if c == nil {
-		return !s.keyed.Load() && !s.taken && s.resumes.Load() == nil
-	}
-	return c.record == nil || c.record.key == nil && c.record.untold == nil && c.record.resume == nil
-}
-
-// lost remembers a stream that its client may have to ask for. t.mu is held.
-func (t *table) lost(b gap, besides bool) {
+// lose remembers a stream that its client may have to ask for. t.mu is held.
+func (t *Streams) lose(b gap, besides bool) {
 	b.at = time.Now()
 	if besides {
 		b.asked = b.at
@@ -346,34 +307,42 @@ func (t *table) lost(b gap, besides bool) {
 
 // wakeStandalone tells the reader of the standalone stream, if there is one, that there may
 // be calls to continue. t.mu is held.
-func (t *table) wakeStandalone() {
-	if r := t.streams[standalone].reader; r != nil {
+func (t *Streams) wakeStandalone() {
+	if r := t.streams[Standalone].reader; r != nil {
 		r.lostChanged.Store(true)
 		r.wake()
 	}
 }
 
-// LostChanged says, once, that [Session.LostStreams] may have more to say than when it was last
+// LostChanged says, once, that [Streams.Lost] may have more to say than when it was last
 // asked. The reader is the standalone stream's.
 func (r *Reader) LostChanged() bool { return r.lostChanged.Swap(false) }
 
-// ConnectionLost notes that the connection of a light call broke before its answer was
-// written, so that its client may come back with nothing but its session id.
-func (c *Call) ConnectionLost() {
-	c.Promote()
-	number := c.Number()
-	if number == 0 {
-		c.strandAnswer()
-		return
+// Cut notes that the connection of a call's client broke before anything was written to it.
+func (t *Streams) Cut(number uint64, like again.Likeness) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lose(gap{number: number, kind: gapNoID, since: time.Now(), like: like}, false)
+}
+
+// Restored notes that the client of a call may have lost it with the node that it was connected to. over says that the call
+// has ended.
+func (t *Streams) Restored(number uint64, over bool) {
+	kind := gapPartial
+	if over {
+		kind = gapUnknown
 	}
-	_ = c.takeDisconnect() // who was to be sent away has gone
-	c.untold().Release(number)
-	if c.s.modern == "" {
-		c.s.streams.mu.Lock()
-		c.s.streams.lost(gap{number: number, kind: gapNoID, since: time.Now(), like: c.like}, false)
-		c.s.streams.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lose(gap{number: number, kind: kind, since: time.Now()}, false)
+}
+
+// likeness returns that of the call whose stream has a gap.
+func (g *gaps) likeness(number uint64) (l again.Likeness) {
+	for i := range g.all {
+		if g.all[i].number == number {
+			l = g.all[i].like
+		}
 	}
-	if !c.late.Load() {
-		c.s.m.strand(c.s, number, c.like, false, nil)
-	}
+	return l
 }

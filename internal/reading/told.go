@@ -1,12 +1,10 @@
-package session
+package reading
 
 import (
 	"context"
 	"slices"
 	"time"
 
-	"holdfast/internal/protocol"
-	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -22,7 +20,7 @@ type telling struct {
 	arrived func() bool   // reports whether it is with the client, as far as that is known; may wait for a moment
 }
 
-// tellings are those of connections that live. Guarded by table.mu.
+// tellings are those of connections that live. Guarded by Streams.mu.
 type tellings []telling
 
 // An outlet is the connection that a call is told on, where that is one of the standalone stream.
@@ -36,10 +34,10 @@ type outlet struct {
 // whether all that was written there is with the client, as far as the network knows. The client may
 // have given the call up, and make it again.
 func (r *Reader) Beside(standalone *Reader, arrived func() bool) {
-	r.s.streams.mu.Lock()
+	r.t.mu.Lock()
 	r.outlet = &outlet{standalone, arrived, make(chan struct{})}
-	r.s.streams.mu.Unlock()
-	r.s.m.strand(r.s, r.cursor.Stream.Number, r.likeness(), false, nil)
+	r.t.mu.Unlock()
+	r.t.owner.Heard(r, Lost)
 }
 
 // tells notes what was written beside the standalone stream.
@@ -47,7 +45,7 @@ func (r *Reader) tells() {
 	if r.outlet == nil {
 		return
 	}
-	t := &r.s.streams
+	t := r.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.told.forget(r.cursor.Stream.Number)
@@ -64,18 +62,18 @@ func (d *tellings) forget(number uint64) {
 
 // stopTelling notes that a reader leaves. What was told on its connection, if that is the standalone stream's, may not have
 // arrived. t.mu is held.
-func (t *table) stopTelling(r *Reader) {
+func (t *Streams) stopTelling(r *Reader) {
 	if r.outlet != nil {
 		close(r.outlet.left)
 	}
-	if len(t.told) > 0 && r.cursor.Stream.Number == standalone {
+	if len(t.told) > 0 && r.cursor.Stream.Number == Standalone {
 		t.told = slices.DeleteFunc(t.told, func(x telling) bool { return x.on == r })
 	}
 }
 
 // toldOf returns what was told of a stream after an entry, if that has arrived. A client that has entries which only that
 // connection was told has lost that connection.
-func (t *table) toldOf(number, after uint64) (telling, bool) {
+func (t *Streams) toldOf(number, after uint64) (telling, bool) {
 	t.mu.Lock()
 	i := slices.IndexFunc(t.told, func(x telling) bool { return x.at.Stream.Number == number && x.at.Seq >= after && after <= x.from })
 	if i < 0 {
@@ -88,7 +86,7 @@ func (t *table) toldOf(number, after uint64) (telling, bool) {
 }
 
 // toldAll reports whether a client that comes back for what follows a cursor was told all of it on its standalone stream.
-func (t *table) toldAll(at stream.Cursor) bool {
+func (t *Streams) toldAll(at stream.Cursor) bool {
 	x, ok := t.toldOf(at.Stream.Number, at.Seq)
 	return ok && x.all
 }
@@ -106,23 +104,22 @@ func (r *Reader) skipTold(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-	if x, ok := r.s.streams.toldOf(r.cursor.Stream.Number, r.cursor.Seq); ok {
+	if x, ok := r.t.toldOf(r.cursor.Stream.Number, r.cursor.Seq); ok {
 		r.cursor = x.at
 	}
 }
 
-// pastProgress returns the cursor after the progress that was written to the client of a lost stream, if that comes next:
-// what it says is old, and must not be said twice. told is through what was written.
-func pastProgress(ctx context.Context, store stream.Store, at stream.Cursor, told uint64) stream.Cursor {
+// pastOld returns the cursor after what was written to the client of a lost stream and is not to be written again, if that comes next.
+// told is through what was written.
+func (t *Streams) pastOld(ctx context.Context, at stream.Cursor, told uint64) stream.Cursor {
 	var page [16]stream.Entry
 	for at.Seq < told {
-		entries, err := store.Read(ctx, at, page[:0])
+		entries, err := t.opts.Store.Read(ctx, at, page[:0])
 		if err != nil || len(entries) == 0 {
 			break
 		}
 		for _, e := range entries {
-			m, err := jsonrpc.Parse(e.Data)
-			if e.Seq > told || err != nil || m.Kind != jsonrpc.Notification || m.Method != protocol.MethodProgress {
+			if e.Seq > told || !t.opts.IsOld(e.Data) {
 				return at
 			}
 			at.Seq, at.Epoch = e.Seq, e.Epoch

@@ -1,9 +1,9 @@
-package session
+package reading
 
 import "time"
 
 // absences are clients that are away from streams that they may come back for: since
-// when, by the numbers of the streams. Guarded by table.mu.
+// when, by the numbers of the streams. Guarded by Streams.mu.
 type absences struct {
 	since map[uint64]time.Time
 	crowd int // from how many on those are looked through that are no longer waited for
@@ -34,13 +34,13 @@ func (a *absences) prune(longest time.Duration) {
 // remove notes that the client of a stream has come back.
 func (a *absences) remove(number uint64) { delete(a.since, number) }
 
-// has reports whether somebody is away from a stream.
+// has reports whether a client is away from a stream.
 func (a *absences) has(number uint64) bool {
 	_, ok := a.since[number]
 	return ok
 }
 
-// within reports whether somebody is away for no longer than the given time.
+// within reports whether a client is away for no longer than the given time.
 func (a *absences) within(longest time.Duration) bool {
 	for _, at := range a.since {
 		if time.Since(at) <= longest {

@@ -1,4 +1,4 @@
-package session
+package reading
 
 import (
 	"context"
@@ -20,7 +20,7 @@ const (
 	mostAside = 4
 )
 
-// displaced is how often a reader of the standalone stream has taken the place of another. Guarded by table.mu.
+// displaced is how often a reader of the standalone stream has taken the place of another. Guarded by Streams.mu.
 type displaced struct {
 	at    time.Time
 	times int // in a row; more than endedAtFirst: its client has several streams
@@ -35,11 +35,11 @@ type aside struct {
 	patient bool // its connection may stay, with nothing to say
 	asked   atomic.Bool
 	seen    bool // used by the reader's goroutine alone
-	done    bool // the reader writes nothing more; guarded by table.mu
+	done    bool // the reader writes nothing more; guarded by Streams.mu
 }
 
 // displace has the reader of the standalone stream make room for another: it is ended, or steps aside. t.mu is held.
-func (t *table) displace(r *Reader) {
+func (t *Streams) displace(r *Reader) {
 	if r.Gone() || r.aside.asked.Load() {
 		return
 	}
@@ -58,7 +58,7 @@ func (t *table) displace(r *Reader) {
 }
 
 // boundAside ends the oldest of those that have stepped aside for r, if there are too many. t.mu is held.
-func (t *table) boundAside(r *Reader) {
+func (t *Streams) boundAside(r *Reader) {
 	n := 0
 	for old := r.beside.older; old != nil; old = old.beside.older {
 		if n++; n > mostAside {
@@ -67,7 +67,7 @@ func (t *table) boundAside(r *Reader) {
 	}
 }
 
-// comeBack has a reader, which may be nil, read on that has stepped aside. table.mu is held.
+// comeBack has a reader, which may be nil, read on that has stepped aside. Streams.mu is held.
 func (r *Reader) comeBack() {
 	if r == nil || !r.aside.asked.Swap(false) {
 		return
@@ -85,19 +85,19 @@ func (r *Reader) Aside(ctx context.Context) bool {
 	case !asked && !x.seen:
 	case asked && !x.seen:
 		x.seen = true
-		r.s.streams.steppedAside(r)
+		r.t.steppedAside(r)
 	case !asked:
 		x.seen = false
-		if told := r.s.Delivered(); told > r.cursor.Seq {
+		if told := r.t.Delivered(); told > r.cursor.Seq {
 			r.cursor.Seq = told
-			r.cursor.Epoch = r.s.epochOf(ctx, r.cursor)
+			r.cursor.Epoch = r.t.epochOf(ctx, r.cursor)
 		}
 	}
 	return x.seen
 }
 
 // steppedAside notes that a reader writes nothing more.
-func (t *table) steppedAside(r *Reader) {
+func (t *Streams) steppedAside(r *Reader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.aside.done = r.aside.asked.Load()

@@ -1,4 +1,4 @@
-package session
+package reading
 
 import "time"
 
@@ -6,31 +6,31 @@ import "time"
 // (SEP-975). One of them reads its stream at a time, and the others come back for it:
 // they must find it when the one that has read its end ends the session.
 
-// followFor is how long a client that follows a call may be away from it and still be
+// FollowFor is how long a client that follows a call may be away from it and still be
 // waited for. Over Streamable HTTP it comes back when it is told to; on a connection
 // that lives on without the stream, ours asks every fifteen seconds at least.
-const followFor = 20 * time.Second
+const FollowFor = 20 * time.Second
 
 // mostFollowed is how many calls of a session may have followers that are waited for.
 const mostFollowed = 64
 
 // addFollower notes that a client which is not the stream's reader now may come back for
 // it. t.mu is held.
-func (t *table) addFollower(number uint64) {
-	if number == standalone {
+func (t *Streams) addFollower(number uint64) {
+	if number == Standalone {
 		return
 	}
 	if len(t.followed.since) >= mostFollowed {
-		t.followed.prune(followFor)
+		t.followed.prune(FollowFor)
 	}
 	if t.followed.has(number) || len(t.followed.since) < mostFollowed {
-		t.followed.add(number, followFor)
+		t.followed.add(number, FollowFor)
 	}
 }
 
-// clientAsked notes that a client asks for a stream by its token. If another reads it, that is
+// Asked notes that a client asks for a stream by its token. If another reads it, that is
 // one that may come back.
-func (t *table) clientAsked(number uint64) {
+func (t *Streams) Asked(number uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.streams[number].reader != nil {
@@ -38,10 +38,10 @@ func (t *table) clientAsked(number uint64) {
 	}
 }
 
-// hasFollowers reports whether somebody who was here a short while ago is likely to have
+// HasFollowers reports whether a client that was here a short while ago is likely to have
 // yet to read how a call ended.
-func (t *table) hasFollowers() bool {
+func (t *Streams) HasFollowers() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.followed.within(followFor)
+	return t.followed.within(FollowFor)
 }

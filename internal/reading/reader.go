@@ -1,27 +1,26 @@
-package session
+package reading
 
 import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"holdfast/internal/again"
-	"holdfast/internal/feature/webhook"
 	"holdfast/stream"
 )
 
-// A Reader is one connection's place in one stream. It is used by one goroutine,
-// but for Kick.
+// A Reader is one connection's place in one stream. It is used by one goroutine.
 type Reader struct {
-	s               *Session
-	call            *Call // nil if the stream had ended when the reader came
+	t               *Streams
+	call            Call // nil if the stream had ended when the reader came
 	cursor          stream.Cursor
 	began           uint64 // the sequence that it began after
 	has             uint64 // what its client has for certain: it asked for what follows
 	wrote           uint64 // the last entry that was written to the client
-	acked           uint64 // the last that the client has said to have; guarded by table.mu
+	acked           uint64 // the last that the client has said to have; guarded by Streams.mu
 	since           time.Time
 	ended           bool // Next has returned the last entry
 	endWritten      bool // and it was written to the client
@@ -34,21 +33,20 @@ type Reader struct {
 	outlet          *outlet // of a call that is told on its client's standalone stream; else nil
 	before          *Reader // the reader of that kind whose place this one has taken, or nil
 	stop            func()
-	untold          *webhook.Call // nil for most streams
-	disconnectAsked atomic.Pointer[disconnect]
-	observed        *observedReader // nil where there are no observers
-	like            again.Likeness  // of a call that had ended when the reader came
-	sent            *sent           // what it has written to its end; guarded by table.mu
+	disconnectAsked atomic.Pointer[Disconnect]
+	observed        *observed      // nil where there are no observers
+	like            again.Likeness // of a call that had ended when the reader came
+	sent            Sent           // what it has written to its end; guarded by Streams.mu
 }
 
-// beside is what a reader has to do with others of its stream, in a carrier. Guarded by table.mu.
+// beside is what a reader has to do with others of its stream, in a carrier. Guarded by Streams.mu.
 type beside struct {
 	older  *Reader // another one, if there is one
 	leaves bool    // the reader's client has left
 }
 
-// ReadAs attaches a reader of a kind to a stream, after the entry seq that was written under
-// epoch. It takes over from a reader that is there; but in a carrier, whose clients could not
+// Read attaches a reader of a kind to a stream, after the entry of a cursor, which says under which epoch that was written
+// (0: it is not known). It takes over from a reader that is there; but in a carrier, whose clients could not
 // come back, it reads beside it. ready is told when there is
 // something to read, and when the reader is gone or asked to disconnect; several readers may
 // share it.
@@ -56,111 +54,111 @@ type beside struct {
 // The error is io.EOF for a finished stream of which nothing is left to read,
 // [stream.ErrTrimmed] or [stream.ErrNotFound] where it can't be read from there,
 // and [ErrMoved] where another node, which owns the session by now, may know more.
-func (s *Session) ReadAs(ctx context.Context, kind ReaderKind, number, epoch, seq uint64, ready chan struct{}) (*Reader, error) {
-	r, err := s.read(ctx, number, epoch, seq, ready, kind)
-	return r, s.unlessMoved(ctx, err)
+func (t *Streams) Read(ctx context.Context, kind Kind, after stream.Cursor, ready chan struct{}) (*Reader, error) {
+	r, err := t.attached(ctx, kind, after, ready)
+	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
+		err = t.owner.Missed(ctx, err)
+	}
+	return r, err
 }
 
-// A ReaderKind is how a reader begins, and how it ends.
-type ReaderKind uint8
+// Peek returns a reader of what is kept of a stream, beside those that are attached: it is not to be detached, and hears of nothing. c
+// writes the stream; nil: none does any more.
+func (t *Streams) Peek(ctx context.Context, number uint64, c Call) *Reader {
+	at := stream.Cursor{Stream: t.id(number), Seq: t.Oldest(ctx, number)}
+	at.Epoch = t.epochOf(ctx, at)
+	return &Reader{t: t, call: c, cursor: at}
+}
 
-// The kinds.
+// A Kind is how a reader begins, and how it ends.
+type Kind uint8
+
+// Kinds.
 const (
-	ReaderSays    ReaderKind = iota // its client says itself that it has what comes before
-	ReaderResumes                   // so does this one's, and does not get what it was told on its standalone stream since
-	ReaderGoesOn                    // a node goes on by itself after what it has written, and its client may not have that
-	ReaderStays                     // of the standalone stream, with a connection that may stay beside another: it asks [Reader.Aside]
+	Says    Kind = iota // its client says itself that it has what comes before
+	Resumes             // so does this one's, and does not get what it was told on its standalone stream since
+	GoesOn              // a node goes on by itself after what it has written, and its client may not have that
+	Stays               // of the standalone stream, with a connection that may stay beside another: it asks [Reader.Aside]
 )
 
-// unlessMoved returns the error of a reader, or [ErrMoved] where another node may know more.
-func (s *Session) unlessMoved(ctx context.Context, err error) error {
-	if errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound) {
-		if moved := s.checkOwner(ctx); moved != nil {
-			return moved
-		}
-	}
-	return err
+// IsForgotten reports whether the stream of a cursor is of an earlier life of the session: nothing is known of it.
+func (t *Streams) IsForgotten(at stream.Cursor) bool {
+	now, first := t.owner.Epochs()
+	return first != 0 && (at.Epoch != 0 && at.Epoch < first || at.Epoch > now)
 }
 
-// read attaches a reader.
-func (s *Session) read(ctx context.Context, number, epoch, seq uint64, ready chan struct{}, kind ReaderKind) (*Reader, error) {
-	if at := (stream.Cursor{Epoch: epoch, Seq: seq}); number == standalone && isBefore(s, at) {
-		epoch, seq = 0, 0 // of what was said since the session has begun again its client has nothing
+// attached attaches a reader.
+func (t *Streams) attached(ctx context.Context, kind Kind, after stream.Cursor, ready chan struct{}) (*Reader, error) {
+	after.Stream.Session = t.key
+	number := after.Stream.Number
+	if number == Standalone && t.IsForgotten(after) {
+		after.Epoch, after.Seq = 0, 0 // of what was said since the session has begun again its client has nothing
 	}
-	says := kind != ReaderGoesOn
-	if at := (stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}); kind == ReaderResumes && s.streams.toldAll(at) {
+	says := kind != GoesOn
+	if kind == Resumes && t.toldAll(after) {
 		return nil, io.EOF
 	}
-	if s.streams.isBlind(number) {
+	if t.IsBlind(number) {
 		return nil, stream.ErrTrimmed
 	}
-	r := &Reader{
-		s:      s,
-		cursor: stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Epoch: epoch, Seq: seq},
-		began:  seq,
-		since:  time.Now(),
-		ready:  ready,
-		aside:  aside{patient: kind == ReaderStays},
-	}
+	r := &Reader{t: t, cursor: after, began: after.Seq, since: time.Now(), ready: ready, aside: aside{patient: kind == Stays}}
 	if says {
-		r.has = seq
+		r.has = after.Seq
 	}
-	if epoch == 0 {
-		r.cursor.Epoch = s.epochOf(ctx, r.cursor)
+	if after.Epoch == 0 {
+		r.cursor.Epoch = t.epochOf(ctx, after)
 	}
-	if number == standalone {
-		r.call = s.standalone
-	} else {
-		r.call = s.streams.call(number)
+	if r.call = t.standalone; number != Standalone {
+		r.call = t.Call(number)
 	}
-	stop, err := s.m.store.Watch(r.cursor.Stream, ready)
+	stop, err := t.opts.Store.Watch(after.Stream, ready)
 	if err != nil {
 		return nil, err
 	}
 	// Look once before taking over: a bad cursor must not disturb a good reader.
-	if err := r.check(ctx, says && epoch != 0); err != nil {
+	if err := r.check(ctx, says && after.Epoch != 0); err != nil {
 		stop()
-		if errors.Is(err, io.EOF) && r.has > 0 && s.alone(r.call) {
-			s.Acknowledge(number) // its client says that it has all
-		}
-		if seq == 0 || says && errors.Is(err, io.EOF) { // else the cursor is at fault, and not the stream
-			s.streams.mu.Lock()
-			s.streams.gaps.close(number)
-			s.streams.mu.Unlock()
-		}
+		t.refuse(r, says, err)
 		return nil, err
 	}
 	r.stop = stop
-	if s.taken && r.call != nil && seq > 0 { // another node told its client so much
-		r.call.mu.Lock()
-		r.call.delivery.told = max(r.call.delivery.told, min(seq, r.call.said))
-		r.call.mu.Unlock()
-	}
-	s.Touch()
-	s.use.readers.Add(1)
-	s.streams.attach(r)
+	t.owner.Heard(r, Comes)
+	t.attach(r)
 	if r.call != nil {
-		if k := r.call.takeDisconnect(); k != nil {
+		if k := r.call.Came(after.Seq); k != nil {
 			r.disconnect(*k)
 		}
 	}
-	if kind == ReaderResumes {
+	t.owner.Heard(r, Came)
+	if kind == Resumes {
 		r.skipTold(ctx)
 	}
 	r.wake() // for what is there already
 	return r, nil
 }
 
+// refuse notes that a stream can't be read as a reader would. says is that of its kind.
+func (t *Streams) refuse(r *Reader, says bool, err error) {
+	over := errors.Is(err, io.EOF)
+	if over && r.has > 0 && t.owner.IsAlone(r.call) {
+		t.HasAll(r.cursor.Stream.Number) // its client says that it has all
+	}
+	if r.began == 0 || says && over { // else the cursor is at fault, and not the stream
+		t.Found(r.cursor.Stream.Number)
+	}
+}
+
 // epochOf returns the epoch under which the entry before a cursor was written.
-func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
+func (t *Streams) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 	if at.Seq > 0 {
 		var one [1]stream.Entry
 		at.Seq, at.Epoch = at.Seq-1, 0
-		if got, err := s.m.store.Read(ctx, at, one[:0]); err == nil && len(got) > 0 {
+		if got, err := t.opts.Store.Read(ctx, at, one[:0]); err == nil && len(got) > 0 {
 			return got[0].Epoch
 		}
 	}
-	return s.lease.Epoch
+	now, _ := t.owner.Epochs()
+	return now
 }
 
 // supersedeWait bounds how long a new reader waits for the old one to leave. One
@@ -168,18 +166,17 @@ func (s *Session) epochOf(ctx context.Context, at stream.Cursor) uint64 {
 // writing then comes again: a busy machine must not take as long.
 const supersedeWait = 2 * time.Second
 
-// SupersedeStandalone ends the connection on which the standalone stream is read, so that
-// [Session.Delivered] says what was written there. It waits for that, but not long. If no other connection comes, keep has the one
+// Supersede ends the connection on which the standalone stream is read, so that
+// [Streams.Delivered] says what was written there. It waits for that, but not long. If no other connection comes, keep has the one
 // that there was go on.
-func (s *Session) SupersedeStandalone(ctx context.Context) (keep func()) {
-	t := &s.streams
+func (t *Streams) Supersede(ctx context.Context) (keep func()) {
 	keep = func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		t.streams[standalone].reader.comeBack()
+		t.streams[Standalone].reader.comeBack()
 	}
 	t.mu.Lock()
-	r := t.streams[standalone].reader
+	r := t.streams[Standalone].reader
 	if r == nil || r.aside.done {
 		t.mu.Unlock()
 		return keep
@@ -204,14 +201,14 @@ func (s *Session) SupersedeStandalone(ctx context.Context) (keep func()) {
 func (r *Reader) wake() { Wake(r.ready) }
 
 // all calls do with the reader, which may be nil, and those that read the stream beside it.
-// table.mu is held.
+// Streams.mu is held.
 func (r *Reader) all(do func(*Reader)) {
 	for ; r != nil; r = r.beside.older {
 		do(r)
 	}
 }
 
-// unlink takes a reader out of those that read the stream beside r, which may be nil. table.mu
+// unlink takes a reader out of those that read the stream beside r, which may be nil. Streams.mu
 // is held.
 func (r *Reader) unlink(gone *Reader) {
 	r.all(func(x *Reader) {
@@ -224,21 +221,13 @@ func (r *Reader) unlink(gone *Reader) {
 // LeavesLast notes that the reader's client has left, and reports whether those of all who read
 // the stream have.
 func (r *Reader) LeavesLast() bool {
-	t := &r.s.streams
+	t := r.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.beside.leaves = true
 	last := true
 	t.streams[r.cursor.Stream.Number].reader.all(func(x *Reader) { last = last && x.beside.leaves })
 	return last
-}
-
-// Wake tells whoever waits on ready to look again. It never waits.
-func Wake(ready chan<- struct{}) {
-	select {
-	case ready <- struct{}{}:
-	default:
-	}
 }
 
 // check reports whether the stream can be read from the cursor. Where a client comes back (resumes) for a call that has ended without
@@ -252,15 +241,15 @@ func (r *Reader) check(ctx context.Context, resumes bool) error {
 	return err
 }
 
-func (t *table) attach(r *Reader) {
+func (t *Streams) attach(r *Reader) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	number := r.cursor.Stream.Number
 	switch old := t.streams[number].reader; {
 	case old == nil:
-	case r.s.modern != "":
+	case t.carrier:
 		r.beside.older = old
-	case number == standalone:
+	case number == Standalone:
 		t.displace(old)
 		r.beside.older = old
 		if old.Gone() {
@@ -280,11 +269,6 @@ func (t *table) attach(r *Reader) {
 		r.like = t.gaps.likeness(number)
 	}
 	t.gaps.close(number)
-	r.untold = r.s.untold.Of(number)
-	if r.call != nil {
-		r.untold = r.call.untold()
-	}
-	r.untold.Attached(r.has)
 }
 
 // Next appends to buf, up to its capacity, what follows. Entries count as read
@@ -311,20 +295,20 @@ func (r *Reader) Rewind(to stream.Entry) {
 // the call.
 func (r *Reader) fetch(ctx context.Context, buf []stream.Entry) ([]stream.Entry, error) {
 	if r.call != nil {
-		if buf, ok, err := r.call.readUnstored(r.cursor.Seq, buf); ok {
+		if buf, ok, err := r.call.Track().Unstored(r.cursor.Seq, buf); ok {
 			return buf, err
 		}
 	}
-	had := len(buf)
-	buf, err := r.s.m.store.Read(ctx, r.cursor, buf)
-	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && !r.s.isDeleted() {
-		if r.s.streams.writes(r.call, r.cursor.Stream.Number) {
+	t, had := r.t, len(buf)
+	buf, err := t.opts.Store.Read(ctx, r.cursor, buf)
+	if errors.Is(err, stream.ErrNotFound) && r.call != nil && r.cursor.Seq == 0 && t.owner.Life() != Deleted {
+		if n := r.cursor.Stream.Number; n == Standalone || t.Call(n) == r.call {
 			err = nil // nothing has been said yet
 		} else { // it may have been said, and ended, since
-			buf, err = r.s.m.store.Read(ctx, r.cursor, buf)
+			buf, err = t.opts.Store.Read(ctx, r.cursor, buf)
 		}
 	}
-	if len(buf) == had && !errors.Is(err, io.EOF) && r.s.Moved() {
+	if len(buf) == had && !errors.Is(err, io.EOF) && t.owner.Life() == Moved {
 		err = ErrMoved
 	}
 	return buf, err
@@ -339,21 +323,21 @@ func (r *Reader) Delivered() {
 	r.endWritten = r.ended
 	r.tells()
 	r.observeRead()
-	r.untold.Delivered(r.cursor.Stream.Number, r.cursor.Seq)
-	c := r.call
-	if c == nil {
-		c = r.s.resumed(r.cursor.Stream.Number) // whose status tells, also after its end
+	r.t.owner.Heard(r, Told)
+}
+
+// Has is the sequence of the last entry that the reader's client had for certain when it came.
+func (r *Reader) Has() uint64 { return r.has }
+
+// Call returns the call that writes the stream; nil if that had ended when the reader came.
+func (r *Reader) Call() Call { return r.call }
+
+// Likeness is what other requests are compared with, to see whether they are the reader's call made again.
+func (r *Reader) Likeness() again.Likeness {
+	if r.call == nil {
+		return r.like
 	}
-	if c == nil {
-		return
-	}
-	c.mu.Lock()
-	c.delivery.told = max(c.delivery.told, r.cursor.Seq)
-	c.caughtUp()
-	c.mu.Unlock()
-	if c == r.s.standalone {
-		r.s.noteDelivered(false)
-	}
+	return r.call.Likeness()
 }
 
 // Cursor returns the reader's place: after the last entry that Next returned.
@@ -362,11 +346,18 @@ func (r *Reader) Cursor() stream.Cursor { return r.cursor }
 // AwaitsInput reports whether everything said has been read and the call waits for
 // the client to answer.
 func (r *Reader) AwaitsInput() bool {
-	if r.call == nil || r.cursor.Stream.Number == standalone {
+	if r.call == nil || r.cursor.Stream.Number == Standalone {
 		return false
 	}
-	asking, said := r.call.AwaitsInput()
-	return asking && said == r.cursor.Seq
+	p := r.call.Progress()
+	return p.Asks && p.Said == r.cursor.Seq
+}
+
+// Ping has the call say something, as the first that it says, so that the client gets an event id. It does not wait.
+func (r *Reader) Ping() {
+	if r.call != nil && r.cursor.Stream.Number != Standalone {
+		r.call.Ping()
+	}
 }
 
 // Gone reports whether a newer reader has taken over, or the session has ended and
@@ -378,18 +369,18 @@ func (r *Reader) Gone() bool { return r.gone.Load() }
 // was asked for has been read by then.
 func (r *Reader) DisconnectRequest() (retry time.Duration, ok bool) {
 	k := r.disconnectAsked.Load()
-	if k == nil || r.cursor.Seq < k.after {
+	if k == nil || r.cursor.Seq < k.After {
 		return 0, false
 	}
 	r.disconnectAsked.Store(nil)
-	return k.retry, true
+	return k.Retry, true
 }
 
 // HasDisconnectRequest reports whether [Reader.DisconnectRequest] will say so, now or once more has been read.
 func (r *Reader) HasDisconnectRequest() bool { return r.disconnectAsked.Load() != nil }
 
 // disconnect asks the reader to end its connection. It never waits.
-func (r *Reader) disconnect(k disconnect) {
+func (r *Reader) disconnect(k Disconnect) {
 	r.disconnectAsked.CompareAndSwap(nil, &k)
 	r.wake()
 }
@@ -398,13 +389,7 @@ func (r *Reader) disconnect(k disconnect) {
 // the call (SEP-975), if that is told: a connection that ends before may have been all
 // that the client had.
 func (r *Reader) PastPolicy() bool {
-	if r.call == nil {
-		return true
-	}
-	r.call.mu.Lock()
-	defer r.call.mu.Unlock()
-	about := r.call.resume()
-	return about == nil || r.cursor.Seq >= uint64(len(about.requests))
+	return r.call == nil || r.cursor.Seq >= r.call.Progress().Policy
 }
 
 // end makes the reader see that it is gone.
@@ -420,22 +405,15 @@ func (r *Reader) end() {
 func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
 	r.observeWent(broke)
-	if c := r.s.resumed(r.cursor.Stream.Number); c != nil {
-		c.clientSeen() // from now on it is away
+	r.t.owner.Heard(r, Leaves)
+	if r.t.detach(r, r.Likeness(), broke, ids, besides) {
+		r.t.owner.Heard(r, Lost)
 	}
-	if r.s.streams.detach(r, broke, ids, besides) {
-		r.s.m.strand(r.s, r.cursor.Stream.Number, r.likeness(), false, nil)
-	}
-	if r.call == r.s.standalone {
-		r.s.noteDelivered(true)
-	}
-	r.untold.Dispatch(r.cursor.Stream.Number)
-	r.s.Touch()
-	r.s.use.readers.Add(-1)
+	r.t.owner.Heard(r, Left)
 }
 
 // detach reports whether the stream's client has lost it.
-func (t *table) detach(r *Reader, broke, ids, besides bool) (lost bool) {
+func (t *Streams) detach(r *Reader, like again.Likeness, broke, ids, besides bool) (lost bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stopTelling(r)
@@ -453,21 +431,21 @@ func (t *table) detach(r *Reader, broke, ids, besides bool) (lost bool) {
 		return false // another reads it
 	}
 	t.setReader(number, nil)
-	if number == standalone {
+	if number == Standalone {
 		return false
 	}
 	switch {
-	case t.streams[number].call == nil && !r.endWritten && r.s.modern == "":
+	case t.streams[number].call == nil && !r.endWritten && !t.carrier:
 		t.unread.add(number, awaitedFor)
-	case r.endWritten && r.s.m.shared != nil:
-		t.noteEnd(number)
+	case r.endWritten && t.opts.Shared && len(t.read) < mostRead && !slices.Contains(t.read, number):
+		t.read = append(t.read, number)
 	}
-	if broke && r.s.modern == "" { // in a carrier no client has but one call to come back to
+	if broke && !t.carrier { // in a carrier no client has but one call to come back to
 		kind := gapPartial
 		if !ids {
 			kind = gapNoID
 		}
-		t.lost(gap{number: number, seq: max(r.has, r.acked), told: r.wrote, kind: kind, since: r.since, like: r.likeness()}, besides)
+		t.lose(gap{number: number, seq: max(r.has, r.acked), told: r.wrote, kind: kind, since: r.since, like: like}, besides)
 	}
 	return broke
 }

@@ -1,0 +1,3 @@
+package reading
+
+import _ "holdfast/internal/testlong" // the flag -long

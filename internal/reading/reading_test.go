@@ -1,0 +1,291 @@
+package reading
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"holdfast/internal/again"
+	"holdfast/internal/engine/memory"
+	"holdfast/internal/journal"
+	"holdfast/internal/observe"
+	"holdfast/stream"
+)
+
+// A house is a session that says what is wanted of it, and remembers what it heard.
+type house struct {
+	t       *testing.T
+	streams Streams
+	store   *memory.Store
+	writers map[uint64]*voice
+	lives   Life
+	first   uint64 // the epoch with which it has begun again
+	heard   []Event
+	arrived []uint64
+}
+
+const epoch = 7
+
+func newHouse(t *testing.T) *house {
+	st := memory.New(memory.Options{})
+	t.Cleanup(func() { _ = st.Close() })
+	if _, err := st.CreateUnder(t.Context(), "s", epoch); err != nil {
+		t.Fatal(err)
+	}
+	h := &house{t: t, store: st, writers: make(map[uint64]*voice)}
+	h.writers[Standalone] = &voice{}
+	h.streams.Init(h, "s", h.writers[Standalone], false, &Options{Store: st, Shared: true, IsOld: func(data []byte) bool { return string(data) == "old" }})
+	return h
+}
+
+func (h *house) Life() Life                                { return h.lives }
+func (h *house) Epochs() (now, first uint64)               { return epoch, h.first }
+func (h *house) Server() string                            { return "" }
+func (h *house) Missed(_ context.Context, err error) error { return err }
+func (h *house) IsAlone(Call) bool                         { return true }
+func (h *house) Arrived(number uint64)                     { h.arrived = append(h.arrived, number) }
+func (h *house) Sent(*Reader, bool) Sent                   { return nil }
+func (h *house) Observed(observe.Event)                    {}
+func (h *house) Heard(r *Reader, e Event) {
+	h.heard = append(h.heard, e)
+	if v, _ := r.Call().(*voice); v != nil && e == Told {
+		v.told = r.Cursor().Seq
+	}
+}
+
+// A voice is a call.
+type voice struct {
+	track      journal.Track
+	said, told uint64
+	asks       bool
+	parked     *Disconnect
+}
+
+func (v *voice) Track() *journal.Track    { return &v.track }
+func (v *voice) Progress() Progress       { return Progress{Said: v.said, Told: v.told, Asks: v.asks} }
+func (v *voice) Came(uint64) *Disconnect  { k := v.parked; v.parked = nil; return k }
+func (v *voice) Likeness() again.Likeness { return again.Likeness{} }
+func (v *voice) Observe() *observe.Watch  { return nil }
+func (v *voice) Ping()                    {}
+
+// begin begins a call.
+func (h *house) begin() (number uint64) {
+	v := &voice{}
+	number = h.streams.Add(v)
+	h.writers[number] = v
+	return number
+}
+
+// say has a call say something; "": it ends.
+func (h *house) say(number uint64, words ...string) {
+	h.t.Helper()
+	v := h.writers[number]
+	for _, text := range words {
+		v.said++
+		r := stream.Record{Number: number, Entry: stream.Entry{Seq: v.said, Data: []byte(text), Last: text == ""}}
+		if err := h.store.Append(h.t.Context(), stream.Lease{Session: "s", Epoch: epoch}, []stream.Record{r}); err != nil {
+			h.t.Fatal(err)
+		}
+		if text == "" {
+			h.streams.Remove(number, true)
+		}
+	}
+}
+
+// read attaches a reader after an entry.
+func (h *house) read(kind Kind, number, after uint64) (*Reader, error) {
+	return h.streams.Read(h.t.Context(), kind, stream.Cursor{Stream: stream.ID{Number: number}, Seq: after}, make(chan struct{}, 1))
+}
+
+// must is read where that is to succeed.
+func (h *house) must(kind Kind, number uint64) *Reader {
+	h.t.Helper()
+	r, err := h.read(kind, number, 0)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return r
+}
+
+// tell has a reader's client told all that there is.
+func (h *house) tell(r *Reader) (words []string) {
+	h.t.Helper()
+	got, err := r.Next(h.t.Context(), make([]stream.Entry, 0, 16))
+	if err != nil && !errors.Is(err, io.EOF) {
+		h.t.Fatal(err)
+	}
+	for i := range got {
+		words = append(words, string(got[i].Data))
+	}
+	r.Delivered()
+	return words
+}
+
+// The owner hears of a reader in the order of the events.
+func TestHeard(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	number := h.begin()
+	h.say(number, "a", "")
+	r := h.must(Says, number)
+	r.Through(observe.DoorReplay, again.Likeness{})
+	h.tell(r)
+	r.Detach(true, true, false)
+	if want := []Event{Comes, Came, Back, Told, Leaves, Lost, Left}; !slices.Equal(h.heard, want) {
+		t.Errorf("heard %v, want %v", h.heard, want)
+	}
+	if read := h.streams.TakeRead(); !slices.Equal(read, []uint64{number}) || h.streams.TakeRead() != nil {
+		t.Errorf("read to their end: %v", read)
+	}
+	if !h.streams.IsUnused() || !h.streams.IsLost(number) {
+		t.Errorf("used %v, lost %v", !h.streams.IsUnused(), h.streams.IsLost(number))
+	}
+}
+
+// A client that comes back for what follows the last entry has all: no gap is left, and the owner is told.
+func TestArrived(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	number := h.begin()
+	h.say(number, "a", "")
+	r := h.must(Says, number)
+	h.tell(r)
+	r.Detach(true, true, false)
+	if _, err := h.read(Says, number, 2); !errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v", err)
+	}
+	if !slices.Equal(h.arrived, []uint64{number}) || h.streams.IsLost(number) {
+		t.Errorf("arrived %v, lost %v", h.arrived, h.streams.IsLost(number))
+	}
+}
+
+// What was written to a client and is old is not written again where the call goes on on another connection.
+func TestPastOld(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		number := h.begin()
+		h.say(number, "old", "old", "new")
+		r := h.must(Says, number)
+		h.tell(r)
+		r.Detach(true, true, false)
+		time.Sleep(awayFor)
+		if at, _ := h.streams.Lost(t.Context(), 0); len(at) != 1 || at[0].Seq != 2 {
+			t.Errorf("continued at %v", at)
+		}
+	})
+}
+
+// One of several clients of a call may come back for a time, and no longer.
+func TestFollowers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := newHouse(t)
+		number := h.begin()
+		first := h.must(Says, number)
+		if h.streams.HasFollowers() {
+			t.Error("one client follows itself")
+		}
+		second := h.must(Says, number)
+		if !first.Gone() || second.Gone() || !h.streams.HasFollowers() {
+			t.Errorf("gone %v and %v, followed %v", first.Gone(), second.Gone(), h.streams.HasFollowers())
+		}
+		first.Detach(false, true, false)
+		second.Detach(false, true, false)
+		time.Sleep(FollowFor)
+		if !h.streams.HasFollowers() {
+			t.Error("forgotten too soon")
+		}
+		time.Sleep(time.Second)
+		if h.streams.HasFollowers() {
+			t.Error("waited for too long")
+		}
+	})
+}
+
+// A disconnect that was asked for before the reader came is the reader's, once it has read so far.
+func TestDisconnectBefore(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	number := h.begin()
+	h.say(number, "a")
+	h.writers[number].parked = &Disconnect{Retry: time.Second, After: 1}
+	r := h.must(Says, number)
+	defer r.Detach(false, true, false)
+	if _, ok := r.DisconnectRequest(); ok || !r.HasDisconnectRequest() {
+		t.Error("asked to go before it has read what was said before")
+	}
+	h.tell(r)
+	if retry, ok := r.DisconnectRequest(); !ok || retry != time.Second {
+		t.Errorf("asked %v, to come back in %v", ok, retry)
+	}
+}
+
+// A reader of the standalone stream that has stepped aside goes on after what the newer one has told.
+func TestAside(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	var readers []*Reader
+	for range endedAtFirst + 2 {
+		readers = append(readers, h.must(Stays, Standalone))
+	}
+	for i, r := range readers[:endedAtFirst] {
+		if !r.Gone() {
+			t.Errorf("reader %d stays", i)
+		}
+	}
+	older, newest := readers[endedAtFirst], readers[endedAtFirst+1]
+	if older.Gone() || !older.Aside(t.Context()) || newest.Aside(t.Context()) {
+		t.Fatal("the older one does not step aside")
+	}
+	h.say(Standalone, "a", "b")
+	h.tell(newest)
+	for _, r := range readers {
+		if r != older {
+			r.Detach(false, true, false)
+		}
+	}
+	if older.Aside(t.Context()) || older.Cursor().Seq != 2 {
+		t.Errorf("goes on after %d", older.Cursor().Seq)
+	}
+	older.Detach(false, true, false)
+	if !h.streams.IsUnused() {
+		t.Error("a reader is left")
+	}
+}
+
+// A cursor of an earlier life of the session is forgotten.
+func TestForgotten(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	for _, tc := range []struct {
+		first, at uint64
+		want      bool
+	}{{0, 3, false}, {5, 3, true}, {5, 0, false}, {5, 5, false}, {5, epoch, false}, {5, epoch + 1, true}} {
+		h.first = tc.first
+		if got := h.streams.IsForgotten(stream.Cursor{Epoch: tc.at}); got != tc.want {
+			t.Errorf("epoch %d of a session that began again with %d: %v", tc.at, tc.first, got)
+		}
+	}
+}
+
+// What cannot be read of a session that has left is at its new owner.
+func TestMoved(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t)
+	number := h.begin()
+	h.say(number, "a")
+	r := h.must(Says, number)
+	defer r.Detach(false, true, false)
+	h.lives = Moved
+	if words := h.tell(r); !slices.Equal(words, []string{"a"}) {
+		t.Errorf("read %q", words)
+	}
+	if _, err := r.Next(t.Context(), make([]stream.Entry, 0, 1)); !errors.Is(err, ErrMoved) {
+		t.Errorf("then %v", err)
+	}
+}

@@ -1,0 +1,318 @@
+package reading
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/stream"
+)
+
+// Streams are those of a session: which are written, and who reads them.
+type Streams struct {
+	owner      Owner
+	opts       *Options
+	key        stream.SessionKey
+	standalone Call
+	carrier    bool // its clients have one call each, and come back for nothing else
+
+	mu      sync.Mutex
+	last    uint64          // the last number given
+	streams map[uint64]user // of those that are used
+	gaps    gaps
+	told    tellings
+	read    []uint64 // streams that were read to their end, since [Streams.TakeRead] was last called
+
+	unread   absences // of clients that have yet to read how a call ended
+	followed absences // of one of the clients of a call that may have several
+
+	superseded *Reader       // a reader of the standalone stream that another one waits for
+	left       chan struct{} // closed when that one leaves, or steps aside
+	displaced  displaced
+}
+
+// A user is who uses a stream. Its zero value stands for none.
+type user struct {
+	call   Call    // that writes it; nil if it has ended
+	reader *Reader // the newest; nil if no client is connected
+	blind  bool    // it is not known any more what the stream answered
+}
+
+// Init makes t the streams of a session. standalone writes its standalone stream. In a carrier each client has one call, and
+// cannot come back for others.
+func (t *Streams) Init(owner Owner, key stream.SessionKey, standalone Call, carrier bool, opts *Options) {
+	t.owner, t.key, t.standalone, t.carrier, t.opts = owner, key, standalone, carrier, opts
+}
+
+// id returns the name of a stream in the store.
+func (t *Streams) id(number uint64) stream.ID { return stream.ID{Session: t.key, Number: number} }
+
+// set notes who uses a stream. t.mu is held.
+func (t *Streams) set(number uint64, u user) {
+	switch {
+	case u != user{}:
+		if t.streams == nil {
+			t.streams = make(map[uint64]user, 1)
+		}
+		t.streams[number] = u
+	case len(t.streams) > 1:
+		delete(t.streams, number)
+	case t.streams[number] != user{}:
+		t.streams = nil
+	}
+}
+
+// setReader notes who reads a stream. t.mu is held.
+func (t *Streams) setReader(number uint64, r *Reader) {
+	u := t.streams[number]
+	u.reader = r
+	t.set(number, u)
+}
+
+// SetCall notes which call writes a stream.
+func (t *Streams) SetCall(number uint64, c Call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.streams[number]
+	u.call = c
+	t.set(number, u)
+}
+
+// SetBlind notes that it is not known any more what a stream answered.
+func (t *Streams) SetBlind(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.streams[number]
+	u.blind = true
+	t.set(number, u)
+}
+
+// Resume notes that numbers up to last were given before.
+func (t *Streams) Resume(last uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = max(t.last, last)
+}
+
+// Last is the last number that was given.
+func (t *Streams) Last() uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last
+}
+
+// Add gives a call a stream; nil: a number without one.
+func (t *Streams) Add(c Call) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	t.set(t.last, user{call: c})
+	return t.last
+}
+
+// Remove forgets the call of a stream that has its last entry. comesBack says that its client comes back for that, if it
+// has not read it.
+func (t *Streams) Remove(number uint64, comesBack bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	u := t.streams[number]
+	u.call = nil
+	t.set(number, u)
+	switch {
+	case u.reader != nil:
+		u.reader.all((*Reader).wake) // nothing more comes, should they wait for that
+	case comesBack:
+		t.unread.add(number, awaitedFor)
+	}
+}
+
+// awaitedFor is how long a client may be away, at the most, and still be waited for.
+const awaitedFor = 10 * time.Second
+
+// Awaits reports whether a client is likely to come back for the end of a stream:
+// it has yet to read it, and has been away for no longer than patience.
+func (t *Streams) Awaits(patience time.Duration) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.unread.within(patience)
+}
+
+// user returns who uses a stream.
+func (t *Streams) user(number uint64) user {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.streams[number]
+}
+
+// IsBlind reports whether a stream's client can only be told that its outcome is not known.
+func (t *Streams) IsBlind(number uint64) bool { return t.user(number).blind }
+
+// Call returns the call whose stream is still written, or nil.
+func (t *Streams) Call(number uint64) Call { return t.user(number).call }
+
+// IsRead reports whether a stream has a reader.
+func (t *Streams) IsRead(number uint64) bool { return t.user(number).reader != nil }
+
+// Since returns when the reader of a stream came; zero: there is none.
+func (t *Streams) Since(number uint64) time.Time {
+	if r := t.user(number).reader; r != nil {
+		return r.since
+	}
+	return time.Time{}
+}
+
+// ReadBesides reports whether a stream has a reader, but for one that has sent something (nil: none has), and one beside the
+// standalone stream.
+func (t *Streams) ReadBesides(number uint64, what Sent) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.streams[number].reader
+	return r != nil && r.outlet == nil && (what == nil || r.sent != what)
+}
+
+// IsUnused reports whether no stream is written or read.
+func (t *Streams) IsUnused() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.streams) == 0
+}
+
+// Calls returns the calls whose streams are still written.
+func (t *Streams) Calls() map[uint64]Call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[uint64]Call, len(t.streams))
+	for number, u := range t.streams {
+		if u.call != nil {
+			all[number] = u.call
+		}
+	}
+	return all
+}
+
+// Lags reports whether readers have yet to tell their clients what there is.
+func (t *Streams) Lags() bool {
+	t.mu.Lock()
+	calls := make([]Call, 0, len(t.streams))
+	for _, u := range t.streams {
+		if u.reader != nil {
+			calls = append(calls, u.reader.call)
+		}
+	}
+	t.mu.Unlock()
+	return slices.ContainsFunc(calls, func(c Call) bool {
+		if c == nil {
+			return true // until it has read the end
+		}
+		p := c.Progress()
+		return p.Told < p.Said
+	})
+}
+
+// Disconnect asks the reader of a stream, if there is one, to end its connection.
+func (t *Streams) Disconnect(number uint64, k Disconnect) {
+	if r := t.user(number).reader; r != nil {
+		r.disconnect(k)
+	}
+}
+
+// Wake tells the readers of a stream to look again.
+func (t *Streams) Wake(number uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.streams[number].reader.all((*Reader).wake)
+}
+
+// Dismiss makes all readers see that they are gone.
+func (t *Streams) Dismiss() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, u := range t.streams {
+		u.reader.all((*Reader).end)
+	}
+}
+
+// CloseStandalone ends the connections of the standalone stream's readers.
+func (t *Streams) CloseStandalone() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.streams[Standalone].reader; r != nil {
+		t.setReader(Standalone, nil)
+		r.all((*Reader).end)
+	}
+}
+
+// mostRead bounds how many streams are remembered as read to their end.
+const mostRead = 256
+
+// TakeRead returns which streams were read to their end since it was last called.
+func (t *Streams) TakeRead() []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	read := t.read
+	t.read = nil
+	return read
+}
+
+// Delivered returns the sequence of the last message of the standalone stream that
+// was written to a client.
+func (t *Streams) Delivered() uint64 { return t.standalone.Progress().Told }
+
+// DeliveredAt moves a cursor on to the last entry of its stream that was written to
+// a client, if the connection did not break after that.
+func (t *Streams) DeliveredAt(at stream.Cursor) stream.Cursor {
+	if t.IsLost(at.Stream.Number) {
+		return at
+	}
+	if c := t.Call(at.Stream.Number); c != nil {
+		if told := c.Progress().Told; told > at.Seq {
+			at.Seq, at.Epoch = told, 0
+		}
+	}
+	return at
+}
+
+// AwaitsInputAt reports whether the stream's call has said nothing after the cursor
+// and waits for its client to answer.
+func (t *Streams) AwaitsInputAt(at stream.Cursor) bool {
+	c := t.Call(at.Stream.Number)
+	if c == nil {
+		return false
+	}
+	p := c.Progress()
+	return p.Asks && p.Said == at.Seq
+}
+
+// Oldest returns the sequence before the oldest message of a stream that is
+// still kept; 0 if there is none.
+func (t *Streams) Oldest(ctx context.Context, number uint64) uint64 {
+	oldest, _, err := t.opts.Store.Bounds(ctx, t.id(number))
+	if err != nil {
+		return 0
+	}
+	return oldest - 1
+}
+
+// HasAll notes that the client has all that the stream of a call says, if that has
+// ended: the store may drop it before its time. A stream that a client may ask for
+// again is not dropped for that.
+func (t *Streams) HasAll(number uint64) {
+	t.mu.Lock()
+	over := t.streams[number].call == nil && !t.followed.has(number)
+	t.mu.Unlock()
+	if over && number != Standalone {
+		t.owner.Arrived(number)
+	}
+}
+
+// Has notes that the client has for certain what a stream says through seq,
+// which is more than that it was written.
+func (t *Streams) Has(number, seq uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if r := t.streams[number].reader; r != nil {
+		r.acked = max(r.acked, seq)
+	}
+	t.gaps.acknowledge(number, seq)
+}

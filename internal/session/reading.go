@@ -1,0 +1,229 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"holdfast/internal/again"
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// isProgress reports whether a message is progress: what it says is old once another message follows, and must not be said twice.
+func isProgress(data []byte) bool {
+	m, err := jsonrpc.Parse(data)
+	return err == nil && m.Kind == jsonrpc.Notification && m.Method == protocol.MethodProgress
+}
+
+// Streams are the session's, with their readers.
+func (s *Session) Streams() *reading.Streams { return &s.streams }
+
+// A readerOwner is a session as its readers know it. It implements [reading.Owner].
+type readerOwner struct{ *Session }
+
+// Life implements [reading.Owner].
+func (o readerOwner) Life() reading.Life {
+	switch {
+	case o.Moved():
+		return reading.Moved
+	case o.life.state() == sessionDeleted:
+		return reading.Deleted
+	case o.Ended():
+		return reading.Ended
+	}
+	return reading.Lives
+}
+
+// Epochs implements [reading.Owner].
+func (o readerOwner) Epochs() (now, first uint64) { return o.lease.Epoch, o.firstEpoch }
+
+// Missed implements [reading.Owner].
+func (o readerOwner) Missed(ctx context.Context, err error) error {
+	if moved := o.checkOwner(ctx); moved != nil {
+		return moved
+	}
+	return err
+}
+
+// IsAlone implements [reading.Owner].
+func (o readerOwner) IsAlone(by reading.Call) bool {
+	c := written(by)
+	if c == nil {
+		return !o.keyed.Load() && !o.taken && o.resumes.Load() == nil
+	}
+	return c.record == nil || c.record.key == nil && c.record.untold == nil && c.record.resume == nil
+}
+
+// Arrived implements [reading.Owner]. A stream whose webhooks are to be told is not dropped: nor is one that a client may ask for
+// again, of a call with an idempotency key or one that can be resumed by a token (see IsAlone).
+func (o readerOwner) Arrived(number uint64) {
+	if o.untold.Of(number) == nil {
+		o.m.store.Acknowledge(stream.ID{Session: o.key, Number: number})
+	}
+}
+
+// Sent implements [reading.Owner].
+func (o readerOwner) Sent(r *reading.Reader, besides bool) reading.Sent {
+	number := r.Cursor().Stream.Number
+	what := newSent(o.Session, number, r.Likeness())
+	if besides {
+		o.m.stranded.tell(o.Session, number)
+	}
+	if what == nil {
+		return nil
+	}
+	return what
+}
+
+// Observed implements [reading.Owner].
+func (o readerOwner) Observed(e observe.Event) { o.happened(e) }
+
+// Heard implements [reading.Owner].
+func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
+	s, number := o.Session, r.Cursor().Stream.Number
+	switch e {
+	case reading.Comes:
+		s.Touch()
+		s.use.readers.Add(1)
+	case reading.Came:
+		s.untoldTo(r).Attached(r.Has())
+	case reading.Back:
+		s.m.dropStranded(s, number)
+	case reading.Told:
+		o.told(r)
+	case reading.Lost:
+		s.m.strand(s, number, r.Likeness(), false, nil)
+	case reading.Leaves:
+		if c := s.resumes.Load().call(number); c != nil {
+			c.clientSeen() // from now on it is away
+		}
+	case reading.Left:
+		if number == standalone {
+			s.noteDelivered(true)
+		}
+		s.untoldTo(r).Dispatch(number)
+		s.Touch()
+		s.use.readers.Add(-1)
+	}
+}
+
+// told notes how far a reader's client was told.
+func (o readerOwner) told(r *reading.Reader) {
+	at := r.Cursor()
+	o.untoldTo(r).Delivered(at.Stream.Number, at.Seq)
+	c := written(r.Call())
+	if c == nil {
+		c = o.resumes.Load().call(at.Stream.Number) // whose status tells, also after its end
+	}
+	if c == nil {
+		return
+	}
+	c.mu.Lock()
+	c.delivery.told = max(c.delivery.told, at.Seq)
+	c.caughtUp()
+	c.mu.Unlock()
+	if c == o.standalone {
+		o.noteDelivered(false)
+	}
+}
+
+// A writer is a call as the readers of its stream know it. It implements [reading.Call].
+type writer struct{ *Call }
+
+// written returns the call that writes a stream, or nil.
+func written(by reading.Call) *Call {
+	w, _ := by.(writer)
+	return w.Call
+}
+
+// CallAt returns the call whose stream is still written, or nil.
+func (s *Session) CallAt(number uint64) *Call { return written(s.streams.Call(number)) }
+
+// Progress implements [reading.Call].
+func (w writer) Progress() reading.Progress {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := reading.Progress{Said: w.said, Told: w.delivery.told, Asks: w.asking > 0 && !w.isOver()}
+	if about := w.resume(); about != nil {
+		p.Policy = uint64(len(about.requests))
+	}
+	return p
+}
+
+// Came implements [reading.Call].
+func (w writer) Came(after uint64) *reading.Disconnect {
+	w.mu.Lock()
+	if w.s.taken { // another node told its client so much
+		w.delivery.told = max(w.delivery.told, min(after, w.said))
+	}
+	w.mu.Unlock()
+	return w.takeDisconnect()
+}
+
+// Likeness implements [reading.Call].
+func (w writer) Likeness() again.Likeness {
+	if w.late.Load() {
+		return again.Likeness{}
+	}
+	return w.like
+}
+
+// Observe implements [reading.Call].
+func (w writer) Observe() *observe.Watch { return w.watch }
+
+// Like is what other requests are compared with, to see whether they are the call made again. c may be nil: nothing is like it.
+func (c *Call) Like() again.Likeness {
+	if c == nil {
+		return again.Likeness{}
+	}
+	return c.like
+}
+
+// CameBack notes that the client has come back: for the call of a stream, with an event id or something else that says what it has, or (0) with
+// nothing but its session. conn is its connection, or nil if that cannot be asked.
+func (s *Session) CameBack(number uint64, conn Connection) {
+	if c := s.CallAt(number); c != nil {
+		c.cameBack(conn)
+	}
+	s.streams.CameBack(number != 0)
+}
+
+// SignalInputOnce reports whether a client that shows no event id may be told that the stream's
+// call waits for its input: once for each time that it is told of what the call said.
+// What was written to it may not have arrived.
+func (s *Session) SignalInputOnce(number uint64) bool {
+	c := s.CallAt(number)
+	if c == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.delivery.signalled = !c.delivery.signalled
+	return c.delivery.signalled
+}
+
+// ConnectionLost notes that the connection of a light call broke before its answer was
+// written, so that its client may come back with nothing but its session id.
+func (c *Call) ConnectionLost() {
+	c.Promote()
+	number := c.Number()
+	if number == 0 {
+		c.strandAnswer()
+		return
+	}
+	_ = c.takeDisconnect() // who was to be sent away has gone
+	c.untold().Release(number)
+	if c.s.modern == "" {
+		c.s.streams.Cut(number, c.like)
+	}
+	if !c.late.Load() {
+		c.s.m.strand(c.s, number, c.like, false, nil)
+	}
+}
+
+// resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
+// reasons for that.
+const resetWithin = time.Second
