@@ -5,14 +5,14 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/observe"
-	"holdfast/internal/session"
 	sender "holdfast/internal/webhook"
 )
 
 // startWebhooks returns a function that sends the webhook of a request, or nil if webhooks are
 // disabled.
-func (h *Handler) startWebhooks(o *Options, observers observe.Observers) func(session.EndedRequest) (told bool) {
+func (h *Handler) startWebhooks(o *Options, observers observe.Observers) func(webhook.Ended) (told bool) {
 	if o.Webhooks == nil || o.Stateless {
 		return nil
 	}
@@ -32,7 +32,7 @@ func (h *Handler) startWebhooks(o *Options, observers observe.Observers) func(se
 	} else {
 		opts.Logger.Info("webhooks that wait to be sent do not survive this process, as its store is in memory: give a store that does (--store, Options.Store)")
 	}
-	return func(e session.EndedRequest) bool {
+	return func(e webhook.Ended) bool {
 		return h.webhooks.Send(sender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time, Key: e.Key})
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/feature/handles"
 	"holdfast/internal/feature/handoff"
 	known "holdfast/internal/feature/hosts"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
@@ -874,7 +875,7 @@ func TestHandOffWebhookLost(t *testing.T) {
 	c := handOffs()
 	var lost atomic.Bool
 	keys := make(chan string, 10)
-	c.session.OnEnded = func(e session.EndedRequest) bool {
+	c.session.OnEnded = func(e webhook.Ended) bool {
 		keys <- e.Key
 		return lost.Load()
 	}

@@ -17,9 +17,9 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"holdfast/backend/message"
+	unheard "holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
-	"holdfast/internal/session"
 	webhooksender "holdfast/internal/webhook"
 	"holdfast/jsonrpc"
 	"holdfast/webhook"
@@ -80,7 +80,7 @@ func newHooked(t testing.TB, c config) (*node, *hooks) {
 			t.Error(err)
 		}
 	})
-	c.session.OnEnded = func(e session.EndedRequest) bool {
+	c.session.OnEnded = func(e unheard.Ended) bool {
 		return sender.Send(webhooksender.Event{URL: e.Webhook, RequestID: e.ID, Failed: e.Failed, Time: e.Time})
 	}
 	return newNode(t, c), k

@@ -21,7 +21,7 @@ const (
 	appendTimeout = 30 * time.Second
 )
 
-// openJournal says how the logs of sessions append.
+// openJournal says how the logs of sessions append, and how untold outcomes are told.
 func (m *Manager) openJournal() {
 	m.journal = journal.Options{
 		Append:     m.store.Append,
@@ -31,6 +31,10 @@ func (m *Manager) openJournal() {
 	}
 	if m.shared != nil { // else an append does not wait
 		m.journal.Timeout, m.journal.Count, m.journal.Loses = appendTimeout, m.opts.Flight.Add, losesSession
+		m.untold.InBackground = m.inBackground
+	}
+	if m.opts.OnEnded != nil && !m.opts.Stateless {
+		m.untold.Tell = m.callOnEnded
 	}
 }
 
@@ -63,9 +67,9 @@ func (o logOwner) streamEnded(c *Call, number uint64) {
 	if c.hasJournal() {
 		return // nobody reads it
 	}
-	h := o.s.hooks.end(c, number)
+	c.untold().End(number)
 	o.s.streams.Remove(number, o.s.modern == "" && c.deferred() == nil)
-	o.s.dispatchWebhooks(number, h)
+	c.untold().Dispatch(number)
 }
 
 // Refused ends the stream of a message that the store did not take, in words small enough to be
@@ -113,7 +117,8 @@ func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 		x.By.track.EndUnstored(o.s.lease.Epoch, instead)
 		x.By.observeUnknown(x.Number)
 		o.s.streams.Wake(x.Number)
-		x.By.endUnstored(x.Number)
+		x.By.untold().End(x.Number)
+		x.By.untold().Dispatch(x.Number)
 		o.s.WakeWatchers(x.Number)
 	}
 	o.s.m.logger.Error("end of a call not stored", "session", o.s.Name(), "stream", x.Number, "error", err)

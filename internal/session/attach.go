@@ -321,7 +321,7 @@ func (a *attachment) hasLeft(back *Connection) bool {
 	elsewhere := false
 	locked(c.s, func() {
 		r := c.record
-		elsewhere = r != nil && (r.webhooks != nil || r.watched != nil || r.resume != nil || r.key.IsClients())
+		elsewhere = r != nil && (r.untold != nil || r.watched != nil || r.resume != nil || r.key.IsClients())
 	})
 	if elsewhere {
 		return false

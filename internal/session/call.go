@@ -167,7 +167,7 @@ func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.He
 // begun with and that will not be delivered.
 func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	c.disown()
-	c.dropWebhooks() // its client is told now
+	c.untold().Drop() // its client is told now
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			c.s.fail(c, msgs[i].ID, e)

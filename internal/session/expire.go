@@ -133,7 +133,7 @@ func (m *Manager) forget(s *Session) {
 	if m.shared != nil && s.leased().Epoch == 0 {
 		most = storeTimeout // nobody knows it
 	}
-	m.waitFor(storeTimeout, s.hooks.hasTold)
+	m.waitFor(storeTimeout, s.untold.HasTold)
 	ctx, stop := context.WithTimeout(m.ctx, most)
 	defer stop()
 	s.step(sessionDeleted)

@@ -4,13 +4,14 @@ import (
 	"time"
 
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/webhook"
 	"holdfast/stream"
 )
 
 // A record is what features know of a call beside its stream. Most calls have none.
 type record struct {
 	key      *idempotency.Record // nil if it was begun under no idempotency key
-	webhooks *webhooks           // nil if its requests name no webhook
+	untold   *webhook.Call       // its outcomes that are told besides to its client; nil if none are
 	unseen   *time.Timer         // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
 	watched  *watched            // nil if its client has no name for it; written with Session.mu and Call.mu held
 	inherits *inheritance        // nil if none of its requests may pass to an heir, and it is no heir
@@ -60,7 +61,7 @@ func (c *Call) features(yield func(feature) bool) {
 	if r == nil || r.resume != nil && !yield(r.resume) {
 		return
 	}
-	if r.webhooks != nil && !yield(r.webhooks) {
+	if r.untold != nil && !yield(untold{r.untold}) {
 		return
 	}
 	if r.watched != nil {

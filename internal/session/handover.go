@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -210,8 +209,8 @@ var errNotBegun = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make th
 // release releases a session that was closed. open says that calls in it have not
 // ended.
 func (m *Manager) release(s *Session, open bool) {
-	s.dispatchAll()
-	m.waitFor(storeTimeout, s.hooks.hasTold) // a session without an owner is not looked after
+	s.untold.ReleaseAll()
+	m.waitFor(storeTimeout, s.untold.HasTold) // a session without an owner is not looked after
 	s.noteStored(false)
 	m.waitFor(appendTimeout, s.log.IsIdle) // what the backend has said is not given up before it is stored
 	open = open || !s.log.IsIdle()
@@ -235,24 +234,6 @@ func (m *Manager) release(s *Session, open bool) {
 		m.logger.Warn("session not released", "session", s.Name(), "error", err)
 	}
 	m.shared.Forget(s.lease)
-}
-
-// dispatchAll tells the webhooks of calls that have ended and that nobody reads.
-func (s *Session) dispatchAll() {
-	t := &s.hooks
-	t.mu.Lock()
-	all := make(map[uint64]*webhooks)
-	maps.Copy(all, t.ended)
-	if h := s.standalone.webhooks(); h != nil {
-		all[standalone] = h
-	}
-	for _, h := range all {
-		h.held = false
-	}
-	t.mu.Unlock()
-	for number, h := range all {
-		s.dispatchWebhooks(number, h)
-	}
 }
 
 // mostUnfinished is how many calls one line of the log names.

@@ -97,7 +97,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	if len(c.pending) == 1 { // else nobody knows whose they are
 		h.asking, c.asking = c.asking, 0
 		s.asked.passOn(c, h)
-		h.record.webhooks = s.hooks.take(c)
+		h.record.untold = c.untold().PassOn()
 	}
 	h.mu.Unlock()
 	l.rq.call = h
@@ -118,20 +118,6 @@ func (q *serverRequests) passOn(from, to *Call) {
 			q.pending[id] = r
 		}
 	}
-}
-
-// take takes the webhooks of a call for its heir: they are told of the end of the
-// request.
-func (t *hookTable) take(c *Call) *webhooks {
-	h := c.webhooks()
-	if h == nil || c.s.single {
-		return nil
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	heirs := &webhooks{list: h.list}
-	h.list = nil
-	return heirs
 }
 
 // abandon ends an heir that goes on with nothing. No client was told of it.
@@ -252,8 +238,8 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	}
 	c.restoreSpans(&n, msgs)
 	s.restoreRequests(c, st.Number, msgs)
-	if h := c.webhooks(); h != nil {
-		f.hooks[st.Number] = h
+	if u := c.untold(); u != nil {
+		f.untold[st.Number] = u
 	}
 	t := s.addWatched(c, st.Number)
 	t.tool = tool

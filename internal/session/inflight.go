@@ -134,7 +134,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if token != nil && c.guestOf() == "" {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
-		s.addWebhook(c, rq, m)
+		c.tellsBesides(rq.id, m.Params)
 		if s.m.waits() {
 			s.addLate(c, rq, m)
 		}
@@ -318,9 +318,7 @@ func (s *Session) requestEnded(rq *inflight) {
 			s.refuse(r.link, jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
 		}
 	}
-	if s.single && rq.call.webhooks() != nil {
-		s.dispatchWebhooks(standalone, s.standalone.webhooks())
-	}
+	rq.call.untold().Flush()
 	s.m.dismiss(s, 1)
 	if !rq.sent && s.use.calls.Load() == 0 {
 		s.m.breakPromise(s)

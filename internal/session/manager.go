@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/clientkind"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
 	"holdfast/internal/reading"
@@ -33,6 +34,7 @@ type Manager struct {
 	store      stream.Store
 	sweeps     sweeps
 	journal    journal.Options // of the logs of sessions
+	untold     webhook.Options // of what is told besides to clients
 	reading    reading.Options // of their streams
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
@@ -282,8 +284,8 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 	s.lists = m.listsOf(principal.Server())
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
-	if kind.single && m.opts.OnEnded != nil {
-		s.standalone.record = &record{webhooks: &webhooks{over: true}}
+	if s.untold = webhook.New(string(s.key), untoldOwner{s}, &m.untold); kind.single {
+		s.standalone.record = &record{untold: s.untold.Share()}
 	}
 	s.log.Init(logOwner{s}, &m.journal)
 	s.streams.Init(readerOwner{s}, s.key, writer{s.standalone}, kind.modern != "", &m.reading)

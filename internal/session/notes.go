@@ -40,7 +40,7 @@ type sessionNote struct {
 	Revision   string          `json:"revision"`
 	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
 	Read       []uint64        `json:"read"` // streams that were, to their end, since the last note
-	Notified   []uint64        `json:"rung"` // those whose webhooks were told, since then
+	Notified   []uint64        `json:"rung"` // those whose outcomes were told besides, since then
 	Safe       []string        `json:"safe"` // tools that may be called again
 	Left       bool            `json:"left"` // see [usage]
 	Initialize json.RawMessage `json:"initialize"`
@@ -75,7 +75,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if c.conn != nil && !c.conn.IsFar() && !c.like.IsZero() && c.s.modern == "" {
 		dst = append(dst, `,"here":true`...)
 	}
-	read, notified := c.s.streams.TakeRead(), c.s.hooks.takeNotified()
+	read, notified := c.s.streams.TakeRead(), c.s.untold.News()
 	dst = appendNumbers(dst, `,"read":`, read)
 	dst = appendNumbers(dst, `,"rung":`, notified)
 	dst = append(c.appendSpans(dst), `,"requests":[`...)
@@ -278,7 +278,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	defer s.mu.Unlock()
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
-	read, notified := s.streams.TakeRead(), s.hooks.takeNotified()
+	read, notified := s.streams.TakeRead(), s.untold.News()
 	if !always && s.noted == s.standalone.delivery.told && len(read)+len(notified) == 0 {
 		return false
 	}

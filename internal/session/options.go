@@ -8,6 +8,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/defaults"
 	"holdfast/internal/feature/hosts"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/outage"
@@ -74,7 +75,7 @@ type Options struct {
 	// the session tells of it again, under the same Key. With a store that nodes share it may wait for that;
 	// else it must not, as it is called on the goroutine that ends the call. No lock is held. Where it is nil,
 	// webhooks are ignored.
-	OnEnded func(EndedRequest) (told bool)
+	OnEnded func(webhook.Ended) (told bool)
 	// Revival has what sessions are revived with that nobody has any more; nil: none is.
 	Revival *revival.Keeper
 }

@@ -54,13 +54,13 @@ func (o readerOwner) IsAlone(by reading.Call) bool {
 	if c == nil {
 		return !o.keyed.Load() && !o.taken && o.resumes.Load() == nil
 	}
-	return c.record == nil || c.record.key == nil && c.record.webhooks == nil && c.record.resume == nil
+	return c.record == nil || c.record.key == nil && c.record.untold == nil && c.record.resume == nil
 }
 
 // Arrived implements [reading.Owner]. A stream whose webhooks are to be told is not dropped: nor is one that a client may ask for
 // again, of a call with an idempotency key or one that can be resumed by a token (see IsAlone).
 func (o readerOwner) Arrived(number uint64) {
-	if o.hooks.of(number) == nil {
+	if o.untold.Of(number) == nil {
 		o.m.store.Acknowledge(stream.ID{Session: o.key, Number: number})
 	}
 }
@@ -89,7 +89,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 		s.Touch()
 		s.use.readers.Add(1)
 	case reading.Came:
-		s.hooks.reached(r, r.Has())
+		s.untoldTo(r).Attached(r.Has())
 	case reading.Back:
 		s.m.dropStranded(s, number)
 	case reading.Told:
@@ -104,7 +104,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 		if number == standalone {
 			s.noteDelivered(true)
 		}
-		s.dispatchWebhooks(number, s.hooks.readBy(r))
+		s.untoldTo(r).Dispatch(number)
 		s.Touch()
 		s.use.readers.Add(-1)
 	}
@@ -113,7 +113,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 // told notes how far a reader's client was told.
 func (o readerOwner) told(r *reading.Reader) {
 	at := r.Cursor()
-	o.dispatchWebhooks(at.Stream.Number, o.hooks.reached(r, at.Seq))
+	o.untoldTo(r).Delivered(at.Stream.Number, at.Seq)
 	c := written(r.Call())
 	if c == nil {
 		c = o.resumes.Load().call(at.Stream.Number) // whose status tells, also after its end
@@ -215,7 +215,7 @@ func (c *Call) ConnectionLost() {
 		return
 	}
 	_ = c.takeDisconnect() // who was to be sent away has gone
-	c.releaseWebhooks(number)
+	c.untold().Release(number)
 	if c.s.modern == "" {
 		c.s.streams.Cut(number, c.like)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -17,10 +18,10 @@ import (
 
 // restored is what was found of a session.
 type restored struct {
-	retry []retryCall // to be made again
-	lost  []*Call     // to be ended
-	hooks map[uint64]*webhooks
-	cut   []*Call // whose clients were connected to the node that is lost
+	retry  []retryCall // to be made again
+	lost   []*Call     // to be ended
+	untold map[uint64]*webhook.Call
+	cut    []*Call // whose clients were connected to the node that is lost
 
 	progress progress // in a single session, once it is known
 }
@@ -34,7 +35,7 @@ type retryCall struct {
 
 // restore fills a session that was taken over, and that nobody knows yet.
 func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored {
-	f := restored{hooks: make(map[uint64]*webhooks)}
+	f := restored{untold: make(map[uint64]*webhook.Call)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
 	s.streams.Resume((s.lease.Epoch - 1) << 32)
 	read, notified := make(map[uint64]bool), make(map[uint64]bool)
@@ -58,7 +59,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		mark(notified, n.Notified)
 		notes[i] = parsed{n, msgs}
 	}
-	inherited := make(map[uint64]bool) // the streams whose webhooks heirs have
+	inherited := make(map[uint64]bool) // the streams whose outcomes heirs tell
 	for i := range notes {
 		inherited[notes[i].Of] = true
 	}
@@ -85,16 +86,16 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
 		case !s.single:
 			s.restoreEnded(ctx, st, n.msgs, read[st.Number], notified[st.Number] || inherited[st.Number], &f)
-		case s.standalone.webhooks() != nil && !notified[st.Number]:
+		case s.standalone.untold() != nil && !notified[st.Number]:
 			if said == nil {
 				said = s.answers(ctx, standalone, false)
 			}
 			f.tell(&Call{s: s, number: st.Number}, standalone, n.msgs, said)
 		}
 	}
-	if h := s.standalone.webhooks(); h != nil {
-		h.held = true
-		f.hooks[standalone] = h
+	if h := s.standalone.untold(); h != nil {
+		h.Hold()
+		f.untold[standalone] = h
 	}
 	return f
 }
@@ -195,8 +196,8 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 			s.streams.Restored(c.number, c.isOver())
 		}
 	}
-	if h := c.webhooks(); h != nil && !s.single {
-		f.hooks[st.Number] = h // held until then
+	if h := c.untold(); h != nil && !s.single {
+		f.untold[st.Number] = h // held until then
 	}
 	if n.Direct && !s.single {
 		f.cut = append(f.cut, c)
@@ -238,7 +239,7 @@ func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
 }
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that
-// its client has read the end, notified that its webhooks were told; else they may have.
+// its client has read the end, notified that its outcome was told besides; else they may have.
 func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
 	c := &Call{s: s, number: st.Number, said: st.Next - 1}
 	c.track.Resume(c.said)
@@ -267,33 +268,20 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 	}
 }
 
-// tell has the webhooks of a call that has ended told, unless its client comes back for it. The responses are in the
+// tell has the outcome of a call that has ended told besides, unless its client comes back for it. The responses are in the
 // stream with a number, which is the standalone one in a session that has no other.
 func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered map[string]outcome) {
-	s := c.s
-	s.mu.Lock()
 	for i := range msgs {
-		s.addWebhook(c, &inflight{call: c, id: string(msgs[i].ID)}, &msgs[i])
-	}
-	s.mu.Unlock()
-	h := c.webhooks()
-	if h == nil {
-		return
-	}
-	for i := range h.list {
-		k := &h.list[i]
-		if a, ok := answered[string(jsonrpc.Key(k.ID))]; ok {
-			k.seq, k.Time, k.Failed, k.stream = a.seq, time.Now(), a.failed, c.number
+		id := string(msgs[i].ID)
+		c.tellsBesides(id, msgs[i].Params)
+		if a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]; ok {
+			c.untold().Answered(id, a.failed, a.seq, c.number)
 		}
 	}
-	if number != standalone {
-		f.hooks[number] = s.hooks.end(c, number)
-		return
+	if h := c.untold(); h != nil && number != standalone {
+		h.End(number)
+		f.untold[number] = h
 	}
-	s.hooks.mu.Lock()
-	defer s.hooks.mu.Unlock()
-	all := s.standalone.webhooks()
-	all.list = append(all.list, h.list...)
 }
 
 // restoreResume has the call found by its tokens. answered are those of its

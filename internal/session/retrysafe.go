@@ -128,7 +128,7 @@ func (h *toolHints) mayChange(name string, changes bool) {
 // What is not safe to make again is never light where other nodes may take it over, and neither is what tells somebody
 // besides its client: a node that forwards it, and one that takes it over, would both make it again.
 func (s *Session) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
-	if s.m.shared != nil && s.m.tellsLater(m) {
+	if s.m.shared != nil && s.m.untold.Wants(m.Params) {
 		return false
 	}
 	return s.retrySafe(ctx, m, header) || s.m.shared == nil && protocol.Unrecorded(m.Method)
@@ -141,7 +141,7 @@ func (m *Manager) outlivesNode(msgs []jsonrpc.Message) bool {
 		return false
 	}
 	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request && m.tellsLater(&msgs[i]) {
+		if msgs[i].Kind == jsonrpc.Request && m.untold.Wants(msgs[i].Params) {
 			return true
 		}
 	}

@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// hookTable.mu, that of the log, turns.mu, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that, and that of the
+// that of untold outcomes, that of the log, turns.mu, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that, and that of the
 // streams last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
@@ -68,19 +69,19 @@ type Session struct {
 
 	standalone *Call // whose stream carries what belongs to no call
 	streams    reading.Streams
-	hooks      hookTable
 	log        journal.Log[*Call]
 	keyed      atomic.Bool                  // calls were made under idempotency keys
 	offers     atomic.Uint32                // the services that are offered to its clients: the bit 1<<i for services[i]
 	ids        atomic.Uint64                // that were given to requests of a carrier
 	resumes    atomic.Pointer[resumes]      // nil but for clients of SEP-975
 	watched    atomic.Pointer[watchedCalls] // nil if there were none
+	untold     *webhook.Session             // outcomes that may be told besides to the clients; nil if none are
 
 	mu           sync.Mutex
 	revision     string
 	lateProgress bool                 // a call has ended whose progress goes on, as it is a task of the backend
 	noted        uint64               // how far the standalone stream was told, as the store knows
-	rung         []uint64             // calls whose webhooks were told, as the session's note says
+	rung         []uint64             // calls whose outcomes were told besides, as the session's note says
 	inFlight     map[string]*inflight // in flight, by [requestKey]
 	abroad       []waitAbroad         // oldest first
 	patience     patience

@@ -194,8 +194,8 @@ func keepsNothing(l *link) bool {
 	return ok && c.Sessionless()
 }
 
-// isUnread reports whether no stream is written or read, and no webhook waits.
-func (s *Session) isUnread() bool { return s.streams.IsUnused() && s.hooks.isUnused() }
+// isUnread reports whether no stream is written or read, and no outcome waits to be told besides.
+func (s *Session) isUnread() bool { return s.streams.IsUnused() && s.untold.IsIdle() }
 
 // fallAsleep has sessions fall asleep that can.
 func (m *Manager) fallAsleep(all []*Session) {

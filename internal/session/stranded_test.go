@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/again"
+	"holdfast/internal/feature/webhook"
 	"holdfast/jsonrpc"
 )
 
@@ -86,7 +87,7 @@ func TestStrandedBeforeBegun(t *testing.T) {
 // A call with a webhook begins also if its client has left, and there is one like it: that client waits for the webhook.
 func TestStrandedWebhook(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, Options{AttachWithin: time.Hour, OnEnded: func(EndedRequest) bool { return true }}, nil)
+	h := newHouse(t, Options{AttachWithin: time.Hour, OnEnded: func(webhook.Ended) bool { return true }}, nil)
 	defer h.close()
 	s := h.open("")
 	const text = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x","_meta":{%s}}}`
@@ -107,7 +108,7 @@ func TestStrandedWebhook(t *testing.T) {
 	if said := waitFor(t, ask(2, "", true)); !strings.Contains(said, "not delivered") {
 		t.Errorf("without a webhook: %s", said)
 	}
-	hooked := ask(3, `"`+metaWebhook+`":{"url":"http://127.0.0.1/"}`, true)
+	hooked := ask(3, `"holdfast/webhook":{"url":"http://127.0.0.1/"}`, true)
 	if said := h.answers(hooked); !strings.Contains(said, "result") {
 		t.Errorf("with one: %s", said)
 	}

@@ -161,7 +161,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		m.came(was.Owner, &found)
 		s.observeTakenOver(was.Owner, began, &found)
 	}
-	m.awaitReturn(s, found)
+	m.awaitReturn(found)
 	s.Touch()
 	s.use.calls.Add(-1)
 	if len(found.retry) > 0 && m.startWork() {
@@ -329,13 +329,13 @@ func (s *Session) endLost(calls []*Call) {
 }
 
 // returnIn is how long a client whose node was lost has to come back, before the
-// webhooks of calls that have ended meanwhile are told.
+// outcomes of calls that have ended meanwhile are told besides.
 const returnIn = 5 * time.Second
 
-// awaitReturn tells the webhooks of calls that have ended, unless their clients come
+// awaitReturn tells the outcomes of calls that have ended besides, unless their clients come
 // back, and forgets to hold back those of calls that go on.
-func (m *Manager) awaitReturn(s *Session, f restored) {
-	if len(f.hooks) == 0 || !m.startWork() {
+func (m *Manager) awaitReturn(f restored) {
+	if len(f.untold) == 0 || !m.startWork() {
 		return
 	}
 	go func() {
@@ -346,11 +346,8 @@ func (m *Manager) awaitReturn(s *Session, f restored) {
 		case <-late.C:
 		case <-m.quit:
 		}
-		for number, h := range f.hooks {
-			s.hooks.mu.Lock()
-			h.held = false
-			s.hooks.mu.Unlock()
-			s.dispatchWebhooks(number, h)
+		for number, h := range f.untold {
+			h.Release(number)
 		}
 	}()
 }

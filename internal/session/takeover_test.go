@@ -13,6 +13,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -676,14 +677,15 @@ func TestTakeOverWebhooks(t *testing.T) {
 	var mu sync.Mutex
 	told := map[string]int{}
 	o := safeTools()
-	o.OnEnded = func(e EndedRequest) bool {
+	o.OnEnded = func(e webhook.Ended) bool {
 		mu.Lock()
 		defer mu.Unlock()
 		told[fmt.Sprintf("%s %s %v", e.ID, e.Webhook, e.Failed)]++
 		return true
 	}
-	a, b := f.add(t, "a", safeTools()), f.add(t, "b", o)
-	a.opts.OnEnded = func(EndedRequest) bool { t.Error("the lost node told a webhook"); return true }
+	lost := safeTools()
+	lost.OnEnded = func(webhook.Ended) bool { t.Error("the lost node told a webhook"); return true }
+	a, b := f.add(t, "a", lost), f.add(t, "b", o)
 	s := a.open("alice")
 	awaitListed(t, s) // else its calls are left to the next owner, and a does not learn when it closes that it is lost
 	hooked := func(id int) string {

@@ -88,7 +88,7 @@ func (l legacyTasks) deferral(ctx context.Context, number uint64, id []byte) []b
 		return taskFailure(id, err)
 	}
 	if c := l.s.CallAt(number); c != nil {
-		c.releaseWebhooks(number) // no client waits for it on this connection
+		c.untold().Release(number) // no client waits for it on this connection
 	}
 	text, _ := json.Marshal(map[string]any{"task": l.text(number, t.created, &st)})
 	return jsonrpc.AppendResult(nil, id, text)

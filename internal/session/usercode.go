@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"holdfast/backend"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -45,8 +46,8 @@ func (m *Manager) closeConn(conn backend.Conn) (err error) {
 	return conn.Close()
 }
 
-// callOnEnded tells the user of a webhook. It reports whether nobody has to tell it again.
-func (m *Manager) callOnEnded(e EndedRequest) (told bool) {
+// callOnEnded tells the user of an outcome. It reports whether nobody has to tell it again.
+func (m *Manager) callOnEnded(e webhook.Ended) (told bool) {
 	var err error // is logged
 	defer panics.Catch(&err, m.logger, "Options.Ended", "")
 	return m.opts.OnEnded(e)

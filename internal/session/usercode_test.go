@@ -11,6 +11,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/panics"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
@@ -242,7 +243,7 @@ func TestTakeOverPanics(t *testing.T) {
 func TestEndedPanics(t *testing.T) {
 	t.Parallel()
 	told := make(chan struct{}, 10)
-	h := newHouse(t, Options{OnEnded: func(EndedRequest) bool {
+	h := newHouse(t, Options{OnEnded: func(webhook.Ended) bool {
 		told <- struct{}{}
 		panic("hunter2")
 	}}, nil)

@@ -3,12 +3,14 @@ package session
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/webhook"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -20,7 +22,7 @@ type bell struct {
 	rings []string
 }
 
-func (b *bell) ended(e EndedRequest) bool {
+func (b *bell) ended(e webhook.Ended) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	status := "completed"
@@ -107,8 +109,8 @@ func TestEndedAway(t *testing.T) {
 		attach(t, s, c.Number()).Detach(true, true, false)
 		b.want(t, "")
 	}
-	if n := s.hooks.countHooks(); n > 0 {
-		t.Errorf("%d calls are still hooked", n)
+	if !s.untold.IsIdle() {
+		t.Error("calls are still hooked")
 	}
 }
 
@@ -122,8 +124,8 @@ func TestEndedConnected(t *testing.T) {
 	tell(t, r, 1)
 	r.Detach(false, true, false)
 	b.want(t, "")
-	if n := s.hooks.countHooks(); n > 0 {
-		t.Errorf("%d calls are still hooked", n)
+	if !s.untold.IsIdle() {
+		t.Error("calls are still hooked")
 	}
 }
 
@@ -262,8 +264,8 @@ func TestEndedCancelled(t *testing.T) {
 	}
 	desk.say(c, response(1))
 	b.want(t, "")
-	if n := s.hooks.countHooks(); n > 0 {
-		t.Errorf("%d calls are still hooked", n)
+	if !s.untold.IsIdle() {
+		t.Error("calls are still hooked")
 	}
 }
 
@@ -289,8 +291,8 @@ func TestEndedFailed(t *testing.T) {
 	}
 	c.Abort([]jsonrpc.Message{parse(hookedRequest(3))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
 	b.want(t, "")
-	if n := s.hooks.countHooks(); n > 0 {
-		t.Errorf("%d calls are still hooked", n)
+	if !s.untold.IsIdle() {
+		t.Error("calls are still hooked")
 	}
 }
 
@@ -384,7 +386,7 @@ func TestEndedSingle(t *testing.T) {
 	tell(t, r, 3)
 	r.Detach(true, true, false)
 	b.want(t, "")
-	if n := len(s.standalone.webhooks().list); n > 0 {
+	if n := reflect.ValueOf(s.standalone.untold()).Elem().FieldByName("list").Len(); n > 0 {
 		t.Errorf("%d webhooks are kept", n)
 	}
 }
@@ -465,14 +467,7 @@ func TestEndedRaces(t *testing.T) {
 			t.Fatalf("told: %v, rang %q", told, got)
 		}
 	}
-	if n := s.hooks.countHooks(); n > 0 {
-		t.Errorf("%d calls are still hooked", n)
+	if !s.untold.IsIdle() {
+		t.Error("calls are still hooked")
 	}
-}
-
-// countHooks returns how many calls have ended whose webhooks are on record.
-func (t *hookTable) countHooks() int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return len(t.ended)
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/webhook"
 )
 
 // A teller is told of webhooks, and keeps them all but those that it refuses.
@@ -22,7 +23,7 @@ func newTeller(refuse string) *teller {
 	return &teller{refuse: refuse, keys: map[string]string{}, times: map[string]int{}}
 }
 
-func (b *teller) ended(e EndedRequest) bool {
+func (b *teller) ended(e webhook.Ended) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.keys[string(e.ID)] = e.Key
@@ -61,7 +62,7 @@ func TestTakeOverTold(t *testing.T) {
 			for id := range 5 { // one after the other: the session's note says so of each
 				c := beginAway(t, s, id)
 				a.desk.last().say(c, response(id))
-				eventually(t, "it to be told", func() bool { return strings.Contains(on.told(), hookID(id)) && s.hooks.hasTold() })
+				eventually(t, "it to be told", func() bool { return strings.Contains(on.told(), hookID(id)) && s.untold.HasTold() })
 			}
 			eventually(t, "it to be stored", s.log.IsIdle)
 			beginAway(t, s, 7)
@@ -109,7 +110,7 @@ func TestToldBeforeGone(t *testing.T) {
 			f := newShelf()
 			o := safeTools()
 			asked, keep := make(chan struct{}), make(chan struct{})
-			o.OnEnded = func(EndedRequest) bool {
+			o.OnEnded = func(webhook.Ended) bool {
 				close(asked)
 				<-keep
 				return true
@@ -145,8 +146,9 @@ func TestToldLight(t *testing.T) {
 	o := safeTools()
 	on := newTeller("")
 	o.OnEnded = on.ended
-	a, b := f.add(t, "a", safeTools()), f.add(t, "b", o)
-	a.opts.OnEnded = func(EndedRequest) bool { return true }
+	lost := safeTools()
+	lost.OnEnded = func(webhook.Ended) bool { return true }
+	a, b := f.add(t, "a", lost), f.add(t, "b", o)
 	s := a.open("alice")
 	awaitListed(t, s)
 	c := begin(t, s, true, hookedRequest(3))

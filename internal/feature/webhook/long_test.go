@@ -1,0 +1,3 @@
+package webhook
+
+import _ "holdfast/internal/testlong" // the flag -long

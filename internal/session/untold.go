@@ -1,0 +1,63 @@
+package session
+
+import (
+	"holdfast/internal/feature/webhook"
+	"holdfast/internal/reading"
+)
+
+// What follows is for calls whose outcomes are told besides to their clients, if no client hears them.
+
+// untold returns what is told of the call's outcomes, nil for most calls.
+func (c *Call) untold() *webhook.Call {
+	if c == nil || c.record == nil {
+		return nil
+	}
+	return c.record.untold
+}
+
+// tellsBesides has the outcome of a request told besides, if its params ask for that. Session.mu is held, or no other goroutine knows
+// the call.
+func (c *Call) tellsBesides(id string, params []byte) {
+	if c.s.m.untold.Wants(params) {
+		r := c.recorded()
+		r.untold = c.s.untold.Begin(r.untold, id, params)
+	}
+}
+
+// untoldTo returns what is told besides of the outcomes that a reader reads, or nil.
+func (s *Session) untoldTo(r *reading.Reader) *webhook.Call {
+	if c := written(r.Call()); c != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.untold()
+	}
+	return s.untold.Of(r.Cursor().Stream.Number)
+}
+
+// untold is a call's [feature].
+type untold struct{ *webhook.Call }
+
+func (u untold) stored(c *Call)                          { u.Stored(c.said) }
+func (u untold) cancelled(_ *Call, rq *inflight)         { u.Cancelled(rq.id) }
+func (u untold) refused(_ *Call, _ [][]byte, seq uint64) { u.Refused(seq) }
+func (u untold) left(*Call)                              {} // the next owner tells them
+func (u untold) answered(c *Call, rq *inflight, failed bool, seq uint64) {
+	stream := uint64(0)
+	if c.hasJournal() {
+		stream = c.recovery.journal
+	}
+	u.Answered(rq.id, failed, seq, stream)
+}
+
+// An untoldOwner is a session as its untold outcomes know it. It implements [webhook.Owner].
+type untoldOwner struct{ s *Session }
+
+func (o untoldOwner) Moved() bool               { return o.s.Moved() }
+func (o untoldOwner) IsRead(number uint64) bool { return o.s.streams.IsRead(number) }
+
+func (o untoldOwner) Note() {
+	if !o.s.isClosed() {
+		o.s.noteSession(nil, false)
+		o.s.log.Flush()
+	}
+}
