@@ -550,7 +550,7 @@ func (p *party) reads(res *http.Response, path string, h http.Header) {
 		}
 		r.Header = h.Clone()
 		r.Header.Set("Last-Event-ID", last)
-		if res, err = http.DefaultClient.Do(r); err != nil || res.StatusCode != http.StatusOK { //nolint:bodyclose // it is closed where it has ended
+		if res, err = http.DefaultClient.Do(r); err != nil || res.StatusCode != http.StatusOK {
 			return
 		}
 	}
