@@ -703,6 +703,9 @@ func (s *stage) unfinished() {
 					name = found
 				}
 			}
+			if _, err := s.run("holdfast", "status", name); err != nil { // its token has yet to come
+				name = ""
+			}
 		}
 		_ = call.Process.Kill() // as where the terminal is closed
 		_ = call.Wait()
