@@ -336,8 +336,10 @@ func (s *Session) Standing(ctx context.Context, number uint64) (st Standing, err
 	}
 	t.of.mu.Unlock()
 	if !st.Running {
-		c.awaitEndStored(ctx)
-		return st, nil
+		if c.awaitEndStored(ctx); s.Moved() { // its next owner says what it has
+			err = ErrMoved
+		}
+		return st, err
 	}
 	if end := c.track.End(); end != nil {
 		st.Running, st.Response, st.Ended = false, end.Data, st.Updated
@@ -362,7 +364,7 @@ func (c *Call) awaitEndStored(ctx context.Context) {
 	defer c.s.Watch(c.number, ready)()
 	ctx, stop := context.WithTimeout(ctx, storedWithin)
 	defer stop()
-	for c.s.CallAt(c.number) == c && c.track.End() == nil {
+	for c.s.CallAt(c.number) == c && c.track.End() == nil && !c.s.Moved() {
 		select {
 		case <-ready:
 		case <-ctx.Done():
