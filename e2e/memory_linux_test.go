@@ -533,7 +533,7 @@ func TestMemoryUnderLoad(t *testing.T) {
 			if err := build(); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "1s", "--memory", "64MiB"}, load.args...)...)
+			cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "100ms", "--memory", "64MiB"}, load.args...)...)
 			cmd.Env = append(os.Environ(), "GOMEMLIMIT="+strconv.Itoa(goMemory))
 			l := &loaded{program: serveBy(t, cmd), told: make(map[string]int)}
 			began := time.Now()

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -349,6 +350,7 @@ func TestOnceForgotten(t *testing.T) {
 // TestKeysBounded makes more keyed calls than are remembered.
 func TestKeysBounded(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	h := newHouse(t, Options{}, with(t, memory.Options{SessionBytes: 100 << 10}))
 	defer h.close()
 	s := h.open("alice")

@@ -9,12 +9,14 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/testlong"
 )
 
 // TestOrphansBounded has more sessions without an owner than a node remembers: those of one principal are found all
 // the same, and nothing is kept.
 func TestOrphansBounded(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	f := newShelf()
 	n := f.add(t, "a", safeTools())
 	changes := uint64(0)
