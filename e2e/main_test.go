@@ -50,7 +50,7 @@ var modes = map[string]func(args []string){
 	"piped":    piped,
 	"eras":     eraStdio,
 	"asking":   askingStdio,
-	"bodies":   bodyStdio,
+	"bodies":   func([]string) { mcptest.Stdio(newBodyServer(false).script) },
 	"keep":     keep,
 	"big":      bigStdio,
 	"checking": checkingStdio,

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -68,7 +70,7 @@ func TestListsBounded(t *testing.T) {
 			ended <- err
 		}()
 	}
-	eventually(t, "all to wait", func() bool {
+	mcptest.Eventually(t, "all to wait", time.Minute, func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.of["ann"].n == mostLists+1
