@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/legacytask"
 	"holdfast/internal/live"
 	"holdfast/internal/lograte"
 	"holdfast/internal/revival"
@@ -109,7 +110,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MaxProcesses: o.MaxProcesses,
 		MaxShare:     o.MaxShare,
 		Unused:       o.UnusedProcess,
-		Tasks:        o.TaskAfter > 0,
+		Polls:        o.TaskAfter > 0,
+		Services:     []func(*session.Manager, *session.Options) session.Service{legacytask.New},
 		MaxWait:      o.MaxWait,
 		MinWait:      o.Retry,
 		Keep:         o.Keep,

@@ -95,6 +95,7 @@ func newNode(t testing.TB, c config) *node {
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Keys: []sessionid.Key{{1}}, Dir: c.dir})
 	}
+	c.session.Services = services
 	if c.session.Addition == nil {
 		c.session.Addition = handles.New(nil)
 	}

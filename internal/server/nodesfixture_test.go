@@ -120,6 +120,7 @@ func (f *farm) start(c config) *farmNode {
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Values: n.store})
 	}
+	c.session.Services = services
 	if c.session.Addition == nil {
 		c.session.Addition = handles.New(nil)
 	}

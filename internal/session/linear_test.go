@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
@@ -40,10 +39,6 @@ func TestLinear(t *testing.T) {
 			m := request(`{` + many(n, `"x%d":0`) + `,"inputResponses":{` + many(n, `"x%d":{}`) + `}}`)
 			return func() { newRounds(&m, http.Header{}) }
 		},
-		"request of a legacy task": func(n int) func() {
-			m := request(`{"task":{},` + many(n, `"x%d":0`) + `}`)
-			return func() { tasktext.Plain(m) }
-		},
 		"answers to the questions of a task": func(n int) func() {
 			answer := jsonrpc.Message{Kind: jsonrpc.Response, Result: []byte(`{"action":"accept"}`)}
 			return func() {
@@ -68,10 +63,6 @@ func TestLinear(t *testing.T) {
 				page := readPage(result)
 				new(toolHints).learn(&page, passes{})
 			}
-		},
-		"list of tools that can be tasks": func(n int) func() {
-			response := []byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[` + many(n, `{"name":"t%d","execution":{}}`) + `]}}`)
-			return func() { tasktext.Support(response) }
 		},
 	}
 	for name, prepare := range tests {

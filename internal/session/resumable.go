@@ -340,12 +340,9 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 	}
 }
 
-// AllResumable returns the requests of a named principal that can be resumed, in
-// all its sessions on this node that are in a range, or, for nobody in particular,
-// those of the session that asks, which may be nil. They are in the order of their sessions' names, and within a
-// session as they were stored. That counts as a sign of their clients.
-func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, own *Session, in Range) []ResumableRequest {
-	var of []*Session
+// SessionsOf returns the sessions of a named principal on this node that are in a range, and whose calls are looked for together;
+// or, for nobody in particular, the session that asks, which may be nil. They are in the order of their names.
+func (m *Manager) SessionsOf(principal caller.Principal, own *Session, in Range) (of []*Session) {
 	if !principal.IsAnonymous() {
 		m.mu.RLock()
 		for s := range m.resumers[principal] {
@@ -358,8 +355,14 @@ func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, ow
 		of = append(of, own)
 	}
 	slices.SortFunc(of, func(a, b *Session) int { return strings.Compare(a.Name(), b.Name()) })
+	return of
+}
+
+// AllResumable returns the requests that can be resumed in the sessions that [Manager.SessionsOf] returns, and within a session
+// as they were stored. That counts as a sign of their clients.
+func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, own *Session, in Range) []ResumableRequest {
 	all := []ResumableRequest{}
-	for _, s := range of {
+	for _, s := range m.SessionsOf(principal, own, in) {
 		s.Touch()
 		for _, c := range s.resumes.Load().kept(s) {
 			c.mu.Lock()
