@@ -719,7 +719,7 @@ func TestHandOffShaped(t *testing.T) {
 func TestHandOffList(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.session.Polls, c.server.TaskAfter = true, 20*time.Millisecond
+	c.session.Polls, c.tasks = true, 20*time.Millisecond
 	list := `{"tools":[{"name":"slow"}],"nextCursor":"more"}`
 	c.backend = tooled(list, nil)
 	n := newNode(t, c)

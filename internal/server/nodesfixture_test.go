@@ -125,7 +125,8 @@ func (f *farm) start(c config) *farmNode {
 		c.session.Addition = handles.New(nil)
 	}
 	n.sessions = session.NewManager(store, backend, c.session)
-	c.server.Manager, c.server.Node = n.sessions, n.member
+	c.manage(n.sessions)
+	c.server.Node = n.member
 	if c.server.Principal == nil {
 		c.server.Principal = bearer
 	}

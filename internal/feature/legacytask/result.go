@@ -35,13 +35,6 @@ func (t *task) await(c *session.Call, id []byte) {
 	w.wake()
 }
 
-// waiting returns what waits for the task.
-func (t *task) waiting() []*wait {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return slices.Clone(t.waits)
-}
-
 // copy says what the task has said meanwhile, and its end. It reports whether that is over.
 func (w *wait) copy(ctx context.Context) (over bool) {
 	if w.call.IsOver() {

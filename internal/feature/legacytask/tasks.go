@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -132,7 +133,10 @@ func (*task) Plain(m jsonrpc.Message) jsonrpc.Message {
 }
 
 func (t *task) Changed() {
-	for _, w := range t.waiting() {
+	t.mu.Lock()
+	waits := slices.Clone(t.waits)
+	t.mu.Unlock()
+	for _, w := range waits {
 		w.wake()
 	}
 	if t.s.Hears() {
