@@ -59,7 +59,8 @@ type Options struct {
 	Safe func(tool string) bool
 	// Addition returns the feature that is added to the calls of a manager, which has these options; nil: none is.
 	Addition func(*Manager, *Options) Addition
-	// Services return the features that are offered in the place of a backend which has none, for a manager with these options.
+	// Services return the features that are offered in the place of a backend which has none, for a manager with these options, if Polls
+	// is set.
 	Services []func(*Manager, *Options) Service
 	// Host returns what is known of a host, by the name in its clientInfo and its User-Agent, as the addition and
 	// ProgressEvery get it; nil: nothing is. It returns at once, too.

@@ -340,29 +340,30 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 	}
 }
 
-// SessionsOf returns the sessions of a named principal on this node that are in a range, and whose calls are looked for together;
-// or, for nobody in particular, the session that asks, which may be nil. They are in the order of their names.
-func (m *Manager) SessionsOf(principal caller.Principal, own *Session, in Range) (of []*Session) {
-	if !principal.IsAnonymous() {
-		m.mu.RLock()
-		for s := range m.resumers[principal] {
-			if in.has(s.key) {
-				of = append(of, s)
-			}
+// SessionsOf returns the sessions of a named principal on this node that are in a range, and whose calls are looked for together,
+// in the order of their names.
+func (m *Manager) SessionsOf(principal caller.Principal, in Range) (of []*Session) {
+	m.mu.RLock()
+	for s := range m.resumers[principal] {
+		if in.has(s.key) {
+			of = append(of, s)
 		}
-		m.mu.RUnlock()
-	} else if own != nil {
-		of = append(of, own)
 	}
+	m.mu.RUnlock()
 	slices.SortFunc(of, func(a, b *Session) int { return strings.Compare(a.Name(), b.Name()) })
 	return of
 }
 
-// AllResumable returns the requests that can be resumed in the sessions that [Manager.SessionsOf] returns, and within a session
-// as they were stored. That counts as a sign of their clients.
+// AllResumable returns the requests that can be resumed in the sessions of a named principal, or, for nobody in particular, in the
+// one that asks, which may be nil: as [Manager.SessionsOf] has these, and within a session as they were stored. That counts as a
+// sign of their clients.
 func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, own *Session, in Range) []ResumableRequest {
+	of := m.SessionsOf(principal, in)
+	if principal.IsAnonymous() && own != nil {
+		of = []*Session{own}
+	}
 	all := []ResumableRequest{}
-	for _, s := range m.SessionsOf(principal, own, in) {
+	for _, s := range of {
 		s.Touch()
 		for _, c := range s.resumes.Load().kept(s) {
 			c.mu.Lock()

@@ -24,7 +24,7 @@ type Service interface {
 
 // An offer is what a service says of itself.
 type offer interface {
-	// Member is the name under which the note of a session says that it is offered; "": the options do not have it.
+	// Member is the name under which the note of a session says that it is offered.
 	Member() string
 	// Suits reports whether it is offered in a session of a revision, by the side of a backend with this result of initialize.
 	// s.mu is held.
@@ -82,10 +82,10 @@ func (s *Session) offered(yield func(Service) bool) {
 	}
 }
 
-// offers returns which of all services are as is asked for: the bit 1<<i for all[i].
-func offers(all []Service, is func(Service) bool) (on uint32) {
-	for i, f := range all {
-		if is(f) {
+// offers returns which services are to be offered, of those that are as is asked for: the bit 1<<i for services[i].
+func offers(m *Manager, is func(Service) bool) (on uint32) {
+	for i, f := range m.services {
+		if m.opts.Polls && !m.opts.Stateless && is(f) {
 			on |= 1 << i
 		}
 	}

@@ -27,6 +27,7 @@ func (t *tasks) list(ctx context.Context, s *session.Session, m *jsonrpc.Message
 	}
 	var list []*told
 	var in session.Range
+	sessions := []*session.Session{s}
 	if principal := s.Caller(); !principal.IsAnonymous() {
 		done, err := t.sessions.ListTurn(ctx, principal, "")
 		if err != nil {
@@ -37,8 +38,9 @@ func (t *tasks) list(ctx context.Context, s *session.Session, m *jsonrpc.Message
 			t.logger.Warn("tasks not listed", "session", s.Name(), "error", err)
 			return failure(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "the tasks on other nodes cannot be listed: try again later"))
 		}
+		sessions = t.sessions.SessionsOf(principal, in)
 	}
-	list = append(list, t.here(ctx, s.Caller(), s, in, after)...)
+	list = append(list, listOf(ctx, sessions, after)...)
 	return jsonrpc.AppendResult(nil, m.ID, page(list, string(in.Until)))
 }
 
@@ -67,14 +69,14 @@ func (t *tasks) elsewhere(ctx context.Context, principal caller.Principal, after
 func (t *tasks) List(ctx context.Context, principal caller.Principal, in session.Range, query []byte) []byte {
 	var after place
 	_ = json.Unmarshal(query, &after) // else it is the first page
-	text, _ := json.Marshal(t.here(ctx, principal, nil, in, after))
+	text, _ := json.Marshal(listOf(ctx, t.sessions.SessionsOf(principal, in), after))
 	return text
 }
 
-// here returns the tasks after a place in the sessions that [session.Manager.SessionsOf] returns: one more than a page at most.
-func (t *tasks) here(ctx context.Context, principal caller.Principal, own *session.Session, in session.Range, after place) []*told {
+// listOf returns the tasks of sessions after a place: one more than a page at most.
+func listOf(ctx context.Context, sessions []*session.Session, after place) []*told {
 	list := []*told{}
-	for _, s := range t.sessions.SessionsOf(principal, own, in) {
+	for _, s := range sessions {
 		for _, number := range s.DeferredCalls() {
 			if after.compare(place{Session: s.Name(), Number: number}) >= 0 {
 				continue

@@ -22,28 +22,22 @@ import (
 // tasks are those of a manager: a [session.Service].
 type tasks struct {
 	sessions *session.Manager
-	on       bool
 	logger   *slog.Logger
 }
 
 // New returns the tasks of a manager: for [session.Options].
 func New(m *session.Manager, o *session.Options) session.Service {
-	return &tasks{sessions: m, on: o.Polls && !o.Stateless, logger: o.Logger}
+	return &tasks{sessions: m, logger: o.Logger}
 }
 
 // seal is what the mark of a task's id is for.
 const seal = "holdfast task of 2025-11-25"
 
-func (t *tasks) Member() string {
-	if !t.on {
-		return ""
-	}
-	return "tasks"
-}
+func (*tasks) Member() string { return "tasks" }
 
 // Suits reports whether the backend has no tasks of its own.
-func (t *tasks) Suits(s *session.Session, revision string, result []byte) bool {
-	return t.on && !s.SingleStream() && revision == protocol.V20251125 && jsonrpc.Field(result, "capabilities", "tasks") == nil
+func (*tasks) Suits(s *session.Session, revision string, result []byte) bool {
+	return !s.SingleStream() && revision == protocol.V20251125 && jsonrpc.Field(result, "capabilities", "tasks") == nil
 }
 
 func (*tasks) Change(method string, response []byte) []byte {
