@@ -16,10 +16,12 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/cluster"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/legacytask"
 	"holdfast/internal/live"
 	"holdfast/internal/lograte"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
+	"holdfast/internal/server/task"
 	"holdfast/internal/session"
 	"holdfast/internal/translate"
 	sender "holdfast/internal/webhook"
@@ -109,7 +111,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		MaxProcesses: o.MaxProcesses,
 		MaxShare:     o.MaxShare,
 		Unused:       o.UnusedProcess,
-		Tasks:        o.TaskAfter > 0,
+		Polls:        o.TaskAfter > 0,
+		Services:     []func(*session.Manager, *session.Options) session.Service{legacytask.New},
 		MaxWait:      o.MaxWait,
 		MinWait:      o.Retry,
 		Keep:         o.Keep,
@@ -123,6 +126,10 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	h.sessions = session.NewManager(o.Store, b, sessions)
 	h.join(&o)
 	h.attendWebhooks(&o)
+	taskAfter := o.TaskAfter
+	if o.Stateless {
+		taskAfter = 0
+	}
 	h.server = server.New(server.Options{
 		Manager:         h.sessions,
 		Shared:          shared,
@@ -132,11 +139,12 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		Retry:           o.Retry,
 		KeepAlive:       o.KeepAlive,
 		PingAfter:       o.PingAfter,
-		TaskAfter:       o.TaskAfter,
 		CutGrace:        o.CutGrace,
 		MaxBody:         o.MaxBody,
 		Connections:     connections,
 		Eras:            server.Eras(o.Eras),
+		Features:        []server.Feature{task.New(h.sessions, taskAfter, o.Logger)},
+		Offers:          taskAfter > 0,
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,
 		TrustedProxies:  o.TrustedProxies,

@@ -48,4 +48,4 @@ func (h *Handler) DecodeModern(w http.ResponseWriter, r *http.Request, msgs []js
 }
 
 // AddFeature adds a feature. It must be called before there is a request.
-func (h *Handler) AddFeature(f feature) { h.features = append(h.features, f) }
+func (h *Handler) AddFeature(f Feature) { h.features = append(h.features, f) }

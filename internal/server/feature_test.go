@@ -49,7 +49,7 @@ func (greeting) Listen(*modern.Request, *jsonrpc.Message, modern.Again) (modern.
 	return nil, nil
 }
 
-// A feature is added by a type, and a line in newFeatures, without a change to what serves requests.
+// A feature is added by a type, and a line in Options.Features, without a change to what serves requests.
 func TestFeatureIsAdded(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, config{})

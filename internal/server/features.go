@@ -7,15 +7,13 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/server/modern"
-	"holdfast/internal/server/task"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
-// A feature adds something to revision 2026-07-28: methods of its own, answers that come before their calls have ended, or news.
-// The rest of this package knows no feature. One is a package below this one, and a line in [newFeatures]. Its methods may be called
-// concurrently.
-type feature interface {
+// A Feature adds something to revision 2026-07-28: methods of its own, answers that come before their calls have ended, or news.
+// This package knows no feature: see [Options.Features]. Its methods may be called concurrently.
+type Feature interface {
 	methods
 	calls
 	// Listen takes out of the filter of a subscriptions/listen what the feature tells of, by changing m; nil: nothing. An error
@@ -48,16 +46,7 @@ type calls interface {
 }
 
 // features are those of a handler.
-type features []feature
-
-// newFeatures returns the features of a handler with options.
-func newFeatures(opts *Options) features {
-	after := opts.TaskAfter
-	if opts.Stateless {
-		after = 0
-	}
-	return features{task.New(opts.Manager, after, opts.Logger)}
-}
+type features []Feature
 
 // askList is the method by which a node asks others what their sessions know of all that a principal has begun.
 const askList = "holdfast/tasks"
@@ -75,7 +64,7 @@ var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Pri
 }
 
 // first returns the feature that may answer a request before its call has ended, and how old the call is then; nil: none does.
-func (all features) first(q *modern.Request) (f feature, after time.Duration) {
+func (all features) first(q *modern.Request) (f Feature, after time.Duration) {
 	for _, f := range all {
 		if after := f.Patience(q); after > 0 {
 			return f, after

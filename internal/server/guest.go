@@ -10,8 +10,8 @@ import (
 )
 
 // What follows is for calls that go on when their requests were answered, and for requests about them, which may be served in
-// another session than their client's. They are the experimental tasks of revision 2025-11-25, and what their session makes of
-// them is in package session, service.go.
+// another session than their client's. They are the experimental tasks of revision 2025-11-25 (package legacytask), which package
+// session knows as a service.
 
 // startAnswered begins a call whose request is answered at once, or finds the one that the same request has begun
 // before.
@@ -58,8 +58,8 @@ func (m *mux) callAnswered(s *session.Session, msg *jsonrpc.Message, key string,
 }
 
 // mayBeGuest reports whether the exchange may be for another session than its client's.
-func (x *exchange) mayBeGuest() bool {
-	return x.purpose == forMessages && len(x.msgs) == 1 && session.MayGoAbroad(&x.msgs[0])
+func (x *exchange) mayBeGuest(sessions *session.Manager) bool {
+	return x.purpose == forMessages && len(x.msgs) == 1 && session.MayGoAbroad(sessions, &x.msgs[0])
 }
 
 // ownSession returns the session of the client of an exchange that may be a guest, or "".
@@ -74,8 +74,8 @@ func (x *exchange) ownSession() stream.SessionKey {
 }
 
 // guest returns that session if the exchange is for another one, in which it is served.
-func (x *exchange) guest() stream.SessionKey {
-	if !x.mayBeGuest() {
+func (x *exchange) guest(sessions *session.Manager) stream.SessionKey {
+	if !x.mayBeGuest(sessions) {
 		return ""
 	}
 	if own := x.ownSession(); own != stream.SessionKey(x.session.Name()) {

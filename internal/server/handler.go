@@ -59,13 +59,14 @@ type Options struct {
 	PingAfter       time.Duration       // silence after which a client that knows no empty events is given an id by a ping; 1 s; negative: never
 	WriteTimeout    time.Duration       // how long one write may wait for a slow client; 30 s
 	BodyTimeout     time.Duration       // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
-	TaskAfter       time.Duration       // how old a call is when it becomes a task, if its client knows tasks; 0 or less: never
 	CutGrace        time.Duration       // how long a tool's call of a modern client goes on whose connection was cut, to be attached to; 0 or less: not at all
 	InputGrace      time.Duration       // how long a connection is held while the client is asked; 1 s
 	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
 	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
 	Connections     *budget.Connections // counts what open connections take; nil: nobody does
 	Eras            Eras                // which clients are served in which era; ErasBoth
+	Features        []Feature           // what is added to revision 2026-07-28
+	Offers          bool                // server/discover says what the endpoint adds
 	AllowedOrigins  []string            // beside the server's own; "*" allows any
 	AllowedHosts    []string            // beside loopback names on a loopback address; "*" allows any
 	TrustedProxies  []netip.Prefix      // who are believed what address their client has
@@ -141,7 +142,7 @@ func New(opts Options) *Handler {
 		guards:   guard.New(opts.AllowedOrigins, opts.AllowedHosts, opts.TrustedProxies),
 		answers:  newAnswerer(&opts),
 		callers:  newCallers(&opts),
-		features: newFeatures(&opts),
+		features: opts.Features,
 	}
 	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}

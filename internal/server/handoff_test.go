@@ -383,7 +383,7 @@ func TestHandOffOwnTool(t *testing.T) {
 func TestTaskNotHandedOff(t *testing.T) {
 	t.Parallel()
 	c := tasksConfig()
-	c.session.Tasks = true
+	c.session.Polls = true
 	ends := make(chan struct{}) // once the first call is a task
 	end := sync.OnceFunc(func() { close(ends) })
 	defer end()
@@ -719,7 +719,7 @@ func TestHandOffShaped(t *testing.T) {
 func TestHandOffList(t *testing.T) {
 	t.Parallel()
 	c := handOffs()
-	c.session.Tasks, c.server.TaskAfter = true, 20*time.Millisecond
+	c.session.Polls, c.tasks = true, 20*time.Millisecond
 	list := `{"tools":[{"name":"slow"}],"nextCursor":"more"}`
 	c.backend = tooled(list, nil)
 	n := newNode(t, c)

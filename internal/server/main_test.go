@@ -29,6 +29,7 @@ import (
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
+	"holdfast/internal/server/task"
 	"holdfast/internal/session"
 	"holdfast/internal/sessionid"
 	"holdfast/internal/sse"
@@ -68,6 +69,17 @@ type config struct {
 	silence  time.Duration // after which a farm's node is taken for lost; 0: cluster's own
 	dir      string        // where a node that is alone keeps which sessions were ended
 	life     time.Duration // how long sessions can be revived; 0: they are not
+	tasks    time.Duration // how old a call of a modern client is when it becomes a task; 0: none does
+}
+
+// manage has the sessions of a handler managed.
+func (c *config) manage(sessions *session.Manager) {
+	after := c.tasks
+	if c.server.Stateless {
+		after = 0
+	}
+	c.server.Manager = sessions
+	c.server.Features, c.server.Offers = []server.Feature{task.New(sessions, after, c.server.Logger)}, after > 0
 }
 
 func newNode(t testing.TB, c config) *node {
@@ -95,11 +107,12 @@ func newNode(t testing.TB, c config) *node {
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Keys: []sessionid.Key{{1}}, Dir: c.dir})
 	}
+	c.session.Services = services
 	if c.session.Addition == nil {
 		c.session.Addition = handles.New(nil)
 	}
 	n.sessions = session.NewManager(store, backend, c.session)
-	c.server.Manager = n.sessions
+	c.manage(n.sessions)
 	n.Handler = server.New(c.server)
 	mux := http.NewServeMux()
 	mux.Handle("/mcp", n.Handler)

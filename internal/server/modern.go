@@ -20,7 +20,7 @@ type modernRequest struct {
 	modern.Request
 	sum      string // of what it asks for; see [modern.SumOf]. "": that is not known
 	features features
-	offers   bool // server/discover says what the endpoint adds
+	offers   bool // see [Options.Offers]
 	resumes  bool // its client can come back for it, see modernresume.go
 	follows  bool // it is Holdfast's own, see [Handler.again]
 }
@@ -42,7 +42,7 @@ func isModern(x *exchange) bool {
 // answered.
 func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.purpose, x.secret, x.last = forModern, "", ""
-	x.modern = &modernRequest{features: h.features, offers: h.opts.TaskAfter > 0 && !h.opts.Stateless}
+	x.modern = &modernRequest{features: h.features, offers: h.opts.Offers}
 	x.modern.Alone = h.opts.Eras.refusesLegacy()
 	if e := h.refusesModern(x); e != nil {
 		if x.msgs[0].Kind == jsonrpc.Request {

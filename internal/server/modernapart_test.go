@@ -7,7 +7,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -213,7 +212,7 @@ func TestModernStateOfCredential(t *testing.T) {
 // TestModernStateIsNoTask has the id of a task be no requestState, and the other way round.
 func TestModernStateIsNoTask(t *testing.T) {
 	t.Parallel()
-	c := config{server: server.Options{TaskAfter: time.Second}}
+	c := config{tasks: time.Second}
 	inBubble(t, c, func(t *testing.T, b *bubble) {
 		asks := wish{who: "alice", params: tool("ask", "k"), caps: `{"elicitation":{}}`}
 		state, retry := b.do(asks).state(t)

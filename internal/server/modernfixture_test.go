@@ -185,7 +185,7 @@ func inBubble(t *testing.T, c config, do func(*testing.T, *bubble)) {
 		c.server.Logger = c.session.Logger
 		store, tools := memory.New(c.memory), newToolbox()
 		b := &bubble{t: t, tools: tools, sessions: session.NewManager(store, tools, c.session)}
-		c.server.Manager = b.sessions
+		c.manage(b.sessions)
 		if c.server.Principal == nil {
 			c.server.Principal = func(r *http.Request) string { return r.Header.Get("Who") }
 		}

@@ -45,7 +45,7 @@ func TestModernLeft(t *testing.T) {
 // TestModernLeftTask has a client leave when its call has become a task: the task goes on.
 func TestModernLeftTask(t *testing.T) {
 	t.Parallel()
-	inBubble(t, config{server: server.Options{TaskAfter: time.Second}}, func(t *testing.T, b *bubble) {
+	inBubble(t, config{tasks: time.Second}, func(t *testing.T, b *bubble) {
 		early, _ := b.begin(wish{params: tool("hold", "early"), caps: aware})
 		synctest.Wait()
 		early()

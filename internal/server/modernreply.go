@@ -22,7 +22,7 @@ type reply struct {
 	x     *exchange
 	began time.Time
 
-	early   feature        // which may answer before the call has ended; nil: none
+	early   Feature        // which may answer before the call has ended; nil: none
 	after   time.Duration  // how old the call is then
 	resumes bool           // its client can come back for the call, and gets event ids
 	listen  modern.Listen  // what a feature tells; nil: nothing

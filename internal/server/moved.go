@@ -49,7 +49,7 @@ func (h *Handler) movedModern(x *exchange) error {
 	}
 	m := &x.msgs[0]
 	switch {
-	case x.modern.Returns, slices.ContainsFunc(h.features, func(f feature) bool { return f.Continues(m) }), m.Method == protocol.MethodResume:
+	case x.modern.Returns, slices.ContainsFunc(h.features, func(f Feature) bool { return f.Continues(m) }), m.Method == protocol.MethodResume:
 		return nil
 	case x.once.key != "" && h.sessions.BegunOnce(x.client(h.sessions), x.once.key):
 		return nil

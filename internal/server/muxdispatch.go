@@ -232,7 +232,7 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		if x.session = m.session(); !x.mayBeGuest() {
+		if x.session = m.session(); !x.mayBeGuest(m.h.sessions) {
 			x = m.exchangeFor(forNamed, &msg)
 		}
 		_, err = m.h.ask(&x)

@@ -120,11 +120,13 @@ func (f *farm) start(c config) *farmNode {
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Values: n.store})
 	}
+	c.session.Services = services
 	if c.session.Addition == nil {
 		c.session.Addition = handles.New(nil)
 	}
 	n.sessions = session.NewManager(store, backend, c.session)
-	c.server.Manager, c.server.Node = n.sessions, n.member
+	c.manage(n.sessions)
+	c.server.Node = n.member
 	if c.server.Principal == nil {
 		c.server.Principal = bearer
 	}

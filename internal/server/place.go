@@ -105,7 +105,7 @@ func (h *Handler) describe(x *exchange, req *placement.Request) {
 	if x.purpose == forModern {
 		req.Visit.Credential = x.credential().Bytes()
 	}
-	if x.mayBeGuest() {
+	if x.mayBeGuest(h.sessions) {
 		req.Visit.Own = string(x.ownSession())
 	}
 	switch {

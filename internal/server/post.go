@@ -97,7 +97,7 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	light := x.once.key == "" && h.starter.light(x.r.Context(), x.r.Header, x.session, x.msgs)
 	from := h.starter.origin(x)
-	from.Guest = x.guest()
+	from.Guest = x.guest(h.sessions)
 	o.begun, err = begin(x.session, x.msgs, light, x.once, from)
 	for tries := 3; errors.Is(err, session.ErrDuplicate); tries-- {
 		var ended bool
@@ -144,7 +144,7 @@ func (a *answerer) accepted(w http.ResponseWriter, x *exchange) {
 // is no longer here, or whose backend cannot be opened for now: that is an error.
 func (h *Handler) send(x *exchange) error {
 	ctx := x.values()
-	if guest := x.guest(); guest != "" {
+	if guest := x.guest(h.sessions); guest != "" {
 		x.session.CancelGuest(guest, jsonrpc.Field(x.msgs[0].Params, "requestId"))
 		return nil
 	}
@@ -153,7 +153,7 @@ func (h *Handler) send(x *exchange) error {
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
-		if x.mayBeGuest() && placement.IsElsewhere(err) { // that of a request which waits elsewhere
+		if x.mayBeGuest(h.sessions) && placement.IsElsewhere(err) { // that of a request which waits elsewhere
 			return err
 		}
 		if err != nil {

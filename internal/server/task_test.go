@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"holdfast/internal/mcptest"
-	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -118,7 +117,7 @@ func (p *peer) until(id, status string) (is taskTold) {
 }
 
 func tasksConfig() config {
-	return config{server: server.Options{TaskAfter: time.Millisecond}, session: session.Options{Keep: 10 * time.Minute}}
+	return config{tasks: time.Millisecond, session: session.Options{Keep: 10 * time.Minute}}
 }
 
 func TestTask(t *testing.T) {
@@ -159,7 +158,7 @@ func TestTask(t *testing.T) {
 func TestTaskInStream(t *testing.T) {
 	t.Parallel()
 	c := tasksConfig()
-	c.server.TaskAfter = 300 * time.Millisecond
+	c.tasks = 300 * time.Millisecond
 	n := newNode(t, c)
 	p := &peer{n: n}
 	made := p.task("steps", `{"key":"k","n":1000000,"pause":40}`)

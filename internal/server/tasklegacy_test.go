@@ -11,14 +11,18 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/legacytask"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
+// services are those of a manager.
+var services = []func(*session.Manager, *session.Options) session.Service{legacytask.New}
+
 // legacyTasksConfig offers the tasks of revision 2025-11-25.
 func legacyTasksConfig() config {
-	return config{session: session.Options{Tasks: true, Keep: 10 * time.Minute}}
+	return config{session: session.Options{Polls: true, Keep: 10 * time.Minute}}
 }
 
 // A legacyTold is an answer about tasks of 2025-11-25.

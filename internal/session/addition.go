@@ -140,14 +140,7 @@ func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, hea
 			c.deliverOne(context.WithoutCancel(ctx), m, header, failed)
 			return
 		}
-		data := jsonrpc.AppendResult(nil, []byte(rq.id), c.runTool(ctx, &m))
-		s.mu.Lock()
-		got := s.takeRequest(m.ID, c)
-		s.mu.Unlock()
-		if got != nil {
-			got.call.respond(got, data)
-			s.requestEnded(got)
-		}
+		c.AnswerOwn(m.ID, jsonrpc.AppendResult(nil, []byte(rq.id), c.runTool(ctx, &m)))
 	}()
 	return true
 }
@@ -181,7 +174,7 @@ func (c *Call) runTool(ctx context.Context, m *jsonrpc.Message) []byte {
 
 // Polls reports whether the client of a modern request is given a task, and asks for that.
 func (s *Session) Polls(m *jsonrpc.Message) bool {
-	return s.modern != "" && s.m.opts.Tasks &&
+	return s.modern != "" && s.m.opts.Polls &&
 		jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks) != nil
 }
 

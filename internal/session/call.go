@@ -136,11 +136,11 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			continue
 		}
 		if f := c.s.owner(m.Method); f != nil {
-			f.serve(c, m)
+			c.answerBy(f, m)
 			continue
 		}
 		if d := c.deferred(); d != nil {
-			m = d.plain(m)
+			m = d.Plain(m)
 		}
 		if c.attach(ctx, &m, header, failed) {
 			continue

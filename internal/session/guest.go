@@ -16,11 +16,11 @@ import (
 
 // MayGoAbroad reports whether a message may be about a call of another session than the one that
 // it came in: a request about one, or the cancellation of such a request.
-func MayGoAbroad(m *jsonrpc.Message) bool {
+func MayGoAbroad(sessions *Manager, m *jsonrpc.Message) bool {
 	switch m.Kind {
 	case jsonrpc.Request:
-		for _, of := range services {
-			if of(nil).isForHome(m.Method) {
+		for _, f := range sessions.services {
+			if purpose, _, _ := f.About(m); purpose != "" {
 				return true
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"testing"
 
-	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
@@ -29,10 +28,6 @@ func TestLinear(t *testing.T) {
 		"request of a task with answers": func(n int) func() {
 			m := request(`{` + testwork.Many(n, `"x%d":0`) + `,"inputResponses":{` + testwork.Many(n, `"x%d":{}`) + `}}`)
 			return func() { newRounds(&m, http.Header{}) }
-		},
-		"request of a legacy task": func(n int) func() {
-			m := request(`{"task":{},` + testwork.Many(n, `"x%d":0`) + `}`)
-			return func() { tasktext.Plain(m) }
 		},
 		"answers to the questions of a task": func(n int) func() {
 			answer := jsonrpc.Message{Kind: jsonrpc.Response, Result: []byte(`{"action":"accept"}`)}
@@ -58,10 +53,6 @@ func TestLinear(t *testing.T) {
 				page := readPage(result)
 				new(toolHints).learn(&page, passes{})
 			}
-		},
-		"list of tools that can be tasks": func(n int) func() {
-			response := []byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[` + testwork.Many(n, `{"name":"t%d","execution":{}}`) + `]}}`)
-			return func() { tasktext.Support(response) }
 		},
 	}
 	for name, prepare := range tests {

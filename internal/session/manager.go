@@ -43,6 +43,7 @@ type Manager struct {
 	logger     *slog.Logger
 	keys       *idempotency.Keys
 	added      Addition
+	services   []Service
 	elsewhere  Elsewhere // nil: there are no other nodes
 	limits
 	times
@@ -133,6 +134,9 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.added = noAddition{}
 	if opts.Addition != nil {
 		m.added = opts.Addition(m, &m.opts)
+	}
+	for _, of := range opts.Services {
+		m.services = append(m.services, of(m, &m.opts))
 	}
 	m.callShare = int64(m.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over
@@ -355,6 +359,11 @@ func (m *Manager) inBackground(f func()) bool {
 		f()
 	}()
 	return true
+}
+
+// InBackground runs f as inBackground does. The context is done when Close has waited for long enough.
+func (m *Manager) InBackground(f func(context.Context)) bool {
+	return m.inBackground(func() { f(m.ctx) })
 }
 
 // admit counts n more requests in flight, if they are within the limits. Those that are about

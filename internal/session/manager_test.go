@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -51,10 +52,16 @@ func TestFind(t *testing.T) {
 	}
 }
 
+// asking is a service for requests about calls.
+type asking struct{ Service }
+
+func (asking) Owns(method string) bool             { return method == protocol.MethodTaskCancel }
+func (asking) Suits(*Session, string, []byte) bool { return false } // as the test says itself
+
 // Requests about calls that fill the limits are taken all the same, as many as there are calls.
 func TestLimitsAboutBegun(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, Options{MaxCalls: 2, SessionMax: 2, Addition: passAfter(time.Hour)}, nil)
+	h := newHouse(t, Options{MaxCalls: 2, SessionMax: 2, Addition: passAfter(time.Hour), Services: []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return asking{} }}}, nil)
 	defer h.close()
 	s := h.open("")
 	begin(t, s, true, request(1), request(2))

@@ -60,7 +60,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 		dst = c.record.key.AppendNote(dst)
 	}
 	if d := c.deferred(); d != nil {
-		dst = d.appendNote(dst)
+		dst = d.AppendNote(dst)
 	}
 	if guest := c.guestOf(); guest != "" {
 		dst = append(append(dst, `,"guest":`...), jsonrpc.Quote(string(guest))...)
@@ -295,7 +295,7 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 		data = append(append(data, `,"safe":`...), tools...)
 	}
 	for f := range s.offered {
-		data = append(data, `,"`+f.member()+`":true`...)
+		data = append(data, `,"`+f.Member()+`":true`...)
 	}
 	if s.use.isLeft() {
 		data = append(data, `,"left":true`...)

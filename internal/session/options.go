@@ -47,7 +47,7 @@ type Options struct {
 	// Unused is how long the conversation of a session is kept in which nothing was done
 	// since its initialize, and whose client is not connected; 0: as long as the session.
 	Unused time.Duration
-	Tasks  bool // clients of revision 2025-11-25 are offered tasks, and calls of modern ones that know tasks become tasks
+	Polls  bool // clients that know how are answered before their calls have ended, and poll for the outcome
 	// MaxWait is how long a client of SEP-975 may stay away from a call, without
 	// asking for its status, before it is cancelled; 1 h; negative: for ever. Such
 	// clients are told of no more than TTL and Keep, as the outcome is kept no
@@ -59,6 +59,9 @@ type Options struct {
 	Safe func(tool string) bool
 	// Addition returns the feature that is added to the calls of a manager, which has these options; nil: none is.
 	Addition func(*Manager, *Options) Addition
+	// Services return the features that are offered in the place of a backend which has none, for a manager with these options, if Polls
+	// is set.
+	Services []func(*Manager, *Options) Service
 	// Host returns what is known of a host, by the name in its clientInfo and its User-Agent, as the addition and
 	// ProgressEvery get it; nil: nothing is. It returns at once, too.
 	Host func(name, agent string) hosts.Host

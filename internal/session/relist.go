@@ -144,7 +144,7 @@ func hashOf(text []byte) uint64 {
 // noteOffer takes in what a server offers, by its answer to initialize: of lists that it does not have clients are told
 // nothing. s.mu is held.
 func (s *Session) noteOffer(result []byte) {
-	s.setOffers(func(f service) bool { return f.suits(result) })
+	s.offers.Store(offers(s.m, func(f Service) bool { return f.Suits(s, s.revision, result) }))
 	s.lacks = 0
 	capabilities := jsonrpc.Field(result, "capabilities")
 	for i, list := range changedLists {

@@ -146,7 +146,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 		return
 	}
 	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
-	s.setOffers(func(f service) bool { return string(jsonrpc.Field(st.Note, f.member())) == "true" })
+	s.offers.Store(offers(s.m, func(f Service) bool { return string(jsonrpc.Field(st.Note, f.Member())) == "true" }))
 	for _, tool := range n.Safe {
 		if s.tools.safe == nil {
 			s.tools.safe = make(map[string]bool)

@@ -340,24 +340,28 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 	}
 }
 
-// AllResumable returns the requests of a named principal that can be resumed, in
-// all its sessions on this node that are in a range, or, for nobody in particular,
-// those of the session that asks, which may be nil. They are in the order of their sessions' names, and within a
-// session as they were stored. That counts as a sign of their clients.
-func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, own *Session, in Range) []ResumableRequest {
-	var of []*Session
-	if !principal.IsAnonymous() {
-		m.mu.RLock()
-		for s := range m.resumers[principal] {
-			if in.has(s.key) {
-				of = append(of, s)
-			}
+// SessionsOf returns the sessions of a named principal on this node that are in a range, and whose calls are looked for together,
+// in the order of their names.
+func (m *Manager) SessionsOf(principal caller.Principal, in Range) (of []*Session) {
+	m.mu.RLock()
+	for s := range m.resumers[principal] {
+		if in.has(s.key) {
+			of = append(of, s)
 		}
-		m.mu.RUnlock()
-	} else if own != nil {
-		of = append(of, own)
 	}
+	m.mu.RUnlock()
 	slices.SortFunc(of, func(a, b *Session) int { return strings.Compare(a.Name(), b.Name()) })
+	return of
+}
+
+// AllResumable returns the requests that can be resumed in the sessions of a named principal, or, for nobody in particular, in the
+// one that asks, which may be nil: as [Manager.SessionsOf] has these, and within a session as they were stored. That counts as a
+// sign of their clients.
+func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, own *Session, in Range) []ResumableRequest {
+	of := m.SessionsOf(principal, in)
+	if principal.IsAnonymous() && own != nil {
+		of = []*Session{own}
+	}
 	all := []ResumableRequest{}
 	for _, s := range of {
 		s.Touch()

@@ -158,7 +158,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	}
 	if m.Result != nil {
 		for f := range s.offered {
-			data = f.change(rq.call.method, data)
+			data = f.Change(rq.call.method, data)
 		}
 	}
 	if adds {

@@ -2,16 +2,21 @@ package session
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"time"
 
+	"holdfast/internal/caller"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // What follows is what the core knows of features that are offered to the clients of a session in the place of the backend,
-// which has none. One is a line in [services].
+// which has none. Each has a package of its own, above this one. See [Options.Services].
 
-// A service is such a feature, of one session. Each of its methods may be called by several goroutines at once.
-type service interface {
+// A Service is such a feature. Each of its methods may be called by several goroutines at once.
+type Service interface {
 	offer
 	answerer
 	deferrer
@@ -19,118 +24,149 @@ type service interface {
 
 // An offer is what a service says of itself.
 type offer interface {
-	// member is the name under which the note of a session says that it is offered.
-	member() string
-	// isOn reports whether the options have it at all.
-	isOn() bool
-	// suits reports whether it is offered by the side of a backend with this result of initialize. s.mu is held.
-	suits(result []byte) bool
-	// change returns the backend's response to a request as the clients get it to whom this is offered.
-	change(method string, response []byte) []byte
+	// Member is the name under which the note of a session says that it is offered.
+	Member() string
+	// Suits reports whether it is offered in a session of a revision, by the side of a backend with this result of initialize.
+	// s.mu is held.
+	Suits(s *Session, revision string, result []byte) bool
+	// Change returns the backend's response to a request as the clients get it to whom this is offered.
+	Change(method string, response []byte) []byte
 }
 
 // An answerer answers requests of the client in the backend's place.
 type answerer interface {
-	// owns reports whether it answers the requests of a method.
-	owns(method string) bool
-	// isForHome reports whether such a request may be about a call of another session.
-	isForHome(method string) bool
-	// home returns that session, or this one. The error is that of [Session.Home].
-	home(m *jsonrpc.Message) (*Session, error)
-	// serve answers a request, which is the call's. It returns before that is done.
-	serve(c *Call, m jsonrpc.Message)
+	// Owns reports whether it answers the requests of a method.
+	Owns(method string) bool
+	// About returns what names the call that a request is about, which may be another session's: a text of [Session.Seal] for
+	// a purpose, which is "" for other requests. waits says that the request may wait for that call.
+	About(m *jsonrpc.Message) (purpose, text string, waits bool)
+	// Answer returns the answer to a request, which is the call's; nil: it comes later ([Call.AnswerOwn]). number is that of
+	// the call that it is about, which may be gone; 0: none of the session.
+	Answer(ctx context.Context, c *Call, m *jsonrpc.Message, number uint64) []byte
+	// List answers what a service has asked another node for: see [Manager.ListHere].
+	List(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte
 }
 
 // A deferrer answers the clients of calls when these begin: the calls are deferred. Their clients come back for the outcome.
 type deferrer interface {
-	// defers reports whether the call of a request is to be deferred.
-	defers(m *jsonrpc.Message) bool
-	// begun returns the record of such a call, which no other goroutine knows yet.
-	begun(at time.Time) *watched
-	// restored is begun for the call of a note; nil: that was not deferred.
-	restored(note []byte) *watched
-	// deferral returns what the client is told at once: the response to the request with the id. number is the call's.
-	deferral(ctx context.Context, number uint64, id []byte) []byte
+	// Defers reports whether the call of a request is to be deferred.
+	Defers(m *jsonrpc.Message) bool
+	// Begun returns what is known of such a call, which no other goroutine knows yet.
+	Begun(s *Session) Deferred
+	// Restored is Begun for the call of a note; nil: that was not deferred.
+	Restored(s *Session, note []byte) Deferred
+	// Deferral returns what the client is told at once: the response to the request with the id. The rest is as
+	// [Session.Deferred] returns it.
+	Deferral(id []byte, d Deferred, st *Standing, err error) []byte
 }
 
-// deferred is what a service knows of a call that it has deferred.
-type deferred interface {
-	// stored is called when the call has a stream. Call.mu is held, or no other goroutine knows the call.
-	stored(c *Call)
-	// appendNote appends the members by which restored knows the call again.
-	appendNote(dst []byte) []byte
-	// plain returns the call's request as the backend gets it.
-	plain(m jsonrpc.Message) jsonrpc.Message
-	// changed returns what is to be woken as anything of the call has changed. watchedCalls.mu is held.
-	changed() []*waker
-}
-
-// services are all there are.
-var services = [...]func(*Session) service{
-	func(s *Session) service { return legacyTasks{s} },
+// A Deferred is what a service knows of a call that it has deferred.
+type Deferred interface {
+	// Stored is told the stream that the call has got. Call.mu is held, or no other goroutine knows the call.
+	Stored(number uint64)
+	// AppendNote appends the members by which Restored knows the call again.
+	AppendNote(dst []byte) []byte
+	// Plain returns the call's request as the backend gets it.
+	Plain(m jsonrpc.Message) jsonrpc.Message
+	// Changed is told that something of the call may have changed.
+	Changed()
 }
 
 // offered calls yield for each service that is offered to the session's clients.
-func (s *Session) offered(yield func(service) bool) {
+func (s *Session) offered(yield func(Service) bool) {
 	on := s.offers.Load()
 	for i := 0; on>>i != 0; i++ {
-		if on>>i&1 != 0 && !yield(services[i](s)) {
+		if on>>i&1 != 0 && !yield(s.m.services[i]) {
 			return
 		}
 	}
 }
 
-// setOffers notes which services are offered.
-func (s *Session) setOffers(is func(service) bool) {
-	on := uint32(0)
-	for i, of := range services {
-		if f := of(s); f.isOn() && is(f) {
+// offers returns which services are to be offered, of those that are as is asked for: the bit 1<<i for services[i].
+func offers(m *Manager, is func(Service) bool) (on uint32) {
+	for i, f := range m.services {
+		if m.opts.Polls && !m.opts.Stateless && is(f) {
 			on |= 1 << i
 		}
 	}
-	s.offers.Store(on)
+	return on
 }
 
-// service returns the first service that is offered and is as is asked for, or nil.
-func (s *Session) service(is func(service) bool) service {
+// owner returns the service that answers the requests of a method, or nil.
+func (s *Session) owner(method string) Service {
 	for f := range s.offered {
-		if is(f) {
+		if f.Owns(method) {
 			return f
 		}
 	}
 	return nil
 }
 
-// owner returns the service that answers the requests of a method, or nil.
-func (s *Session) owner(method string) service {
-	return s.service(func(f service) bool { return f.owns(method) })
-}
-
 // deferrer returns the service that defers the call of a request, or nil.
-func (s *Session) deferrer(m *jsonrpc.Message) service {
-	return s.service(func(f service) bool { return f.defers(m) })
+func (s *Session) deferrer(m *jsonrpc.Message) Service {
+	for f := range s.offered {
+		if f.Defers(m) {
+			return f
+		}
+	}
+	return nil
 }
 
-// answerOwn answers a request of a client in the backend's place, if it is still unanswered.
-func (c *Call) answerOwn(id, answer []byte) {
+// answerBy has a service answer a request, which is the call's. It returns before that is done.
+func (c *Call) answerBy(f Service, m jsonrpc.Message) {
+	c.s.m.InBackground(func(ctx context.Context) { // else all calls end now
+		ctx, stop := context.WithTimeout(ctx, storeTimeout)
+		defer stop()
+		purpose, text, _ := f.About(&m)
+		t, ok := ticket.Parse(text)
+		if !ok || !c.s.sealed(t, purpose) {
+			t.Number = 0
+		}
+		if answer := f.Answer(ctx, c, &m, t.Number); answer != nil {
+			c.AnswerOwn(m.ID, answer)
+		}
+	})
+}
+
+// AnswerOwn answers a request of a client in the backend's place, if it is still unanswered.
+func (c *Call) AnswerOwn(id, answer []byte) {
 	s := c.s
 	s.mu.Lock()
 	rq := s.takeRequest(id, c)
 	s.mu.Unlock()
 	if rq != nil {
-		c.respond(rq, answer)
+		rq.call.respond(rq, answer)
 		s.requestEnded(rq)
 	}
 }
+
+// IsOver reports whether nothing more is taken for the call.
+func (c *Call) IsOver() bool { return c.isOver() }
 
 // Home returns the session that a request of the session's client is for: another one of
 // the same principal if it is about a call of that one. The error is a [*Redirect], that of a
 // store which can't tell, or [ErrDuplicate].
 func (s *Session) Home(m *jsonrpc.Message) (*Session, error) {
-	if f := s.owner(m.Method); f != nil && m.Kind == jsonrpc.Request && f.isForHome(m.Method) {
-		return f.home(m)
+	f := s.owner(m.Method)
+	if f == nil || m.Kind != jsonrpc.Request {
+		return s, nil
 	}
-	return s, nil
+	purpose, text, waits := f.About(m)
+	t, ok := ticket.Parse(text)
+	if !ok || t.Session == s.Name() {
+		return s, nil
+	}
+	if s.CallOf(m.ID) != nil {
+		return nil, ErrDuplicate
+	}
+	home, _, err := s.m.FindSeal(purpose, text, nil, s.principal)
+	if errors.Is(err, ErrNotFound) {
+		return s, nil // which says so
+	}
+	if waits {
+		s.goesAbroad(m.ID, stream.SessionKey(t.Session))
+	}
+	return home, err
 }
 
 // Defers reports whether the call that [Session.Begin] makes of a request of the session's client is deferred: its
@@ -139,35 +175,90 @@ func (s *Session) Defers(m *jsonrpc.Message) bool { return s.deferrer(m) != nil 
 
 // Deferral returns the response to a request whose call, which is that of a stream, is deferred.
 func (s *Session) Deferral(ctx context.Context, number uint64, m *jsonrpc.Message) []byte {
-	for _, of := range services {
-		if f := of(s); f.defers(m) {
-			return f.deferral(ctx, number, m.ID)
+	d, st, err := s.Deferred(ctx, number)
+	if c := s.CallAt(number); c != nil && err == nil {
+		c.untold().Release(number) // no client waits for it on this connection
+	}
+	for _, f := range s.m.services {
+		if f.Defers(m) {
+			return f.Deferral(m.ID, d, &st, err)
 		}
 	}
 	return nil
 }
 
+// ListHere answers what a service of another node has asked for with [Elsewhere.List]: what is kept of the principal in its
+// sessions on this node that are in a range.
+func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
+	for _, f := range m.services {
+		if list := f.List(ctx, principal, in, query); list != nil {
+			return list
+		}
+	}
+	return []byte("[]")
+}
+
 // deferred returns what the service knows that has deferred the call, or nil. It does not change.
-func (c *Call) deferred() deferred {
+func (c *Call) deferred() Deferred {
 	if c.s.modern != "" || c.record == nil || c.record.watched == nil {
 		return nil
 	}
 	return c.record.watched.deferred
 }
 
+// begun returns the record of a call that a service has deferred, and that no other goroutine knows yet.
+func (all *watchedCalls) begun(d Deferred) *watched {
+	return &watched{of: all, updated: time.Now(), deferred: d}
+}
+
 // restoreDeferred takes in a call that no other goroutine knows yet, if it was deferred. note is the call's.
 func (c *Call) restoreDeferred(note []byte) {
 	s := c.s
-	for _, of := range services {
-		w := of(s).restored(note)
-		if w == nil {
+	for _, f := range s.m.services {
+		d := f.Restored(s, note)
+		if d == nil {
 			continue
 		}
 		s.hold(s.m.KeepEnded())
-		if w.updated = time.Now(); c.isOver() {
+		w := s.watchedTable().begun(d)
+		if c.isOver() {
 			w.ended = w.updated
 		}
 		c.recorded().watched = w
 		w.stored(c)
 	}
+}
+
+// Deferred returns what the service knows that has deferred the call of a stream, and how the call stands. The error is that of
+// [Session.Standing].
+func (s *Session) Deferred(ctx context.Context, number uint64) (d Deferred, st Standing, err error) {
+	all := s.watchedTable()
+	all.mu.Lock()
+	w := all.all[number]
+	if w != nil && (w.ended.IsZero() || time.Since(w.ended) <= s.m.KeepEnded()) {
+		d = w.deferred
+	}
+	all.mu.Unlock()
+	if d == nil {
+		return nil, st, ErrNotFound
+	}
+	st, err = s.Standing(ctx, number)
+	return d, st, err
+}
+
+// DeferredCalls returns the streams of the session's calls that are deferred, oldest first.
+func (s *Session) DeferredCalls() (numbers []uint64) {
+	all := s.watched.Load()
+	if all == nil {
+		return nil
+	}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	for number, w := range all.all {
+		if w.deferred != nil {
+			numbers = append(numbers, number)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers
 }

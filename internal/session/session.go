@@ -71,7 +71,7 @@ type Session struct {
 	streams    reading.Streams
 	log        journal.Log[*Call]
 	keyed      atomic.Bool                  // calls were made under idempotency keys
-	offers     atomic.Uint32                // the services that are offered to its clients: the bit 1<<i for services[i]
+	offers     atomic.Uint32                // the services that are offered to its clients: the bit 1<<i for Manager.services[i]
 	ids        atomic.Uint64                // that were given to requests of a carrier
 	resumes    atomic.Pointer[resumes]      // nil but for clients of SEP-975
 	watched    atomic.Pointer[watchedCalls] // nil if there were none
@@ -214,7 +214,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if len(msgs) == 1 {
 		if f := s.deferrer(&msgs[0]); f != nil {
-			c.recorded().watched, light = f.begun(time.Now()), false
+			c.recorded().watched, light = s.watchedTable().begun(f.Begun(s)), false
 		}
 	}
 	light = light && !s.m.outlivesNode(msgs)

@@ -36,7 +36,7 @@ type watched struct {
 	watch    []chan<- struct{}
 	rounds   *rounds   // nil if its request is not kept; guarded by Session.mu
 	since    time.Time // when its client was given its name; zero if that was so from the beginning
-	deferred deferred  // nil if its client was not answered when it began; it does not change
+	deferred Deferred  // nil if its client was not answered when it began; it does not change
 }
 
 // watchedCalls are those of a session, by the numbers of their streams.
@@ -148,21 +148,6 @@ func (s *Session) addWatched(c *Call, number uint64) *watched {
 	return t
 }
 
-// watchedAt returns the record of the call of a stream, or nil.
-func (s *Session) watchedAt(number uint64) *watched {
-	all := s.watchedTable()
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	return all.all[number]
-}
-
-// isGone reports whether the call has ended longer ago than it is kept.
-func (w *watched) isGone(keep time.Duration) bool {
-	w.of.mu.Lock()
-	defer w.of.mu.Unlock()
-	return !w.ended.IsZero() && time.Since(w.ended) > keep
-}
-
 // restoreWatched makes the record of what its client may have a name for, of a session that was taken over and that no
 // client knows yet. note is the call's.
 func (s *Session) restoreWatched(c *Call, msgs []jsonrpc.Message, note []byte) {
@@ -203,7 +188,7 @@ func (s *Session) lastMessage(t *watched, number uint64) string {
 // progressMessage returns the message of the last progress in a stream, or "". If there are tokens
 // it is that of requests with one of them: a batch has the progress of several.
 func (s *Session) progressMessage(number uint64, tokens []string) (message string) {
-	_ = s.eachEntry(s.m.ctx, number, math.MaxUint64, func(e *stream.Entry) {
+	_ = s.EachEntry(s.m.ctx, number, math.MaxUint64, func(e *stream.Entry) {
 		text, ok := progressText(e.Data)
 		if ok && (tokens == nil || slices.Contains(tokens, string(jsonrpc.Key(jsonrpc.Field(e.Data, "params", "progressToken"))))) {
 			message = text
@@ -221,9 +206,9 @@ func progressText(data []byte) (text string, ok bool) {
 	return text, text != "" && text != stillRunning
 }
 
-// eachEntry calls do with the entries of a stream up to one, as far as they are kept. The error
+// EachEntry calls do with the entries of a stream up to one, as far as they are kept. The error
 // is that of the store.
-func (s *Session) eachEntry(ctx context.Context, number, seq uint64, do func(*stream.Entry)) error {
+func (s *Session) EachEntry(ctx context.Context, number, seq uint64, do func(*stream.Entry)) error {
 	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}, Seq: s.streams.Oldest(ctx, number)}
 	buf := make([]stream.Entry, 0, 64)
 	for at.Seq < seq {
@@ -271,18 +256,16 @@ func (s *Session) WakeWatchers(number uint64) {
 		return
 	}
 	all.mu.Lock()
-	var wakers []*waker
+	var d Deferred
 	if t := all.all[number]; t != nil {
 		for _, ready := range t.watch {
 			reading.Wake(ready)
 		}
-		if t.deferred != nil {
-			wakers = t.deferred.changed()
-		}
+		d = t.deferred
 	}
 	all.mu.Unlock()
-	for _, w := range wakers {
-		w.wake()
+	if d != nil {
+		d.Changed()
 	}
 }
 
@@ -290,7 +273,8 @@ func (w *watched) stored(c *Call) {
 	if w.deferred == nil {
 		return
 	}
-	w.deferred.stored(c)
+	w.deferred.Stored(c.number)
+	c.s.m.resumer(c.s)
 	w.of.mu.Lock()
 	defer w.of.mu.Unlock()
 	w.of.all[c.number] = w

@@ -31,7 +31,7 @@ type Handles struct {
 // New returns what makes the handles of a manager: for [session.Options]. If after is nil no call is handed off.
 func New(after After) func(*session.Manager, *session.Options) session.Addition {
 	return func(m *session.Manager, o *session.Options) session.Addition {
-		h := &Handles{sessions: m, after: after, tasks: o.Tasks, logger: o.Logger}
+		h := &Handles{sessions: m, after: after, tasks: o.Polls, logger: o.Logger}
 		if o.Stateless {
 			h.after = nil
 		}

@@ -1,9 +1,10 @@
-// Package tasktext has what clients are told of tasks (the extension io.modelcontextprotocol/tasks, and the experimental
-// tasks of revision 2025-11-25), whichever side of Holdfast has them.
+// Package tasktext has what clients are told of tasks (the extension io.modelcontextprotocol/tasks), whichever side of Holdfast
+// has them.
 package tasktext
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"time"
 
@@ -61,6 +62,25 @@ func (t *Text) End(response []byte) {
 // errAsks ends a task whose server asks as revision 2026-07-28 has it, by a result, in the
 // moment in which the call becomes a task: nothing makes the request again.
 var errAsks = jsonrpc.Errorf(jsonrpc.CodeServer, "the server asks for input after the call has become a task, in a way that a task cannot pass on")
+
+// Without returns an object without some of its members.
+func Without(object []byte, names ...string) []byte {
+	rest := append(make([]byte, 0, len(object)), '{')
+	jsonrpc.Each(object, func(name, value []byte) {
+		if !slices.Contains(names, string(name)) {
+			rest = AppendMember(rest, string(name), value)
+		}
+	})
+	return append(rest, '}')
+}
+
+// AppendMember appends a member to an object whose end is not written yet.
+func AppendMember(dst []byte, name string, value []byte) []byte {
+	if len(dst) > 1 {
+		dst = append(dst, ',')
+	}
+	return append(append(append(dst, jsonrpc.Quote(name)...), ':'), value...)
+}
 
 // AsksForNothingElse reports whether the filter of a listen asks for nothing but tasks.
 func AsksForNothingElse(filter []byte) bool {

@@ -1,12 +1,21 @@
-package session
+package legacytask
 
-import "sync"
+import (
+	"context"
+	"sync"
+	"time"
+
+	"holdfast/internal/session"
+)
+
+// stepTimeout bounds one step of a waker.
+const stepTimeout = 5 * time.Second
 
 // A waker has something done, by one goroutine at a time, which there is only while there is
 // something to do.
 type waker struct {
-	m    *Manager
-	step func() (over bool)
+	sessions *session.Manager
+	step     func(context.Context) (over bool)
 
 	mu      sync.Mutex
 	running bool
@@ -17,17 +26,16 @@ type waker struct {
 func (w *waker) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.again = w.running; w.again || !w.m.startWork() {
-		return
+	if w.again = w.running; !w.again {
+		w.running = w.sessions.InBackground(w.run)
 	}
-	w.running = true
-	go w.run()
 }
 
-func (w *waker) run() {
-	defer w.m.work.Done()
+func (w *waker) run(ctx context.Context) {
 	for {
-		over := w.step()
+		bound, stop := context.WithTimeout(ctx, stepTimeout)
+		over := w.step(bound)
+		stop()
 		w.mu.Lock()
 		if over || !w.again {
 			w.running = over // it is not woken any more

@@ -1,0 +1,3 @@
+package legacytask
+
+import _ "holdfast/internal/testlong" // the flag -long

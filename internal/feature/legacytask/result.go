@@ -1,0 +1,127 @@
+package legacytask
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows is for clients that wait for a task. Their tasks/result is a
+// call as others, so it survives what they do. What it says is copied from the stream of
+// the task's call, with the task's id.
+
+// A wait is a tasks/result that waits for its task.
+type wait struct {
+	waker
+	task *task
+	call *session.Call
+	id   []byte // of the request
+	seq  uint64 // of the last entry that was copied
+}
+
+// await has a tasks/result, which is the call's, answered when its task has ended.
+func (t *task) await(c *session.Call, id []byte) {
+	w := &wait{task: t, call: c, id: slices.Clone(id)}
+	w.sessions, w.step = t.of.sessions, w.copy
+	t.mu.Lock()
+	t.waits = append(slices.DeleteFunc(t.waits, func(w *wait) bool { return w.call.IsOver() }), w)
+	t.mu.Unlock()
+	w.wake()
+}
+
+// copy says what the task has said meanwhile, and its end. It reports whether that is over.
+func (w *wait) copy(ctx context.Context) (over bool) {
+	if w.call.IsOver() {
+		return true
+	}
+	s := w.task.s
+	_, st, err := find(ctx, s, w.task.number) // first: what was said before is stored
+	if err == nil {
+		err = w.copyNew(ctx)
+	}
+	switch {
+	case errors.Is(err, session.ErrMoved) || s.Moved() || s.Ended():
+		return true // it is answered where the session is
+	case err != nil:
+		w.call.AnswerOwn(w.id, failure(w.id, err))
+		return true
+	case st.Running:
+		return false
+	}
+	w.call.AnswerOwn(w.id, w.task.result(w.id, &st))
+	return true
+}
+
+// copyNew says what the task has said beside its response: requests that still wait for the
+// client, and what no other tasks/result has said.
+func (w *wait) copyNew(ctx context.Context) error {
+	t := w.task
+	said := t.s.CallAt(t.number)
+	if said == nil {
+		return nil
+	}
+	_, seq := said.AwaitsInput()
+	err := t.s.EachEntry(ctx, t.number, seq, func(e *stream.Entry) {
+		if e.Seq <= w.seq || len(e.Data) == 0 {
+			return
+		}
+		w.seq = e.Seq
+		t.mu.Lock()
+		news := e.Seq > t.copied
+		t.copied = max(t.copied, e.Seq)
+		t.mu.Unlock()
+		method, id := jsonrpc.Field(e.Data, "method"), jsonrpc.Field(e.Data, "id")
+		if method == nil || id == nil && !news || id != nil && !t.s.Asks(id) {
+			return
+		}
+		data, _ := jsonrpc.Set(slices.Clone(e.Data), t.related(), "params", "_meta", protocol.MetaRelatedTask)
+		w.call.Say(data)
+	})
+	if errors.Is(err, stream.ErrNotFound) { // nothing is stored yet
+		err = nil
+	}
+	return err
+}
+
+// related returns what the _meta of a message about the task has.
+func (t *task) related() []byte { return jsonrpc.Object("taskId", t.id()) }
+
+// errCancelled is the result of a task that was cancelled.
+var errCancelled = jsonrpc.Errorf(jsonrpc.CodeServer, "the task was cancelled")
+
+// result returns the answer to a tasks/result: the response that ended the task.
+func (t *task) result(id []byte, st *session.Standing) []byte {
+	if st.Response == nil {
+		return jsonrpc.AppendError(nil, id, errCancelled)
+	}
+	answer, _ := jsonrpc.Set(slices.Clone(st.Response), id, "id")
+	if jsonrpc.Field(answer, "result") != nil {
+		answer, _ = jsonrpc.Set(answer, t.related(), "result", "_meta", protocol.MetaRelatedTask)
+	}
+	return answer
+}
+
+// notifyStatus tells a client that listens to its session of the task's status, if that is
+// another one than was told. It reports whether there is no more to be told.
+func (t *task) notifyStatus(ctx context.Context) (over bool) {
+	if !t.s.Hears() {
+		return false
+	}
+	_, st, err := find(ctx, t.s, t.number)
+	if err != nil {
+		return true
+	}
+	is := t.text(&st)
+	if is.Status != t.status {
+		t.status = is.Status
+		params, _ := json.Marshal(is)
+		t.s.Say(jsonrpc.AppendRequest(nil, nil, protocol.MethodLegacyTaskStatus, params))
+	}
+	return !st.Running
+}
