@@ -339,7 +339,7 @@ func (m *Manager) endIdleCarriers(tenant string) {
 			}
 		}
 	}
-	ends := idle >= min(mostCarriers, max(1, m.shareOf(m.opts.MaxSessions)/2))
+	ends := idle >= min(mostCarriers, max(1, m.opts.shareOf(m.opts.MaxSessions)/2))
 	if ends {
 		m.carriers.drop(oldest)
 	}

@@ -321,7 +321,7 @@ func (s *Session) requestEnded(rq *inflight) {
 	rq.call.untold().Flush()
 	s.m.dismiss(s, 1)
 	if !rq.sent && s.use.calls.Load() == 0 {
-		s.m.breakPromise(s)
+		s.m.processes.Break(processOwner{s})
 	}
 }
 

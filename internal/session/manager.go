@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
+	"holdfast/internal/processes"
 	"holdfast/internal/reading"
 	"holdfast/stream"
 )
@@ -53,9 +54,9 @@ type Manager struct {
 
 	mu sync.RWMutex
 	sessionTables
-	places     places
-	carriers   carriers // which have a lock of their own
-	keyedTurns turns    // of modern requests, by [idempotency.KeyID]
+	processes  processes.Bound // which has a lock of its own
+	carriers   carriers        // which have a lock of their own
+	keyedTurns turns           // of modern requests, by [idempotency.KeyID]
 	stranded   strandings
 	hints      again.Hints
 	flying     flying
@@ -127,14 +128,14 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		times:         times{zero: time.Now().Add(-time.Hour)}, // so that 0 is long ago
 		running:       running{quit: make(chan struct{})},
 		sessionTables: sessionTables{sessions: make(map[stream.SessionKey]*Session), tenants: make(map[string]*tenant)},
-		places:        places{links: make(map[*link]struct{})},
+		processes:     processes.Bound{Options: processes.Options{Most: opts.MaxProcesses, Share: opts.shareOf(opts.MaxProcesses), Busy: ErrBusy}},
 		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}, moves: moves.Log{Logger: opts.Logger}},
 	}
 	m.added = noAddition{}
 	if opts.Addition != nil {
 		m.added = opts.Addition(m, &m.opts)
 	}
-	m.callShare = int64(m.shareOf(opts.MaxCalls))
+	m.callShare = int64(m.opts.shareOf(opts.MaxCalls))
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(shared.Store)
 	}
@@ -270,7 +271,7 @@ func (m *Manager) list(s *Session) error {
 	case len(m.sessions) >= m.opts.MaxSessions:
 		return fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
 	case m.overShare(s.tenant):
-		return fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
+		return fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.opts.shareOf(m.opts.MaxSessions))
 	}
 	m.sessions[s.key] = s
 	m.work.Add(1)
@@ -394,7 +395,9 @@ func (m *Manager) dismiss(s *Session, n int32) {
 // closeBackend closes a backend's conversation, which was counted as work when it was
 // opened, on a goroutine of its own: it may wait for a process to end.
 func (m *Manager) closeBackend(conn backend.Conn) {
-	m.placeLeaves(conn)
+	if p, ok := conn.(*placed); ok {
+		p.place.Leave()
+	}
 	go func() {
 		defer m.work.Done()
 		if err := m.closeConn(conn); err != nil && !panicked(err) {

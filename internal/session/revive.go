@@ -206,10 +206,10 @@ func (m *Manager) reviveShared(ctx context.Context, at *Remote) (*Session, resto
 	}
 	m.mu.RLock()
 	t := m.tenants[at.Tenant]
-	full := t != nil && t.name != "" && t.sessions >= m.shareOf(m.opts.MaxSessions)
+	full := t != nil && t.name != "" && t.sessions >= m.opts.shareOf(m.opts.MaxSessions)
 	m.mu.RUnlock()
 	if full {
-		return nil, restored{}, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
+		return nil, restored{}, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.opts.shareOf(m.opts.MaxSessions))
 	}
 	at.Life = at.begins.life
 	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}

@@ -229,7 +229,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 		return stream.ErrFull
 	}
 	if n > 0 {
-		if err := s.m.checkPlace(s); err != nil {
+		if err := checkPlace(s); err != nil {
 			return err
 		}
 	}
@@ -245,7 +245,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if err != nil {
 		pass.Release()
-		s.m.breakPromise(s)
+		s.m.processes.Break(processOwner{s})
 	}
 	return err
 }

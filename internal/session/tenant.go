@@ -17,9 +17,7 @@ type tenant struct {
 	carriers *carrier // the first of its carriers on this node; guarded by carriers.mu
 
 	// Guarded by Manager.mu.
-	sessions  int
-	processes int // conversations that have a place
-	leaving   int // of those, being closed
+	sessions int
 }
 
 // countIn counts a new session of a tenant, until countOut or unlist.
@@ -37,23 +35,17 @@ func (m *Manager) countIn(name string) *tenant {
 
 // countOut counts a session less. m.mu is held.
 func (m *Manager) countOut(t *tenant) {
-	t.sessions--
-	m.settle(t)
-}
-
-// settle forgets a tenant of which nothing is left. m.mu is held.
-func (m *Manager) settle(t *tenant) {
-	if t.sessions == 0 && t.processes == 0 && m.tenants[t.name] == t {
+	if t.sessions--; t.sessions == 0 && m.tenants[t.name] == t {
 		delete(m.tenants, t.name)
 	}
 }
 
 // shareOf is how much of a bound one tenant may have.
-func (m *Manager) shareOf(most int) int { return max(1, int(m.opts.MaxShare*float64(most))) }
+func (o *Options) shareOf(most int) int { return max(1, int(o.MaxShare*float64(most))) }
 
 // overShare reports whether a tenant has more sessions than its share. m.mu is held.
 func (m *Manager) overShare(t *tenant) bool {
-	return t.name != "" && t.sessions > m.shareOf(m.opts.MaxSessions)
+	return t.name != "" && t.sessions > m.opts.shareOf(m.opts.MaxSessions)
 }
 
 // count counts n more requests of a session, or less, in flight; it returns how many
