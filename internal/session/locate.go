@@ -48,10 +48,7 @@ func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal c
 		s.Touch()
 		return s, nil, nil
 	}
-	m.mu.RLock()
-	known, under := m.sessions[key], m.taking[key]
-	_, ending := m.ending[key]
-	m.mu.RUnlock()
+	known, under, ending := m.look(key)
 	switch {
 	case m.shared == nil, ending, known != nil && known.principal != principal:
 		return nil, nil, ErrNotFound

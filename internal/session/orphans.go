@@ -247,11 +247,3 @@ func (m *Manager) orphan(ctx context.Context, key stream.SessionKey, principal c
 	}
 	return at, nil
 }
-
-// isHere reports whether a session is here, or about to end.
-func (m *Manager) isHere(key stream.SessionKey) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	_, ending := m.ending[key]
-	return m.sessions[key] != nil || ending
-}

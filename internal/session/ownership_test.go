@@ -488,7 +488,7 @@ func TestHandOverBetween(t *testing.T) {
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 	s := a.open("alice")
 	c := begin(t, s, false, request(1))
-	a.become(handingOver)                    // HandOver has begun, and does not look just now
+	a.drain.become(handingOver)              // HandOver has begun, and does not look just now
 	second := begin(t, s, false, request(2)) // as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)

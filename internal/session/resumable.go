@@ -114,39 +114,6 @@ func (s *Session) takeCapabilities(params []byte) {
 	s.m.resumer(s)
 }
 
-// resumer puts a session of a named principal with those whose calls are looked
-// for together.
-func (m *Manager) resumer(s *Session) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s.principal.IsAnonymous() || m.sessions[s.key] != s {
-		return
-	}
-	if m.resumers == nil {
-		m.resumers = make(map[caller.Principal]map[*Session]struct{})
-	}
-	if m.resumers[s.principal] == nil {
-		m.resumers[s.principal] = make(map[*Session]struct{})
-	}
-	m.resumers[s.principal][s] = struct{}{}
-}
-
-// unlist forgets a session that has ended. m.mu is held.
-func (m *Manager) unlist(s *Session) {
-	if s.carrier != nil {
-		m.dropCarrier(s.carrier)
-	}
-	if m.sessions[s.key] == s { // and not another that came after it
-		delete(m.sessions, s.key)
-		m.countOut(s.tenant)
-	}
-	if all := m.resumers[s.principal]; all != nil {
-		if delete(all, s); len(all) == 0 {
-			delete(m.resumers, s.principal)
-		}
-	}
-}
-
 // addResumable puts a request of a new call on record, if it can be resumed. s.mu is
 // held.
 func (s *Session) addResumable(c *Call, id, method string) {
@@ -347,13 +314,7 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 func (m *Manager) AllResumable(_ context.Context, principal caller.Principal, own *Session, in Range) []ResumableRequest {
 	var of []*Session
 	if !principal.IsAnonymous() {
-		m.mu.RLock()
-		for s := range m.resumers[principal] {
-			if in.has(s.key) {
-				of = append(of, s)
-			}
-		}
-		m.mu.RUnlock()
+		of = m.resumersOf(principal, in)
 	} else if own != nil {
 		of = append(of, own)
 	}

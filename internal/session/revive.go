@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	mathrand "math/rand/v2"
 	"time"
 
@@ -100,10 +99,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	case ended:
 		return nil, ErrNotFound
 	}
-	m.mu.RLock()
-	_, ending := m.ending[key]
-	m.mu.RUnlock()
-	if ending {
+	if _, _, ending := m.look(key); ending {
 		return nil, stream.ErrConflict
 	}
 	note, err := m.opts.Revival.Noted(ctx, key)
@@ -169,9 +165,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		err = m.list(s)
 	}
 	if err != nil {
-		m.mu.Lock()
 		m.countOut(s.tenant)
-		m.mu.Unlock()
 		return nil, err
 	}
 	defer m.work.Done()
@@ -179,9 +173,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 	defer stop()
 	s.lease, err = store.CreateUnder(ctx, s.key, at.begins.life)
 	if err != nil {
-		m.mu.Lock()
 		m.unlist(s)
-		m.mu.Unlock()
 		if errors.Is(err, stream.ErrExists) {
 			err = stream.ErrConflict
 		}
@@ -204,12 +196,8 @@ func (m *Manager) reviveShared(ctx context.Context, at *Remote) (*Session, resto
 	if !ok {
 		return nil, restored{}, ErrNotFound
 	}
-	m.mu.RLock()
-	t := m.tenants[at.Tenant]
-	full := t != nil && t.name != "" && t.sessions >= m.opts.shareOf(m.opts.MaxSessions)
-	m.mu.RUnlock()
-	if full {
-		return nil, restored{}, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.opts.shareOf(m.opts.MaxSessions))
+	if err := m.checkShare(m.tenant(at.Tenant), 1); err != nil {
+		return nil, restored{}, err
 	}
 	at.Life = at.begins.life
 	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}

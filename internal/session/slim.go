@@ -23,7 +23,7 @@ func (m *Manager) mayRest(s *Session) bool {
 // rest has the store take the marks of sessions away. If it does not answer, the others have time.
 func (m *Manager) rest(all []*Session) {
 	var silent atomic.Bool
-	m.each(all, parallel, func(s *Session) {
+	each(all, parallel, func(s *Session) {
 		if silent.Load() {
 			return
 		}

@@ -256,11 +256,3 @@ func (m *Manager) adopt(ctx context.Context, at *Remote) {
 		m.logger.Warn("session not swept", "session", at.Key, "error", err)
 	}
 }
-
-// isKnown reports whether a session is here, or about to be, or about to end.
-func (m *Manager) isKnown(key stream.SessionKey) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	_, ending := m.ending[key]
-	return m.sessions[key] != nil || m.taking[key] != nil || ending
-}

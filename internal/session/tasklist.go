@@ -95,13 +95,7 @@ func tasksOf(ctx context.Context, sessions []*Session, after tasktext.Place) []*
 
 // taskSessions returns the sessions of a named principal on this node that may have tasks.
 func (m *Manager) taskSessions(principal caller.Principal, in Range) (all []*Session) {
-	m.mu.RLock()
-	for s := range m.resumers[principal] {
-		if s.modern == "" && in.has(s.key) {
-			all = append(all, s)
-		}
-	}
-	m.mu.RUnlock()
+	all = slices.DeleteFunc(m.resumersOf(principal, in), func(s *Session) bool { return s.modern != "" })
 	slices.SortFunc(all, func(a, b *Session) int { return bytes.Compare([]byte(a.key), []byte(b.key)) })
 	return all
 }

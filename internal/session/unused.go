@@ -69,9 +69,7 @@ const mostThinned = 16
 // and sessions that are unused. As it looks at all of them it does so no more than once a second
 // where there was none. It reports whether there is room.
 func (m *Manager) endUnused(t *tenant) bool {
-	m.mu.RLock()
-	own := m.overShare(t)
-	m.mu.RUnlock()
+	own := m.checkShare(t, 0) != nil
 	looked := &m.unusedEnded
 	if own {
 		looked = &t.looked // who has too many keeps nobody else from looking
@@ -100,7 +98,7 @@ func (m *Manager) endUnused(t *tenant) bool {
 		}
 	}
 	found = append(found, unused[:min(mostThinned-len(found), len(unused))]...)
-	m.each(found, parallel, func(s *Session) { m.end(s, errUnused) })
+	each(found, parallel, func(s *Session) { m.end(s, errUnused) })
 	if len(found) > 0 {
 		looked.Store(last)
 	}
