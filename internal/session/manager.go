@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/admission"
 	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
@@ -42,7 +43,8 @@ type Manager struct {
 	userCode
 	keys      *idempotency.Keys
 	added     Addition
-	elsewhere Elsewhere // nil: there are no other nodes
+	Gate      admission.Gate // of what clients begin
+	elsewhere Elsewhere      // nil: there are no other nodes
 	limits
 	load
 	times
@@ -101,6 +103,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	if opts.Addition != nil {
 		m.added = opts.Addition(m, &m.opts)
 	}
+	m.Gate = admission.Gate{Limiter: opts.Limits, Stateless: opts.Stateless, IsOurs: m.callsOurTool}
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(shared.Store)
 	}
