@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -99,7 +100,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	m := &x.msgs[0]
 	all := m.Method == protocol.MethodStatusAll
 	if all && x.session == nil && x.principal.IsAnonymous() && x.from == nil && x.secret != "" && h.nodes != nil {
-		_, at, err := h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
+		_, at, err := h.sessions.Locate(x.r.Context(), whereabouts.KeyOf(x.secret), x.principal)
 		if err == nil && at != nil {
 			return nil, &session.Redirect{Remote: at}
 		}

@@ -2,13 +2,10 @@ package session
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
@@ -23,6 +20,7 @@ import (
 	"holdfast/internal/moves"
 	"holdfast/internal/processes"
 	"holdfast/internal/reading"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -33,7 +31,6 @@ import (
 type Manager struct {
 	opts       Options
 	store      stream.Store
-	sweeps     sweeps
 	journal    journal.Options // of the logs of sessions
 	untold     webhook.Options // of what is told besides to clients
 	reading    reading.Options // of their streams
@@ -43,8 +40,9 @@ type Manager struct {
 	userCode
 	keys      *idempotency.Keys
 	added     Addition
-	Gate      admission.Gate // of what clients begin
-	elsewhere Elsewhere      // nil: there are no other nodes
+	Finder    *whereabouts.Finder // of sessions that are not here
+	Gate      admission.Gate      // of what clients begin
+	elsewhere Elsewhere           // nil: there are no other nodes
 	limits
 	load
 	times
@@ -76,8 +74,6 @@ type limits struct {
 // by retrying.
 type takeOvers struct {
 	takers    chan struct{} // places of those who take sessions over
-	wanted    atomic.Int32  // take-overs that clients wait for
-	orphans   orphanage
 	lists     lists
 	retrying  sync.Mutex
 	nextRetry time.Time // when the next session that was taken over makes its calls again
@@ -97,7 +93,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		running:   running{quit: make(chan struct{})},
 		roster:    newRoster(&opts),
 		processes: processes.Bound{Options: processes.Options{Most: opts.MaxProcesses, Share: opts.shareOf(opts.MaxProcesses), Busy: ErrBusy}},
-		takeOvers: takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}, moves: moves.Log{Logger: opts.Logger}},
+		takeOvers: takeOvers{takers: make(chan struct{}, takers), moves: moves.Log{Logger: opts.Logger}},
 	}
 	m.added = noAddition{}
 	if opts.Addition != nil {
@@ -107,6 +103,10 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(shared.Store)
 	}
+	m.Finder = whereabouts.NewFinder(whereabouts.Options{
+		Store: m.shared, Logger: m.logger, NotFound: ErrNotFound, Closing: ErrClosing, Quit: m.quit,
+		IsHere: m.isHere, IsKnown: m.isKnown, Leaves: m.stops, TakeOver: m.adopt, WaitFor: m.waitFor,
+	})
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.streamBytes = bounded.StreamBytes()
 	}
@@ -122,14 +122,6 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.work.Add(1)
 	go m.expire()
 	return m
-}
-
-// KeyOf returns the public name of a session: good for logs and URLs, and no
-// help in guessing its id.
-func KeyOf(id string) stream.SessionKey {
-	var text [512]byte // or a long id would be copied to the heap
-	sum := sha256.Sum256(append(text[:0], id...))
-	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
 // storeCrowded reports whether the store has no room but for what has begun.
@@ -231,7 +223,7 @@ func (m *Manager) list(s *Session) error {
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
-	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s := &Session{m: m, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.lists = m.listsOf(principal.Server())
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)

@@ -89,7 +89,7 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 		return
 	}
 	m.unlist(s)
-	m.orphans.shed.Add(1)
+	m.Finder.Shed()
 	m.dropRequests(s, had.inFlight)
 	if had.conn != nil {
 		m.closeBackend(had.conn)

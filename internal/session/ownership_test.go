@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -108,7 +109,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	a.VerifySession(idle.key)
-	a.VerifySession(KeyOf("made up"))
+	a.VerifySession(whereabouts.KeyOf("made up"))
 	eventually(t, "the other to be lost", idle.Moved)
 }
 
@@ -312,7 +313,7 @@ func TestHandOverCuts(t *testing.T) {
 			t.Errorf("released as %+v, %+v", one, two)
 		}
 		// The sweep finds the one, and nobody need ask for it.
-		if err := b.Sweep(t.Context(), func(string) bool { return false }, func(stream.SessionKey) bool { return true }); err != nil {
+		if err := b.Finder.Sweep(t.Context(), func(string) bool { return false }, func(stream.SessionKey) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
 		if b.Sessions() != 1 {
@@ -515,7 +516,7 @@ func TestSweep(t *testing.T) {
 	asked := 0
 	gone := func(node string) bool { asked++; return node == "a" }
 	mine := func(key stream.SessionKey) bool { return key != left[0].key && key != left[1].key }
-	if err := c.Sweep(t.Context(), gone, mine); err != nil {
+	if err := c.Finder.Sweep(t.Context(), gone, mine); err != nil {
 		t.Fatal(err)
 	}
 	if c.Sessions() != 4 || b.Sessions() != 1 || asked != 2 {
@@ -548,15 +549,15 @@ func TestSweepGivesWay(t *testing.T) {
 		swept := make(chan error, 1)
 		began := time.Now()
 		go func() {
-			swept <- b.Sweep(t.Context(), gone, mine)
+			swept <- b.Finder.Sweep(t.Context(), gone, mine)
 		}()
-		if err := <-swept; err != nil || time.Since(began) != giveWayFor {
+		if err := <-swept; err != nil || time.Since(began) != whereabouts.GiveWayFor {
 			t.Errorf("swept after %v: %v", time.Since(began), err)
 		}
 		close(release)
 		synctest.Wait()
 		began = time.Now()
-		if err := b.Sweep(t.Context(), gone, mine); err != nil || time.Since(began) != 0 {
+		if err := b.Finder.Sweep(t.Context(), gone, mine); err != nil || time.Since(began) != 0 {
 			t.Errorf("swept with nobody waiting after %v: %v", time.Since(began), err)
 		}
 	})

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/sessionid"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -91,7 +92,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	case !ok, !c.Principal.Is(principal.Text()), c.Server != principal.Server():
 		return nil, ErrNotFound
 	}
-	key := KeyOf(id)
+	key := whereabouts.KeyOf(id)
 	ended, err := m.opts.Revival.IsEnded(ctx, key, c.Began)
 	switch {
 	case err != nil:
@@ -108,7 +109,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	}
 	life := firstLife + mathrand.Uint64N(lastLife-firstLife)
 	return &Remote{
-		Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: caller.TenantOf(principal, address),
+		Record: whereabouts.Record{Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: caller.TenantOf(principal, address)},
 		begins: beginningOf(&c, revision, life, note),
 	}, nil
 }
@@ -200,16 +201,16 @@ func (m *Manager) reviveShared(ctx context.Context, at *Remote) (*Session, resto
 		return nil, restored{}, err
 	}
 	at.Life = at.begins.life
-	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}
+	a := whereabouts.About{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}
 	if at.Principal.IsAnonymous() {
 		a.Tenant = at.Tenant
 	}
-	lease, err := store.Revive(ctx, at.Key, a.text(), at.Life)
+	lease, err := store.Revive(ctx, at.Key, a.Text(), at.Life)
 	switch {
 	case errors.Is(err, stream.ErrExists), errors.Is(err, stream.ErrConflict):
 		return nil, restored{}, stream.ErrConflict
 	case err != nil:
-		m.orphans.shed.Add(1) // it may be this node's by now
+		m.Finder.Shed() // it may be this node's by now
 		return nil, restored{}, err
 	}
 	return m.restored(ctx, at, shared.Taken{Lease: lease}, nil)
@@ -235,7 +236,7 @@ func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
 	if err != nil {
 		m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
 	}
-	beginningOf(&c, at.revision, at.Life, note).apply(s)
+	beginningOf(&c, at.Revision, at.Life, note).apply(s)
 }
 
 // revived notes that a session has begun again; woke: it was asleep.

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -100,7 +101,7 @@ func (r *roster) Readers() int {
 // Find returns the session with the secret id, if it is the principal's.
 // Otherwise it is [ErrNotFound], whatever the reason; [ErrEnded] is one, too.
 func (r *roster) Find(id string, principal caller.Principal) (*Session, error) {
-	s, err := r.FindName(string(KeyOf(id)), principal)
+	s, err := r.FindName(string(whereabouts.KeyOf(id)), principal)
 	if err != nil || s.isLingering() {
 		return nil, ErrNotFound
 	}
@@ -118,7 +119,7 @@ func (r *roster) Find(id string, principal caller.Principal) (*Session, error) {
 func (r *roster) FindToRead(id string, principal caller.Principal) (*Session, error) {
 	s, err := r.Find(id, principal)
 	if errors.Is(err, ErrServerEnded) {
-		return r.FindName(string(KeyOf(id)), principal)
+		return r.FindName(string(whereabouts.KeyOf(id)), principal)
 	}
 	return s, err
 }
@@ -309,7 +310,7 @@ func (r *roster) resumersOf(principal caller.Principal, in Range) (all []*Sessio
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	for s := range r.resumers[principal] {
-		if in.has(s.key) {
+		if in.Has(s.key) {
 			all = append(all, s)
 		}
 	}

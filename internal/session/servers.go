@@ -64,7 +64,7 @@ func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok 
 	if m.shared == nil {
 		return "", false
 	}
-	at, err := m.lookup(ctx, stream.SessionKey(name))
+	at, err := m.Finder.Lookup(ctx, stream.SessionKey(name))
 	if err != nil {
 		return "", false
 	}

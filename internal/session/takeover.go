@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -50,8 +51,7 @@ func (t *taking) wait(ctx context.Context) (*Session, error) {
 // faster, and the session is to be located again; [ErrNotFound], [ErrClosing],
 // [ErrBusy], or that of the store. Backends are shown ctx's values.
 func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
-	m.wanted.Add(1)
-	defer m.wanted.Add(-1)
+	defer m.Finder.Want()()
 	return m.takeOverOnce(ctx, at)
 }
 
@@ -85,9 +85,22 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 	return t.wait(ctx)
 }
 
+// adopt takes over a session for a sweep.
+func (m *Manager) adopt(ctx context.Context, at *whereabouts.Record) {
+	_, err := m.takeOverOnce(ctx, &Remote{Record: *at})
+	switch {
+	case err == nil, errors.Is(err, stream.ErrConflict), errors.Is(err, ErrNotFound), errors.Is(err, ErrClosing):
+	default:
+		m.logger.Warn("session not swept", "session", at.Key, "error", err)
+	}
+}
+
+// takers is how many sessions are taken over at a time. More would not be faster, only all as late as the last.
+const takers = 32
+
 // takeOver is TakeOver, for one caller at a time. old is what is here of the session.
 func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*Session, error) {
-	was, began := at.was, time.Now()
+	was, began := at.Was, time.Now()
 	if was.Key == "" {
 		was = at.Session
 	}
@@ -195,7 +208,7 @@ func (m *Manager) acquireFrom(ctx context.Context, at *Remote, was shared.Sessio
 	case errors.Is(err, stream.ErrNotFound):
 		return nil, restored{}, ErrNotFound
 	case err != nil:
-		m.orphans.shed.Add(1) // it may be this node's by now
+		m.Finder.Shed() // it may be this node's by now
 		return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 	}
 	return m.restored(ctx, at, taken, late)
