@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/panics"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -43,7 +44,7 @@ func (n *Nodes) Everywhere(ctx context.Context, q *Inquiry) ([]json.RawMessage, 
 	defer stop()
 	gone := func(name string) bool { return n.node.Gone(ctx, name) }
 	for {
-		at, err := n.sessions.LocateAll(ctx, q.Principal, q.After, gone, mostLeft)
+		at, err := n.sessions.Finder.LocateAll(ctx, q.Principal, q.After, gone, mostLeft)
 		if err != nil {
 			return nil, at.Range, err
 		}
@@ -65,7 +66,7 @@ func (n *Nodes) Everywhere(ctx context.Context, q *Inquiry) ([]json.RawMessage, 
 
 // takeLeft takes sessions over that nobody looks after. It is false where others were
 // faster: then it has to be looked again where they are.
-func (n *Nodes) takeLeft(ctx context.Context, left []*session.Remote) (settled bool, err error) {
+func (n *Nodes) takeLeft(ctx context.Context, left []*whereabouts.Record) (settled bool, err error) {
 	switch {
 	case len(left) == 0:
 		return true, nil
@@ -82,7 +83,7 @@ func (n *Nodes) takeLeft(ctx context.Context, left []*session.Remote) (settled b
 		places <- struct{}{}
 		work.Go(func() {
 			defer func() { <-places }()
-			_, fail := n.takeOver(ctx, at)
+			_, fail := n.takeOver(ctx, &session.Remote{Record: *at})
 			mu.Lock()
 			defer mu.Unlock()
 			switch {
@@ -100,7 +101,7 @@ func (n *Nodes) takeLeft(ctx context.Context, left []*session.Remote) (settled b
 
 // askHomes asks nodes for what they know by themselves. It is not settled where one
 // of them was lost meanwhile.
-func (n *Nodes) askHomes(ctx context.Context, q *Inquiry, at *session.Locations) (all []json.RawMessage, settled bool, err error) {
+func (n *Nodes) askHomes(ctx context.Context, q *Inquiry, at *whereabouts.Locations) (all []json.RawMessage, settled bool, err error) {
 	var mu sync.Mutex
 	settled = true
 	var work sync.WaitGroup

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -17,7 +18,7 @@ func TestLocations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		remote := func(key, owner string) *session.Remote {
-			return &session.Remote{Session: shared.Session{Key: stream.SessionKey(key), Owner: owner}, Principal: caller.At("", "me")}
+			return &session.Remote{Record: whereabouts.Record{Session: shared.Session{Key: stream.SessionKey(key), Owner: owner}, Principal: caller.At("", "me")}}
 		}
 		var l locations
 		a, b := remote("a", "n1"), remote("b", "n2")

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/reading"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 )
 
@@ -118,9 +119,9 @@ func New(opts Options) *Nodes {
 
 // Start starts what runs until [Nodes.Close].
 func (n *Nodes) Start() {
-	n.sessions.OnHomes(func() session.Homes {
+	n.sessions.Finder.OnHomes(func() whereabouts.Homes {
 		names, changes, settled := n.node.Homes()
-		return session.Homes{Nodes: names, Changes: changes, Settled: settled, Heard: n.heard}
+		return whereabouts.Homes{Nodes: names, Changes: changes, Settled: settled, Heard: n.heard}
 	})
 	n.work.Go(func() {
 		err := n.server.Serve(n.node.Listener())

@@ -22,6 +22,7 @@ import (
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -238,7 +239,7 @@ func (p *Placement) Run(err error) error {
 // GoOn places the rest of a stream that this node has written to the client up to an event, as its session,
 // which has the secret id, has left this node. The error is as in [Placement.Run].
 func (p *Placement) GoOn(id, last string) error {
-	p.home = target{key: session.KeyOf(id)}
+	p.home = target{key: whereabouts.KeyOf(id)}
 	p.target = p.home
 	p.out = &forwardedStream{p: p, c: http.NewResponseController(p.w), session: id, last: last, base: ticket.NameOf(last), continued: true}
 	p.to(streaming)

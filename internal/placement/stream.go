@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -51,7 +52,7 @@ func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 		f.session = at.ID
 	} else if ids := res.Header[protocol.HeaderSession]; len(ids) > 0 { // it began elsewhere, just now
 		f.session = ids[0]
-		p.key = session.KeyOf(f.session)
+		p.key = whereabouts.KeyOf(f.session)
 	}
 	if p.req.Visit.Pair {
 		p.key = stream.SessionKey(f.base)

@@ -50,7 +50,7 @@ func (n *Nodes) sweep() {
 		}
 		if all {
 			every := min(max(sweepEvery, sweepShare*time.Since(begun)), sweepAtLeast) * time.Duration(1+len(n.node.Peers()))
-			if n.sessions.Alone() {
+			if n.sessions.Finder.Alone() {
 				every = sweepAtLeast
 			}
 			t.Reset(every*3/4 + rand.N(every/2))
@@ -76,7 +76,7 @@ func (n *Nodes) sweepOnce(mine func(stream.SessionKey) bool) bool {
 	ctx, stop := n.until(10 * time.Minute)
 	defer stop()
 	gone := func(name string) bool { return n.node.Gone(ctx, name) }
-	err := n.sessions.Sweep(ctx, gone, mine)
+	err := n.sessions.Finder.Sweep(ctx, gone, mine)
 	if err != nil && ctx.Err() == nil {
 		n.opts.Logger.Warn("sessions of lost nodes not all taken over; tried again soon", "error", err)
 	}

@@ -24,7 +24,7 @@ func (h *Handler) findCarrier(x *exchange) (err error) {
 	}
 	client := h.sessions.ClientOf(x.r, x.principal, x.credential())
 	var admit func() error
-	if h.sessions.Limited() && (x.once.key == "" || !h.sessions.BegunOnce(&client, x.once.key)) {
+	if h.sessions.Gate.Bounds() && (x.once.key == "" || !h.sessions.BegunOnce(&client, x.once.key)) {
 		admit = func() error { return h.starter.admitAlone(x) } // what is refused starts no server
 	}
 	x.session, err = h.sessions.Carrier(x.r, &client, x.modern.Version, x.modern.Client, admit)

@@ -8,6 +8,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -58,7 +59,7 @@ func (h *Handler) mayRead(x *exchange, s *session.Session) bool {
 	}
 	_, err := h.sessions.Find(x.secret, x.principal)
 	if err != nil && h.nodes != nil {
-		_, _, err = h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
+		_, _, err = h.sessions.Locate(x.r.Context(), whereabouts.KeyOf(x.secret), x.principal)
 	}
 	return err == nil && (!x.principal.IsAnonymous() || s.Resumable())
 }

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 )
 
@@ -50,7 +51,7 @@ func TestEndedAnyNode(t *testing.T) {
 		_ = s.wire.all() // to its end
 	}
 	owner := func(s *scene) *session.Session {
-		at, err := s.f.nodes[0].sessions.FindName(string(session.KeyOf(s.p.id)), caller.Principal{})
+		at, err := s.f.nodes[0].sessions.FindName(string(whereabouts.KeyOf(s.p.id)), caller.Principal{})
 		if err != nil {
 			s.f.t.Fatal(err)
 		}

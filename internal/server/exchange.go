@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/server/modern"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -141,7 +142,7 @@ func (x *exchange) begins() bool {
 // name returns the name of the session that the exchange is for, or "".
 func (x *exchange) name() stream.SessionKey {
 	if x.secret != "" && x.ref == "" {
-		return session.KeyOf(x.secret)
+		return whereabouts.KeyOf(x.secret)
 	}
 	name, _, _ := strings.Cut(x.ref, ".")
 	return stream.SessionKey(name)
@@ -286,7 +287,7 @@ func (h *Handler) find(x *exchange) (err error) {
 
 // names reports whether the exchange names its session by its secret id.
 func (x *exchange) names() bool {
-	return x.secret != "" && (x.ref == "" || session.KeyOf(x.secret) == x.name())
+	return x.secret != "" && (x.ref == "" || whereabouts.KeyOf(x.secret) == x.name())
 }
 
 // revive begins the exchange's session again that no node has any more.

@@ -37,7 +37,7 @@ func (st *starter) origin(x *exchange) session.Origin {
 
 // admitAlone has an exchange begin that stands alone, if limits let it, or when it is its turn.
 func (st *starter) admitAlone(x *exchange) (err error) {
-	x.once.pass, err = st.sessions.AdmitAlone(x.principal, x.r.RemoteAddr, x.msgs)
+	x.once.pass, err = st.sessions.Gate.Alone(x.principal, x.r.RemoteAddr, x.msgs)
 	if full, ok := waits(err, x.msgs); ok {
 		ctx, over := st.sessions.AwaitOnce(x.r.Context(), x.client(st.sessions), x.once.key)
 		defer over()

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"holdfast/internal/protocol"
-	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -61,12 +61,12 @@ func (h *Handler) movedModern(x *exchange) error {
 func SessionsNamed(r *http.Request) (all []string) {
 	add := func(name stream.SessionKey) { all = append(all, string(name)) }
 	if id := r.Header[protocol.HeaderSession]; len(id) > 0 {
-		add(session.KeyOf(id[0]))
+		add(whereabouts.KeyOf(id[0]))
 	}
 	if r.URL.RawQuery != "" {
 		q := r.URL.Query()
 		if id := q.Get(protocol.ParamSession); id != "" {
-			add(session.KeyOf(id))
+			add(whereabouts.KeyOf(id))
 		}
 		if name, _, ok := strings.Cut(q.Get(protocol.ParamStream), "."); ok {
 			add(stream.SessionKey(name))

@@ -17,8 +17,8 @@ import (
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
-	"holdfast/internal/session"
 	"holdfast/internal/testlong"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -328,7 +328,7 @@ func TestSocketElsewhereComesInOrder(t *testing.T) {
 	p := f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
 	d := openSocket(f.nodes[1].node, 0, "Mcp-Session-Id: "+p.id, "Authorization: Bearer me")
 	moved.Store(true)
-	f.take(f.nodes[0], f.nodes[1], string(session.KeyOf(p.id)))
+	f.take(f.nodes[0], f.nodes[1], string(whereabouts.KeyOf(p.id)))
 	d.say(callAs("1", "hold", `{"key":"k"}`), `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`,
 		callAs(`"last"`, "echo", `{"text":"answered"}`))
 	d.hears(`"last"`, "answered")
@@ -392,7 +392,7 @@ func TestSocketTrimmedAndMoved(t *testing.T) {
 	p.note("one")
 	d.hears("one")
 	leave := func() {
-		f.take(n, f.nodes[0], string(session.KeyOf(p.id)))
+		f.take(n, f.nodes[0], string(whereabouts.KeyOf(p.id)))
 		mcptest.Eventually(t, "the session to leave", time.Minute, func() bool { return n.sessions.Sessions() == 0 })
 	}
 	store.leaves.Store(&leave)

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/cluster"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
-	"holdfast/internal/session"
 	"holdfast/internal/testlong"
+	"holdfast/internal/whereabouts"
 )
 
 // TestAnyNode uses a session at nodes that don't have it.
@@ -139,7 +139,7 @@ func TestOwnerLeftGhost(t *testing.T) {
 			first.Notify("notifications/progress", []byte(`{"progressToken":7,"progress":1}`))
 			for !strings.Contains(string(w.message().Data), `"progress":1`) { // so it was written
 			}
-			key := string(session.KeyOf(p.id))
+			key := string(whereabouts.KeyOf(p.id))
 			f.take(f.nodes[0], f.nodes[heir], key)
 			f.nodes[heir].release(1)
 			mcptest.Eventually(t, "the client's node to go on", time.Minute, func() bool { return f.nodes[heir].sessions.Readers() > 0 })

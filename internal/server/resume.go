@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -99,13 +100,13 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	m := &x.msgs[0]
 	all := m.Method == protocol.MethodStatusAll
 	if all && x.session == nil && x.principal.IsAnonymous() && x.from == nil && x.secret != "" && h.nodes != nil {
-		_, at, err := h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
+		_, at, err := h.sessions.Locate(x.r.Context(), whereabouts.KeyOf(x.secret), x.principal)
 		if err == nil && at != nil {
 			return nil, &session.Redirect{Remote: at}
 		}
 	}
 	if all && (x.from == nil || x.from.Local == nil) { // else it was counted where it was asked
-		if err := h.sessions.AdmitList(x.principal, x.r.RemoteAddr); err != nil {
+		if err := h.sessions.Gate.List(x.principal, x.r.RemoteAddr); err != nil {
 			return nil, err
 		}
 		done, err := h.sessions.ListTurn(x.r.Context(), x.principal, x.r.RemoteAddr)

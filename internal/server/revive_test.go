@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 )
 
@@ -224,7 +225,7 @@ func TestRevivedOnce(t *testing.T) {
 			for _, n := range f.nodes {
 				all += n.sessions.Sessions()
 			}
-			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+			_, err := f.nodes[0].store.Lookup(context.Background(), whereabouts.KeyOf(p.id))
 			return all == 0 && err != nil
 		})
 		var all sync.WaitGroup
@@ -257,7 +258,7 @@ func TestRevivedElsewhere(t *testing.T) {
 	p := f.nodes[0].connect("2025-11-25", nil)
 	expire := func() {
 		mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
-			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+			_, err := f.nodes[0].store.Lookup(context.Background(), whereabouts.KeyOf(p.id))
 			return f.nodes[0].sessions.Sessions() == 0 && err != nil
 		})
 	}
@@ -324,7 +325,7 @@ func TestRevivedHalf(t *testing.T) {
 	p := f.nodes[0].connect("2025-11-25", nil)
 	p.version = "2025-06-18" // which its server has chosen
 	mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
-		_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+		_, err := f.nodes[0].store.Lookup(context.Background(), whereabouts.KeyOf(p.id))
 		return f.nodes[0].sessions.Sessions() == 0 && err != nil
 	})
 	before := began.Load()
@@ -332,7 +333,7 @@ func TestRevivedHalf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.nodes[0].store.Revive(t.Context(), session.KeyOf(p.id), about, 5000); err != nil {
+	if _, err := f.nodes[0].store.Revive(t.Context(), whereabouts.KeyOf(p.id), about, 5000); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range f.nodes {
@@ -362,7 +363,7 @@ func TestRevivedOnSocket(t *testing.T) {
 	p := f.nodes[0].connect("2025-11-25", nil)
 	for i, n := range []*farmNode{f.nodes[0], f.nodes[1], door} {
 		mcptest.Eventually(t, "the session to expire", time.Minute, func() bool {
-			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+			_, err := f.nodes[0].store.Lookup(context.Background(), whereabouts.KeyOf(p.id))
 			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil
 		})
 		c, res, err := n.dialSocket(0, "Mcp-Session-Id: "+p.id)

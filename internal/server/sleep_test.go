@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/internal/testlong"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 )
 
@@ -344,7 +345,7 @@ func TestWakesElsewhere(t *testing.T) {
 	gone := func() {
 		t.Helper()
 		mcptest.Eventually(t, "the session to fall asleep", time.Minute, func() bool {
-			_, err := f.nodes[0].store.Lookup(context.Background(), session.KeyOf(p.id))
+			_, err := f.nodes[0].store.Lookup(context.Background(), whereabouts.KeyOf(p.id))
 			return f.nodes[0].sessions.Sessions()+f.nodes[1].sessions.Sessions() == 0 && err != nil
 		})
 	}
@@ -379,7 +380,7 @@ func TestWakesAtLittleCost(t *testing.T) {
 	f := newFarm(t, 2, config{life: time.Hour, session: sleepy(), backend: message.New(b)})
 	p := f.nodes[0].connect("2025-11-25", nil)
 	p.post(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
-	key := session.KeyOf(p.id)
+	key := whereabouts.KeyOf(p.id)
 	frames := "e." + string(key)
 	const wakes = 10
 	puts, appends := 0, 0

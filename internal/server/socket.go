@@ -9,14 +9,14 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/websocket"
-	"holdfast/internal/session"
 	"holdfast/internal/ticket"
+	"holdfast/internal/whereabouts"
 )
 
 // socketHere serves a WebSocket in a session of this node.
 func (h *Handler) socketHere(w http.ResponseWriter, x *exchange) error {
 	s := x.session
-	m := h.newMux(x.r, s, session.KeyOf(s.ID()), true)
+	m := h.newMux(x.r, s, whereabouts.KeyOf(s.ID()), true)
 	if err := m.resumeStandalone(x.r); err != nil {
 		return err
 	}

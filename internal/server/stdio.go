@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/server/stdio"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 )
 
 // ServeConn serves one client over a pair of pipes, such as a process's standard
@@ -48,7 +49,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 			h.sessions.End(s) // nothing was done in it
 		}
 	}()
-	m := h.newMux(req, s, session.KeyOf(s.ID()), false)
+	m := h.newMux(req, s, whereabouts.KeyOf(s.ID()), false)
 	if err := m.listen(ctx); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
-	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -115,7 +115,7 @@ func TestUpgradeLost(t *testing.T) {
 			n := newNode(t, c)
 			p := n.connect("2025-11-25", nil)
 			lost.taken = func() {
-				was, err := other.Lookup(t.Context(), session.KeyOf(p.id))
+				was, err := other.Lookup(t.Context(), whereabouts.KeyOf(p.id))
 				if err == nil {
 					_, err = other.Acquire(t.Context(), was)
 				}

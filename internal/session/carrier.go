@@ -225,10 +225,10 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 				return nil, r.Context().Err()
 			}
 		}
-		if c.err == nil && m.reserve(c) {
+		if c.err == nil && m.carriers.reserve(c) {
 			return c.s, nil
 		}
-		m.dropCarrier(c)
+		m.carriers.forget(c)
 		if c.err != nil && !errors.Is(c.err, context.Canceled) {
 			return nil, c.err
 		}
@@ -236,10 +236,10 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 }
 
 // reserve has a carrier stay for a request, if it has not ended.
-func (m *Manager) reserve(c *carrier) bool {
-	m.carriers.mu.Lock()
-	defer m.carriers.mu.Unlock()
-	if m.carriers.open[c.key] != c || c.s.isClosed() || c.s.use.isLeft() {
+func (all *carriers) reserve(c *carrier) bool {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	if all.open[c.key] != c || c.s.isClosed() || c.s.use.isLeft() {
 		return false
 	}
 	c.s.Touch()
@@ -290,7 +290,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 		return s.open(ctx, r)
 	})
 	if c.err != nil {
-		m.dropCarrier(c)
+		m.carriers.forget(c)
 		return
 	}
 	c.s.use.reserved.Add(1)
@@ -302,11 +302,11 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 	}
 }
 
-// dropCarrier forgets a carrier that has ended.
-func (m *Manager) dropCarrier(c *carrier) {
-	m.carriers.mu.Lock()
-	defer m.carriers.mu.Unlock()
-	m.carriers.drop(c)
+// forget forgets a carrier that has ended.
+func (all *carriers) forget(c *carrier) {
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.drop(c)
 }
 
 // drop forgets a carrier, which may be nil: no request gets it any more. all.mu is held.
@@ -323,9 +323,7 @@ func (all *carriers) drop(c *carrier) {
 // endIdleCarriers ends the carrier of a tenant that was used longest ago, where many have nothing
 // to do.
 func (m *Manager) endIdleCarriers(tenant string) {
-	m.mu.RLock()
-	t := m.tenants[tenant]
-	m.mu.RUnlock()
+	t := m.tenant(tenant)
 	if t == nil {
 		return
 	}
@@ -339,7 +337,7 @@ func (m *Manager) endIdleCarriers(tenant string) {
 			}
 		}
 	}
-	ends := idle >= min(mostCarriers, max(1, m.shareOf(m.opts.MaxSessions)/2))
+	ends := idle >= min(mostCarriers, max(1, m.opts.shareOf(m.opts.MaxSessions)/2))
 	if ends {
 		m.carriers.drop(oldest)
 	}

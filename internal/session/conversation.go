@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/processes"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -47,24 +48,19 @@ func (l *link) deliver(in backend.Inbound) error {
 // request, or, when it is opened again, the stored one.
 const openTimeout = protocol.OpensWithin
 
-// placePatience is how long a call in flight waits for one of the places; see processes.go.
-const placePatience = 30 * time.Second
-
 // open opens the backend for a new session.
 func (s *Session) open(ctx context.Context, r *http.Request) error {
-	took, err := s.m.takePlace(ctx, s, placeWait, false)
+	place, err := s.m.processes.Take(ctx, processOwner{s}, placeWait, false)
 	if err != nil {
 		return err
 	}
-	return s.connect(ctx, r, took)
+	return s.connect(ctx, r, place)
 }
 
-// connect opens the backend for the session. took says that it has taken a place for that.
-func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error {
+// connect opens the backend for the session. place is what it has taken for that; nil: it needs none.
+func (s *Session) connect(ctx context.Context, r *http.Request, place *processes.Place) error {
 	if !s.m.startWork() {
-		if took {
-			s.m.freePlace(s.tenant, false)
-		}
+		place.Free()
 		return ErrClosing
 	}
 	l := &link{s: s}
@@ -80,17 +76,13 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
 	s.observeOpened(began, err)
 	if err != nil {
-		if took {
-			s.m.freePlace(s.tenant, false)
-		}
+		place.Free()
 		s.m.work.Done()
 		return fmt.Errorf("%w: %w", ErrRefused, s.inVain("", err))
 	}
-	if took {
-		conn = &placed{conn, l}
-		s.m.mu.Lock()
-		s.m.places.links[l] = struct{}{}
-		s.m.mu.Unlock()
+	if place != nil {
+		conn = &placed{conn, place}
+		place.Opened()
 	}
 	s.mu.Lock()
 	l.conn = conn
@@ -262,9 +254,9 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	case c.isRepeat():
 		wait = placeAgainWait
 	case c != nil:
-		wait = placePatience
+		wait = processes.Patience
 	}
-	took, err := s.m.takePlace(context.WithoutCancel(ctx), s, wait, in.Call != nil)
+	place, err := s.m.processes.Take(context.WithoutCancel(ctx), processOwner{s}, wait, in.Call != nil)
 	if err != nil {
 		return err
 	}
@@ -276,7 +268,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 		r = s.backend.first
 	}
 	s.mu.Unlock()
-	if err := s.connect(ctx, r, took); err != nil {
+	if err := s.connect(ctx, r, place); err != nil {
 		s.unlink()
 		return err
 	}

@@ -61,17 +61,11 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 		return
 	}
 	lingers := to == sessionLingering
-	m.mu.Lock()
-	if !lingers {
+	if m.shared != nil {
+		m.roster.end(s, lingers)
+	} else if !lingers {
 		m.unlist(s)
 	}
-	if m.shared != nil {
-		if m.ending == nil {
-			m.ending = make(map[stream.SessionKey]struct{})
-		}
-		m.ending[s.key] = struct{}{}
-	}
-	m.mu.Unlock()
 
 	s.failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
 	s.streams.CloseStandalone()
@@ -106,19 +100,13 @@ func (m *Manager) stopLingering(s *Session) {
 	}
 	s.mu.Unlock()
 	if left {
-		m.mu.Lock()
-		defer m.mu.Unlock()
 		m.unlist(s)
 	}
 }
 
 // forget deletes a session that has ended, unless another node has taken it before.
 func (m *Manager) forget(s *Session) {
-	defer func() {
-		m.mu.Lock()
-		delete(m.ending, s.key)
-		m.mu.Unlock()
-	}()
+	defer m.forgotten(s.key)
 	if lease := s.leased(); m.shared != nil && lease.Epoch != 0 {
 		err := m.touch(s)
 		if err != nil && !errors.Is(err, stream.ErrNotFound) || s.Moved() {
@@ -145,15 +133,6 @@ func (m *Manager) forget(s *Session) {
 	}
 }
 
-// noteStandstill notes at a look for idle sessions that the process has stood still, if the look
-// was due long before: what their clients said meanwhile waits to be heard. So all
-// that time, and what came before it, does not count.
-func (m *Manager) noteStandstill(now, due time.Duration) {
-	if now-due > max(m.opts.TTL/2, time.Second) {
-		m.resumedAt.Store(int64(now))
-	}
-}
-
 // expire ends sessions that have been idle for too long.
 func (m *Manager) expire() {
 	defer m.work.Done()
@@ -176,7 +155,7 @@ func (m *Manager) expire() {
 			return
 		case at := <-t.C:
 			now := m.clock()
-			m.noteStandstill(now, next)
+			m.noteStandstill(now, next, m.opts.TTL)
 			m.keys.Tend(at)
 			m.tendKeys(now)
 			var due, sleepy, quiet []*Session
@@ -204,7 +183,7 @@ func (m *Manager) expire() {
 			}
 			m.fallAsleep(sleepy)
 			m.rest(quiet)
-			m.each(due, parallel, func(s *Session) {
+			each(due, parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
 				case s.idle(now, m.opts.TTL) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())

@@ -34,7 +34,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 	if m.shared == nil {
 		return nil
 	}
-	m.become(handingOver)
+	m.drain.become(handingOver)
 	m.awaitTakeOvers(ctx)
 	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
@@ -49,7 +49,7 @@ func (m *Manager) HandOver(ctx context.Context) error {
 				quiet = append(quiet, s)
 			}
 		}
-		m.each(quiet, parallel, m.handOverIdle)
+		each(quiet, parallel, m.handOverIdle)
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -71,8 +71,8 @@ func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
 	if m.shared == nil {
 		return
 	}
-	m.become(waitingAlone)
-	defer m.become(serving)
+	m.drain.become(waitingAlone)
+	defer m.drain.become(serving)
 	tick := time.NewTicker(handOverTick)
 	defer tick.Stop()
 	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.Lags() }) {
@@ -145,7 +145,7 @@ func (l *leaving) open() bool { return slices.ContainsFunc(l.calls, (*Call).isSt
 func (m *Manager) cut(all []*Session) {
 	var mu sync.Mutex
 	var left []leaving
-	m.each(all, parallelDepartures, func(s *Session) {
+	each(all, parallelDepartures, func(s *Session) {
 		if calls, done := m.closeForHandOver(s); done {
 			mu.Lock()
 			left = append(left, leaving{s, calls})
@@ -214,9 +214,7 @@ func (m *Manager) release(s *Session, open bool) {
 	s.noteStored(false)
 	m.waitFor(appendTimeout, s.log.IsIdle) // what the backend has said is not given up before it is stored
 	open = open || !s.log.IsIdle()
-	m.mu.Lock()
 	m.unlist(s)
-	m.mu.Unlock()
 	lost := !s.step(sessionMoved) // meanwhile
 	s.streams.Dismiss()
 	if lost {

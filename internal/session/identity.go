@@ -3,6 +3,7 @@ package session
 import (
 	"holdfast/internal/caller"
 	"holdfast/internal/observe"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -30,7 +31,7 @@ type kind struct {
 func (i *identity) ID() string { return i.id }
 
 // HasID reports whether id is the session's secret id.
-func (i *identity) HasID(id string) bool { return KeyOf(id) == i.key }
+func (i *identity) HasID(id string) bool { return whereabouts.KeyOf(id) == i.key }
 
 // Name returns the session's public name, for logs and URLs: it is its key in the store.
 func (i *identity) Name() string { return string(i.key) }
@@ -59,9 +60,9 @@ func (i *identity) observed() observe.Session {
 
 // about returns what the store is told when the session is created.
 func (i *identity) about() []byte {
-	a := about{Life: i.firstEpoch, ID: i.id, Principal: []byte(i.principal.Text()), Single: i.single, Modern: i.modern}
+	a := whereabouts.About{Life: i.firstEpoch, ID: i.id, Principal: []byte(i.principal.Text()), Single: i.single, Modern: i.modern}
 	if i.principal.IsAnonymous() {
 		a.Tenant = i.tenant.name
 	}
-	return a.text()
+	return a.Text()
 }

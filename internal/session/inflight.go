@@ -102,7 +102,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			s.inFlight = make(map[string]*inflight)
 		}
 		rq := &inflight{call: c, id: string(m.ID), sum: sumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
-		if pass != nil && s.m.isLimited(m) {
+		if pass != nil && s.m.Gate.IsLimited(m) {
 			rq.slot = pass.Next()
 		}
 		s.tenant.held.Add(int64(rq.size))
@@ -321,7 +321,7 @@ func (s *Session) requestEnded(rq *inflight) {
 	rq.call.untold().Flush()
 	s.m.dismiss(s, 1)
 	if !rq.sent && s.use.calls.Load() == 0 {
-		s.m.breakPromise(s)
+		s.m.processes.Break(processOwner{s})
 	}
 }
 

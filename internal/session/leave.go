@@ -35,7 +35,7 @@ func (m *Manager) lose(s *Session, why error) {
 	s.use.lost.Store(true)
 	m.leave(s, why)
 	if s.carrier != nil {
-		m.dropCarrier(s.carrier)
+		m.carriers.forget(s.carrier)
 	}
 }
 

@@ -1,8 +1,74 @@
 package session
 
-// Load returns how many requests are in flight, and how many sessions are open.
-func (m *Manager) Load() (calls, sessions int) {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	return int(m.calls.Load()), len(m.sessions)
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// A tenant is whom use is counted against: a principal, or, where nobody is made out,
+// a client's address. All sessions of it that are on this node share one.
+type tenant struct {
+	name  string       // as [caller.TenantOf] makes it
+	calls atomic.Int64 // requests in flight
+	held  atomic.Int64 // bytes of those
+	// looked is when its sessions were last looked through for some that can be ended, by the
+	// manager's clock.
+	looked atomic.Int64
+
+	carriers *carrier // the first of its carriers on this node; guarded by carriers.mu
+
+	sessions int // guarded by roster.mu
 }
+
+// A load is the requests in flight. Its methods may be called concurrently.
+type load struct {
+	most, share, ofSession int // that may be: in all, of one tenant, and of one session of a client
+
+	calls atomic.Int64
+}
+
+// admit counts n more requests in flight, if they are within the limits. Those that are about
+// calls which were begun before have as much room again: else nobody could cancel these, or get
+// what they have ended with, while they fill the limits.
+func (l *load) admit(s *Session, n int32, aboutBegun bool) error {
+	room := int64(1)
+	if aboutBegun {
+		room = 2
+	}
+	if got := s.use.calls.Add(n); int64(got) > room*int64(l.ofSession) && s.modern == "" {
+		s.use.calls.Add(-n)
+		return fmt.Errorf("%w: %d requests in this session", ErrBusy, l.ofSession)
+	}
+	switch all, own := l.count(s, n); {
+	case all > room*int64(l.most):
+		l.dismiss(s, n)
+		return fmt.Errorf("%w: %d requests on this node (--max-calls or MaxCalls)", ErrBusy, l.most)
+	case own > room*int64(l.share) && s.tenant.name != "":
+		l.dismiss(s, n)
+		return fmt.Errorf("%w: %d requests of this client (--max-share or MaxShare, of --max-calls)", ErrBusy, l.share)
+	}
+	return nil
+}
+
+// dismiss counts n requests less.
+func (l *load) dismiss(s *Session, n int32) {
+	l.count(s, -n)
+	if s.use.calls.Add(-n) == 0 {
+		s.Touch() // idle from now on
+	}
+}
+
+// count counts n more requests of a session, or less, in flight; it returns how many
+// there are in all, and of the tenant.
+func (l *load) count(s *Session, n int32) (all, own int64) {
+	return l.calls.Add(int64(n)), s.tenant.calls.Add(int64(n))
+}
+
+// Calls returns how many requests are in flight.
+func (l *load) Calls() int { return int(l.calls.Load()) }
+
+// Load returns how many requests are in flight, and how many sessions are open.
+func (m *Manager) Load() (calls, sessions int) { return m.Calls(), m.size() }
+
+// shareOf is how much of a bound one tenant may have.
+func (o *Options) shareOf(most int) int { return max(1, int(o.MaxShare*float64(most))) }

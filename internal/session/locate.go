@@ -3,11 +3,10 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"holdfast/internal/caller"
-	"holdfast/internal/engine/shared"
 	"holdfast/internal/ticket"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -17,19 +16,12 @@ func (m *Manager) Shared() bool { return m.shared != nil }
 
 // A Remote is a session that is not, or no longer, on this node.
 type Remote struct {
-	shared.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
-	ID             string // its secret id: to make requests as its client; it must not be logged
-	Principal      caller.Principal
-	Tenant         string // see [caller.TenantOf]
-	SingleStream   bool
-	Modern         string // see [Session.Modern]
-	Life           uint64 // see [identity]
-
-	revision string // see [about]
-
-	was    shared.Session // as it was looked up
-	begins *beginning     // it is nowhere, and begins again; nil: it is where the record says
+	whereabouts.Record
+	begins *beginning // it is nowhere, and begins again; nil: it is where the record says
 }
+
+// A Range is of sessions by their keys.
+type Range = whereabouts.Range
 
 // Redirect is the error of what concerns a session of the same principal that is
 // not on this node. Placement sends the request there, as that session's client, or
@@ -48,10 +40,7 @@ func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal c
 		s.Touch()
 		return s, nil, nil
 	}
-	m.mu.RLock()
-	known, under := m.sessions[key], m.taking[key]
-	_, ending := m.ending[key]
-	m.mu.RUnlock()
+	known, under, ending := m.look(key)
 	switch {
 	case m.shared == nil, ending, known != nil && known.principal != principal:
 		return nil, nil, ErrNotFound
@@ -60,36 +49,14 @@ func (m *Manager) Locate(ctx context.Context, key stream.SessionKey, principal c
 			return s, nil, nil
 		}
 	}
-	at, err := m.lookup(ctx, key)
+	at, err := m.Finder.Lookup(ctx, key)
 	if err == nil && at.Principal != principal {
 		err = ErrNotFound
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	return nil, at, nil
-}
-
-// lookup reads the record of a session.
-func (m *Manager) lookup(ctx context.Context, key stream.SessionKey) (*Remote, error) {
-	ctx, stop := context.WithTimeout(ctx, storeTimeout)
-	defer stop()
-	was, err := m.shared.Lookup(ctx, key)
-	if errors.Is(err, stream.ErrNotFound) {
-		return nil, ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("session not looked up: %w", err)
-	}
-	at, err := parseAbout(was)
-	if err != nil {
-		m.logger.Error("session not found", "error", err)
-		return nil, ErrNotFound
-	}
-	if at.Owner == m.shared.Node() {
-		at.Owner = "" // it was lost here, when the store could not be reached
-	}
-	return at, nil
+	return nil, &Remote{Record: *at}, nil
 }
 
 // errHere says that a session which was looked for elsewhere is here by now.
@@ -141,12 +108,4 @@ func (m *Manager) findIf(name string, principal caller.Principal, good func(secr
 		}
 		return nil, err
 	}
-}
-
-// A Range is of sessions by their keys: those after one, to another and with it;
-// "" stands for no bound.
-type Range struct{ After, Until stream.SessionKey }
-
-func (r Range) has(key stream.SessionKey) bool {
-	return key > r.After && (r.Until == "" || key <= r.Until)
 }

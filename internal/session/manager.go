@@ -2,17 +2,14 @@ package session
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/base64"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/admission"
 	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
@@ -21,7 +18,9 @@ import (
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
+	"holdfast/internal/processes"
 	"holdfast/internal/reading"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -32,31 +31,30 @@ import (
 type Manager struct {
 	opts       Options
 	store      stream.Store
-	sweeps     sweeps
 	journal    journal.Options // of the logs of sessions
 	untold     webhook.Options // of what is told besides to clients
 	reading    reading.Options // of their streams
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
 	listTeller listTeller      // the same, if their lists may change
-	backend    backend.Backend
-	logger     *slog.Logger
-	keys       *idempotency.Keys
-	added      Addition
-	services   []Service
-	elsewhere  Elsewhere // nil: there are no other nodes
+	userCode
+	keys      *idempotency.Keys
+	added     Addition
+	services  []Service
+	Finder    *whereabouts.Finder // of sessions that are not here
+	Gate      admission.Gate      // of what clients begin
+	elsewhere Elsewhere           // nil: there are no other nodes
 	limits
+	load
 	times
-	drain drain
 	running
 
 	kinds clientkind.Table
 
-	mu sync.RWMutex
-	sessionTables
-	places     places
-	carriers   carriers // which have a lock of their own
-	keyedTurns turns    // of modern requests, by [idempotency.KeyID]
+	roster
+	processes  processes.Bound // which has a lock of its own
+	carriers   carriers        // which have a lock of their own
+	keyedTurns turns           // of modern requests, by [idempotency.KeyID]
 	stranded   strandings
 	hints      again.Hints
 	flying     flying
@@ -66,53 +64,20 @@ type Manager struct {
 	sleepers sleepers
 }
 
-// limits are what follows from the Options and the store, and what is counted against them
-// without a lock.
+// limits are what follows from the store.
 type limits struct {
-	streamBytes int64        // how much of a stream the store keeps, in bytes; 0: not known
-	room        room         // the store, if it has a bound in all; else nil
-	keeper      keeper       // the store, if it counts what sessions hold; else nil
-	callShare   int64        // requests in flight of one tenant
-	calls       atomic.Int64 // requests in flight
+	streamBytes int64  // how much of a stream the store keeps, in bytes; 0: not known
+	room        room   // the store, if it has a bound in all; else nil
+	keeper      keeper // the store, if it counts what sessions hold; else nil
 }
 
-// times are by the manager's clock.
-type times struct {
-	zero        time.Time     // what the clock counts from
-	resumedAt   atomic.Int64  // when the process was last found to have stood still
-	unusedEnded atomic.Int64  // when sessions were last looked through for some that can be ended
-	keysTended  time.Duration // when tendKeys last did; only its goroutine uses it
-}
-
-// running is what a manager does by itself, and how that ends.
-type running struct {
-	work sync.WaitGroup // everything that ends by itself
-	quit chan struct{}
-	once sync.Once // closes quit
-
-	waiters sync.Pool // see [Waiter]
-
-	ctx  context.Context // of appends; done when Close has waited for them long enough
-	stop context.CancelFunc
-}
-
-// sessionTables are the sessions. They are guarded by Manager.mu.
-type sessionTables struct {
-	sessions map[stream.SessionKey]*Session
-	tenants  map[string]*tenant                         // of those, by their names
-	resumers map[caller.Principal]map[*Session]struct{} // those whose clients can resume requests, by their named principals
-	ending   map[stream.SessionKey]struct{}             // those that have ended, and that the store has still to delete
-}
-
-// takeOvers are the sessions that come here from other nodes. taking and nextRetry are guarded
-// by Manager.mu.
+// takeOvers are the sessions that come here from other nodes. nextRetry is guarded
+// by retrying.
 type takeOvers struct {
 	takers    chan struct{} // places of those who take sessions over
-	wanted    atomic.Int32  // take-overs that clients wait for
-	orphans   orphanage
 	lists     lists
-	taking    map[stream.SessionKey]*taking // those that are being taken over
-	nextRetry time.Time                     // when the next session that was taken over makes its calls again
+	retrying  sync.Mutex
+	nextRetry time.Time // when the next session that was taken over makes its calls again
 	moves     moves.Log
 }
 
@@ -121,15 +86,15 @@ type takeOvers struct {
 func NewManager(store stream.Store, backend backend.Backend, opts Options) *Manager {
 	opts.setDefaults()
 	m := &Manager{
-		opts:          opts,
-		store:         store,
-		backend:       backend,
-		logger:        opts.Logger,
-		times:         times{zero: time.Now().Add(-time.Hour)}, // so that 0 is long ago
-		running:       running{quit: make(chan struct{})},
-		sessionTables: sessionTables{sessions: make(map[stream.SessionKey]*Session), tenants: make(map[string]*tenant)},
-		places:        places{links: make(map[*link]struct{})},
-		takeOvers:     takeOvers{takers: make(chan struct{}, takers), orphans: orphanage{looking: make(chan struct{}, 1)}, moves: moves.Log{Logger: opts.Logger}},
+		opts:      opts,
+		store:     store,
+		userCode:  userCode{backend, opts.OnEnded, opts.Safe, opts.Logger},
+		load:      load{most: opts.MaxCalls, share: opts.shareOf(opts.MaxCalls), ofSession: opts.SessionMax},
+		times:     times{zero: time.Now().Add(-time.Hour)}, // so that 0 is long ago
+		running:   running{quit: make(chan struct{})},
+		roster:    newRoster(&opts),
+		processes: processes.Bound{Options: processes.Options{Most: opts.MaxProcesses, Share: opts.shareOf(opts.MaxProcesses), Busy: ErrBusy}},
+		takeOvers: takeOvers{takers: make(chan struct{}, takers), moves: moves.Log{Logger: opts.Logger}},
 	}
 	m.added = noAddition{}
 	if opts.Addition != nil {
@@ -138,10 +103,14 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	for _, of := range opts.Services {
 		m.services = append(m.services, of(m, &m.opts))
 	}
-	m.callShare = int64(m.shareOf(opts.MaxCalls))
+	m.Gate = admission.Gate{Limiter: opts.Limits, Stateless: opts.Stateless, IsOurs: m.callsOurTool}
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(shared.Store)
 	}
+	m.Finder = whereabouts.NewFinder(whereabouts.Options{
+		Store: m.shared, Logger: m.logger, NotFound: ErrNotFound, Closing: ErrClosing, Quit: m.quit,
+		IsHere: m.isHere, IsKnown: m.isKnown, Leaves: m.stops, TakeOver: m.adopt, WaitFor: m.waitFor,
+	})
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.streamBytes = bounded.StreamBytes()
 	}
@@ -157,18 +126,6 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.work.Add(1)
 	go m.expire()
 	return m
-}
-
-// clock is the manager's, which nobody sets: a machine's wall clock may jump, and
-// sessions must neither expire nor stay for that.
-func (m *Manager) clock() time.Duration { return time.Since(m.zero) }
-
-// KeyOf returns the public name of a session: good for logs and URLs, and no
-// help in guessing its id.
-func KeyOf(id string) stream.SessionKey {
-	var text [512]byte // or a long id would be copied to the heap
-	sum := sha256.Sum256(append(text[:0], id...))
-	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
 // storeCrowded reports whether the store has no room but for what has begun.
@@ -221,9 +178,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		err = m.list(s)
 	}
 	if err != nil {
-		m.mu.Lock()
 		m.countOut(s.tenant)
-		m.mu.Unlock()
 		return nil, err
 	}
 	defer m.work.Done()
@@ -266,25 +221,13 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 
 // list puts a new session on record, and counts work until work.Done.
 func (m *Manager) list(s *Session) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case m.drain.is(stopped):
-		return ErrClosing
-	case len(m.sessions) >= m.opts.MaxSessions:
-		return fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
-	case m.overShare(s.tenant):
-		return fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
-	}
-	m.sessions[s.key] = s
-	m.work.Add(1)
-	return nil
+	return m.add(s, func(err error) error { return m.start(stopped, err) })
 }
 
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
-	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s := &Session{m: m, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.lists = m.listsOf(principal.Server())
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
@@ -297,113 +240,12 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 	return s
 }
 
-// Find returns the session with the secret id, if it is the principal's.
-// Otherwise it is [ErrNotFound], whatever the reason; [ErrEnded] is one, too.
-func (m *Manager) Find(id string, principal caller.Principal) (*Session, error) {
-	s, err := m.FindName(string(KeyOf(id)), principal)
-	if err != nil || s.isLingering() {
-		return nil, ErrNotFound
-	}
-	if s.use.lost.Load() {
-		return nil, ErrServerEnded
-	}
-	if s.use.isLeft() {
-		return nil, ErrEnded
-	}
-	s.Touch()
-	return s, nil
-}
-
-// FindToRead is Find for a client that comes back for a stream: its server may have ended the session meanwhile.
-func (m *Manager) FindToRead(id string, principal caller.Principal) (*Session, error) {
-	s, err := m.Find(id, principal)
-	if errors.Is(err, ErrServerEnded) {
-		return m.FindName(string(KeyOf(id)), principal)
-	}
-	return s, err
-}
-
-// FindName returns the session with the public name, if it is the principal's. A
-// name alone opens nothing: the caller has to ask for a secret of the stream. The
-// session may have ended, with streams to be read yet. One that begins again is not found before the store has it: who asks for it
-// waits for that in [Manager.Revive].
-func (m *Manager) FindName(name string, principal caller.Principal) (*Session, error) {
-	m.mu.RLock()
-	s := m.sessions[stream.SessionKey(name)]
-	m.mu.RUnlock()
-	if s == nil || s.principal != principal || s.state() == sessionOpening || s.isClosed() && !s.isLingering() {
-		return nil, ErrNotFound
-	}
-	return s, nil
-}
-
-// startWork counts work that Close waits for, until work.Done, unless Close has begun
-// to wait.
-func (m *Manager) startWork() bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	if m.drain.is(managerClosed) {
-		return false
-	}
-	m.work.Add(1)
-	return true
-}
-
-// inBackground runs f as work that Close waits for, unless Close has begun to wait.
-func (m *Manager) inBackground(f func()) bool {
-	if !m.startWork() {
-		return false
-	}
-	go func() {
-		defer m.work.Done()
-		f()
-	}()
-	return true
-}
-
-// InBackground runs f as inBackground does. The context is done when Close has waited for long enough.
-func (m *Manager) InBackground(f func(context.Context)) bool {
-	return m.inBackground(func() { f(m.ctx) })
-}
-
-// admit counts n more requests in flight, if they are within the limits. Those that are about
-// calls which were begun before have as much room again: else nobody could cancel these, or get
-// what they have ended with, while they fill the limits.
-func (m *Manager) admit(s *Session, n int32, aboutBegun bool) error {
-	if m.drain.is(stopped) {
-		return ErrClosing
-	}
-	room := int64(1)
-	if aboutBegun {
-		room = 2
-	}
-	if got := s.use.calls.Add(n); int64(got) > room*int64(m.opts.SessionMax) && s.modern == "" {
-		s.use.calls.Add(-n)
-		return fmt.Errorf("%w: %d requests in this session", ErrBusy, m.opts.SessionMax)
-	}
-	switch all, own := m.count(s, n); {
-	case all > room*int64(m.opts.MaxCalls):
-		m.dismiss(s, n)
-		return fmt.Errorf("%w: %d requests on this node (--max-calls or MaxCalls)", ErrBusy, m.opts.MaxCalls)
-	case own > room*m.callShare && s.tenant.name != "":
-		m.dismiss(s, n)
-		return fmt.Errorf("%w: %d requests of this client (--max-share or MaxShare, of --max-calls)", ErrBusy, m.callShare)
-	}
-	return nil
-}
-
-// dismiss counts n requests less.
-func (m *Manager) dismiss(s *Session, n int32) {
-	m.count(s, -n)
-	if s.use.calls.Add(-n) == 0 {
-		s.Touch() // idle from now on
-	}
-}
-
 // closeBackend closes a backend's conversation, which was counted as work when it was
 // opened, on a goroutine of its own: it may wait for a process to end.
 func (m *Manager) closeBackend(conn backend.Conn) {
-	m.placeLeaves(conn)
+	if p, ok := conn.(*placed); ok {
+		p.place.Leave()
+	}
 	go func() {
 		defer m.work.Done()
 		if err := m.closeConn(conn); err != nil && !panicked(err) {
@@ -412,18 +254,8 @@ func (m *Manager) closeBackend(conn backend.Conn) {
 	}()
 }
 
-func (m *Manager) all() []*Session {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	all := make([]*Session, 0, len(m.sessions))
-	for _, s := range m.sessions {
-		all = append(all, s)
-	}
-	return all
-}
-
 // Stop refuses new sessions and calls from now on.
-func (m *Manager) Stop() { m.become(stopped) }
+func (m *Manager) Stop() { m.drain.become(stopped) }
 
 // Idle reports whether nothing is in flight, nobody reads, and no client is likely
 // to come back, within patience, for the end of a call that it has yet to read.
@@ -438,28 +270,6 @@ func (m *Manager) Idle(patience time.Duration) bool {
 	}
 	return true
 }
-
-// Sessions returns how many sessions there are that clients know.
-func (m *Manager) Sessions() (n int) {
-	for _, s := range m.all() {
-		if s.modern == "" {
-			n++
-		}
-	}
-	return n
-}
-
-// Readers returns how many readers are attached.
-func (m *Manager) Readers() int {
-	n := 0
-	for _, s := range m.all() {
-		n += int(s.use.readers.Load())
-	}
-	return n
-}
-
-// Calls returns how many requests are in flight.
-func (m *Manager) Calls() int { return int(m.calls.Load()) }
 
 // closePatience is how long Close waits for a store that does not answer.
 const closePatience = 10 * time.Second
@@ -480,7 +290,7 @@ func (m *Manager) Close() {
 		m.end(s, ErrClosing)
 	}
 	m.tellFlights()
-	m.become(managerClosed)
+	m.drain.become(managerClosed)
 	m.work.Wait()
 	m.moves.End()
 }

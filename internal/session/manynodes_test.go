@@ -445,7 +445,7 @@ func (f *fleet) run(visitors, calls, kills int) {
 	}
 	<-done
 	last := f.any()
-	if err := last.Sweep(context.Background(), func(node string) bool { return f.named(node) == nil },
+	if err := last.Finder.Sweep(context.Background(), func(node string) bool { return f.named(node) == nil },
 		func(stream.SessionKey) bool { return true }); err != nil {
 		f.t.Error(err)
 	}

@@ -87,10 +87,7 @@ func (s *Session) BeginOnce(once Once, body []byte, msgs []jsonrpc.Message, from
 	}
 	owner := s
 	if r.IsClients() {
-		s.m.mu.RLock()
-		owner = s.m.sessions[at.Session]
-		s.m.mu.RUnlock()
-		if owner == nil { // it has ended just now
+		if owner = s.m.find(at.Session); owner == nil { // it has ended just now
 			return nil, nil, idempotency.ErrGone
 		}
 	}
@@ -194,16 +191,12 @@ func (k keySessions) Locate(session stream.SessionKey, of caller.Principal) erro
 }
 
 func (k keySessions) Has(session stream.SessionKey) (here, ending bool) {
-	k.m.mu.RLock()
-	defer k.m.mu.RUnlock()
-	_, ending = k.m.ending[session]
-	return k.m.sessions[session] != nil, ending
+	s, _, ending := k.m.look(session)
+	return s != nil, ending
 }
 
 func (k keySessions) Tenant(session stream.SessionKey) (name string, ok bool) {
-	k.m.mu.RLock()
-	s := k.m.sessions[session]
-	k.m.mu.RUnlock()
+	s := k.m.find(session)
 	if s == nil || s.isClosed() {
 		return "", false
 	}
@@ -217,9 +210,7 @@ func (k keySessions) Work(all []idempotency.ID, do func(idempotency.ID)) {
 // holder returns the session of a stream of which something is kept, or that is
 // still written to; or nil.
 func (m *Manager) holder(name stream.SessionKey, number uint64) *Session {
-	m.mu.RLock()
-	s := m.sessions[name]
-	m.mu.RUnlock()
+	s := m.find(name)
 	if s == nil || s.isClosed() && !s.isLingering() {
 		return nil
 	}

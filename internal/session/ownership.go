@@ -69,9 +69,7 @@ func (o logOwner) Lost(unstored []entry, err error) {
 // the new owner. What is said may be old: the session may be here again. It does not
 // wait.
 func (m *Manager) VerifySession(key stream.SessionKey) {
-	m.mu.RLock()
-	s := m.sessions[key]
-	m.mu.RUnlock()
+	s := m.find(key)
 	if s == nil || m.shared == nil || !m.startWork() {
 		return
 	}
@@ -90,10 +88,8 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 	if !ok {
 		return
 	}
-	m.mu.Lock()
 	m.unlist(s)
-	m.mu.Unlock()
-	m.orphans.shed.Add(1)
+	m.Finder.Shed()
 	m.dropRequests(s, had.inFlight)
 	if had.conn != nil {
 		m.closeBackend(had.conn)
@@ -122,22 +118,6 @@ func (m *Manager) dropRequests(s *Session, left []*inflight) {
 	m.dismiss(s, int32(len(left)))
 }
 
-// waitFor waits until something is so, but not for long.
-func (m *Manager) waitFor(wait time.Duration, so func() bool) {
-	if so() {
-		return
-	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(wait); !so() && time.Now().Before(end); {
-		select {
-		case <-tick.C:
-		case <-m.ctx.Done():
-			return
-		}
-	}
-}
-
 // leased returns the session's lease, which is zero while it is being made.
 func (s *Session) leased() stream.Lease {
 	s.mu.Lock()
@@ -160,7 +140,7 @@ func (m *Manager) Verify(ctx context.Context) {
 			used = append(used, s)
 		}
 	}
-	m.each(used, parallel, func(s *Session) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
+	each(used, parallel, func(s *Session) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
 }
 
 // checkOwner looks whether the session is still this node's, before its client is told
@@ -207,10 +187,7 @@ const (
 	parallelDepartures = 256
 )
 
-// each calls f for all of the sessions, for some at a time, and returns when that
-// is done.
-func (m *Manager) each(all []*Session, some int, f func(*Session)) { each(all, some, f) }
-
+// each calls f for all, for some at a time, and returns when that is done.
 func each[T any](all []T, some int, f func(T)) {
 	var group sync.WaitGroup
 	places := make(chan struct{}, some)

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -109,7 +110,7 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	a.VerifySession(idle.key)
-	a.VerifySession(KeyOf("made up"))
+	a.VerifySession(whereabouts.KeyOf("made up"))
 	mcptest.Eventually(t, "the other to be lost", time.Minute, idle.Moved)
 }
 
@@ -313,7 +314,7 @@ func TestHandOverCuts(t *testing.T) {
 			t.Errorf("released as %+v, %+v", one, two)
 		}
 		// The sweep finds the one, and nobody need ask for it.
-		if err := b.Sweep(t.Context(), func(string) bool { return false }, func(stream.SessionKey) bool { return true }); err != nil {
+		if err := b.Finder.Sweep(t.Context(), func(string) bool { return false }, func(stream.SessionKey) bool { return true }); err != nil {
 			t.Fatal(err)
 		}
 		if b.Sessions() != 1 {
@@ -489,7 +490,7 @@ func TestHandOverBetween(t *testing.T) {
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 	s := a.open("alice")
 	c := begin(t, s, false, request(1))
-	a.become(handingOver)                    // HandOver has begun, and does not look just now
+	a.drain.become(handingOver)              // HandOver has begun, and does not look just now
 	second := begin(t, s, false, request(2)) // as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)
@@ -516,7 +517,7 @@ func TestSweep(t *testing.T) {
 	asked := 0
 	gone := func(node string) bool { asked++; return node == "a" }
 	mine := func(key stream.SessionKey) bool { return key != left[0].key && key != left[1].key }
-	if err := c.Sweep(t.Context(), gone, mine); err != nil {
+	if err := c.Finder.Sweep(t.Context(), gone, mine); err != nil {
 		t.Fatal(err)
 	}
 	if c.Sessions() != 4 || b.Sessions() != 1 || asked != 2 {
@@ -549,15 +550,15 @@ func TestSweepGivesWay(t *testing.T) {
 		swept := make(chan error, 1)
 		began := time.Now()
 		go func() {
-			swept <- b.Sweep(t.Context(), gone, mine)
+			swept <- b.Finder.Sweep(t.Context(), gone, mine)
 		}()
-		if err := <-swept; err != nil || time.Since(began) != giveWayFor {
+		if err := <-swept; err != nil || time.Since(began) != whereabouts.GiveWayFor {
 			t.Errorf("swept after %v: %v", time.Since(began), err)
 		}
 		close(release)
 		synctest.Wait()
 		began = time.Now()
-		if err := b.Sweep(t.Context(), gone, mine); err != nil || time.Since(began) != 0 {
+		if err := b.Finder.Sweep(t.Context(), gone, mine); err != nil || time.Since(began) != 0 {
 			t.Errorf("swept with nobody waiting after %v: %v", time.Since(began), err)
 		}
 	})

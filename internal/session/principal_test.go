@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
+	"holdfast/internal/whereabouts"
 )
 
 // A session of one server is unknown at another, its client is one tenant everywhere, and
@@ -81,7 +82,7 @@ func TestServerOnRecord(t *testing.T) {
 	defer h.close()
 	for _, who := range []caller.Principal{{}, caller.At("", "alice"), caller.At("files", ""), caller.At("files", "alice")} {
 		s := h.openAt(who.Server(), who.Name())
-		at, err := parseAbout(shared.Session{Key: s.key, About: s.about()})
+		at, err := whereabouts.Parse(shared.Session{Key: s.key, About: s.about()})
 		if err != nil || at.Principal != who || at.Tenant != s.Tenant() {
 			t.Errorf("%q is on record as %q of %q: %v", who.Text(), at.Principal, at.Tenant, err)
 		}

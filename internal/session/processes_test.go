@@ -49,19 +49,18 @@ func (h *house) use(s *Session, id int) {
 }
 
 func (h *house) processes() (taken, links int) {
-	h.mu.RLock()
-	defer h.mu.RUnlock()
-	return h.places.taken, len(h.places.links)
+	taken, links, _ = h.Manager.processes.Taken()
+	return taken, links
 }
 
 // empty checks that nothing is counted any more.
 func (h *house) empty() {
 	h.t.Helper()
 	mcptest.Eventually(h.t, "nothing to be counted", time.Minute, func() bool {
-		taken, links := h.processes()
+		taken, links, leaving := h.Manager.processes.Taken()
 		h.mu.RLock()
 		defer h.mu.RUnlock()
-		return taken == 0 && links == 0 && h.places.leaving == 0 && len(h.tenants) == 0 && h.calls.Load() == 0
+		return taken == 0 && links == 0 && leaving == 0 && len(h.tenants) == 0 && h.calls.Load() == 0
 	})
 }
 
@@ -138,7 +137,7 @@ func TestMaxProcessesAtOnce(t *testing.T) {
 		sessions = append(sessions, s)
 	}
 	mcptest.Eventually(t, "the conversations to be closed", time.Minute, func() bool { taken, _ := h.processes(); return taken == 0 })
-	h.opts.MaxProcesses = 2
+	h.Manager.processes.Most = 2
 	for i, s := range sessions[:2] {
 		if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(i))}, true); err != nil {
 			t.Fatal(err)
@@ -162,7 +161,7 @@ func TestEvictedTwice(t *testing.T) {
 	a.mu.Lock()
 	conn := a.backend.link.finish() // as by another, which has yet to give the place back
 	a.mu.Unlock()
-	if !h.evict(b) {
+	if !h.Manager.processes.MakeRoom(processOwner{b}) {
 		t.Error("the place that is about to be free is not counted on")
 	}
 	h.closeBackend(conn)

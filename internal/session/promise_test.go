@@ -26,7 +26,7 @@ func TestPromisedPlaceIsFreed(t *testing.T) {
 		sessions = append(sessions, s)
 	}
 	mcptest.Eventually(t, "the conversations to be closed", time.Minute, func() bool { taken, _ := h.processes(); return taken == 0 })
-	h.opts.MaxProcesses = 2
+	h.Manager.processes.Most = 2
 	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"` + strings.Repeat("x", 2*jsonrpc.MaxName) + `"}}}`
 	for _, s := range sessions[:2] {
 		if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(long)}, true); err == nil {
@@ -51,7 +51,7 @@ func TestPromisedPlaceIsFreedByCancel(t *testing.T) {
 		s.closeUnused()
 	}
 	mcptest.Eventually(t, "the conversations to be closed", time.Minute, func() bool { taken, _ := h.processes(); return taken == 0 })
-	h.opts.MaxProcesses = 1
+	h.Manager.processes.Most = 1
 	if _, err := first.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true); err != nil {
 		t.Fatal(err)
 	}

@@ -114,39 +114,6 @@ func (s *Session) takeCapabilities(params []byte) {
 	s.m.resumer(s)
 }
 
-// resumer puts a session of a named principal with those whose calls are looked
-// for together.
-func (m *Manager) resumer(s *Session) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if s.principal.IsAnonymous() || m.sessions[s.key] != s {
-		return
-	}
-	if m.resumers == nil {
-		m.resumers = make(map[caller.Principal]map[*Session]struct{})
-	}
-	if m.resumers[s.principal] == nil {
-		m.resumers[s.principal] = make(map[*Session]struct{})
-	}
-	m.resumers[s.principal][s] = struct{}{}
-}
-
-// unlist forgets a session that has ended. m.mu is held.
-func (m *Manager) unlist(s *Session) {
-	if s.carrier != nil {
-		m.dropCarrier(s.carrier)
-	}
-	if m.sessions[s.key] == s { // and not another that came after it
-		delete(m.sessions, s.key)
-		m.countOut(s.tenant)
-	}
-	if all := m.resumers[s.principal]; all != nil {
-		if delete(all, s); len(all) == 0 {
-			delete(m.resumers, s.principal)
-		}
-	}
-}
-
 // addResumable puts a request of a new call on record, if it can be resumed. s.mu is
 // held.
 func (s *Session) addResumable(c *Call, id, method string) {
@@ -342,14 +309,8 @@ func (c *Call) statusOf(q *resumable) RequestStatus {
 
 // SessionsOf returns the sessions of a named principal on this node that are in a range, and whose calls are looked for together,
 // in the order of their names.
-func (m *Manager) SessionsOf(principal caller.Principal, in Range) (of []*Session) {
-	m.mu.RLock()
-	for s := range m.resumers[principal] {
-		if in.has(s.key) {
-			of = append(of, s)
-		}
-	}
-	m.mu.RUnlock()
+func (m *Manager) SessionsOf(principal caller.Principal, in Range) []*Session {
+	of := m.resumersOf(principal, in)
 	slices.SortFunc(of, func(a, b *Session) int { return strings.Compare(a.Name(), b.Name()) })
 	return of
 }

@@ -146,7 +146,7 @@ func TestSlowToolsHoldUpOnce(t *testing.T) {
 func TestSettles(t *testing.T) {
 	t.Parallel()
 	m := &Manager{}
-	m.become(waitingAlone)
+	m.drain.become(waitingAlone)
 	for text, want := range map[string]bool{
 		charge:         true,
 		safeRequest(1): true,

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
-	"fmt"
 	mathrand "math/rand/v2"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/sessionid"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -92,7 +92,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	case !ok, !c.Principal.Is(principal.Text()), c.Server != principal.Server():
 		return nil, ErrNotFound
 	}
-	key := KeyOf(id)
+	key := whereabouts.KeyOf(id)
 	ended, err := m.opts.Revival.IsEnded(ctx, key, c.Began)
 	switch {
 	case err != nil:
@@ -100,10 +100,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	case ended:
 		return nil, ErrNotFound
 	}
-	m.mu.RLock()
-	_, ending := m.ending[key]
-	m.mu.RUnlock()
-	if ending {
+	if _, _, ending := m.look(key); ending {
 		return nil, stream.ErrConflict
 	}
 	note, err := m.opts.Revival.Noted(ctx, key)
@@ -112,7 +109,7 @@ func (m *Manager) Revivable(ctx context.Context, id string, principal caller.Pri
 	}
 	life := firstLife + mathrand.Uint64N(lastLife-firstLife)
 	return &Remote{
-		Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: caller.TenantOf(principal, address),
+		Record: whereabouts.Record{Session: shared.Session{Key: key}, ID: id, Principal: principal, Tenant: caller.TenantOf(principal, address)},
 		begins: beginningOf(&c, revision, life, note),
 	}, nil
 }
@@ -169,9 +166,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		err = m.list(s)
 	}
 	if err != nil {
-		m.mu.Lock()
 		m.countOut(s.tenant)
-		m.mu.Unlock()
 		return nil, err
 	}
 	defer m.work.Done()
@@ -179,9 +174,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 	defer stop()
 	s.lease, err = store.CreateUnder(ctx, s.key, at.begins.life)
 	if err != nil {
-		m.mu.Lock()
 		m.unlist(s)
-		m.mu.Unlock()
 		if errors.Is(err, stream.ErrExists) {
 			err = stream.ErrConflict
 		}
@@ -204,24 +197,20 @@ func (m *Manager) reviveShared(ctx context.Context, at *Remote) (*Session, resto
 	if !ok {
 		return nil, restored{}, ErrNotFound
 	}
-	m.mu.RLock()
-	t := m.tenants[at.Tenant]
-	full := t != nil && t.name != "" && t.sessions >= m.shareOf(m.opts.MaxSessions)
-	m.mu.RUnlock()
-	if full {
-		return nil, restored{}, fmt.Errorf("%w: %d sessions of this client are open (--max-share or MaxShare, of --max-sessions)", ErrBusy, m.shareOf(m.opts.MaxSessions))
+	if err := m.checkShare(m.tenant(at.Tenant), 1); err != nil {
+		return nil, restored{}, err
 	}
 	at.Life = at.begins.life
-	a := about{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}
+	a := whereabouts.About{ID: at.ID, Principal: []byte(at.Principal.Text()), Life: at.Life, Revision: at.begins.revision}
 	if at.Principal.IsAnonymous() {
 		a.Tenant = at.Tenant
 	}
-	lease, err := store.Revive(ctx, at.Key, a.text(), at.Life)
+	lease, err := store.Revive(ctx, at.Key, a.Text(), at.Life)
 	switch {
 	case errors.Is(err, stream.ErrExists), errors.Is(err, stream.ErrConflict):
 		return nil, restored{}, stream.ErrConflict
 	case err != nil:
-		m.orphans.shed.Add(1) // it may be this node's by now
+		m.Finder.Shed() // it may be this node's by now
 		return nil, restored{}, err
 	}
 	return m.restored(ctx, at, shared.Taken{Lease: lease}, nil)
@@ -247,7 +236,7 @@ func (m *Manager) beginAgain(ctx context.Context, s *Session, at *Remote) {
 	if err != nil {
 		m.logger.Error("session not revived as it was", "session", s.Name(), "error", err)
 	}
-	beginningOf(&c, at.revision, at.Life, note).apply(s)
+	beginningOf(&c, at.Revision, at.Life, note).apply(s)
 }
 
 // revived notes that a session has begun again; woke: it was asleep.

@@ -58,16 +58,13 @@ func (m *Manager) watchServers() {
 
 // serverOf returns the server of a session, here or on another node, whoever's it is.
 func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok bool) {
-	m.mu.RLock()
-	s := m.sessions[stream.SessionKey(name)]
-	m.mu.RUnlock()
-	if s != nil {
+	if s := m.find(stream.SessionKey(name)); s != nil {
 		return s.Server(), true
 	}
 	if m.shared == nil {
 		return "", false
 	}
-	at, err := m.lookup(ctx, stream.SessionKey(name))
+	at, err := m.Finder.Lookup(ctx, stream.SessionKey(name))
 	if err != nil {
 		return "", false
 	}

@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// that of untold outcomes, that of the log, turns.mu, resumes.mu, watchedCalls.mu or Manager.mu; carriers.mu after that, and that of the
+// that of untold outcomes, that of the log, turns.mu, resumes.mu, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that, and that of the
 // streams last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
@@ -229,7 +229,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 		return stream.ErrFull
 	}
 	if n > 0 {
-		if err := s.m.checkPlace(s); err != nil {
+		if err := checkPlace(s); err != nil {
 			return err
 		}
 	}
@@ -245,13 +245,16 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if err != nil {
 		pass.Release()
-		s.m.breakPromise(s)
+		s.m.processes.Break(processOwner{s})
 	}
 	return err
 }
 
 // record counts a new call, which has n requests, and puts it on record.
 func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, pass *limit.Pass) error {
+	if s.m.drain.is(stopped) {
+		return ErrClosing
+	}
 	if err := s.m.admit(s, n, s.aboutBegun(msgs)); err != nil {
 		return err
 	}

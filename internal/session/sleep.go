@@ -205,7 +205,7 @@ func (m *Manager) fallAsleep(all []*Session) {
 			break
 		}
 	}
-	m.each(all, parallel, func(s *Session) {
+	each(all, parallel, func(s *Session) {
 		ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 		defer stop()
 		c, ok, err := m.opts.Revival.Open(ctx, s.id)
@@ -240,18 +240,8 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 	if !ok {
 		return
 	}
-	m.mu.Lock()
-	if m.ending == nil {
-		m.ending = make(map[stream.SessionKey]struct{})
-	}
-	m.ending[s.key] = struct{}{} // until the store has nothing of it, it is not woken
-	m.unlist(s)
-	m.mu.Unlock()
-	defer func() {
-		m.mu.Lock()
-		delete(m.ending, s.key)
-		m.mu.Unlock()
-	}()
+	m.roster.end(s, false) // until the store has nothing of it, it is not woken
+	defer m.forgotten(s.key)
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)
 	}

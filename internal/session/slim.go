@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"sync/atomic"
 	"time"
+
+	"holdfast/internal/whereabouts"
 )
 
 // slimAfter is for how long a session is quiet before it gives back the memory that it keeps for its next call.
@@ -16,20 +18,20 @@ type commonTools map[string]toolHints
 
 // mayRest reports whether a store marks a session that another node need not go on with.
 func (m *Manager) mayRest(s *Session) bool {
-	store, ok := m.store.(marking)
+	store, ok := m.store.(whereabouts.Marking)
 	return ok && !store.Rests(s.key) && !s.keyed.Load() && s.watched.Load() == nil && s.resumes.Load() == nil && s.use.calls.Load() == 0 && s.isUnread()
 }
 
 // rest has the store take the marks of sessions away. If it does not answer, the others have time.
 func (m *Manager) rest(all []*Session) {
 	var silent atomic.Bool
-	m.each(all, parallel, func(s *Session) {
+	each(all, parallel, func(s *Session) {
 		if silent.Load() {
 			return
 		}
 		ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
 		defer stop()
-		if err := m.store.(marking).Rest(ctx, s.leased()); err != nil {
+		if err := m.store.(whereabouts.Marking).Rest(ctx, s.leased()); err != nil {
 			silent.Store(unavailable(err))
 			m.logger.Debug("a quiet session is still marked as one with calls", "session", s.Name(), "error", err)
 		}

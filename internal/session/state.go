@@ -69,7 +69,7 @@ var sessionSteps = [...][]sessionState{
 //	serving, waitingAlone, handingOver  stopped       [Manager.Stop], [Manager.Close]
 //	stopped                             closed        [Manager.Close]
 //
-// [Manager.become] makes all of them.
+// [drain.become] makes all of them.
 type drainState uint32
 
 const (
@@ -87,28 +87,6 @@ var drainSteps = [...][]drainState{
 	handingOver:   {stopped},
 	stopped:       {managerClosed},
 	managerClosed: {},
-}
-
-// A drain is how far the end of a manager has come: written under Manager.mu, and read without
-// it.
-type drain struct {
-	now  atomic.Uint32 // a drainState
-	late atomic.Bool   // the drain's time is nearly over: only what may be made again is begun
-}
-
-func (d *drain) state() drainState { return drainState(d.now.Load()) }
-
-// is reports whether the end has come as far as a state.
-func (d *drain) is(state drainState) bool { return d.state() >= state }
-
-// become brings the manager into a state, if its own allows that.
-func (m *Manager) become(to drainState) (ok bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if ok = slices.Contains(drainSteps[m.drain.state()], to); ok {
-		m.drain.now.Store(uint32(to))
-	}
-	return ok
 }
 
 // A callState says what becomes of what a call says.

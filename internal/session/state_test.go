@@ -221,7 +221,7 @@ func TestDrainSteps(t *testing.T) {
 			if want {
 				is = to
 			}
-			if ok := m.become(to); ok != want || m.drain.state() != is {
+			if ok := m.drain.become(to); ok != want || m.drain.state() != is {
 				t.Errorf("from %d to %d: %v, is %d", from, to, ok, m.drain.state())
 			}
 		}

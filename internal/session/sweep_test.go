@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
 
@@ -34,7 +35,7 @@ func TestSweepWhileListing(t *testing.T) {
 		}
 		return true
 	}
-	if err := b.Sweep(t.Context(), func(node string) bool { return node == "a" }, mine); err != nil {
+	if err := b.Finder.Sweep(t.Context(), func(node string) bool { return node == "a" }, mine); err != nil {
 		t.Fatal(err)
 	}
 	if b.Sessions() != 3 {
@@ -64,12 +65,12 @@ func TestTakersBounded(t *testing.T) {
 		b.node.taking.Store(&acquire)
 		var work sync.WaitGroup
 		work.Go(func() {
-			if err := b.Sweep(t.Context(), func(node string) bool { return node == "a" }, everything); err != nil {
+			if err := b.Finder.Sweep(t.Context(), func(node string) bool { return node == "a" }, everything); err != nil {
 				t.Error(err)
 			}
 		})
 		synctest.Wait()
-		if n := under.Load(); n != sweepers {
+		if n := under.Load(); n != whereabouts.Sweepers {
 			t.Errorf("a sweep takes over %d at a time", n)
 		}
 		for _, s := range asked {
@@ -104,7 +105,7 @@ func TestMadeAgainLater(t *testing.T) {
 		}
 		a.kill()
 		began := time.Now()
-		if err := b.Sweep(context.Background(), func(node string) bool { return node == "a" }, everything); err != nil {
+		if err := b.Finder.Sweep(context.Background(), func(node string) bool { return node == "a" }, everything); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
@@ -137,7 +138,7 @@ func TestMarkedSessionRests(t *testing.T) {
 	t.Parallel()
 	h := newMarkingHouse(t, logtest.New(logtest.Options{}), func(st shared.Store) shared.Store { return st })
 	defer h.close()
-	rests := func(s *Session) bool { return h.store.(marking).Rests(s.key) }
+	rests := func(s *Session) bool { return h.store.(whereabouts.Marking).Rests(s.key) }
 	s := h.open("")
 	if !rests(s) || h.mayRest(s) {
 		t.Error("a session without calls is marked")
@@ -170,7 +171,7 @@ func TestSweepMarked(t *testing.T) {
 	gone := func(node string) bool { return node != last.shared.Node() }
 	everything := func(stream.SessionKey) bool { return true }
 	mcptest.Eventually(t, "the nodes to be known as marking", time.Minute, func() bool {
-		nodes, err := last.store.(marking).Marking(t.Context())
+		nodes, err := last.store.(whereabouts.Marking).Marking(t.Context())
 		return err == nil && len(nodes) == 3
 	})
 	// The store of the earlier build, which is this one's, says of itself what that would not.
@@ -187,7 +188,7 @@ func TestSweepMarked(t *testing.T) {
 		}
 	}
 	// Without a Close: they are lost.
-	if err := last.Sweep(t.Context(), gone, everything); err != nil {
+	if err := last.Finder.Sweep(t.Context(), gone, everything); err != nil {
 		t.Fatal(err)
 	}
 	if n := last.Sessions(); n != 11 {
@@ -200,7 +201,7 @@ func TestSweepMarked(t *testing.T) {
 	s := lost.open("")
 	begin(t, s, false, request(1))
 	old.open("")
-	if err := last.Sweep(t.Context(), gone, everything); err != nil {
+	if err := last.Finder.Sweep(t.Context(), gone, everything); err != nil {
 		t.Fatal(err)
 	}
 	if n := last.Sessions(); n != 12 {
@@ -221,17 +222,19 @@ func TestSweepUnmarkedBetween(t *testing.T) {
 	defer last.close()
 	defer old.close()
 	heard := []string{}
-	last.OnHomes(func() Homes { return Homes{Settled: true, Heard: func() []string { return heard }} })
+	last.Finder.OnHomes(func() whereabouts.Homes {
+		return whereabouts.Homes{Settled: true, Heard: func() []string { return heard }}
+	})
 	everything := func(stream.SessionKey) bool { return true }
 	mcptest.Eventually(t, "the nodes to be known as marking", time.Minute, func() bool {
-		nodes, err := last.store.(marking).Marking(t.Context())
+		nodes, err := last.store.(whereabouts.Marking).Marking(t.Context())
 		return err == nil && len(nodes) == 2
 	})
 	log := e.Open()
 	if err := log.Remove(t.Context(), "n."+old.shared.Node(), 0); err != nil { // it would not say so
 		t.Fatal(err)
 	}
-	if err := last.Sweep(t.Context(), func(string) bool { return false }, everything); err != nil {
+	if err := last.Finder.Sweep(t.Context(), func(string) bool { return false }, everything); err != nil {
 		t.Fatal(err)
 	}
 	heard = append(heard, old.shared.Node())
@@ -239,7 +242,7 @@ func TestSweepUnmarkedBetween(t *testing.T) {
 	if _, err := log.Put(t.Context(), "w."+string(other.key), 0, []byte("lives"), time.Hour); err != nil {
 		t.Fatal(err)
 	}
-	if err := last.Sweep(t.Context(), func(node string) bool { return node == old.shared.Node() }, everything); err != nil {
+	if err := last.Finder.Sweep(t.Context(), func(node string) bool { return node == old.shared.Node() }, everything); err != nil {
 		t.Fatal(err)
 	}
 	if !last.isKnown(s.key) || !last.isKnown(other.key) {

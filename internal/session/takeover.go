@@ -4,12 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"slices"
 	"time"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -19,10 +18,7 @@ import (
 
 // awaitTakeOvers waits for all sessions that are being taken over.
 func (m *Manager) awaitTakeOvers(ctx context.Context) {
-	m.mu.RLock()
-	all := slices.Collect(maps.Values(m.taking))
-	m.mu.RUnlock()
-	for _, t := range all {
+	for _, t := range m.takings() {
 		select {
 		case <-t.done:
 		case <-ctx.Done():
@@ -55,8 +51,7 @@ func (t *taking) wait(ctx context.Context) (*Session, error) {
 // faster, and the session is to be located again; [ErrNotFound], [ErrClosing],
 // [ErrBusy], or that of the store. Backends are shown ctx's values.
 func (m *Manager) TakeOver(ctx context.Context, at *Remote) (*Session, error) {
-	m.wanted.Add(1)
-	defer m.wanted.Add(-1)
+	defer m.Finder.Want()()
 	return m.takeOverOnce(ctx, at)
 }
 
@@ -65,33 +60,17 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 	if m.shared == nil && at.begins == nil {
 		return nil, ErrNotFound
 	}
-	m.mu.Lock()
-	old := m.sessions[at.Key]
-	t := m.taking[at.Key]
+	t, begun, old, err := m.take(at.Key, at.begins != nil, func(err error) error { return m.start(handingOver, err) })
 	switch {
-	case t != nil:
-		m.mu.Unlock()
-		return t.wait(ctx)
-	case at.begins != nil && old != nil:
-		m.mu.Unlock()
-		if old.isClosed() {
-			return nil, stream.ErrConflict // it is ending
-		}
+	case err != nil:
+		return nil, err
+	case t == nil && old.isClosed():
+		return nil, stream.ErrConflict // it is ending
+	case t == nil:
 		return old, nil // it has just begun again
-	case m.drain.is(handingOver), at.begins != nil && m.drain.is(stopped):
-		m.mu.Unlock()
-		return nil, ErrClosing
-	case len(m.sessions) >= m.opts.MaxSessions:
-		m.mu.Unlock()
-		return nil, fmt.Errorf("%w: %d sessions are open on this node (--max-sessions or MaxSessions)", ErrBusy, m.opts.MaxSessions)
+	case !begun:
+		return t.wait(ctx)
 	}
-	t = &taking{done: make(chan struct{})}
-	if m.taking == nil {
-		m.taking = make(map[stream.SessionKey]*taking)
-	}
-	m.taking[at.Key] = t
-	m.work.Add(1)
-	m.mu.Unlock()
 	values := context.WithoutCancel(ctx)
 	go func() { // others may wait for it when the caller no longer does
 		defer m.work.Done()
@@ -100,17 +79,28 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 		} else {
 			t.s, t.err = m.takeOver(values, at, old)
 		}
-		m.mu.Lock()
-		delete(m.taking, at.Key)
-		m.mu.Unlock()
+		m.took(at.Key)
 		close(t.done)
 	}()
 	return t.wait(ctx)
 }
 
+// adopt takes over a session for a sweep.
+func (m *Manager) adopt(ctx context.Context, at *whereabouts.Record) {
+	_, err := m.takeOverOnce(ctx, &Remote{Record: *at})
+	switch {
+	case err == nil, errors.Is(err, stream.ErrConflict), errors.Is(err, ErrNotFound), errors.Is(err, ErrClosing):
+	default:
+		m.logger.Warn("session not swept", "session", at.Key, "error", err)
+	}
+}
+
+// takers is how many sessions are taken over at a time. More would not be faster, only all as late as the last.
+const takers = 32
+
 // takeOver is TakeOver, for one caller at a time. old is what is here of the session.
 func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*Session, error) {
-	was, began := at.was, time.Now()
+	was, began := at.Was, time.Now()
 	if was.Key == "" {
 		was = at.Session
 	}
@@ -145,12 +135,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	for _, c := range found.cut { // before anybody can come back for it
 		m.strand(s, c.number, c.like, false, nil)
 	}
-	m.mu.Lock()
-	if stays := m.sessions[s.key]; stays != nil {
-		m.unlist(stays)
-	}
-	m.sessions[s.key] = s
-	m.mu.Unlock()
+	m.put(s)
 	if s.Resumable() {
 		m.resumer(s)
 	}
@@ -223,7 +208,7 @@ func (m *Manager) acquireFrom(ctx context.Context, at *Remote, was shared.Sessio
 	case errors.Is(err, stream.ErrNotFound):
 		return nil, restored{}, ErrNotFound
 	case err != nil:
-		m.orphans.shed.Add(1) // it may be this node's by now
+		m.Finder.Shed() // it may be this node's by now
 		return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 	}
 	return m.restored(ctx, at, taken, late)
@@ -254,9 +239,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 		return s, found, nil
 	}
 	m.leaveNode(s, 0)
-	m.mu.Lock()
 	m.countOut(s.tenant)
-	m.mu.Unlock()
 	if err == nil || errors.Is(err, stream.ErrFenced) {
 		err = errOvertaken
 	}
@@ -271,14 +254,14 @@ const retryEvery = 2 * time.Millisecond
 // retryCalls makes calls again when it is their session's turn.
 func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 	defer m.work.Done()
-	m.mu.Lock()
+	m.retrying.Lock()
 	now := time.Now()
 	at := m.nextRetry
 	if at.Before(now) {
 		at = now
 	}
 	m.nextRetry = at.Add(retryEvery)
-	m.mu.Unlock()
+	m.retrying.Unlock()
 	if wait := at.Sub(now); wait > 0 {
 		turn := time.NewTimer(wait)
 		defer turn.Stop()

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -70,7 +71,7 @@ func TestTakeOverIdle(t *testing.T) {
 			t.Errorf("for %q: %v", who, err)
 		}
 	}
-	if _, _, err := b.Locate(t.Context(), KeyOf("made up"), caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
+	if _, _, err := b.Locate(t.Context(), whereabouts.KeyOf("made up"), caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("made up: %v", err)
 	}
 	a.kill()
@@ -598,7 +599,7 @@ func TestTakeOverResumable(t *testing.T) {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
 	stays := func(string) bool { return false }
-	if got, err := b.LocateAll(t.Context(), caller.At("", "alice"), "", stays, 10); err != nil || fmt.Sprint(got.Owners) != "[a]" || len(got.Orphans) > 0 {
+	if got, err := b.Finder.LocateAll(t.Context(), caller.At("", "alice"), "", stays, 10); err != nil || fmt.Sprint(got.Owners) != "[a]" || len(got.Orphans) > 0 {
 		t.Errorf("spread: %+v, %v", got, err)
 	}
 	a.kill()

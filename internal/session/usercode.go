@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"log/slog"
 
 	"holdfast/backend"
 	"holdfast/internal/feature/webhook"
@@ -20,17 +21,25 @@ import (
 // errNoConn is for a backend that breaks its contract.
 var errNoConn = errors.New("the backend returned neither a conversation nor an error")
 
-func (m *Manager) openBackend(ctx context.Context, start backend.Start, sink backend.Sink) (conn backend.Conn, err error) {
-	defer panics.Catch(&err, m.logger, "opening the server", "")
-	conn, err = m.backend.Open(ctx, start, sink)
+// A userCode is what there is of it.
+type userCode struct {
+	backend backend.Backend
+	onEnded func(webhook.Ended) bool
+	safe    func(tool string) bool
+	logger  *slog.Logger
+}
+
+func (u *userCode) openBackend(ctx context.Context, start backend.Start, sink backend.Sink) (conn backend.Conn, err error) {
+	defer panics.Catch(&err, u.logger, "opening the server", "")
+	conn, err = u.backend.Open(ctx, start, sink)
 	if err == nil && conn == nil {
 		err = errNoConn
 	}
 	return conn, err
 }
 
-func (m *Manager) deliverTo(conn backend.Conn, in backend.Inbound) (err error) {
-	defer panics.Catch(&err, m.logger, "the server's handler of", messageName(&in))
+func (u *userCode) deliverTo(conn backend.Conn, in backend.Inbound) (err error) {
+	defer panics.Catch(&err, u.logger, "the server's handler of", messageName(&in))
 	return conn.Deliver(in)
 }
 
@@ -41,22 +50,22 @@ func messageName(in *backend.Inbound) string {
 	return in.Method
 }
 
-func (m *Manager) closeConn(conn backend.Conn) (err error) {
-	defer panics.Catch(&err, m.logger, "closing the server", "")
+func (u *userCode) closeConn(conn backend.Conn) (err error) {
+	defer panics.Catch(&err, u.logger, "closing the server", "")
 	return conn.Close()
 }
 
 // callOnEnded tells the user of an outcome. It reports whether nobody has to tell it again.
-func (m *Manager) callOnEnded(e webhook.Ended) (told bool) {
+func (u *userCode) callOnEnded(e webhook.Ended) (told bool) {
 	var err error // is logged
-	defer panics.Catch(&err, m.logger, "Options.Ended", "")
-	return m.opts.OnEnded(e)
+	defer panics.Catch(&err, u.logger, "Options.Ended", "")
+	return u.onEnded(e)
 }
 
 // callsSafe calls Options.Safe.
-func (m *Manager) callsSafe(tool string) bool {
-	defer panics.Raise(m.logger, "Options.Safe")
-	return m.opts.Safe(tool)
+func (u *userCode) callsSafe(tool string) bool {
+	defer panics.Raise(u.logger, "Options.Safe")
+	return u.safe(tool)
 }
 
 // panicked reports whether err is a panic of the user's code, which was logged.

@@ -1,8 +1,7 @@
-package session
+package whereabouts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -14,34 +13,32 @@ import (
 )
 
 const (
-	// sweepers is how many sessions a sweep takes over at a time, and takers how many
-	// are taken over in all: those that clients wait for need not wait for a sweep.
-	// More at a time would not be faster, only all as late as the last.
-	sweepers = 16
-	takers   = 32
+	// Sweepers is how many sessions a sweep takes over at a time: those that clients wait
+	// for need not wait for it.
+	Sweepers = 16
 
 	// sweepAtOnce is how many a sweep takes over as fast as it can. Where there are
 	// more, the engine has other work too: one each sweepOften then.
 	sweepAtOnce = 2000
 	sweepOften  = 5 * time.Millisecond
 
-	// giveWayFor is how long a sweep waits at the most for take-overs that clients wait for:
+	// GiveWayFor is how long a sweep waits at the most for take-overs that clients wait for:
 	// on all nodes they begin at the same time, and a sweep would take sessions away from
 	// those nodes to which their clients have come.
-	giveWayFor = time.Second
+	GiveWayFor = time.Second
 )
 
 // Sweep takes over those sessions, of those that mine says, that have calls which
 // have not ended and nobody to look after them: their owner is gone, as gone says
 // of its name, or gave them up. It begins while the store still lists sessions, and where the store marks such
 // sessions it looks at those alone, but now and then. It is not called concurrently. The
-// error is that of the store, ctx's, or [ErrClosing].
-func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
-	if m.shared == nil {
+// error is that of the store, ctx's, or [Options.Closing].
+func (f *Finder) Sweep(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
+	if f.Store == nil {
 		return nil
 	}
-	m.waitFor(giveWayFor, func() bool { return m.wanted.Load() == 0 || ctx.Err() != nil })
-	sw := &sweep{m: m, more: make(chan struct{}, 1)}
+	f.WaitFor(GiveWayFor, func() bool { return f.wanted.Load() == 0 || ctx.Err() != nil })
+	sw := &sweep{f: f, more: make(chan struct{}, 1)}
 	var work sync.WaitGroup
 	var swept error
 	work.Go(func() { swept = sw.adopt(ctx) })
@@ -54,8 +51,8 @@ func (m *Manager) Sweep(ctx context.Context, gone func(node string) bool, mine f
 	return swept
 }
 
-// A marking store marks the sessions with calls that another node must go on with if their owner is lost.
-type marking interface {
+// A Marking store marks the sessions with calls that another node must go on with if their owner is lost.
+type Marking interface {
 	// Rests reports whether a session that this node owns has no mark.
 	Rests(key stream.SessionKey) bool
 	// Rest takes the mark of a session away, until something is appended about a call of it.
@@ -69,15 +66,10 @@ type marking interface {
 // lookAtAll is how often a sweep looks at all sessions where the store marks those that matter.
 const lookAtAll = 10 * time.Minute
 
-// sweeps says how sweeps have looked for sessions. One sweeps at a time.
-type sweeps struct {
-	all time.Duration // when one last looked at all sessions, by the manager's clock; 0: none has
-}
-
 // isMixed reports whether a node was heard of lately that is not among those that mark their sessions. It may have come and gone since the
 // last sweep, or have been there before this node heard of it.
-func (m *Manager) isMixed(marking map[string]bool) bool {
-	homes := m.orphans.now()
+func (f *Finder) isMixed(marking map[string]bool) bool {
+	homes := f.now()
 	heard := homes.Nodes
 	if homes.Heard != nil {
 		heard = homes.Heard()
@@ -85,13 +77,13 @@ func (m *Manager) isMixed(marking map[string]bool) bool {
 	return slices.ContainsFunc(heard, func(node string) bool { return !marking[node] })
 }
 
-// find finds the sessions to be taken over, as [Manager.Sweep] has it.
+// find finds the sessions to be taken over, as [Finder.Sweep] has it.
 func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
-	m := sw.m
+	f := sw.f
 	left := map[string]bool{"": true}
 	isLeft := func(key stream.SessionKey, owner string) bool {
-		if owner == m.shared.Node() {
-			return !m.isKnown(key)
+		if owner == f.Store.Node() {
+			return !f.IsKnown(key)
 		}
 		if !mine(key) {
 			return false
@@ -108,9 +100,9 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 			sw.add(was)
 		}
 	}
-	store, ok := m.store.(marking)
+	store, ok := f.Store.(Marking)
 	if !ok {
-		return m.shared.Sessions(ctx, func(was shared.Session) bool {
+		return f.Store.Sessions(ctx, func(was shared.Session) bool {
 			add(was)
 			return true
 		})
@@ -119,7 +111,7 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 	if err != nil {
 		return err
 	}
-	all := m.sweeps.all == 0 || m.clock()-m.sweeps.all >= lookAtAll || m.isMixed(nodes)
+	all := f.swept.IsZero() || time.Since(f.swept) >= lookAtAll || f.isMixed(nodes)
 	found := make(map[stream.SessionKey]bool)
 	err = store.Marked(ctx, func(key stream.SessionKey, owner string) bool {
 		is := isLeft(key, owner)
@@ -129,7 +121,7 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 	if err != nil || !all {
 		return err
 	}
-	err = m.shared.Sessions(ctx, func(was shared.Session) bool {
+	err = f.Store.Sessions(ctx, func(was shared.Session) bool {
 		if was.Owner == "" || !nodes[was.Owner] { // of other nodes only what is marked matters
 			if !found[was.Key] {
 				add(was)
@@ -138,7 +130,7 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 		return true
 	})
 	if err == nil {
-		m.sweeps.all = m.clock()
+		f.swept = time.Now()
 	}
 	return err
 }
@@ -146,14 +138,14 @@ func (sw *sweep) find(ctx context.Context, gone func(node string) bool, mine fun
 // Alone reports whether no other node can ever have had a session of the store since this
 // one began: once it is swept nothing is left that nobody looks after, but for what
 // this node has lost itself.
-func (m *Manager) Alone() bool {
-	store, ok := m.store.(interface{ Alone() bool })
+func (f *Finder) Alone() bool {
+	store, ok := f.Store.(interface{ Alone() bool })
 	return ok && store.Alone()
 }
 
 // A sweep is sessions that were found, for those who take them over.
 type sweep struct {
-	m    *Manager
+	f    *Finder
 	more chan struct{} // told that there are more, or no more to come
 
 	mu    sync.Mutex
@@ -186,31 +178,31 @@ func (sw *sweep) next() (found []shared.Session, ended bool) {
 
 // adopt takes over what is found, until the end.
 func (sw *sweep) adopt(ctx context.Context) error {
-	m := sw.m
+	f := sw.f
 	pace := time.NewTicker(sweepOften)
 	defer pace.Stop()
 	var group sync.WaitGroup
 	defer group.Wait()
-	places := make(chan struct{}, sweepers)
+	places := make(chan struct{}, Sweepers)
 	count := 0
 	for {
 		found, ended := sw.next()
 		for _, was := range found {
-			at, err := parseAbout(was)
+			at, err := Parse(was)
 			if err != nil {
-				m.logger.Error("session not swept", "error", err)
+				f.Logger.Error("session not swept", "error", err)
 				continue
 			}
 			var paced <-chan time.Time
 			if count++; count > sweepAtOnce {
 				paced = pace.C
 			}
-			if err := m.wait(ctx, places, paced); err != nil {
+			if err := f.wait(ctx, places, paced); err != nil {
 				return err
 			}
 			group.Go(func() {
 				defer func() { <-places }()
-				m.adopt(ctx, at)
+				f.TakeOver(ctx, at)
 			})
 		}
 		if ended {
@@ -220,21 +212,21 @@ func (sw *sweep) adopt(ctx context.Context) error {
 		case <-sw.more:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-m.quit:
-			return ErrClosing
+		case <-f.Quit:
+			return f.Closing
 		}
 	}
 }
 
 // wait waits for a place, and for its time to come if paced is not nil.
-func (m *Manager) wait(ctx context.Context, places chan<- struct{}, paced <-chan time.Time) error {
+func (f *Finder) wait(ctx context.Context, places chan<- struct{}, paced <-chan time.Time) error {
 	if paced != nil {
 		select {
 		case <-paced:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-m.quit:
-			return ErrClosing
+		case <-f.Quit:
+			return f.Closing
 		}
 	}
 	select {
@@ -242,25 +234,7 @@ func (m *Manager) wait(ctx context.Context, places chan<- struct{}, paced <-chan
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-m.quit:
-		return ErrClosing
+	case <-f.Quit:
+		return f.Closing
 	}
-}
-
-// adopt takes over a session for a sweep.
-func (m *Manager) adopt(ctx context.Context, at *Remote) {
-	_, err := m.takeOverOnce(ctx, at)
-	switch {
-	case err == nil, errors.Is(err, stream.ErrConflict), errors.Is(err, ErrNotFound), errors.Is(err, ErrClosing):
-	default:
-		m.logger.Warn("session not swept", "session", at.Key, "error", err)
-	}
-}
-
-// isKnown reports whether a session is here, or about to be, or about to end.
-func (m *Manager) isKnown(key stream.SessionKey) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	_, ending := m.ending[key]
-	return m.sessions[key] != nil || m.taking[key] != nil || ending
 }

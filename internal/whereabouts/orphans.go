@@ -1,4 +1,4 @@
-package session
+package whereabouts
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast/internal/caller"
@@ -31,16 +30,10 @@ type Homes struct {
 
 // OnHomes sets what knows the other nodes. It is called once, before there are sessions. Without it, each look for
 // the sessions of a principal is a look through all records.
-func (m *Manager) OnHomes(homes func() Homes) { m.orphans.homes = homes }
+func (f *Finder) OnHomes(homes func() Homes) { f.homes = homes }
 
-// orphanage finds the sessions without an owner.
-type orphanage struct {
-	homes   func() Homes // or nil
-	looking chan struct{}
-	pause   time.Time     // before that nobody looks again; guarded by looking
-	shed    atomic.Uint64 // grows whenever this node may have lost a session that no other node has
-	last    atomic.Pointer[orphans]
-}
+// Shed notes that this node may have lost a session that no other node has.
+func (f *Finder) Shed() { f.shed.Add(1) }
 
 // mostOrphans bounds how many sessions without an owner are kept by their principals. If there are more, each look
 // for the sessions of a principal is one through all records.
@@ -65,35 +58,34 @@ type orphans struct {
 }
 
 // now returns where sessions may be now.
-func (o *orphanage) now() Homes {
-	if o.homes == nil {
+func (f *Finder) now() Homes {
+	if f.homes == nil {
 		return Homes{}
 	}
-	return o.homes()
+	return f.homes()
 }
 
 // isCurrent reports whether nothing can have lost its owner since a look.
-func (o *orphanage) isCurrent(l *orphans) bool {
-	return l != nil && l.kept && l.at.Changes == o.now().Changes && o.shed.Load() == l.shed
+func (f *Finder) isCurrent(l *orphans) bool {
+	return l != nil && l.kept && l.at.Changes == f.now().Changes && f.shed.Load() == l.shed
 }
 
 // findOrphans returns the sessions without an owner: as they were found, if nothing can have lost its owner since,
 // or by a look through all records, one at a time. Those of the principal are among them in any case.
-func (m *Manager) findOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
-	o := &m.orphans
-	if l := o.last.Load(); o.isCurrent(l) {
+func (f *Finder) findOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
+	if l := f.last.Load(); f.isCurrent(l) {
 		return l, nil
 	}
 	select {
-	case o.looking <- struct{}{}:
-		defer func() { <-o.looking }()
+	case f.looking <- struct{}{}:
+		defer func() { <-f.looking }()
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	if l := o.last.Load(); o.isCurrent(l) {
+	if l := f.last.Load(); f.isCurrent(l) {
 		return l, nil
 	}
-	if wait := time.Until(o.pause); wait > 0 {
+	if wait := time.Until(f.pause); wait > 0 {
 		t := time.NewTimer(wait)
 		defer t.Stop()
 		select {
@@ -103,28 +95,28 @@ func (m *Manager) findOrphans(ctx context.Context, principal caller.Principal, g
 		}
 	}
 	began := time.Now()
-	l, err := m.lookForOrphans(ctx, principal, gone)
-	if o.homes != nil {
+	l, err := f.lookForOrphans(ctx, principal, gone)
+	if f.homes != nil {
 		ended := time.Now()
-		o.pause = ended.Add(min(lookShare*ended.Sub(began), longestPause))
+		f.pause = ended.Add(min(lookShare*ended.Sub(began), longestPause))
 	}
 	if err == nil && l.kept {
-		o.last.Store(l)
+		f.last.Store(l)
 	}
 	return l, err
 }
 
 // lookForOrphans looks through all records.
-func (m *Manager) lookForOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
-	l := &orphans{at: m.orphans.now(), shed: m.orphans.shed.Load(), all: make(map[caller.Principal][]stream.SessionKey)}
-	l.kept = m.orphans.homes != nil && l.at.Settled && !m.drain.is(handingOver)
-	me := m.shared.Node()
+func (f *Finder) lookForOrphans(ctx context.Context, principal caller.Principal, gone func(node string) bool) (*orphans, error) {
+	l := &orphans{at: f.now(), shed: f.shed.Load(), all: make(map[caller.Principal][]stream.SessionKey)}
+	l.kept = f.homes != nil && l.at.Settled && !f.Leaves()
+	me := f.Store.Node()
 	others := make(map[string]map[caller.Principal][]stream.SessionKey) // by owners that are not known to live
 	n := 0
-	err := m.shared.Sessions(ctx, func(was shared.Session) bool {
+	err := f.Store.Sessions(ctx, func(was shared.Session) bool {
 		of := l.all
 		switch {
-		case was.Owner == me && m.isHere(was.Key), slices.Contains(l.at.Nodes, was.Owner):
+		case was.Owner == me && f.IsHere(was.Key), slices.Contains(l.at.Nodes, was.Owner):
 			return true
 		case was.Owner != "" && was.Owner != me:
 			if of = others[was.Owner]; of == nil {
@@ -132,7 +124,7 @@ func (m *Manager) lookForOrphans(ctx context.Context, principal caller.Principal
 				others[was.Owner] = of
 			}
 		}
-		at, err := parseAbout(was)
+		at, err := Parse(was)
 		if err != nil || at.Principal.IsAnonymous() || at.SingleStream {
 			return true
 		}
@@ -185,18 +177,18 @@ func (l *orphans) drop(p caller.Principal, key stream.SessionKey) {
 type Locations struct {
 	Range
 	Owners  []string  // the other nodes that may own some; they may be gone
-	Orphans []*Remote // those that nobody owns, or whose owner is gone
+	Orphans []*Record // those that nobody owns, or whose owner is gone
 }
 
 // LocateAll looks where the principal's sessions are, in the order of their keys, until
 // it has found most of which nobody looks after: the rest is for another time. gone
 // says of a node whether it is gone. The error is that of the store, or ctx's.
-func (m *Manager) LocateAll(ctx context.Context, principal caller.Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
+func (f *Finder) LocateAll(ctx context.Context, principal caller.Principal, after stream.SessionKey, gone func(node string) bool, most int) (Locations, error) {
 	found := Locations{Range: Range{After: after}}
-	if m.shared == nil || principal.IsAnonymous() {
+	if f.Store == nil || principal.IsAnonymous() {
 		return found, nil
 	}
-	l, err := m.findOrphans(ctx, principal, gone)
+	l, err := f.findOrphans(ctx, principal, gone)
 	if err != nil {
 		return found, err
 	}
@@ -206,14 +198,14 @@ func (m *Manager) LocateAll(ctx context.Context, principal caller.Principal, aft
 			found.Owners = append(found.Owners, node)
 		}
 	}
-	for _, node := range m.orphans.now().Nodes {
+	for _, node := range f.now().Nodes {
 		if !slices.Contains(found.Owners, node) {
 			found.Owners = append(found.Owners, node)
 		}
 	}
 	keys := l.of(principal, after)
 	for i, key := range keys {
-		at, err := m.orphan(ctx, key, principal, gone)
+		at, err := f.orphan(ctx, key, principal, gone)
 		switch {
 		case err != nil:
 			return found, err
@@ -232,13 +224,13 @@ func (m *Manager) LocateAll(ctx context.Context, principal caller.Principal, aft
 }
 
 // orphan returns a session that had no owner, or nil if it has one by now, or is no more.
-func (m *Manager) orphan(ctx context.Context, key stream.SessionKey, principal caller.Principal, gone func(node string) bool) (*Remote, error) {
-	if m.isHere(key) {
+func (f *Finder) orphan(ctx context.Context, key stream.SessionKey, principal caller.Principal, gone func(node string) bool) (*Record, error) {
+	if f.IsHere(key) {
 		return nil, nil
 	}
-	at, err := m.lookup(ctx, key)
+	at, err := f.Lookup(ctx, key)
 	switch {
-	case errors.Is(err, ErrNotFound):
+	case errors.Is(err, f.NotFound):
 		return nil, nil
 	case err != nil:
 		return nil, err
@@ -246,12 +238,4 @@ func (m *Manager) orphan(ctx context.Context, key stream.SessionKey, principal c
 		return nil, nil
 	}
 	return at, nil
-}
-
-// isHere reports whether a session is here, or about to end.
-func (m *Manager) isHere(key stream.SessionKey) bool {
-	m.mu.RLock()
-	defer m.mu.RUnlock()
-	_, ending := m.ending[key]
-	return m.sessions[key] != nil || ending
 }

@@ -1,0 +1,3 @@
+package whereabouts
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,87 @@
+// Package whereabouts says where sessions are that nodes share: their records in the store, the sessions of a principal on all nodes,
+// and the sweep for those whose nodes are gone.
+package whereabouts
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+
+	"holdfast/internal/caller"
+	"holdfast/internal/engine/shared"
+	"holdfast/stream"
+)
+
+// KeyOf returns the public name of a session: good for logs and URLs, and no
+// help in guessing its id.
+func KeyOf(id string) stream.SessionKey {
+	var text [512]byte // or a long id would be copied to the heap
+	sum := sha256.Sum256(append(text[:0], id...))
+	return stream.SessionKey(base64.RawURLEncoding.EncodeToString(sum[:12]))
+}
+
+// A Record is what the record of a session says, which is not, or no longer, on this node.
+type Record struct {
+	shared.Session        // whose it is; Owner is "" if nobody's, or if it was this node's
+	ID             string // its secret id: to make requests as its client; it must not be logged
+	Principal      caller.Principal
+	Tenant         string // see [caller.TenantOf]
+	SingleStream   bool
+	Modern         string // see [About]
+	Life           uint64
+	Revision       string
+	Was            shared.Session // as it was looked up
+}
+
+// About is what a shared store's record of a session says of it beside its owner:
+// all that another node needs to know whose it is. It holds the session's secret
+// id, as whoever reads the engine reads the calls anyway.
+type About struct {
+	ID        string `json:"id"`
+	Principal []byte `json:"principal,omitempty"` // any bytes
+	// Tenant is whom the session is counted against where that is not the principal:
+	// its client may come back from another address, to another node.
+	Tenant string `json:"tenant,omitempty"`
+	Single bool   `json:"single,omitempty"`
+	Modern string `json:"modern,omitempty"` // the revision of the requests that it carries
+	Life   uint64 `json:"life,omitempty"`   // the epoch with which its life began, if that was not the first
+	// Revision is what a client speaks whose session has begun again, until its first owner has noted that. What else it begins
+	// with is in the id.
+	Revision string `json:"revision,omitempty"`
+}
+
+// Text returns the record.
+func (a *About) Text() []byte {
+	text, _ := json.Marshal(a)
+	return text
+}
+
+// Parse reads a record.
+func Parse(at shared.Session) (*Record, error) {
+	var a About
+	if err := json.Unmarshal(at.About, &a); err != nil {
+		return nil, fmt.Errorf("record of session %s: %w", at.Key, err)
+	}
+	if KeyOf(a.ID) != at.Key {
+		return nil, fmt.Errorf("record of session %s is of another", at.Key)
+	}
+	principal := caller.Parse(string(a.Principal))
+	if !principal.IsAnonymous() {
+		a.Tenant = caller.TenantOf(principal, "")
+	}
+	return &Record{Session: at, ID: a.ID, Principal: principal, Tenant: a.Tenant, SingleStream: a.Single, Modern: a.Modern, Life: a.Life, Revision: a.Revision, Was: at}, nil
+}
+
+// LogValue implements [slog.LogValuer]: no log has the secret id.
+func (a *Record) LogValue() slog.Value { return slog.StringValue(string(a.Key)) }
+
+// A Range is of sessions by their keys: those after one, to another and with it;
+// "" stands for no bound.
+type Range struct{ After, Until stream.SessionKey }
+
+// Has reports whether a key is in the range.
+func (r Range) Has(key stream.SessionKey) bool {
+	return key > r.After && (r.Until == "" || key <= r.Until)
+}
