@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/config"
 	"holdfast/internal/testwork"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -31,7 +32,7 @@ func TestLinear(t *testing.T) {
 		},
 		"hints": func(n int) func() {
 			result := []byte(`{"tools":[` + many(n, `{"name":"t%d"}`) + `]}`)
-			return func() { safeTools(result) }
+			return func() { tools.Hints(result) }
 		},
 		"members of a tool": func(n int) func() {
 			result := []byte(`{"tools":[{"name":"t",` + many(n, `"x%d":0`) + `}]}`)

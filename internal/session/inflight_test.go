@@ -365,7 +365,7 @@ func TestHintsOutdated(t *testing.T) {
 	m := parse(request(1))
 	ctx, leave := context.WithCancel(t.Context())
 	light := make(chan bool)
-	look := func() { light <- s.Light(ctx, &m, nil) }
+	look := func() { light <- s.Tools.Light(ctx, &m, nil) }
 	answer := func(in backend.Inbound) {
 		b.last().say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","annotations":{"readOnlyHint":true}}]}}`, in.ID))
 	}
@@ -423,7 +423,7 @@ func TestToolsListedByClient(t *testing.T) {
 				t.Fatal("not answered")
 			}
 			unknown := parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"y"}}`)
-			if s.Light(t.Context(), &unknown, nil) {
+			if s.Tools.Light(t.Context(), &unknown, nil) {
 				t.Error("a tool that says nothing is called safe")
 			}
 			if !test.whole {
@@ -473,7 +473,7 @@ func TestToolsOnPages(t *testing.T) {
 			h.backend = b
 			s := h.open("")
 			call := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t%d"}}`, len(cursors)))
-			go s.Light(t.Context(), &call, nil) // has the list read
+			go s.Tools.Light(t.Context(), &call, nil) // has the list read
 			for i := range len(cursors) + 1 {
 				next := ""
 				if i < len(cursors) {
@@ -491,7 +491,7 @@ func TestToolsOnPages(t *testing.T) {
 			if name == "a circle" {
 				last = parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t2"}}`)
 			}
-			eventually(t, "the tool to be known", func() bool { return s.Light(t.Context(), &last, nil) })
+			eventually(t, "the tool to be known", func() bool { return s.Tools.Light(t.Context(), &last, nil) })
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -72,24 +73,22 @@ func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
 	if !s.m.callsOurTool(m) {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.tools.clash
+	return !s.Tools.Clashes()
 }
 
 // limited appends for each of the requests that are bounded the tool that it calls, or "".
-func (m *Manager) limited(tools []string, msgs []jsonrpc.Message) []string {
+func (m *Manager) limited(called []string, msgs []jsonrpc.Message) []string {
 	for i := range msgs {
 		x := &msgs[i]
 		switch {
 		case !m.isLimited(x):
 		case x.Method == protocol.MethodCallTool:
-			tools = append(tools, toolOf(x))
+			called = append(called, tools.Called(x))
 		default:
-			tools = append(tools, "")
+			called = append(called, "")
 		}
 	}
-	return tools
+	return called
 }
 
 // passLimits asks whether a new call may begin. The error is a [*limit.Refusal].
@@ -116,7 +115,12 @@ func (m *Manager) AdmitAlone(principal caller.Principal, address string, msgs []
 	if !m.opts.Limits.Bounds() {
 		return nil, nil
 	}
-	return m.admitCaller(limit.Caller{Server: principal.Server(), Client: caller.TenantOf(principal, address), Address: caller.TenantOf(caller.Principal{}, address)}, msgs)
+	return m.admitCaller(limitedBy(principal, address), msgs)
+}
+
+// limitedBy is who makes a request without a session, as limits count.
+func limitedBy(principal caller.Principal, address string) limit.Caller {
+	return limit.Caller{Server: principal.Server(), Client: caller.TenantOf(principal, address), Address: caller.TenantOf(caller.Principal{}, address)}
 }
 
 func (m *Manager) admitCaller(by limit.Caller, msgs []jsonrpc.Message) (*limit.Pass, error) {
@@ -124,9 +128,8 @@ func (m *Manager) admitCaller(by limit.Caller, msgs []jsonrpc.Message) (*limit.P
 		return nil, m.opts.Limits.AdmitWork(by, work)
 	}
 	var one [1]string
-	tools := m.limited(one[:0], msgs)
-	if len(tools) > 0 {
-		return m.opts.Limits.Admit(by, tools...)
+	if called := m.limited(one[:0], msgs); len(called) > 0 {
+		return m.opts.Limits.Admit(by, called...)
 	}
 	if m.beginsSession(msgs) {
 		return nil, m.opts.Limits.AdmitAddress(by.Address)
@@ -149,15 +152,6 @@ func listenWork(msgs []jsonrpc.Message) int {
 		return 0
 	}
 	return max(len(filter.URIs), 1)
-}
-
-// AdmitList asks whether a request may be served that looks for all calls or tasks of a client. The error is a
-// [*limit.Refusal].
-func (m *Manager) AdmitList(principal caller.Principal, address string) error {
-	if !m.opts.Limits.Bounds() {
-		return nil
-	}
-	return m.opts.Limits.AdmitWork(limit.Caller{Server: principal.Server(), Client: caller.TenantOf(principal, address), Address: caller.TenantOf(caller.Principal{}, address)}, 1)
 }
 
 // beginsSession reports whether messages begin with a request that opens a session, and for which

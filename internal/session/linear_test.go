@@ -62,13 +62,6 @@ func TestLinear(t *testing.T) {
 				}
 			}
 		},
-		"list of tools": func(n int) func() {
-			result := []byte(`{"tools":[` + many(n, `{"name":"t%d","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}},"annotations":{"readOnlyHint":true}}`) + `]}`)
-			return func() {
-				page := readPage(result)
-				new(toolHints).learn(&page, passes{})
-			}
-		},
 		"list of tools that can be tasks": func(n int) func() {
 			response := []byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[` + many(n, `{"name":"t%d","execution":{}}`) + `]}}`)
 			return func() { tasktext.Support(response) }

@@ -22,6 +22,7 @@ import (
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
 	"holdfast/internal/reading"
+	"holdfast/internal/tools"
 	"holdfast/stream"
 )
 
@@ -43,13 +44,14 @@ type Manager struct {
 	logger     *slog.Logger
 	keys       *idempotency.Keys
 	added      Addition
-	elsewhere  Elsewhere // nil: there are no other nodes
+	Tools      tools.Rules // for the lists of sessions; they do not change
+	elsewhere  Elsewhere   // nil: there are no other nodes
 	limits
 	times
 	drain drain
 	running
 
-	kinds clientkind.Table
+	Kinds clientkind.Table
 
 	mu sync.RWMutex
 	sessionTables
@@ -145,6 +147,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.keeper, _ = store.(keeper)
 	m.many, _ = backend.(manyServers)
 	m.listTeller, _ = backend.(listTeller)
+	m.Tools = tools.Rules{Operator: m.saysRepeatable, Own: m.added, Logger: m.logger, Alone: m.shared == nil}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
 	m.openKeys()
@@ -281,6 +284,7 @@ func (m *Manager) list(s *Session) error {
 // tenant.
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s.Tools.Init(toolServer{s}, &m.Tools)
 	s.lists = m.listsOf(principal.Server())
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)

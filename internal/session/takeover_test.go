@@ -725,7 +725,7 @@ func TestTakeOverListed(t *testing.T) {
 	eventually(t, "it to be stored", s.log.IsIdle)
 	a.kill()
 	again := parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"again"}}`)
-	if !b.take(s).Light(t.Context(), &again, nil) {
+	if !b.take(s).Tools.Light(t.Context(), &again, nil) {
 		t.Error("the next owner does not know the tool")
 	}
 	if n := b.desk.opened(); n != 0 {

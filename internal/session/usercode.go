@@ -53,10 +53,10 @@ func (m *Manager) callOnEnded(e webhook.Ended) (told bool) {
 	return m.opts.OnEnded(e)
 }
 
-// callsSafe calls Options.Safe.
-func (m *Manager) callsSafe(tool string) bool {
+// saysRepeatable reports whether the operator says that a tool of a server may be called again.
+func (m *Manager) saysRepeatable(server, tool string) bool {
 	defer panics.Raise(m.logger, "Options.Safe")
-	return m.opts.Safe(tool)
+	return m.opts.Safe != nil && m.opts.Safe(tool) || m.many != nil && m.many.SafeTool(server, tool)
 }
 
 // panicked reports whether err is a panic of the user's code, which was logged.
