@@ -9,7 +9,6 @@ import (
 	"holdfast/internal/clientkind"
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
-	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -100,11 +99,6 @@ func (m *Manager) FindCarrier(ref, revision string, principal caller.Principal) 
 // Answered answers what another node asks an [Addition].
 func (m *Manager) Answered(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
 	return m.added.Answer(ctx, principal, query)
-}
-
-// callsOurTool reports whether a request calls a tool of the name of one of ours.
-func (m *Manager) callsOurTool(x *jsonrpc.Message) bool {
-	return m.added.IsOn() && x.Method == protocol.MethodCallTool && m.Tools.Owns(tools.Called(x)) // the name of the tool costs an allocation
 }
 
 // serveTool has a request answered by Holdfast that calls such a tool. Where the server's tools

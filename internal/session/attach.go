@@ -169,11 +169,7 @@ func (c *Call) isSafeToRepeat(m *jsonrpc.Message) bool {
 		return false
 	}
 	name := jsonrpc.Field(m.Params, "name")
-	if len(name) <= 2 {
-		return false
-	}
-	repeatable, _ := s.Tools.Says(name[1 : len(name)-1])
-	return repeatable
+	return len(name) > 2 && s.Tools.SaysRepeatable(name[1:len(name)-1])
 }
 
 // attach has a request answered by what another call says or has said, if it is that one's made again. It is false if it is to be

@@ -57,7 +57,7 @@ func (m *Manager) isLimited(x *jsonrpc.Message) bool {
 		protocol.MethodTaskGet, protocol.MethodTaskUpdate, protocol.MethodTaskCancel, protocol.MethodTaskResult:
 		return false
 	}
-	return !protocol.Resumes(x.Method) && !m.callsOurTool(x)
+	return !protocol.Resumes(x.Method) && !m.Tools.CallsOwn(x)
 }
 
 // aboutBegun reports whether a request is about calls that were begun before: one about tasks,
@@ -70,7 +70,7 @@ func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
 	if s.owner(m.Method) != nil {
 		return true
 	}
-	if !s.m.callsOurTool(m) {
+	if !s.m.Tools.CallsOwn(m) {
 		return false
 	}
 	return !s.Tools.Clashes()

@@ -120,7 +120,7 @@ func (s *Session) answeredAgain(result []byte) {
 		relist(s, all)
 		return
 	}
-	if s.m.listTeller == nil || s.m.listsOf(s.Server()) == 0 {
+	if s.m.listsOf(s.Server()) == 0 {
 		return
 	}
 	s.mu.Lock()

@@ -106,7 +106,7 @@ func leavesMore(s *Session, in *backend.Inbound) bool {
 			return true
 		}
 		name = name[1 : len(name)-1] // one with an escape in it is not found, and may do anything
-		if _, readOnly := s.Tools.Says(name); readOnly {
+		if s.Tools.OnlyReads(name) {
 			return false
 		}
 		if s.Tools.IsComplete() || len(s.backend.unsure) >= mostUnsure || len(name) > jsonrpc.MaxName {
@@ -127,7 +127,7 @@ const mostUnsure = 16
 // isSure reports whether nothing was said in the session that its server may remember. s.mu is held.
 func isSure(s *Session) bool {
 	for _, name := range s.backend.unsure {
-		if _, readOnly := s.Tools.Says([]byte(name)); !readOnly {
+		if !s.Tools.OnlyReads([]byte(name)) {
 			return false
 		}
 	}

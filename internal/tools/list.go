@@ -4,6 +4,7 @@ package tools
 
 import (
 	"context"
+	"log/slog"
 	"maps"
 	"net/http"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -31,12 +33,15 @@ type List struct {
 // Init says whose tools the list has. It is called first.
 func (l *List) Init(of Server, rules *Rules) { l.of, l.rules = of, rules }
 
-// Version returns a number of the list, above 0, which changes when the list does.
-func (l *List) Version() int32 {
+// look returns something of a list, with the lock held.
+func look[T any](l *List, at func() T) T {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.version + 1
+	return at()
 }
+
+// Version returns a number of the list, above 0, which changes when the list does.
+func (l *List) Version() int32 { return look(l, func() int32 { return l.version + 1 }) }
 
 // Forget notes that the server's list has changed.
 func (l *List) Forget() {
@@ -76,37 +81,28 @@ func (l *List) Restore(repeatable []string) {
 
 // Names returns the tools that are known to say that they may be called again, sorted.
 func (l *List) Names() []string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Sorted(maps.Keys(l.repeatable))
+	return look(l, func() []string { return slices.Sorted(maps.Keys(l.repeatable)) })
 }
 
 // IsComplete reports whether all tools are known.
-func (l *List) IsComplete() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.complete
-}
+func (l *List) IsComplete() bool { return look(l, func() bool { return l.complete }) }
 
 // IsReading reports whether the list is being read.
-func (l *List) IsReading() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.reading != nil
+func (l *List) IsReading() bool { return look(l, func() bool { return l.reading != nil }) }
+
+// SaysRepeatable reports whether a tool is known to say that it may be called again.
+func (l *List) SaysRepeatable(tool []byte) bool {
+	return look(l, func() bool { return l.repeatable[string(tool)] })
 }
 
-// Says returns what a tool is known to say of itself: that it may be called again, and if so, that it only reads.
-func (l *List) Says(name []byte) (repeatable, readOnly bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	repeatable = l.repeatable[string(name)]
-	return repeatable, repeatable && !l.changes[string(name)]
+// OnlyReads reports whether a tool is known to do nothing but read.
+func (l *List) OnlyReads(tool []byte) bool {
+	return look(l, func() bool { return l.repeatable[string(tool)] && !l.changes[string(tool)] })
 }
 
 // IsRepeatable reports whether a tool is known to be one that may be called again, by the list or by the operator. The list is not read for that.
 func (l *List) IsRepeatable(tool string) bool {
-	repeatable, _ := l.Says([]byte(tool))
-	return repeatable || l.rules.Operator(l.of.Server(), tool)
+	return look(l, func() bool { return l.repeatable[tool] }) || l.rules.Operator(l.of.Server(), tool)
 }
 
 // Repeatable reports whether the tool of a tools/call may be called again. Where that is not known the list is read, once, and waited
@@ -125,9 +121,7 @@ func (l *List) Repeatable(ctx context.Context, m *jsonrpc.Message, header http.H
 	if r := l.start(ctx, m, header); r != nil {
 		r.await(ctx, time.Until(r.began.Add(Patience)))
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.repeatable[name]
+	return look(l, func() bool { return l.repeatable[name] })
 }
 
 // Light reports whether a request may start light, answered with nothing kept of it. What is not repeatable is never light where
@@ -164,27 +158,14 @@ func (l *List) CheckHeaders(ctx context.Context, m *jsonrpc.Message, header http
 // IsShaped reports whether a tool has an outputSchema, or may have one. Where that is not known the list is read. It is not ok if the
 // server has a tool of the name of one of ours.
 func (l *List) IsShaped(name string) (shaped, ok bool) {
-	shaped, known := l.shape(name)
-	if !known {
+	if look(l, func() bool { _, known := l.shaped[name]; return !known }) {
 		l.awaitAll(context.Background(), nil, http.Header{}, longPatience)
-		shaped, known = l.shape(name)
 	}
-	return shaped || !known, !l.Clashes()
-}
-
-func (l *List) shape(name string) (shaped, known bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	shaped, known = l.shaped[name]
-	return shaped, known
+	return look(l, func() bool { shaped, known := l.shaped[name]; return shaped || !known }), !l.Clashes()
 }
 
 // Clashes reports whether the server is known to have a tool of the name of one of ours.
-func (l *List) Clashes() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.clash
-}
+func (l *List) Clashes() bool { return look(l, func() bool { return l.clash }) }
 
 // AwaitClash is Clashes once all tools are known, if they can be.
 func (l *List) AwaitClash(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
@@ -194,3 +175,50 @@ func (l *List) AwaitClash(ctx context.Context, m *jsonrpc.Message, header http.H
 
 // Nests reports whether the server has tools that are called as ours, after a prefix.
 func (l *List) Nests() bool { return l.nested.Load() }
+
+// Rules are what lists have in common. They do not change.
+type Rules struct {
+	// Operator reports whether the operator says that a tool of a server may be called again. A panic of it is raised.
+	Operator func(server, tool string) bool
+	Own      Own
+	Alone    bool // no other node takes sessions over
+	Logger   *slog.Logger
+}
+
+// Own are tools of our own, beside those of servers.
+type Own interface {
+	// Tool reports whether a tool has the name of one of them, or one that ends with such a name.
+	Tool(name string) (own, nested bool)
+	// IsOn reports whether they are offered at all.
+	IsOn() bool
+}
+
+// Owns reports whether a tool has the name of one of ours, if those are on.
+func (r *Rules) Owns(tool string) bool {
+	own, _ := r.Own.Tool(tool)
+	return own && r.Own.IsOn()
+}
+
+// CallsOwn reports whether a request calls a tool of the name of one of ours, if those are on.
+func (r *Rules) CallsOwn(m *jsonrpc.Message) bool {
+	return r.Own.IsOn() && m.Method == protocol.MethodCallTool && r.Owns(Called(m)) // the name of the tool costs an allocation
+}
+
+// Repeatable reports whether all requests to a server may be made again without harm, as far as that is known without
+// the server's list.
+func (r *Rules) Repeatable(server string, msgs []jsonrpc.Message) (all bool) {
+	var err error // then nobody has called them safe
+	defer panics.Catch(&err, r.Logger, "", "")
+	return Repeatable(msgs, func(m *jsonrpc.Message) bool { return r.Operator(server, Called(m)) })
+}
+
+// Repeatable reports whether all requests among msgs may be made again without harm; tool says so of a tools/call.
+func Repeatable(msgs []jsonrpc.Message, tool func(*jsonrpc.Message) bool) bool {
+	for i := range msgs {
+		m := &msgs[i]
+		if m.Kind == jsonrpc.Request && !protocol.RetrySafe(m.Method, func() bool { return tool(m) }) {
+			return false
+		}
+	}
+	return true
+}
