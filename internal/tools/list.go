@@ -33,15 +33,19 @@ type List struct {
 // Init says whose tools the list has. It is called first.
 func (l *List) Init(of Server, rules *Rules) { l.of, l.rules = of, rules }
 
-// look returns something of a list, with the lock held.
-func look[T any](l *List, at func() T) T {
+// is reports something of a list, with the lock held. It has no type parameter: the functions would be on the heap then.
+func (l *List) is(what func() bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return at()
+	return what()
 }
 
 // Version returns a number of the list, above 0, which changes when the list does.
-func (l *List) Version() int32 { return look(l, func() int32 { return l.version + 1 }) }
+func (l *List) Version() int32 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.version + 1
+}
 
 // Forget notes that the server's list has changed.
 func (l *List) Forget() {
@@ -81,28 +85,30 @@ func (l *List) Restore(repeatable []string) {
 
 // Names returns the tools that are known to say that they may be called again, sorted.
 func (l *List) Names() []string {
-	return look(l, func() []string { return slices.Sorted(maps.Keys(l.repeatable)) })
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Sorted(maps.Keys(l.repeatable))
 }
 
 // IsComplete reports whether all tools are known.
-func (l *List) IsComplete() bool { return look(l, func() bool { return l.complete }) }
+func (l *List) IsComplete() bool { return l.is(func() bool { return l.complete }) }
 
 // IsReading reports whether the list is being read.
-func (l *List) IsReading() bool { return look(l, func() bool { return l.reading != nil }) }
+func (l *List) IsReading() bool { return l.is(func() bool { return l.reading != nil }) }
 
 // SaysRepeatable reports whether a tool is known to say that it may be called again.
 func (l *List) SaysRepeatable(tool []byte) bool {
-	return look(l, func() bool { return l.repeatable[string(tool)] })
+	return l.is(func() bool { return l.repeatable[string(tool)] })
 }
 
 // OnlyReads reports whether a tool is known to do nothing but read.
 func (l *List) OnlyReads(tool []byte) bool {
-	return look(l, func() bool { return l.repeatable[string(tool)] && !l.changes[string(tool)] })
+	return l.is(func() bool { return l.repeatable[string(tool)] && !l.changes[string(tool)] })
 }
 
 // IsRepeatable reports whether a tool is known to be one that may be called again, by the list or by the operator. The list is not read for that.
 func (l *List) IsRepeatable(tool string) bool {
-	return look(l, func() bool { return l.repeatable[tool] }) || l.rules.Operator(l.of.Server(), tool)
+	return l.is(func() bool { return l.repeatable[tool] }) || l.rules.Operator(l.of.Server(), tool)
 }
 
 // Repeatable reports whether the tool of a tools/call may be called again. Where that is not known the list is read, once, and waited
@@ -121,7 +127,7 @@ func (l *List) Repeatable(ctx context.Context, m *jsonrpc.Message, header http.H
 	if r := l.start(ctx, m, header); r != nil {
 		r.await(ctx, time.Until(r.began.Add(Patience)))
 	}
-	return look(l, func() bool { return l.repeatable[name] })
+	return l.is(func() bool { return l.repeatable[name] })
 }
 
 // Light reports whether a request may start light, answered with nothing kept of it. What is not repeatable is never light where
@@ -158,14 +164,14 @@ func (l *List) CheckHeaders(ctx context.Context, m *jsonrpc.Message, header http
 // IsShaped reports whether a tool has an outputSchema, or may have one. Where that is not known the list is read. It is not ok if the
 // server has a tool of the name of one of ours.
 func (l *List) IsShaped(name string) (shaped, ok bool) {
-	if look(l, func() bool { _, known := l.shaped[name]; return !known }) {
+	if l.is(func() bool { _, known := l.shaped[name]; return !known }) {
 		l.awaitAll(context.Background(), nil, http.Header{}, longPatience)
 	}
-	return look(l, func() bool { shaped, known := l.shaped[name]; return shaped || !known }), !l.Clashes()
+	return l.is(func() bool { shaped, known := l.shaped[name]; return shaped || !known }), !l.Clashes()
 }
 
 // Clashes reports whether the server is known to have a tool of the name of one of ours.
-func (l *List) Clashes() bool { return look(l, func() bool { return l.clash }) }
+func (l *List) Clashes() bool { return l.is(func() bool { return l.clash }) }
 
 // AwaitClash is Clashes once all tools are known, if they can be.
 func (l *List) AwaitClash(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
