@@ -2,13 +2,10 @@ package holdfast_test
 
 import (
 	"fmt"
-	"go/importer"
 	"go/token"
 	"go/types"
-	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -16,6 +13,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 )
 
 // mostExported bounds the API: the exported types, functions and methods of the public
@@ -28,29 +26,17 @@ var notAPI = []string{"bench", "conformance", "e2e", "examples", "cmd"}
 
 // api returns the public packages of the module, by path, as the compiler sees them.
 var api = sync.OnceValues(func() (map[string]*types.Package, error) {
-	out, err := exec.Command("go", "list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}} {{.Name}}", "./...").Output()
+	all, err := compiledOf()
 	if err != nil {
-		return nil, fmt.Errorf("list the packages: %w", err)
+		return nil, err
 	}
-	exports := make(map[string]string)
-	var public []string
-	for line := range strings.Lines(string(out)) {
-		f := strings.Fields(line)
-		if len(f) != 3 {
-			continue // package unsafe
-		}
-		exports[f[0]] = f[1]
-		if isOurs(f[0]) && f[2] != "main" && isPublic(f[0]) {
-			public = append(public, f[0])
-		}
-	}
-	imports := importer.ForCompiler(token.NewFileSet(), "gc", func(name string) (io.ReadCloser, error) {
-		return os.Open(exports[name])
-	})
+	imports := importerOf(token.NewFileSet(), all)
 	pkgs := make(map[string]*types.Package)
-	for _, name := range public {
-		if pkgs[name], err = imports.Import(name); err != nil {
-			return nil, err
+	for _, p := range all {
+		if isOurs(p.path) && p.name != "main" && isPublic(p.path) {
+			if pkgs[p.path], err = imports.Import(p.path); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return pkgs, nil
@@ -104,6 +90,7 @@ func TestResponses(t *testing.T) {
 // that come with an embedded type of another module are not counted.
 func TestAPISize(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	counted := make(map[types.Object]bool)
 	total := 0
 	pkgs, err := api()
@@ -136,6 +123,7 @@ func TestAPISize(t *testing.T) {
 // docs/versions.md says of which packages the API is: of all that are public, and of no others.
 func TestVersionsNameThePackages(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	pkgs, err := api()
 	if err != nil {
 		t.Fatal(err)
@@ -167,6 +155,7 @@ func TestVersionsNameThePackages(t *testing.T) {
 // A user can name every type of the API: none of it is internal or unexported.
 func TestAPINamesItsTypes(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	pkgs, err := api()
 	if err != nil {
 		t.Fatal(err)

@@ -14,6 +14,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testlong"
 )
 
 // module is the path of this module.
@@ -271,6 +273,7 @@ func may(pkg, imported string) error {
 // Imports point down the layers, and only the packages listed use a dependency.
 func TestImports(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	all := sources(t)
 	for _, pkg := range slices.Sorted(maps.Keys(all)) {
 		if layerOf(pkg) < 0 {
@@ -317,6 +320,7 @@ func allowed(pkg, imported string) error {
 // stands on those before it.
 func TestLayers(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	all := sources(t)
 	for i, f := range layers {
 		found := false
@@ -407,6 +411,7 @@ func TestImportRules(t *testing.T) {
 // Each package with tests knows the flag -long, or "go test ./... -long" would fail in it.
 func TestLongFlag(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	known := make(map[string]bool) // whether its tests import testlong, by directory
 	err := walk(func(file string) error {
 		if !strings.HasSuffix(file, "_test.go") {

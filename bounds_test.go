@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testlong"
 )
 
 // boundTests are the tests that go over the bounds of docs/sizing.md ("Bounds"), by how the rows of the table begin. A test is
@@ -68,6 +70,7 @@ var boundTests = map[string][]string{
 // Each bound that operators are told of has a test that goes over it.
 func TestBoundsHaveTests(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	text, err := os.ReadFile(filepath.Join("docs", "sizing.md"))
 	if err != nil {
 		t.Fatal(err)
@@ -96,13 +99,17 @@ func TestBoundsHaveTests(t *testing.T) {
 	if rows < len(boundTests) {
 		t.Errorf("the table has %d rows, and %d have tests", rows, len(boundTests))
 	}
+	in := make(map[string][]string) // the tests, by directory
 	for begins, tests := range boundTests {
 		if !used[begins] {
 			t.Errorf("no row begins %q", begins)
 		}
 		for _, test := range tests {
 			dir, name, _ := strings.Cut(test, " ")
-			if !slices.Contains(testsIn(t, dir), name) {
+			if in[dir] == nil {
+				in[dir] = testsIn(t, dir)
+			}
+			if !slices.Contains(in[dir], name) {
 				t.Errorf("%s: there is no %s in %s", begins, name, dir)
 			}
 		}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testlong"
 )
 
 var (
@@ -35,6 +37,7 @@ var historic = map[string]bool{
 // What documents link to is there, and so are the files, packages and tests that they name.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	names := make(map[string]bool) // of all files, with and without their folders
 	var documents []string
 	var tests strings.Builder

@@ -176,7 +176,7 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 			}
 		}()
 		s.send = func(raw string) {
-			if err := c.Send(t.Context(), parsed(raw)); err != nil {
+			if err := c.Send(t.Context(), mcptest.Parse(raw)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -205,7 +205,7 @@ func (s *scriptedHost) post(hc *http.Client) {
 	var work sync.WaitGroup
 	s.t.Cleanup(work.Wait)
 	s.send = func(raw string) {
-		m := parsed(raw)
+		m := mcptest.Parse(raw)
 		c := &mcptest.Client{URL: "http://127.0.0.1/mcp", Session: session, HTTP: hc}
 		if s.is.modern {
 			c.Header = []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", m.Method, "Mcp-Name", jsonrpc.String(jsonrpc.Field(m.Params, "name"))}
@@ -242,14 +242,6 @@ func (s *scriptedHost) post(hc *http.Client) {
 			<-answered
 		}
 	}
-}
-
-func parsed(raw string) jsonrpc.Message {
-	m, err := jsonrpc.Parse([]byte(raw))
-	if err != nil {
-		panic(err)
-	}
-	return m
 }
 
 // ask makes a request, and gives it up as the host does. ok says that there was a response in time.

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"holdfast/internal/testlong"
 )
 
 // lightModules are the modules that a program links with a package, beside the standard library. Metrics, traces and engines are
@@ -27,6 +29,7 @@ var lightModules = map[string][]string{
 // A package links what its programs need, and no more.
 func TestLinkedModules(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	for pkg, want := range lightModules {
 		out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./"+pkg).Output()
 		if err != nil {

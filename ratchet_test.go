@@ -13,7 +13,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+
+	"holdfast/internal/testlong"
 )
 
 // What follows measures the walls inside the module. Each figure may only fall: a change that raises one is to be made
@@ -50,37 +53,55 @@ type typed struct {
 	types.Info
 }
 
+// A compiled is a package, as the go command has compiled it.
+type compiled struct{ path, export, name, dir, files string }
+
+// compiledOf returns the packages of the module, and those that they import.
+var compiledOf = sync.OnceValues(func() (all []compiled, err error) {
+	const format = "{{.ImportPath}}\t{{.Export}}\t{{.Name}}\t{{.Dir}}\t{{join .GoFiles \" \"}}"
+	out, err := exec.Command("go", "list", "-export", "-deps", "-f", format, "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the packages: %w", err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimSuffix(line, "\n"), "\t")
+		all = append(all, compiled{f[0], f[1], f[2], f[3], f[4]})
+	}
+	return all, nil
+})
+
+// importerOf returns an importer of those packages.
+func importerOf(files *token.FileSet, all []compiled) types.Importer {
+	exports := make(map[string]string)
+	for _, p := range all {
+		exports[p.path] = p.export
+	}
+	return importer.ForCompiler(files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })
+}
+
 // newHouse reads the module. Of other packages it takes what the go command has compiled.
 func newHouse() (*house, error) {
-	const format = "{{.ImportPath}}\t{{.Export}}\t{{.Dir}}\t{{join .GoFiles \" \"}}"
-	out, err := exec.Command("go", "list", "-export", "-deps", "-f", format, "./...").Output()
+	all, err := compiledOf()
 	if err != nil {
 		return nil, err
 	}
 	h := &house{files: token.NewFileSet()}
-	exports := make(map[string]string)
-	conf := types.Config{Importer: importer.ForCompiler(h.files, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	for _, line := range lines {
-		fields := strings.Split(line, "\t")
-		exports[fields[0]] = fields[1]
-	}
-	for _, line := range lines {
-		fields := strings.Split(line, "\t")
-		if !isOurs(fields[0]) {
+	conf := types.Config{Importer: importerOf(h.files, all)}
+	for _, c := range all {
+		if !isOurs(c.path) {
 			continue
 		}
-		p := &typed{name: short(fields[0]), Info: types.Info{
+		p := &typed{name: short(c.path), Info: types.Info{
 			Uses: make(map[*ast.Ident]types.Object), Defs: make(map[*ast.Ident]types.Object), Selections: make(map[*ast.SelectorExpr]*types.Selection),
 		}}
-		for _, name := range strings.Fields(fields[3]) {
-			file, err := parser.ParseFile(h.files, filepath.Join(fields[2], name), nil, parser.SkipObjectResolution)
+		for _, name := range strings.Fields(c.files) {
+			file, err := parser.ParseFile(h.files, filepath.Join(c.dir, name), nil, parser.SkipObjectResolution)
 			if err != nil {
 				return nil, err
 			}
 			p.files = append(p.files, file)
 		}
-		if _, err := conf.Check(fields[0], h.files, p.files, &p.Info); err != nil {
+		if _, err := conf.Check(c.path, h.files, p.files, &p.Info); err != nil {
 			return nil, err
 		}
 		h.packages = append(h.packages, p)
@@ -234,6 +255,7 @@ func (h *house) oneCaller() (int, string) {
 // The walls inside the module do not become thinner.
 func TestRatchets(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	h, err := newHouse()
 	if err != nil {
 		t.Fatal(err)

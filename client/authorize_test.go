@@ -29,7 +29,7 @@ func transports(t *testing.T) map[string]string {
 	mux.Handle("/sse", h.SSE("/messages"))
 	mux.Handle("/messages", h.SSE("/messages"))
 	mux.Handle("/old", mcp.NewSSEHandler(get, nil))
-	base := serve(t, mux)
+	base := mcptest.Serve(t, mux)
 	return map[string]string{
 		"http":        base + "/mcp",
 		"sse":         base + "/sse",
@@ -66,7 +66,7 @@ func TestAuthorize(t *testing.T) {
 			base, path, _ := strings.Cut(strings.TrimPrefix(strings.TrimPrefix(url, "http://"), "ws://"), "/")
 			to := httputil.NewSingleHostReverseProxy(&neturl.URL{Scheme: "http", Host: base})
 			to.FlushInterval = -1
-			door := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			door := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if r.Header.Get("Authorization") == "" {
 					w.WriteHeader(http.StatusUnauthorized)
 					return

@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 )
 
 // A trap is code of a client's user that panics.
@@ -80,7 +81,7 @@ func (b trapBody) Close() error {
 func TestCallbackPanics(t *testing.T) {
 	t.Parallel()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return newServer() }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer it" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
@@ -126,7 +127,7 @@ func TestCallbackPanics(t *testing.T) {
 func TestWebSocketPanics(t *testing.T) {
 	t.Parallel()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return newServer() }, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
-	url := serve(t, h)
+	url := mcptest.Serve(t, h)
 	t.Cleanup(func() { _ = h.Shutdown(context.Background()) })
 	for _, at := range []string{"Authorization", "before"} {
 		p := &trap{}

@@ -15,6 +15,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -94,7 +95,7 @@ func TestWebSocketCancelBeforeConnection(t *testing.T) {
 func TestCancelledStaysInState(t *testing.T) {
 	t.Parallel()
 	called, came, told := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -49,7 +50,7 @@ var forms = map[string][2]string{
 
 func newLoser(t *testing.T, status int, form string) (*loser, string) {
 	f := &loser{status: status, form: form, known: make(map[string]bool), seen: make(map[string]int), streams: make(chan struct{}), text: "Session expired"}
-	return f, serve(t, f)
+	return f, mcptest.Serve(t, f)
 }
 
 // become sets the mode.
@@ -402,7 +403,7 @@ func TestErrorUnderUnknownID(t *testing.T) {
 		_ = http.NewResponseController(w).Flush()
 		<-r.Context().Done()
 	}
-	r := newRaw(t, serve(t, s), client.Options{NoListen: true})
+	r := newRaw(t, mcptest.Serve(t, s), client.Options{NoListen: true})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	if m := r.answer("1"); string(m.Error) != `{"code":-32602,"message":"bad"}` {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -93,7 +94,7 @@ func TestEndpointForgets(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			f := &loserSSE{status: status, text: text, said: make(map[string]chan string), seen: make(map[string]int)}
-			r := newRaw(t, serve(t, f), client.Options{Transport: client.SSE, Silence: 300 * time.Millisecond}) // a 5xx is waited for
+			r := newRaw(t, mcptest.Serve(t, f), client.Options{Transport: client.SSE, Silence: 300 * time.Millisecond}) // a 5xx is waited for
 			r.open()
 			call := func(id int) jsonrpc.Message {
 				r.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"x"}}`, id)

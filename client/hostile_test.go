@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -105,7 +106,7 @@ func TestRetryAfterBounds(t *testing.T) {
 	t.Parallel()
 	t.Run("in 34 years", func(t *testing.T) {
 		t.Parallel()
-		a := newRaw(t, serve(t, &hostile{
+		a := newRaw(t, mcptest.Serve(t, &hostile{
 			call: events("id: 1\nretry: 1099511627775\ndata:\n\n"),
 			get:  events("id: 2\n" + oneResult),
 		}), client.Options{NoListen: true, GiveUp: 500 * time.Millisecond})
@@ -118,7 +119,7 @@ func TestRetryAfterBounds(t *testing.T) {
 	t.Run("in 8000 years", func(t *testing.T) {
 		t.Parallel()
 		var n atomic.Int32
-		a := newRaw(t, serve(t, &hostile{other: func(w http.ResponseWriter, _ *http.Request) {
+		a := newRaw(t, mcptest.Serve(t, &hostile{other: func(w http.ResponseWriter, _ *http.Request) {
 			if n.Add(1) > 1 {
 				w.Header().Set("Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")
 			}
@@ -134,7 +135,7 @@ func TestRetryAfterBounds(t *testing.T) {
 		t.Parallel()
 		var n atomic.Int32
 		begun := make(chan time.Time, 1)
-		a := newRaw(t, serve(t, &hostile{
+		a := newRaw(t, mcptest.Serve(t, &hostile{
 			call: events("id: 1\nretry: 0\ndata:\n\n"),
 			get: func(w http.ResponseWriter, r *http.Request) {
 				switch i := n.Add(1); i {
@@ -178,7 +179,7 @@ func TestLongWaysBack(t *testing.T) {
 			t.Parallel()
 			var most atomic.Int64
 			var a *raw
-			a = newRaw(t, serve(t, h), client.Options{NoListen: true, Changed: func() {
+			a = newRaw(t, mcptest.Serve(t, h), client.Options{NoListen: true, Changed: func() {
 				for _, k := range a.State().Calls {
 					if n := int64(len(k.LastEventID) + len(k.Stream) + len(k.Token)); n > most.Load() {
 						most.Store(n)
@@ -202,7 +203,7 @@ func TestLongWaysBack(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := newRaw(t, serve(t, &hostile{begin: begin}), client.Options{NoListen: true})
+			a := newRaw(t, mcptest.Serve(t, &hostile{begin: begin}), client.Options{NoListen: true})
 			if e := a.tryOpen(); e == nil || !strings.Contains(e.Message, "the server sends what cannot be used") {
 				t.Errorf("initialize: %v", e)
 			}
@@ -271,7 +272,7 @@ func TestManyServerRequests(t *testing.T) {
 	}
 	t.Run("without answers", func(t *testing.T) {
 		t.Parallel()
-		a := newRaw(t, serve(t, &hostile{call: func(w http.ResponseWriter, _ *http.Request) {
+		a := newRaw(t, mcptest.Serve(t, &hostile{call: func(w http.ResponseWriter, _ *http.Request) {
 			ask(w, 10_100)
 			fmt.Fprint(w, oneResult)
 		}}), client.Options{NoListen: true})
@@ -293,7 +294,7 @@ func TestManyServerRequests(t *testing.T) {
 		const questions = 600
 		var posts, most, taken atomic.Int32
 		free, all := make(chan struct{}), make(chan struct{})
-		a := newRaw(t, serve(t, &hostile{
+		a := newRaw(t, mcptest.Serve(t, &hostile{
 			call: func(w http.ResponseWriter, _ *http.Request) {
 				ask(w, questions)
 				<-all

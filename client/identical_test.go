@@ -12,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -25,7 +26,7 @@ func TestRequestSentAgainIsIdentical(t *testing.T) {
 		"http": func(t *testing.T, calls chan<- string) string {
 			t.Helper()
 			var came atomic.Int32
-			return serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				body, err := io.ReadAll(r.Body)
 				if err != nil {
 					return

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -255,7 +256,7 @@ func TestInputOtherOrigin(t *testing.T) {
 	t.Run("the other endpoint", func(t *testing.T) {
 		t.Parallel()
 		s := &bad{get: says(200, typeEvents, "event: endpoint\ndata: "+there+"/messages\n\n")}
-		r := newRaw(t, serve(t, s), client.Options{Transport: client.SSE, Header: secrets})
+		r := newRaw(t, mcptest.Serve(t, s), client.Options{Transport: client.SSE, Header: secrets})
 		judge(t, r.tryOpen(), "the server wants messages to be posted to another origin: "+there, "")
 	})
 }
@@ -313,7 +314,7 @@ func TestInputSessionID(t *testing.T) {
 			t.Parallel()
 			s := &bad{answer: says(200, typeJSON, good)}
 			s.init = wire("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\nMcp-Session-Id: " + id + "\r\n\r\n" + hello)
-			url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if got := r.Header.Get("Mcp-Session-Id"); s.inits.Load() > 0 && r.Method == http.MethodPost && got != id && !fails {
 					t.Errorf("the session is called %.40q, want %.40q", got, id)
 				}
@@ -366,7 +367,7 @@ func TestInputComments(t *testing.T) {
 			}
 		}
 	}}
-	r := newRaw(t, serve(t, s), client.Options{NoListen: true, Silence: soon / 2, MaxMessage: 1000})
+	r := newRaw(t, mcptest.Serve(t, s), client.Options{NoListen: true, Silence: soon / 2, MaxMessage: 1000})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"bad"}}`)
 	wait(t, seen)
@@ -400,7 +401,7 @@ func TestInputEventID(t *testing.T) {
 				fmt.Fprint(w, notice("\x02", "x/there"))
 				hold(w, r, time.Second)
 			}
-			r := newRaw(t, serve(t, s), opts)
+			r := newRaw(t, mcptest.Serve(t, s), opts)
 			r.open()
 			r.until(func(m jsonrpc.Message) bool { return m.Method == "x/there" })
 		})

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -92,7 +93,7 @@ func (s *bad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // comes after it. Both of these are answered. It returns what became of the bad one.
 func (s *bad) call(t *testing.T, opts client.Options) *jsonrpc.Error {
 	t.Helper()
-	return s.callAt(t, serve(t, s), opts)
+	return s.callAt(t, mcptest.Serve(t, s), opts)
 }
 
 // callAt does so where the server is served already.
@@ -152,7 +153,7 @@ func errorIn(t *testing.T, m jsonrpc.Message) *jsonrpc.Error {
 // elsewhere returns the URL of a server that nobody is to contact.
 func elsewhere(t *testing.T) string {
 	t.Helper()
-	return serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	return mcptest.Serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		t.Errorf("another origin was contacted: %s %s with %v", r.Method, r.URL, r.Header)
 	}))
 }

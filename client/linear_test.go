@@ -3,7 +3,6 @@ package client
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"holdfast/internal/protocol"
@@ -11,21 +10,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
-
 // What a client does with messages grows with their members, and no faster.
 func TestLinear(t *testing.T) {
 	c := &Conn{}
 	tests := map[string]func(n int) func(){
 		"list": func(n int) func() {
-			result := []byte(`{"tools":[` + many(n, `{"name":"t%d","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}`) + `]}`)
+			result := []byte(`{"tools":[` + testwork.Many(n, `{"name":"t%d","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}}}`) + `]}`)
 			return func() { c.listed(jsonrpc.Message{Kind: jsonrpc.Response, Result: result}) }
 		},
 		"headers": func(n int) func() {
@@ -35,11 +25,11 @@ func TestLinear(t *testing.T) {
 			}
 			c.note(fmt.Sprint("h", n), headers)
 			k := &call{c: c, request: request{revision: protocol.V20260728, method: protocol.MethodCallTool}}
-			k.body = fmt.Appendf(nil, `{"params":{"name":"h%d","arguments":{%s}}}`, n, many(n, `"x%d":1`))
+			k.body = fmt.Appendf(nil, `{"params":{"name":"h%d","arguments":{%s}}}`, n, testwork.Many(n, `"x%d":1`))
 			return func() { k.mirror(http.Header{}) }
 		},
 		"_meta": func(n int) func() {
-			meta := []byte(`{"progressToken":1,` + many(n, `"x%d":0`) + `}`)
+			meta := []byte(`{"progressToken":1,` + testwork.Many(n, `"x%d":0`) + `}`)
 			return func() { withoutToken(meta) }
 		},
 	}

@@ -66,11 +66,6 @@ func newServer() *mcp.Server {
 	return server
 }
 
-func serve(t *testing.T, h http.Handler) string {
-	t.Helper()
-	return mcptest.Serve(t, h)
-}
-
 // serveInside serves h in the test's synctest bubble. The connections are pipes in memory,
 // as nothing outside the bubble may wait for its clock.
 func serveInside(t *testing.T, h http.Handler) (url string, hc *http.Client) {
@@ -83,7 +78,7 @@ func holdfastServer(t *testing.T, opts *holdfast.Options) string {
 	server := newServer()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, opts)
 	mcptest.ShutDownAtEnd(t, h, time.Second)
-	return serve(t, h)
+	return mcptest.Serve(t, h)
 }
 
 // officialServer serves over the go-sdk alone, which ends a session only when it is told to: by
@@ -95,7 +90,7 @@ func officialServer(t *testing.T, server *mcp.Server, opts *mcp.StreamableHTTPOp
 			_ = s.Close()
 		}
 	})
-	return serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts))
+	return mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, opts))
 }
 
 func TestSkeleton(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -44,7 +45,7 @@ type answer func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message, n in
 func newModernServer(t *testing.T, script answer) *modernServer {
 	t.Helper()
 	s := &modernServer{}
-	s.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.url = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil || r.Method != http.MethodPost {
 			w.WriteHeader(http.StatusMethodNotAllowed)

@@ -13,6 +13,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -115,7 +116,7 @@ func TestHTTPSSEIDsBeginAnew(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.ids, o.path = true, perSession
-	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Lost: func([]string) {}})
+	r := newRaw(t, mcptest.Serve(t, o)+"/sse", client.Options{Transport: client.SSE, Lost: func([]string) {}})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	r.answer("1")
@@ -134,7 +135,7 @@ func TestHTTPSSEHalfOpen(t *testing.T) {
 	t.Parallel()
 	o, hang := newOlder(), make(chan struct{})
 	o.path, o.tick, o.hang = perSession, 5*time.Millisecond, hang
-	r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE, Silence: time.Second, Lost: func([]string) {}})
+	r := newRaw(t, mcptest.Serve(t, o)+"/sse", client.Options{Transport: client.SSE, Silence: time.Second, Lost: func([]string) {}})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"deaf"}}`)
 	time.AfterFunc(50*time.Millisecond, func() { close(hang) })
@@ -148,7 +149,7 @@ func TestHTTPSSERestoredTooLate(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.path = perSession
-	url := serve(t, o)
+	url := mcptest.Serve(t, o)
 	r := newRaw(t, url+"/sse", client.Options{Transport: client.SSE, Lost: func([]string) {}, State: &client.State{
 		URL: url + "/sse", Revision: "2024-11-05", Initialize: []byte(opening), Result: []byte(`{}`), Ready: true,
 		Endpoint: url + "/post?sessionId=gone", LastEventID: "7",
@@ -169,7 +170,7 @@ func TestHTTPSSERestoredAfterFallback(t *testing.T) {
 	t.Parallel()
 	o := newOlder()
 	o.ids = true
-	url := serve(t, o) + "/sse"
+	url := mcptest.Serve(t, o) + "/sse"
 	a := newRaw(t, url, client.Options{})
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"deaf"}}`)
@@ -200,7 +201,7 @@ func TestHTTPSSEWithoutEndpoint(t *testing.T) {
 		return true
 	}
 	for _, transport := range []client.Transport{client.Auto, client.SSE} {
-		r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: transport, ConnectTimeout: 50 * time.Millisecond})
+		r := newRaw(t, mcptest.Serve(t, o)+"/sse", client.Options{Transport: transport, ConnectTimeout: 50 * time.Millisecond})
 		r.send(opening)
 		if m := r.answer("0"); m.Error == nil {
 			t.Errorf("%s", m.Raw)
@@ -223,7 +224,7 @@ func TestHTTPSSERefusedForNow(t *testing.T) {
 			}
 			return n == 2
 		}
-		r := newRaw(t, serve(t, o)+"/sse", client.Options{Transport: client.SSE})
+		r := newRaw(t, mcptest.Serve(t, o)+"/sse", client.Options{Transport: client.SSE})
 		r.open()
 		r.send(`{"jsonrpc":"2.0","id":1,"method":"cut"}`)
 		if m := r.answer("1"); m.Error != nil {
@@ -244,7 +245,7 @@ func wsServer(t *testing.T, say func(ws *websocket.Conn, n int32, m jsonrpc.Mess
 func wsSessions(t *testing.T, session func(n int32) string, say func(ws *websocket.Conn, n int32, m jsonrpc.Message) bool) (url string, dials *atomic.Int32) {
 	t.Helper()
 	dials = new(atomic.Int32)
-	url = serve(t, wsHandler(t, dials, session, say))
+	url = mcptest.Serve(t, wsHandler(t, dials, session, say))
 	return "ws" + strings.TrimPrefix(url, "http"), dials
 }
 

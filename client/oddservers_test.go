@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -127,7 +128,7 @@ func TestOddServers(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			server := &odd{t: t, conflicts: test.conflicts, rest: test.rest, aside: test.aside}
-			r := newRaw(t, serve(t, server), client.Options{Silence: 500 * time.Millisecond})
+			r := newRaw(t, mcptest.Serve(t, server), client.Options{Silence: 500 * time.Millisecond})
 			r.open()
 			if test.aside != "" {
 				r.until(func(m jsonrpc.Message) bool { return m.Method == "x/aside" })
@@ -150,7 +151,7 @@ func TestOddServers(t *testing.T) {
 // A response that comes under the event id of the priming event is delivered.
 func TestResponseUnderOldEventID(t *testing.T) {
 	t.Parallel()
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		id := jsonrpc.Field(body, "id")
 		switch string(jsonrpc.Field(body, "method")) {
@@ -185,7 +186,7 @@ func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestUntracedTransport(t *testing.T) {
 	t.Parallel()
 	var posts atomic.Int32
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		switch string(jsonrpc.Field(body, "method")) {
 		case `"initialize"`:

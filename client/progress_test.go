@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -128,7 +129,7 @@ func TestProgressOfAnotherRun(t *testing.T) {
 			if s.pair {
 				opts.Transport = client.SSE
 			}
-			a := newRaw(t, serve(t, s), opts)
+			a := newRaw(t, mcptest.Serve(t, s), opts)
 			a.open()
 			a.send(`{"jsonrpc":"2.0","id":1,"method":"prompts/get","params":{"_meta":{"progressToken":"p"},"name":"x"}}`)
 			var heard []string

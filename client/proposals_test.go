@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -84,7 +85,7 @@ func data(messages ...string) string {
 func runScript(t *testing.T, serveCall func(w http.ResponseWriter, r *http.Request, body []byte)) (*script, *raw) {
 	t.Helper()
 	s := &script{t: t, serve: serveCall}
-	a := newRaw(t, serve(t, s)+"/mcp", client.Options{NoListen: true})
+	a := newRaw(t, mcptest.Serve(t, s)+"/mcp", client.Options{NoListen: true})
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
 	return s, a
@@ -132,7 +133,7 @@ func TestStateBeforeAnswer(t *testing.T) {
 			var conn atomic.Pointer[client.Conn]
 			var said []string // by the one goroutine that reads the stream
 			s := &script{t: t, serve: func(w http.ResponseWriter, _ *http.Request, _ []byte) { stream(w, test.link, test.text) }}
-			a := newRaw(t, serve(t, s)+"/mcp", client.Options{NoListen: true, Changed: func() {
+			a := newRaw(t, mcptest.Serve(t, s)+"/mcp", client.Options{NoListen: true, Changed: func() {
 				c := conn.Load()
 				if c == nil {
 					return
@@ -168,7 +169,7 @@ func TestFromStart(t *testing.T) {
 				}
 				stream(w, "", "id: e1\ndata:\n\nid: e2\n"+data(result))
 			}}
-			a := newRaw(t, serve(t, s)+"/mcp", client.Options{NoListen: true, State: &client.State{
+			a := newRaw(t, mcptest.Serve(t, s)+"/mcp", client.Options{NoListen: true, State: &client.State{
 				Session: "s", Revision: "2025-11-25", Ready: true,
 				Calls: []client.CallState{{ID: []byte("1"), Method: "tools/call", Session: "s", Token: "t", LastEventID: "e2"}},
 			}})

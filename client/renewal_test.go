@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -48,7 +49,7 @@ func TestNewSession(t *testing.T) {
 	}
 	restart()
 	t.Cleanup(func() { end(handler.Load()) })
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.Load().ServeHTTP(w, r) }))
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { handler.Load().ServeHTTP(w, r) }))
 	lost := make(chan []string, 10)
 	a := newRaw(t, url, client.Options{Lost: func(l []string) { lost <- l }})
 	a.open()
@@ -97,7 +98,7 @@ func TestNewSessionWhileAsked(t *testing.T) {
 	}
 	t.Cleanup(func() { end(handler.Load()) })
 	restarts := 0
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		if strings.Contains(string(body), "tools/list") && restarts == 0 {
 			restarts++
@@ -139,7 +140,7 @@ func TestStaleServerRequest(t *testing.T) {
 			<-r.Context().Done()
 		}
 	}
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Mcp-Session-Id", "s")
 		s.ServeHTTP(w, r)
 	}))
@@ -169,7 +170,7 @@ func TestKeyBetweenSessions(t *testing.T) {
 	t.Parallel()
 	var sessions, posts atomic.Int32
 	begin, cut := make(chan struct{}), make(chan string, 1)
-	at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	at := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return

@@ -115,7 +115,7 @@ func continuedThenRead(t *testing.T, hello string) {
 	t.Helper()
 	heard, listens := make(chan struct{}), make(chan struct{})
 	const progress = "id: c.1.%d\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1,\"progress\":%d}}\n\n"
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -177,7 +177,7 @@ func TestUnsentIsSentAgain(t *testing.T) {
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			return
@@ -324,7 +324,7 @@ func TestTransportResumesOverMux(t *testing.T) {
 	mux.Handle("/", h)
 	mux.Handle("/sse", h.SSE("/messages"))
 	mux.Handle("/messages", h.SSE("/messages"))
-	url := serve(t, mux)
+	url := mcptest.Serve(t, mux)
 	mcptest.ShutDownAtEnd(t, h, time.Second)
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	defer stop()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -18,7 +19,7 @@ func TestRetrySafeIsSentAgain(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	posts := map[string]int{}
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
 		mu.Lock()

@@ -127,7 +127,7 @@ func newGate(t *testing.T) *gate {
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
 	mcptest.ShutDownAtEnd(t, h, time.Second)
 	old := h.SSE("/messages")
-	g.url = serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g.url = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		g.serving.Add(1)
 		defer g.serving.Add(-1)
 		if r.URL.Path == "/sse" || r.URL.Path == "/messages" {
@@ -222,7 +222,7 @@ func TestContinueServerRequest(t *testing.T) {
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
 	mcptest.ShutDownAtEnd(t, h, time.Second)
-	a := newRaw(t, serve(t, h), client.Options{})
+	a := newRaw(t, mcptest.Serve(t, h), client.Options{})
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":"x","method":"tools/call","params":{"name":"ask","arguments":{},"_meta":{"progressToken":"p"}}}`)
 	asked := a.until(func(m jsonrpc.Message) bool { return m.Kind == jsonrpc.Request })
@@ -247,7 +247,7 @@ func TestStateBeforeSending(t *testing.T) {
 	server := newServer()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
 	t.Cleanup(func() { _ = h.Shutdown(t.Context()) })
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		posts.Add(1)
 		h.ServeHTTP(w, r)
 	}))
@@ -333,7 +333,7 @@ func (g *gate) behind(t *testing.T, s withheld) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serve(t, s.wrap(httputil.NewSingleHostReverseProxy(u)))
+	return mcptest.Serve(t, s.wrap(httputil.NewSingleHostReverseProxy(u)))
 }
 
 // Over HTTP+SSE no call can be asked for. One that the server has continues. The outcome of one
@@ -398,7 +398,7 @@ func TestMaybeSentGetsNoKey(t *testing.T) {
 		}
 		return true
 	})
-	http := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	http := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err == nil && jsonrpc.String(jsonrpc.Field(body, "method")) == "tools/call" {
 			calls.Add(1)

@@ -10,6 +10,7 @@ import (
 	"github.com/coder/websocket"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -80,7 +81,7 @@ func oddly(m jsonrpc.Message, say func(id string) []string) []string {
 // dialOddSSE does the same over HTTP+SSE.
 func dialOddSSE(t *testing.T, say func(id string) []string) *raw {
 	said := make(chan string, 100)
-	url := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			body, err := io.ReadAll(r.Body)
 			if err != nil {

@@ -17,6 +17,7 @@ import (
 
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/internal/testwork"
 )
 
 // A bigBody is a message of a client with very many members somewhere, or whose answer has them.
@@ -38,13 +39,13 @@ func many(text string) func(int) string {
 		if n == 0 {
 			return ""
 		}
-		return repeated(n, text) + ","
+		return testwork.Many(n, text) + ","
 	}
 }
 
 // within is many, inside of something.
 func within(from, text, to string) func(int) string {
-	return func(n int) string { return from + repeated(n, text) + to + "," }
+	return func(n int) string { return from + testwork.Many(n, text) + to + "," }
 }
 
 // constantly writes the same for each n.
@@ -88,7 +89,7 @@ var bigBodies = []bigBody{
 	{name: "extensions", eras: "modern", capabilities: within(`"extensions":{"io.modelcontextprotocol/tasks":{},`, member, `}`), arguments: constantly(`"ms":400,`)},
 	{name: "clientInfo", eras: "modern", info: many(member)},
 	{name: "initialize", eras: "legacy", whole: func(n int) string {
-		return `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` + repeated(n, member) + `},"clientInfo":{"name":"a","version":"1"}}}`
+		return `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{` + testwork.Many(n, member) + `},"clientInfo":{"name":"a","version":"1"}}}`
 	}},
 	{name: "list params", method: "tools/list", params: many(member)},
 	{name: "read", method: "resources/read", of: "r:1", params: many(member)},
@@ -103,24 +104,24 @@ var bigBodies = []bigBody{
 	{name: "tasks/update", method: "tasks/update", of: "x.1.1.1", params: within(`"inputResponses":{`, member, `}`)},
 	{name: "resume", method: "requests/resume", params: func(n int) string { return `"resumeToken":"x.1.1",` + many(member)(n) }},
 	{name: "notification", eras: "legacy", whole: func(n int) string {
-		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1,` + repeated(n, member) + `}}`
+		return `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"t","progress":1,` + testwork.Many(n, member) + `}}`
 	}},
 	{name: "cancellation", eras: "legacy", whole: func(n int) string {
-		return `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"none",` + repeated(n, member) + `}}`
+		return `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"none",` + testwork.Many(n, member) + `}}`
 	}},
-	{name: "response", eras: "legacy", whole: func(n int) string { return `{"jsonrpc":"2.0","id":"none","result":{` + repeated(n, member) + `}}` }},
+	{name: "response", eras: "legacy", whole: func(n int) string { return `{"jsonrpc":"2.0","id":"none","result":{` + testwork.Many(n, member) + `}}` }},
 	{name: "batch of pings", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
-		return `[` + repeated(n/3, `{"jsonrpc":"2.0","id":%d,"method":"ping"}`) + `]`
+		return `[` + testwork.Many(n/3, `{"jsonrpc":"2.0","id":%d,"method":"ping"}`) + `]`
 	}},
 	{name: "batch of notifications", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
-		return `[` + repeated(n/3, `{"jsonrpc":"2.0","method":"n/n"}`) + `]`
+		return `[` + testwork.Many(n/3, `{"jsonrpc":"2.0","method":"n/n"}`) + `]`
 	}},
 	{name: "batch of responses", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
-		return `[` + repeated(n/3, `{"jsonrpc":"2.0","id":%d,"result":{}}`) + `]`
+		return `[` + testwork.Many(n/3, `{"jsonrpc":"2.0","id":%d,"result":{}}`) + `]`
 	}},
-	{name: "batch of nothing", eras: "legacy", revision: "2025-03-26", whole: func(n int) string { return `[` + repeated(n, `0`) + `]` }},
+	{name: "batch of nothing", eras: "legacy", revision: "2025-03-26", whole: func(n int) string { return `[` + testwork.Many(n, `0`) + `]` }},
 	{name: "batch of one", eras: "legacy", revision: "2025-03-26", whole: func(n int) string {
-		return `[{"jsonrpc":"2.0","id":9,"method":"ping","params":{` + repeated(n, member) + `}}]`
+		return `[{"jsonrpc":"2.0","id":9,"method":"ping","params":{` + testwork.Many(n, member) + `}}]`
 	}},
 
 	{name: "result", arguments: answering("result")},

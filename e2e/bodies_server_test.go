@@ -1,15 +1,15 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"holdfast/internal/testwork"
+	"holdfast/jsonrpc"
 )
 
 // A bodyServer is a server whose answers have as many members as its client asks for. It is made of
@@ -37,22 +37,10 @@ func newBodyServer(modern bool) bodyServer {
 	return bodyServer{modern, make(chan struct{}, 10_000)}
 }
 
-// bodyStdio makes the test binary a bodyServer over stdio.
-func bodyStdio([]string) {
-	s := newBodyServer(false)
-	in := bufio.NewReaderSize(os.Stdin, 1<<20)
-	var mu sync.Mutex
-	for {
-		line, err := in.ReadBytes('\n')
-		if err != nil {
-			return
-		}
-		go s.answer(line, func(text string) {
-			mu.Lock()
-			defer mu.Unlock()
-			_, _ = os.Stdout.WriteString(text + "\n")
-		})
-	}
+// script is the server over stdio.
+func (s bodyServer) script(m jsonrpc.Message, say func(string)) string {
+	s.answer(m.Raw, say)
+	return ""
 }
 
 // ServeHTTP makes it a server over Streamable HTTP, without sessions.
@@ -117,18 +105,6 @@ func (s bodyServer) answer(text []byte, say func(string)) {
 	}
 }
 
-// repeated returns n texts with commas in between; %d stands for their number.
-func repeated(n int, text string) string {
-	var b strings.Builder
-	for i := range n {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strings.ReplaceAll(text, "%d", strconv.Itoa(i)))
-	}
-	return b.String()
-}
-
 // list answers with a page of a list: a cursor says how long it is, and of what.
 func (s bodyServer) list(m *bodyRequest, result func(string)) {
 	kind, size, _ := strings.Cut(m.Params.Cursor, "-")
@@ -136,25 +112,25 @@ func (s bodyServer) list(m *bodyRequest, result func(string)) {
 	items, member := `{"name":"say","inputSchema":{"type":"object"}}`, "tools"
 	switch m.Method {
 	case "prompts/list":
-		items, member = repeated(n, `{"name":"p%d"}`), "prompts"
+		items, member = testwork.Many(n, `{"name":"p%d"}`), "prompts"
 	case "resources/list":
-		items, member = repeated(n, `{"name":"r","uri":"r:%d"}`), "resources"
+		items, member = testwork.Many(n, `{"name":"r","uri":"r:%d"}`), "resources"
 	case "resources/templates/list":
-		items, member = repeated(n, `{"name":"r","uriTemplate":"r:%d{x}"}`), "resourceTemplates"
+		items, member = testwork.Many(n, `{"name":"r","uriTemplate":"r:%d{x}"}`), "resourceTemplates"
 	default:
 		switch kind {
 		case "tools":
-			items = repeated(n, `{"name":"t%d","inputSchema":{"type":"object"}}`)
+			items = testwork.Many(n, `{"name":"t%d","inputSchema":{"type":"object"}}`)
 		case "members":
-			items = `{"name":"say","inputSchema":{"type":"object"},` + repeated(n, `"x%d":0`) + `}`
+			items = `{"name":"say","inputSchema":{"type":"object"},` + testwork.Many(n, `"x%d":0`) + `}`
 		case "properties":
-			items = `{"name":"say","inputSchema":{"type":"object","properties":{` + repeated(n, `"x%d":{}`) + `}}}`
+			items = `{"name":"say","inputSchema":{"type":"object","properties":{` + testwork.Many(n, `"x%d":{}`) + `}}}`
 		case "headers":
-			items = `{"name":"said","inputSchema":{"type":"object","properties":{` + repeated(n, `"x%d":{"type":"string","x-mcp-header":"X%d"}`) + `}}}`
+			items = `{"name":"said","inputSchema":{"type":"object","properties":{` + testwork.Many(n, `"x%d":{"type":"string","x-mcp-header":"X%d"}`) + `}}}`
 		case "annotations":
-			items = `{"name":"said","inputSchema":{"type":"object","properties":{"a":{"type":"string",` + repeated(n, `"x-mcp-header":"X"`) + `}}}}`
+			items = `{"name":"said","inputSchema":{"type":"object","properties":{"a":{"type":"string",` + testwork.Many(n, `"x-mcp-header":"X"`) + `}}}}`
 		case "deep":
-			items = `{"name":"said","inputSchema":` + strings.Repeat(`{"properties":{"a":`, 90) + `{"type":"string","x-mcp-header":"X","enum":[` + repeated(n, `"x%d"`) + `]}` + strings.Repeat(`}}`, 90) + `}`
+			items = `{"name":"said","inputSchema":` + strings.Repeat(`{"properties":{"a":`, 90) + `{"type":"string","x-mcp-header":"X","enum":[` + testwork.Many(n, `"x%d"`) + `]}` + strings.Repeat(`}}`, 90) + `}`
 		}
 	}
 	more := ""
@@ -170,7 +146,7 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 	if s.modern {
 		more = `"resultType":"complete",`
 	}
-	members := repeated(n, `"x%d":0`)
+	members := testwork.Many(n, `"x%d":0`)
 	comma := ""
 	if n > 0 {
 		comma = ","
@@ -183,7 +159,7 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 		result(`{` + more + `"content":[]` + comma + members + `}`)
 		return
 	case "same":
-		result(`{` + more + `"content":[]` + comma + repeated(n, `"_meta":{}`) + `}`)
+		result(`{` + more + `"content":[]` + comma + testwork.Many(n, `"_meta":{}`) + `}`)
 		return
 	case "meta":
 		result(`{` + more + `"content":[],"_meta":{` + members + `}}`)
@@ -192,7 +168,7 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 		result(`{` + more + `"content":[],"structuredContent":{` + members + `}}`)
 		return
 	case "content":
-		result(`{` + more + `"content":[` + repeated(n, `{"type":"text","text":""}`) + `]}`)
+		result(`{` + more + `"content":[` + testwork.Many(n, `{"type":"text","text":""}`) + `]}`)
 		return
 	case "error":
 		say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32000,"message":"no","data":{` + members + `}}}`)
@@ -202,11 +178,11 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 		return
 	case "questions":
 		result(`{"resultType":"input_required","requestState":"s","inputRequests":{` +
-			repeated(n, `"q%d":{"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}`) + `}}`)
+			testwork.Many(n, `"q%d":{"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}`) + `}}`)
 		return
 	case "visits":
 		say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32042,"message":"visit","data":{"elicitations":[` +
-			repeated(n, `{"mode":"url","elicitationId":"e%d","url":"https://a.example/","message":"?"}`) + `]}}}`)
+			testwork.Many(n, `{"mode":"url","elicitationId":"e%d","url":"https://a.example/","message":"?"}`) + `]}}}`)
 		return
 	case "progress":
 		note("notifications/progress", `"progressToken":"t","progress":1`+comma+members)
@@ -226,7 +202,7 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 			<-s.answers
 		}
 	case "asked":
-		say(`{"jsonrpc":"2.0","id":"ask","method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{` + repeated(n, `"x%d":{"type":"string"}`) + `}}}}`)
+		say(`{"jsonrpc":"2.0","id":"ask","method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{` + testwork.Many(n, `"x%d":{"type":"string"}`) + `}}}}`)
 	}
 	result(`{` + more + `"content":[]}`)
 }

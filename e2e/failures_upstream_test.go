@@ -115,12 +115,6 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveForgetful serves it, and returns its URL.
-func serveForgetful(t *testing.T, f *forgetful) string {
-	t.Helper()
-	return mcptest.Serve(t, f)
-}
-
 // lostSessions are the ways in which servers say that a session is none of theirs.
 func lostSessions() map[string]upstreamReply {
 	rpc := func(status int, code int, message string) upstreamReply {
@@ -165,7 +159,7 @@ func TestFailure21ForgottenSession(t *testing.T) {
 		t.Run(words, func(t *testing.T) {
 			t.Parallel()
 			f := &forgetful{words: reply}
-			url := serveForgetful(t, f)
+			url := mcptest.Serve(t, f)
 			backends := map[string]struct {
 				ask    func(string) string
 				prefix string
@@ -217,7 +211,7 @@ func TestFailure21OwnError(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			f := &forgetful{call: upstreamReply{status: status, body: `{"jsonrpc":"2.0","id":ID,"error":{"code":-32602,"message":"unknown tool","data":{"a":1}}}`}}
-			url := serveForgetful(t, f)
+			url := mcptest.Serve(t, f)
 			c := connect(t, serve(t, "--upstream", url))
 			b := hostOf(t, connectCommand(t, "connect:"+url)...)
 			const want = `"error":{"code":-32602,"message":"unknown tool","data":{"a":1}}`
@@ -277,7 +271,7 @@ func TestFailure21Noise(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := &forgetful{call: reply}
-			url := serveForgetful(t, f)
+			url := mcptest.Serve(t, f)
 			c := connect(t, serve(t, "--upstream", url))
 			b := hostOf(t, connectCommand(t, "connect:"+url)...)
 			if name == "201 with the answer" || name == "text/plain with JSON" || name == "no media type" {
@@ -305,7 +299,7 @@ func TestFailure21HTML(t *testing.T) {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
 			f := &forgetful{call: upstreamReply{status: status, media: "text/html", body: "<html><title>Bad Gateway</title></html>"}}
-			c := connect(t, serve(t, "--upstream", serveForgetful(t, f), "--upstream-wait", "1s"))
+			c := connect(t, serve(t, "--upstream", mcptest.Serve(t, f), "--upstream-wait", "1s"))
 			began := time.Now()
 			if got := c.ask(oddCall(7, "odd", "")); !strings.Contains(got, `"error"`) || !strings.Contains(got, `"id":7`) {
 				t.Errorf("got %s", got)

@@ -427,7 +427,7 @@ func (r *hostRun) forgotten() {
 	r.t.Helper()
 	mcptest.Eventually(r.t, "the end of the session's process", time.Minute, func() bool {
 		n := 0
-		processes("cmdline", func(_ int, line []byte) {
+		mcptest.Processes("cmdline", func(_ int, line []byte) {
 			if bytes.Contains(line, []byte("\x00ledger\x00"+r.dir)) && !bytes.Contains(line, []byte("\x00serve\x00")) {
 				n++
 			}

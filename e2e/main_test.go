@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	testlong.AtOnce(testlong.Either(20, 12))
+	testlong.AtOnce(testlong.Either(20, 14))
 	built = filepath.Join(dir, "holdfast")
 	code := m.Run()
 	stopShared()
@@ -50,7 +50,7 @@ var modes = map[string]func(args []string){
 	"piped":    piped,
 	"eras":     eraStdio,
 	"asking":   askingStdio,
-	"bodies":   bodyStdio,
+	"bodies":   func([]string) { mcptest.Stdio(newBodyServer(false).script) },
 	"keep":     keep,
 	"big":      bigStdio,
 	"checking": checkingStdio,

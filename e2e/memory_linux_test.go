@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,12 +19,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
-
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
+	"holdfast/jsonrpc"
 )
 
 // What a program may use that these tests load, in bytes: GOMEMLIMIT, and the most that the system has ever counted.
@@ -112,107 +110,11 @@ func modernOf(method, params, capabilities string) (body string, header []string
 		[]string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method}
 }
 
-// says is how the messages of a server come.
-type says int
-
-const (
-	saysJSON says = iota
-	saysStream
-	saysSocket
-	saysPair // 2024-11-05
-)
-
-// bigServer is an MCP server over HTTP whose tool answers with as many bytes as it is asked for.
-func bigServer(t *testing.T, how says) string {
-	var mu sync.Mutex
-	streams := make(map[string]chan []byte)
-	next := 0
-	serve := func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		answer := bigAnswer(body)
-		if how == saysPair && r.URL.RawQuery == "" {
-			w.WriteHeader(http.StatusMethodNotAllowed) // it is not of Streamable HTTP
-			return
-		}
-		switch {
-		case answer == nil:
-			w.WriteHeader(http.StatusAccepted)
-		case how == saysStream:
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = fmt.Fprintf(w, "event: message\ndata: %s\n\n", answer)
-		case how == saysPair:
-			w.WriteHeader(http.StatusAccepted)
-			mu.Lock()
-			to := streams[r.URL.Query().Get("s")]
-			mu.Unlock()
-			go func() {
-				select {
-				case to <- answer:
-				case <-t.Context().Done():
-				}
-			}()
-		default:
-			w.Header().Set("Content-Type", "application/json")
-			if bytes.Contains(body, []byte(`"initialize"`)) {
-				w.Header().Set("Mcp-Session-Id", "s")
-			}
-			_, _ = w.Write(answer)
-		}
-	}
-	mux := http.NewServeMux()
-	mux.HandleFunc("POST /", serve)
-	mux.HandleFunc("DELETE /", func(http.ResponseWriter, *http.Request) {})
-	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
-		switch how {
-		case saysSocket:
-			ws, err := websocket.Accept(w, r, &websocket.AcceptOptions{Subprotocols: []string{"mcp"}})
-			if err != nil {
-				return
-			}
-			ws.SetReadLimit(-1)
-			for {
-				_, body, err := ws.Read(r.Context())
-				if err != nil {
-					return
-				}
-				if answer := bigAnswer(body); answer != nil && ws.Write(r.Context(), websocket.MessageText, answer) != nil {
-					return
-				}
-			}
-		case saysPair:
-			mu.Lock()
-			next++
-			name, mine := strconv.Itoa(next), make(chan []byte)
-			streams[name] = mine
-			mu.Unlock()
-			w.Header().Set("Content-Type", "text/event-stream")
-			_, _ = fmt.Fprintf(w, "event: endpoint\ndata: /?s=%s\n\n", name)
-			_ = http.NewResponseController(w).Flush()
-			for {
-				select {
-				case answer := <-mine:
-					_, _ = fmt.Fprintf(w, "event: message\ndata: %s\n\n", answer)
-					_ = http.NewResponseController(w).Flush()
-				case <-r.Context().Done():
-					return
-				}
-			}
-		default:
-			w.WriteHeader(http.StatusMethodNotAllowed)
-		}
-	})
-	ts := httptest.NewServer(mux)
-	t.Cleanup(func() { ts.CloseClientConnections(); ts.Close() })
-	if how == saysSocket {
-		return "ws" + strings.TrimPrefix(ts.URL, "http") + "/mcp"
-	}
-	if how == saysPair {
-		return ts.URL + "/sse"
-	}
-	return ts.URL + "/mcp"
+// bigServer serves an MCP server over HTTP whose tool answers with as many bytes as it is asked for. The path of its URL says how.
+func bigServer(t *testing.T) string {
+	return mcptest.Serve(t, &mcptest.Server{Open: true, New: func() mcptest.Script {
+		return func(m jsonrpc.Message, _ func(string)) string { return string(bigAnswer(m.Raw)) }
+	}})
 }
 
 // bigAnswer answers a message; nil: it has no answer. A tool answers with as many bytes as its argument n says.
@@ -315,12 +217,12 @@ func loads(t *testing.T) []load {
 		}
 	}
 	process := []string{"--", os.Args[0], "big"}
-	upstream := func(how says) []string { return []string{"--upstream", bigServer(t, how)} }
+	upstream := func(path string) []string { return []string{"--upstream", bigServer(t) + path} }
 	cert, key := authtest.NewCA(t, "ca").Server("one")
 	files := authtest.Files(t, cert, key)
 	secure := []string{"--demo", "--tls-cert", files[0], "--tls-key", files[1]}
 	merged := filepath.Join(t.TempDir(), "merged.json")
-	conf := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t, saysJSON), bigServer(t, saysJSON))
+	conf := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t)+"/json", bigServer(t)+"/json")
 	if err := os.WriteFile(merged, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +233,7 @@ func loads(t *testing.T) []load {
 		{"2,000 initialize requests of 60 KB", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 4, 500, func(s *stranger, _, _ int) { l.session(s, initializeOf(60_000)) })
 		}, "429 .*--memory"},
-		{"3,000 sessions with an upstream server", upstream(saysJSON), func(t *testing.T, l *loaded) {
+		{"3,000 sessions with an upstream server", upstream("/json"), func(t *testing.T, l *loaded) {
 			l.at(t, 4, 750, func(s *stranger, _, _ int) { l.session(s, anInitialize) })
 		}, "429 .*--memory"},
 		{"what clients of 2026-07-28 say of themselves, 1 MB", []string{"--demo"}, func(t *testing.T, l *loaded) {
@@ -348,19 +250,19 @@ func loads(t *testing.T) []load {
 				l.hears(status, text)
 			})
 		}, ""},
-		{"300 subscriptions of 1 MB", upstream(saysJSON), about("resources/subscribe", 1, 75, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
-		{"8,000 subscriptions of 8 KB", upstream(saysJSON), about("resources/subscribe", 10, 200, 8000), "429 .*--memory"},
+		{"300 subscriptions of 1 MB", upstream("/json"), about("resources/subscribe", 1, 75, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
+		{"8,000 subscriptions of 8 KB", upstream("/json"), about("resources/subscribe", 10, 200, 8000), "429 .*--memory"},
 		{"400 merged reads of 1 MB", []string{"--config", merged}, about("resources/read", 1, 100, 1<<20), "400 .*longer than 8192 bytes|429 .*--memory"},
 		{"8,000 merged reads of 8 KB", []string{"--config", merged}, about("resources/read", 8, 250, 8000), ""},
 		{"20 results of 30 MB, a process", process, results(1, 30_000_000), "--memory"},
-		{"20 results of 14 MB, HTTP with JSON", upstream(saysJSON), results(1, 14_000_000), "--memory"},
-		{"20 results of 14 MB, HTTP with streams", upstream(saysStream), results(1, 14_000_000), "--memory"},
-		{"20 results of 14 MB, a WebSocket", upstream(saysSocket), results(1, 14_000_000), "--memory"},
-		{"20 results of 14 MB, HTTP+SSE", upstream(saysPair), results(1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP with JSON", upstream("/json"), results(1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP with streams", upstream("/mcp"), results(1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, a WebSocket", []string{"--upstream", "ws" + strings.TrimPrefix(bigServer(t), "http") + "/ws"}, results(1, 14_000_000), "--memory"},
+		{"20 results of 14 MB, HTTP+SSE", upstream("/sse"), results(1, 14_000_000), "--memory"},
 		{"20 results of 30 MB, a process and clients of 2026-07-28", process, modernResults(20, 30_000_000), "--memory"},
-		{"20 results of 12 MB, HTTP with JSON", upstream(saysJSON), results(1, 12_000_000), ""},
+		{"20 results of 12 MB, HTTP with JSON", upstream("/json"), results(1, 12_000_000), ""},
 		{"100 results of 4 MB, a process", process, results(5, 4_000_000), ""},
-		{"100 results of 4 MB, HTTP with JSON", upstream(saysJSON), results(5, 4_000_000), ""},
+		{"100 results of 4 MB, HTTP with JSON", upstream("/json"), results(5, 4_000_000), ""},
 		{"300 clients that do not read results of 1 MB", process, unread(300, 1_000_000), ""},
 		{"9,000 connections that send nothing", []string{"--demo"}, connections(9000, "", false), ""},
 		{"6,000 half-sent headers of 27 KB", []string{"--demo"}, connections(6000, "POST /mcp HTTP/1.1\r\n"+ordinary(250), false), ""},
@@ -533,7 +435,7 @@ func TestMemoryUnderLoad(t *testing.T) {
 			if err := build(); err != nil {
 				t.Fatal(err)
 			}
-			cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "1s", "--memory", "64MiB"}, load.args...)...)
+			cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "100ms", "--memory", "64MiB"}, load.args...)...)
 			cmd.Env = append(os.Environ(), "GOMEMLIMIT="+strconv.Itoa(goMemory))
 			l := &loaded{program: serveBy(t, cmd), told: make(map[string]int)}
 			began := time.Now()

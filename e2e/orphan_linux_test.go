@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,7 +29,7 @@ func marked(script string, args ...string) (command []string, pids func() []int)
 	mark := markVariable + "=" + rand.Text()
 	command = append([]string{"--", "env", mark, "sh", "-c", script, "sh"}, args...)
 	return command, func() (pids []int) {
-		processes("environ", func(pid int, environ []byte) {
+		mcptest.Processes("environ", func(pid int, environ []byte) {
 			if bytes.Contains(environ, []byte(mark)) {
 				pids = append(pids, pid)
 			}
@@ -41,28 +40,13 @@ func marked(script string, args ...string) (command []string, pids func() []int)
 
 // children returns the processes whose parent is pid.
 func children(pid int) (pids []int) {
-	processes("stat", func(child int, stat []byte) {
+	mcptest.Processes("stat", func(child int, stat []byte) {
 		_, rest, _ := bytes.Cut(stat, []byte(") ")) // its name, which may hold anything
 		if fields := strings.Fields(string(rest)); len(fields) > 1 && fields[0] != "Z" && fields[1] == strconv.Itoa(pid) {
 			pids = append(pids, child)
 		}
 	})
 	return pids
-}
-
-// processes calls do for each process with what its directory in /proc has in a file. It
-// reads nothing else, as [filepath.Glob] would, which lists each of these directories.
-func processes(file string, do func(pid int, text []byte)) {
-	names, _ := os.ReadDir("/proc")
-	for _, name := range names {
-		pid, err := strconv.Atoi(name.Name())
-		if err != nil {
-			continue
-		}
-		if text, err := os.ReadFile(filepath.Join("/proc", name.Name(), file)); err == nil { // else it is gone, or another user's
-			do(pid, text)
-		}
-	}
 }
 
 // Failure 9: holdfast is killed with sessions that are idle, in a call, and have

@@ -118,7 +118,7 @@ func (p *program) left(t *testing.T) left {
 		t.Fatal(err)
 	}
 	l := left{files: len(files)}
-	processes("stat", func(_ int, stat []byte) {
+	mcptest.Processes("stat", func(_ int, stat []byte) {
 		_, rest, _ := strings.Cut(string(stat), ") ")
 		if fields := strings.Fields(rest); len(fields) > 1 && fields[1] == pid {
 			l.processes++

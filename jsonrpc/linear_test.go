@@ -1,21 +1,11 @@
 package jsonrpc
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
 	"holdfast/internal/testwork"
 )
-
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
 
 // What is done with a message grows with its members, and no faster.
 func TestLinear(t *testing.T) {
@@ -25,41 +15,41 @@ func TestLinear(t *testing.T) {
 	parse := func(text []byte) func() { return func() { _, _ = Parse(text) } }
 	tests := map[string]func(n int) func(){
 		"members of a message": func(n int) func() {
-			return parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"m",` + many(n, `"x%d":0`) + `}`))
+			return parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"m",` + testwork.Many(n, `"x%d":0`) + `}`))
 		},
 		"equal members": func(n int) func() {
-			return parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"m",` + many(n, `"x":0`) + `}`))
+			return parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"m",` + testwork.Many(n, `"x":0`) + `}`))
 		},
 		"like members": func(n int) func() {
-			return parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"m",` + many(n, `"PARAMS":0`) + `}`))
+			return parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"m",` + testwork.Many(n, `"PARAMS":0`) + `}`))
 		},
-		"members of params": func(n int) func() { return parse(request(`{` + many(n, `"x%d":0`) + `}`)) },
-		"elements":          func(n int) func() { return parse(request(`[` + many(n, `[0,""]`) + `]`)) },
+		"members of params": func(n int) func() { return parse(request(`{` + testwork.Many(n, `"x%d":0`) + `}`)) },
+		"elements":          func(n int) func() { return parse(request(`[` + testwork.Many(n, `[0,""]`) + `]`)) },
 		"deep elements": func(n int) func() {
-			return parse(request(`[` + many(n, strings.Repeat("[", 50)+strings.Repeat("]", 50)) + `]`))
+			return parse(request(`[` + testwork.Many(n, strings.Repeat("[", 50)+strings.Repeat("]", 50)) + `]`))
 		},
 		"a batch": func(n int) func() {
-			text := []byte(`[` + many(n/8, `{"jsonrpc":"2.0","id":%d,"method":"m"}`) + `]`)
+			text := []byte(`[` + testwork.Many(n/8, `{"jsonrpc":"2.0","id":%d,"method":"m"}`) + `]`)
 			return func() { _, _, _ = ParseBody(text) }
 		},
 		"Field": func(n int) func() {
-			text := []byte(`{"a":{` + many(n, `"x%d":{}`) + `,"b":1}}`)
+			text := []byte(`{"a":{` + testwork.Many(n, `"x%d":{}`) + `,"b":1}}`)
 			return func() { Field(text, "a", "b") }
 		},
 		"Field, not there": func(n int) func() {
-			text := []byte(`{"a":{` + many(n, `"x%d":"\""`) + `}}`)
+			text := []byte(`{"a":{` + testwork.Many(n, `"x%d":"\""`) + `}}`)
 			return func() { Field(text, "a", "b") }
 		},
 		"Field, escaped names": func(n int) func() {
-			text := []byte(`{` + many(n, `"\u0078%d\n":0`) + `}`)
+			text := []byte(`{` + testwork.Many(n, `"\u0078%d\n":0`) + `}`)
 			return func() { Field(text, "b") }
 		},
 		"Set": func(n int) func() {
-			text := []byte(`{"a":{` + many(n, `"x%d":{}`) + `,"b":1}}`)
+			text := []byte(`{"a":{` + testwork.Many(n, `"x%d":{}`) + `,"b":1}}`)
 			return func() { Set(text, []byte("2"), "a", "b") }
 		},
 		"Set, a new member": func(n int) func() {
-			text := []byte(`{"a":{` + many(n, `"x%d":{}`) + `}}`)
+			text := []byte(`{"a":{` + testwork.Many(n, `"x%d":{}`) + `}}`)
 			return func() { Set(text, []byte("2"), "a", "b", "c") }
 		},
 		"a long text": func(n int) func() {

@@ -12,9 +12,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -251,25 +249,10 @@ func needLinux(t *testing.T) {
 // marked returns the processes of a test, without zombies; on systems without
 // /proc, none.
 func marked(mark string) (pids []int) {
-	processes("environ", func(pid int, environ []byte) {
+	mcptest.Processes("environ", func(pid int, environ []byte) {
 		if bytes.Contains(environ, []byte(markVariable+"="+mark)) {
 			pids = append(pids, pid)
 		}
 	})
 	return pids
-}
-
-// processes calls do for each process with what its directory in /proc has in a file. It
-// reads nothing else, as [filepath.Glob] would, which lists each of these directories.
-func processes(file string, do func(pid int, text []byte)) {
-	names, _ := os.ReadDir("/proc")
-	for _, name := range names {
-		pid, err := strconv.Atoi(name.Name())
-		if err != nil {
-			continue
-		}
-		if text, err := os.ReadFile(filepath.Join("/proc", name.Name(), file)); err == nil { // else it is gone, or another user's
-			do(pid, text)
-		}
-	}
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 )
 
 // A descendant that holds stdout open delays nobody, and does not survive.
@@ -195,7 +196,7 @@ func TestUserKilled(t *testing.T) {
 // commands returns the directories of the processes whose command line has the
 // text.
 func commands(text string) (dirs []string) {
-	processes("cmdline", func(pid int, line []byte) {
+	mcptest.Processes("cmdline", func(pid int, line []byte) {
 		if bytes.Contains(line, []byte(text)) {
 			dirs = append(dirs, filepath.Join("/proc", strconv.Itoa(pid)))
 		}

@@ -20,10 +20,14 @@ import (
 	"holdfast/backend/remote"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	testlong.AtOnce(8) // they wait more than they work
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what must come.
 const patience = time.Minute

@@ -2,21 +2,11 @@ package bridge
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
 )
-
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
 
 // What a bridge does with messages grows with their members, and no faster.
 func TestLinear(t *testing.T) {
@@ -29,7 +19,7 @@ func TestLinear(t *testing.T) {
 	}
 	tests := map[string]func(n int) func(){
 		"fingerprint": func(n int) func() {
-			params := []byte(`{"_meta":{"progressToken":1,"traceparent":"",` + many(n, `"x%d":0`) + `},` + many(n, `"x%d":1.0`) + `}`)
+			params := []byte(`{"_meta":{"progressToken":1,"traceparent":"",` + testwork.Many(n, `"x%d":0`) + `},` + testwork.Many(n, `"x%d":1.0`) + `}`)
 			return func() { fingerprintOf("tools/call", params) }
 		},
 		"questions": func(n int) func() {
@@ -38,7 +28,7 @@ func TestLinear(t *testing.T) {
 		},
 		"answers": func(n int) func() {
 			x, h := asking(n), &modernHost{}
-			m := jsonrpc.Message{Params: []byte(`{"inputResponses":{` + many(n, `"x%d":{}`) + `}}`)}
+			m := jsonrpc.Message{Params: []byte(`{"inputResponses":{` + testwork.Many(n, `"x%d":{}`) + `}}`)}
 			return func() {
 				if missing := h.reply(x, m); missing != n {
 					t.Fatal(missing)

@@ -9,8 +9,10 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast/internal/cluster"
+	"holdfast/internal/mcptest"
 )
 
 // There and back, one byte.
@@ -196,7 +198,7 @@ func BenchmarkIdle(b *testing.B) {
 		for _, c := range all {
 			c.Close()
 		}
-		eventually(b, "connections to end", func() bool { return w.nodes["a"].Conns() == 0 && w.nodes["b"].Conns() == 0 })
+		mcptest.Eventually(b, "connections to end", time.Minute, func() bool { return w.nodes["a"].Conns() == 0 && w.nodes["b"].Conns() == 0 })
 	}
 }
 

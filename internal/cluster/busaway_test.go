@@ -32,7 +32,7 @@ func busAway(t *testing.T, i int, phase, away time.Duration) {
 	w.join("b", cluster.Options{})
 	gone := 0
 	w.nodes["a"].Watch(func(string) { gone++ })
-	eventually(t, "peers", func() bool { return len(w.nodes["a"].Peers()) == 1 })
+	mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes["a"].Peers()) == 1 })
 	c, err := w.nodes["a"].Dial(t.Context(), "b")
 	if err != nil {
 		t.Fatal(err)
@@ -57,9 +57,9 @@ func TestBackWhileAway(t *testing.T) {
 		w := newTown(t, 1, cluster.Options{}, "a")
 		w.join("b", cluster.Options{})
 		a := w.nodes["a"]
-		eventually(t, "peers", func() bool { return len(a.Peers()) == 1 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(a.Peers()) == 1 })
 		w.buses["b"].Pause(true)
-		eventually(t, "b is gone", func() bool { return a.Gone(t.Context(), "b") })
+		mcptest.Eventually(t, "b is gone", time.Minute, func() bool { return a.Gone(t.Context(), "b") })
 		w.buses["a"].Pause(true)
 		time.Sleep(3 * time.Second)
 		w.buses["b"].Pause(false)
@@ -81,9 +81,9 @@ func TestLostBeforeBusAway(t *testing.T) {
 		w.join("b", cluster.Options{})
 		w.join("c", cluster.Options{})
 		a := w.nodes["a"]
-		eventually(t, "peers", func() bool { return len(a.Peers()) == 2 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(a.Peers()) == 2 })
 		w.kill("b")
-		eventually(t, "b is gone", func() bool { return a.Gone(t.Context(), "b") })
+		mcptest.Eventually(t, "b is gone", time.Minute, func() bool { return a.Gone(t.Context(), "b") })
 		time.Sleep(10 * time.Second)
 		for range 3 {
 			w.buses["a"].Pause(true)

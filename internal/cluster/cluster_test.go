@@ -20,6 +20,7 @@ import (
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/cluster/bustest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -104,16 +105,6 @@ func (w *town) pair(to string) (a, b net.Conn) {
 		w.t.Fatal(err)
 	}
 	return a, <-accepted
-}
-
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting for %s", what)
-		}
-		time.Sleep(time.Millisecond) // polling, not synchronisation
-	}
 }
 
 // within asserts how long something takes: in a bubble, where only waiting takes time.
@@ -210,7 +201,7 @@ func TestClose(t *testing.T) {
 			t.Errorf("%s of a closed connection: %v", name, err)
 		}
 	}
-	eventually(t, "connections to be forgotten", func() bool {
+	mcptest.Eventually(t, "connections to be forgotten", time.Minute, func() bool {
 		return w.nodes["a"].Conns() == 0 && w.nodes["b"].Conns() == 0
 	})
 }
@@ -382,7 +373,7 @@ func TestPeers(t *testing.T) {
 				w.nodes["a"].Watch(func(name string) { gone <- name })
 				peers := func(want ...string) {
 					t.Helper()
-					eventually(t, fmt.Sprint("peers ", want), func() bool {
+					mcptest.Eventually(t, fmt.Sprint("peers ", want), time.Minute, func() bool {
 						return slices.Equal(w.nodes["a"].Peers(), want)
 					})
 				}
@@ -434,10 +425,10 @@ func TestGoneAsks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 9, cluster.Options{}, "a", "b", "c")
-		eventually(t, "peers", func() bool { return len(w.nodes["a"].Peers()) == 2 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes["a"].Peers()) == 2 })
 		w.kill("b")
 		within(t, 1500*time.Millisecond, "asking", func() {
-			eventually(t, "b to be gone", func() bool { return w.nodes["a"].Gone(t.Context(), "b") })
+			mcptest.Eventually(t, "b to be gone", time.Minute, func() bool { return w.nodes["a"].Gone(t.Context(), "b") })
 		})
 		if w.nodes["a"].Gone(t.Context(), "c") || w.nodes["a"].Gone(t.Context(), "a") {
 			t.Error("who lives is gone")
@@ -457,7 +448,7 @@ func TestPause(t *testing.T) {
 		w.nodes["b"].Watch(func(name string) { wrong <- name })
 		woke := make(chan struct{}, 10)
 		w.nodes["b"].OnWake(func() { woke <- struct{}{} })
-		eventually(t, "peers", func() bool { return len(w.nodes["a"].Peers()) == 2 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes["a"].Peers()) == 2 })
 		here, there := w.pair("b")
 		for range 2 {
 			w.buses["b"].Pause(true)
@@ -469,7 +460,7 @@ func TestPause(t *testing.T) {
 			}
 			w.buses["b"].Pause(false)
 			<-woke
-			eventually(t, "b to be back", func() bool { return slices.Contains(w.nodes["a"].Peers(), "b") })
+			mcptest.Eventually(t, "b to be back", time.Minute, func() bool { return slices.Contains(w.nodes["a"].Peers(), "b") })
 			if _, err := there.Read(make([]byte, 1)); err == nil {
 				t.Error("a connection that was given up goes on")
 			}
@@ -496,7 +487,7 @@ func TestCut(t *testing.T) {
 		w.nodes["b"].OnWake(func() { woke <- struct{}{} })
 		gone := make(chan string, 10)
 		w.nodes["a"].Watch(func(name string) { gone <- name })
-		eventually(t, "peers", func() bool { return len(w.nodes["a"].Peers()) == 2 && len(w.nodes["b"].Peers()) == 2 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes["a"].Peers()) == 2 && len(w.nodes["b"].Peers()) == 2 })
 		w.buses["b"].Cut(true)
 		if name := <-gone; name != "b" {
 			t.Errorf("%s is gone", name)
@@ -509,7 +500,7 @@ func TestCut(t *testing.T) {
 		}
 		w.buses["b"].Cut(false)
 		<-woke
-		eventually(t, "b to be back", func() bool { return slices.Contains(w.nodes["a"].Peers(), "b") })
+		mcptest.Eventually(t, "b to be back", time.Minute, func() bool { return slices.Contains(w.nodes["a"].Peers(), "b") })
 		select {
 		case name := <-wrong:
 			t.Errorf("%s is gone for one who was cut off", name)
@@ -525,7 +516,7 @@ func TestDoubt(t *testing.T) {
 		w := newTown(t, 12, cluster.Options{}, "a", "b")
 		gone := make(chan string, 10)
 		w.nodes["a"].Watch(func(name string) { gone <- name })
-		eventually(t, "peers", func() bool { return len(w.nodes["a"].Peers()) == 1 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes["a"].Peers()) == 1 })
 		w.Hide("b", true)
 		time.AfterFunc(100*time.Millisecond, func() { w.Hide("b", false) })
 		c, err := w.nodes["a"].Dial(t.Context(), "b")
@@ -639,7 +630,7 @@ func TestLoss(t *testing.T) {
 			})
 			a.Close()
 			b.Close()
-			eventually(t, "connections to be forgotten", func() bool {
+			mcptest.Eventually(t, "connections to be forgotten", time.Minute, func() bool {
 				return w.nodes["a"].Conns() == 0 && w.nodes["b"].Conns() == 0
 			})
 		}
@@ -664,7 +655,7 @@ func TestChoose(t *testing.T) {
 		o.Door = true
 		w.join("door", o)
 		a := w.nodes["a"]
-		eventually(t, "peers", func() bool { return slices.Equal(a.Peers(), []string{"busy", "full", "idle"}) })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return slices.Equal(a.Peers(), []string{"busy", "full", "idle"}) })
 		time.Sleep(2 * quick.Heartbeat)
 		var got []string
 		for range 3 {
@@ -674,7 +665,7 @@ func TestChoose(t *testing.T) {
 			t.Errorf("chose %v, want %v", got, want)
 		}
 		w.join("older", quick)
-		eventually(t, "peers", func() bool { return len(a.Peers()) == 4 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(a.Peers()) == 4 })
 		count := make(map[string]int)
 		for range 4000 {
 			count[a.Choose()]++

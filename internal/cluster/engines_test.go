@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -167,7 +168,7 @@ func TestEngineAway(t *testing.T) {
 			w.serve(names[1], office(make(chan struct{}, 1000)))
 			client := w.client(names[0])
 			idle := events(t.Context(), t, client, "http://"+names[1]+"/events?count=5&stay=1", 5) //nolint:bodyclose // it is closed below
-			eventually(t, "peers", func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
+			mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
 			defer idle.Body.Close()
 			kill()
 			var slowest time.Duration
@@ -187,10 +188,10 @@ func TestEngineAway(t *testing.T) {
 			}
 			restart()
 			back := time.Now()
-			eventually(t, "an answer", func() bool { return get(client, names[1]) == nil })
+			mcptest.Eventually(t, "an answer", time.Minute, func() bool { return get(client, names[1]) == nil })
 			t.Logf("an answer %v after the engine is back", time.Since(back))
-			eventually(t, "peers", func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
-			eventually(t, "all to hear that they were away", func() bool { return woken.Load() == 3 })
+			mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes[names[0]].Peers()) == 2 })
+			mcptest.Eventually(t, "all to hear that they were away", time.Minute, func() bool { return woken.Load() == 3 })
 			if gone.Load() > 0 {
 				t.Errorf("%d nodes were found gone", gone.Load())
 			}
@@ -228,7 +229,7 @@ func TestServerDies(t *testing.T) {
 	}
 	for _, name := range names {
 		w.serve(name, office(make(chan struct{}, 1000)))
-		eventually(t, "peers", func() bool { return len(w.nodes[name].Peers()) == 5 })
+		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes[name].Peers()) == 5 })
 	}
 	var failed, whole atomic.Int64
 	var wait sync.WaitGroup
@@ -261,7 +262,7 @@ func TestServerDies(t *testing.T) {
 			t.Error(err)
 		}
 		before := whole.Load()
-		eventually(t, "answers", func() bool { return whole.Load() > before+100 })
+		mcptest.Eventually(t, "answers", time.Minute, func() bool { return whole.Load() > before+100 })
 	}
 	close(stop)
 	wait.Wait()

@@ -22,6 +22,7 @@ import (
 
 	"holdfast/internal/cluster"
 	"holdfast/internal/cluster/bustest"
+	"holdfast/internal/mcptest"
 
 	"holdfast/internal/testlong"
 )
@@ -162,7 +163,7 @@ func TestHTTP(t *testing.T) {
 	}
 	line.Close()
 	client.CloseIdleConnections()
-	eventually(t, "connections to end", func() bool { return w.nodes["a"].Conns() == 0 && w.nodes["b"].Conns() == 0 })
+	mcptest.Eventually(t, "connections to end", time.Minute, func() bool { return w.nodes["a"].Conns() == 0 && w.nodes["b"].Conns() == 0 })
 }
 
 // events opens a stream and reads what it has at first.
@@ -264,7 +265,7 @@ func faults(t *testing.T, seed uint64) {
 		w.buses[name].Pause(false)
 		w.Set(bustest.Faults{})
 		before := whole.Load()
-		eventually(t, "requests to go through again", func() bool { return whole.Load() > before+50 })
+		mcptest.Eventually(t, "requests to go through again", time.Minute, func() bool { return whole.Load() > before+50 })
 	}
 	close(stop)
 	wait.Wait()

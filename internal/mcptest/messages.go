@@ -11,6 +11,15 @@ import (
 // Modern is the revision that has no sessions.
 const Modern = "2026-07-28"
 
+// Parse parses a message that a test has written.
+func Parse(text string) jsonrpc.Message {
+	m, err := jsonrpc.Parse([]byte(text))
+	if err != nil {
+		panic(err)
+	}
+	return m
+}
+
 // Initialized is the notification that ends the beginning of a session.
 const Initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 

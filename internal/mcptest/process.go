@@ -6,7 +6,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,3 +145,18 @@ func (p *Process) Hear(texts ...string) string {
 
 // CloseStdin closes the stdin of a process that is [Piped].
 func (p *Process) CloseStdin() { _ = p.in.Close() }
+
+// Processes calls do for each process with what its directory in /proc has in a file. It
+// reads nothing else, as [filepath.Glob] would, which lists each of these directories.
+func Processes(file string, do func(pid int, text []byte)) {
+	names, _ := os.ReadDir("/proc")
+	for _, name := range names {
+		pid, err := strconv.Atoi(name.Name())
+		if err != nil {
+			continue
+		}
+		if text, err := os.ReadFile(filepath.Join("/proc", name.Name(), file)); err == nil { // else it is gone, or another user's
+			do(pid, text)
+		}
+	}
+}

@@ -1,23 +1,12 @@
 package merge
 
 import (
-	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 
 	"holdfast/backend"
 	"holdfast/internal/testwork"
 )
-
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
 
 // What is merged grows with the lists of servers and what they can, and no faster.
 func TestLinear(t *testing.T) {
@@ -32,7 +21,7 @@ func TestLinear(t *testing.T) {
 	c := of.(*conn)
 	list := func(method, member, item string) func(n int) func() {
 		return func(n int) func() {
-			page := []byte(`{"` + member + `":[` + many(n, item) + `]}`)
+			page := []byte(`{"` + member + `":[` + testwork.Many(n, item) + `]}`)
 			return func() { c.itemsOf(listings[method], c.lineup.Load(), 0, page) }
 		}
 	}
@@ -42,11 +31,11 @@ func TestLinear(t *testing.T) {
 		"tools of both": list("tools/list", "tools", `{"name":"x%d"}`),
 		"resources":     list("resources/list", "resources", `{"uri":"r:%d"}`),
 		"members of a tool": func(n int) func() {
-			page := []byte(`{"tools":[{"name":"t",` + many(n, `"x%d":0`) + `}]}`)
+			page := []byte(`{"tools":[{"name":"t",` + testwork.Many(n, `"x%d":0`) + `}]}`)
 			return func() { c.itemsOf(listings["tools/list"], c.lineup.Load(), 0, page) }
 		},
 		"capabilities": func(n int) func() {
-			of := []byte(`{"tools":{` + many(n, `"x%d":0`) + `},` + many(n, `"tools":{}`) + `}`)
+			of := []byte(`{"tools":{` + testwork.Many(n, `"x%d":0`) + `},` + testwork.Many(n, `"tools":{}`) + `}`)
 			return func() { addCapabilities(new(union), of) }
 		},
 	}

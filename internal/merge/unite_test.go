@@ -46,10 +46,10 @@ func TestAddCapabilities(t *testing.T) {
 func TestUnionIsLinear(t *testing.T) {
 	for name, text := range map[string]func(n int) string{
 		"deep": func(n int) string {
-			return strings.Repeat(`{"a":`, min(n, 900)) + `{` + many(n, `"x%d":0`) + `}` + strings.Repeat("}", min(n, 900))
+			return strings.Repeat(`{"a":`, min(n, 900)) + `{` + testwork.Many(n, `"x%d":0`) + `}` + strings.Repeat("}", min(n, 900))
 		},
-		"wide":   func(n int) string { return `{"a":{` + many(n, `"x%d":{}`) + `}}` },
-		"arrays": func(n int) string { return `{"a":[` + many(n, `%d`) + `]}` },
+		"wide":   func(n int) string { return `{"a":{` + testwork.Many(n, `"x%d":{}`) + `}}` },
+		"arrays": func(n int) string { return `{"a":[` + testwork.Many(n, `%d`) + `]}` },
 	} {
 		t.Run(name, func(t *testing.T) {
 			testwork.Linear(t, 1000, func(n int) func() {

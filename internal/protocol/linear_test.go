@@ -9,39 +9,32 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
-
 // What is done with params and schemas grows with their members, and no faster.
 func TestLinear(t *testing.T) {
 	schema := func(text string) func() { return func() { _, _ = ParamHeaders([]byte(text)) } }
 	tests := map[string]func(n int) func(){
 		"CheckClear": func(n int) func() {
-			m := jsonrpc.Message{Kind: jsonrpc.Request, Method: MethodCallTool, Params: []byte(`{"name":"a",` + many(n, `"NAME%d":0`) + `}`)}
+			m := jsonrpc.Message{Kind: jsonrpc.Request, Method: MethodCallTool, Params: []byte(`{"name":"a",` + testwork.Many(n, `"NAME%d":0`) + `}`)}
 			return func() { _ = CheckClear(&m) }
 		},
 		"annotated arguments": func(n int) func() {
-			return schema(`{"properties":{` + many(n, `"x%d":{"type":"string","x-mcp-header":"X%d"}`) + `}}`)
+			return schema(`{"properties":{` + testwork.Many(n, `"x%d":{"type":"string","x-mcp-header":"X%d"}`) + `}}`)
 		},
 		"annotations of one argument": func(n int) func() {
-			return schema(`{"properties":{"a":{"type":"string",` + many(n, `"x-mcp-header":"X"`) + `}}}`)
+			return schema(`{"properties":{"a":{"type":"string",` + testwork.Many(n, `"x-mcp-header":"X"`) + `}}}`)
 		},
 		"types of one argument": func(n int) func() {
-			return schema(`{"properties":{"a":{"x-mcp-header":"X","type":[` + many(n, `"null"`) + `]}}}`)
+			return schema(`{"properties":{"a":{"x-mcp-header":"X","type":[` + testwork.Many(n, `"null"`) + `]}}}`)
 		},
-		"schemas beside": func(n int) func() { return schema(`{"x-mcp-header":0,"allOf":[` + many(n, `{"type":"string"}`) + `]}`) },
+		"schemas beside": func(n int) func() {
+			return schema(`{"x-mcp-header":0,"allOf":[` + testwork.Many(n, `{"type":"string"}`) + `]}`)
+		},
 		"headers and arguments": func(n int) func() {
 			headers := make([]ParamHeader, n)
 			for i := range headers {
 				headers[i].Path = []string{"a", fmt.Sprint("x", i)}
 			}
-			arguments := []byte(`{"a":{` + many(n, `"x%d":""`) + `}}`)
+			arguments := []byte(`{"a":{` + testwork.Many(n, `"x%d":""`) + `}}`)
 			return func() { Arguments(headers, arguments) }
 		},
 		"headers that arguments do not have": func(n int) func() {
@@ -49,7 +42,7 @@ func TestLinear(t *testing.T) {
 			for i := range headers {
 				headers[i].Path = []string{fmt.Sprint("y", i), "a"}
 			}
-			arguments := []byte(`{` + many(n, `"x%d":{}`) + `}`)
+			arguments := []byte(`{` + testwork.Many(n, `"x%d":{}`) + `}`)
 			return func() { Arguments(headers, arguments) }
 		},
 	}
@@ -66,7 +59,7 @@ func TestDeepSchema(t *testing.T) {
 	if found, err := ParamHeaders(deep("")); err != nil || len(found) != 1 || len(found[0].Path) != 90 {
 		t.Errorf("a small one: %v, %v", found, err)
 	}
-	if _, err := ParamHeaders(deep(`,"enum":[` + many(100_000, `"x%d"`) + `]`)); err == nil {
+	if _, err := ParamHeaders(deep(`,"enum":[` + testwork.Many(100_000, `"x%d"`) + `]`)); err == nil {
 		t.Error("a large one is read 90 times")
 	}
 }

@@ -463,7 +463,7 @@ type panicking struct{ sink backend.Sink }
 func (p panicking) Deliver(in backend.Inbound) error {
 	switch in.Method {
 	case "initialize":
-		p.sink.Emit(in.Call, parse(`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}`))
+		p.sink.Emit(in.Call, mcptest.Parse(`{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25"}}`))
 	case "panic":
 		panic("as asked")
 	}

@@ -63,13 +63,13 @@ func requestOf(id int, method, params string) string {
 func said(t testing.TB, r reply) (response jsonrpc.Message, before []jsonrpc.Message) {
 	t.Helper()
 	if r.header.Get("Content-Type") == "application/json" {
-		return parse(string(r.body)), nil
+		return mcptest.Parse(string(r.body)), nil
 	}
 	for _, ev := range r.events() {
 		if len(ev.Data) == 0 {
 			continue
 		}
-		m := parse(string(ev.Data))
+		m := mcptest.Parse(string(ev.Data))
 		if m.Kind == jsonrpc.Response {
 			return m, before
 		}
@@ -126,7 +126,7 @@ func (c *pairHost) ask(method, params string) (jsonrpc.Message, []jsonrpc.Messag
 	c.send(requestOf(c.ids, method, params))
 	var before []jsonrpc.Message
 	for {
-		m := parse(string(c.next().Data))
+		m := mcptest.Parse(string(c.next().Data))
 		if m.Kind == jsonrpc.Response && string(m.ID) == fmt.Sprint(c.ids) {
 			return m, before
 		}
@@ -553,7 +553,7 @@ func TestHandOffAskedAgain(t *testing.T) {
 	for range 3 { // cancelled each time
 		h.ids++
 		w := h.open("POST", "/mcp", requestOf(h.ids, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q}`, is.Handle))))
-		m := parse(string(w.message().Data))
+		m := mcptest.Parse(string(w.message().Data))
 		if m.Method != "elicitation/create" {
 			t.Fatalf("got %s", m.Raw)
 		}
@@ -646,7 +646,7 @@ func TestHandOffBatchProgress(t *testing.T) {
 	held := n.release(2)
 	held[0].Notify("notifications/progress", []byte(`{"progressToken":"p","progress":1,"message":"half"}`))
 	for range 3 {
-		m := parse(string(w.message().Data))
+		m := mcptest.Parse(string(w.message().Data))
 		if m.Kind != jsonrpc.Response {
 			continue
 		}
@@ -671,7 +671,7 @@ func TestHandOffBatch(t *testing.T) {
 		if len(ev.Data) == 0 {
 			continue
 		}
-		m := parse(string(ev.Data))
+		m := mcptest.Parse(string(ev.Data))
 		switch string(m.ID) {
 		case "1", "3":
 			handles = append(handles, tellOf(t, m).Handle)
@@ -795,7 +795,7 @@ func TestHandOffAskedBesideWait(t *testing.T) {
 	listens.head()
 	waits := h.open("POST", "/mcp", requestOf(90, "tools/call", toolCall(handoff.ToolWait, fmt.Sprintf(`{"handle":%q,"seconds":50}`, is.Handle))))
 	mcptest.Eventually(t, "it waits", time.Minute, func() bool { return n.sessions.Calls() == 2 })
-	held.Sink.Emit(nil, parse(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?"}}`))
+	held.Sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"?"}}`))
 	other := &posting{peer: n.connect("2025-11-25", nil)}
 	mcptest.Eventually(t, "the call to be known to ask", time.Minute, func() bool {
 		return wait(t, other, handoff.ToolWait, is.Handle, `,"seconds":0`).Status == handoff.InputRequired
@@ -900,7 +900,7 @@ func TestHandOffWebhookLost(t *testing.T) {
 }
 
 // toldAs returns the response of a reply.
-func toldAs(r reply) jsonrpc.Message { return parse(lastSaid(r)) }
+func toldAs(r reply) jsonrpc.Message { return mcptest.Parse(lastSaid(r)) }
 
 // Who cancels a call is told so once the store has its end, also where another append is under way.
 func TestHandOffCancelStored(t *testing.T) {

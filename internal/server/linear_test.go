@@ -12,15 +12,6 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
-
 // What the transports look at in a message grows with its members, and no faster.
 func TestLinear(t *testing.T) {
 	request := func(params string) *jsonrpc.Message {
@@ -32,15 +23,15 @@ func TestLinear(t *testing.T) {
 	}
 	tests := map[string]func(n int) func(){
 		"sum of params": func(n int) func() {
-			m := request(`{` + many(n, `"x%d":0`) + `}`)
+			m := request(`{` + testwork.Many(n, `"x%d":0`) + `}`)
 			return func() { modern.SumOf(m) }
 		},
 		"sum of equal params": func(n int) func() {
-			m := request(`{` + many(n, `"x":0`) + `}`)
+			m := request(`{` + testwork.Many(n, `"x":0`) + `}`)
 			return func() { modern.SumOf(m) }
 		},
 		"what a client says of itself": func(n int) func() {
-			m := request(`{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` + many(n, `"io.modelcontextprotocol/clientCapabilities":{}`) + `},` + many(n, `"name":"a"`) + `}`)
+			m := request(`{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` + testwork.Many(n, `"io.modelcontextprotocol/clientCapabilities":{}`) + `},` + testwork.Many(n, `"name":"a"`) + `}`)
 			header := http.Header{"Mcp-Protocol-Version": {"2026-07-28"}, "Mcp-Method": {"tools/call"}, "Mcp-Name": {"a"}}
 			return func() {
 				if status, err := new(modern.Request).Read(header, m); err != nil {
@@ -49,11 +40,11 @@ func TestLinear(t *testing.T) {
 			}
 		},
 		"idempotency key": func(n int) func() {
-			m := request(`{"_meta":{"idempotencyKey":0,` + many(n, `"x%d":0`) + `}}`)
+			m := request(`{"_meta":{"idempotencyKey":0,` + testwork.Many(n, `"x%d":0`) + `}}`)
 			return func() { _, _ = messageKey(m) }
 		},
 		"answers to questions": func(n int) func() {
-			m := request(`{"inputResponses":{` + many(n, `"x%d":{}`) + `}}`)
+			m := request(`{"inputResponses":{` + testwork.Many(n, `"x%d":{}`) + `}}`)
 			open := make([]jsonrpc.Message, n)
 			for i := range open {
 				open[i].ID = fmt.Append(nil, i)
@@ -82,10 +73,10 @@ func TestLinear(t *testing.T) {
 // A batch with very many messages is refused.
 func TestBatchBound(t *testing.T) {
 	const ping = `{"jsonrpc":"2.0","id":%d,"method":"ping"}`
-	if msgs, batch, err := parseBody([]byte(`[` + many(mostBatch, ping) + `]`)); len(msgs) != mostBatch || !batch || err != nil {
+	if msgs, batch, err := parseBody([]byte(`[` + testwork.Many(mostBatch, ping) + `]`)); len(msgs) != mostBatch || !batch || err != nil {
 		t.Errorf("the longest: %d messages, %v", len(msgs), err)
 	}
-	if _, _, err := parseBody([]byte(`[` + many(mostBatch+1, ping) + `]`)); err == nil || !strings.Contains(err.Error(), "at most 1000") {
+	if _, _, err := parseBody([]byte(`[` + testwork.Many(mostBatch+1, ping) + `]`)); err == nil || !strings.Contains(err.Error(), "at most 1000") {
 		t.Errorf("a longer one: %v", err)
 	}
 }

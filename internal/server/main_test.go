@@ -169,7 +169,7 @@ func (s *script) Serve(x *message.Exchange) {
 	case x.Method == "tools/list":
 		x.Result([]byte(`{"tools":[{"name":"echo","annotations":{"readOnlyHint":true}},{"name":"steps"},{"name":"hold"},{"name":"ask"},{"name":"safe_steps","annotations":{"idempotentHint":true}},{"name":"safe_hold","annotations":{"idempotentHint":true}}]}`))
 	case x.Method == "notifications/unrelated":
-		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":` + string(x.Params) + `}`))
+		x.Sink.EmitUnrelated(mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/message","params":` + string(x.Params) + `}`))
 	case x.Method == "subscriptions/listen":
 		x.Notify("notifications/subscriptions/acknowledged", []byte(`{"notifications":{"toolsListChanged":true}}`))
 	case x.Method == "tools/call", x.Method == "vendor/call":
@@ -299,14 +299,6 @@ func progress(x *message.Exchange, i, size int) {
 func result(text string) []byte {
 	quoted, _ := json.Marshal(text)
 	return fmt.Appendf(nil, `{"content":[{"type":"text","text":%s}]}`, quoted)
-}
-
-func parse(text string) jsonrpc.Message {
-	m, err := jsonrpc.Parse([]byte(text))
-	if err != nil {
-		panic(err)
-	}
-	return m
 }
 
 // peer is a client's knowledge of its session.

@@ -15,6 +15,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -73,14 +74,14 @@ func (c *toolboxConn) Close() error {
 func (c *toolboxConn) Deliver(in backend.Inbound) error {
 	b := c.b
 	say := func(text string) {
-		c.sink.Emit(in.Call, parse(string(jsonrpc.AppendResult(nil, in.ID, result(fmt.Sprintf("%s in %d", text, c.n))))))
+		c.sink.Emit(in.Call, mcptest.Parse(string(jsonrpc.AppendResult(nil, in.ID, result(fmt.Sprintf("%s in %d", text, c.n))))))
 	}
 	key := jsonrpc.String(jsonrpc.Field(in.Params, "arguments", "key"))
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case in.Method == "tools/list":
-		c.sink.Emit(in.Call, parse(string(jsonrpc.AppendResult(nil, in.ID, []byte(`{"tools":[{"name":"who"},{"name":"hold"},{"name":"ask"}]}`)))))
+		c.sink.Emit(in.Call, mcptest.Parse(string(jsonrpc.AppendResult(nil, in.ID, []byte(`{"tools":[{"name":"who"},{"name":"hold"},{"name":"ask"}]}`)))))
 	case in.Method == "notifications/cancelled":
 		b.cancelled[c.keys[string(jsonrpc.Field(in.Params, "requestId"))]]++
 	case in.Kind == jsonrpc.Response:
@@ -92,11 +93,11 @@ func (c *toolboxConn) Deliver(in backend.Inbound) error {
 		all := append([]string{`{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{}}}`}, b.tells...)
 		go func() {
 			for _, text := range all {
-				c.sink.Emit(in.Call, parse(text))
+				c.sink.Emit(in.Call, mcptest.Parse(text))
 			}
 		}()
 	case in.Kind == jsonrpc.Request && in.Method != "tools/call":
-		c.sink.Emit(in.Call, parse(string(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(codeMethod, "no %s", in.Method)))))
+		c.sink.Emit(in.Call, mcptest.Parse(string(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(codeMethod, "no %s", in.Method)))))
 	case in.Kind == jsonrpc.Request:
 		b.ran[key]++
 		c.keys[string(in.ID)] = key
@@ -143,7 +144,7 @@ func (b *toolbox) ask(c *toolboxConn, in backend.Inbound) {
 }
 
 func elicitation(id string) jsonrpc.Message {
-	return parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, id))
+	return mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":"?"}}`, id))
 }
 
 // count returns what was counted for a key.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -152,7 +153,7 @@ func TestSlowReader(t *testing.T) {
 		if len(ev.Data) == 0 {
 			continue
 		}
-		if got := string(jsonrpc.Field(parse(string(ev.Data)).Params, "progress")); got != fmt.Sprint(i) {
+		if got := string(jsonrpc.Field(mcptest.Parse(string(ev.Data)).Params, "progress")); got != fmt.Sprint(i) {
 			t.Fatalf("message %d is %s", i, got)
 		}
 		i++
@@ -240,7 +241,7 @@ func TestTakeoverRepeatsNothing(t *testing.T) {
 		if r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/unrelated","params":{"data":%d}}`, i)); r.status != 202 {
 			t.Fatal(r.status)
 		}
-		if got := string(jsonrpc.Field(parse(string(w.message().Data)).Params, "data")); got != fmt.Sprint(i) {
+		if got := string(jsonrpc.Field(mcptest.Parse(string(w.message().Data)).Params, "data")); got != fmt.Sprint(i) {
 			t.Fatalf("message %d is %s", i, got)
 		}
 		w = p.open("GET", "/mcp", "")

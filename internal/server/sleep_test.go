@@ -45,10 +45,10 @@ func (s *recorder) Serve(x *message.Exchange) {
 		x.Result(fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":{"tools":{"listChanged":true},"logging":{},"resources":{"subscribe":true}},"serverInfo":{"name":"recorder","version":"%d"}}`,
 			revision, s.version.Load()))
 	case "ping":
-		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"pinged"}}`))
+		x.Sink.EmitUnrelated(mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{"data":"pinged"}}`))
 		x.Result([]byte(`{}`))
 	case "completion/complete":
-		x.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`))
+		x.Sink.EmitUnrelated(mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/prompts/list_changed"}`))
 		x.Result([]byte(`{"completion":{"values":[]}}`))
 	case "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
 		x.Result([]byte(`{}`))

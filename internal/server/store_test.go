@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -75,7 +76,7 @@ func TestUpgradeUnreadable(t *testing.T) {
 	deaf.on.Store(false)
 	w := p.open("GET", "/mcp", "")
 	w.message()
-	if end := w.message(); parse(string(end.Data)).Kind != jsonrpc.Response || n.runs("k") != 1 {
+	if end := w.message(); mcptest.Parse(string(end.Data)).Kind != jsonrpc.Response || n.runs("k") != 1 {
 		t.Errorf("got %s after %d runs", end.Data, n.runs("k"))
 	}
 }

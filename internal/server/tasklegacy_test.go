@@ -202,7 +202,7 @@ func TestLegacyTaskAsks(t *testing.T) {
 	if !strings.Contains(string(asked.Data), "elicitation/create") || !strings.Contains(string(asked.Data), made.TaskID) {
 		t.Fatalf("asked: %s", asked.Data)
 	}
-	q := parse(string(asked.Data))
+	q := mcptest.Parse(string(asked.Data))
 	if r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, q.ID)); r.status != http.StatusAccepted {
 		t.Errorf("answered: %d %s", r.status, r.body)
 	}
@@ -250,7 +250,7 @@ func TestLegacyTaskOfAnother(t *testing.T) {
 	}
 	again.becomes(id, "input_required")
 	w := again.open("POST", "/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":"r","method":"tasks/result","params":{"taskId":%q}}`, id))
-	q := parse(string(w.message().Data))
+	q := mcptest.Parse(string(w.message().Data))
 	if r := again.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"action":"accept"}}`, q.ID)); r.status != http.StatusAccepted {
 		t.Errorf("answered: %d %s", r.status, r.body)
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -25,7 +26,7 @@ func TestProgressTokens(t *testing.T) {
 		held := n.release(1)[0]
 		progress := func(token string) {
 			for _, emit := range []func(jsonrpc.Message){func(m jsonrpc.Message) { held.Sink.Emit(nil, m) }, held.Sink.EmitUnrelated} {
-				emit(parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, token, i+1)))
+				emit(mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":%d}}`, token, i+1)))
 			}
 		}
 		progress(`"made up"`)
@@ -52,7 +53,7 @@ func TestProgressTokens(t *testing.T) {
 	w := p.open("POST", "/mcp", withToken(99, `"none"`))
 	held := n.release(1)[0]
 	for _, params := range []string{`{"progress":1}`, `{"progressToken":null,"progress":1}`} {
-		held.Sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/progress","params":` + params + `}`))
+		held.Sink.EmitUnrelated(mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/progress","params":` + params + `}`))
 		if ev := get.message(); !strings.Contains(string(ev.Data), params) {
 			t.Errorf("progress without a token: %s", ev.Data)
 		}
@@ -64,7 +65,7 @@ func TestProgressTokens(t *testing.T) {
 	held = n.release(1)[0]
 	held.Result([]byte(`{"task":{"taskId":"1","status":"working"}}`))
 	w.message()
-	held.Sink.Emit(nil, parse(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"task","progress":1}}`))
+	held.Sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":"task","progress":1}}`))
 	if ev := get.message(); !strings.Contains(string(ev.Data), `"progressToken":"task"`) {
 		t.Errorf("a task: %s", ev.Data)
 	}

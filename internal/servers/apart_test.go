@@ -125,7 +125,7 @@ func (p *diaryPage) Deliver(in backend.Inbound) error {
 		return strings.Join(p.notes, "|")
 	}
 	say := func(result string) {
-		p.sink.Emit(in.Call, parse(string(jsonrpc.AppendResult(nil, in.ID, []byte(result)))))
+		p.sink.Emit(in.Call, mcptest.Parse(string(jsonrpc.AppendResult(nil, in.ID, []byte(result)))))
 	}
 	text := func(said string) string {
 		return fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, said)
@@ -148,15 +148,15 @@ func (p *diaryPage) Deliver(in backend.Inbound) error {
 		say(list + `]}`)
 	case tool == "hold":
 		if token := jsonrpc.Field(in.Params, "_meta", "progressToken"); token != nil {
-			p.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, token, said())))
+			p.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":%q}}`, token, said())))
 		}
 		d.held[note] = func() { say(text(said())) }
 	case tool == "ask":
 		id := fmt.Sprintf(`"ask %d"`, len(p.notes))
 		p.asked[id] = func(answer []byte) { say(text("answered " + string(answer))) }
-		p.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, id, said())))
+		p.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"elicitation/create","params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, id, said())))
 	case tool == "touch":
-		p.sink.EmitUnrelated(parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"test://x","note":%q}}`, said())))
+		p.sink.EmitUnrelated(mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"test://x","note":%q}}`, said())))
 		say(text(said()))
 	case in.Method == "tools/call":
 		say(text(said()))
@@ -164,14 +164,6 @@ func (p *diaryPage) Deliver(in backend.Inbound) error {
 		say(`{}`)
 	}
 	return nil
-}
-
-func parse(text string) jsonrpc.Message {
-	m, err := jsonrpc.Parse([]byte(text))
-	if err != nil {
-		panic(err)
-	}
-	return m
 }
 
 // diaryProcess is set for a process that is a diary on stdio.
@@ -323,7 +315,7 @@ func pour(w http.ResponseWriter, r *http.Request, said chan []byte, ends bool) {
 		case text := <-said:
 			_, _ = fmt.Fprintf(w, "data: %s\n\n", text)
 			_ = http.NewResponseController(w).Flush()
-			if m := parse(string(text)); ends && m.Kind == jsonrpc.Response {
+			if m := mcptest.Parse(string(text)); ends && m.Kind == jsonrpc.Response {
 				return
 			}
 		case <-r.Context().Done():
@@ -574,7 +566,7 @@ func (p *party) send(text string, key string) {
 		h.Set("Idempotency-Key", fmt.Sprintf("%q", key))
 	}
 	if p.modern() {
-		m := parse(text)
+		m := mcptest.Parse(text)
 		meta := jsonrpc.Field(m.Params, "_meta")
 		if meta == nil {
 			meta = []byte(`{}`)

@@ -1,7 +1,6 @@
 package servers
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -11,15 +10,6 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
-
 // What the settings of a server do grows with the members of a message, and no faster.
 func TestLinear(t *testing.T) {
 	prefix := "p_"
@@ -27,19 +17,19 @@ func TestLinear(t *testing.T) {
 	conf.Prefix, conf.Deny = &prefix, []string{"*x*y*"}
 	tests := map[string]func(n int) func(){
 		"list": func(n int) func() {
-			result := []byte(`{"tools":[` + many(n, `{"name":"t%d"}`) + `]}`)
+			result := []byte(`{"tools":[` + testwork.Many(n, `{"name":"t%d"}`) + `]}`)
 			return func() { ruledList(conf, "tools/list", result) }
 		},
 		"hints": func(n int) func() {
-			result := []byte(`{"tools":[` + many(n, `{"name":"t%d"}`) + `]}`)
+			result := []byte(`{"tools":[` + testwork.Many(n, `{"name":"t%d"}`) + `]}`)
 			return func() { tools.Hints(result) }
 		},
 		"members of a tool": func(n int) func() {
-			result := []byte(`{"tools":[{"name":"t",` + many(n, `"x%d":0`) + `}]}`)
+			result := []byte(`{"tools":[{"name":"t",` + testwork.Many(n, `"x%d":0`) + `}]}`)
 			return func() { ruledList(conf, "tools/list", result) }
 		},
 		"call": func(n int) func() {
-			m := jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("1"), Method: "tools/call", Params: []byte(`{"name":"p_a",` + many(n, `"x%d":0`) + `}`)}
+			m := jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("1"), Method: "tools/call", Params: []byte(`{"name":"p_a",` + testwork.Many(n, `"x%d":0`) + `}`)}
 			return func() {
 				if _, err := ruledRequest(conf, m); err != nil {
 					t.Fatal(err)
@@ -55,7 +45,7 @@ func TestLinear(t *testing.T) {
 			}
 		},
 		"what a shared server can": func(n int) func() {
-			result := []byte(`{"capabilities":{"tools":{},` + many(n, `"x%d":{}`) + `}}`)
+			result := []byte(`{"capabilities":{"tools":{},` + testwork.Many(n, `"x%d":{}`) + `}}`)
 			return func() { offered(result) }
 		},
 	}

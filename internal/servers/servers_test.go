@@ -36,6 +36,11 @@ func TestMain(m *testing.M) {
 		runDiary()
 		return
 	}
+	atOnce := 8 // they wait more than they work
+	if testlong.Race {
+		atOnce = 4
+	}
+	testlong.AtOnce(atOnce)
 	goleak.VerifyTestMain(m)
 }
 

@@ -204,7 +204,8 @@ func TestOneAcknowledgement(t *testing.T) {
 	entry := func(name string) string {
 		return fmt.Sprintf(`{"mcpServers": {"s": {"command": %q, "args": [%q], "env": {%q: "loose modern"}}}}`, exe, name, standIn)
 	}
-	f := newFarm(t, entry("a"), "a")
+	dir := t.TempDir()
+	f := newFarm(t, entry(filepath.Join(dir, "first")), "a")
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	resp, err := mcptest.Send(ctx, http.MethodPost, f.base+"/s/mcp",
@@ -228,10 +229,15 @@ func TestOneAcknowledgement(t *testing.T) {
 		t.Fatalf("no %s: %v", want, lines.Err())
 	}
 	until(protocol.MethodAcknowledged)
-	for _, name := range []string{"b", "a", "b", "a"} {
-		time.Sleep(300 * time.Millisecond) // so that the server could acknowledge it again before the next change
+	for _, name := range []string{"b", "a", "d", "c"} {
+		name = filepath.Join(dir, name)
 		f.set.Apply(f.parse(entry(name)))
 		until(protocol.MethodToolsListChanged)
+		mcptest.Eventually(t, "the server to be asked", patience, func() bool {
+			_, err := os.Stat(name)
+			return err == nil
+		})
+		time.Sleep(300 * time.Millisecond) // so that the server could acknowledge it again before the next change
 	}
 	if acks != 1 {
 		t.Errorf("%d acknowledgements", acks)

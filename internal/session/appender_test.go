@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -78,7 +79,7 @@ func unknown(t *testing.T, answers []string, ids ...string) {
 		left[id] = true
 	}
 	for _, text := range answers {
-		m := parse(text)
+		m := mcptest.Parse(text)
 		if !left[string(m.ID)] || !strings.Contains(string(m.Error), "outcome unknown") {
 			t.Errorf("got %s", text)
 		}
@@ -177,7 +178,7 @@ func TestRefusedAppendLater(t *testing.T) {
 		d.set(nil)
 		c = begin(t, s, false, request(2))
 		h.desk.last().say(c, `{"jsonrpc":"2.0","id":2,"result":{}}`)
-		if said := readAll(t, s, c.Number()); len(said) != 1 || parse(said[0]).Error != nil {
+		if said := readAll(t, s, c.Number()); len(said) != 1 || mcptest.Parse(said[0]).Error != nil {
 			t.Errorf("%s: got %q", name, said)
 		}
 	}
@@ -247,11 +248,11 @@ func TestRefusedTurn(t *testing.T) {
 	close(release)
 	held.Wait()
 	said := readAll(t, s, a.Number())
-	if len(said) != 4 || parse(said[0]).Kind != jsonrpc.Notification {
+	if len(said) != 4 || mcptest.Parse(said[0]).Kind != jsonrpc.Notification {
 		t.Fatalf("got %q", said)
 	}
 	unknown(t, said[1:], "1", "2", "4")
-	if said := readAll(t, s, b.Number()); len(said) != 3 || parse(said[2]).Result == nil {
+	if said := readAll(t, s, b.Number()); len(said) != 3 || mcptest.Parse(said[2]).Result == nil {
 		t.Errorf("got %q", said)
 	}
 }
@@ -264,7 +265,7 @@ func TestRefusedCancel(t *testing.T) {
 		s := h.open("")
 		c := begin(t, s, false, request(1))
 		d.set(refuse)
-		cancel := parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+		cancel := mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 		if err := s.Send(t.Context(), cancel, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -306,7 +307,7 @@ func TestRefusedSingle(t *testing.T) {
 		t.Fatalf("got %+v and %v", entries, err)
 	}
 	unknown(t, []string{string(entries[0].Data)}, "1")
-	if m := parse(string(entries[1].Data)); string(m.ID) != "2" || m.Result == nil {
+	if m := mcptest.Parse(string(entries[1].Data)); string(m.ID) != "2" || m.Result == nil {
 		t.Errorf("got %s", entries[1].Data)
 	}
 }
@@ -350,7 +351,7 @@ func TestAppendConcurrently(t *testing.T) {
 		}
 		next := make(map[string]int)
 		for _, text := range said[:talkers*each] {
-			p := parse(text).Params
+			p := mcptest.Parse(text).Params
 			who, n := string(jsonrpc.Field(p, "who")), string(jsonrpc.Field(p, "n"))
 			if n != fmt.Sprint(next[who]) {
 				t.Fatalf("call %d: got %s, want %d", i, p, next[who])

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -34,7 +35,7 @@ func TestPace(t *testing.T) {
 				defer h.close()
 				s := h.open("")
 				link := h.desk.last()
-				c, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false)
+				c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, false)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -46,7 +47,7 @@ func TestPace(t *testing.T) {
 					}
 					defer r.Detach(false, false, false)
 				}
-				c.Deliver(t.Context(), []jsonrpc.Message{parse(request(1))}, nil)
+				c.Deliver(t.Context(), []jsonrpc.Message{mcptest.Parse(request(1))}, nil)
 				began, said := time.Now(), make(chan time.Duration, 1)
 				go func() {
 					text := strings.Repeat("x", 64<<10)
@@ -94,7 +95,7 @@ func TestCrowd(t *testing.T) {
 		for i := range calls {
 			s := h.open(fmt.Sprint("client", i))
 			link := h.desk.last()
-			c, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false)
+			c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -103,7 +104,7 @@ func TestCrowd(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.Deliver(t.Context(), []jsonrpc.Message{parse(request(1))}, nil)
+			c.Deliver(t.Context(), []jsonrpc.Message{mcptest.Parse(request(1))}, nil)
 			go func() {
 				text := strings.Repeat("x", 4<<10)
 				for range messages {

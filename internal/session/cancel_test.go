@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -30,13 +31,13 @@ func gone(t *testing.T, link *deskConn, c *Call) bool {
 		if in.Method != "notifications/cancelled" || string(jsonrpc.Field(in.Params, "requestId")) != q.id || in.Context == nil {
 			t.Errorf("the backend was told %s", in.Raw)
 		}
-		if m := parse(string(in.Raw)); string(m.Params) != string(in.Params) {
+		if m := mcptest.Parse(string(in.Raw)); string(m.Params) != string(in.Params) {
 			t.Errorf("the message says %s, its params %s", m.Raw, in.Params)
 		}
 	}
 	said := readAll(t, c.s, c.number)
 	last := said[len(said)-1]
-	if m := parse(last); string(jsonrpc.Field(m.Error, "code")) != "-32000" ||
+	if m := mcptest.Parse(last); string(jsonrpc.Field(m.Error, "code")) != "-32000" ||
 		!strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Error, "message")), "cancelled: its client was away for longer than maxWait (1m0s)") {
 		t.Errorf("the call ended with %s", last)
 	}
@@ -127,7 +128,7 @@ func TestAwayForTooLong(t *testing.T) {
 			t.Error("an ended call was cancelled")
 		}
 		// One that the backend never got is not cancelled there.
-		c, err := s.Begin([]jsonrpc.Message{parse(request(6))}, false)
+		c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(6))}, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,14 +196,14 @@ func TestAnswerElsewhere(t *testing.T) {
 	ask := func() []byte {
 		asks++
 		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":"q%d","method":"elicitation/create","params":{}}`, asks))
-		m := parse(firstOf(t, s, c.Number(), asks+1)[asks])
+		m := mcptest.Parse(firstOf(t, s, c.Number(), asks+1)[asks])
 		if m.ID[0] != '"' || len(jsonrpc.String(m.ID)) < 32 {
 			t.Fatalf("the client is asked under %s", m.ID)
 		}
 		return m.ID
 	}
 	reply := func(id []byte, n int) jsonrpc.Message {
-		return parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"n":%d}}`, id, n))
+		return mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"n":%d}}`, id, n))
 	}
 	heard := func(n int) {
 		t.Helper()
@@ -256,7 +257,7 @@ func TestAnswerElsewhere(t *testing.T) {
 	}
 	// The backend does not wait any more: the client knows the request by its id.
 	link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"q%d","reason":"r"}}`, asks))
-	m := parse(firstOf(t, s, c.Number(), asks+2)[asks+1])
+	m := mcptest.Parse(firstOf(t, s, c.Number(), asks+2)[asks+1])
 	if string(jsonrpc.Field(m.Params, "requestId")) != string(id) || string(jsonrpc.Field(m.Params, "reason")) != `"r"` {
 		t.Errorf("the client is told %s", m.Raw)
 	}
@@ -271,7 +272,7 @@ func TestCancelElsewhere(t *testing.T) {
 	link := h.desk.last()
 	other, bob := h.able("alice"), h.able("bob")
 	cancel := func(id int, token string) jsonrpc.Message {
-		return parse(fmt.Sprintf(
+		return mcptest.Parse(fmt.Sprintf(
 			`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d,"reason":"enough","_meta":{"holdfast/resumeToken":%q}}}`, id, token))
 	}
 	old := begin(t, s, false, request(1))
@@ -297,7 +298,7 @@ func TestCancelElsewhere(t *testing.T) {
 	if err := bob.Send(t.Context(), cancel(1, token), nil); err != nil {
 		t.Error(err)
 	}
-	if taken, _ := h.Cancel(caller.At("", "alice"), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); taken {
+	if taken, _ := h.Cancel(caller.At("", "alice"), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); taken {
 		t.Error("a cancellation without a token was taken")
 	}
 	if len(link.in) > 0 || c.isOver() || ofBob.isOver() {

@@ -12,6 +12,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -35,7 +36,7 @@ func TestCarrierStaysForItsRequest(t *testing.T) {
 	if all := len(h.all()); all > mostCarriers+2 {
 		t.Errorf("%d sessions", all)
 	}
-	if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, true); err != nil {
+	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true); err != nil {
 		t.Error(err)
 	}
 	s.Release()
@@ -121,7 +122,7 @@ func (h *house) carry(from, kind string) (*Session, error) {
 func (h *house) waits(from, kind string) error {
 	s, err := h.carry(from, kind)
 	if err == nil {
-		_, err = s.Begin([]jsonrpc.Message{parse(request(1))}, true)
+		_, err = s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true)
 	}
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -73,7 +74,7 @@ func (h *house) callOf(tool string, id int, conn *clientConn) *Call {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	msgs := []jsonrpc.Message{parse(strings.Replace(request(id), `"x"`, string(jsonrpc.Quote(tool)), 1))}
+	msgs := []jsonrpc.Message{mcptest.Parse(strings.Replace(request(id), `"x"`, string(jsonrpc.Quote(tool)), 1))}
 	c, err := s.Begin(msgs, true, Origin{Conn: conn})
 	if err != nil {
 		h.t.Fatal(err)
@@ -179,7 +180,7 @@ func TestFlights(t *testing.T) {
 	a, b := neighbours(t)
 	flies := func(n int) {
 		t.Helper()
-		eventually(t, fmt.Sprintf("%d flights to be known", n), func() bool { return b.FlightsKept() == n })
+		mcptest.Eventually(t, fmt.Sprintf("%d flights to be known", n), time.Minute, func() bool { return b.FlightsKept() == n })
 	}
 	first, second := a.call(1, &clientConn{}), a.call(2, &clientConn{})
 	flies(2)
@@ -196,7 +197,7 @@ func TestFlights(t *testing.T) {
 	if said := a.answers(second); !strings.Contains(said, "result") {
 		t.Error(said)
 	}
-	eventually(t, "nothing to be known of it", func() bool {
+	mcptest.Eventually(t, "nothing to be known of it", time.Minute, func() bool {
 		a.flying.mu.Lock()
 		defer a.flying.mu.Unlock()
 		return len(a.flying.by) == 0

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 )
@@ -49,7 +50,7 @@ func testEndWaitsForFollowers(t *testing.T) {
 	if _, err := h.Find(s.ID(), caller.At("", "alice")); !errors.Is(err, ErrNotFound) {
 		t.Errorf("its id is still good: %v", err)
 	}
-	if _, err := s.Begin([]jsonrpc.Message{parse(request(2))}, false); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(2))}, false); !errors.Is(err, ErrNotFound) {
 		t.Errorf("calls are still made in it: %v", err)
 	}
 	for range 2 { // the others, one after the other

@@ -13,6 +13,8 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/mcptest"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -20,7 +22,7 @@ import (
 // keyedCall begins a call under a key, and delivers it if it is a new one.
 func keyedCall(t testing.TB, s *Session, key, text string) (*Call, *ExistingCall, error) {
 	t.Helper()
-	msgs := []jsonrpc.Message{parse(text)}
+	msgs := []jsonrpc.Message{mcptest.Parse(text)}
 	c, a, err := s.BeginOnce(Once{Key: key}, []byte(text), msgs)
 	if c != nil {
 		c.Deliver(context.Background(), msgs, nil)
@@ -158,7 +160,7 @@ func TestKeyedWaits(t *testing.T) {
 			var wg sync.WaitGroup
 			for range 3 {
 				wg.Go(func() {
-					c, a, err := s.BeginOnce(Once{Key: "k"}, []byte("1"), []jsonrpc.Message{parse(request(1))})
+					c, a, err := s.BeginOnce(Once{Key: "k"}, []byte("1"), []jsonrpc.Message{mcptest.Parse(request(1))})
 					mu.Lock()
 					defer mu.Unlock()
 					switch {
@@ -219,7 +221,7 @@ func TestKeyedNotBegun(t *testing.T) {
 	refusal(t, s, "other", request(1), ErrDuplicate)
 
 	// Begun, and then not delivered.
-	c.Abort([]jsonrpc.Message{parse(request(1))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
+	c.Abort([]jsonrpc.Message{mcptest.Parse(request(1))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
 	first(t, s, "k", request(1))
 
 	h.End(s)
@@ -323,7 +325,7 @@ func TestOnceForgotten(t *testing.T) {
 		link := h.desk.last()
 		first(t, s, "k", request(1000))
 		for i := range 100 {
-			msgs := []jsonrpc.Message{parse(request(i))}
+			msgs := []jsonrpc.Message{mcptest.Parse(request(i))}
 			c, _, err := s.BeginOnce(Once{Name: fmt.Sprint(i)}, msgs[0].Raw, msgs)
 			if err != nil {
 				t.Fatal(err)
@@ -334,7 +336,7 @@ func TestOnceForgotten(t *testing.T) {
 			}
 		}
 		h.keys.Sweep()
-		again := []jsonrpc.Message{parse(request(1))}
+		again := []jsonrpc.Message{mcptest.Parse(request(1))}
 		if _, known, err := s.BeginOnce(Once{Name: "1"}, again[0].Raw, again); known == nil || err != nil {
 			t.Errorf("sent again at once: %v, %v", known, err)
 		}
@@ -349,6 +351,7 @@ func TestOnceForgotten(t *testing.T) {
 // TestKeysBounded makes more keyed calls than are remembered.
 func TestKeysBounded(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	h := newHouse(t, Options{}, with(t, memory.Options{SessionBytes: 100 << 10}))
 	defer h.close()
 	s := h.open("alice")
@@ -356,7 +359,7 @@ func TestKeysBounded(t *testing.T) {
 	const bound = 1 << 16 // of the registry's entries, and of its tombstones
 	n := 2*bound + 10_000
 	text := request(1)
-	msgs, answer := []jsonrpc.Message{parse(text)}, parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	msgs, answer := []jsonrpc.Message{mcptest.Parse(text)}, mcptest.Parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 	for i := range n {
 		c, _, err := s.BeginOnce(Once{Key: fmt.Sprint(i)}, []byte(text), msgs)
 		if err != nil {
@@ -378,7 +381,7 @@ func TestKeyedCancelled(t *testing.T) {
 	defer h.close()
 	s := h.open("")
 	first(t, s, "k", request(1))
-	cancel := parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	cancel := mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
 	if err := s.Send(t.Context(), cancel, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -393,7 +396,7 @@ func TestKeyedBatch(t *testing.T) {
 	h := newHouse(t, Options{}, nil)
 	defer h.close()
 	s := h.open("")
-	msgs := []jsonrpc.Message{parse(request(1)), parse(request(2))}
+	msgs := []jsonrpc.Message{mcptest.Parse(request(1)), mcptest.Parse(request(2))}
 	c, _, err := s.BeginOnce(Once{Key: "k"}, []byte("both"), msgs)
 	if err != nil {
 		t.Fatal(err)
@@ -437,7 +440,7 @@ func TestAdvertised(t *testing.T) {
 				c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
 				answers, _ := c.Wait(t.Context(), 0)
 				if single {
-					eventually(t, "the answer", func() bool {
+					mcptest.Eventually(t, "the answer", time.Minute, func() bool {
 						return s.streams.Delivered() == 0 && s.streams.Oldest(t.Context(), 0) == 0 && s.standalone.said == 1
 					})
 					ready := make(chan struct{}, 1)

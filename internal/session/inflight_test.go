@@ -12,6 +12,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -22,7 +23,7 @@ func TestIDSpelling(t *testing.T) {
 	s := h.open("")
 	for _, spell := range [][2]string{{`"a/b"`, `"a\/b"`}, {`"é"`, `"\u00e9"`}} {
 		c := begin(t, s, true, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"ping","params":{"_meta":{"progressToken":%[1]s}}}`, spell[0]))
-		again := []jsonrpc.Message{parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"ping"}`, spell[1]))}
+		again := []jsonrpc.Message{mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":"ping"}`, spell[1]))}
 		if _, err := s.Begin(again, true); !errors.Is(err, ErrDuplicate) {
 			t.Errorf("id %s beside %s: %v", spell[1], spell[0], err)
 		}
@@ -46,13 +47,13 @@ func TestCancelledInTurn(t *testing.T) {
 	defer h.close()
 	s := h.open("")
 	ctx, over := s.AwaitTurn(t.Context(), []byte("5"))
-	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`), nil); err != nil {
+	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`), nil); err != nil {
 		t.Error(err)
 	}
 	if !errors.Is(context.Cause(ctx), ErrCancelled) {
 		t.Errorf("it waits: %v", context.Cause(ctx))
 	}
-	if _, err := s.Begin([]jsonrpc.Message{parse(request(5))}, true); !errors.Is(err, ErrCancelled) {
+	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(5))}, true); !errors.Is(err, ErrCancelled) {
 		t.Errorf("it begins: %v", err)
 	}
 	over()
@@ -105,7 +106,7 @@ func TestLateResponse(t *testing.T) {
 	defer h.close()
 	s := h.open("")
 	first := begin(t, s, true, request(5))
-	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`), nil); err != nil {
+	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`), nil); err != nil {
 		t.Fatal(err)
 	}
 	second := begin(t, s, true, request(5))
@@ -150,7 +151,7 @@ func TestAnswerRefused(t *testing.T) {
 	<-b.last().in
 	b.last().say(c, `{"jsonrpc":"2.0","id":"mine","method":"elicitation/create","params":{}}`)
 	b.full.Store(true)
-	answer := parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
+	answer := mcptest.Parse(`{"jsonrpc":"2.0","id":1,"result":{}}`)
 	if err := s.Send(t.Context(), answer, nil); !errors.Is(err, ErrNotDelivered) {
 		t.Errorf("refused with %v", err)
 	}
@@ -177,7 +178,7 @@ func TestAskedInSomeCall(t *testing.T) {
 	for i, c := range calls {
 		link.say(c, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, 5+i))
 	}
-	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","id":1,"result":{}}`), nil); err != nil {
+	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","id":1,"result":{}}`), nil); err != nil {
 		t.Error(err)
 	}
 	if in := <-link.in; string(in.ID) != `"mine"` || in.Error != nil {
@@ -243,7 +244,7 @@ func TestDiedBefore(t *testing.T) {
 	defer h.close()
 	s := h.open("")
 	sent := begin(t, s, true, request(1))
-	msgs := []jsonrpc.Message{parse(request(2))}
+	msgs := []jsonrpc.Message{mcptest.Parse(request(2))}
 	waits, err := s.Begin(msgs, true)
 	if err != nil {
 		t.Fatal(err)
@@ -268,7 +269,7 @@ func TestCancelDuringReopen(t *testing.T) {
 	h.desk.last().sink.Closed(errors.New("died"), true)
 	var wg sync.WaitGroup
 	for i := range 2 {
-		msgs := []jsonrpc.Message{parse(request(i))}
+		msgs := []jsonrpc.Message{mcptest.Parse(request(i))}
 		c, err := s.Begin(msgs, true)
 		if err != nil {
 			t.Fatal(err)
@@ -277,9 +278,9 @@ func TestCancelDuringReopen(t *testing.T) {
 	}
 	<-opening
 	wg.Go(func() {
-		_ = s.Send(context.Background(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil)
+		_ = s.Send(context.Background(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil)
 	})
-	eventually(t, "the cancellation", func() bool {
+	mcptest.Eventually(t, "the cancellation", time.Minute, func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return len(s.inFlight) == 1
@@ -362,7 +363,7 @@ func TestHintsOutdated(t *testing.T) {
 	b := &lister{asked: make(chan backend.Inbound, 1)}
 	h.backend = b
 	s := h.open("")
-	m := parse(request(1))
+	m := mcptest.Parse(request(1))
 	ctx, leave := context.WithCancel(t.Context())
 	light := make(chan bool)
 	look := func() { light <- s.Tools.Light(ctx, &m, nil) }
@@ -383,7 +384,7 @@ func TestHintsOutdated(t *testing.T) {
 	<-light
 	answer(in)
 	ctx = t.Context()
-	eventually(t, "the list to be believed", func() bool {
+	mcptest.Eventually(t, "the list to be believed", time.Minute, func() bool {
 		go look()
 		return <-light
 	})
@@ -422,7 +423,7 @@ func TestToolsListedByClient(t *testing.T) {
 			if _, done := c.Wait(t.Context(), 0); !done {
 				t.Fatal("not answered")
 			}
-			unknown := parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"y"}}`)
+			unknown := mcptest.Parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"y"}}`)
 			if s.Tools.Light(t.Context(), &unknown, nil) {
 				t.Error("a tool that says nothing is called safe")
 			}
@@ -472,7 +473,7 @@ func TestToolsOnPages(t *testing.T) {
 			b := &lister{asked: make(chan backend.Inbound, 1)}
 			h.backend = b
 			s := h.open("")
-			call := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t%d"}}`, len(cursors)))
+			call := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t%d"}}`, len(cursors)))
 			go s.Tools.Light(t.Context(), &call, nil) // has the list read
 			for i := range len(cursors) + 1 {
 				next := ""
@@ -489,9 +490,9 @@ func TestToolsOnPages(t *testing.T) {
 			}
 			last := call
 			if name == "a circle" {
-				last = parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t2"}}`)
+				last = mcptest.Parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t2"}}`)
 			}
-			eventually(t, "the tool to be known", func() bool { return s.Tools.Light(t.Context(), &last, nil) })
+			mcptest.Eventually(t, "the tool to be known", time.Minute, func() bool { return s.Tools.Light(t.Context(), &last, nil) })
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
 	"holdfast/internal/observe/observetest"
 	"holdfast/jsonrpc"
@@ -91,7 +92,7 @@ func beginAll(t *testing.T, sessions []*Session, key, text string, each int) (be
 		for range each {
 			all.Go(func() {
 				var away *Redirect
-				c, known, err := s.BeginOnce(Once{Key: key}, []byte(text), []jsonrpc.Message{parse(text)})
+				c, known, err := s.BeginOnce(Once{Key: key}, []byte(text), []jsonrpc.Message{mcptest.Parse(text)})
 				mu.Lock()
 				defer mu.Unlock()
 				switch {

@@ -3,7 +3,6 @@ package session
 import (
 	"fmt"
 	"net/http"
-	"strings"
 	"testing"
 
 	"holdfast/internal/feature/tasktext"
@@ -11,15 +10,6 @@ import (
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
 )
-
-// many returns n texts with commas in between; %d stands for their number.
-func many(n int, text string) string {
-	all := make([]string, n)
-	for i := range all {
-		all[i] = strings.ReplaceAll(text, "%d", fmt.Sprint(i))
-	}
-	return strings.Join(all, ",")
-}
 
 // What a session does with messages grows with their members, and no faster.
 func TestLinear(t *testing.T) {
@@ -33,15 +23,15 @@ func TestLinear(t *testing.T) {
 	}
 	tests := map[string]func(n int) func(){
 		"request of a task with a state": func(n int) func() {
-			m := request(`{"requestState":"s",` + many(n, `"x%d":0`) + `}`)
+			m := request(`{"requestState":"s",` + testwork.Many(n, `"x%d":0`) + `}`)
 			return func() { newRounds(&m, http.Header{}) }
 		},
 		"request of a task with answers": func(n int) func() {
-			m := request(`{` + many(n, `"x%d":0`) + `,"inputResponses":{` + many(n, `"x%d":{}`) + `}}`)
+			m := request(`{` + testwork.Many(n, `"x%d":0`) + `,"inputResponses":{` + testwork.Many(n, `"x%d":{}`) + `}}`)
 			return func() { newRounds(&m, http.Header{}) }
 		},
 		"request of a legacy task": func(n int) func() {
-			m := request(`{"task":{},` + many(n, `"x%d":0`) + `}`)
+			m := request(`{"task":{},` + testwork.Many(n, `"x%d":0`) + `}`)
 			return func() { tasktext.Plain(m) }
 		},
 		"answers to the questions of a task": func(n int) func() {
@@ -54,8 +44,8 @@ func TestLinear(t *testing.T) {
 			}
 		},
 		"questions, and what a client can": func(n int) func() {
-			s := &Session{identity: identity{kind: kind{modern: protocol.V20260728, carrier: &carrier{capabilities: []byte(`{` + many(n, `"x%d":0`) + `,"elicitation":{}}`)}}}}
-			result := []byte(`{"resultType":"input_required","inputRequests":{` + many(n, `"q%d":{"method":"elicitation/create","params":{}}`) + `}}`)
+			s := &Session{identity: identity{kind: kind{modern: protocol.V20260728, carrier: &carrier{capabilities: []byte(`{` + testwork.Many(n, `"x%d":0`) + `,"elicitation":{}}`)}}}}
+			result := []byte(`{"resultType":"input_required","inputRequests":{` + testwork.Many(n, `"q%d":{"method":"elicitation/create","params":{}}`) + `}}`)
 			return func() {
 				if refusal := s.carrier.checkInput([]byte("1"), &jsonrpc.Message{Result: result}); refusal != nil {
 					t.Fatal(string(refusal))
@@ -63,7 +53,7 @@ func TestLinear(t *testing.T) {
 			}
 		},
 		"list of tools that can be tasks": func(n int) func() {
-			response := []byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[` + many(n, `{"name":"t%d","execution":{}}`) + `]}}`)
+			response := []byte(`{"jsonrpc":"2.0","id":1,"result":{"tools":[` + testwork.Many(n, `{"name":"t%d","execution":{}}`) + `]}}`)
 			return func() { tasktext.Support(response) }
 		},
 	}

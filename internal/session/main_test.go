@@ -17,6 +17,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/reading"
 	"holdfast/internal/testlong"
@@ -83,9 +84,9 @@ func (c *deskConn) Deliver(in backend.Inbound) error {
 		if result == "" {
 			result = `{"protocolVersion":"2025-11-25","capabilities":{}}`
 		}
-		c.sink.Emit(in.Call, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, result)))
+		c.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, result)))
 	case "tools/list":
-		answer := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`, in.ID, c.desk.tools))
+		answer := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`, in.ID, c.desk.tools))
 		if c.desk.listing == nil {
 			c.sink.Emit(in.Call, answer)
 			return nil
@@ -103,14 +104,6 @@ func (c *deskConn) Deliver(in backend.Inbound) error {
 func (c *deskConn) Close() error {
 	close(c.closed)
 	return nil
-}
-
-func parse(text string) jsonrpc.Message {
-	m, err := jsonrpc.Parse([]byte(text))
-	if err != nil {
-		panic(err)
-	}
-	return m
 }
 
 // house is a manager with what belongs to it.
@@ -165,7 +158,7 @@ func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
 	t.Helper()
 	var msgs []jsonrpc.Message
 	for _, text := range texts {
-		msgs = append(msgs, parse(text))
+		msgs = append(msgs, mcptest.Parse(text))
 	}
 	c, err := s.Begin(msgs, light)
 	if err != nil {
@@ -180,8 +173,8 @@ func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
 func awaitListed(t testing.TB, all ...*Session) {
 	t.Helper()
 	for _, s := range all {
-		m := parse(request(0))
-		eventually(t, "the tools to be known", func() bool {
+		m := mcptest.Parse(request(0))
+		mcptest.Eventually(t, "the tools to be known", time.Minute, func() bool {
 			s.Tools.Light(t.Context(), &m, nil)
 			return s.Tools.IsComplete()
 		})
@@ -193,7 +186,7 @@ func request(id int) string {
 }
 
 // say emits a message about a call.
-func (c *deskConn) say(call backend.Call, text string) { c.sink.Emit(call, parse(text)) }
+func (c *deskConn) say(call backend.Call, text string) { c.sink.Emit(call, mcptest.Parse(text)) }
 
 // readAll reads a stream from its beginning to its end.
 func readAll(t testing.TB, s *Session, number uint64) []string {
@@ -248,17 +241,6 @@ func told(t testing.TB, r *reading.Reader, ready <-chan struct{}) ([]string, err
 		case <-timeout:
 			t.Fatalf("the stream hangs after %q", said)
 		}
-	}
-}
-
-// eventually waits for what no channel tells of.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting for %s", what)
-		}
-		time.Sleep(time.Millisecond) // polling, not synchronisation
 	}
 }
 

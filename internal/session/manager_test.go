@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -59,7 +60,7 @@ func TestLimitsAboutBegun(t *testing.T) {
 	begin(t, s, true, request(1), request(2))
 	const tool = `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{}}}`
 	try := func(id int, name string) error {
-		_, err := s.Begin([]jsonrpc.Message{parse(fmt.Sprintf(tool, id, name))}, true)
+		_, err := s.Begin([]jsonrpc.Message{mcptest.Parse(fmt.Sprintf(tool, id, name))}, true)
 		return err
 	}
 	if err := try(3, "other"); !errors.Is(err, ErrBusy) {
@@ -74,7 +75,7 @@ func TestLimitsAboutBegun(t *testing.T) {
 		t.Errorf("one more than there are calls: %v", err)
 	}
 	s.offers.Store(1)
-	if s.aboutBegun([]jsonrpc.Message{parse(request(7))}) || !s.aboutBegun([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":{}}`)}) {
+	if s.aboutBegun([]jsonrpc.Message{mcptest.Parse(request(7))}) || !s.aboutBegun([]jsonrpc.Message{mcptest.Parse(`{"jsonrpc":"2.0","id":7,"method":"tasks/cancel","params":{}}`)}) {
 		t.Error("what is about tasks is taken for what is not")
 	}
 }
@@ -90,7 +91,7 @@ func TestLimits(t *testing.T) {
 	try := func(s *Session, ids ...int) error {
 		var msgs []jsonrpc.Message
 		for _, id := range ids {
-			msgs = append(msgs, parse(request(id)))
+			msgs = append(msgs, mcptest.Parse(request(id)))
 		}
 		_, err := s.Begin(msgs, true)
 		return err
@@ -112,7 +113,7 @@ func TestLimits(t *testing.T) {
 	// What ends makes room, however it ends: answered, cancelled, or refused.
 	h.desk.last() // b's
 	h.desk.links[0].say(call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
-	cancel := parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
+	cancel := mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`)
 	if err := a.Send(t.Context(), cancel, nil); err != nil {
 		t.Error(err)
 	}
@@ -338,11 +339,11 @@ func TestChurn(t *testing.T) { // alone: it counts goroutines
 					conn = s.backend.link.conn.(*deskConn)
 				}
 				s.mu.Unlock()
-				c, err := s.Begin([]jsonrpc.Message{parse(request(1))}, i%2 == 0)
+				c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, i%2 == 0)
 				if err != nil || conn == nil {
 					continue // it has expired
 				}
-				c.Deliver(context.Background(), []jsonrpc.Message{parse(request(1))}, nil)
+				c.Deliver(context.Background(), []jsonrpc.Message{mcptest.Parse(request(1))}, nil)
 				for range 3 {
 					conn.say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{}}`)
 				}
@@ -362,9 +363,9 @@ func TestChurn(t *testing.T) { // alone: it counts goroutines
 	}
 	clients.Wait()
 	st := h.store.(*memory.Store)
-	eventually(t, "sessions to end", func() bool { return len(h.all()) == 0 })
-	eventually(t, "their bytes to go", func() bool { return st.Bytes() == 0 })
-	eventually(t, "their goroutines to end", func() bool { return runtime.NumGoroutine() <= before })
+	mcptest.Eventually(t, "sessions to end", time.Minute, func() bool { return len(h.all()) == 0 })
+	mcptest.Eventually(t, "their bytes to go", time.Minute, func() bool { return st.Bytes() == 0 })
+	mcptest.Eventually(t, "their goroutines to end", time.Minute, func() bool { return runtime.NumGoroutine() <= before })
 	if n := h.Calls(); n != 0 {
 		t.Errorf("%d calls are in flight", n)
 	}
@@ -394,20 +395,20 @@ func TestAfterTheEnd(t *testing.T) {
 	light := begin(t, s, true, request(2))
 	h.End(s)
 	h.End(s)
-	if answers, done := light.Wait(t.Context(), 0); !done || len(answers) != 1 || parse(string(answers[0])).Error == nil {
+	if answers, done := light.Wait(t.Context(), 0); !done || len(answers) != 1 || mcptest.Parse(string(answers[0])).Error == nil {
 		t.Errorf("got %q", answers)
 	}
 	conn.say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	conn.say(nil, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`)
-	conn.sink.EmitUnrelated(parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
+	conn.sink.EmitUnrelated(mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
 	conn.sink.Closed(errors.New("late"), true)
-	if _, err := s.Begin([]jsonrpc.Message{parse(request(3))}, true); !errors.Is(err, ErrNotFound) {
+	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(3))}, true); !errors.Is(err, ErrNotFound) {
 		t.Errorf("Begin: %v", err)
 	}
 	if _, err := s.Read(t.Context(), standalone, 0, 0, make(chan struct{}, 1)); !errors.Is(err, stream.ErrNotFound) {
 		t.Errorf("Read: %v", err)
 	}
-	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`), nil); !errors.Is(err, ErrNotFound) {
+	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`), nil); !errors.Is(err, ErrNotFound) {
 		t.Errorf("Send: %v", err)
 	}
 	if n := h.store.(*memory.Store).Bytes(); n != 0 || h.Calls() != 0 {

@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
 	"holdfast/internal/observe/observetest"
 	"holdfast/jsonrpc"
@@ -46,7 +47,7 @@ func (w *workshop) Open(_ context.Context, _ backend.Start, sink backend.Sink) (
 }
 
 func (c *workshopConn) Deliver(in backend.Inbound) error {
-	emit := func(format string, args ...any) { c.sink.Emit(in.Call, parse(fmt.Sprintf(format, args...))) }
+	emit := func(format string, args ...any) { c.sink.Emit(in.Call, mcptest.Parse(fmt.Sprintf(format, args...))) }
 	switch in.Method {
 	case "initialize":
 		emit(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{}}}`, in.ID)
@@ -231,7 +232,7 @@ func (v *visitor) find() {
 // call makes a call and reads its stream to the end, whatever happens to the nodes.
 func (v *visitor) call(id int, tool string, key string) {
 	k := fmt.Sprintf("%s/%d", v.key, id)
-	msg := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"k":%q}}}`, id, tool, k))
+	msg := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":{"k":%q}}}`, id, tool, k))
 	msgs := []jsonrpc.Message{msg}
 	var number uint64
 	for number == 0 {
@@ -414,11 +415,11 @@ func (f *fleet) run(visitors, calls, kills int) {
 				return
 			}
 			v := &visitor{fleet: f, key: s.key, at: n, s: s}
-			c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, true)
+			c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, true)
 			if err != nil {
 				return // killed before it began: its client begins anew
 			}
-			c.Deliver(context.Background(), []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, nil)
+			c.Deliver(context.Background(), []jsonrpc.Message{mcptest.Parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, nil)
 			for i := range calls {
 				tool, key := []string{"safe", "x"}[rand.N(2)], ""
 				if rand.N(3) == 0 {
@@ -448,7 +449,7 @@ func (f *fleet) run(visitors, calls, kills int) {
 		func(stream.SessionKey) bool { return true }); err != nil {
 		f.t.Error(err)
 	}
-	eventually(f.t, "all calls to end", func() bool {
+	mcptest.Eventually(f.t, "all calls to end", time.Minute, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for _, n := range f.nodes {

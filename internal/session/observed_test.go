@@ -1,6 +1,7 @@
 package session
 
 import (
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func TestObservedOutcomes(t *testing.T) {
 			s := h.open("alice")
 			c := begin(t, s, light, `{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"x","_meta":{"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}}}`)
 			if test.response == "" {
-				if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`), nil); err != nil {
+				if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":7}}`), nil); err != nil {
 					t.Fatal(err)
 				}
 			} else {
@@ -155,7 +156,7 @@ func TestObservedTakeOver(t *testing.T) {
 		a.kill()
 		b.take(s)
 		if want == observe.Result {
-			eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+			mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 			b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 		}
 		all := lb.Calls("tools/call")
@@ -204,7 +205,7 @@ func TestObservedHandOff(t *testing.T) {
 			}
 			return is, false
 		}
-		eventually(t, "a hand-off", func() bool { _, ok := handed(); return ok })
+		mcptest.Eventually(t, "a hand-off", time.Minute, func() bool { _, ok := handed(); return ok })
 		is, _ := handed()
 		if _, ended := e.End(); ended || is.Number != e.Number() || (is.Was != 0) == light {
 			t.Errorf("light %v: handed off as %+v, in stream %d, ended: %v", light, is, e.Number(), ended)

@@ -6,15 +6,19 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
+	"holdfast/internal/testlong"
 )
 
 // TestOrphansBounded has more sessions without an owner than a node remembers: those of one principal are found all
 // the same, and nothing is kept.
 func TestOrphansBounded(t *testing.T) {
 	t.Parallel()
+	testlong.OneGoroutine(t)
 	f := newShelf()
 	n := f.add(t, "a", safeTools())
 	changes := uint64(0)
@@ -66,7 +70,7 @@ func TestListsBounded(t *testing.T) {
 			ended <- err
 		}()
 	}
-	eventually(t, "all to wait", func() bool {
+	mcptest.Eventually(t, "all to wait", time.Minute, func() bool {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.of["ann"].n == mostLists+1

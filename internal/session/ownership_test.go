@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -49,8 +50,8 @@ func TestLoseFenced(t *testing.T) {
 	}
 	<-link.closed
 	for what, err := range map[string]error{
-		"Begin": func() error { _, err := s.Begin([]jsonrpc.Message{parse(request(3))}, true); return err }(),
-		"Send":  s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), nil),
+		"Begin": func() error { _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(3))}, true); return err }(),
+		"Send":  s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), nil),
 		"Read":  func() error { _, err := s.Read(t.Context(), c.Number(), 0, 0, ready); return err }(),
 	} {
 		if !errors.Is(err, ErrMoved) {
@@ -79,7 +80,7 @@ func TestLoseNothingDeleted(t *testing.T) {
 	b.take(first)
 	b.take(second)
 	a.End(first)
-	eventually(t, "the other to expire", func() bool { return a.Sessions() == 0 })
+	mcptest.Eventually(t, "the other to expire", time.Minute, func() bool { return a.Sessions() == 0 })
 	for _, s := range []*Session{first, second} {
 		if at := f.session(s.key); at == nil || at.Owner != "b" {
 			t.Errorf("the store has %+v", at)
@@ -109,7 +110,7 @@ func TestVerify(t *testing.T) {
 	}
 	a.VerifySession(idle.key)
 	a.VerifySession(KeyOf("made up"))
-	eventually(t, "the other to be lost", idle.Moved)
+	mcptest.Eventually(t, "the other to be lost", time.Minute, idle.Moved)
 }
 
 // A store that does not answer ends the calls for those who read them; the node
@@ -124,7 +125,7 @@ func TestLoseUnavailable(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-		eventually(t, "initialize", c.isOver)
+		mcptest.Eventually(t, "initialize", time.Minute, c.isOver)
 		waits, speaks := begin(t, s, false, request(1)), begin(t, s, false, request(2))
 		number := waits.Number()
 		ready := make(chan struct{}, 1)
@@ -143,7 +144,7 @@ func TestLoseUnavailable(t *testing.T) {
 			wantTexts(t, "the reader", toEnd(t, r, ready), "outcome unknown: what the server said could not be kept: the store does not answer")
 		}
 		r.Detach(false, true, false)
-		eventually(t, "the session to be lost", func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
+		mcptest.Eventually(t, "the session to be lost", time.Minute, func() bool { return a.Sessions() == 0 && a.Calls() == 0 })
 		if _, _, err := a.Locate(t.Context(), s.key, caller.Principal{}); !errors.Is(err, stream.ErrUnavailable) {
 			t.Errorf("located while the store is away: %v", err)
 		}
@@ -169,7 +170,7 @@ func TestLoseBeforeDelivery(t *testing.T) {
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 	s := a.open("alice")
 	a.kill()
-	if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false); !errors.Is(err, ErrMoved) {
+	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, false); !errors.Is(err, ErrMoved) {
 		t.Errorf("begun: %v", err)
 	}
 	if n := len(a.desk.last().in); n != 0 || a.Calls() != 0 {
@@ -196,7 +197,7 @@ func TestBackpressure(t *testing.T) {
 	}
 	a.node.before.Store(&hold)
 	text := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"x":%q}}`, strings.Repeat("x", 1<<20))
-	link, message := a.desk.last(), parse(text)
+	link, message := a.desk.last(), mcptest.Parse(text)
 	const speakers, each = 4, 16
 	var group sync.WaitGroup
 	for range speakers {
@@ -208,7 +209,7 @@ func TestBackpressure(t *testing.T) {
 	}
 	<-held
 	queued := s.log.Queued
-	eventually(t, "the queue to fill", func() bool { return queued() > mostQueued })
+	mcptest.Eventually(t, "the queue to fill", time.Minute, func() bool { return queued() > mostQueued })
 	if n := queued(); n > mostQueued+(speakers+1)*len(text) {
 		t.Errorf("%d bytes are queued", n)
 	}
@@ -237,7 +238,7 @@ func TestHandOver(t *testing.T) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- a.HandOver(t.Context()) }()
-	eventually(t, "the quiet one to be released", func() bool { return f.session(quiet.key).Owner == "" })
+	mcptest.Eventually(t, "the quiet one to be released", time.Minute, func() bool { return f.session(quiet.key).Owner == "" })
 	if !r.Gone() || f.session(quiet.key).Open {
 		t.Error("its reader stays, or it was released as open")
 	}
@@ -318,7 +319,7 @@ func TestHandOverCuts(t *testing.T) {
 		if b.Sessions() != 1 {
 			t.Fatalf("%d sessions were swept", b.Sessions())
 		}
-		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 		b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"again"}`)
 		wantTexts(t, "again", readAll(t, b.take(s), safe.Number()), "again")
 		if !here {
@@ -338,7 +339,7 @@ func TestHandOverUnsent(t *testing.T) {
 		a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 		s := a.open("alice")
 		start := func(id int) (*Call, []jsonrpc.Message) {
-			msgs := []jsonrpc.Message{parse(request(id))}
+			msgs := []jsonrpc.Message{mcptest.Parse(request(id))}
 			c, err := s.Begin(msgs, false)
 			if err != nil {
 				t.Fatal(err)
@@ -347,12 +348,12 @@ func TestHandOverUnsent(t *testing.T) {
 		}
 		read, first := start(1)
 		unread, second := start(2)
-		third := []jsonrpc.Message{parse(request(3))}
+		third := []jsonrpc.Message{mcptest.Parse(request(3))}
 		keyed, _, err := s.BeginOnce(Once{Key: "k"}, third[0].Raw, third)
 		if err != nil {
 			t.Fatal(err)
 		}
-		light, err := s.Begin([]jsonrpc.Message{parse(request(4))}, true) // as with --response json
+		light, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(4))}, true) // as with --response json
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -371,7 +372,7 @@ func TestHandOverUnsent(t *testing.T) {
 		for c, msgs := range map[*Call][]jsonrpc.Message{read: first, unread: second, keyed: third} {
 			c.Deliver(t.Context(), msgs, nil)
 		}
-		light.Deliver(t.Context(), []jsonrpc.Message{parse(request(4))}, nil)
+		light.Deliver(t.Context(), []jsonrpc.Message{mcptest.Parse(request(4))}, nil)
 		if answers, done := light.Wait(t.Context(), 0); !done || !light.Retriable() {
 			t.Errorf("light: not to be made again: %q", answers)
 		}
@@ -388,7 +389,7 @@ func TestHandOverUnsent(t *testing.T) {
 		for what, c := range map[string]*Call{"not read": unread, "read": read} {
 			wantTexts(t, what, readAll(t, taken, c.Number()), "not delivered: the server is shutting down; make the request again")
 		}
-		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 		in := b.desk.last().next(t, "tools/call")
 		if string(in.ID) != "3" {
 			t.Errorf("the next owner made %s", in.Raw)
@@ -409,7 +410,7 @@ func TestHandOverUnsentOnce(t *testing.T) {
 		f := newShelf()
 		a, b, c := f.add(t, "a", safeTools()), f.add(t, "b", safeTools()), f.add(t, "c", safeTools())
 		s := a.open("alice")
-		msgs := []jsonrpc.Message{parse(request(3))}
+		msgs := []jsonrpc.Message{mcptest.Parse(request(3))}
 		keyed, _, err := s.BeginOnce(Once{Key: "k"}, msgs[0].Raw, msgs)
 		if err != nil {
 			t.Fatal(err)
@@ -418,7 +419,7 @@ func TestHandOverUnsentOnce(t *testing.T) {
 		stop()
 		_ = a.HandOver(over) // it cuts
 		b.take(s)
-		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 		b.desk.last().next(t, "tools/call")
 		if drain {
 			_ = b.HandOver(over)
@@ -467,7 +468,7 @@ func TestLastCall(t *testing.T) {
 	a := f.add(t, "a", safeTools())
 	s := a.open("alice")
 	a.RefuseUnsafe()
-	if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false); !errors.Is(err, ErrMoved) {
+	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, false); !errors.Is(err, ErrMoved) {
 		t.Errorf("begun: %v", err)
 	}
 	if a.Calls() != 0 {
@@ -492,8 +493,8 @@ func TestHandOverBetween(t *testing.T) {
 	second := begin(t, s, false, request(2)) // as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)
-	eventually(t, "all answered", func() bool { return !s.Busy() })
-	if _, err := s.Begin([]jsonrpc.Message{parse(request(3))}, false); !errors.Is(err, ErrMoved) || !s.Moved() {
+	mcptest.Eventually(t, "all answered", time.Minute, func() bool { return !s.Busy() })
+	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(3))}, false); !errors.Is(err, ErrMoved) || !s.Moved() {
 		t.Errorf("a new request: %v, moved: %v", err, s.Moved())
 	}
 	if b.take(s).Revision() == "" {
@@ -578,8 +579,8 @@ func TestRenew(t *testing.T) {
 			return f.sessions[used.key].touched
 		}
 		began := touched()
-		eventually(t, "the other to expire", func() bool { return f.session(idle.key) == nil })
-		eventually(t, "renewals", func() bool { return touched().Sub(began) > 2*o.TTL })
+		mcptest.Eventually(t, "the other to expire", time.Minute, func() bool { return f.session(idle.key) == nil })
+		mcptest.Eventually(t, "renewals", time.Minute, func() bool { return touched().Sub(began) > 2*o.TTL })
 	})
 }
 
@@ -589,7 +590,7 @@ func TestKeysOnManyNodes(t *testing.T) {
 	f := newShelf()
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 	s, other, nobody := a.open("alice"), b.open("alice"), a.open("")
-	msgs := []jsonrpc.Message{parse(request(1))}
+	msgs := []jsonrpc.Message{mcptest.Parse(request(1))}
 	keyed := func(s *Session, key, body string) (*Call, *ExistingCall, error) {
 		return s.BeginOnce(Once{Key: key}, []byte(body), msgs)
 	}
@@ -664,7 +665,7 @@ func TestLoseLate(t *testing.T) {
 	b.take(s)
 	a.node.dead.Store(false)
 	a.VerifySession(s.key)
-	eventually(t, "a to lose what b has taken", func() bool { return a.Sessions() == 0 })
+	mcptest.Eventually(t, "a to lose what b has taken", time.Minute, func() bool { return a.Sessions() == 0 })
 	_ = b.HandOver(t.Context())
 	back := a.take(s)
 	c := begin(t, back, false, request(1))
@@ -683,7 +684,7 @@ func TestLoseHandedOver(t *testing.T) {
 	f := newShelf()
 	a := f.add(t, "a", safeTools())
 	s := a.open("alice")
-	a.desk.last().sink.Emit(nil, parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
+	a.desk.last().sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/message","params":{}}`))
 	ready := make(chan struct{}, 1)
 	r, err := s.Read(t.Context(), 0, 0, 0, ready)
 	if err != nil {
@@ -730,7 +731,7 @@ func TestBeginUnavailable(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-			eventually(t, "initialize", c.isOver)
+			mcptest.Eventually(t, "initialize", time.Minute, c.isOver)
 			slow := func(records []stream.Record) error {
 				if time.Sleep(20 * time.Second); len(records) == 0 {
 					return stream.ErrUnavailable
@@ -739,7 +740,7 @@ func TestBeginUnavailable(t *testing.T) {
 			}
 			a.node.before.Store(&slow)
 			began := time.Now()
-			_, err = s.Begin([]jsonrpc.Message{parse(safeRequest(1))}, false)
+			_, err = s.Begin([]jsonrpc.Message{mcptest.Parse(safeRequest(1))}, false)
 			if d := time.Since(began); !errors.Is(err, stream.ErrUnavailable) || d > 2*storeTimeout {
 				t.Errorf("%v after %v", err, d)
 			}
@@ -779,7 +780,7 @@ func TestNewUnavailable(t *testing.T) {
 	if _, err := a.New(newRequest(), caller.Principal{}, false, nil); !errors.Is(err, stream.ErrUnavailable) {
 		t.Errorf("got %v", err)
 	}
-	eventually(t, "nothing to be left", func() bool { return a.Sessions() == 0 })
+	mcptest.Eventually(t, "nothing to be left", time.Minute, func() bool { return a.Sessions() == 0 })
 }
 
 // TestShownWhenNoted begins a call, and gives a light one a stream, while the store

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -56,7 +57,7 @@ func (h *house) processes() (taken, links int) {
 // empty checks that nothing is counted any more.
 func (h *house) empty() {
 	h.t.Helper()
-	eventually(h.t, "nothing to be counted", func() bool {
+	mcptest.Eventually(h.t, "nothing to be counted", time.Minute, func() bool {
 		taken, links := h.processes()
 		h.mu.RLock()
 		defer h.mu.RUnlock()
@@ -94,9 +95,9 @@ func TestMaxProcesses(t *testing.T) {
 	h.use(c, 1)
 	_, err = h.openFrom("192.0.2.4")
 	wantBusy(t, "a third that is used", err, "2 server processes", "--max-processes")
-	_, err = a.Begin([]jsonrpc.Message{parse(request(1))}, true)
+	_, err = a.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true)
 	wantBusy(t, "a request in the session that gave its own up", err, "--max-processes")
-	wantBusy(t, "a notification", a.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), nil))
+	wantBusy(t, "a notification", a.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), nil))
 	h.End(b)
 	h.use(a, 2)
 	if taken, links := h.processes(); taken != 2 || links != 2 {
@@ -136,16 +137,16 @@ func TestMaxProcessesAtOnce(t *testing.T) {
 		s.closeUnused()
 		sessions = append(sessions, s)
 	}
-	eventually(t, "the conversations to be closed", func() bool { taken, _ := h.processes(); return taken == 0 })
+	mcptest.Eventually(t, "the conversations to be closed", time.Minute, func() bool { taken, _ := h.processes(); return taken == 0 })
 	h.opts.MaxProcesses = 2
 	for i, s := range sessions[:2] {
-		if _, err := s.Begin([]jsonrpc.Message{parse(request(i))}, true); err != nil {
+		if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(i))}, true); err != nil {
 			t.Fatal(err)
 		}
 	}
-	_, err := sessions[2].Begin([]jsonrpc.Message{parse(request(2))}, true)
+	_, err := sessions[2].Begin([]jsonrpc.Message{mcptest.Parse(request(2))}, true)
 	wantBusy(t, "a third", err, "--max-processes")
-	if _, err = sessions[0].Begin([]jsonrpc.Message{parse(request(3))}, true); err != nil {
+	if _, err = sessions[0].Begin([]jsonrpc.Message{mcptest.Parse(request(3))}, true); err != nil {
 		t.Errorf("another in the first: %v", err)
 	}
 }
@@ -213,9 +214,9 @@ func TestMaxShare(t *testing.T) {
 	for i := range 2 {
 		begin(t, own[0], true, request(10+i))
 	}
-	_, err = own[0].Begin([]jsonrpc.Message{parse(request(12))}, true)
+	_, err = own[0].Begin([]jsonrpc.Message{mcptest.Parse(request(12))}, true)
 	wantBusy(t, "a third call", err, "2 requests of this client", "--max-share", "--max-calls")
-	if _, err = other.Begin([]jsonrpc.Message{parse(request(1))}, true); err != nil {
+	if _, err = other.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true); err != nil {
 		t.Errorf("another's call: %v", err)
 	}
 	own[0].cancel([]byte("10"))
@@ -326,9 +327,9 @@ func TestProcessesChurn(t *testing.T) {
 					s.mu.Unlock()
 					l.Closed(errors.New("it fell over"), n%8 == 1)
 				default:
-					c, err := s.Begin([]jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, true)
+					c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, true)
 					if err == nil {
-						c.Deliver(ctx, []jsonrpc.Message{parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, nil)
+						c.Deliver(ctx, []jsonrpc.Message{mcptest.Parse(`{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)}, nil)
 					}
 				}
 				if n%3 > 0 || s.Revision() == "" {
@@ -366,7 +367,7 @@ func TestTakeOverWaitsForProcess(t *testing.T) {
 		lost = append(lost, s)
 	}
 	for _, c := range begun {
-		eventually(t, "the record", func() bool { return c.Number() != 0 })
+		mcptest.Eventually(t, "the record", time.Minute, func() bool { return c.Number() != 0 })
 	}
 	busy := b.open("x")
 	begin(t, busy, true, request(1))
@@ -382,7 +383,7 @@ func TestTakeOverWaitsForProcess(t *testing.T) {
 	}
 	b.End(used)
 	for i := range calls {
-		eventually(t, "its backend", func() bool { return b.desk.opened() == most+i+1 })
+		mcptest.Eventually(t, "its backend", time.Minute, func() bool { return b.desk.opened() == most+i+1 })
 		if places, _ := b.processes(); places > most {
 			t.Errorf("%d places are taken of %d", places, most)
 		}

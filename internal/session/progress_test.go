@@ -3,8 +3,10 @@ package session
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 )
 
 // A call that is made again after a take-over begins to count anew. Its client hears
@@ -21,7 +23,7 @@ func TestTakeOverProgress(t *testing.T) {
 				t.Fatal(err)
 			}
 			initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-			eventually(t, "initialize", initialize.isOver)
+			mcptest.Eventually(t, "initialize", time.Minute, initialize.isOver)
 			first := begin(t, s, single, tokenRequest(1, "t"))
 			progress := func(token string, value any) string {
 				return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%v}}`, token, value)
@@ -32,7 +34,7 @@ func TestTakeOverProgress(t *testing.T) {
 				if i > 0 {
 					nodes[i-1].kill()
 					s = n.take(s)
-					eventually(t, "a backend", func() bool { return n.desk.opened() == 1 })
+					mcptest.Eventually(t, "a backend", time.Minute, func() bool { return n.desk.opened() == 1 })
 				}
 				link := n.desk.last()
 				call := link.next(t, "tools/call").Call

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -23,11 +25,11 @@ func TestPromisedPlaceIsFreed(t *testing.T) {
 		s.closeUnused()
 		sessions = append(sessions, s)
 	}
-	eventually(t, "the conversations to be closed", func() bool { taken, _ := h.processes(); return taken == 0 })
+	mcptest.Eventually(t, "the conversations to be closed", time.Minute, func() bool { taken, _ := h.processes(); return taken == 0 })
 	h.opts.MaxProcesses = 2
 	long := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x","_meta":{"progressToken":"` + strings.Repeat("x", 2*jsonrpc.MaxName) + `"}}}`
 	for _, s := range sessions[:2] {
-		if _, err := s.Begin([]jsonrpc.Message{parse(long)}, true); err == nil {
+		if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(long)}, true); err == nil {
 			t.Fatal("taken")
 		}
 		h.End(s) // even its session is over
@@ -35,7 +37,7 @@ func TestPromisedPlaceIsFreed(t *testing.T) {
 	if taken, _ := h.processes(); taken != 0 {
 		t.Fatal(taken)
 	}
-	if _, err := sessions[2].Begin([]jsonrpc.Message{parse(request(2))}, true); err != nil {
+	if _, err := sessions[2].Begin([]jsonrpc.Message{mcptest.Parse(request(2))}, true); err != nil {
 		t.Errorf("no process runs, and yet: %v", err)
 	}
 }
@@ -48,16 +50,16 @@ func TestPromisedPlaceIsFreedByCancel(t *testing.T) {
 	for _, s := range []*Session{first, other} {
 		s.closeUnused()
 	}
-	eventually(t, "the conversations to be closed", func() bool { taken, _ := h.processes(); return taken == 0 })
+	mcptest.Eventually(t, "the conversations to be closed", time.Minute, func() bool { taken, _ := h.processes(); return taken == 0 })
 	h.opts.MaxProcesses = 1
-	if _, err := first.Begin([]jsonrpc.Message{parse(request(1))}, true); err != nil {
+	if _, err := first.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := other.Begin([]jsonrpc.Message{parse(request(1))}, true); !errors.Is(err, ErrBusy) {
+	if _, err := other.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true); !errors.Is(err, ErrBusy) {
 		t.Fatalf("the one place is promised, and yet: %v", err)
 	}
 	first.cancel([]byte("1"))
-	if _, err := other.Begin([]jsonrpc.Message{parse(request(1))}, true); err != nil {
+	if _, err := other.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, true); err != nil {
 		t.Errorf("the call that the place was promised to is cancelled, and yet: %v", err)
 	}
 }

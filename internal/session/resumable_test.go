@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
@@ -48,7 +49,7 @@ type policy struct {
 // policyIn returns the policy that a message is.
 func policyIn(t testing.TB, text string) (p policy) {
 	t.Helper()
-	m := parse(text)
+	m := mcptest.Parse(text)
 	if m.Kind != jsonrpc.Notification || m.Method != "notifications/requests/resumePolicy" {
 		t.Fatalf("not a policy: %s", text)
 	}
@@ -250,9 +251,9 @@ func TestRequestStatus(t *testing.T) {
 	status(t, c, StatusProcessing, false, false)
 	link.say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
 	status(t, c, StatusProcessing, true, true)
-	asked := parse(firstOf(t, s, c.Number(), 2)[1])
+	asked := mcptest.Parse(firstOf(t, s, c.Number(), 2)[1])
 	status(t, c, StatusProcessing, false, true)
-	if err := s.Send(t.Context(), parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, asked.ID)), nil); err != nil {
+	if err := s.Send(t.Context(), mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, asked.ID)), nil); err != nil {
 		t.Fatal(err)
 	}
 	status(t, c, StatusProcessing, false, false)
@@ -296,7 +297,7 @@ func TestResumeCancelled(t *testing.T) {
 	s := h.able("")
 	c := begin(t, s, false, request(1), request(2))
 	for id := 1; id <= 2; id++ {
-		cancel := parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+		cancel := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
 		if err := s.Send(t.Context(), cancel, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -445,7 +446,7 @@ func TestPolicyNotStored(t *testing.T) {
 	first := begin(t, s, false, request(1))
 	<-link.in
 	for i := 2; i < 5; i++ {
-		if _, err := s.Begin([]jsonrpc.Message{parse(request(i))}, false); !errors.Is(err, stream.ErrFull) {
+		if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(i))}, false); !errors.Is(err, stream.ErrFull) {
 			t.Fatalf("call %d: %v", i, err)
 		}
 	}
@@ -457,11 +458,11 @@ func TestPolicyNotStored(t *testing.T) {
 	if len(link.in) > 0 {
 		t.Error("a call ran whose policy could not be stored")
 	}
-	c, err := s.Begin([]jsonrpc.Message{parse(request(7))}, true)
+	c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(7))}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Deliver(context.Background(), []jsonrpc.Message{parse(request(7))}, nil)
+	c.Deliver(context.Background(), []jsonrpc.Message{mcptest.Parse(request(7))}, nil)
 	link.say(c, answer(7))
 }
 

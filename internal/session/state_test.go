@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/stream"
 )
@@ -94,7 +95,7 @@ func testSessionStates(t *testing.T) {
 		}
 		for i, step := range steps {
 			step.do(s)
-			eventually(t, what, func() bool { return s.state() == step.is })
+			mcptest.Eventually(t, what, time.Minute, func() bool { return s.state() == step.is })
 			if s.Moved() != (step.is == sessionMoved) || s.isClosed() != (step.is > sessionOpen) {
 				t.Errorf("%s, step %d: moved %v, closed %v", what, i, s.Moved(), s.isClosed())
 			}
@@ -140,7 +141,7 @@ func TestCallStates(t *testing.T) {
 	}
 	notify := func(c *Call) { h.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/message"}`) }
 	cancel := func(*Call) {
-		m := parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
+		m := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, id))
 		if err := s.Send(t.Context(), m, nil); err != nil {
 			t.Error(err)
 		}

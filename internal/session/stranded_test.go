@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/again"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -55,7 +56,7 @@ func TestStrandedBeforeBegun(t *testing.T) {
 		s := h.open("")
 		var calls []*Call
 		for i := range size {
-			c, err := s.Begin([]jsonrpc.Message{parse(request(i))}, false)
+			c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(i))}, false)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -66,7 +67,7 @@ func TestStrandedBeforeBegun(t *testing.T) {
 		}
 		for i := range calls { // the last one comes first, or in the midst of them
 			i = (i + size - 1 + size/2) % size
-			calls[i].Deliver(t.Context(), []jsonrpc.Message{parse(request(i))}, nil)
+			calls[i].Deliver(t.Context(), []jsonrpc.Message{mcptest.Parse(request(i))}, nil)
 		}
 		link := h.desk.last()
 		in := <-link.in
@@ -94,7 +95,7 @@ func TestStrandedWebhook(t *testing.T) {
 	ask := func(id int, meta string, left bool) *Call {
 		conn := &clientConn{}
 		conn.left.Store(left)
-		msgs := []jsonrpc.Message{parse(fmt.Sprintf(text, id, meta))}
+		msgs := []jsonrpc.Message{mcptest.Parse(fmt.Sprintf(text, id, meta))}
 		c, err := s.Begin(msgs, true, Origin{Conn: conn})
 		if err != nil {
 			t.Fatal(err)

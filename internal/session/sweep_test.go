@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/mcptest"
 	"holdfast/stream"
 )
 
@@ -29,7 +30,7 @@ func TestSweepWhileListing(t *testing.T) {
 	listed := 0
 	mine := func(stream.SessionKey) bool {
 		if listed++; listed > 1 {
-			eventually(t, "the first to be taken over", func() bool { return b.Sessions() >= listed-1 })
+			mcptest.Eventually(t, "the first to be taken over", time.Minute, func() bool { return b.Sessions() >= listed-1 })
 		}
 		return true
 	}
@@ -148,7 +149,7 @@ func TestMarkedSessionRests(t *testing.T) {
 	link := h.desk.last()
 	link.say((<-link.in).Call, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	readAll(t, s, c.Number())
-	eventually(t, "it to be quiet", func() bool { return h.mayRest(s) })
+	mcptest.Eventually(t, "it to be quiet", time.Minute, func() bool { return h.mayRest(s) })
 	s.keyed.Store(true)
 	if h.mayRest(s) {
 		t.Error("one whose calls can be found by their keys may rest")
@@ -168,7 +169,7 @@ func TestSweepMarked(t *testing.T) {
 	lost, old, last := newMarkingHouse(t, e, same), newMarkingHouse(t, e, func(st shared.Store) shared.Store { return unmarking{st} }), newMarkingHouse(t, e, same)
 	gone := func(node string) bool { return node != last.shared.Node() }
 	everything := func(stream.SessionKey) bool { return true }
-	eventually(t, "the nodes to be known as marking", func() bool {
+	mcptest.Eventually(t, "the nodes to be known as marking", time.Minute, func() bool {
 		nodes, err := last.store.(marking).Marking(t.Context())
 		return err == nil && len(nodes) == 3
 	})
@@ -222,7 +223,7 @@ func TestSweepUnmarkedBetween(t *testing.T) {
 	heard := []string{}
 	last.OnHomes(func() Homes { return Homes{Settled: true, Heard: func() []string { return heard }} })
 	everything := func(stream.SessionKey) bool { return true }
-	eventually(t, "the nodes to be known as marking", func() bool {
+	mcptest.Eventually(t, "the nodes to be known as marking", time.Minute, func() bool {
 		nodes, err := last.store.(marking).Marking(t.Context())
 		return err == nil && len(nodes) == 2
 	})

@@ -14,6 +14,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -186,7 +187,7 @@ func TestTakeOverSafe(t *testing.T) {
 		a.desk.last().say(c, `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}`) // promotes it
 		a.kill()
 		taken := b.take(s)
-		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 		in := b.desk.last().next(t, "tools/call")
 		if string(in.ID) != "1" || string(in.Raw) != safeRequest(1) || callOf(&in).Number() != c.Number() {
 			t.Errorf("made again as %s", in.Raw)
@@ -218,10 +219,10 @@ func TestTakeOverSafeLate(t *testing.T) {
 			c, other := begin(t, s, false, safeRequest(1)), begin(t, s, false, request(2))
 			writes := a.node.writes.Load()
 			close(a.desk.listing)
-			eventually(t, "the tools to be noted", func() bool { return a.node.writes.Load() > writes })
+			mcptest.Eventually(t, "the tools to be noted", time.Minute, func() bool { return a.node.writes.Load() > writes })
 			end(a)
 			taken := b.take(s)
-			eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+			mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 			b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)
 			wantTexts(t, "the safe one", readAll(t, taken, c.Number()), "again")
 			wantTexts(t, "the other", readAll(t, taken, other.Number()), lostWith)
@@ -243,10 +244,10 @@ func TestTakeOverUnlisted(t *testing.T) {
 	taken := b.take(s)
 	writes := b.node.writes.Load()
 	call := begin(t, taken, false, safeRequest(1))
-	eventually(t, "the call and the tools to be noted", func() bool { return b.node.writes.Load() >= writes+2 })
+	mcptest.Eventually(t, "the call and the tools to be noted", time.Minute, func() bool { return b.node.writes.Load() >= writes+2 })
 	b.kill()
 	last := c.take(taken)
-	eventually(t, "a backend", func() bool { return c.desk.opened() == 1 })
+	mcptest.Eventually(t, "a backend", time.Minute, func() bool { return c.desk.opened() == 1 })
 	c.desk.last().say(c.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":1,"result":"again"}`)
 	wantTexts(t, "the call", readAll(t, last, call.Number()), "again")
 }
@@ -268,7 +269,7 @@ func TestTakeOverBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-		eventually(t, "initialize", initialize.isOver)
+		mcptest.Eventually(t, "initialize", time.Minute, initialize.isOver)
 		unsafe := begin(t, s, single, request(1), request(2))
 		safe := begin(t, s, single, safeRequest(3), safeRequest(4))
 		for _, c := range []*Call{unsafe, unsafe, safe, safe} {
@@ -279,7 +280,7 @@ func TestTakeOverBatch(t *testing.T) {
 		}
 		a.kill()
 		taken := b.take(s)
-		eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 		in := b.desk.last().next(t, "tools/call")
 		if string(in.ID) != "3" || len(b.desk.last().in) != 0 {
 			t.Errorf("made again: %s and %d more", in.ID, len(b.desk.last().in))
@@ -347,7 +348,7 @@ func TestTakeOverAsked(t *testing.T) {
 	a.desk.last().say(c, question)
 	a.kill()
 	taken := b.take(s)
-	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+	mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 	link := b.desk.last()
 	link.say(link.next(t, "tools/call").Call, question)
 	ready := make(chan struct{}, 1)
@@ -357,12 +358,12 @@ func TestTakeOverAsked(t *testing.T) {
 	}
 	defer r.Detach(false, true, false)
 	said := some(t, r, ready, 2)
-	old, now := parse(said[0]), parse(said[1])
+	old, now := mcptest.Parse(said[0]), mcptest.Parse(said[1])
 	if string(old.ID) == string(now.ID) {
 		t.Fatalf("both have the id %s", old.ID)
 	}
 	for i, id := range [][]byte{old.ID, now.ID} {
-		if err := taken.Send(t.Context(), parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"n":%d}}`, id, i)), nil); err != nil {
+		if err := taken.Send(t.Context(), mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"n":%d}}`, id, i)), nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -386,7 +387,7 @@ func TestTakeOverUnheard(t *testing.T) {
 			return err
 		},
 		"an answer": func(t *testing.T, _ *Manager, s *Session, _ *Call, _ *Session, question jsonrpc.Message) error {
-			return s.Send(t.Context(), parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID)), nil)
+			return s.Send(t.Context(), mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID)), nil)
 		},
 		"a token": func(t *testing.T, old *Manager, _ *Session, _ *Call, now *Session, _ jsonrpc.Message) error {
 			c := begin(t, now, false, request(2))
@@ -409,11 +410,11 @@ func TestTakeOverUnheard(t *testing.T) {
 			begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
 			c := begin(t, s, false, safeRequest(1))
 			taken := b.take(s)
-			eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+			mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 			link := b.desk.last()
 			again := link.next(t, "tools/call").Call
 			link.say(again, `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
-			question := parse(readSome(t, taken, c.Number(), 2)[1])
+			question := mcptest.Parse(readSome(t, taken, c.Number(), 2)[1])
 			if err := ask(t, a.Manager, s, c, taken, question); !errors.Is(err, ErrMoved) || !s.Moved() {
 				t.Errorf("it said %v", err)
 			}
@@ -462,7 +463,7 @@ func TestTakeOverStandalone(t *testing.T) {
 		t.Fatal(err)
 	}
 	say := func(n int) {
-		a.desk.last().sink.EmitUnrelated(parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d}}`, n)))
+		a.desk.last().sink.EmitUnrelated(mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"n":%d}}`, n)))
 	}
 	for i := range noteEvery + 10 {
 		say(i)
@@ -490,7 +491,7 @@ func TestNoteComesFirst(t *testing.T) {
 			return nil
 		}
 		a.node.before.Store(&refuse)
-		if _, err := s.Begin([]jsonrpc.Message{parse(request(1))}, false); !errors.Is(err, cause) {
+		if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, false); !errors.Is(err, cause) {
 			t.Errorf("begun, though %v: %v", cause, err)
 		}
 		if s.Busy() || a.Calls() != 0 {
@@ -576,7 +577,7 @@ func TestTakeOverResumable(t *testing.T) {
 	link.say(well, `{"jsonrpc":"2.0","id":1,"result":{}}`)
 	link.say(bad, `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}`)
 	link.say(running, `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
-	question := parse(readSome(t, s, running.Number(), 2)[1])
+	question := mcptest.Parse(readSome(t, s, running.Number(), 2)[1])
 	token := func(c *Call, id int) string { return s.token(c.Number(), fmt.Append(nil, id)) }
 	var at *Redirect
 	for _, who := range []string{"alice", "bob"} {
@@ -588,11 +589,11 @@ func TestTakeOverResumable(t *testing.T) {
 	if _, _, err := b.FindResumable(token(running, 3), []byte("4"), caller.At("", "alice")); !errors.Is(err, ErrBadToken) {
 		t.Errorf("another request's token: %v", err)
 	}
-	reply := parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID))
+	reply := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID))
 	if taken, err := b.Answer(t.Context(), caller.At("", "alice"), reply, nil); !taken || !errors.As(err, &at) {
 		t.Errorf("answer: %v, %v", taken, err)
 	}
-	cancel := parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"_meta":{"holdfast/resumeToken":%q}}}`, token(running, 3)))
+	cancel := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"_meta":{"holdfast/resumeToken":%q}}}`, token(running, 3)))
 	if taken, err := b.Cancel(caller.At("", "alice"), cancel, nil); !taken || !errors.As(err, &at) {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
@@ -622,7 +623,7 @@ func TestTakeOverResumable(t *testing.T) {
 	if text, _ := json.Marshal(all); len(all) != 3 || all[2].ResumeToken != token(running, 3) {
 		t.Errorf("all: %s", text)
 	}
-	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+	mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 	b.desk.last().next(t, "tools/call")
 	if taken, err := b.Answer(t.Context(), caller.At("", "alice"), reply, nil); !taken || err != nil {
 		t.Errorf("answer of a lost epoch: %v, %v", taken, err)
@@ -722,9 +723,9 @@ func TestTakeOverListed(t *testing.T) {
 	if _, done := list.Wait(t.Context(), 0); !done {
 		t.Fatal("not answered")
 	}
-	eventually(t, "it to be stored", s.log.IsIdle)
+	mcptest.Eventually(t, "it to be stored", time.Minute, s.log.IsIdle)
 	a.kill()
-	again := parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"again"}}`)
+	again := mcptest.Parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"again"}}`)
 	if !b.take(s).Tools.Light(t.Context(), &again, nil) {
 		t.Error("the next owner does not know the tool")
 	}
@@ -774,7 +775,7 @@ func TestTakeOverSlowBackend(t *testing.T) {
 	}
 	wantTexts(t, "lost", readAll(t, taken, lost.Number()), lostWith)
 	close(starts)
-	eventually(t, "a backend", func() bool { return b.desk.opened() == 1 })
+	mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"late"}`)
 	wantTexts(t, "again", readAll(t, taken, again.Number()), "late")
 }
@@ -817,18 +818,18 @@ func TestTakeOverWithoutNoteSingle(t *testing.T) {
 		t.Fatal(err)
 	}
 	initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-	eventually(t, "initialize", initialize.isOver)
+	mcptest.Eventually(t, "initialize", time.Minute, initialize.isOver)
 	begin(t, s, true, request(1))
 	f.forgetNotes(s.key)
 	a.kill()
 	taken := b.take(s)
-	eventually(t, "the call's own stream to end", func() bool {
+	mcptest.Eventually(t, "the call's own stream to end", time.Minute, func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		return f.sessions[s.key].streams[2].ended
 	})
 	c := begin(t, taken, true, request(2))
 	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"r"}`)
-	eventually(t, "the next call", c.isOver)
+	mcptest.Eventually(t, "the next call", time.Minute, c.isOver)
 	wantTexts(t, "the single stream", readSome(t, taken, 0, 2), `"protocolVersion"`, `"r"`)
 }

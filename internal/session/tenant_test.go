@@ -2,6 +2,9 @@ package session
 
 import (
 	"testing"
+	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A session keeps its tenant when another node takes it over, and no tenant outlives
@@ -26,7 +29,7 @@ func TestTakeOverTenant(t *testing.T) {
 			t.Errorf("tenant %q after the take-over; want %q", got, want)
 		}
 		b.End(taken)
-		eventually(t, "no tenant", func() bool {
+		mcptest.Eventually(t, "no tenant", time.Minute, func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			return len(b.tenants) == 0

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
@@ -31,7 +32,7 @@ func TestTakeOverVendor(t *testing.T) {
 			a.desk.last().next(t, "vendor/charge")
 			if earlier { // nodes of it noted all methods as safe, but tools/call
 				c.recovery.retry = retryAllowed
-				if err := c.noteBegun([]jsonrpc.Message{parse(charge)}); err != nil {
+				if err := c.noteBegun([]jsonrpc.Message{mcptest.Parse(charge)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -79,7 +80,7 @@ func TestLight(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"another"}}`:          {false, false},
 		`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"file:///"}}`: {true, true},
 	} {
-		m := parse(text)
+		m := mcptest.Parse(text)
 		if got := shared.Tools.Light(t.Context(), &m, nil); got != want.shared {
 			t.Errorf("on a shared store, %s is light: %v", text, got)
 		}
@@ -118,7 +119,7 @@ func TestSlowToolsHoldUpOnce(t *testing.T) {
 					light := true
 					var texts []string
 					for _, id := range ids {
-						m := parse(request(id))
+						m := mcptest.Parse(request(id))
 						light = s.Tools.Light(t.Context(), &m, nil) && light
 						texts = append(texts, request(id))
 					}
@@ -153,7 +154,7 @@ func TestSettles(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"ping"}`:             false,
 		`{"jsonrpc":"2.0","method":"vendor/said","params":{}}`: false,
 	} {
-		if got := m.refusesAlone([]jsonrpc.Message{parse(text)}); got != want {
+		if got := m.refusesAlone([]jsonrpc.Message{mcptest.Parse(text)}); got != want {
 			t.Errorf("%s is refused: %v", text, got)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/panics"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
@@ -77,7 +78,7 @@ func internalError(t *testing.T, what string, answers [][]byte) {
 func next(t *testing.T, r *reading.Reader) string {
 	t.Helper()
 	var got []stream.Entry
-	eventually(t, "the next entry", func() bool {
+	mcptest.Eventually(t, "the next entry", time.Minute, func() bool {
 		var err error
 		if got, err = r.Next(t.Context(), make([]stream.Entry, 0, 1)); err != nil {
 			t.Fatalf("Next: %v", err)
@@ -127,8 +128,8 @@ func TestBackendPanics(t *testing.T) {
 	got := next(t, r)
 	answer := ""
 	b.deliver.Store(&answer) // responses have no method
-	id := parse(got).ID
-	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","id":`+string(id)+`,"result":{}}`), http.Header{}); err != nil {
+	id := mcptest.Parse(got).ID
+	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","id":`+string(id)+`,"result":{}}`), http.Header{}); err != nil {
 		t.Errorf("an answer: %v", err)
 	}
 	internalError(t, "an answer", [][]byte{[]byte(next(t, r))})
@@ -163,13 +164,13 @@ func TestListingPanics(t *testing.T) {
 	s := h.open("")
 	method := "tools/list"
 	b.deliver.Store(&method)
-	m := parse(request(1))
+	m := mcptest.Parse(request(1))
 	if s.Tools.Light(t.Context(), &m, nil) {
 		t.Error("light")
 	}
 	b.deliver.Store(nil)
 	h.desk.tools = `{"name":"x","annotations":{"readOnlyHint":true}}`
-	eventually(t, "the tools to be read again", func() bool { return s.Tools.Light(t.Context(), &m, nil) })
+	mcptest.Eventually(t, "the tools to be read again", time.Minute, func() bool { return s.Tools.Light(t.Context(), &m, nil) })
 }
 
 // A backend that opens nothing, and says nothing of it, is told so.
@@ -214,11 +215,11 @@ func TestTakeOverPanics(t *testing.T) {
 			taken := b.take(s)
 			wantTexts(t, "run again", readAll(t, taken, c.Number()), `-32010,"message":"outcome unknown: `)
 			wantTexts(t, "lost", readAll(t, taken, lost.Number()), lostWith)
-			eventually(t, "the calls to end", func() bool { return b.Calls() == 0 && taken.use.calls.Load() == 0 })
+			mcptest.Eventually(t, "the calls to end", time.Minute, func() bool { return b.Calls() == 0 && taken.use.calls.Load() == 0 })
 			at.Store(nil)
 			again := b.take(other)
 			var link *deskConn
-			eventually(t, "the other's backend", func() bool {
+			mcptest.Eventually(t, "the other's backend", time.Minute, func() bool {
 				b.desk.mu.Lock()
 				defer b.desk.mu.Unlock()
 				for _, link = range b.desk.links {
@@ -293,7 +294,7 @@ func TestGarbage(t *testing.T) {
 		link.say(c, response(1))
 		all := readAll(t, s, c.Number())
 		for _, text := range all {
-			parse(text)
+			mcptest.Parse(text)
 		}
 		if all[len(all)-1] != response(1) || strings.ContainsAny(strings.Join(all, ""), "\r\n") {
 			t.Errorf("after %+v: %q", m, all)
@@ -323,7 +324,7 @@ func TestGarbage(t *testing.T) {
 	}
 	h.close()
 	link.say(nil, `{"jsonrpc":"2.0","id":"q","method":"roots/list"}`) // after Close
-	link.sink.EmitUnrelated(parse(progressed))
+	link.sink.EmitUnrelated(mcptest.Parse(progressed))
 	link.sink.Closed(errors.New("again"), true)
 }
 
@@ -361,7 +362,7 @@ func TestReentrant(t *testing.T) {
 type reentrant struct{}
 
 func (reentrant) Open(_ context.Context, _ backend.Start, sink backend.Sink) (backend.Conn, error) {
-	sink.EmitUnrelated(parse(progressed))
+	sink.EmitUnrelated(mcptest.Parse(progressed))
 	return reentrantConn{sink}, nil
 }
 
@@ -371,13 +372,13 @@ func (c reentrantConn) Deliver(in backend.Inbound) error {
 	switch {
 	case in.Method == "end":
 		c.Closed(errors.New("as asked"), true)
-		c.Emit(in.Call, parse(response(2)))
+		c.Emit(in.Call, mcptest.Parse(response(2)))
 	case in.Kind == jsonrpc.Request:
 		if callOf(&in).Number() != 0 {
-			c.Emit(in.Call, parse(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`))
+			c.Emit(in.Call, mcptest.Parse(`{"jsonrpc":"2.0","id":"q","method":"roots/list"}`))
 			in.Call.Disconnect(0)
 		}
-		if err := callOf(&in).Session().Send(in.Context, parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), in.Header); err != nil {
+		if err := callOf(&in).Session().Send(in.Context, mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/x"}`), in.Header); err != nil {
 			return err
 		}
 		c.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Result: []byte("{}")})
@@ -386,7 +387,7 @@ func (c reentrantConn) Deliver(in backend.Inbound) error {
 }
 
 func (c reentrantConn) Close() error {
-	c.EmitUnrelated(parse(progressed))
+	c.EmitUnrelated(mcptest.Parse(progressed))
 	c.Closed(errors.New("closed"), false)
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -259,7 +260,7 @@ func TestEndedCancelled(t *testing.T) {
 	_, b, s, desk := belled(t, Options{})
 	c := begin(t, s, false, hookedRequest(1))
 	attach(t, s, c.Number()).Detach(true, true, false)
-	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); err != nil {
+	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); err != nil {
 		t.Fatal(err)
 	}
 	desk.say(c, response(1))
@@ -285,11 +286,11 @@ func TestEndedFailed(t *testing.T) {
 	b.want(t, "2 https://h/2 failed")
 
 	s = h.open("")
-	c, err := s.Begin([]jsonrpc.Message{parse(hookedRequest(3))}, false)
+	c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(hookedRequest(3))}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Abort([]jsonrpc.Message{parse(hookedRequest(3))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
+	c.Abort([]jsonrpc.Message{mcptest.Parse(hookedRequest(3))}, jsonrpc.Errorf(jsonrpc.CodeServer, "no"))
 	b.want(t, "")
 	if !s.untold.IsIdle() {
 		t.Error("calls are still hooked")
@@ -308,7 +309,7 @@ func TestEndedNotStored(t *testing.T) {
 		s := h.open("")
 		c := begin(t, s, false, hookedRequest(1), hookedRequest(2))
 		attach(t, s, c.Number()).Detach(true, true, false)
-		if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), nil); err != nil {
+		if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), nil); err != nil {
 			t.Fatal(err)
 		}
 		d.set(refuse)
@@ -379,7 +380,7 @@ func TestEndedSingle(t *testing.T) {
 
 	r = attach(t, s, standalone)
 	c := call(4)
-	if err := s.Send(t.Context(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`), nil); err != nil {
+	if err := s.Send(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":4}}`), nil); err != nil {
 		t.Fatal(err)
 	}
 	desk.say(c, response(4))

@@ -6,9 +6,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/mcptest"
 )
 
 // A teller is told of webhooks, and keeps them all but those that it refuses.
@@ -62,9 +64,9 @@ func TestTakeOverTold(t *testing.T) {
 			for id := range 5 { // one after the other: the session's note says so of each
 				c := beginAway(t, s, id)
 				a.desk.last().say(c, response(id))
-				eventually(t, "it to be told", func() bool { return strings.Contains(on.told(), hookID(id)) && s.untold.HasTold() })
+				mcptest.Eventually(t, "it to be told", time.Minute, func() bool { return strings.Contains(on.told(), hookID(id)) && s.untold.HasTold() })
 			}
-			eventually(t, "it to be stored", s.log.IsIdle)
+			mcptest.Eventually(t, "it to be stored", time.Minute, s.log.IsIdle)
 			beginAway(t, s, 7)
 			a.kill()
 			b.take(s)
@@ -125,7 +127,7 @@ func TestToldBeforeGone(t *testing.T) {
 				defer close(left)
 				leave(n, s)
 			}()
-			eventually(t, "it to leave", s.isClosed)
+			mcptest.Eventually(t, "it to leave", time.Minute, s.isClosed)
 			if is := f.session(s.key); is == nil || is.Owner != "a" {
 				t.Errorf("before its webhook is kept the session is %+v", is)
 			}

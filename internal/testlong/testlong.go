@@ -28,6 +28,15 @@ func Only(t testing.TB, why string) {
 	}
 }
 
+// OneGoroutine skips t under the race detector: it reads the sources of the module, say, in one goroutine of its own, where
+// there is no race to be found. It runs without the detector.
+func OneGoroutine(t testing.TB) {
+	t.Helper()
+	if Race {
+		t.Skip("it works in one goroutine: no race is possible")
+	}
+}
+
 // Needs skips t unless -long is set, and fails it if found is false: then something is
 // missing on this machine. what says what that is, and how to get it.
 func Needs(t testing.TB, found bool, what string) {

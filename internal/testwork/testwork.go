@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -21,6 +23,15 @@ const (
 	// leastWork is how long work takes, at the least, whose growth can be told.
 	leastWork = time.Millisecond
 )
+
+// Many returns n texts with commas in between; %d stands for their number.
+func Many(n int, text string) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = strings.ReplaceAll(text, "%d", strconv.Itoa(i))
+	}
+	return strings.Join(all, ",")
+}
 
 // Linear fails the test if four times as much takes more than five times the work. prepare returns the
 // work for n members, elements or messages. It is measured in processor time of its own thread, and the

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -64,7 +65,7 @@ func (a *asker) Open(_ context.Context, _ backend.Start, sink backend.Sink) (bac
 func (o *opened) Deliver(in backend.Inbound) error {
 	switch in.Method {
 	case protocol.MethodInitialize:
-		o.sink.Emit(nil, parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"2"}}}`, in.ID)))
+		o.sink.Emit(nil, mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{"logging":{}},"serverInfo":{"name":"s","version":"2"}}}`, in.ID)))
 	case protocol.MethodInitialized:
 	case protocol.MethodPing:
 		if !o.deaf {
@@ -86,7 +87,7 @@ func (o *opened) Close() error {
 }
 
 // says has the opening say something, in no call.
-func (o *opened) says(text string) { o.sink.Emit(nil, parse(text)) }
+func (o *opened) says(text string) { o.sink.Emit(nil, mcptest.Parse(text)) }
 
 // asks has the opening ask for who, under an id.
 func (o *opened) asks(id int, who string) {
@@ -95,14 +96,6 @@ func (o *opened) asks(id int, who string) {
 
 // answers has the opening answer a call.
 func (o *opened) answers(id string) { o.says(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)) }
-
-func parse(text string) jsonrpc.Message {
-	m, err := jsonrpc.Parse([]byte(text))
-	if err != nil {
-		panic(err)
-	}
-	return m
-}
 
 // crowd is a modern conversation with an asker.
 type crowd struct {
@@ -519,7 +512,7 @@ func TestCallsAfterTakeOver(t *testing.T) {
 	inCrowd(t, func(t *testing.T, c *crowd) {
 		c.places = 1
 		for i := range 3 {
-			m := parse(modernRequest(fmt.Sprint(i+1), "tools/call", `"name":"late"`, ""))
+			m := mcptest.Parse(modernRequest(fmt.Sprint(i+1), "tools/call", `"name":"late"`, ""))
 			if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &repeatedCall{}}); err != nil {
 				t.Fatal(err)
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	_ "holdfast/internal/testlong" // the flag -long
 	"holdfast/jsonrpc"
@@ -203,7 +204,7 @@ func (c *scriptConn) Deliver(in backend.Inbound) error {
 		return refuse
 	}
 	if in.Method == protocol.MethodPing && in.Call == nil { // Holdfast's own, see leftOfLook
-		c.sink.Emit(nil, parse(`{"jsonrpc":"2.0","id":`+string(in.ID)+`,"result":{}}`))
+		c.sink.Emit(nil, mcptest.Parse(`{"jsonrpc":"2.0","id":`+string(in.ID)+`,"result":{}}`))
 		return nil
 	}
 	if again, err := jsonrpc.Parse([]byte(string(in.Raw))); err != nil || again.Method != in.Method || string(again.Params) != string(in.Params) {
