@@ -217,7 +217,7 @@ func (st *starter) light(ctx context.Context, header http.Header, s *session.Ses
 		return false
 	}
 	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request && !s.Light(ctx, &msgs[i], header) {
+		if msgs[i].Kind == jsonrpc.Request && !s.Tools.Light(ctx, &msgs[i], header) {
 			return false
 		}
 	}

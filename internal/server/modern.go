@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"net/http"
+	"time"
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/modern"
@@ -48,7 +49,8 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		if x.msgs[0].Kind == jsonrpc.Request {
 			x.modern.ID = x.msgs[0].ID
 		}
-		h.sessions.RefusedModern(&x.msgs[0])
+		meta := jsonrpc.Field(x.msgs[0].Params, "_meta")
+		h.sessions.Kinds.Refused(h.logger, time.Now(), jsonrpc.Field(meta, protocol.MetaClientInfo), jsonrpc.String(jsonrpc.Field(meta, protocol.MetaProtocolVersion)))
 		h.answers.rejectModern(w, x, http.StatusBadRequest, e)
 		return false
 	}

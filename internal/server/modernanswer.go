@@ -154,7 +154,7 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 	if x.muxed || x.from != nil && x.from.Stays {
 		return true
 	}
-	err := x.session.CheckParamHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
+	err := x.session.Tools.CheckHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
 	if err != nil {
 		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
 	}

@@ -222,7 +222,7 @@ func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string
 func (p *placed) Repeatable() bool {
 	x := p.x
 	key, _ := keyOf(x.r, x.msgs)
-	return x.muxed && !x.unsafe || key != "" && !x.pair() || p.h.sessions.RetrySafe(x.principal, x.msgs)
+	return x.muxed && !x.unsafe || key != "" && !x.pair() || p.h.sessions.Tools.Repeatable(x.principal.Server(), x.msgs)
 }
 
 // Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, is

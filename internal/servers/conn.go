@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/config"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -224,7 +225,7 @@ func (c *conn) ruled(m jsonrpc.Message) jsonrpc.Message {
 
 // learn takes in which tools of a list say that they may be called again.
 func (c *conn) learn(result []byte) {
-	safe := safeTools(result)
+	safe := tools.Hints(result)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.hinted == nil {

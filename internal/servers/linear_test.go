@@ -6,6 +6,7 @@ import (
 
 	"holdfast/internal/config"
 	"holdfast/internal/testwork"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -21,7 +22,7 @@ func TestLinear(t *testing.T) {
 		},
 		"hints": func(n int) func() {
 			result := []byte(`{"tools":[` + testwork.Many(n, `{"name":"t%d"}`) + `]}`)
-			return func() { safeTools(result) }
+			return func() { tools.Hints(result) }
 		},
 		"members of a tool": func(n int) func() {
 			result := []byte(`{"tools":[{"name":"t",` + testwork.Many(n, `"x%d":0`) + `}]}`)

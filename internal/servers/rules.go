@@ -130,27 +130,6 @@ func ruledList(conf *config.Server, method string, result []byte) []byte {
 	return result
 }
 
-// safeTools returns the tools in the result of a tools/list, and which of them say that they may be called again.
-func safeTools(result []byte) map[string]bool {
-	var page struct {
-		Tools []struct {
-			Name        string `json:"name"`
-			Annotations struct {
-				ReadOnly   bool `json:"readOnlyHint"`
-				Idempotent bool `json:"idempotentHint"`
-			} `json:"annotations"`
-		} `json:"tools"`
-	}
-	if json.Unmarshal(result, &page) != nil {
-		return nil
-	}
-	safe := make(map[string]bool, len(page.Tools))
-	for _, t := range page.Tools {
-		safe[t.Name] = t.Annotations.ReadOnly || t.Annotations.Idempotent
-	}
-	return safe
-}
-
 // nameAt is where requests have the name of a tool or prompt.
 var nameAt = map[string][]string{"tools/call": {"name"}, "prompts/get": {"name"}, "completion/complete": {"ref", "name"}}
 

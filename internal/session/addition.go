@@ -5,7 +5,6 @@ import (
 	"net/http"
 	"time"
 
-	"holdfast/backend"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
 	"holdfast/internal/feature/hosts"
@@ -102,27 +101,15 @@ func (m *Manager) Answered(ctx context.Context, principal caller.Principal, quer
 	return m.added.Answer(ctx, principal, query)
 }
 
-// owns reports whether a tool has the name of one of an addition's, if that is on.
-func owns(a Addition, tool string) bool {
-	own, _ := a.Tool(tool)
-	return own && a.IsOn()
-}
-
-// callsOurTool reports whether a request calls a tool of the name of one of ours.
-func (m *Manager) callsOurTool(x *jsonrpc.Message) bool {
-	return m.added.IsOn() && x.Method == protocol.MethodCallTool && owns(m.added, toolOf(x)) // the name of the tool costs an allocation
-}
-
 // serveTool has a request answered by Holdfast that calls such a tool. Where the server's tools
 // are not known they are listed before: if one has that name the request is for the server, and
 // it is false.
 func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
-	s.mu.Lock()
-	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
-	if s.tools.clash {
-		s.mu.Unlock()
+	if s.Tools.Clashes() {
 		return false
 	}
+	s.mu.Lock()
+	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
 	if rq == nil || rq.call != c || !s.m.startWork() {
 		s.mu.Unlock()
 		return true // it was cancelled, or all calls end now
@@ -133,7 +120,7 @@ func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, hea
 	go func() {
 		defer s.m.work.Done()
 		defer stop()
-		if !s.ownsTool(ctx, &m, header) {
+		if s.m.added.Ref(m.Method, m.Params) == "" && s.Tools.AwaitClash(ctx, &m, header) { // the tool is the server's
 			s.mu.Lock()
 			rq.ours = false
 			s.mu.Unlock()
@@ -143,23 +130,6 @@ func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, hea
 		c.AnswerOwn(m.ID, jsonrpc.AppendResult(nil, []byte(rq.id), c.runTool(ctx, &m)))
 	}()
 	return true
-}
-
-// ownsTool reports whether the tool of a call is ours, and not the server's.
-func (s *Session) ownsTool(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
-	if s.m.added.Ref(m.Method, m.Params) != "" {
-		return true
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.tools.complete && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
-		if learning := s.learnTools(s.askingFor(ctx, m, header)); learning != nil {
-			s.mu.Unlock()
-			awaitTools(ctx, learning, hintsTimeout)
-			s.mu.Lock()
-		}
-	}
-	return !s.tools.clash
 }
 
 // runTool runs one of our tools, and returns its result.
@@ -194,32 +164,6 @@ func (s *Session) HostOf(m *jsonrpc.Message) (host hosts.Host) {
 		}
 	})
 	return host
-}
-
-// Nests reports whether the backend has tools that are called as those of an addition to it: see [Addition].
-func (s *Session) Nests() bool { return s.patience.nested.Load() }
-
-// Clashes reports whether the backend has a tool of the name of one of ours.
-func (s *Session) Clashes() (clash bool) {
-	locked(s, func() { clash = s.tools.clash })
-	return clash
-}
-
-// IsShaped reports whether a tool has an outputSchema, or may have one. Where that is not known the backend's list is read. It is
-// not ok if the backend has a tool of the name of one of ours.
-func (s *Session) IsShaped(tool string) (shaped, ok bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	shaped, known := s.tools.shaped[tool]
-	if !known && !s.tools.complete && s.backend.link != nil && s.backend.link.conn != nil && s.revision != "" {
-		if learning := s.learnTools(backend.Inbound{Context: s.m.ctx, Header: http.Header{}}); learning != nil {
-			s.mu.Unlock()
-			awaitTools(s.m.ctx, learning, headersWait)
-			s.mu.Lock()
-			shaped, known = s.tools.shaped[tool]
-		}
-	}
-	return shaped || !known, !s.tools.clash
 }
 
 // Hears reports whether the client hears what is said on the standalone stream.

@@ -6,6 +6,7 @@ import (
 
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/feature/hosts"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -24,7 +25,7 @@ func passAfter(after time.Duration) func(*Manager, *Options) Addition {
 func (passes) IsOn() bool                          { return true }
 func (passes) Tool(name string) (own, nested bool) { return handoff.IsTool(name), false }
 func (p passes) Patience(_ *Call, m *jsonrpc.Message, _ hosts.Host) time.Duration {
-	if m.Method != "tools/call" || handoff.IsTool(toolOf(m)) {
+	if m.Method != "tools/call" || handoff.IsTool(tools.Called(m)) {
 		return 0
 	}
 	return p.after

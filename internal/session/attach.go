@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -168,13 +169,7 @@ func (c *Call) isSafeToRepeat(m *jsonrpc.Message) bool {
 		return false
 	}
 	name := jsonrpc.Field(m.Params, "name")
-	return len(name) > 2 && s.tools.safe[string(name[1:len(name)-1])]
-}
-
-// mayRepeat reports whether a tool is known to be safe to call again.
-func (c *Call) mayRepeat(tool string) (safe bool) {
-	locked(c.s, func() { safe = c.s.tools.safe[tool] })
-	return safe || c.s.m.safeTool(c.s.Server(), tool)
+	return len(name) > 2 && s.Tools.SaysRepeatable(name[1:len(name)-1])
 }
 
 // attach has a request answered by what another call says or has said, if it is that one's made again. It is false if it is to be
@@ -184,7 +179,7 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		return false
 	}
 	s := c.s
-	a := &attachment{c: c, id: m.ID, twins: c.twins, came: time.Now(), safe: c.mayRepeat(toolOf(m))}
+	a := &attachment{c: c, id: m.ID, twins: c.twins, came: time.Now(), safe: s.Tools.IsRepeatable(tools.Called(m))}
 	c.twins = nil // which it would keep in memory
 	if a.isLate() {
 		return true

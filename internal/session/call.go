@@ -128,7 +128,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 				"%s: not in a batch, over HTTP+SSE, or without sessions", m.Method))
 			continue
 		}
-		if c.s.m.callsOurTool(&m) && c.s.serveTool(ctx, c, m, header, failed) {
+		if c.s.m.Tools.CallsOwn(&m) && c.s.serveTool(ctx, c, m, header, failed) {
 			continue
 		}
 		if c.isOver() { // what it had to say could not be stored, so it must not run

@@ -294,7 +294,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 		return
 	}
 	c.s.use.reserved.Add(1)
-	m.kinds.Spoke(m.logger, time.Now(), infoOf(says), c.key.revision)
+	m.Kinds.Spoke(m.logger, time.Now(), infoOf(says), c.key.revision)
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
 	if m.carriers.open[c.key] == c { // else it has ended
@@ -454,4 +454,12 @@ func (m *Manager) WithdrawWaiting(reason string) {
 			c.Withdraw(reason)
 		}
 	}
+}
+
+// infoOf returns the clientInfo in what a client says of itself, as [Manager.Carrier] gets it, or nil.
+func infoOf(says string) (info json.RawMessage) {
+	if json.NewDecoder(strings.NewReader(says)).Decode(&info) != nil {
+		return nil
+	}
+	return info
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/internal/reading"
+	"holdfast/internal/tools"
 	"holdfast/stream"
 )
 
@@ -148,7 +149,7 @@ func (m *Manager) expire() {
 	}
 	t := time.NewTicker(every)
 	defer t.Stop()
-	tools := make(commonTools)
+	common := make(tools.Common)
 	for next := m.clock() + every; ; next = m.clock() + every {
 		select {
 		case <-m.quit:
@@ -169,7 +170,7 @@ func (m *Manager) expire() {
 					m.tend(s, now, false)
 				}
 				if s.sinceSeen(now) > slimAfter {
-					tools.slim(s)
+					s.slim(common)
 					if m.mayRest(s) {
 						quiet = append(quiet, s)
 					}

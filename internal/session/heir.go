@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -213,7 +214,7 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	s.hold(s.m.KeepEnded())
 	all, tool := s.watchedTable(), ""
 	if len(msgs) > 0 {
-		tool = toolOf(&msgs[0])
+		tool = tools.Called(&msgs[0])
 	}
 	if st.Ended {
 		now := time.Now()
@@ -227,7 +228,7 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	c := &Call{s: s, recovery: &recovery{repeat: safe}, number: st.Number, said: st.Next - 1}
 	c.track.Resume(c.said)
 	if safe {
-		c.recovery.retry = retrySafe
+		c.recovery.retry = retryAllowed
 	}
 	c.become(callStored)
 	c.record = &record{inherits: &inheritance{isHeir: true, from: n.Of, tool: tool, heir: s.m.added.Heir(c)}}

@@ -20,9 +20,9 @@ type inflight struct {
 	sent bool        // the backend has it, or may have it; guarded by Session.mu
 	ours bool        // no backend hears of it: it calls one of our tools
 	adds bool        // our tools are added to the response
-	list bool        // it asks for the list of tools from its beginning, which has not changed since
 	sum  uint64      // of its method and params: see sumOf
 	size int32       // bytes that are counted as on their way until it is answered
+	list int32       // the [tools.List.Version] that it asks for, from the beginning of the list; 0: it asks for something else
 	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
 	stop func()      // ends what is done for it besides; nil: nothing is
 	late *Late       // what is done if it takes long; nil: nothing is
@@ -120,7 +120,9 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			c.method = m.Method
 		}
 		// Of a carrier's clients each may be shown other tools.
-		rq.list = m.Method == protocol.MethodToolsList && s.modern == "" && jsonrpc.Field(m.Params, "cursor") == nil
+		if m.Method == protocol.MethodToolsList && s.modern == "" && jsonrpc.Field(m.Params, "cursor") == nil {
+			rq.list = s.Tools.Version()
+		}
 		if m.Method == protocol.MethodInitialize || m.Method == protocol.MethodDiscover {
 			s.boundOpening(rq, m.Method)
 		}

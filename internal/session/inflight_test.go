@@ -366,7 +366,7 @@ func TestHintsOutdated(t *testing.T) {
 	m := mcptest.Parse(request(1))
 	ctx, leave := context.WithCancel(t.Context())
 	light := make(chan bool)
-	look := func() { light <- s.Light(ctx, &m, nil) }
+	look := func() { light <- s.Tools.Light(ctx, &m, nil) }
 	answer := func(in backend.Inbound) {
 		b.last().say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"x","annotations":{"readOnlyHint":true}}]}}`, in.ID))
 	}
@@ -424,7 +424,7 @@ func TestToolsListedByClient(t *testing.T) {
 				t.Fatal("not answered")
 			}
 			unknown := mcptest.Parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"y"}}`)
-			if s.Light(t.Context(), &unknown, nil) {
+			if s.Tools.Light(t.Context(), &unknown, nil) {
 				t.Error("a tool that says nothing is called safe")
 			}
 			if !test.whole {
@@ -474,7 +474,7 @@ func TestToolsOnPages(t *testing.T) {
 			h.backend = b
 			s := h.open("")
 			call := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t%d"}}`, len(cursors)))
-			go s.Light(t.Context(), &call, nil) // has the list read
+			go s.Tools.Light(t.Context(), &call, nil) // has the list read
 			for i := range len(cursors) + 1 {
 				next := ""
 				if i < len(cursors) {
@@ -492,7 +492,7 @@ func TestToolsOnPages(t *testing.T) {
 			if name == "a circle" {
 				last = mcptest.Parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"t2"}}`)
 			}
-			mcptest.Eventually(t, "the tool to be known", time.Minute, func() bool { return s.Light(t.Context(), &last, nil) })
+			mcptest.Eventually(t, "the tool to be known", time.Minute, func() bool { return s.Tools.Light(t.Context(), &last, nil) })
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -29,7 +30,7 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 	if after <= 0 && every <= 0 || c.isHeir() {
 		return
 	}
-	l := &Late{s: s, rq: rq, tool: toolOf(m)}
+	l := &Late{s: s, rq: rq, tool: tools.Called(m)}
 	now := s.m.clock()
 	if every > 0 {
 		l.pulse = &pulse{every: every, due: now + every, token: bytes.Clone(jsonrpc.Field(m.Params, "_meta", "progressToken"))}

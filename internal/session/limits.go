@@ -49,12 +49,10 @@ func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
 	if s.owner(m.Method) != nil {
 		return true
 	}
-	if !s.m.callsOurTool(m) {
+	if !s.m.Tools.CallsOwn(m) {
 		return false
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !s.tools.clash
+	return !s.Tools.Clashes()
 }
 
 // passLimits asks whether a new call may begin. The error is a [*limit.Refusal].

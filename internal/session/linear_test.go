@@ -47,13 +47,6 @@ func TestLinear(t *testing.T) {
 				}
 			}
 		},
-		"list of tools": func(n int) func() {
-			result := []byte(`{"tools":[` + testwork.Many(n, `{"name":"t%d","inputSchema":{"properties":{"a":{"type":"string","x-mcp-header":"A"}}},"annotations":{"readOnlyHint":true}}`) + `]}`)
-			return func() {
-				page := readPage(result)
-				new(toolHints).learn(&page, passes{})
-			}
-		},
 	}
 	for name, prepare := range tests {
 		t.Run(name, func(t *testing.T) { testwork.Linear(t, 500, prepare) })

@@ -25,8 +25,11 @@ type list struct {
 }
 
 // ListTurn waits until no other request of a client is served that looks for all its calls or tasks. Then done must
-// be called. The error is [ErrBusy], or ctx's.
+// be called. The error is a [*limit.Refusal], [ErrBusy], or ctx's.
 func (m *Manager) ListTurn(ctx context.Context, principal caller.Principal, address string) (done func(), err error) {
+	if err := m.Gate.List(principal, address); err != nil {
+		return nil, err
+	}
 	return m.lists.await(ctx, caller.TenantOf(principal, address))
 }
 

@@ -169,16 +169,14 @@ func begin(t testing.TB, s *Session, light bool, texts ...string) *Call {
 }
 
 // awaitListed waits until the sessions know the tools of their backends: a call waits for that
-// only as long as hintsWait.
+// only as long as tools.Patience.
 func awaitListed(t testing.TB, all ...*Session) {
 	t.Helper()
 	for _, s := range all {
 		m := mcptest.Parse(request(0))
 		mcptest.Eventually(t, "the tools to be known", time.Minute, func() bool {
-			s.Light(t.Context(), &m, nil)
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			return s.tools.complete
+			s.Tools.Light(t.Context(), &m, nil)
+			return s.Tools.IsComplete()
 		})
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/moves"
 	"holdfast/internal/processes"
 	"holdfast/internal/reading"
+	"holdfast/internal/tools"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
@@ -42,6 +43,7 @@ type Manager struct {
 	added     Addition
 	services  []Service
 	Finder    *whereabouts.Finder // of sessions that are not here
+	Tools     tools.Rules         // for the lists of sessions; they do not change
 	Gate      admission.Gate      // of what clients begin
 	elsewhere Elsewhere           // nil: there are no other nodes
 	limits
@@ -49,7 +51,7 @@ type Manager struct {
 	times
 	running
 
-	kinds clientkind.Table
+	Kinds clientkind.Table
 
 	roster
 	processes  processes.Bound // which has a lock of its own
@@ -103,7 +105,6 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	for _, of := range opts.Services {
 		m.services = append(m.services, of(m, &m.opts))
 	}
-	m.Gate = admission.Gate{Limiter: opts.Limits, Stateless: opts.Stateless, IsOurs: m.callsOurTool}
 	if !opts.Stateless { // whose sessions nobody could want to take over
 		m.shared, _ = store.(shared.Store)
 	}
@@ -118,6 +119,8 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.keeper, _ = store.(keeper)
 	m.many, _ = backend.(manyServers)
 	m.listTeller, _ = backend.(listTeller)
+	m.Tools = tools.Rules{Operator: m.saysRepeatable, Own: m.added, Logger: m.logger, Alone: m.shared == nil}
+	m.Gate = admission.Gate{Limiter: opts.Limits, Stateless: opts.Stateless, IsOurs: m.Tools.CallsOwn}
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
 	m.openKeys()
@@ -228,6 +231,7 @@ func (m *Manager) list(s *Session) error {
 // tenant.
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s.Tools.Init(toolServer{s}, &m.Tools)
 	s.lists = m.listsOf(principal.Server())
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)

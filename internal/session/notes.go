@@ -5,14 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strconv"
 	"time"
 
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -147,25 +146,15 @@ func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (
 	defer panics.Catch(&err, s.m.logger, "", "")
 	c.recovery = &recovery{msgs: msgs}
 	switch {
-	case s.safe(msgs):
-		c.recovery.retry = retrySafe
-	case allSafe(msgs, func(*jsonrpc.Message) bool { return true }): // it is a matter of tools
-		s.mu.Lock()
-		if !s.tools.complete {
-			c.recovery.retry = retryUnlisted
-		}
-		s.mu.Unlock()
+	case tools.Repeatable(msgs, func(m *jsonrpc.Message) bool { return s.Tools.Repeatable(s.m.ctx, m, nil) }):
+		c.recovery.retry = retryAllowed
+	case !s.Tools.IsComplete() && tools.Repeatable(msgs, func(*jsonrpc.Message) bool { return true }): // it is a matter of tools
+		c.recovery.retry = retryUnlisted
 	}
 	if !light || s.single {
 		c.recovery.stored = make(chan struct{})
 	}
 	return nil
-}
-
-// safe reports whether requests may be made again without harm, as far as is known
-// now. The backend's tools are read, if nobody has yet.
-func (s *Session) safe(msgs []jsonrpc.Message) bool {
-	return allSafe(msgs, func(m *jsonrpc.Message) bool { return s.safeTool(s.m.ctx, m, nil) })
 }
 
 // noteCall has the store told of a call that is about to begin.
@@ -290,9 +279,9 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	s.rung = append(s.rung, notified...) // which the note before has said, too: this one takes its place
 	s.rung = s.rung[max(0, len(s.rung)-mostNews):]
 	data = appendNumbers(data, `,"rung":`, s.rung)
-	if len(s.tools.safe) > 0 {
-		tools, _ := json.Marshal(slices.Sorted(maps.Keys(s.tools.safe)))
-		data = append(append(data, `,"safe":`...), tools...)
+	if names := s.Tools.Names(); len(names) > 0 {
+		safe, _ := json.Marshal(names)
+		data = append(append(data, `,"safe":`...), safe...)
 	}
 	for f := range s.offered {
 		data = append(data, `,"`+f.Member()+`":true`...)

@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -35,8 +34,8 @@ func (s *Session) observeBegan() {
 // observeSafeTools tells of the tools that a session which was taken over is known to have. s.mu is held,
 // or nobody knows the session.
 func (s *Session) observeSafeTools() {
-	if s.isObserved() && len(s.tools.safe) > 0 {
-		s.happened(observe.ToolsListed{Session: s.observed(), Tools: slices.Collect(maps.Keys(s.tools.safe))})
+	if names := s.Tools.Names(); s.isObserved() && len(names) > 0 {
+		s.happened(observe.ToolsListed{Session: s.observed(), Tools: names})
 	}
 }
 
@@ -104,7 +103,7 @@ func (s *Session) watchRequest(c *Call, m *jsonrpc.Message, known *observe.Watch
 		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.state() == sessionOpening,
 	}}
 	if m.Method == protocol.MethodCallTool {
-		w.Tool = toolOf(m)
+		w.Tool = tools.Called(m)
 	}
 	if parent := jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceParent); parent != nil {
 		w.Trace = observe.NewTrace(jsonrpc.String(parent), jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)))

@@ -1,7 +1,6 @@
 package session
 
 import (
-	"sync/atomic"
 	"time"
 
 	"holdfast/internal/clientkind"
@@ -17,8 +16,6 @@ type patience struct {
 	kind  clientkind.Kind // of a carrier's clients
 	known bool            // host and kind are set
 	heard bool            // its client was shown our tools
-
-	nested atomic.Bool // see [toolHints]; read without a lock
 
 	timer *time.Timer
 	at    time.Duration // when the timer is due, by the manager's clock; 0: it is not set
@@ -49,7 +46,7 @@ func (p *patience) hostOf(s *Session, m *jsonrpc.Message) hosts.Host {
 	h := p.host
 	h.Heard = p.heard || s.taken || s.firstEpoch != 0 // in an earlier life it may have
 	if !h.Heard && !h.Known && s.modern != "" {
-		h.Heard = s.m.kinds.HasHeard(p.kind)
+		h.Heard = s.m.Kinds.HasHeard(p.kind)
 	}
 	return h
 }
@@ -58,7 +55,7 @@ func (p *patience) hostOf(s *Session, m *jsonrpc.Message) hosts.Host {
 func (p *patience) hears(s *Session) {
 	p.heard = true
 	if s.modern != "" && p.known {
-		s.m.kinds.Hears(p.kind)
+		s.m.Kinds.Hears(p.kind)
 	}
 }
 

@@ -33,7 +33,7 @@ type retry uint8
 const (
 	retryUnsafe   retry = iota
 	retryUnlisted       // not known when the call began, as the tools had not been listed
-	retrySafe
+	retryAllowed
 )
 
 // A recoveryState says who makes the requests of a call.
@@ -76,7 +76,7 @@ func (k *recovery) become(to recoveryState) (ok bool) {
 }
 
 // isSafe reports whether the call's requests may be made again.
-func (k *recovery) isSafe() bool { return k.retry == retrySafe }
+func (k *recovery) isSafe() bool { return k.retry == retryAllowed }
 
 // mayRun reports whether the call may be made, or made again, once its session has been
 // closed here, so that it is begun no more. Call.mu is held.

@@ -45,10 +45,9 @@ func (s *Session) tellLists() {
 		return
 	}
 	s.lists, s.differs = now, false
-	s.tools = toolHints{listed: s.tools.listed + 1}
+	s.Tools.Forget()
 	var listens []*inflight
 	for _, rq := range s.inFlight {
-		rq.list = false
 		if rq.listen != nil {
 			listens = append(listens, rq)
 		}
@@ -121,7 +120,7 @@ func (s *Session) answeredAgain(result []byte) {
 		relist(s, all)
 		return
 	}
-	if s.m.listTeller == nil || s.m.listsOf(s.Server()) == 0 {
+	if s.m.listsOf(s.Server()) == 0 {
 		return
 	}
 	s.mu.Lock()
@@ -186,7 +185,7 @@ func acknowledgedAgain(s *Session, c *Call) bool {
 // onlyListens returns the requests in flight in a carrier, if there are no others than listens, which can be made again in
 // another conversation. s.mu is held.
 func (s *Session) onlyListens() (all []*inflight, only bool) {
-	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.tools.learning != nil || len(s.asked.pending) > 0 {
+	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.Tools.IsReading() || len(s.asked.pending) > 0 {
 		return nil, false
 	}
 	for _, rq := range s.inFlight {

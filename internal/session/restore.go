@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -147,13 +148,7 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 	}
 	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
 	s.offers.Store(offers(s.m, func(f Service) bool { return string(jsonrpc.Field(st.Note, f.Member())) == "true" }))
-	for _, tool := range n.Safe {
-		if s.tools.safe == nil {
-			s.tools.safe = make(map[string]bool)
-		}
-		s.tools.safe[tool] = true
-		s.tools.mayChange(tool, true) // for all that is noted
-	}
+	s.Tools.Restore(n.Safe)
 	s.observeSafeTools()
 	s.takeCapabilities(m.Params)
 }
@@ -164,7 +159,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 	c := &Call{s: s, recovery: &recovery{repeat: safe}}
 	c.track.Resume(st.Next - 1)
 	if safe {
-		c.recovery.retry = retrySafe
+		c.recovery.retry = retryAllowed
 	}
 	if s.single {
 		c.recovery.journal = st.Number
@@ -232,10 +227,7 @@ func (s *Session) restoreRequests(c *Call, number uint64, msgs []jsonrpc.Message
 func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
 	var err error // then nobody has called them safe
 	defer panics.Catch(&err, s.m.logger, "Options.Safe", "")
-	return allSafe(msgs, func(m *jsonrpc.Message) bool {
-		name := toolOf(m)
-		return n.Safe || s.m.safeTool(s.Server(), name) || s.tools.safe[name]
-	})
+	return tools.Repeatable(msgs, func(m *jsonrpc.Message) bool { return n.Safe || s.Tools.IsRepeatable(tools.Called(m)) })
 }
 
 // restoreEnded takes in what may be asked of a call that has ended. read says that

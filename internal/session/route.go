@@ -111,7 +111,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		return // it was cancelled, and nobody wants it
 	}
 	s.lateProgress = s.lateProgress || mayGoOn(rq.call, m.Result)
-	noted, listed, list := false, false, s.tools.listed
+	noted, listed, list := false, false, s.Tools.Version()
 	var initialize []byte // if the session has begun with this
 	if rq.call.method == protocol.MethodInitialize {
 		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
@@ -126,14 +126,14 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	}
 	s.mu.Unlock()
 	if initialize != nil {
-		s.m.kinds.Spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
+		s.m.Kinds.Spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
 	}
 	adds, host := false, hosts.Host{}
 	if rq.call.method == protocol.MethodToolsList {
-		listed = s.learnPage(rq, m.Result, list)
+		listed = s.Tools.Learn(m.Result, list, rq.list == list) && s.m.shared != nil
 		s.observeTools(m.Result)
 		s.mu.Lock()
-		if adds = rq.adds && !s.tools.clash && m.Result != nil; adds {
+		if adds = rq.adds && !s.Tools.Clashes() && m.Result != nil; adds {
 			host = s.patience.host
 			s.patience.hears(s)
 		}
@@ -319,10 +319,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
 		}
 	case protocol.MethodToolsListChanged:
-		s.tools = toolHints{listed: s.tools.listed + 1}
-		for _, rq := range s.inFlight {
-			rq.list = false
-		}
+		s.Tools.Forget()
 		if call == nil || s.modern == "" { // else the call listens to it
 			call = s.standalone
 		}

@@ -152,5 +152,5 @@ func (s *Session) closeQuiet(version uint64) bool {
 func (s *Session) isQuietLocked() bool {
 	initialized := s.backend.initialize != nil && s.revision != "" || s.modern != ""
 	return initialized && !s.isClosed() && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
-		s.tools.learning == nil && s.use.calls.Load() == 0 && s.use.reserved.Load() == 0
+		!s.Tools.IsReading() && s.use.calls.Load() == 0 && s.use.reserved.Load() == 0
 }

@@ -55,7 +55,7 @@ func TestServersChange(t *testing.T) {
 			defer s.mu.Unlock()
 			return s.backend.link != nil
 		}
-		if !h.safeTool("files", "x") || h.safeTool("memory", "x") {
+		if !h.Tools.Operator("files", "x") || h.Tools.Operator("memory", "x") {
 			t.Error("the tools that are called safe are not those of their server")
 		}
 		d.set("files", 2)

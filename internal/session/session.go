@@ -9,8 +9,8 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// that of untold outcomes, that of the log, turns.mu, resumes.mu, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that, and that of the
-// streams last. Of two
+// that of untold outcomes, that of the log, turns.mu, resumes.mu, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that, and those of the
+// streams and of Session.Tools last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
 package session
@@ -30,6 +30,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -66,6 +67,7 @@ type Session struct {
 	m           *Manager
 	lease       stream.Lease
 	use         usage
+	Tools       tools.List // of its server
 
 	standalone *Call // whose stream carries what belongs to no call
 	streams    reading.Streams
@@ -88,7 +90,6 @@ type Session struct {
 	waiting      turns // requests that a limit has wait, by the key of their id
 	asked        serverRequests
 	backend      conversation
-	tools        toolHints
 	subs         subscriptions // nil if there are none
 	lists        uint64        // those that its clients were last told of; see relist.go
 	differs      bool          // the server answers otherwise than when its clients were last told

@@ -106,10 +106,10 @@ func leavesMore(s *Session, in *backend.Inbound) bool {
 			return true
 		}
 		name = name[1 : len(name)-1] // one with an escape in it is not found, and may do anything
-		if s.tools.onlyReads(name) {
+		if s.Tools.OnlyReads(name) {
 			return false
 		}
-		if s.tools.complete || len(s.backend.unsure) >= mostUnsure || len(name) > jsonrpc.MaxName {
+		if s.Tools.IsComplete() || len(s.backend.unsure) >= mostUnsure || len(name) > jsonrpc.MaxName {
 			return true
 		}
 		if !slices.Contains(s.backend.unsure, string(name)) {
@@ -124,15 +124,10 @@ func leavesMore(s *Session, in *backend.Inbound) bool {
 // mostUnsure bounds how many tools are remembered that were called before it was known what they do.
 const mostUnsure = 16
 
-// onlyReads reports whether a tool is known to do nothing but read.
-func (h *toolHints) onlyReads(name []byte) bool {
-	return h.safe[string(name)] && !h.changes[string(name)]
-}
-
 // isSure reports whether nothing was said in the session that its server may remember. s.mu is held.
 func isSure(s *Session) bool {
 	for _, name := range s.backend.unsure {
-		if !s.tools.onlyReads([]byte(name)) {
+		if !s.Tools.OnlyReads([]byte(name)) {
 			return false
 		}
 	}

@@ -2,19 +2,15 @@ package session
 
 import (
 	"context"
-	"maps"
-	"reflect"
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/tools"
 	"holdfast/internal/whereabouts"
 )
 
 // slimAfter is for how long a session is quiet before it gives back the memory that it keeps for its next call.
 const slimAfter = 10 * time.Second
-
-// commonTools has what is known of the tools of servers, by their names, as quiet sessions share it. One goroutine uses it.
-type commonTools map[string]toolHints
 
 // mayRest reports whether a store marks a session that another node need not go on with.
 func (m *Manager) mayRest(s *Session) bool {
@@ -39,38 +35,12 @@ func (m *Manager) rest(all []*Session) {
 }
 
 // slim has a session give back what it keeps for its next call, and share what it knows of tools with others.
-func (t commonTools) slim(s *Session) {
+func (s *Session) slim(common tools.Common) {
 	locked(s, func() {
 		if len(s.inFlight) == 0 {
 			s.inFlight = nil
 		}
-		t.share(s.Server(), &s.tools)
 	})
+	common.Share(&s.Tools)
 	s.log.Slim()
-}
-
-// share has h share its maps with the last one of its server, if they are equal. The lock of h's session is held.
-func (t commonTools) share(server string, h *toolHints) {
-	if h.common || !h.complete {
-		return
-	}
-	if other, ok := t[server]; ok && other.equal(h) {
-		h.safe, h.changes, h.headed, h.shaped = other.safe, other.changes, other.headed, other.shaped
-	} else {
-		t[server] = toolHints{safe: h.safe, changes: h.changes, headed: h.headed, shaped: h.shaped}
-	}
-	h.common = true
-}
-
-// equal reports whether both say the same of the same tools.
-func (h toolHints) equal(other *toolHints) bool {
-	return maps.Equal(h.safe, other.safe) && maps.Equal(h.changes, other.changes) && maps.Equal(h.shaped, other.shaped) &&
-		reflect.DeepEqual(h.headed, other.headed)
-}
-
-// own gives h maps of its own, which may be changed.
-func (h *toolHints) own() {
-	if h.common {
-		h.safe, h.changes, h.headed, h.shaped, h.common = maps.Clone(h.safe), maps.Clone(h.changes), maps.Clone(h.headed), maps.Clone(h.shaped), false
-	}
 }

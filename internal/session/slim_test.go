@@ -1,8 +1,10 @@
 package session
 
 import (
-	"maps"
+	"slices"
 	"testing"
+
+	"holdfast/internal/tools"
 )
 
 // Quiet sessions share what they know of their server's tools, and one that hears more has it for itself.
@@ -12,29 +14,28 @@ func TestQuietSessionsShare(t *testing.T) {
 	defer h.close()
 	h.desk.tools = `{"name":"reads","annotations":{"readOnlyHint":true}},{"name":"writes"}`
 	var all []*Session
-	shared := make(commonTools)
+	shared := make(tools.Common)
 	for range 3 {
 		s := h.open("")
 		awaitListed(t, s)
-		shared.slim(s)
+		s.slim(shared)
 		all = append(all, s)
 	}
 	if len(shared) != 1 {
 		t.Errorf("%d lists are kept", len(shared))
 	}
-	more := readPage([]byte(`{"tools":[{"name":"more","annotations":{"readOnlyHint":true}}]}`))
-	locked(all[1], func() { all[1].tools.learn(&more, noAddition{}) })
-	for i, want := range []map[string]bool{{"reads": true}, {"reads": true, "more": true}, {"reads": true}} {
-		if got := all[i].tools.safe; !maps.Equal(got, want) {
+	all[1].Tools.Learn([]byte(`{"tools":[{"name":"more","annotations":{"readOnlyHint":true}}]}`), all[1].Tools.Version(), false)
+	for i, want := range [][]string{{"reads"}, {"more", "reads"}, {"reads"}} {
+		if got := all[i].Tools.Names(); !slices.Equal(got, want) {
 			t.Errorf("session %d knows %v as safe, want %v", i, got, want)
 		}
 	}
 	h.desk.tools = `{"name":"other"}`
 	other := h.open("")
 	awaitListed(t, other)
-	shared.slim(other)
-	if len(other.tools.safe) != 0 || len(all[0].tools.safe) != 1 {
-		t.Errorf("a session with another list knows %v, the first one %v", other.tools.safe, all[0].tools.safe)
+	other.slim(shared)
+	if len(other.Tools.Names()) != 0 || len(all[0].Tools.Names()) != 1 {
+		t.Errorf("a session with another list knows %v, the first one %v", other.Tools.Names(), all[0].Tools.Names())
 	}
 	// They go on as before.
 	for _, s := range all {

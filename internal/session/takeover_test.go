@@ -727,7 +727,7 @@ func TestTakeOverListed(t *testing.T) {
 	mcptest.Eventually(t, "it to be stored", time.Minute, s.log.IsIdle)
 	a.kill()
 	again := mcptest.Parse(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"again"}}`)
-	if !b.take(s).Light(t.Context(), &again, nil) {
+	if !b.take(s).Tools.Light(t.Context(), &again, nil) {
 		t.Error("the next owner does not know the tool")
 	}
 	if n := b.desk.opened(); n != 0 {

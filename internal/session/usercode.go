@@ -62,10 +62,10 @@ func (u *userCode) callOnEnded(e webhook.Ended) (told bool) {
 	return u.onEnded(e)
 }
 
-// callsSafe calls Options.Safe.
-func (u *userCode) callsSafe(tool string) bool {
-	defer panics.Raise(u.logger, "Options.Safe")
-	return u.safe(tool)
+// saysRepeatable reports whether the operator says that a tool of a server may be called again.
+func (m *Manager) saysRepeatable(server, tool string) bool {
+	defer panics.Raise(m.logger, "Options.Safe")
+	return m.safe != nil && m.safe(tool) || m.many != nil && m.many.SafeTool(server, tool)
 }
 
 // panicked reports whether err is a panic of the user's code, which was logged.

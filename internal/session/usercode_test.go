@@ -165,12 +165,12 @@ func TestListingPanics(t *testing.T) {
 	method := "tools/list"
 	b.deliver.Store(&method)
 	m := mcptest.Parse(request(1))
-	if s.Light(t.Context(), &m, nil) {
+	if s.Tools.Light(t.Context(), &m, nil) {
 		t.Error("light")
 	}
 	b.deliver.Store(nil)
 	h.desk.tools = `{"name":"x","annotations":{"readOnlyHint":true}}`
-	mcptest.Eventually(t, "the tools to be read again", time.Minute, func() bool { return s.Light(t.Context(), &m, nil) })
+	mcptest.Eventually(t, "the tools to be read again", time.Minute, func() bool { return s.Tools.Light(t.Context(), &m, nil) })
 }
 
 // A backend that opens nothing, and says nothing of it, is told so.

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -58,14 +59,12 @@ func (h *Handles) Patience(c *session.Call, m *jsonrpc.Message, host hosts.Host)
 	if m.Method != protocol.MethodCallTool || !h.Offers(s, m, host) {
 		return 0
 	}
-	tool := toolOf(m)
+	tool := tools.Called(m)
 	if handoff.IsTool(tool) || c.IsPolled(m) || string(jsonrpc.Field(m.Params, "_meta", handoff.Meta)) == "false" {
 		return 0
 	}
 	return h.after(s.Server(), tool, host)
 }
-
-func toolOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
 
 // Sent returns a request as the backend gets it, if that hands calls off, which its tools say, and is not to do so: if the
 // request is a task, or may become one, which would end with a handle; or if the backend's tools have other names here, so that
@@ -75,11 +74,11 @@ func (h *Handles) Sent(c *session.Call, m jsonrpc.Message) jsonrpc.Message {
 		return m
 	}
 	s := c.Session()
-	nested, deferred := s.Nests(), c.IsDeferred()
+	nested, deferred := s.Tools.Nests(), c.IsDeferred()
 	if !nested && !deferred && (s.Modern() == "" || !h.tasks) {
 		return m // as nearly always
 	}
-	clash := s.Clashes() && !handoff.IsTool(toolOf(&m)) && (deferred || s.Polls(&m))
+	clash := s.Tools.Clashes() && !handoff.IsTool(tools.Called(&m)) && (deferred || s.Polls(&m))
 	if !clash && (!nested || !h.Offers(s, &m, s.HostOf(&m))) {
 		return m
 	}
@@ -107,7 +106,7 @@ func (h *Handles) mostWait(s *session.Session, tool string, host hosts.Host) tim
 // Late hands a request off.
 func (h *Handles) Late(l *session.Late) {
 	s, tool := l.Session(), l.Tool()
-	shaped, ok := s.IsShaped(tool)
+	shaped, ok := s.Tools.IsShaped(tool)
 	if !ok { // no client could ask for the call
 		h.logger.Warn("calls are not handed off: the server has a tool of that name", "session", s.Name(),
 			"tools", handoff.ToolWait+", "+handoff.ToolCancel)

@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -268,7 +269,7 @@ func (t *toolCall) declares(data []byte) bool {
 // Run runs one of our tools, and returns its result.
 func (h *Handles) Run(ctx context.Context, c *session.Call, m *jsonrpc.Message, host hosts.Host) []byte {
 	s, arguments := c.Session(), jsonrpc.Field(m.Params, "arguments")
-	q := question{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: toolOf(m) == handoff.ToolCancel, Host: &host}
+	q := question{Handle: jsonrpc.String(jsonrpc.Field(arguments, "handle")), Cancel: tools.Called(m) == handoff.ToolCancel, Host: &host}
 	if raw := jsonrpc.Field(arguments, "seconds"); raw != nil {
 		q.Seconds = json.RawMessage(raw)
 	}

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"holdfast/internal/caller"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -31,7 +31,7 @@ func TestTakeOverVendor(t *testing.T) {
 			}
 			a.desk.last().next(t, "vendor/charge")
 			if earlier { // nodes of it noted all methods as safe, but tools/call
-				c.recovery.retry = retrySafe
+				c.recovery.retry = retryAllowed
 				if err := c.noteBegun([]jsonrpc.Message{mcptest.Parse(charge)}); err != nil {
 					t.Fatal(err)
 				}
@@ -81,19 +81,19 @@ func TestLight(t *testing.T) {
 		`{"jsonrpc":"2.0","id":1,"method":"resources/subscribe","params":{"uri":"file:///"}}`: {true, true},
 	} {
 		m := mcptest.Parse(text)
-		if got := shared.Light(t.Context(), &m, nil); got != want.shared {
+		if got := shared.Tools.Light(t.Context(), &m, nil); got != want.shared {
 			t.Errorf("on a shared store, %s is light: %v", text, got)
 		}
-		if got := alone.Light(t.Context(), &m, nil); got != want.alone {
+		if got := alone.Tools.Light(t.Context(), &m, nil); got != want.alone {
 			t.Errorf("alone, %s is light: %v", text, got)
 		}
-		if tool := strings.Contains(text, "safe"); shared.m.RetrySafe(caller.Principal{}, []jsonrpc.Message{m}) != (want.shared || m.Method == "tools/call" && tool) {
+		if tool := strings.Contains(text, "safe"); shared.m.Tools.Repeatable("", []jsonrpc.Message{m}) != (want.shared || m.Method == "tools/call" && tool) {
 			t.Errorf("%s may be made again: %v", text, !want.shared)
 		}
 	}
 }
 
-// A server that is slow to list its tools holds up the first call, and the first call alone, by hintsWait: also where
+// A server that is slow to list its tools holds up the first call, and the first call alone, by tools.Patience: also where
 // the call is asked about again to be stored, in a batch, and for the calls that come while it lists them.
 func TestSlowToolsHoldUpOnce(t *testing.T) {
 	t.Parallel()
@@ -120,7 +120,7 @@ func TestSlowToolsHoldUpOnce(t *testing.T) {
 					var texts []string
 					for _, id := range ids {
 						m := mcptest.Parse(request(id))
-						light = s.Light(t.Context(), &m, nil) && light
+						light = s.Tools.Light(t.Context(), &m, nil) && light
 						texts = append(texts, request(id))
 					}
 					begin(t, s, light, texts...)
@@ -129,12 +129,12 @@ func TestSlowToolsHoldUpOnce(t *testing.T) {
 					}
 				}
 				call(1, 2)
-				if took := time.Since(began); took != hintsWait {
-					t.Errorf("the first call has the server after %v, want %v", took, hintsWait)
+				if took := time.Since(began); took != tools.Patience {
+					t.Errorf("the first call has the server after %v, want %v", took, tools.Patience)
 				}
 				call(3)
-				if took := time.Since(began); took != hintsWait {
-					t.Errorf("the next one waits for %v more", took-hintsWait)
+				if took := time.Since(began); took != tools.Patience {
+					t.Errorf("the next one waits for %v more", took-tools.Patience)
 				}
 				close(desk.listing)
 			})

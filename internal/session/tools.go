@@ -1,0 +1,60 @@
+package session
+
+import (
+	"context"
+	"net/http"
+	"slices"
+
+	"holdfast/backend"
+	"holdfast/internal/protocol"
+	"holdfast/internal/tools"
+	"holdfast/jsonrpc"
+)
+
+// A toolServer is the backend of a session, as its [tools.List] asks it.
+type toolServer struct{ *Session }
+
+// Asks implements [tools.Server].
+func (s toolServer) Asks(ctx context.Context, m *jsonrpc.Message, header http.Header) (ask tools.Ask, done func(news bool)) {
+	s.mu.Lock()
+	l := s.backend.link
+	isOpen := l != nil && l.conn != nil && s.revision != ""
+	s.mu.Unlock()
+	if !isOpen || !s.m.startWork() {
+		return nil, nil
+	}
+	in := backend.Inbound{Context: context.WithoutCancel(ctx), Header: header}
+	if s.modern != "" && m != nil {
+		in.Params = modernParams([]byte("{}"), m.Params, s.modern)
+	}
+	ask = func(ctx context.Context, params []byte) (jsonrpc.Message, error) {
+		page, err := s.ask(ctx, l, protocol.MethodToolsList, params, in)
+		if err == nil {
+			s.observeTools(page.Result)
+		}
+		return page, err
+	}
+	return ask, func(news bool) {
+		defer s.m.work.Done()
+		if news && s.m.shared != nil {
+			s.noteSession(nil, true) // the next owner cannot ask before it opens a backend
+			s.log.Flush()
+		}
+	}
+}
+
+// outlivesNode reports whether the next owner of a session has to know of a call, since the outcome of one of its requests is told to somebody
+// besides its client: a node that forwards it, and one that takes it over, would both make it again.
+func (m *Manager) outlivesNode(msgs []jsonrpc.Message) bool {
+	return m.shared != nil && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool { return x.Kind == jsonrpc.Request && m.untold.Wants(x.Params) })
+}
+
+// learnAgain is for a session that was taken over before its tools were known: the
+// call for which its backend was opened is not known as safe, and the next owner
+// should know. Some backends take the first request for all that there is to hear of a modern
+// client, so they are not asked for the sake of a message that says nothing of that.
+func (s *Session) learnAgain(in backend.Inbound) {
+	if (s.taken || s.firstEpoch != 0) && (s.modern == "" || jsonrpc.Field(in.Params, "_meta", protocol.MetaClientCapabilities) != nil) {
+		s.Tools.ReadUnknown(in.Context, &in.Message, in.Header)
+	}
+}

@@ -1,0 +1,3 @@
+package tools
+
+import _ "holdfast/internal/testlong" // the flag -long
