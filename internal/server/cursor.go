@@ -60,7 +60,7 @@ func (h *Handler) mayRead(x *exchange, s *session.Session) bool {
 	if err != nil && h.nodes != nil {
 		_, _, err = h.sessions.Locate(x.r.Context(), session.KeyOf(x.secret), x.principal)
 	}
-	return err == nil && (!x.principal.IsAnonymous() || s.Resumable())
+	return err == nil && (!x.principal.IsAnonymous() || s.Resumes() != nil)
 }
 
 // streamParam returns the stream that a stream URL names, or "".

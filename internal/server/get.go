@@ -240,7 +240,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 // standalone attaches to the standalone stream. Who knows how to resume, and shows no
 // id, has heard nothing of it.
 func (c *events) standalone(ctx context.Context) error {
-	whole := c.s.EventIDs() || c.s.Resumable() && !c.via.isMuxed()
+	whole := c.s.Resumes().EventIDs() || c.s.Resumes() != nil && !c.via.isMuxed()
 	return c.copier.standalone(ctx, c.h.logger, whole, !c.h.opts.Stateless)
 }
 

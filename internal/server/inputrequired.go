@@ -51,7 +51,7 @@ func (p *reply) waits(a *alarm) bool {
 // that.
 func (p *reply) inputRequired() []byte {
 	at := p.r.Cursor()
-	wait := p.h.sessions.InputWait()
+	wait := p.h.sessions.Resumes().InputWait()
 	if c := p.s.CallAt(at.Stream.Number); c != nil {
 		c.AwaitReturn(wait, "its client did not answer in time")
 	}

@@ -5,9 +5,9 @@ import (
 	"cmp"
 	"net/http"
 
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/modern"
-	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -59,7 +59,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	m := &x.msgs[0]
 	switch m.Kind {
 	case jsonrpc.Notification: // closing the stream of a request is what cancels it, as a rule
-		if (session.Cancels(m) || cancelsKeyed(m, x.r.Header)) && !h.opts.Stateless {
+		if (resume.Cancels(m) || cancelsKeyed(m, x.r.Header)) && !h.opts.Stateless {
 			return true
 		}
 		w.WriteHeader(http.StatusAccepted)

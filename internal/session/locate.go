@@ -143,10 +143,5 @@ func (m *Manager) findIf(name string, principal caller.Principal, good func(secr
 	}
 }
 
-// A Range is of sessions by their keys: those after one, to another and with it;
-// "" stands for no bound.
-type Range struct{ After, Until stream.SessionKey }
-
-func (r Range) has(key stream.SessionKey) bool {
-	return key > r.After && (r.Until == "" || key <= r.Until)
-}
+// A Range is of sessions by their keys.
+type Range = shared.Range

@@ -151,7 +151,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	}
 	m.sessions[s.key] = s
 	m.mu.Unlock()
-	if s.Resumable() {
+	if s.Resumes() != nil {
 		m.resumer(s)
 	}
 	m.logger.Debug("session taken over", "session", s.Name(), "from", was.Owner, "again", len(found.retry), "unknown", len(found.lost))

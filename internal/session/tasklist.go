@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"slices"
@@ -40,7 +39,7 @@ func (l legacyTasks) list(ctx context.Context, m *jsonrpc.Message) []byte {
 			s.m.logger.Warn("tasks not listed", "session", s.Name(), "error", err)
 			return taskFailure(m.ID, jsonrpc.Errorf(jsonrpc.CodeInternal, "the tasks on other nodes cannot be listed: try again later"))
 		}
-		list = append(list, tasksOf(ctx, s.m.taskSessions(s.principal, in), after)...)
+		list = append(list, tasksOf(ctx, s.m.listed(s.principal, in), after)...)
 	}
 	return jsonrpc.AppendResult(nil, m.ID, tasktext.Page(list, string(in.Until)))
 }
@@ -69,7 +68,7 @@ func (m *Manager) tasksElsewhere(ctx context.Context, principal caller.Principal
 func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in Range, query []byte) []byte {
 	var after tasktext.Place
 	_ = json.Unmarshal(query, &after) // else it is the first page
-	text, _ := json.Marshal(tasksOf(ctx, m.taskSessions(principal, in), after))
+	text, _ := json.Marshal(tasksOf(ctx, m.listed(principal, in), after))
 	return text
 }
 
@@ -79,7 +78,7 @@ func tasksOf(ctx context.Context, sessions []*Session, after tasktext.Place) []*
 	for _, s := range sessions {
 		tasks := legacyTasks{s}
 		for _, number := range tasks.numbers() {
-			if after.Compare(tasktext.Place{Session: string(s.key), Number: number}) >= 0 {
+			if s.modern != "" || after.Compare(tasktext.Place{Session: string(s.key), Number: number}) >= 0 {
 				continue
 			}
 			if len(list) > tasktext.MostListed {
@@ -91,19 +90,6 @@ func tasksOf(ctx context.Context, sessions []*Session, after tasktext.Place) []*
 		}
 	}
 	return list
-}
-
-// taskSessions returns the sessions of a named principal on this node that may have tasks.
-func (m *Manager) taskSessions(principal caller.Principal, in Range) (all []*Session) {
-	m.mu.RLock()
-	for s := range m.resumers[principal] {
-		if s.modern == "" && in.has(s.key) {
-			all = append(all, s)
-		}
-	}
-	m.mu.RUnlock()
-	slices.SortFunc(all, func(a, b *Session) int { return bytes.Compare([]byte(a.key), []byte(b.key)) })
-	return all
 }
 
 // numbers returns those of the session's tasks, oldest first.

@@ -8,11 +8,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What tickets of sessions are for.
-const (
-	tokenSeal = "holdfast resume token"
-	askedSeal = "holdfast request id"
-)
+// askedSeal is what ids of requests to clients are for.
+const askedSeal = "holdfast request id"
 
 // Seal returns the ticket of a number of the session, for a purpose and for what it is bound to: any JSON value.
 func (s *Session) Seal(purpose string, number uint64, bound []byte) string {
@@ -44,31 +41,10 @@ func (m *Manager) FindSeal(purpose, text string, bound []byte, principal caller.
 	return s, t.Number, nil
 }
 
-// token returns the secret that is enough to resume a request.
-func (s *Session) token(number uint64, id []byte) string {
-	return s.Seal(tokenSeal, number, id)
-}
-
-// Token returns the secret by which a request of the session can be resumed, if its
-// client knows how to. The stream is the one of the request's call; id is raw JSON.
-func (s *Session) Token(number uint64, id []byte) (token string, ok bool) {
-	if !s.Resumable() {
-		return "", false
-	}
-	return s.token(number, id), true
-}
-
-// askedID returns the id, as raw JSON, under which the client gets a request of
-// the backend. One that can resume requests may answer from elsewhere, and the id
-// says where to.
-func (s *Session) askedID(number int64) []byte {
-	return s.askedIDIn(nil, number)
-}
-
-// askedIDIn is askedID for a request that belongs to a call: if that is deferred,
-// the client may answer from another session.
-func (s *Session) askedIDIn(c *Call, number int64) []byte {
-	if !s.Resumable() && (c == nil || c.deferred() == nil) {
+// askedID returns the id, as raw JSON, under which the client gets a request of the backend that belongs to a call, or to none. A client that can
+// resume requests may answer from elsewhere, and so may that of a call that is deferred: the id says where to.
+func (s *Session) askedID(c *Call, number int64) []byte {
+	if s.Resumes() == nil && (c == nil || c.deferred() == nil) {
 		return strconv.AppendInt(nil, number, 10)
 	}
 	return append(s.appendSealed([]byte{'"'}, askedSeal, uint64(number), nil), '"')
@@ -81,7 +57,7 @@ func (s *Session) parseAskedID(id []byte) (number int64, ok bool) {
 		text = jsonrpc.String(id) // some clients answer with the id as a string
 	}
 	t, ok := ticket.Parse(text)
-	if !s.Resumable() && (!ok || s.offers.Load() == 0) {
+	if s.Resumes() == nil && (!ok || s.offers.Load() == 0) {
 		number, err := strconv.ParseInt(text, 10, 64)
 		return number, err == nil
 	}
