@@ -32,7 +32,7 @@ func (h *Handler) resumes(x *exchange) bool {
 
 // policy returns the event with which the answer to a client begins that resumes calls.
 func (p *reply) policy() []byte {
-	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.ID)
+	token := p.s.Tickets().Make(sealResume, p.r.Cursor().Stream.Number, p.x.modern.ID)
 	wait := max(p.h.sessions.Resumes().InputWait().Truncate(time.Second), time.Second)
 	return sse.AppendMessage(nil, nil, resume.Policy(p.x.modern.ID, token, 0, wait))
 }

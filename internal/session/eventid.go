@@ -52,23 +52,3 @@ func requestOf(s *Session, number uint64) string {
 	}
 	return string(jsonrpc.Field(got[0].Data, "id"))
 }
-
-// ParseEventID returns the cursor that an event id of this session stands for.
-// The error is [ticket.ErrBadEvent].
-func (s *Session) ParseEventID(id string) (at stream.Cursor, err error) {
-	e, err := ticket.ParseEvent(s.id, id)
-	if err != nil {
-		return at, err
-	}
-	return stream.Cursor{Stream: stream.ID{Session: s.key, Number: e.Number}, Epoch: e.Epoch, Seq: e.Seq}, nil
-}
-
-// Forgotten returns the JSON-RPC id that an event id of the session names, at a cursor, if its call is of an earlier life of the
-// session: nothing is known of that.
-func (s *Session) Forgotten(event string, at stream.Cursor) (id []byte) {
-	e, err := ticket.ParseEvent(s.id, event)
-	if err != nil || at.Stream.Number == standalone || !s.streams.IsForgotten(at) {
-		return nil
-	}
-	return e.Call
-}

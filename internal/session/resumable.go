@@ -27,7 +27,7 @@ func (s *Session) takeCapabilities(params []byte) {
 	if s.single || s.m.opts.Stateless || s.Resumes() != nil {
 		return
 	}
-	if r := s.m.resumes.Session(s.Name(), s.id, params); r != nil {
+	if r := s.m.resumes.Session(s.Tickets(), params); r != nil {
 		s.resumes.Store(r)
 		s.m.resumer(s)
 	}

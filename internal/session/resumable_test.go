@@ -90,7 +90,7 @@ func tokenOf(t testing.TB, c *Call) string {
 
 // tokenFor returns the token of a request of a stream's call, also where no client is given one.
 func tokenFor(s *Session, number uint64, id []byte) string {
-	return s.Seal("holdfast resume token", number, id)
+	return s.Tickets().Make("holdfast resume token", number, id)
 }
 
 func answer(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, id) }
@@ -216,7 +216,7 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%s: %v, %d, %v", what, got, number, err)
 		}
 	}
-	if _, err := s.ParseEventID(token[len(name)+1:] + ".1.1"); !errors.Is(err, ticket.ErrBadEvent) {
+	if _, err := ticket.ParseEvent(s.id, token[len(name)+1:]+".1.1"); !errors.Is(err, ticket.ErrBadEvent) {
 		t.Errorf("a token makes an event id: %v", err)
 	}
 	if _, ok := s.parseAskedID(jsonrpc.Quote(token)); ok {

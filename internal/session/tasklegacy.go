@@ -135,7 +135,7 @@ func (l legacyTasks) at(number uint64) (t *legacyTask) {
 }
 
 // id returns the id of a task.
-func (l legacyTasks) id(number uint64) string { return l.s.Seal(sealLegacyTask, number, nil) }
+func (l legacyTasks) id(number uint64) string { return l.s.Tickets().Make(sealLegacyTask, number, nil) }
 
 // text returns what the client is told of a task.
 func (l legacyTasks) text(number uint64, created time.Time, st *Standing) *tasktext.Legacy {
@@ -193,7 +193,7 @@ func (l legacyTasks) answer(ctx context.Context, c *Call, m *jsonrpc.Message) []
 		return l.list(ctx, m)
 	}
 	id, ok := ticket.Parse(jsonrpc.String(jsonrpc.Field(m.Params, "taskId")))
-	if !ok || !l.s.sealed(id, sealLegacyTask) {
+	if !ok || !l.s.Tickets().Made(id, sealLegacyTask) {
 		return taskFailure(m.ID, errNoTask)
 	}
 	t, st, err := l.state(ctx, id.Number)

@@ -11,21 +11,7 @@ import (
 // askedSeal is what ids of requests to clients are for.
 const askedSeal = "holdfast request id"
 
-// Seal returns the ticket of a number of the session, for a purpose and for what it is bound to: any JSON value.
-func (s *Session) Seal(purpose string, number uint64, bound []byte) string {
-	return string(s.appendSealed(make([]byte, 0, 64), purpose, number, bound))
-}
-
-func (s *Session) appendSealed(dst []byte, purpose string, number uint64, bound []byte) []byte {
-	return ticket.Append(dst, string(s.key), s.id, purpose, number, bound)
-}
-
-// sealed reports whether a ticket is one of the session, for a purpose.
-func (s *Session) sealed(t ticket.Ticket, purpose string) bool {
-	return t.Session == s.Name() && t.IsFrom(s.id, purpose, nil)
-}
-
-// FindSeal returns the session and the stream that a text of [Session.Seal] names, if it is
+// FindSeal returns the session and the stream that a text of [ticket.Maker] names, if it is
 // the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if
 // the session is not on this node, or that of a store which can't tell.
 func (m *Manager) FindSeal(purpose, text string, bound []byte, principal caller.Principal) (*Session, uint64, error) {
@@ -47,7 +33,7 @@ func (s *Session) askedID(c *Call, number int64) []byte {
 	if s.Resumes() == nil && (c == nil || c.deferred() == nil) {
 		return strconv.AppendInt(nil, number, 10)
 	}
-	return append(s.appendSealed([]byte{'"'}, askedSeal, uint64(number), nil), '"')
+	return append(s.Tickets().Append([]byte{'"'}, askedSeal, uint64(number), nil), '"')
 }
 
 // parseAskedID is its counterpart.
@@ -61,5 +47,5 @@ func (s *Session) parseAskedID(id []byte) (number int64, ok bool) {
 		number, err := strconv.ParseInt(text, 10, 64)
 		return number, err == nil
 	}
-	return int64(t.Number), ok && s.sealed(t, askedSeal)
+	return int64(t.Number), ok && s.Tickets().Made(t, askedSeal)
 }

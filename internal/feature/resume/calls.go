@@ -59,9 +59,9 @@ type Standing struct {
 // A Session has the calls of a session whose client can resume requests. nil: it cannot. Its methods may be called concurrently, with
 // locks of the owners held, but for Status, Told and Sweep.
 type Session struct {
-	key, secret string
-	opts        *Options
-	eventIDs    bool
+	tickets  ticket.Maker
+	opts     *Options
+	eventIDs bool
 
 	mu    sync.Mutex
 	calls map[uint64]*Call // whose streams are kept, or were not long ago
@@ -74,15 +74,14 @@ const (
 	sweepEvery = 10 * time.Minute // how often they are looked through else
 )
 
-// Session returns the calls of a session with a public name and a secret id. params are those of initialize: nil if they don't say that the
-// client can resume requests.
-func (o *Options) Session(key, secret string, params []byte) *Session {
+// Session returns the calls of a session. params are those of initialize: nil if they don't say that the client can resume requests.
+func (o *Options) Session(tickets ticket.Maker, params []byte) *Session {
 	says := jsonrpc.Field(params, "capabilities", "resumableRequests")
 	if len(says) == 0 || says[0] != '{' {
 		return nil
 	}
 	return &Session{
-		key: key, secret: secret, opts: o, eventIDs: string(jsonrpc.Field(says, "eventIds")) == "true",
+		tickets: tickets, opts: o, eventIDs: string(jsonrpc.Field(says, "eventIds")) == "true",
 		calls: make(map[uint64]*Call), crowd: crowd, swept: time.Now(),
 	}
 }
@@ -96,7 +95,7 @@ func (s *Session) Token(number uint64, id []byte) (token string, ok bool) {
 	if s == nil {
 		return "", false
 	}
-	return string(ticket.Append(make([]byte, 0, 64), s.key, s.secret, seal, number, id)), true
+	return s.tickets.Make(seal, number, id), true
 }
 
 // Len returns how many calls are known.

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/internal/ticket"
 )
 
 const able = `{"capabilities":{"resumableRequests":{}}}`
@@ -48,7 +50,7 @@ func (s *Session) begin(o *owner, ids ...string) (c *Call) {
 func TestAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := (&Options{MaxWait: time.Minute}).Session("k", "s", []byte(able))
+		s := (&Options{MaxWait: time.Minute}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able))
 		o := &owner{now: Standing{IsRead: true}}
 		c := s.begin(o, "1", "2", "3")
 		c.End("2", false)
@@ -81,7 +83,7 @@ func TestNotAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for what, do := range map[string]func(*Call){"ended": func(c *Call) { c.End("1", true) }, "left": (*Call).Leave} {
 			o := &owner{}
-			c := (&Options{MaxWait: time.Minute}).Session("k", "s", []byte(able)).begin(o, "1")
+			c := (&Options{MaxWait: time.Minute}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able)).begin(o, "1")
 			c.Stored(1, 0)
 			do(c)
 			time.Sleep(time.Hour)
@@ -91,7 +93,7 @@ func TestNotAwaited(t *testing.T) {
 			}
 		}
 		o := &owner{}
-		(&Options{MaxWait: -1}).Session("k", "s", []byte(able)).begin(o, "1").Stored(1, 0)
+		(&Options{MaxWait: -1}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able)).begin(o, "1").Stored(1, 0)
 		time.Sleep(100 * time.Hour)
 		synctest.Wait()
 		if o.looked > 0 {
@@ -103,7 +105,7 @@ func TestNotAwaited(t *testing.T) {
 // A call that is restored says what it has not said of how to resume it; one that has ended says no more.
 func TestStoredAgain(t *testing.T) {
 	t.Parallel()
-	s := (&Options{MaxWait: -1}).Session("k", "s", []byte(able))
+	s := (&Options{MaxWait: -1}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able))
 	for said, want := range []int{2, 1, 0, 0} {
 		c := s.begin(&owner{}, "1", `"b"`)
 		policies := c.Stored(7, uint64(said))
@@ -128,7 +130,7 @@ func TestStoredAgain(t *testing.T) {
 // Calls of which nothing is kept are forgotten, where they are many or it is time, and the table shrinks.
 func TestSweep(t *testing.T) {
 	t.Parallel()
-	s := (&Options{MaxWait: -1}).Session("k", "s", []byte(able))
+	s := (&Options{MaxWait: -1}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able))
 	for n := range uint64(3 * crowd) {
 		s.begin(&owner{lost: n%100 > 0}, "1").Stored(n, 0)
 		s.Sweep(time.Now())
