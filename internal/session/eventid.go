@@ -6,20 +6,13 @@ import (
 	"holdfast/stream"
 )
 
-// StreamName returns a stream's name as clients see it in event ids and URLs, and what the ids of its events end with.
-// Without the session's id nobody can make one up, and any node that knows the
-// session can check it.
+// StreamName returns a stream's name as clients see it in event ids and URLs, and what the ids of its events end with: the JSON-RPC id of the
+// stream's call. That is "" for calls of several requests, and those that have no response.
 func (s *Session) StreamName(number uint64) (name, tail string) {
-	return ticket.StreamName(s.id, number), s.eventTail(number)
-}
-
-// eventTail returns what the ids of a stream's events end with: the JSON-RPC id of the stream's call. It is "" for calls of several requests,
-// and those that have no response.
-func (s *Session) eventTail(number uint64) string {
-	if number == standalone || s.single {
-		return ""
+	if number != standalone && !s.single {
+		tail = ticket.Tail(s.id, number, []byte(requestOf(s, number)))
 	}
-	return ticket.Tail(s.id, number, []byte(requestOf(s, number)))
+	return ticket.StreamName(s.id, number), tail
 }
 
 // requestOf returns the JSON-RPC id of the request of a stream's call; "": there are several, or it is not known.

@@ -151,15 +151,6 @@ func listenWork(msgs []jsonrpc.Message) int {
 	return max(len(filter.URIs), 1)
 }
 
-// AdmitList asks whether a request may be served that looks for all calls or tasks of a client. The error is a
-// [*limit.Refusal].
-func (m *Manager) AdmitList(principal caller.Principal, address string) error {
-	if !m.opts.Limits.Bounds() {
-		return nil
-	}
-	return m.opts.Limits.AdmitWork(limit.Caller{Server: principal.Server(), Client: caller.TenantOf(principal, address), Address: caller.TenantOf(caller.Principal{}, address)}, 1)
-}
-
 // beginsSession reports whether messages begin with a request that opens a session, and for which
 // [Manager.New] has not been asked yet.
 func (m *Manager) beginsSession(msgs []jsonrpc.Message) bool {

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/limit"
 )
 
 // mostLists is how many requests of one client may wait for their turn that look for all its calls or tasks.
@@ -24,10 +25,17 @@ type list struct {
 	n    int           // requests; guarded by lists.mu
 }
 
-// ListTurn waits until no other request of a client is served that looks for all its calls or tasks. Then done must
-// be called. The error is [ErrBusy], or ctx's.
+// ListTurn asks whether a request may be served that looks for all calls or tasks of a client, and waits until no other such request of the client
+// is served. Then done must be called. The error is a [*limit.Refusal], [ErrBusy], or ctx's.
 func (m *Manager) ListTurn(ctx context.Context, principal caller.Principal, address string) (done func(), err error) {
-	return m.lists.await(ctx, caller.TenantOf(principal, address))
+	tenant := caller.TenantOf(principal, address)
+	if l := m.opts.Limits; l.Bounds() {
+		by := limit.Caller{Server: principal.Server(), Client: tenant, Address: caller.TenantOf(caller.Principal{}, address)}
+		if err := l.AdmitWork(by, 1); err != nil {
+			return nil, err
+		}
+	}
+	return m.lists.await(ctx, tenant)
 }
 
 func (l *lists) await(ctx context.Context, tenant string) (done func(), err error) {

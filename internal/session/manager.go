@@ -43,7 +43,7 @@ type Manager struct {
 	backend    backend.Backend
 	logger     *slog.Logger
 	keys       *idempotency.Keys
-	resumes    *resume.Requests[*Session]
+	resumes    resume.Requests[*Session]
 	added      Addition
 	elsewhere  Elsewhere // nil: there are no other nodes
 	limits
@@ -150,7 +150,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
 	m.openKeys()
-	m.resumes = resume.New(resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep})
+	m.resumes.Sessions, m.resumes.Options = resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep}
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
 	m.work.Add(1)

@@ -252,11 +252,8 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 	if read {
 		c.delivery.told = c.said
 	}
-	for i := range msgs {
-		c.addResumable(string(msgs[i].ID), msgs[i].Method)
-	}
 	tell := !read && !notified && s.m.opts.OnEnded != nil
-	if c.record == nil && !tell {
+	if c.record == nil && !tell && s.Resumes() == nil {
 		return
 	}
 	answered := s.answers(ctx, st.Number, s.single)

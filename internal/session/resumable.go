@@ -19,7 +19,7 @@ import (
 func (s *Session) Resumes() *resume.Session { return s.resumes.Load() }
 
 // Resumes are the requests that clients come back for with their tokens.
-func (m *Manager) Resumes() *resume.Requests[*Session] { return m.resumes }
+func (m *Manager) Resumes() *resume.Requests[*Session] { return &m.resumes }
 
 // takeCapabilities takes in what the client says of itself in initialize. s.mu is held.
 func (s *Session) takeCapabilities(params []byte) {
@@ -56,17 +56,15 @@ func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome
 		c.record.resume = nil // it may lack the requests that were answered
 	}
 	for i := range msgs {
-		c.addResumable(string(msgs[i].ID), msgs[i].Method)
-	}
-	if c.resume() == nil {
-		return
-	}
-	for i := range msgs {
-		if a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]; ok || c.isOver() {
-			c.resume().End(string(msgs[i].ID), a.failed || !ok)
+		id := string(msgs[i].ID)
+		c.addResumable(id, msgs[i].Method)
+		if a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]; c.resume() != nil && (ok || c.isOver()) {
+			c.resume().End(id, a.failed || !ok)
 		}
 	}
-	resumed{c.resume()}.stored(c)
+	if r := c.resume(); r != nil {
+		resumed{r}.stored(c)
+	}
 }
 
 // A resumed is a call's [feature].
@@ -89,11 +87,11 @@ func (r resumed) refused(_ *Call, ids [][]byte, _ uint64) {
 // A resumable is a call as its resumable requests know it. It implements [resume.Owner].
 type resumable struct{ *Call }
 
-func (c resumable) Look(do func(resume.Standing)) {
+func (c resumable) Look(do func(pending, asks, isRead bool)) {
 	read := c.s.streams.IsRead(c.Number())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	do(resume.Standing{Pending: c.said > c.delivery.told, Asks: c.asking > 0 && !c.isOver(), IsRead: read})
+	do(c.said > c.delivery.told, c.asking > 0 && !c.isOver(), read)
 }
 
 func (c resumable) Told(seq uint64) { c.told(seq) }

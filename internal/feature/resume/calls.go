@@ -39,21 +39,15 @@ type Listed struct {
 
 // An Owner is a call as what is known of it here asks it. But for Look its methods are called without a lock.
 type Owner interface {
-	// Look calls do with how the call stands, which does not change meanwhile.
-	Look(do func(Standing))
+	// Look calls do with how the call stands, which does not change meanwhile: whether something was said that was written to no client,
+	// whether the client was asked and has not answered, and whether a client reads the stream.
+	Look(do func(pending, asks, isRead bool))
 	// Told notes that the client was told the entries of the stream up to seq. The call has ended.
 	Told(seq uint64)
 	// IsKept reports whether something of the stream is kept, or it is still written to.
 	IsKept() bool
 	// Cancel ends those requests of the call that are in flight, and tells their client why.
 	Cancel(ids []string, why string)
-}
-
-// A Standing is how a call stands.
-type Standing struct {
-	Pending bool // something was said that was written to no client
-	Asks    bool // the client was asked, and has not answered
-	IsRead  bool // a client reads the stream
 }
 
 // A Session has the calls of a session whose client can resume requests. nil: it cannot. Its methods may be called concurrently, with
@@ -214,10 +208,10 @@ func (c *Call) inFlight() (ids []string) {
 func (c *Call) cancelIfAway() {
 	s := c.of
 	var ids []string
-	c.owner.Look(func(now Standing) {
+	c.owner.Look(func(_, _, isRead bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if now.IsRead {
+		if isRead {
 			c.seen = time.Now()
 		}
 		switch rest := s.opts.MaxWait - time.Since(c.seen); {
@@ -279,14 +273,14 @@ func (s *Session) Status(number uint64, id []byte) (Status, error) {
 // list appends the requests of the call.
 func (c *Call) list(all []Listed) []Listed {
 	s := c.of
-	c.owner.Look(func(now Standing) {
+	c.owner.Look(func(pending, asks, _ bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for i := range c.requests {
 			r := &c.requests[i]
 			id := json.RawMessage(r.id)
 			token, _ := s.Token(c.number, id)
-			all = append(all, Listed{Status{id, r.status, now.Pending, now.Asks}, token, r.method})
+			all = append(all, Listed{Status{id, r.status, pending, asks}, token, r.method})
 		}
 	})
 	return all

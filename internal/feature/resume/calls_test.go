@@ -17,7 +17,7 @@ const able = `{"capabilities":{"resumableRequests":{}}}`
 // An owner is a call of a test.
 type owner struct {
 	mu        sync.Mutex
-	now       Standing
+	read      bool
 	looked    int
 	told      uint64
 	lost      bool
@@ -31,9 +31,12 @@ func (o *owner) locked(do func()) {
 	do()
 }
 
-func (o *owner) Look(do func(Standing)) { o.locked(func() { o.looked++; do(o.now) }) }
-func (o *owner) Told(seq uint64)        { o.told = seq }
-func (o *owner) IsKept() bool           { return !o.lost }
+func (o *owner) Look(do func(pending, asks, isRead bool)) {
+	o.locked(func() { o.looked++; do(false, false, o.read) })
+}
+
+func (o *owner) Told(seq uint64) { o.told = seq }
+func (o *owner) IsKept() bool    { return !o.lost }
 func (o *owner) Cancel(ids []string, why string) {
 	o.locked(func() { o.cancelled, o.why = append(o.cancelled, ids...), why })
 }
@@ -51,14 +54,14 @@ func TestAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := (&Options{MaxWait: time.Minute}).Session(ticket.Maker{Session: "k", Secret: "s"}, []byte(able))
-		o := &owner{now: Standing{IsRead: true}}
+		o := &owner{read: true}
 		c := s.begin(o, "1", "2", "3")
 		c.End("2", false)
 		if policies := c.Stored(1, 0); len(policies) != 3 {
 			t.Errorf("%d policies", len(policies))
 		}
 		time.Sleep(10*time.Minute + 30*time.Second)
-		o.locked(func() { o.now.IsRead = false })
+		o.locked(func() { o.read = false })
 		s.Seen(1)
 		time.Sleep(59 * time.Second)
 		synctest.Wait()

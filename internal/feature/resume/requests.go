@@ -64,15 +64,10 @@ type Sessions[S interface{ Resumes() *Session }] interface {
 	Withdraw(in S, number uint64, id []byte, reason string, header http.Header)
 }
 
-// Requests are those that clients ask for with the tokens of their calls, in whatever session.
+// Requests are those that clients ask for with the tokens of their calls, in whatever session of a node.
 type Requests[S interface{ Resumes() *Session }] struct {
 	Options
-	sessions Sessions[S]
-}
-
-// New returns the requests in the sessions of a node.
-func New[S interface{ Resumes() *Session }](sessions Sessions[S], o Options) *Requests[S] {
-	return &Requests[S]{o, sessions}
+	Sessions Sessions[S]
 }
 
 // Find returns where a request can be resumed from: its session, and the number of its stream, which may have ended. id is the request's, as
@@ -83,7 +78,7 @@ func (r *Requests[S]) Find(token string, id []byte, of caller.Principal) (s S, n
 		return s, 0, ErrBadToken
 	}
 	var c *Call
-	s, err = r.sessions.Sealed(t, seal, id, of, func(s S) bool {
+	s, err = r.Sessions.Sealed(t, seal, id, of, func(s S) bool {
 		c = s.Resumes().call(t.Number)
 		return c != nil && c.owner.IsKept()
 	})
@@ -121,7 +116,7 @@ func (r *Requests[S]) Status(m *jsonrpc.Message, of caller.Principal, own S, mor
 // sign of their clients.
 func (r *Requests[S]) All(of caller.Principal, own S, in shared.Range) []Listed {
 	all := []Listed{}
-	for _, s := range r.sessions.List(of, own, in) {
+	for _, s := range r.Sessions.List(of, own, in) {
 		for _, c := range s.Resumes().kept() {
 			c.see()
 			all = c.list(all)
@@ -147,7 +142,7 @@ func (r *Requests[S]) Cancel(of caller.Principal, m *jsonrpc.Message, header htt
 	case errors.Is(err, ErrBadToken):
 		return true, nil
 	case err == nil:
-		r.sessions.Withdraw(s, number, id, jsonrpc.String(jsonrpc.Field(m.Params, "reason")), header)
+		r.Sessions.Withdraw(s, number, id, jsonrpc.String(jsonrpc.Field(m.Params, "reason")), header)
 	}
 	return true, err
 }
