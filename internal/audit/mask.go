@@ -8,7 +8,7 @@ import (
 )
 
 // sealed is a text of a client that names one of its calls and is enough to get its result: the handle of a hand-off, the
-// id of a task, a resume token (session.Session.Seal).
+// id of a task, a resume token (ticket.Maker).
 var sealed = regexp.MustCompile(`(^|[^A-Za-z0-9_-])[A-Za-z0-9_-]{16}\.[A-Za-z0-9_-]{16}[0-9a-z]{1,13}([^A-Za-z0-9_-]|$)`)
 
 const mask = "***"

@@ -12,13 +12,22 @@ import (
 	"holdfast/stream"
 )
 
+// cursorOf returns the cursor that an event id of a session stands for. The error is [ticket.ErrBadEvent].
+func cursorOf(s *session.Session, id string) (at stream.Cursor, err error) {
+	e, err := ticket.ParseEvent(s.ID(), id)
+	if err != nil {
+		return at, err
+	}
+	return stream.Cursor{Stream: stream.ID{Session: stream.SessionKey(s.Name()), Number: e.Number}, Epoch: e.Epoch, Seq: e.Seq}, nil
+}
+
 // cursorAfter returns the place in a stream after an event, or, where its id is "",
 // before the oldest that is kept.
 func cursorAfter(ctx context.Context, s *session.Session, number uint64, last string) (stream.Cursor, error) {
 	if last == "" {
 		return stream.Cursor{Stream: stream.ID{Number: number}, Seq: s.Streams().Oldest(ctx, number)}, nil
 	}
-	at, err := s.ParseEventID(last)
+	at, err := cursorOf(s, last)
 	if err == nil && at.Stream.Number != number {
 		err = ticket.ErrBadEvent
 	}
@@ -40,7 +49,7 @@ func (h *Handler) streamAt(x *exchange) (at stream.Cursor, err error) {
 	if !h.mayRead(x, s) {
 		return at, session.ErrNotFound
 	}
-	at, err = s.ParseEventID(x.place())
+	at, err = cursorOf(s, x.place())
 	if errors.Is(err, ticket.ErrBadEvent) {
 		return at, session.ErrNotFound // who guesses URLs learns nothing
 	}
@@ -61,7 +70,7 @@ func (h *Handler) mayRead(x *exchange, s *session.Session) bool {
 	if err != nil && h.nodes != nil {
 		_, _, err = h.sessions.Locate(x.r.Context(), whereabouts.KeyOf(x.secret), x.principal)
 	}
-	return err == nil && (!x.principal.IsAnonymous() || s.Resumable())
+	return err == nil && (!x.principal.IsAnonymous() || s.Resumes() != nil)
 }
 
 // streamParam returns the stream that a stream URL names, or "".

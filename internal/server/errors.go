@@ -10,6 +10,7 @@ import (
 	"holdfast/backend"
 	"holdfast/internal/budget"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
@@ -168,7 +169,7 @@ func (a *answerer) explain(err error) (status int, e *jsonrpc.Error) {
 	case errors.Is(err, ticket.ErrBadEvent):
 		return http.StatusBadRequest, errf(jsonrpc.CodeInvalidParams,
 			"%v: resume with an id that was received in this session", err)
-	case errors.Is(err, session.ErrBadToken):
+	case errors.Is(err, resume.ErrBadToken):
 		return http.StatusOK, errf(jsonrpc.CodeInvalidParams,
 			"%v: the token is not its own, or what became of it is no longer kept", err)
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):

@@ -13,9 +13,11 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -188,9 +190,9 @@ func (a *answerer) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *
 	if event == "" {
 		event = x.place()
 	}
-	id := o.session.Forgotten(event, o.at)
-	if id == nil {
-		return false
+	e, bad := ticket.ParseEvent(o.session.ID(), event)
+	if bad != nil || e.Call == nil || o.at.Stream.Number == reading.Standalone || !o.session.Streams().IsForgotten(o.at) {
+		return false // it is not of an earlier life of the session
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: nothing is known of this call any more, as its node has ended or what it said is no longer kept; "+
 		"see whether the tool has done its work before you call it again", placement.ErrUnknown)
@@ -199,7 +201,7 @@ func (a *answerer) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *
 	w.WriteHeader(http.StatusOK)
 	place, tail := event[:strings.IndexByte(event, '~')], event[strings.LastIndexByte(event, '~'):]
 	fresh := append(strconv.AppendUint(append([]byte(place), '~'), uint64(rand.Uint32()), 36), tail...)
-	_ = a.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, id, says)))
+	_ = a.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, e.Call, says)))
 	return true
 }
 
@@ -240,7 +242,7 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 // standalone attaches to the standalone stream. Who knows how to resume, and shows no
 // id, has heard nothing of it.
 func (c *events) standalone(ctx context.Context) error {
-	whole := c.s.EventIDs() || c.s.Resumable() && !c.via.isMuxed()
+	whole := c.s.Resumes().EventIDs() || c.s.Resumes() != nil && !c.via.isMuxed()
 	return c.copier.standalone(ctx, c.h.logger, whole, !c.h.opts.Stateless)
 }
 

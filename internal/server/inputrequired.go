@@ -51,7 +51,7 @@ func (p *reply) waits(a *alarm) bool {
 // that.
 func (p *reply) inputRequired() []byte {
 	at := p.r.Cursor()
-	wait := p.h.sessions.InputWait()
+	wait := p.h.sessions.Resumes().InputWait()
 	if c := p.s.CallAt(at.Stream.Number); c != nil {
 		c.AwaitReturn(wait, "its client did not answer in time")
 	}
@@ -100,7 +100,7 @@ func (s *waitingState) bound(sum string, credential caller.Credential) []byte {
 // seal returns the requestState, for a request of a sum, "" if that is not known, and a credential.
 func (s *waitingState) seal(of *session.Session, sum string, credential caller.Credential) string {
 	text := statePrefix + strings.Join([]string{
-		of.Seal(sealInput, s.number, s.bound(sum, credential)),
+		of.Tickets().Make(sealInput, s.number, s.bound(sum, credential)),
 		strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36),
 	}, ".")
 	if sum == "" {

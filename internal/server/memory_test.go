@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
+	"holdfast/internal/ticket"
 	"holdfast/stream"
 )
 
@@ -69,11 +70,11 @@ func (p *peer) kept(event string) bool {
 	if err != nil {
 		p.n.t.Fatal(err)
 	}
-	at, err := s.ParseEventID(event)
+	at, err := ticket.ParseEvent(s.ID(), event)
 	if err != nil {
 		p.n.t.Fatal(err)
 	}
-	_, _, err = p.n.store.Bounds(p.n.t.Context(), stream.ID{Session: stream.SessionKey(s.Name()), Number: at.Stream.Number})
+	_, _, err = p.n.store.Bounds(p.n.t.Context(), stream.ID{Session: stream.SessionKey(s.Name()), Number: at.Number})
 	return err == nil
 }
 

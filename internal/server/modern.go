@@ -6,9 +6,9 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/modern"
-	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -61,7 +61,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	m := &x.msgs[0]
 	switch m.Kind {
 	case jsonrpc.Notification: // closing the stream of a request is what cancels it, as a rule
-		if (session.Cancels(m) || cancelsKeyed(m, x.r.Header)) && !h.opts.Stateless {
+		if (resume.Cancels(m) || cancelsKeyed(m, x.r.Header)) && !h.opts.Stateless {
 			return true
 		}
 		w.WriteHeader(http.StatusAccepted)

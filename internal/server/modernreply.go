@@ -92,7 +92,7 @@ func (p *reply) left(err error) {
 	switch {
 	case c == nil || c.Keyed() || !p.r.LeavesLast():
 	case p.resumes && p.opened:
-		c.AwaitReturn(p.h.sessions.InputWait(), "its client did not come back in time")
+		c.AwaitReturn(p.h.sessions.Resumes().InputWait(), "its client did not come back in time")
 	default:
 		p.h.cuts.cut(p.x, c)
 	}

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"strconv"
 	"time"
 
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/modern"
@@ -32,19 +32,16 @@ func (h *Handler) resumes(x *exchange) bool {
 
 // policy returns the event with which the answer to a client begins that resumes calls.
 func (p *reply) policy() []byte {
-	params := append([]byte(`{"requestId":`), p.x.modern.ID...)
-	token := p.s.Seal(sealResume, p.r.Cursor().Stream.Number, p.x.modern.ID)
-	params = append(append(append(params, `,"resumeToken":`...), jsonrpc.Quote(token)...), '}')
-	seconds := max(int64(p.h.sessions.InputWait()/time.Second), 1)
-	params, _ = jsonrpc.Set(params, strconv.AppendInt(nil, seconds, 10), "maxWait")
-	return sse.AppendMessage(nil, nil, jsonrpc.AppendRequest(nil, nil, protocol.MethodResumePolicy, params))
+	token := p.s.Tickets().Make(sealResume, p.r.Cursor().Stream.Number, p.x.modern.ID)
+	wait := max(p.h.sessions.Resumes().InputWait().Truncate(time.Second), time.Second)
+	return sse.AppendMessage(nil, nil, resume.Policy(p.x.modern.ID, token, 0, wait))
 }
 
 // findModern returns the call that a token and the id of its request name.
 func (rs *resumptions) findModern(x *exchange, token, id []byte) (*session.Session, uint64, error) {
 	s, number, err := rs.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.principal)
 	if errors.Is(err, session.ErrNotFound) {
-		err = session.ErrBadToken
+		err = resume.ErrBadToken
 	}
 	return s, number, err
 }
@@ -56,7 +53,7 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 		return modern.Missing(protocol.ExtensionResume)
 	}
 	s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
-	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
+	if errors.Is(err, resume.ErrBadToken) { // that there is no such request is an answer like others
 		_, e := h.answers.explain(err)
 		h.answers.rejectModern(w, x, http.StatusOK, e)
 		return nil
@@ -90,9 +87,9 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 	m := &x.msgs[0]
 	const reason = "the client cancelled the request"
-	if session.Cancels(m) {
+	if resume.Cancels(m) {
 		s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
-		if err != nil && !errors.Is(err, session.ErrBadToken) {
+		if err != nil && !errors.Is(err, resume.ErrBadToken) {
 			return err
 		}
 		if err == nil {

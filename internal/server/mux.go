@@ -152,7 +152,7 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 
 // listen attaches to the standalone stream, after the last message that was delivered.
 func (m *mux) listen(ctx context.Context) error {
-	return m.standalone.standalone(ctx, m.h.logger, m.standalone.s.EventIDs(), m.showsIDs())
+	return m.standalone.standalone(ctx, m.h.logger, m.standalone.s.Resumes().EventIDs(), m.showsIDs())
 }
 
 // serve carries messages until the client has left (then it returns the error of ctx or
@@ -270,7 +270,7 @@ func (m *mux) showsIDs() bool {
 	if s == nil {
 		return m.remote.eventIDs
 	}
-	return s.EventIDs() || !m.begun()
+	return s.Resumes().EventIDs() || !m.begun()
 }
 
 // begun reports whether the session is initialized, or about to be.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/limit"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
@@ -139,7 +140,7 @@ func (m *mux) namesSession(msg *jsonrpc.Message) bool {
 	case jsonrpc.Response:
 		return true
 	}
-	return session.Cancels(msg)
+	return resume.Cancels(msg)
 }
 
 // serves does what is asked of Holdfast itself, and hands over what is no request.

@@ -174,7 +174,7 @@ func (m *mux) resumes() bool {
 	if s == nil {
 		return m.remote.resumes
 	}
-	return s.Resumable() && s.Revision() != "" || m.isBare()
+	return s.Resumes() != nil && s.Revision() != "" || m.isBare()
 }
 
 // remoteEnded reports whether the session, which was on another node, has ended.

@@ -125,7 +125,7 @@ func (x *muxExchange) detach(broke bool) {
 		if broke {
 			x.r.NoteCut()
 		}
-		x.r.Detach(broke && x.s == x.m.session() && !x.s.Resumable(), false, false)
+		x.r.Detach(broke && x.s == x.m.session() && x.s.Resumes() == nil, false, false)
 		x.r = nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
@@ -181,7 +182,7 @@ func (s *forwardedExchange) fail(err error) {
 	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
 		err = idempotency.ErrGone
 		if s.msgs[0].Method == methodResume {
-			err = session.ErrBadToken
+			err = resume.ErrBadToken
 		}
 	}
 	if status, _ := m.h.answers.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
@@ -328,7 +329,7 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 		return true // its client has resumed it again
 	}
 	at := x.r.Cursor()
-	token, ok := x.s.Token(at.Stream.Number, x.ids[0])
+	token, ok := x.s.Resumes().Token(at.Stream.Number, x.ids[0])
 	if !ok {
 		m.freeIDs(x)
 		err := errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)

@@ -168,7 +168,7 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 		o.kind = outcomeStandalone
 		if x.last != "" {
 			o.kind = outcomeStream
-			o.at, err = s.ParseEventID(x.last)
+			o.at, err = cursorOf(s, x.last)
 		}
 	case forStream, forAnswers:
 		return h.startStream(x, o)
@@ -180,7 +180,7 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 	case forPairStream:
 		o.kind = outcomePair
 		if x.ref != "" {
-			o.at, err = s.ParseEventID(x.place())
+			o.at, err = cursorOf(s, x.place())
 		}
 		if err == nil && o.at.Stream.Number != 0 {
 			err = ticket.ErrBadEvent

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
@@ -127,7 +128,7 @@ var reasons = []struct {
 	{stream.ErrFull, "store_full"},
 	{session.ErrRefused, "backend_refused"},
 	{ticket.ErrBadEvent, "bad_event_id"},
-	{session.ErrBadToken, "bad_token"},
+	{resume.ErrBadToken, "bad_token"},
 	{stream.ErrTrimmed, "gone"},
 	{stream.ErrNotFound, "gone"},
 }

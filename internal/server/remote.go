@@ -34,9 +34,9 @@ const (
 // clientOf returns what another node needs to know of the client of a session.
 func clientOf(s *session.Session) string {
 	switch {
-	case s.EventIDs():
+	case s.Resumes().EventIDs():
 		return clientResumes + " " + clientEventIDs
-	case s.Resumable():
+	case s.Resumes() != nil:
 		return clientResumes
 	}
 	return "-"

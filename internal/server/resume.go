@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
 	"holdfast/internal/whereabouts"
@@ -33,7 +34,7 @@ type resumptions struct{ sessions *session.Manager }
 // [answerer.explain] knows.
 func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := rs.sessions.FindResumable(token, m.ID, principal)
+	s, number, err := rs.sessions.Resumes().Find(token, m.ID, principal)
 	if err != nil {
 		return nil, stream.Cursor{}, err
 	}
@@ -42,27 +43,6 @@ func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *
 	}
 	at, err := cursorAfter(ctx, s, number, last)
 	return s, at, err
-}
-
-// status returns the result of requests/getStatus, or of requests/getStatus/all,
-// from a principal that is in the session own (nil: in none). The error is one
-// that [answerer.explain] knows.
-// more are requests that other nodes know of, in the same range of sessions.
-func (rs *resumptions) status(ctx context.Context, principal caller.Principal, own *session.Session, m *jsonrpc.Message, more []session.ResumableRequest, in session.Range) (result []byte, err error) {
-	if m.Method == protocol.MethodStatusAll {
-		all := map[string]any{"requests": append(rs.sessions.AllResumable(ctx, principal, own, in), more...)}
-		if in.Until != "" {
-			all["nextCursor"] = in.Until
-		}
-		return json.Marshal(all)
-	}
-	id := jsonrpc.Field(m.Params, "requestId")
-	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	status, err := rs.sessions.RequestStatus(token, id, principal)
-	if err != nil {
-		return nil, err
-	}
-	return json.Marshal(status)
 }
 
 // startRequest begins to serve a request to Holdfast itself. A session is not needed: a
@@ -88,7 +68,7 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)
 	}
-	if errors.Is(err, session.ErrBadToken) { // that there is no such request is an answer like others
+	if errors.Is(err, resume.ErrBadToken) { // that there is no such request is an answer like others
 		_, e := h.answers.explain(err)
 		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
@@ -112,7 +92,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 		}
 		defer done()
 	}
-	var more []session.ResumableRequest
+	var more []resume.Listed
 	var in session.Range
 	switch {
 	case !all || x.principal.IsAnonymous() || h.nodes == nil:
@@ -125,7 +105,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := h.resumptions.status(x.r.Context(), x.principal, x.session, m, more, in)
+	result, err := h.sessions.Resumes().Status(m, x.principal, x.session, more, in)
 	if err != nil {
 		return nil, err
 	}
@@ -134,11 +114,11 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 
 // resumableElsewhere returns what other nodes know for a requests/getStatus/all, and of which
 // sessions that is.
-func (h *Handler) resumableElsewhere(x *exchange) (all []session.ResumableRequest, in session.Range, err error) {
+func (h *Handler) resumableElsewhere(x *exchange) (all []resume.Listed, in session.Range, err error) {
 	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.msgs[0].Params, "cursor")))
 	results, in, err := h.everywhere(x, after)
 	for _, result := range results {
-		var said struct{ Requests []session.ResumableRequest }
+		var said struct{ Requests []resume.Listed }
 		if err := json.Unmarshal(result, &said); err != nil {
 			return nil, in, err
 		}
@@ -154,7 +134,7 @@ func (rs *resumptions) deliver(x *exchange, m *jsonrpc.Message) (taken bool, err
 	if m.Kind == jsonrpc.Response {
 		return rs.sessions.Answer(x.values(), x.principal, *m, x.r.Header)
 	}
-	return rs.sessions.Cancel(x.principal, *m, x.r.Header)
+	return rs.sessions.Resumes().Cancel(x.principal, m, x.r.Header)
 }
 
 // roamed hands over those messages of a POST without requests that find their session by

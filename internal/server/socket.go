@@ -49,7 +49,7 @@ func (m *mux) resumeStandalone(r *http.Request) error {
 	if len(last) == 0 || last[0] == "" {
 		return m.listen(r.Context())
 	}
-	at, err := m.standalone.s.ParseEventID(last[0])
+	at, err := cursorOf(m.standalone.s, last[0])
 	if err == nil && at.Stream.Number != 0 {
 		err = errOfCall
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
@@ -15,40 +14,7 @@ import (
 )
 
 // What follows cancels calls, and answers their questions, from any connection or session
-// of the same principal. It also cancels calls whose client does not come back.
-
-// cancelIfAway is called when a client may have been away from its call for too
-// long. If it has, the call is cancelled.
-func (c *Call) cancelIfAway() {
-	s := c.s
-	if !s.m.startWork() {
-		return // all calls end now
-	}
-	defer s.m.work.Done()
-	connected := s.streams.IsRead(c.Number())
-	most := s.m.opts.MaxWait
-	c.mu.Lock()
-	r := c.resume()
-	rest := most - time.Since(r.seen)
-	if connected {
-		rest = most
-	}
-	if over := c.isOver(); over || rest > 0 {
-		if !over {
-			r.timer.Reset(rest)
-		}
-		c.mu.Unlock()
-		return
-	}
-	ids := c.pendingIDs()
-	c.mu.Unlock()
-	why := jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled: its client was away for longer than maxWait (%v)", most)
-	for _, id := range ids {
-		s.withdraw(c, []byte(id), nil, why.Message, func(rq *inflight) {
-			s.failAll([]*inflight{rq}, why)
-		})
-	}
-}
+// of the same principal.
 
 // pendingIDs returns the ids of the call's requests that are unanswered. c.mu is held.
 func (c *Call) pendingIDs() []string {
@@ -125,38 +91,6 @@ func (c *Call) refuseByOperator(rq *inflight) {
 	c.respondLocked(rq, jsonrpc.AppendError(nil, []byte(rq.id), errOperator))
 }
 
-// Cancels reports whether a message is a notifications/cancelled that has a resume token.
-func Cancels(msg *jsonrpc.Message) bool {
-	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled && jsonrpc.Field(msg.Params, "_meta", protocol.MetaResumeToken) != nil
-}
-
-// Cancel takes a notifications/cancelled whose _meta has the resume token of the
-// request (holdfast/resumeToken), from whatever connection of the principal, and
-// reports whether it is one. Where the token is wrong nothing is cancelled. The error
-// is a [*Redirect], or that of a store which can't tell.
-func (m *Manager) Cancel(principal caller.Principal, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
-	if !Cancels(&msg) {
-		return false, nil
-	}
-	token := jsonrpc.Field(msg.Params, "_meta", protocol.MetaResumeToken)
-	id := jsonrpc.Field(msg.Params, "requestId")
-	s, number, err := m.FindResumable(jsonrpc.String(token), id, principal)
-	if errors.Is(err, ErrBadToken) {
-		return true, nil
-	}
-	if err != nil {
-		return true, err
-	}
-	if c := s.CallAt(number); c != nil {
-		reason := jsonrpc.String(jsonrpc.Field(msg.Params, "reason"))
-		s.withdraw(c, id, header, reason, func(rq *inflight) {
-			c.cancel(rq)
-			s.requestEnded(rq)
-		})
-	}
-	return true, nil
-}
-
 // Answer takes a client's answer to a request of a backend, if the request's id
 // names the session that it was made in: from whatever connection or session of
 // the same principal. taken says so; else the answer may be one for the session
@@ -175,7 +109,7 @@ func (m *Manager) Answer(ctx context.Context, principal caller.Principal, msg js
 		return false, nil
 	case err != nil:
 		return true, err
-	case !s.Resumable() && s.offers.Load() == 0:
+	case s.Resumes() == nil && s.offers.Load() == 0:
 		return false, nil
 	}
 	s.Touch()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
@@ -23,19 +24,20 @@ func gone(t *testing.T, link *deskConn, c *Call) bool {
 		}
 		return false
 	}
-	for _, q := range c.resume().requests {
-		if q.status != StatusFailed {
-			t.Errorf("request %s is %s", q.id, q.status)
+	said := readAll(t, c.s, c.number)
+	for _, text := range said[:c.resume().Len()] {
+		id := policyIn(t, text).RequestID
+		if q, err := c.s.Resumes().Status(c.number, id); err != nil || q.Status != resume.Failed {
+			t.Errorf("request %s is %s: %v", id, q.Status, err)
 		}
 		in := <-link.in
-		if in.Method != "notifications/cancelled" || string(jsonrpc.Field(in.Params, "requestId")) != q.id || in.Context == nil {
+		if in.Method != "notifications/cancelled" || string(jsonrpc.Field(in.Params, "requestId")) != string(id) || in.Context == nil {
 			t.Errorf("the backend was told %s", in.Raw)
 		}
 		if m := mcptest.Parse(string(in.Raw)); string(m.Params) != string(in.Params) {
 			t.Errorf("the message says %s, its params %s", m.Raw, in.Params)
 		}
 	}
-	said := readAll(t, c.s, c.number)
 	last := said[len(said)-1]
 	if m := mcptest.Parse(last); string(jsonrpc.Field(m.Error, "code")) != "-32000" ||
 		!strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Error, "message")), "cancelled: its client was away for longer than maxWait (1m0s)") {
@@ -81,8 +83,8 @@ func TestAwayForTooLong(t *testing.T) {
 		both := start(2, 3)
 		link.say(both, answer(2))
 		wait(61 * time.Second)
-		if !both.isOver() || both.resume().requests[0].status != StatusCompleted {
-			t.Error("what was answered is", both.resume().requests)
+		if first, err := s.Resumes().Status(both.number, []byte("2")); !both.isOver() || err != nil || first.Status != resume.Completed {
+			t.Error("what was answered is", first, err)
 		}
 		<-link.in
 
@@ -98,9 +100,9 @@ func TestAwayForTooLong(t *testing.T) {
 		if gone(t, link, read) {
 			t.Error("cancelled though its client was there just now")
 		}
-		token := s.token(read.Number(), []byte("4"))
+		token := tokenFor(s, read.Number(), []byte("4"))
 		for range 5 {
-			if _, _, err := h.FindResumable(token, []byte("4"), caller.Principal{}); err != nil { // as for getStatus
+			if _, _, err := h.resumes.Find(token, []byte("4"), caller.Principal{}); err != nil { // as for getStatus
 				t.Fatal(err)
 			}
 			wait(59 * time.Second)
@@ -108,7 +110,7 @@ func TestAwayForTooLong(t *testing.T) {
 				t.Fatal("cancelled though its client asked for it")
 			}
 		}
-		h.AllResumable(t.Context(), caller.Principal{}, s, Range{})
+		h.resumes.All(caller.Principal{}, s, Range{})
 		wait(59 * time.Second)
 		if gone(t, link, read) {
 			t.Error("cancelled though its client asked for all")
@@ -120,12 +122,9 @@ func TestAwayForTooLong(t *testing.T) {
 
 		ended := start(5)
 		link.say(ended, answer(5))
-		if ended.resume().timer.Stop() {
-			t.Error("the timer of an ended call goes on")
-		}
 		wait(2 * time.Minute)
-		if len(link.in) > 0 || ended.resume().requests[0].status != StatusCompleted {
-			t.Error("an ended call was cancelled")
+		if five, err := s.Resumes().Status(ended.number, []byte("5")); len(link.in) > 0 || err != nil || five.Status != resume.Completed {
+			t.Error("an ended call was cancelled", five, err)
 		}
 		// One that the backend never got is not cancelled there.
 		c, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(6))}, false)
@@ -174,8 +173,9 @@ func TestPromise(t *testing.T) {
 		{-1, 0, 10 * time.Minute, 0},
 	} {
 		h := newHouse(t, Options{MaxWait: test.maxWait, TTL: test.ttl, Keep: test.keep}, nil)
-		if got := h.promisedWait(); got != test.want {
-			t.Errorf("%v: %v", test, got)
+		c := begin(t, h.able(""), false, request(1))
+		if p := policyIn(t, firstOf(t, c.s, c.number, 1)[0]); p.MaxWait != test.want.Seconds() {
+			t.Errorf("%v: %v", test, p.MaxWait)
 		}
 		h.close()
 	}
@@ -235,7 +235,7 @@ func TestAnswerElsewhere(t *testing.T) {
 	for what, bad := range map[string][]byte{
 		"another number": jsonrpc.Quote(text[:len(text)-1] + "0"), "forged": jsonrpc.Quote(forged), "a number": []byte("5"),
 		"the number alone": []byte(fmt.Sprint(asks)), "quoted": []byte(`"5"`), "another session": jsonrpc.Quote(other.Name() + text[16:]),
-		"a token": jsonrpc.Quote(s.token(uint64(asks), nil)), "empty": []byte(`""`),
+		"a token": jsonrpc.Quote(tokenFor(s, uint64(asks), nil)), "empty": []byte(`""`),
 	} {
 		if taken, err := h.Answer(t.Context(), caller.At("", "alice"), reply(bad, 9), nil); taken || err != nil {
 			t.Errorf("%s: %v, %v", what, taken, err)
@@ -288,7 +288,7 @@ func TestCancelElsewhere(t *testing.T) {
 	for what, m := range map[string]jsonrpc.Message{
 		"an old token": cancel(1, oldToken), "another id": cancel(2, token), "forged": cancel(1, token[:len(token)-1]),
 	} {
-		if taken, err := h.Cancel(caller.At("", "alice"), m, nil); !taken || err != nil {
+		if taken, err := h.resumes.Cancel(caller.At("", "alice"), &m, nil); !taken || err != nil {
 			t.Errorf("%s: not taken", what)
 		}
 		if err := s.Send(t.Context(), m, nil); err != nil {
@@ -298,7 +298,8 @@ func TestCancelElsewhere(t *testing.T) {
 	if err := bob.Send(t.Context(), cancel(1, token), nil); err != nil {
 		t.Error(err)
 	}
-	if taken, _ := h.Cancel(caller.At("", "alice"), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil); taken {
+	m := mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	if taken, _ := h.resumes.Cancel(caller.At("", "alice"), &m, nil); taken {
 		t.Error("a cancellation without a token was taken")
 	}
 	if len(link.in) > 0 || c.isOver() || ofBob.isOver() {

@@ -6,20 +6,13 @@ import (
 	"holdfast/stream"
 )
 
-// StreamName returns a stream's name as clients see it in event ids and URLs, and what the ids of its events end with.
-// Without the session's id nobody can make one up, and any node that knows the
-// session can check it.
+// StreamName returns a stream's name as clients see it in event ids and URLs, and what the ids of its events end with: the JSON-RPC id of the
+// stream's call. That is "" for calls of several requests, and those that have no response.
 func (s *Session) StreamName(number uint64) (name, tail string) {
-	return ticket.StreamName(s.id, number), s.eventTail(number)
-}
-
-// eventTail returns what the ids of a stream's events end with: the JSON-RPC id of the stream's call. It is "" for calls of several requests,
-// and those that have no response.
-func (s *Session) eventTail(number uint64) string {
-	if number == standalone || s.single {
-		return ""
+	if number != standalone && !s.single {
+		tail = ticket.Tail(s.id, number, []byte(requestOf(s, number)))
 	}
-	return ticket.Tail(s.id, number, []byte(requestOf(s, number)))
+	return ticket.StreamName(s.id, number), tail
 }
 
 // requestOf returns the JSON-RPC id of the request of a stream's call; "": there are several, or it is not known.
@@ -51,24 +44,4 @@ func requestOf(s *Session, number uint64) string {
 		return ""
 	}
 	return string(jsonrpc.Field(got[0].Data, "id"))
-}
-
-// ParseEventID returns the cursor that an event id of this session stands for.
-// The error is [ticket.ErrBadEvent].
-func (s *Session) ParseEventID(id string) (at stream.Cursor, err error) {
-	e, err := ticket.ParseEvent(s.id, id)
-	if err != nil {
-		return at, err
-	}
-	return stream.Cursor{Stream: stream.ID{Session: s.key, Number: e.Number}, Epoch: e.Epoch, Seq: e.Seq}, nil
-}
-
-// Forgotten returns the JSON-RPC id that an event id of the session names, at a cursor, if its call is of an earlier life of the
-// session: nothing is known of that.
-func (s *Session) Forgotten(event string, at stream.Cursor) (id []byte) {
-	e, err := ticket.ParseEvent(s.id, event)
-	if err != nil || at.Stream.Number == standalone || !s.streams.IsForgotten(at) {
-		return nil
-	}
-	return e.Call
 }

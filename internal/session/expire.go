@@ -31,7 +31,7 @@ func (m *Manager) endFor(s *Session, why error) {
 		return
 	}
 	to := sessionEnded
-	if s.Resumable() && s.streams.HasFollowers() {
+	if s.Resumes() != nil && s.streams.HasFollowers() {
 		to = sessionLingering
 	}
 	m.endAs(s, to, why)
@@ -161,7 +161,7 @@ func (m *Manager) expire() {
 			m.tendKeys(now)
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
-				s.resumes.Load().sweep(s, at)
+				s.Resumes().Sweep(at)
 				s.sweepWatched(at)
 				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()

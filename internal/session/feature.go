@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
 	"holdfast/stream"
 )
@@ -15,7 +16,7 @@ type record struct {
 	unseen   *time.Timer         // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
 	watched  *watched            // nil if its client has no name for it; written with Session.mu and Call.mu held
 	inherits *inheritance        // nil if none of its requests may pass to an heir, and it is no heir
-	resume   *resume             // nil if its client can't resume it (SEP-975); it does not change after Begin
+	resume   *resume.Call        // nil if its client can't resume it (SEP-975); it does not change after Begin
 	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
 	guest stream.SessionKey
 
@@ -58,7 +59,7 @@ type feature interface {
 // resumable says so before anything else.
 func (c *Call) features(yield func(feature) bool) {
 	r := c.record
-	if r == nil || r.resume != nil && !yield(r.resume) {
+	if r == nil || r.resume != nil && !yield(resumed{r.resume}) {
 		return
 	}
 	if r.untold != nil && !yield(untold{r.untold}) {

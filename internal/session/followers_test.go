@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
@@ -54,7 +55,7 @@ func testEndWaitsForFollowers(t *testing.T) {
 		t.Errorf("calls are still made in it: %v", err)
 	}
 	for range 2 { // the others, one after the other
-		found, number, err := h.FindResumable(token, []byte("1"), caller.At("", "alice"))
+		found, number, err := h.resumes.Find(token, []byte("1"), caller.At("", "alice"))
 		if err != nil {
 			t.Fatalf("after one has ended the session: %v", err)
 		}
@@ -68,9 +69,9 @@ func testEndWaitsForFollowers(t *testing.T) {
 		r.Detach(false, true, false)
 	}
 	time.Sleep(time.Until(began.Add(reading.FollowFor + time.Second))) // it is not waited for longer than that since the others were here
-	_, _, err := h.FindResumable(token, []byte("1"), caller.At("", "alice"))
+	_, _, err := h.resumes.Find(token, []byte("1"), caller.At("", "alice"))
 	_, found := h.FindName(s.Name(), caller.At("", "alice"))
-	if !errors.Is(err, ErrBadToken) || !errors.Is(found, ErrNotFound) {
+	if !errors.Is(err, resume.ErrBadToken) || !errors.Is(found, ErrNotFound) {
 		t.Errorf("it has not ended: %v, %v", err, found)
 	}
 }

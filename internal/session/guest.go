@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -25,7 +26,7 @@ func MayGoAbroad(sessions *Manager, m *jsonrpc.Message) bool {
 			}
 		}
 	case jsonrpc.Notification:
-		return m.Method == protocol.MethodCancelled && !Cancels(m)
+		return m.Method == protocol.MethodCancelled && !resume.Cancels(m)
 	}
 	return false
 }

@@ -3,6 +3,7 @@ package session
 import (
 	"holdfast/internal/caller"
 	"holdfast/internal/observe"
+	"holdfast/internal/ticket"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
@@ -32,6 +33,9 @@ func (i *identity) ID() string { return i.id }
 
 // HasID reports whether id is the session's secret id.
 func (i *identity) HasID(id string) bool { return whereabouts.KeyOf(id) == i.key }
+
+// Tickets makes the session's tickets.
+func (i *identity) Tickets() ticket.Maker { return ticket.Maker{Session: string(i.key), Secret: i.id} }
 
 // Name returns the session's public name, for logs and URLs: it is its key in the store.
 func (i *identity) Name() string { return string(i.key) }

@@ -130,9 +130,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
 			s.takeCapabilities(m.Params)
 		}
-		if !c.isHeir() {
-			s.addResumable(c, rq.id, m.Method)
-		}
+		c.addResumable(rq.id, m.Method)
 		if token != nil && c.guestOf() == "" {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}

@@ -1,19 +1,10 @@
 package session
 
-import "time"
+import (
+	"time"
+)
 
 // What follows bounds how long calls of modern clients wait for those.
-
-// mostInputWait bounds it where [Options.MaxWait] does not.
-const mostInputWait = time.Hour
-
-// InputWait is how long a call waits for its client's input.
-func (m *Manager) InputWait() time.Duration {
-	if m.opts.MaxWait > 0 {
-		return min(m.opts.MaxWait, mostInputWait)
-	}
-	return mostInputWait
-}
 
 // AwaitReturn has the call end, for a reason, unless its client returns within a time.
 func (c *Call) AwaitReturn(within time.Duration, reason string) {
@@ -48,7 +39,7 @@ func (c *Call) Returned() {
 }
 
 // boundAsking has the call end, which has just asked its client something, if that is not
-// taken up within [Manager.InputWait]. Mostly the client is there, and is told of the question
+// taken up within resume.Options.InputWait. Mostly the client is there, and is told of the question
 // at once; then [Call.AwaitReturn] bounds it. But it may have left a call that goes on without
 // it, or the call may have been made again because its node was lost.
 func (c *Call) boundAsking() {
@@ -70,7 +61,7 @@ func (c *Call) awaitClient() {
 	}
 	r := c.record
 	stopTimer(r.unseen)
-	r.unseen = time.AfterFunc(c.s.m.InputWait(), func() {
+	r.unseen = time.AfterFunc(c.s.m.resumes.InputWait(), func() {
 		if c.s.m.startWork() {
 			defer c.s.m.work.Done()
 			c.endUnseen()

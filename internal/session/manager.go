@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/clientkind"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
@@ -40,6 +41,7 @@ type Manager struct {
 	listTeller listTeller      // the same, if their lists may change
 	userCode
 	keys      *idempotency.Keys
+	resumes   resume.Requests[*Session]
 	added     Addition
 	services  []Service
 	Finder    *whereabouts.Finder // of sessions that are not here
@@ -124,6 +126,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
 	m.openKeys()
+	m.resumes.Sessions, m.resumes.Options = resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep}
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
 	m.work.Add(1)

@@ -165,7 +165,7 @@ func (s *Session) noteCall(c *Call) {
 	}
 	c.mu.Unlock()
 	s.flushInBackground()
-	s.resumes.Load().sweep(s, time.Now())
+	s.Resumes().Sweep(time.Now())
 }
 
 // flushInBackground appends what is queued, on a goroutine of its own: it may take longer

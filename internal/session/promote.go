@@ -65,7 +65,7 @@ func (c *Call) Promote() {
 	}
 	c.mu.Unlock()
 	c.s.log.Flush()
-	c.s.resumes.Load().sweep(c.s, time.Now())
+	c.s.Resumes().Sweep(time.Now())
 }
 
 // promote gives the call a stream. c.mu is held; the log must be flushed after.

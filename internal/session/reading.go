@@ -52,7 +52,7 @@ func (o readerOwner) Missed(ctx context.Context, err error) error {
 func (o readerOwner) IsAlone(by reading.Call) bool {
 	c := written(by)
 	if c == nil {
-		return !o.keyed.Load() && !o.taken && o.resumes.Load() == nil
+		return !o.keyed.Load() && !o.taken && o.Resumes() == nil
 	}
 	return c.record == nil || c.record.key == nil && c.record.untold == nil && c.record.resume == nil
 }
@@ -97,9 +97,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 	case reading.Lost:
 		s.m.strand(s, number, r.Likeness(), false, nil)
 	case reading.Leaves:
-		if c := s.resumes.Load().call(number); c != nil {
-			c.clientSeen() // from now on it is away
-		}
+		s.Resumes().Seen(number) // from now on it is away
 	case reading.Left:
 		if number == standalone {
 			s.noteDelivered(true)
@@ -116,18 +114,21 @@ func (o readerOwner) told(r *reading.Reader) {
 	o.untoldTo(r).Delivered(at.Stream.Number, at.Seq)
 	c := written(r.Call())
 	if c == nil {
-		c = o.resumes.Load().call(at.Stream.Number) // whose status tells, also after its end
-	}
-	if c == nil {
+		o.Resumes().Told(at.Stream.Number, at.Seq)
 		return
 	}
-	c.mu.Lock()
-	c.delivery.told = max(c.delivery.told, at.Seq)
-	c.caughtUp()
-	c.mu.Unlock()
+	c.told(at.Seq)
 	if c == o.standalone {
 		o.noteDelivered(false)
 	}
+}
+
+// told notes that a client was told the entries of the stream up to seq.
+func (c *Call) told(seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.delivery.told = max(c.delivery.told, seq)
+	c.caughtUp()
 }
 
 // A writer is a call as the readers of its stream know it. It implements [reading.Call].
@@ -148,7 +149,7 @@ func (w writer) Progress() reading.Progress {
 	defer w.mu.Unlock()
 	p := reading.Progress{Said: w.said, Told: w.delivery.told, Asks: w.asking > 0 && !w.isOver()}
 	if about := w.resume(); about != nil {
-		p.Policy = uint64(len(about.requests))
+		p.Policy = uint64(about.Len())
 	}
 	return p
 }

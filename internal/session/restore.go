@@ -244,13 +244,8 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 	if read {
 		c.delivery.told = c.said
 	}
-	s.mu.Lock()
-	for i := range msgs {
-		s.addResumable(c, string(msgs[i].ID), msgs[i].Method)
-	}
-	s.mu.Unlock()
 	tell := !read && !notified && s.m.opts.OnEnded != nil
-	if c.record == nil && !tell {
+	if c.record == nil && !tell && s.Resumes() == nil {
 		return
 	}
 	answered := s.answers(ctx, st.Number, s.single)
@@ -273,42 +268,6 @@ func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered
 	if h := c.untold(); h != nil && number != standalone {
 		h.End(number)
 		f.untold[number] = h
-	}
-}
-
-// restoreResume has the call found by its tokens. answered are those of its
-// requests that have ended; of a call that has ended, all others were cancelled.
-func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome) {
-	all := c.s.resumes.Load()
-	if all == nil || len(msgs) == 0 || msgs[0].Method == protocol.MethodInitialize || c.deferred() != nil {
-		return
-	}
-	r := &resume{seen: time.Now()}
-	c.recorded().resume = r
-	for i := range msgs {
-		q := resumable{id: string(msgs[i].ID), method: msgs[i].Method, status: StatusProcessing}
-		a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]
-		switch {
-		case ok && !a.failed:
-			q.status = StatusCompleted
-		case ok, c.isOver():
-			q.status = StatusFailed
-		}
-		r.requests = append(r.requests, q)
-	}
-	all.mu.Lock()
-	all.calls[c.number] = c
-	all.mu.Unlock()
-	if c.isOver() {
-		return
-	}
-	if most := c.s.m.opts.MaxWait; most > 0 {
-		r.timer = time.AfterFunc(most, c.cancelIfAway)
-	}
-	// What tells the client how to resume is the first that is said: it may not have
-	// come to that.
-	for i := int(c.said); i < len(r.requests); i++ {
-		c.push(c.s.policy(c.number, r.requests[i].id), false)
 	}
 }
 

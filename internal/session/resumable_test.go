@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/engine/memory"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/internal/ticket"
@@ -88,6 +89,11 @@ func tokenOf(t testing.TB, c *Call) string {
 	return policyIn(t, firstOf(t, c.Session(), c.Number(), 1)[0]).ResumeToken
 }
 
+// tokenFor returns the token of a request of a stream's call, also where no client is given one.
+func tokenFor(s *Session, number uint64, id []byte) string {
+	return s.Tickets().Make("holdfast resume token", number, id)
+}
+
 func answer(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"result":{}}`, id) }
 
 const progressed = `{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1,"progress":1}}`
@@ -140,10 +146,10 @@ func TestNoPolicy(t *testing.T) {
 		s := h.openAs("", capabilities)
 		c := begin(t, s, false, request(1))
 		h.desk.last().say(c, answer(1))
-		if got := readAll(t, s, c.Number()); len(got) != 1 || s.Resumable() || s.EventIDs() {
+		if got := readAll(t, s, c.Number()); len(got) != 1 || s.Resumes() != nil || s.Resumes().EventIDs() {
 			t.Errorf("%s: got %q", capabilities, got)
 		}
-		if _, err := s.resumes.Load().status(c.Number(), []byte("1")); !errors.Is(err, ErrBadToken) {
+		if _, err := s.Resumes().Status(c.Number(), []byte("1")); !errors.Is(err, resume.ErrBadToken) {
 			t.Errorf("%s: %v", capabilities, err)
 		}
 		if c.record != nil {
@@ -153,8 +159,8 @@ func TestNoPolicy(t *testing.T) {
 	for capabilities, want := range map[string]bool{
 		`{"resumableRequests":{}}`: false, `{"resumableRequests":{"eventIds":true}}`: true, `{"resumableRequests":{"eventIds":1}}`: false,
 	} {
-		if s := h.openAs("", capabilities); s.EventIDs() != want || !s.Resumable() {
-			t.Errorf("%s: event ids are wanted: %v", capabilities, s.EventIDs())
+		if s := h.openAs("", capabilities); s.Resumes().EventIDs() != want || s.Resumes() == nil {
+			t.Errorf("%s: event ids are wanted: %v", capabilities, s.Resumes().EventIDs())
 		}
 	}
 	single, err := h.New(newRequest(), caller.Principal{}, true, nil)
@@ -162,7 +168,7 @@ func TestNoPolicy(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin(t, single, true, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"capabilities":{"resumableRequests":{},"roots":{},"sampling":{},"elicitation":{}}}}`)
-	if single.Resumable() {
+	if single.Resumes() != nil {
 		t.Error("a session of 2024-11-05 has streams to resume")
 	}
 }
@@ -178,7 +184,7 @@ func TestTokens(t *testing.T) {
 	others := tokenOf(t, begin(t, other, false, strings.Replace(request(1), "1,", `"a/b",`, 1)))
 	plain := begin(t, h.open("alice"), false, request(1))
 	for _, id := range []string{`"a/b"`, `"a\/b"`} {
-		if got, number, err := h.FindResumable(token, []byte(id), caller.At("", "alice")); err != nil || got != s || number != c.Number() {
+		if got, number, err := h.resumes.Find(token, []byte(id), caller.At("", "alice")); err != nil || got != s || number != c.Number() {
 			t.Errorf("%s: %v, %d, %v", id, got, number, err)
 		}
 	}
@@ -196,29 +202,29 @@ func TestTokens(t *testing.T) {
 		"of two sessions":      {bobs.Name() + token[len(name):], `"a/b"`, "bob"},
 		"a stream's name":      {name + "." + mark, `"a/b"`, "alice"},
 		"an event id":          {name + "." + string(ticket.AppendEvent(nil, mark, 1, 1)), `"a/b"`, "alice"},
-		"a request's id":       {strings.Trim(string(s.askedID(int64(c.Number()))), `"`), `"a/b"`, "alice"},
-		"and none":             {strings.Trim(string(s.askedID(int64(c.Number()))), `"`), ``, "alice"},
+		"a request's id":       {strings.Trim(string(s.askedID(nil, int64(c.Number()))), `"`), `"a/b"`, "alice"},
+		"and none":             {strings.Trim(string(s.askedID(nil, int64(c.Number()))), `"`), ``, "alice"},
 		"empty":                {"", `"a/b"`, "alice"},
 		"a name":               {name, `"a/b"`, "alice"},
 		"a name and no number": {token[:len(name)+1+ticket.MarkLen], `"a/b"`, "alice"},
 		"long":                 {token + strings.Repeat("0", 200), `"a/b"`, "alice"},
-		"of the standalone":    {s.token(0, []byte(`"a/b"`)), `"a/b"`, "alice"},
-		"of what is not there": {s.token(99, []byte(`"a/b"`)), `"a/b"`, "alice"},
-		"of one without":       {plain.Session().token(1, []byte("1")), `1`, "alice"},
+		"of the standalone":    {tokenFor(s, 0, []byte(`"a/b"`)), `"a/b"`, "alice"},
+		"of what is not there": {tokenFor(s, 99, []byte(`"a/b"`)), `"a/b"`, "alice"},
+		"of one without":       {tokenFor(plain.Session(), 1, []byte("1")), `1`, "alice"},
 	} {
-		got, number, err := h.FindResumable(is.token, []byte(is.id), caller.At("", is.principal))
-		if !errors.Is(err, ErrBadToken) || err.Error() != ErrBadToken.Error() || got != nil || number != 0 {
+		got, number, err := h.resumes.Find(is.token, []byte(is.id), caller.At("", is.principal))
+		if !errors.Is(err, resume.ErrBadToken) || err.Error() != resume.ErrBadToken.Error() || got != nil || number != 0 {
 			t.Errorf("%s: %v, %d, %v", what, got, number, err)
 		}
 	}
-	if _, err := s.ParseEventID(token[len(name)+1:] + ".1.1"); !errors.Is(err, ticket.ErrBadEvent) {
+	if _, err := ticket.ParseEvent(s.id, token[len(name)+1:]+".1.1"); !errors.Is(err, ticket.ErrBadEvent) {
 		t.Errorf("a token makes an event id: %v", err)
 	}
 	if _, ok := s.parseAskedID(jsonrpc.Quote(token)); ok {
 		t.Error("a token makes a request's id")
 	}
 	h.End(s)
-	if _, _, err := h.FindResumable(token, []byte(`"a/b"`), caller.At("", "alice")); !errors.Is(err, ErrBadToken) {
+	if _, _, err := h.resumes.Find(token, []byte(`"a/b"`), caller.At("", "alice")); !errors.Is(err, resume.ErrBadToken) {
 		t.Errorf("after the session: %v", err)
 	}
 }
@@ -226,8 +232,8 @@ func TestTokens(t *testing.T) {
 // status checks what is said of request 1 of a call.
 func status(t testing.TB, c *Call, state string, pending, input bool) {
 	t.Helper()
-	want := RequestStatus{json.RawMessage("1"), state, pending, input}
-	got, err := c.Session().resumes.Load().status(c.Number(), []byte("1"))
+	want := resume.Status{RequestID: json.RawMessage("1"), Status: state, HasPendingMessage: pending, HasInputRequest: input}
+	got, err := c.Session().Resumes().Status(c.Number(), []byte("1"))
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("status %s, want %s: %v", jsonOf(got), jsonOf(want), err)
 	}
@@ -246,45 +252,45 @@ func TestRequestStatus(t *testing.T) {
 	link := h.desk.last()
 
 	c := begin(t, s, false, request(1))
-	status(t, c, StatusProcessing, true, false) // the policy
+	status(t, c, resume.Processing, true, false) // the policy
 	tokenOf(t, c)
-	status(t, c, StatusProcessing, false, false)
+	status(t, c, resume.Processing, false, false)
 	link.say(c, `{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{}}`)
-	status(t, c, StatusProcessing, true, true)
+	status(t, c, resume.Processing, true, true)
 	asked := mcptest.Parse(firstOf(t, s, c.Number(), 2)[1])
-	status(t, c, StatusProcessing, false, true)
+	status(t, c, resume.Processing, false, true)
 	if err := s.Send(t.Context(), mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, asked.ID)), nil); err != nil {
 		t.Fatal(err)
 	}
-	status(t, c, StatusProcessing, false, false)
+	status(t, c, resume.Processing, false, false)
 	link.say(c, `{"jsonrpc":"2.0","id":"q2","method":"elicitation/create","params":{}}`)
 	link.say(c, answer(1))
-	status(t, c, StatusCompleted, true, false)
+	status(t, c, resume.Completed, true, false)
 	readAll(t, s, c.Number()) // by a reader that came after the end
-	status(t, c, StatusCompleted, false, false)
-	if _, err := s.resumes.Load().status(c.Number(), []byte("2")); !errors.Is(err, ErrBadToken) {
+	status(t, c, resume.Completed, false, false)
+	if _, err := s.Resumes().Status(c.Number(), []byte("2")); !errors.Is(err, resume.ErrBadToken) {
 		t.Errorf("of another id: %v", err)
 	}
 
 	failed := begin(t, s, false, request(1))
 	link.say(failed, `{"jsonrpc":"2.0","id":1,"error":{"code":1,"message":"no"}}`)
-	status(t, failed, StatusFailed, true, false)
-	status(t, c, StatusCompleted, false, false)
+	status(t, failed, resume.Failed, true, false)
+	status(t, c, resume.Completed, false, false)
 
 	batch := begin(t, s, false, request(1), request(2))
 	link.say(batch, answer(2))
-	status(t, batch, StatusProcessing, true, false)
-	if got, err := s.resumes.Load().status(batch.Number(), []byte("2")); err != nil || got.Status != StatusCompleted {
+	status(t, batch, resume.Processing, true, false)
+	if got, err := s.Resumes().Status(batch.Number(), []byte("2")); err != nil || got.Status != resume.Completed {
 		t.Errorf("%s, %v", jsonOf(got), err)
 	}
-	if got := jsonOf(RequestStatus{RequestID: json.RawMessage(`"x"`), Status: "failed"}); got !=
+	if got := jsonOf(resume.Status{RequestID: json.RawMessage(`"x"`), Status: "failed"}); got !=
 		`{"requestId":"x","status":"failed","hasPendingMessage":false,"hasInputRequest":false}` {
 		t.Errorf("as JSON: %s", got)
 	}
 
 	lost := begin(t, s, false, request(9))
 	link.sink.Closed(errors.New("crashed"), true)
-	if got, err := s.resumes.Load().status(lost.Number(), []byte("9")); err != nil || got.Status != StatusFailed {
+	if got, err := s.Resumes().Status(lost.Number(), []byte("9")); err != nil || got.Status != resume.Failed {
 		t.Errorf("of a call whose backend crashed: %s, %v", jsonOf(got), err)
 	}
 }
@@ -302,7 +308,7 @@ func TestResumeCancelled(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	status(t, c, StatusFailed, true, false)
+	status(t, c, resume.Failed, true, false)
 	got := readAll(t, s, c.Number())
 	if len(got) != 4 || !strings.Contains(got[3], `"id":2,"error":{"code":-32000,"message":"cancelled`) {
 		t.Errorf("got %q", got)
@@ -320,22 +326,22 @@ func TestResumablesForgotten(t *testing.T) {
 		one, two := tokenOf(t, ended), tokenOf(t, running)
 		h.desk.last().say(ended, answer(1))
 		time.Sleep(9 * time.Minute)
-		if _, _, err := h.FindResumable(one, []byte("1"), caller.At("", "alice")); err != nil {
+		if _, _, err := h.resumes.Find(one, []byte("1"), caller.At("", "alice")); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if _, _, err := h.FindResumable(one, []byte("1"), caller.At("", "alice")); !errors.Is(err, ErrBadToken) {
+		if _, _, err := h.resumes.Find(one, []byte("1"), caller.At("", "alice")); !errors.Is(err, resume.ErrBadToken) {
 			t.Errorf("dropped by the store: %v", err)
 		}
-		if _, _, err := h.FindResumable(two, []byte("2"), caller.At("", "alice")); err != nil {
+		if _, _, err := h.resumes.Find(two, []byte("2"), caller.At("", "alice")); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(20 * time.Minute)
-		all := s.resumes.Load()
-		all.mu.Lock()
-		defer all.mu.Unlock()
-		if len(all.calls) != 1 || all.calls[running.Number()] != running {
-			t.Errorf("%d calls are known", len(all.calls))
+		if n := s.Resumes().Len(); n != 1 {
+			t.Errorf("%d calls are known", n)
+		}
+		if runs, err := s.Resumes().Status(running.Number(), []byte("2")); err != nil || runs.Status != resume.Processing {
+			t.Errorf("the call that runs is %+v: %v", runs, err)
 		}
 	})
 }
@@ -350,12 +356,12 @@ func TestResumablesBounded(t *testing.T) {
 	for range 10_000 {
 		link.say(begin(t, s, false, request(1)), answer(1))
 		<-link.in
-		most = max(most, len(s.resumes.Load().calls))
+		most = max(most, s.Resumes().Len())
 	}
-	if most > 2*callsCrowd {
+	if most > 2<<10 {
 		t.Errorf("%d calls were known", most)
 	}
-	if n := len(h.AllResumable(t.Context(), caller.At("", "alice"), nil, Range{})); n == 0 || n > 200 {
+	if n := len(h.resumes.All(caller.At("", "alice"), nil, Range{})); n == 0 || n > 200 {
 		t.Errorf("%d requests can be resumed", n)
 	}
 }
@@ -378,13 +384,13 @@ func TestAllResumable(t *testing.T) {
 	tokenOf(t, c)
 	ask := func(principal string, own *Session) string {
 		var ids []string
-		for _, r := range h.AllResumable(t.Context(), caller.At("", principal), own, Range{}) {
-			s, number, err := h.FindResumable(r.ResumeToken, r.RequestID, caller.At("", principal))
+		for _, r := range h.resumes.All(caller.At("", principal), own, Range{}) {
+			s, number, err := h.resumes.Find(r.ResumeToken, r.RequestID, caller.At("", principal))
 			if err != nil {
 				t.Errorf("%s: %v", jsonOf(r), err)
 				continue
 			}
-			if got, err := s.resumes.Load().status(number, r.RequestID); err != nil || fmt.Sprint(got) != fmt.Sprint(r.RequestStatus) || r.Method != "tools/call" {
+			if got, err := s.Resumes().Status(number, r.RequestID); err != nil || fmt.Sprint(got) != fmt.Sprint(r.Status) || r.Method != "tools/call" {
 				t.Errorf("%s, but alone %s: %v", jsonOf(r), jsonOf(got), err)
 			}
 			ids = append(ids, string(r.RequestID))
@@ -412,7 +418,7 @@ func TestAllResumable(t *testing.T) {
 	if len(h.resumers) != 0 {
 		t.Errorf("%d principals are known", len(h.resumers))
 	}
-	if got := jsonOf(ResumableRequest{RequestStatus{RequestID: json.RawMessage("1"), Status: "processing"}, "t", "m"}); got !=
+	if got := jsonOf(resume.Listed{Status: resume.Status{RequestID: json.RawMessage("1"), Status: "processing"}, ResumeToken: "t", Method: "m"}); got !=
 		`{"requestId":1,"status":"processing","hasPendingMessage":false,"hasInputRequest":false,"resumeToken":"t","method":"m"}` {
 		t.Errorf("as JSON: %s", got)
 	}

@@ -86,7 +86,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 			break
 		}
 		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: q.name}, s.lease.Epoch)
-		requests = append(requests, jsonrpc.AppendRequest(nil, s.askedIDIn(c, id), q.method, q.params))
+		requests = append(requests, jsonrpc.AppendRequest(nil, s.askedID(c, id), q.method, q.params))
 		w.open++
 	}
 	made := of.made

@@ -237,7 +237,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	}
 	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch)
 	s.mu.Unlock()
-	data := m.WithID(s.askedIDIn(call, id))
+	data := m.WithID(s.askedID(call, id))
 	switch {
 	case call.emit(data, true):
 		if heir {
@@ -314,7 +314,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
-		call, data = c, cancelled(s.askedIDIn(c, id), m.Params)
+		call, data = c, cancelled(s.askedID(c, id), m.Params)
 		if c.isHeir() && s.modern == "" {
 			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
 		}

@@ -119,7 +119,7 @@ func (c *Call) answerBy(f Service, m jsonrpc.Message) {
 		defer stop()
 		purpose, text, _ := f.About(&m)
 		t, ok := ticket.Parse(text)
-		if !ok || !c.s.sealed(t, purpose) {
+		if !ok || !c.s.Tickets().Made(t, purpose) {
 			t.Number = 0
 		}
 		if answer := f.Answer(ctx, c, &m, t.Number); answer != nil {

@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// that of untold outcomes, that of the log, turns.mu, resumes.mu, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that, and those of the
+// that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that, and those of the
 // streams and of Session.Tools last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
 	"holdfast/internal/limit"
@@ -72,12 +73,12 @@ type Session struct {
 	standalone *Call // whose stream carries what belongs to no call
 	streams    reading.Streams
 	log        journal.Log[*Call]
-	keyed      atomic.Bool                  // calls were made under idempotency keys
-	offers     atomic.Uint32                // the services that are offered to its clients: the bit 1<<i for Manager.services[i]
-	ids        atomic.Uint64                // that were given to requests of a carrier
-	resumes    atomic.Pointer[resumes]      // nil but for clients of SEP-975
-	watched    atomic.Pointer[watchedCalls] // nil if there were none
-	untold     *webhook.Session             // outcomes that may be told besides to the clients; nil if none are
+	keyed      atomic.Bool                    // calls were made under idempotency keys
+	offers     atomic.Uint32                  // the services that are offered to its clients: the bit 1<<i for Manager.services[i]
+	ids        atomic.Uint64                  // that were given to requests of a carrier
+	resumes    atomic.Pointer[resume.Session] // nil but for clients of SEP-975
+	watched    atomic.Pointer[watchedCalls]   // nil if there were none
+	untold     *webhook.Session               // outcomes that may be told besides to the clients; nil if none are
 
 	mu           sync.Mutex
 	revision     string
@@ -329,7 +330,7 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 	}
 	switch m.Method {
 	case protocol.MethodCancelled:
-		if taken, err := s.m.Cancel(s.principal, m, header); taken {
+		if taken, err := s.m.resumes.Cancel(s.principal, &m, header); taken {
 			return err
 		}
 		// First, so that a request that waits to be delivered is not. The backend hears of requests that were in

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
@@ -392,7 +393,7 @@ func TestTakeOverUnheard(t *testing.T) {
 		},
 		"a token": func(t *testing.T, old *Manager, _ *Session, _ *Call, now *Session, _ jsonrpc.Message) error {
 			c := begin(t, now, false, request(2))
-			_, _, err := old.FindResumable(now.token(c.Number(), []byte("2")), []byte("2"), caller.At("", "alice"))
+			_, _, err := old.resumes.Find(tokenFor(now, c.Number(), []byte("2")), []byte("2"), caller.At("", "alice"))
 			var at *Redirect
 			if errors.As(err, &at) && at.Owner == "b" {
 				return ErrMoved
@@ -579,15 +580,15 @@ func TestTakeOverResumable(t *testing.T) {
 	link.say(bad, `{"jsonrpc":"2.0","id":2,"error":{"code":1,"message":"no"}}`)
 	link.say(running, `{"jsonrpc":"2.0","id":7,"method":"elicitation/create","params":{}}`)
 	question := mcptest.Parse(readSome(t, s, running.Number(), 2)[1])
-	token := func(c *Call, id int) string { return s.token(c.Number(), fmt.Append(nil, id)) }
+	token := func(c *Call, id int) string { return tokenFor(s, c.Number(), fmt.Append(nil, id)) }
 	var at *Redirect
 	for _, who := range []string{"alice", "bob"} {
-		_, _, err := b.FindResumable(token(running, 3), []byte("3"), caller.At("", who))
-		if who == "alice" && (!errors.As(err, &at) || at.ID != s.ID()) || who == "bob" && !errors.Is(err, ErrBadToken) {
+		_, _, err := b.resumes.Find(token(running, 3), []byte("3"), caller.At("", who))
+		if who == "alice" && (!errors.As(err, &at) || at.ID != s.ID()) || who == "bob" && !errors.Is(err, resume.ErrBadToken) {
 			t.Errorf("%s resumes: %v", who, err)
 		}
 	}
-	if _, _, err := b.FindResumable(token(running, 3), []byte("4"), caller.At("", "alice")); !errors.Is(err, ErrBadToken) {
+	if _, _, err := b.resumes.Find(token(running, 3), []byte("4"), caller.At("", "alice")); !errors.Is(err, resume.ErrBadToken) {
 		t.Errorf("another request's token: %v", err)
 	}
 	reply := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, question.ID))
@@ -595,7 +596,7 @@ func TestTakeOverResumable(t *testing.T) {
 		t.Errorf("answer: %v, %v", taken, err)
 	}
 	cancel := mcptest.Parse(fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3,"_meta":{"holdfast/resumeToken":%q}}}`, token(running, 3)))
-	if taken, err := b.Cancel(caller.At("", "alice"), cancel, nil); !taken || !errors.As(err, &at) {
+	if taken, err := b.resumes.Cancel(caller.At("", "alice"), &cancel, nil); !taken || !errors.As(err, &at) {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
 	stays := func(string) bool { return false }
@@ -607,20 +608,20 @@ func TestTakeOverResumable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !taken.EventIDs() {
+	if !taken.Resumes().EventIDs() {
 		t.Error("the client's capability is forgotten")
 	}
-	for i, want := range []string{StatusCompleted, StatusFailed, StatusProcessing} {
+	for i, want := range []string{resume.Completed, resume.Failed, resume.Processing} {
 		id := fmt.Append(nil, i+1)
-		s, number, err := b.FindResumable(token([]*Call{well, bad, running}[i], i+1), id, caller.At("", "alice"))
+		s, number, err := b.resumes.Find(token([]*Call{well, bad, running}[i], i+1), id, caller.At("", "alice"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if status, err := s.resumes.Load().status(number, id); err != nil || status.Status != want {
+		if status, err := s.Resumes().Status(number, id); err != nil || status.Status != want {
 			t.Errorf("request %s: %+v, %v", id, status, err)
 		}
 	}
-	all := b.AllResumable(t.Context(), caller.At("", "alice"), nil, Range{})
+	all := b.resumes.All(caller.At("", "alice"), nil, Range{})
 	if text, _ := json.Marshal(all); len(all) != 3 || all[2].ResumeToken != token(running, 3) {
 		t.Errorf("all: %s", text)
 	}
@@ -629,7 +630,7 @@ func TestTakeOverResumable(t *testing.T) {
 	if taken, err := b.Answer(t.Context(), caller.At("", "alice"), reply, nil); !taken || err != nil {
 		t.Errorf("answer of a lost epoch: %v, %v", taken, err)
 	}
-	if taken, err := b.Cancel(caller.At("", "alice"), cancel, nil); !taken || err != nil {
+	if taken, err := b.resumes.Cancel(caller.At("", "alice"), &cancel, nil); !taken || err != nil {
 		t.Errorf("cancellation: %v, %v", taken, err)
 	}
 	b.desk.last().next(t, "notifications/cancelled")

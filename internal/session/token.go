@@ -8,27 +8,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What tickets of sessions are for.
-const (
-	tokenSeal = "holdfast resume token"
-	askedSeal = "holdfast request id"
-)
+// askedSeal is what ids of requests to clients are for.
+const askedSeal = "holdfast request id"
 
-// Seal returns the ticket of a number of the session, for a purpose and for what it is bound to: any JSON value.
-func (s *Session) Seal(purpose string, number uint64, bound []byte) string {
-	return string(s.appendSealed(make([]byte, 0, 64), purpose, number, bound))
-}
-
-func (s *Session) appendSealed(dst []byte, purpose string, number uint64, bound []byte) []byte {
-	return ticket.Append(dst, string(s.key), s.id, purpose, number, bound)
-}
-
-// sealed reports whether a ticket is one of the session, for a purpose.
-func (s *Session) sealed(t ticket.Ticket, purpose string) bool {
-	return t.Session == s.Name() && t.IsFrom(s.id, purpose, nil)
-}
-
-// FindSeal returns the session and the stream that a text of [Session.Seal] names, if it is
+// FindSeal returns the session and the stream that a text of [ticket.Maker] names, if it is
 // the principal's. The error is [ErrNotFound], whatever the reason, a [*Redirect] if
 // the session is not on this node, or that of a store which can't tell.
 func (m *Manager) FindSeal(purpose, text string, bound []byte, principal caller.Principal) (*Session, uint64, error) {
@@ -44,34 +27,13 @@ func (m *Manager) FindSeal(purpose, text string, bound []byte, principal caller.
 	return s, t.Number, nil
 }
 
-// token returns the secret that is enough to resume a request.
-func (s *Session) token(number uint64, id []byte) string {
-	return s.Seal(tokenSeal, number, id)
-}
-
-// Token returns the secret by which a request of the session can be resumed, if its
-// client knows how to. The stream is the one of the request's call; id is raw JSON.
-func (s *Session) Token(number uint64, id []byte) (token string, ok bool) {
-	if !s.Resumable() {
-		return "", false
-	}
-	return s.token(number, id), true
-}
-
-// askedID returns the id, as raw JSON, under which the client gets a request of
-// the backend. One that can resume requests may answer from elsewhere, and the id
-// says where to.
-func (s *Session) askedID(number int64) []byte {
-	return s.askedIDIn(nil, number)
-}
-
-// askedIDIn is askedID for a request that belongs to a call: if that is deferred,
-// the client may answer from another session.
-func (s *Session) askedIDIn(c *Call, number int64) []byte {
-	if !s.Resumable() && (c == nil || c.deferred() == nil) {
+// askedID returns the id, as raw JSON, under which the client gets a request of the backend that belongs to a call, or to none. A client that can
+// resume requests may answer from elsewhere, and so may that of a call that is deferred: the id says where to.
+func (s *Session) askedID(c *Call, number int64) []byte {
+	if s.Resumes() == nil && (c == nil || c.deferred() == nil) {
 		return strconv.AppendInt(nil, number, 10)
 	}
-	return append(s.appendSealed([]byte{'"'}, askedSeal, uint64(number), nil), '"')
+	return append(s.Tickets().Append([]byte{'"'}, askedSeal, uint64(number), nil), '"')
 }
 
 // parseAskedID is its counterpart.
@@ -81,9 +43,9 @@ func (s *Session) parseAskedID(id []byte) (number int64, ok bool) {
 		text = jsonrpc.String(id) // some clients answer with the id as a string
 	}
 	t, ok := ticket.Parse(text)
-	if !s.Resumable() && (!ok || s.offers.Load() == 0) {
+	if s.Resumes() == nil && (!ok || s.offers.Load() == 0) {
 		number, err := strconv.ParseInt(text, 10, 64)
 		return number, err == nil
 	}
-	return int64(t.Number), ok && s.sealed(t, askedSeal)
+	return int64(t.Number), ok && s.Tickets().Made(t, askedSeal)
 }

@@ -30,12 +30,28 @@ type Ticket struct {
 	mark    string
 }
 
-// Append appends the ticket of a number. session is the session's public name, and secret its id. A ticket that was made for one purpose is
+// A Maker makes the tickets of a session.
+type Maker struct {
+	Session string // its public name
+	Secret  string // its id
+}
+
+// Append appends the ticket of a number. A ticket that was made for one purpose is
 // of no use for another; bound is what else it is bound to: a JSON value in any spelling, or nil.
-func Append(dst []byte, session, secret, purpose string, number uint64, bound []byte) []byte {
-	dst = append(append(dst, session...), '.')
-	dst = append(dst, mark(secret, purpose, number, bound)...)
+func (m Maker) Append(dst []byte, purpose string, number uint64, bound []byte) []byte {
+	dst = append(append(dst, m.Session...), '.')
+	dst = append(dst, mark(m.Secret, purpose, number, bound)...)
 	return strconv.AppendUint(dst, number, 36)
+}
+
+// Make returns what Append appends.
+func (m Maker) Make(purpose string, number uint64, bound []byte) string {
+	return string(m.Append(make([]byte, 0, 64), purpose, number, bound))
+}
+
+// Made reports whether a ticket is one of the session, for a purpose, and bound to nothing else.
+func (m Maker) Made(t Ticket, purpose string) bool {
+	return t.Session == m.Session && t.IsFrom(m.Secret, purpose, nil)
 }
 
 // Parse takes a text apart. It is false for one that cannot be a ticket.

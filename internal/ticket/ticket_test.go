@@ -9,8 +9,8 @@ const token, asked = "holdfast resume token", "holdfast request id"
 // and only for what it was made for.
 func FuzzSealed(f *testing.F) {
 	const name, secret = "0123456789abcdef", "secret"
-	f.Add(string(Append(nil, name, secret, token, 1, []byte("1"))), "1")
-	f.Add(string(Append(nil, name, secret, asked, 36, nil)), "")
+	f.Add(string(Maker{name, secret}.Append(nil, token, 1, []byte("1"))), "1")
+	f.Add(string(Maker{name, secret}.Append(nil, asked, 36, nil)), "")
 	f.Add(name+"."+StreamName(secret, 7), `"a"`)
 	f.Fuzz(func(t *testing.T, text, id string) {
 		got, ok := Parse(text)
@@ -18,7 +18,7 @@ func FuzzSealed(f *testing.F) {
 			return
 		}
 		for _, purpose := range []string{token, asked} {
-			made := string(Append(nil, name, secret, purpose, got.Number, []byte(id)))
+			made := string(Maker{name, secret}.Append(nil, purpose, got.Number, []byte(id)))
 			good := got.Session == name && got.IsFrom(secret, purpose, []byte(id))
 			if good != (text == made) {
 				t.Fatalf("%q for %q: %v, but %q was made", text, id, good, made)

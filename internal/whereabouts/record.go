@@ -77,11 +77,5 @@ func Parse(at shared.Session) (*Record, error) {
 // LogValue implements [slog.LogValuer]: no log has the secret id.
 func (a *Record) LogValue() slog.Value { return slog.StringValue(string(a.Key)) }
 
-// A Range is of sessions by their keys: those after one, to another and with it;
-// "" stands for no bound.
-type Range struct{ After, Until stream.SessionKey }
-
-// Has reports whether a key is in the range.
-func (r Range) Has(key stream.SessionKey) bool {
-	return key > r.After && (r.Until == "" || key <= r.Until)
-}
+// A Range is of sessions by their keys.
+type Range = shared.Range

@@ -104,3 +104,12 @@ type Store interface {
 	// Unclaim removes the claim of id if it still has this value.
 	Unclaim(ctx context.Context, id ClaimID, value []byte) error
 }
+
+// A Range is of sessions by their keys: those after one, to another and with it;
+// "" stands for no bound.
+type Range struct{ After, Until stream.SessionKey }
+
+// Has reports whether a session is in the range.
+func (r Range) Has(key stream.SessionKey) bool {
+	return key > r.After && (r.Until == "" || key <= r.Until)
+}

@@ -124,7 +124,7 @@ func (h *Handles) Late(l *session.Late) {
 		return
 	}
 	err := l.PassOn(func(number uint64) []byte {
-		is := handoff.State{Handle: s.Seal(seal, number, nil), Status: handoff.Working, Tool: tool}
+		is := handoff.State{Handle: s.Tickets().Make(seal, number, nil), Status: handoff.Working, Tool: tool}
 		return handoff.Answer(is, h.mostWait(s, tool, s.HostOf(nil)), handoff.Form{Modern: modern, Bare: shaped})
 	})
 	if err != nil {

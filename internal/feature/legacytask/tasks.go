@@ -139,7 +139,7 @@ func (t *task) Changed() {
 }
 
 // id returns the task's id.
-func (t *task) id() string { return t.s.Seal(seal, t.number, nil) }
+func (t *task) id() string { return t.s.Tickets().Make(seal, t.number, nil) }
 
 // text returns what the client is told of the task.
 func (t *task) text(st *session.Standing) *told {

@@ -45,7 +45,7 @@ type taskID struct {
 func newTaskID(s *session.Session, number uint64, now time.Time) taskID {
 	id := taskID{created: now.Truncate(time.Millisecond)}
 	id.since = strconv.FormatInt(id.created.UnixMilli(), 36)
-	id.seal = s.Seal(sealTask, number, id.bound())
+	id.seal = s.Tickets().Make(sealTask, number, id.bound())
 	id.text = id.seal + "." + id.since
 	return id
 }

@@ -1,0 +1,3 @@
+package resume
+
+import _ "holdfast/internal/testlong" // the flag -long
