@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"net/http"
 	"testing"
 )
 
@@ -81,8 +82,12 @@ func TestLegacyTasksOfManyLost(t *testing.T) {
 	want := 1
 	own := f.nodes[1].able("2025-11-25", "me")
 	own.begins("1", "echo", `{"text":"x"}`)
-	for range many {
-		f.nodes[0].able("2025-11-25", "me").begins("1", "echo", `{"text":"x"}`)
+	for i := range many {
+		p := f.nodes[0].able("2025-11-25", "me")
+		if i%2 == 0 { // a client that resumes no requests
+			p = f.nodes[0].connect("2025-11-25", http.Header{"Authorization": {"Bearer me"}})
+		}
+		p.begins("1", "echo", `{"text":"x"}`)
 		want++
 	}
 	f.nodes[0].kill()
