@@ -117,37 +117,29 @@ func (m *Manager) callsOurTool(x *jsonrpc.Message) bool {
 // are not known they are listed before: if one has that name the request is for the server, and
 // it is false.
 func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
-	s.mu.Lock()
-	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
-	if s.tools.clash {
-		s.mu.Unlock()
+	if s.Clashes() {
 		return false
 	}
-	if rq == nil || rq.call != c || !s.m.startWork() {
-		s.mu.Unlock()
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	begun := false
+	rq := s.requests.with(c, m.ID, func(rq *inflight) {
+		if begun = s.m.startWork(); begun {
+			rq.stop, rq.ours = stop, true
+		}
+	})
+	if !begun {
+		stop()
 		return true // it was cancelled, or all calls end now
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	rq.stop, rq.ours = stop, true
-	s.mu.Unlock()
 	go func() {
 		defer s.m.work.Done()
 		defer stop()
 		if !s.ownsTool(ctx, &m, header) {
-			s.mu.Lock()
-			rq.ours = false
-			s.mu.Unlock()
+			s.requests.locked(func() { rq.ours = false })
 			c.deliverOne(context.WithoutCancel(ctx), m, header, failed)
 			return
 		}
-		data := jsonrpc.AppendResult(nil, []byte(rq.id), c.runTool(ctx, &m))
-		s.mu.Lock()
-		got := s.takeRequest(m.ID, c)
-		s.mu.Unlock()
-		if got != nil {
-			got.call.respond(got, data)
-			s.requestEnded(got)
-		}
+		s.requests.answer(m.ID, c, jsonrpc.AppendResult(nil, []byte(rq.id), c.runTool(ctx, &m)))
 	}()
 	return true
 }

@@ -53,7 +53,7 @@ type attachment struct {
 	stop  context.CancelFunc
 }
 
-// compare gives the call the likeness of its request, and finds another one in flight that is like it. s.mu is held.
+// compare gives the call the likeness of its request, and finds another one in flight that is like it. The locks of s and of its requests are held.
 func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	s := c.s
 	if s.single || !s.m.attaches() || c.isHeir() || c.record != nil && c.record.watched != nil || c.isSafeToRepeat(m) {
@@ -67,8 +67,8 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	if c.like.IsZero() {
 		return
 	}
-	if len(s.inFlight) <= mostCompared {
-		for _, other := range s.inFlight {
+	if all := s.requests.all; len(all) <= mostCompared {
+		for _, other := range all {
 			if other.call != c {
 				c.meets(twin{&other.call.like, other.call.conn, other.call})
 			}
@@ -204,9 +204,8 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 	}
 	ctx, a.stop = context.WithCancel(context.WithoutCancel(ctx))
 	taken := false
-	locked(s, func() {
-		rq := s.inFlight[string(requestKey(c.guestOf(), m.ID))]
-		if taken = rq != nil && rq.call == c && s.m.startWork(); taken {
+	s.requests.with(c, m.ID, func(rq *inflight) {
+		if taken = s.m.startWork(); taken {
 			a.rq, rq.attached, rq.ours = rq, a, true
 		}
 	})
@@ -234,7 +233,7 @@ func (c *Call) attach(ctx context.Context, m *jsonrpc.Message, header http.Heade
 		}
 		c.undecided.Store(false)
 		if alone {
-			locked(s, func() { a.rq.attached, a.rq.ours = nil, false })
+			s.requests.locked(func() { a.rq.attached, a.rq.ours = nil, false })
 			c.deliverOne(context.WithoutCancel(ctx), msg, header, failed)
 			return
 		}
@@ -344,15 +343,10 @@ func (a *attachment) drop(back *Connection) bool {
 	c.late.Store(true) // from now on it is not stranded
 	c.mu.Unlock()
 	m.dropLate(s, c.Number())
-	var got *inflight
-	locked(s, func() {
-		if got = s.takeRequest(a.id, c); got != nil {
-			got.ours = true
-		}
-	})
-	if got != nil {
+	if got := s.requests.take(a.id, c); got != nil {
+		got.ours = true
 		c.respond(got, jsonrpc.AppendError(nil, a.id, errLate))
-		s.requestEnded(got)
+		got.ended()
 	}
 	return true
 }
@@ -372,18 +366,7 @@ func (a *attachment) isAside(other twin) bool {
 
 // begins notes that the request is as good as delivered: it may pass to an heir, and the session's next owner does not make it again.
 func (a *attachment) begins() {
-	s := a.c.s
-	locked(s, func() {
-		if s.inFlight[string(requestKey(a.c.guestOf(), a.id))] != a.rq {
-			return // it has ended
-		}
-		a.rq.sent = true
-		if k := a.c.recovery; k != nil {
-			a.c.mu.Lock()
-			k.become(recoveryDelivered)
-			a.c.mu.Unlock()
-		}
-	})
+	a.c.s.requests.with(a.c, a.id, (*inflight).isSent) // unless it has ended
 }
 
 // find takes the stranded call that the request makes again.
@@ -657,18 +640,8 @@ func (a *attachment) ask(data, id []byte) {
 	}
 	to := a.target()
 	number, _ := s.parseAskedID(id)
-	var from *Call
-	ok := false
-	locked(s, func() {
-		var r serverRequest
-		if r, ok = s.asked.pending[number]; !ok {
-			return
-		}
-		from = r.call
-		r.call = to
-		s.asked.pending[number] = r
-	})
-	if !ok {
+	from := s.asked.redirect(number, to)
+	if from == nil {
 		return
 	}
 	if from != to {
@@ -679,7 +652,7 @@ func (a *attachment) ask(data, id []byte) {
 
 // end answers the request with the response of the other call; nil: nobody knows it.
 func (a *attachment) end(response []byte) {
-	s, id := a.c.s, []byte(a.rq.id)
+	id := []byte(a.rq.id)
 	data, ok := response, false
 	if response != nil {
 		data, ok = jsonrpc.Set(response, id, "id")
@@ -687,12 +660,7 @@ func (a *attachment) end(response []byte) {
 	if !ok {
 		data = jsonrpc.AppendError(nil, id, outcomeUnknown("this call was made again after its connection had broken, and what became of it is not kept"))
 	}
-	var got *inflight
-	locked(s, func() { got = s.takeRequest(id, a.c) })
-	if got != nil {
-		got.call.respond(got, data)
-		s.requestEnded(got)
-	}
+	a.c.s.requests.answer(id, a.c, data)
 }
 
 // textWithdrawn is why a call ends that a client does not want any more which had made its request again.

@@ -124,7 +124,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			continue
 		}
 		if protocol.Resumes(m.Method) { // whose tokens are none of the backend's business
-			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound,
+			c.s.requests.fail(m.ID, c, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound,
 				"%s: not in a batch, over HTTP+SSE, or without sessions", m.Method))
 			continue
 		}
@@ -132,7 +132,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			continue
 		}
 		if c.isOver() { // what it had to say could not be stored, so it must not run
-			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+			c.s.requests.fail(m.ID, c, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			continue
 		}
 		if f := c.s.owner(m.Method); f != nil {
@@ -159,7 +159,7 @@ func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.He
 	if err != nil {
 		c.s.noteRefusal(&m, err)
 		c.noteRefusal(err)
-		c.s.fail(c, m.ID, failed(err))
+		c.s.requests.fail(m.ID, c, failed(err))
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	c.untold().Drop() // its client is told now
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
-			c.s.fail(c, msgs[i].ID, e)
+			c.s.requests.fail(msgs[i].ID, c, e)
 		}
 	}
 }

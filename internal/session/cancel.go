@@ -44,9 +44,7 @@ func (c *Call) cancelIfAway() {
 	c.mu.Unlock()
 	why := jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled: its client was away for longer than maxWait (%v)", most)
 	for _, id := range ids {
-		s.withdraw(c, []byte(id), nil, why.Message, func(rq *inflight) {
-			s.failAll([]*inflight{rq}, why)
-		})
+		s.withdraw(c, []byte(id), nil, why.Message, func(rq *inflight) { rq.fail(why) })
 	}
 }
 
@@ -61,20 +59,19 @@ func (c *Call) pendingIDs() []string {
 
 // withdraw ends a request of the call, if it is in flight, as end does it, and
 // then tells the backend, if it has it. header is that of the HTTP request that
-// is the reason, or nil.
-func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) {
+// is the reason, or nil. It reports whether the request was in flight.
+func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) (done bool) {
 	s.mu.Lock()
-	rq := s.takeRequest(id, c)
-	l := s.backend.link
-	sent := rq != nil && rq.sent
+	rq, l := s.requests.take(id, c), s.backend.link
 	s.mu.Unlock()
 	if rq == nil {
-		return
+		return false
 	}
 	end(rq)
-	if sent {
+	if rq.sent {
 		s.tellCancelled(l, rq, header, reason)
 	}
+	return true
 }
 
 // tellCancelled tells a backend, unless it is nil, that a request which it has is wanted no more.
@@ -99,21 +96,17 @@ var errOperator = jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by an operator")
 // CancelByOperator ends a request in flight with an error that says so, and tells the backend. done says
 // that it was in flight.
 func (s *Session) CancelByOperator(id string) (done bool) {
-	s.mu.Lock()
-	rq := s.inFlight[string(jsonrpc.Key([]byte(id)))]
+	rq := s.requests.at("", []byte(id))
 	if rq == nil {
-		rq = s.guestRequest(id)
+		rq = s.requests.ofGuest(id)
 	}
-	s.mu.Unlock()
 	if rq == nil || rq.call.method == protocol.MethodInitialize {
 		return false
 	}
-	s.withdraw(rq.call, []byte(id), nil, errOperator.Message, func(rq *inflight) {
+	return s.withdraw(rq.call, []byte(id), nil, errOperator.Message, func(rq *inflight) {
 		rq.call.refuseByOperator(rq)
-		s.requestEnded(rq)
-		done = true
+		rq.ended()
 	})
-	return done
 }
 
 // refuseByOperator answers a pending request with that error.
@@ -149,10 +142,7 @@ func (m *Manager) Cancel(principal caller.Principal, msg jsonrpc.Message, header
 	}
 	if c := s.CallAt(number); c != nil {
 		reason := jsonrpc.String(jsonrpc.Field(msg.Params, "reason"))
-		s.withdraw(c, id, header, reason, func(rq *inflight) {
-			c.cancel(rq)
-			s.requestEnded(rq)
-		})
+		s.withdraw(c, id, header, reason, (*inflight).cancel)
 	}
 	return true, nil
 }

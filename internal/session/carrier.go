@@ -389,11 +389,7 @@ func (c *Call) Withdraw(reason string) (done bool) {
 	ids := c.pendingIDs()
 	c.mu.Unlock()
 	for _, id := range ids {
-		c.s.withdraw(c, []byte(id), nil, reason, func(rq *inflight) {
-			c.cancel(rq)
-			c.s.requestEnded(rq)
-			done = true
-		})
+		done = c.s.withdraw(c, []byte(id), nil, reason, (*inflight).cancel) || done
 	}
 	return done
 }
@@ -410,13 +406,7 @@ func (c *Call) Keyed() bool {
 // for its response.
 func (s *Session) Asks(id []byte) bool {
 	number, ok := s.parseAskedID(id)
-	if !ok {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok = s.asked.pending[number]
-	return ok
+	return ok && s.asked.has(number)
 }
 
 // OpenRequests returns the backend's requests in a stream, up to the entry seq, that wait for
@@ -445,13 +435,11 @@ func (m *Manager) WithdrawWaiting(reason string) {
 			continue
 		}
 		var waiting []*Call
-		s.mu.Lock()
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.IsRead(rq.call.Number()) {
 				waiting = append(waiting, rq.call)
 			}
 		}
-		s.mu.Unlock()
 		for _, c := range waiting {
 			c.Withdraw(reason)
 		}

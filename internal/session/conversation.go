@@ -78,7 +78,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	ctx, stop := context.WithTimeout(ctx, openTimeout)
 	defer stop()
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
-	s.observeOpened(began, err)
+	s.events.opened(began, err)
 	if err != nil {
 		if took {
 			s.m.freePlace(s.tenant, false)
@@ -101,7 +101,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	l.replies = nil
 	s.mu.Unlock()
 	if ended { // while it was opened
-		s.observeClosed()
+		s.events.closed()
 		s.m.closeBackend(conn)
 		return fmt.Errorf("%w: %w", ErrRefused, s.whyEnded(l))
 	}
@@ -125,7 +125,8 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 		}
 		l, opening := s.backend.link, s.backend.opening
 		if l != nil && opening == nil {
-			begun := s.markDelivered(&in)
+			rq, begun := s.requests.deliver(&in)
+			s.keepListen(rq, &in)
 			s.backend.stateful = s.backend.stateful || leavesState(&in)
 			if begun && !s.backend.settings.take(&in.Message) && !s.use.lasts.Load() && leavesMore(s, &in) {
 				s.use.lasts.Store(true)
@@ -337,7 +338,7 @@ func (l *link) finish() backend.Conn {
 		l.held = 0
 	}
 	if l.conn != nil {
-		l.s.observeClosed()
+		l.s.events.closed()
 	}
 	return l.conn
 }
@@ -390,13 +391,13 @@ func (l *link) Closed(why error, reopen bool) {
 	}
 	l.why = why
 	conn := l.finish()
-	lost := s.takeInFlight(!reopen)
+	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent || !reopen })
 	s.asked.dropAll()
 	s.mu.Unlock()
 	s.logEnd(why, len(lost))
 	start, begun := splitStart(lost, why)
-	s.failAll(start, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
-	s.failAll(begun, outcomeUnknown("%v", why))
+	failAll(start, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
+	failAll(begun, outcomeUnknown("%v", why))
 	if !reopen {
 		s.m.lose(s, why)
 	}

@@ -73,7 +73,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	}
 	m.mu.Unlock()
 
-	s.failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
+	failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
 	s.streams.CloseStandalone()
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)

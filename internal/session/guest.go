@@ -56,9 +56,9 @@ func requestKey(guest stream.SessionKey, id []byte) []byte {
 	return append(append(append([]byte{'@'}, guest...), ' '), key...)
 }
 
-// guestRequest returns a request from another session by its id alone, or nil. s.mu is held.
-func (s *Session) guestRequest(id string) *inflight {
-	for _, rq := range s.inFlight {
+// ofGuest returns a request from another session by its id alone, or nil.
+func (q *requests) ofGuest(id string) *inflight {
+	for rq := range q.each {
 		if rq.id == id && rq.call.guestOf() != "" {
 			return rq
 		}
@@ -93,7 +93,7 @@ func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
 	key := string(jsonrpc.Key(id))
 	s.mu.Lock()
 	i := slices.IndexFunc(s.abroad, func(w waitAbroad) bool { return w.key == key })
-	if i < 0 || s.inFlight[key] != nil || s.waiting.has(key) {
+	if i < 0 || s.requests.at("", id) != nil || s.waiting.has(key) {
 		s.mu.Unlock()
 		return false, nil
 	}
@@ -112,14 +112,11 @@ func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
 // CancelGuest ends a request that came from another session, if it is in flight here. No backend
 // has heard of it.
 func (s *Session) CancelGuest(guest stream.SessionKey, id []byte) {
-	s.mu.Lock()
-	var rq *inflight
-	if rq = s.inFlight[string(requestKey(guest, id))]; rq != nil {
-		rq = s.takeRequest(id, rq.call)
-	}
-	s.mu.Unlock()
+	rq := s.requests.at(guest, id)
 	if rq != nil {
-		rq.call.cancel(rq)
-		s.requestEnded(rq)
+		rq = s.requests.take(id, rq.call)
+	}
+	if rq != nil {
+		rq.cancel()
 	}
 }

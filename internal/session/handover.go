@@ -116,7 +116,7 @@ func (m *Manager) handOverFirst(s *Session) bool {
 // handOverIdle gives up a session if nothing is in flight in it.
 func (m *Manager) handOverIdle(s *Session) {
 	s.mu.Lock()
-	if len(s.inFlight) > 0 || s.use.calls.Load() > 0 {
+	if s.requests.len() > 0 || s.use.calls.Load() > 0 {
 		s.mu.Unlock()
 		return
 	}
@@ -196,8 +196,8 @@ func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
 				unsent = append(unsent, rq)
 			}
 		}
-		s.failAll(lost, outcomeUnknown("the session ended: %v", ErrClosing))
-		s.failAll(unsent, errNotBegun)
+		failAll(lost, outcomeUnknown("the session ended: %v", ErrClosing))
+		failAll(unsent, errNotBegun)
 	})
 	m.dropRequests(s, again)
 	return calls, true
@@ -244,8 +244,7 @@ func (m *Manager) LogUnfinished() {
 	var names []string
 	n := 0
 	for _, s := range m.all() {
-		s.mu.Lock()
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			if n++; len(names) >= mostUnfinished {
 				continue
 			}
@@ -258,7 +257,6 @@ func (m *Manager) LogUnfinished() {
 			}
 			names = append(names, name)
 		}
-		s.mu.Unlock()
 	}
 	if n > 0 {
 		slices.Sort(names)

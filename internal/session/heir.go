@@ -87,9 +87,11 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	defer s.log.Flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.requests.mu.Lock()
+	defer s.requests.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
+	if !s.requests.has(l.rq) || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
 		return false
 	}
 	h.mu.Lock()
@@ -112,6 +114,8 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 
 // passOn makes the requests of one call another's.
 func (q *serverRequests) passOn(from, to *Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for id, r := range q.pending {
 		if r.call == from {
 			r.call = to
@@ -164,7 +168,7 @@ func (c *Call) isHeir() bool {
 func (c *Call) sharesStream() bool { return c.s.single && c != c.s.standalone && !c.isHeir() }
 
 // goesOn reports whether the call goes on with requests of another one, which may be nil.
-// Session.mu is held.
+// The lock of the session's requests is held.
 func (c *Call) goesOn(with *Call) bool {
 	return with != nil && c.isHeir() && c.record.inherits.of == with
 }

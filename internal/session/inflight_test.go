@@ -202,8 +202,8 @@ func TestAskedBounded(t *testing.T) {
 		}
 	}
 	asked := func() int {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.asked.mu.Lock()
+		defer s.asked.mu.Unlock()
 		return len(s.asked.pending)
 	}
 	if n := asked(); n > 0 {
@@ -280,9 +280,7 @@ func TestCancelDuringReopen(t *testing.T) {
 		_ = s.Send(context.Background(), parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil)
 	})
 	eventually(t, "the cancellation", func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.inFlight) == 1
+		return s.requests.len() == 1
 	})
 	close(gate)
 	wg.Wait()

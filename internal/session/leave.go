@@ -41,23 +41,17 @@ func (m *Manager) lose(s *Session, why error) {
 
 // leave is the end of a session, because of why, where heirs go on. All other calls end.
 func (m *Manager) leave(s *Session, why error) {
-	var lost []*inflight
 	s.mu.Lock()
 	if s.isClosed() || s.use.left.Swap(true) {
 		s.mu.Unlock()
 		return
 	}
-	for key, rq := range s.inFlight {
-		if !rq.call.isHeir() {
-			lost = append(lost, rq)
-			s.remove(key, rq)
-		}
-	}
+	lost := s.requests.takeIf(func(rq *inflight) bool { return !rq.call.isHeir() })
 	s.waiting.stop(ErrEnded)
 	open := s.asked.takeAll()
 	l := s.backend.link
 	s.mu.Unlock()
-	s.failAll(lost, outcomeUnknown("the session ended: %v", why))
+	failAll(lost, outcomeUnknown("the session ended: %v", why))
 	for _, r := range open { // as those that are asked from now on: nobody can answer
 		s.refuse(r.link, jsonrpc.Message{ID: r.id, Method: r.method}, why.Error())
 		r.call.clientAnswered()

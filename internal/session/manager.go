@@ -237,7 +237,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		s.mu.Lock()
 		s.lease = lease
 		if _, ok := s.become(sessionOpen); ok {
-			s.observeBegan()
+			s.events.began()
 		}
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
@@ -282,6 +282,7 @@ func (m *Manager) list(s *Session) error {
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.lists = m.listsOf(principal.Server())
+	s.events = events{&m.opts.Observers, &s.identity}
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
 	if s.untold = webhook.New(string(s.key), untoldOwner{s}, &m.untold); kind.single {

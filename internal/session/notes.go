@@ -242,17 +242,9 @@ func (s *Session) noteInJournal(c *Call) error {
 		err = ErrMoved
 	}
 	if err != nil {
-		s.mu.Lock()
-		lost := 0
-		for _, rq := range s.inFlight {
-			if rq.call == c {
-				lost++
-			}
-		}
-		s.removeCall(c)
-		s.mu.Unlock()
+		lost := s.requests.takeCall(c)
 		c.observeNotBegun(err)
-		s.m.dismiss(s, int32(lost))
+		s.m.dismiss(s, int32(len(lost)))
 	}
 	return err
 }

@@ -41,11 +41,9 @@ func (o logOwner) Lost(unstored []entry, err error) {
 	var ids [][]byte
 	if s.single {
 		ids = o.unanswered(s.standalone)
-		s.mu.Lock()
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			ids = append(ids, []byte(rq.id))
 		}
-		s.mu.Unlock()
 		s.standalone.track.EndUnstored(s.lease.Epoch, endings(ids, err))
 		s.m.opts.Outage.Ended(len(ids), 0)
 	}

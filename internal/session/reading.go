@@ -79,7 +79,7 @@ func (o readerOwner) Sent(r *reading.Reader, besides bool) reading.Sent {
 }
 
 // Observed implements [reading.Owner].
-func (o readerOwner) Observed(e observe.Event) { o.happened(e) }
+func (o readerOwner) Observed(e observe.Event) { o.events.happened(e) }
 
 // Heard implements [reading.Owner].
 func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {

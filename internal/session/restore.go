@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"slices"
 	"time"
 
@@ -154,7 +155,9 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 		s.tools.safe[tool] = true
 		s.tools.mayChange(tool, true) // for all that is noted
 	}
-	s.observeSafeTools()
+	if s.events.areTold() {
+		s.events.tools(slices.Collect(maps.Keys(s.tools.safe)))
+	}
 	s.takeCapabilities(m.Params)
 }
 

@@ -283,7 +283,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 			failed = ctx.Err() == nil
 			break
 		}
-		s.observeTools(m.Result)
+		s.events.toolsPage(m.Result)
 		page := readPage(m.Result)
 		all.learn(&page, s.m.added)
 		cursor, _, err := pages.Next(m.Result)

@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -105,7 +104,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return
 	}
-	rq := s.takeRequest(m.ID, call)
+	rq := s.requests.take(m.ID, call)
 	if rq == nil {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
@@ -131,7 +130,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	adds, host := false, hosts.Host{}
 	if rq.call.method == protocol.MethodToolsList {
 		listed = s.learnPage(rq, m.Result, list)
-		s.observeTools(m.Result)
+		s.events.toolsPage(m.Result)
 		s.mu.Lock()
 		if adds = rq.adds && !s.tools.clash && m.Result != nil; adds {
 			host = s.patience.host
@@ -167,8 +166,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if refusal := s.carrier.checkInput([]byte(rq.id), &m); refusal != nil {
 		data = refusal
 	}
-	rq.call.respond(rq, data)
-	s.requestEnded(rq)
+	rq.answer(data)
 }
 
 // noRevision returns the error that an answer to initialize becomes which names no revision: no client takes it, and
@@ -246,9 +244,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	case s.modern == "":
 		s.standalone.emit(data, true)
 	default:
-		s.mu.Lock()
 		s.asked.take(id)
-		s.mu.Unlock()
 		s.refuse(l, m, "the request that it belongs to is over")
 	}
 }
@@ -314,13 +310,14 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
+		c.clientAnswered()
 		call, data = c, cancelled(s.askedIDIn(c, id), m.Params)
 		if c.isHeir() && s.modern == "" {
 			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
 		}
 	case protocol.MethodToolsListChanged:
 		s.tools = toolHints{listed: s.tools.listed + 1}
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			rq.list = false
 		}
 		if call == nil || s.modern == "" { // else the call listens to it
@@ -391,40 +388,18 @@ func (s *Session) callByToken(token []byte) *Call {
 		return s.standalone // it is of no call, and no client takes it for one's
 	}
 	key := string(jsonrpc.Key(token))
-	if call := s.callWithToken(func(t string) bool { return t == key }); call != nil {
+	if call := s.requests.withToken(s.modern != "", func(t string) bool { return t == key }); call != nil {
 		return call
 	}
 	// Some servers make a text of a number, and some clients a number of that.
 	key = strings.Trim(key, `"`)
-	if call := s.callWithToken(func(t string) bool { return strings.Trim(t, `"`) == key }); call != nil {
+	if call := s.requests.withToken(s.modern != "", func(t string) bool { return strings.Trim(t, `"`) == key }); call != nil {
 		return call
 	}
 	if s.lateProgress {
 		return s.standalone // it may be of a task, whose call has ended
 	}
 	return nil
-}
-
-// callWithToken returns the call in flight one of whose tokens is as is asked for; nil if there is none, or, in a carrier,
-// several. s.mu is held.
-func (s *Session) callWithToken(is func(token string) bool) (found *Call) {
-	var looked *Call // the call of a batch has many requests, and the tokens of all
-	for _, rq := range s.inFlight {
-		if rq.call == looked {
-			continue
-		}
-		looked = rq.call
-		switch {
-		case !slices.ContainsFunc(looked.tokens, is):
-		case s.modern == "":
-			return looked
-		case found != nil && found != looked:
-			return nil
-		default:
-			found = looked
-		}
-	}
-	return found
 }
 
 // mayGoOn reports whether a result says that its call has become a task of the backend, whose progress goes on under the
@@ -441,7 +416,7 @@ func mayGoOn(c *Call, result []byte) bool {
 func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	var only *Call
 	many := false
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		c := rq.call
 		if rq.ours || c.method == protocol.MethodInitialize || s.owner(c.method) != nil {
 			continue // no backend has it
@@ -455,7 +430,7 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	case !many:
 		return only, false
 	case asks && !s.streams.IsRead(standalone):
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			if rq.call.method == "tools/call" && !rq.ours {
 				return rq.call, true
 			}

@@ -112,16 +112,7 @@ func (s *Session) deferrer(m *jsonrpc.Message) service {
 }
 
 // answerOwn answers a request of a client in the backend's place, if it is still unanswered.
-func (c *Call) answerOwn(id, answer []byte) {
-	s := c.s
-	s.mu.Lock()
-	rq := s.takeRequest(id, c)
-	s.mu.Unlock()
-	if rq != nil {
-		c.respond(rq, answer)
-		s.requestEnded(rq)
-	}
-}
+func (c *Call) answerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer) }
 
 // Home returns the session that a request of the session's client is for: another one of
 // the same principal if it is about a call of that one. The error is a [*Redirect], that of a

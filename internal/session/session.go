@@ -65,6 +65,7 @@ type Session struct {
 	sessionLife // see [sessionState]
 	m           *Manager
 	lease       stream.Lease
+	events      events
 	use         usage
 
 	standalone *Call // whose stream carries what belongs to no call
@@ -77,16 +78,17 @@ type Session struct {
 	watched    atomic.Pointer[watchedCalls] // nil if there were none
 	untold     *webhook.Session             // outcomes that may be told besides to the clients; nil if none are
 
+	requests requests       // in flight
+	asked    serverRequests // of its server
+
 	mu           sync.Mutex
 	revision     string
-	lateProgress bool                 // a call has ended whose progress goes on, as it is a task of the backend
-	noted        uint64               // how far the standalone stream was told, as the store knows
-	rung         []uint64             // calls whose outcomes were told besides, as the session's note says
-	inFlight     map[string]*inflight // in flight, by [requestKey]
-	abroad       []waitAbroad         // oldest first
+	lateProgress bool         // a call has ended whose progress goes on, as it is a task of the backend
+	noted        uint64       // how far the standalone stream was told, as the store knows
+	rung         []uint64     // calls whose outcomes were told besides, as the session's note says
+	abroad       []waitAbroad // oldest first
 	patience     patience
 	waiting      turns // requests that a limit has wait, by the key of their id
-	asked        serverRequests
 	backend      conversation
 	tools        toolHints
 	subs         subscriptions // nil if there are none
@@ -299,7 +301,7 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, p
 	if err != nil || c.Number() != 0 && c.isOver() { // the note or the policy could not be stored
 		for i := range msgs {
 			if msgs[i].Kind == jsonrpc.Request {
-				s.fail(c, msgs[i].ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+				s.requests.fail(msgs[i].ID, c, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			}
 		}
 		if err == nil && s.isClosed() { // just now, and the call was ended with it
@@ -379,7 +381,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 		m.ID, m.Raw = a.id, raw
 		err := s.m.deliverTo(a.link.conn, backend.Inbound{Message: m, Context: ctx, Header: header})
 		if panicked(err) {
-			s.failCall(a.call, notDelivered(err)) // which waits for the answer
+			failAll(s.requests.takeCall(a.call), notDelivered(err)) // which waits for the answer
 			return nil
 		}
 		if err != nil {
@@ -406,9 +408,7 @@ func (s *Session) Refuse(id []byte, why *jsonrpc.Error) bool {
 
 // Initializing returns the initialize call while it is in flight, or nil.
 func (s *Session) Initializing() *Call {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		if rq.call.method == protocol.MethodInitialize {
 			return rq.call
 		}

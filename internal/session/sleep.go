@@ -270,7 +270,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 	}
 	m.logger.Debug("session asleep", "session", s.Name())
 	m.moves.Add(moves.Kind{How: moves.WentAsleep}, moves.Count{Sessions: 1})
-	if s.isObserved() {
-		s.happened(observe.SessionSlept{Session: s.observed()})
+	if s.events.areTold() {
+		s.events.happened(observe.SessionSlept{Session: s.observed()})
 	}
 }

@@ -39,9 +39,7 @@ func (m *Manager) rest(all []*Session) {
 // slim has a session give back what it keeps for its next call, and share what it knows of tools with others.
 func (t commonTools) slim(s *Session) {
 	locked(s, func() {
-		if len(s.inFlight) == 0 {
-			s.inFlight = nil
-		}
+		s.requests.slim()
 		t.share(s.Server(), &s.tools)
 	})
 	s.log.Slim()

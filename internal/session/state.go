@@ -265,8 +265,10 @@ type closing struct {
 // held.
 func (s *Session) close(to sessionState) (c closing, ok bool) {
 	if c.from, ok = s.become(to); ok {
-		s.observeEnded(c.from, to)
-		c.inFlight, c.conn = s.takeInFlight(true), s.backend.link.finish()
+		s.events.ended(c.from, to)
+		s.patience.rest()
+		c.inFlight = s.requests.takeIf(func(*inflight) bool { return true })
+		c.conn = s.backend.link.finish()
 		s.asked.dropAll()
 		s.waiting.stop(s.goneError())
 	}

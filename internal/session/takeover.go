@@ -159,7 +159,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		m.revived(s, at.begins.woke)
 	} else {
 		m.came(was.Owner, &found)
-		s.observeTakenOver(was.Owner, began, &found)
+		s.events.takenOver(was.Owner, began, &found)
 	}
 	m.awaitReturn(found)
 	s.Touch()
@@ -243,7 +243,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 	s.taken = at.begins == nil // else there is nothing that it had
 	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
-		s.observeBegan()
+		s.events.began()
 	}
 	s.endLost(found.lost)
 	if late == nil {
@@ -322,7 +322,7 @@ func (s *Session) endLost(calls []*Call) {
 			}
 			c.mu.Unlock()
 			for _, id := range ids {
-				s.fail(c, []byte(id), errLost)
+				s.requests.fail([]byte(id), c, errLost)
 			}
 		}
 	})

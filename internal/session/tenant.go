@@ -1,7 +1,11 @@
 package session
 
 import (
+	"fmt"
 	"sync/atomic"
+
+	"holdfast/internal/budget"
+	"holdfast/jsonrpc"
 )
 
 // A tenant is whom use is counted against: a principal, or, where nobody is made out,
@@ -60,4 +64,20 @@ func (m *Manager) overShare(t *tenant) bool {
 // there are in all, and of the tenant.
 func (m *Manager) count(s *Session, n int32) (all, own int64) {
 	return m.calls.Add(int64(n)), s.tenant.calls.Add(int64(n))
+}
+
+// checkMemory reports whether there is no room for requests to be held until they are answered:
+// what one tenant has in flight leaves as much to the others.
+func (t *tenant) checkMemory(flight *budget.Flight, msgs []jsonrpc.Message) error {
+	size := int64(0)
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			size += int64(len(msgs[i].Raw))
+		}
+	}
+	held := t.held.Load()
+	if held > 0 && held+size > flight.Share() || flight.Used()+size > flight.Most() && size > largeBody {
+		return fmt.Errorf("%w: a request of %d bytes beside those in flight is more than --memory has room for", ErrBusy, size)
+	}
+	return nil
 }

@@ -73,9 +73,7 @@ func (s *Session) CallOf(id []byte) *Call { return s.CallFrom("", id) }
 
 // CallFrom is CallOf for a request that came from a session, as [Origin] says.
 func (s *Session) CallFrom(guest stream.SessionKey, id []byte) *Call {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if rq := s.inFlight[string(requestKey(guest, id))]; rq != nil {
+	if rq := s.requests.at(guest, id); rq != nil {
 		return rq.call
 	}
 	return nil
