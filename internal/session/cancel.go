@@ -69,13 +69,13 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 	}
 	end(rq)
 	if rq.sent {
-		s.tellCancelled(l, rq, header, reason)
+		l.tellCancelled(rq, header, reason)
 	}
 	return true
 }
 
 // tellCancelled tells a backend, unless it is nil, that a request which it has is wanted no more.
-func (s *Session) tellCancelled(l *link, rq *inflight, header http.Header, reason string) {
+func (l *link) tellCancelled(rq *inflight, header http.Header, reason string) {
 	if l == nil {
 		return
 	}
@@ -86,7 +86,7 @@ func (s *Session) tellCancelled(l *link, rq *inflight, header http.Header, reaso
 	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params}
 	m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, params)
 	if err := l.deliver(backend.Inbound{Message: m, Context: context.Background(), Header: header}); err != nil {
-		s.m.logger.Debug("cancellation not delivered", "session", s.Name(), "error", err)
+		l.s.m.logger.Debug("cancellation not delivered", "session", l.s.Name(), "error", err)
 	}
 }
 
@@ -168,6 +168,6 @@ func (m *Manager) Answer(ctx context.Context, principal caller.Principal, msg js
 	case !s.Resumable() && s.offers.Load() == 0:
 		return false, nil
 	}
-	s.Touch()
+	s.use.touch()
 	return true, s.answer(ctx, msg, header)
 }

@@ -242,7 +242,7 @@ func (m *Manager) reserve(c *carrier) bool {
 	if m.carriers.open[c.key] != c || c.s.isClosed() || c.s.use.isLeft() {
 		return false
 	}
-	c.s.Touch()
+	c.s.use.touch()
 	c.s.use.reserved.Add(1)
 	return true
 }
@@ -348,17 +348,6 @@ func (m *Manager) endIdleCarriers(tenant string) {
 		m.end(oldest.s, errors.New("its client has many like it"))
 	}
 }
-
-// hold keeps the session from expiring for a time: somebody may come back for what is in it.
-func (s *Session) hold(d time.Duration) {
-	until := int64(s.m.clock() + d)
-	for at := s.use.heldUntil.Load(); at < until && !s.use.heldUntil.CompareAndSwap(at, until); {
-		at = s.use.heldUntil.Load()
-	}
-}
-
-// isHeld reports whether somebody may come back for what is in the session.
-func (u *usage) isHeld(now time.Duration) bool { return now < time.Duration(u.heldUntil.Load()) }
 
 // NextID returns an id, as raw JSON, that no other request of the carrier has or had: its
 // clients may use the same ones.

@@ -11,9 +11,34 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
+
+// A conversation is a session's with its backend: what is open of it, and what another
+// is opened with. Guarded by Session.mu. It is
+//
+//	reserved  while first is set: it is opened for the client's initialize, and not before
+//	opening   while opening is not nil
+//	open      while link is not nil
+//	closed    else: the next message opens it again
+type conversation struct {
+	link    *link
+	opening chan struct{} // closed when it is open, or could not be
+	first   *http.Request // that began the session
+
+	initialize  []byte // the raw request
+	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
+	initialized bool   // the client has sent notifications/initialized
+	revived     bool   // the session has begun again, and the server has not answered to initialize since
+	answer      uint64 // what the server has answered to it, as a hash; 0: that is not known
+	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
+	own         ownRequests
+	settings    settings
+	unsure      []string // tools that were called before it was known what they do
+	noted       []byte   // the [sleepNote] that the store has, or nil
+}
 
 // A link is one opening of the backend for a session. After the backend has
 // ended by itself the session gets another link, and what the old one still
@@ -56,16 +81,17 @@ func (s *Session) open(ctx context.Context, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.connect(ctx, r, took)
+	_, err = s.connect(ctx, r, took)
+	return err
 }
 
 // connect opens the backend for the session. took says that it has taken a place for that.
-func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error {
+func (s *Session) connect(ctx context.Context, r *http.Request, took bool) (*link, error) {
 	if !s.m.startWork() {
 		if took {
 			s.m.freePlace(s.tenant, false)
 		}
-		return ErrClosing
+		return nil, ErrClosing
 	}
 	l := &link{s: s}
 	if s.m.many != nil {
@@ -84,7 +110,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 			s.m.freePlace(s.tenant, false)
 		}
 		s.m.work.Done()
-		return fmt.Errorf("%w: %w", ErrRefused, s.inVain("", err))
+		return l, fmt.Errorf("%w: %w", ErrRefused, l.inVain("", err))
 	}
 	if took {
 		conn = &placed{conn, l}
@@ -103,12 +129,12 @@ func (s *Session) connect(ctx context.Context, r *http.Request, took bool) error
 	if ended { // while it was opened
 		s.events.closed()
 		s.m.closeBackend(conn)
-		return fmt.Errorf("%w: %w", ErrRefused, s.whyEnded(l))
+		return l, fmt.Errorf("%w: %w", ErrRefused, l.whyEnded())
 	}
 	for _, m := range replies {
 		l.replyNow(m)
 	}
-	return nil
+	return l, nil
 }
 
 // deliver hands a message to the backend, opened again if it has ended.
@@ -277,12 +303,13 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 		r = s.backend.first
 	}
 	s.mu.Unlock()
-	if err := s.connect(ctx, r, took); err != nil {
-		s.unlink()
+	l, err := s.connect(ctx, r, took)
+	if err != nil {
+		l.unlink()
 		return err
 	}
 	s.mu.Lock()
-	raw, ready, l, set := s.backend.initialize, s.backend.initialized, s.backend.link, s.backend.settings.requests()
+	raw, ready, set := s.backend.initialize, s.backend.initialized, s.backend.settings.requests()
 	s.mu.Unlock()
 	if raw == nil || in.Method == protocol.MethodInitialize {
 		return nil
@@ -291,34 +318,37 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.ask(ctx, l, init.Method, init.Params, in)
+	reply, err := l.ask(ctx, init.Method, init.Params, in)
 	if err == nil && reply.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", reply.Error)
 	}
 	if errors.Is(err, errEnded) {
-		err = s.whyEnded(l)
+		err = l.whyEnded()
 	}
 	if err != nil {
-		s.unlink()
-		return fmt.Errorf("server did not start again: %w", s.inVain(init.Method, err))
+		l.unlink()
+		return fmt.Errorf("server did not start again: %w", l.inVain(init.Method, err))
 	}
 	defer s.answeredAgain(reply.Result)
 	if ready {
 		err = s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}
 	if err == nil {
-		setAgain(ctx, s, l, set, in)
+		l.setAgain(ctx, set, in)
 	}
 	return err
 }
 
-// unlink gives up the session's conversation.
-func (s *Session) unlink() {
-	s.mu.Lock()
-	conn := s.backend.link.finish()
-	s.mu.Unlock()
+// unlink gives up the conversation. l may be nil.
+func (l *link) unlink() {
+	if l == nil {
+		return
+	}
+	l.s.mu.Lock()
+	conn := l.finish()
+	l.s.mu.Unlock()
 	if conn != nil {
-		s.m.closeBackend(conn)
+		l.s.m.closeBackend(conn)
 	}
 }
 
@@ -334,7 +364,7 @@ func (l *link) finish() backend.Conn {
 	}
 	l.s.backend.own.endAll()
 	if l.held != 0 {
-		l.s.mustKeep(-l.held) // which only counts
+		l.s.held.mustKeep(-l.held) // which only counts
 		l.held = 0
 	}
 	if l.conn != nil {
@@ -346,13 +376,17 @@ func (l *link) finish() backend.Conn {
 var errEnded = errors.New("the server ended")
 
 // ask makes a request of our own to the backend and waits for its answer, which
-// no client sees.
-func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
+// no client sees. l may be nil.
+func (l *link) ask(ctx context.Context, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
+	if l == nil {
+		return jsonrpc.Message{}, errEnded
+	}
+	s := l.s
 	if s.modern != "" {
 		params = modernParams(params, in.Params, s.modern)
 	}
 	s.mu.Lock()
-	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end
+	if l.conn == nil || l.over { // what is asked from now on nobody would end
 		s.mu.Unlock()
 		return jsonrpc.Message{}, errEnded
 	}
@@ -394,7 +428,7 @@ func (l *link) Closed(why error, reopen bool) {
 	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent || !reopen })
 	s.asked.dropAll()
 	s.mu.Unlock()
-	s.logEnd(why, len(lost))
+	l.logEnd(why, len(lost))
 	start, begun := splitStart(lost, why)
 	failAll(start, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
 	failAll(begun, outcomeUnknown("%v", why))
@@ -407,7 +441,8 @@ func (l *link) Closed(why error, reopen bool) {
 }
 
 // logEnd logs that the session's server ended by itself, with the end of what it wrote to its stderr.
-func (s *Session) logEnd(why error, calls int) {
+func (l *link) logEnd(why error, calls int) {
+	s := l.s
 	var none *protocol.NoAnswer
 	if errors.As(why, &none) {
 		s.m.logger.Warn(none.ForOperator(), "session", s.Name(), "server", s.Server(), "calls", calls)
@@ -442,12 +477,49 @@ func splitStart(lost []*inflight, why error) (start, begun []*inflight) {
 	return start, begun
 }
 
-// whyEnded returns why a backend ended a link.
-func (s *Session) whyEnded(l *link) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l == nil || l.why == nil {
+// whyEnded returns why the backend has ended it.
+func (l *link) whyEnded() error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.why == nil {
 		return errEnded
 	}
 	return l.why
+}
+
+// Account implements [budget.Accounted].
+func (l *link) Account() budget.Account { return l }
+
+// Arrive implements [budget.Account].
+func (l *link) Arrive(done <-chan struct{}) *budget.Arrival {
+	return l.s.m.opts.Flight.Arrive(l.s.tenant.name, done)
+}
+
+// Hold implements [budget.Account].
+func (l *link) Hold(n int64) error {
+	s := l.s
+	s.mu.Lock()
+	if l.over { // what it holds was given back
+		s.mu.Unlock()
+		if n < 0 {
+			return nil
+		}
+		return errEnded
+	}
+	l.held += n
+	s.mu.Unlock()
+	err := s.held.keep(n)
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	over := l.over
+	if !over {
+		l.held -= n
+	}
+	s.mu.Unlock()
+	if over { // which has given back what was not had
+		s.held.mustKeep(n)
+	}
+	return err
 }

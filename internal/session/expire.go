@@ -54,9 +54,7 @@ func (m *Manager) end(s *Session, why error) { m.endAs(s, sessionEnded, why) }
 
 // endAs is end for a session that may linger.
 func (m *Manager) endAs(s *Session, to sessionState, why error) {
-	s.mu.Lock()
-	had, ok := s.close(to)
-	s.mu.Unlock()
+	had, ok := closeIf(s, to, nil)
 	if !ok {
 		return
 	}
@@ -145,15 +143,6 @@ func (m *Manager) forget(s *Session) {
 	}
 }
 
-// noteStandstill notes at a look for idle sessions that the process has stood still, if the look
-// was due long before: what their clients said meanwhile waits to be heard. So all
-// that time, and what came before it, does not count.
-func (m *Manager) noteStandstill(now, due time.Duration) {
-	if now-due > max(m.opts.TTL/2, time.Second) {
-		m.resumedAt.Store(int64(now))
-	}
-}
-
 // expire ends sessions that have been idle for too long.
 func (m *Manager) expire() {
 	defer m.work.Done()
@@ -170,26 +159,29 @@ func (m *Manager) expire() {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	tools := make(commonTools)
+	expires := func(s *Session, now time.Duration) bool {
+		return s.use.expires(now, m.opts.TTL, s.single && s.Initializing() != nil)
+	}
 	for next := m.clock() + every; ; next = m.clock() + every {
 		select {
 		case <-m.quit:
 			return
 		case at := <-t.C:
 			now := m.clock()
-			m.noteStandstill(now, next)
+			m.noteStandstill(now, next, m.opts.TTL)
 			m.keys.Tend(at)
 			m.tendKeys(now)
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
 				s.resumes.Load().sweep(s, at)
 				s.sweepWatched(at)
-				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
+				if m.opts.Unused > 0 && s.modern == "" && s.use.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()
 				}
 				if m.many != nil {
 					m.tend(s, now, false)
 				}
-				if s.sinceSeen(now) > slimAfter {
+				if s.use.sinceSeen(now) > slimAfter {
 					tools.slim(s)
 					if m.mayRest(s) {
 						quiet = append(quiet, s)
@@ -198,7 +190,7 @@ func (m *Manager) expire() {
 				if m.canSleep(s, now) {
 					sleepy = append(sleepy, s)
 				}
-				if s.idle(now, m.opts.TTL) || m.shared != nil && s.renewDue(now) {
+				if expires(s, now) || m.shared != nil && s.use.renewDue(now, m.opts.TTL) {
 					due = append(due, s)
 				}
 			}
@@ -206,11 +198,11 @@ func (m *Manager) expire() {
 			m.rest(quiet)
 			m.each(due, parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
-				case s.idle(now, m.opts.TTL) && m.retire(s):
+				case expires(s, now) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())
 					s.use.expired.Store(true)
 					m.end(s, errors.New("it was idle for too long"))
-				case m.shared != nil && s.renewDue(now):
+				case m.shared != nil && s.use.renewDue(now, m.opts.TTL):
 					m.renew(s, now)
 				}
 			})

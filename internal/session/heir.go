@@ -107,7 +107,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	l.pulse = nil // no client listens to the heir
 	in := c.inherits()
 	in.heirs = append(in.heirs, h)
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	c.respondLocked(l.rq, jsonrpc.AppendResult(nil, []byte(l.rq.id), answer))
 	return true
 }
@@ -214,7 +214,7 @@ func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jso
 // restoreHeir takes in an heir. One that the client was not told of is for nothing: the call that it
 // was made for goes on by itself.
 func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, told, notified bool, f *restored) {
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	all, tool := s.watchedTable(), ""
 	if len(msgs) > 0 {
 		tool = toolOf(&msgs[0])

@@ -269,7 +269,7 @@ func (rq *inflight) ended() {
 	s := rq.call.s
 	if rq.call.isOverAsking() {
 		for _, r := range s.asked.dropCall(rq.call) { // or the backend would wait for an answer for ever
-			s.refuse(r.link, jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
+			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
 		}
 	}
 	rq.call.untold().Flush()
@@ -399,11 +399,12 @@ var ErrClient = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 func (s *Session) cancel(id []byte) (tell bool) {
 	s.mu.Lock()
 	rq := s.requests.at("", id)
-	if rq == nil {
+	switch {
+	case rq == nil:
 		s.waiting.cancel(string(jsonrpc.Key(id)))
-	} else if rq.call.method == protocol.MethodInitialize || rq.call.isHeir() { // the first must not be cancelled (2025-11-25, Cancellation)
+	case rq.call.method == protocol.MethodInitialize || rq.call.isHeir(): // the first must not be cancelled (2025-11-25, Cancellation)
 		rq = nil
-	} else {
+	default:
 		rq = s.requests.take(id, nil)
 	}
 	s.mu.Unlock()

@@ -17,7 +17,7 @@ func (m *Manager) InputWait() time.Duration {
 
 // AwaitReturn has the call end, for a reason, unless its client returns within a time.
 func (c *Call) AwaitReturn(within time.Duration, reason string) {
-	c.s.hold(within)
+	c.s.use.hold(within)
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.mu.Lock()

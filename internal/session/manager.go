@@ -75,14 +75,6 @@ type limits struct {
 	calls       atomic.Int64 // requests in flight
 }
 
-// times are by the manager's clock.
-type times struct {
-	zero        time.Time     // what the clock counts from
-	resumedAt   atomic.Int64  // when the process was last found to have stood still
-	unusedEnded atomic.Int64  // when sessions were last looked through for some that can be ended
-	keysTended  time.Duration // when tendKeys last did; only its goroutine uses it
-}
-
 // running is what a manager does by itself, and how that ends.
 type running struct {
 	work sync.WaitGroup // everything that ends by itself
@@ -154,10 +146,6 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	go m.expire()
 	return m
 }
-
-// clock is the manager's, which nobody sets: a machine's wall clock may jump, and
-// sessions must neither expire nor stay for that.
-func (m *Manager) clock() time.Duration { return time.Since(m.zero) }
 
 // KeyOf returns the public name of a session: good for logs and URLs, and no
 // help in guessing its id.
@@ -242,9 +230,9 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.use.renewed.Store(int64(m.clock()))
-		err = s.keep(sessionCost + s.carrier.cost())
+		err = s.held.keep(sessionCost + s.carrier.cost())
 		if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
-			err = s.keep(sessionCost + s.carrier.cost())
+			err = s.held.keep(sessionCost + s.carrier.cost())
 		}
 		if err == nil {
 			err = open(s)
@@ -255,7 +243,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		m.forget(s) // it may have been ended before there was anything to forget
 		return nil, err
 	}
-	s.Touch()
+	s.use.touch()
 	s.use.calls.Add(-1)
 	return s, nil
 }
@@ -282,6 +270,8 @@ func (m *Manager) list(s *Session) error {
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.lists = m.listsOf(principal.Server())
+	s.use.times = &m.times
+	s.held = holding{keeper: m.keeper, lease: &s.lease}
 	s.events = events{&m.opts.Observers, &s.identity}
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
@@ -290,7 +280,7 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 	}
 	s.log.Init(logOwner{s}, &m.journal)
 	s.streams.Init(readerOwner{s}, s.key, writer{s.standalone}, kind.modern != "", &m.reading)
-	s.Touch()
+	s.use.touch()
 	return s
 }
 
@@ -307,7 +297,7 @@ func (m *Manager) Find(id string, principal caller.Principal) (*Session, error) 
 	if s.use.isLeft() {
 		return nil, ErrEnded
 	}
-	s.Touch()
+	s.use.touch()
 	return s, nil
 }
 

@@ -169,7 +169,7 @@ func TestIdleStoodStill(t *testing.T) {
 			s := h.open("")
 			time.Sleep(50 * time.Second)
 			now := h.clock()
-			h.noteStandstill(now, now-test.late)
+			h.noteStandstill(now, now-test.late, h.opts.TTL)
 			time.Sleep(50 * time.Second)
 			synctest.Wait()
 			if s.isClosed() == test.lives {

@@ -46,25 +46,25 @@ func (rq *inflight) openInVain(method string) {
 	}
 	s.mu.Unlock()
 	if opened { // else that is told of where it is opened
-		s.logEnd(why, 1)
+		l.logEnd(why, 1)
 	}
 	rq.fail(jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
 	switch {
 	case conn != nil:
 		s.m.closeBackend(conn)
 	case rq.sent && method != protocol.MethodInitialize: // which must not be cancelled (2025-11-25, Cancellation)
-		s.tellCancelled(l, rq, nil, "timeout")
+		l.tellCancelled(rq, nil, "timeout")
 	}
 }
 
 // inVain returns an error of an opening that has taken too long as one that says so; another stays as it is. method is what the
 // backend was begun with; "": it was to be opened.
-func (s *Session) inVain(method string, err error) error {
+func (l *link) inVain(method string, err error) error {
 	var known *protocol.NoAnswer
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, &known) {
 		return err
 	}
-	why := &protocol.NoAnswer{Server: s.Server(), Method: method, Within: openTimeout}
-	s.logEnd(why, 0)
+	why := &protocol.NoAnswer{Server: l.s.Server(), Method: method, Within: openTimeout}
+	l.logEnd(why, 0)
 	return why
 }

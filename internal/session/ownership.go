@@ -222,12 +222,6 @@ func each[T any](all []T, some int, f func(T)) {
 	group.Wait()
 }
 
-// renewDue reports whether the store should be told again that the session is in use.
-func (s *Session) renewDue(now time.Duration) bool {
-	last := s.use.renewed.Load()
-	return last != 0 && now-time.Duration(last) >= s.m.opts.TTL/3
-}
-
 // renew tells it, and loses the session if it is another's.
 func (m *Manager) renew(s *Session, now time.Duration) {
 	last := s.use.renewed.Swap(int64(now))

@@ -291,11 +291,6 @@ func (s *Session) closeUnused() bool {
 	return true
 }
 
-// sinceSeen returns how long ago the client sent something, by the manager's clock.
-func (s *Session) sinceSeen(now time.Duration) time.Duration {
-	return now - time.Duration(max(s.use.lastSeen.Load(), s.m.resumedAt.Load()))
-}
-
 // unusedFor is how long a session is left alone in which nothing was done since its
 // initialize, and whose client is not connected, when there are too many: nothing is
 // lost with it, and its client begins another.
@@ -327,7 +322,7 @@ func (m *Manager) endUnused(t *tenant) bool {
 		case own && s.tenant != t, s.taken, !s.isUnused():
 		case s.modern != "":
 			carriers = append(carriers, s)
-		case len(unused) < mostThinned && s.sinceSeen(now) > unusedFor:
+		case len(unused) < mostThinned && s.use.sinceSeen(now) > unusedFor:
 			unused = append(unused, s)
 		}
 	}

@@ -86,7 +86,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 	s, number := o.Session, r.Cursor().Stream.Number
 	switch e {
 	case reading.Comes:
-		s.Touch()
+		s.use.touch()
 		s.use.readers.Add(1)
 	case reading.Came:
 		s.untoldTo(r).Attached(r.Has())
@@ -105,7 +105,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 			s.noteDelivered(true)
 		}
 		s.untoldTo(r).Dispatch(number)
-		s.Touch()
+		s.use.touch()
 		s.use.readers.Add(-1)
 	}
 }

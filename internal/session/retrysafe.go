@@ -277,7 +277,7 @@ func (s *Session) learnAll(l *link, listed int, done chan struct{}, in backend.I
 	params := []byte("{}")
 	failed := false                          // the server ended; one that does not answer is not asked again
 	for pages := protocol.NewPages(100); ; { // a server that has no last one is not believed
-		m, err := s.ask(ctx, l, "tools/list", params, in)
+		m, err := l.ask(ctx, "tools/list", params, in)
 		if err != nil {
 			s.m.logger.Debug("tools not listed", "session", s.Name(), "error", err)
 			failed = ctx.Err() == nil

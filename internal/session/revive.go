@@ -188,12 +188,12 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		return nil, err
 	}
 	m.store.Count(s.lease, s.tenant.name)
-	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
 		s.events.began()
 	}
 	m.revived(s, at.begins.woke)
-	s.Touch()
+	s.use.touch()
 	s.use.calls.Add(-1)
 	return s, nil
 }

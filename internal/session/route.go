@@ -33,7 +33,7 @@ func (l *link) take(call *Call, m jsonrpc.Message) {
 	case m.Kind == jsonrpc.Response:
 		l.s.responded(l, call, m)
 	case why != nil && m.Kind == jsonrpc.Request:
-		l.s.refuseWith(l, m, jsonrpc.CodeMethodNotFound, why.Message)
+		l.refuseWith(m, jsonrpc.CodeMethodNotFound, why.Message)
 	case why != nil:
 		l.s.m.logger.Warn("message dropped", "session", l.s.Name(), "error", why)
 	case m.Kind == jsonrpc.Request:
@@ -185,20 +185,22 @@ func noRevision(m jsonrpc.Message) jsonrpc.Message {
 // not the client is. See docs/decisions/0033-pings-of-servers.md.
 func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	if m.Method == protocol.MethodPing {
-		s.reply(l, jsonrpc.AppendResult(nil, m.ID, nil))
+		l.reply(jsonrpc.AppendResult(nil, m.ID, nil))
 		return
 	}
-	if refusal := s.doesNotKnow(m.Method); refusal != nil {
-		s.reply(l, jsonrpc.AppendError(nil, m.ID, refusal))
+	var initialize []byte
+	locked(s, func() { initialize = s.backend.initialize })
+	if refusal := s.doesNotKnow(initialize, m.Method); refusal != nil {
+		l.reply(jsonrpc.AppendError(nil, m.ID, refusal))
 		return
 	}
 	if s.m.opts.Stateless {
 		// There is no session in which an answer could come.
-		s.refuse(l, m, "a stateless endpoint cannot ask its client")
+		l.refuse(m, "a stateless endpoint cannot ask its client")
 		return
 	}
 	if len(m.ID) > jsonrpc.MaxName {
-		s.refuse(l, m, "its id is too long")
+		l.refuse(m, "its id is too long")
 		return
 	}
 	s.mu.Lock()
@@ -208,7 +210,7 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	}
 	if s.asked.isFull() {
 		s.mu.Unlock()
-		s.refuse(l, m, "too many requests wait for the client's answer")
+		l.refuse(m, "too many requests wait for the client's answer")
 		return
 	}
 	guessed := false
@@ -220,17 +222,17 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	heir := call.isHeir()
 	if heir && s.use.isLeft() {
 		s.mu.Unlock()
-		s.refuse(l, m, "its client has left")
+		l.refuse(m, "its client has left")
 		return
 	}
 	if call == s.standalone && s.modern != "" {
 		s.mu.Unlock()
-		s.refuse(l, m, "no request is in flight whose client could be asked")
+		l.refuse(m, "no request is in flight whose client could be asked")
 		return
 	}
-	if refusal := s.mayNotAsk(call, &m); refusal != nil {
+	if refusal := s.mayNotAsk(initialize, call.method, &m); refusal != nil {
 		s.mu.Unlock()
-		s.reply(l, jsonrpc.AppendError(nil, m.ID, refusal))
+		l.reply(jsonrpc.AppendError(nil, m.ID, refusal))
 		return
 	}
 	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch)
@@ -245,23 +247,24 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 		s.standalone.emit(data, true)
 	default:
 		s.asked.take(id)
-		s.refuse(l, m, "the request that it belongs to is over")
+		l.refuse(m, "the request that it belongs to is over")
 	}
 }
 
 // refuse answers a request of the backend in the client's place.
-func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
-	s.refuseWith(l, m, jsonrpc.CodeInvalidRequest, m.Method+": "+why)
+func (l *link) refuse(m jsonrpc.Message, why string) {
+	l.refuseWith(m, jsonrpc.CodeInvalidRequest, m.Method+": "+why)
 }
 
 // refuseWith is refuse with a code and a text.
-func (s *Session) refuseWith(l *link, m jsonrpc.Message, code int, text string) {
-	s.reply(l, jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(code, "%s", text)))
+func (l *link) refuseWith(m jsonrpc.Message, code int, text string) {
+	l.reply(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(code, "%s", text)))
 }
 
 // reply gives the backend our own response to a request of it. One that asks while it is being opened gets it when it is
 // open.
-func (s *Session) reply(l *link, response []byte) {
+func (l *link) reply(response []byte) {
+	s := l.s
 	m, err := jsonrpc.Parse(response)
 	if err != nil || !s.m.startWork() {
 		return

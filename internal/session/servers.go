@@ -111,7 +111,7 @@ func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 		return !s.isClosed()
 	case version == 0:
 		m.end(s, errRemoved)
-	case stopIdle > 0 && s.sinceSeen(now) > stopIdle:
+	case stopIdle > 0 && s.use.sinceSeen(now) > stopIdle:
 		s.closeQuiet(0)
 		s.tellLists()
 	default:

@@ -154,7 +154,7 @@ func (c *Call) restoreDeferred(note []byte) {
 		if w == nil {
 			continue
 		}
-		s.hold(s.m.KeepEnded())
+		s.use.hold(s.m.KeepEnded())
 		if w.updated = time.Now(); c.isOver() {
 			w.ended = w.updated
 		}

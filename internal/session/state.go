@@ -244,11 +244,11 @@ func (s *Session) goneError() error {
 	return ErrMoved
 }
 
-// closeIf is [Session.close] for who does not hold s.mu, if the session may be closed, as is asked with s.mu held.
+// closeIf is [Session.close] for who does not hold s.mu, if the session may be closed, as is asked with s.mu held (nil: it may).
 func closeIf(s *Session, to sessionState, may func() bool) (c closing, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !may() {
+	if may != nil && !may() {
 		return c, false
 	}
 	return s.close(to)

@@ -162,7 +162,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		s.events.takenOver(was.Owner, began, &found)
 	}
 	m.awaitReturn(found)
-	s.Touch()
+	s.use.touch()
 	s.use.calls.Add(-1)
 	if len(found.retry) > 0 && m.startWork() {
 		go m.retryCalls(values, found.retry)
@@ -241,7 +241,7 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 		m.beginAgain(ctx, s, at)
 	}
 	s.taken = at.begins == nil // else there is nothing that it had
-	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
 		s.events.began()
 	}

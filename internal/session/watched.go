@@ -80,7 +80,7 @@ func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header
 	if err := c.awaitStored(); err != nil {
 		return since, err
 	}
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	t := s.addWatched(c, number)
 	t.of.mu.Lock()
 	if t.since.IsZero() {
@@ -173,7 +173,7 @@ func (s *Session) restoreWatched(c *Call, msgs []jsonrpc.Message, note []byte) {
 		c.restoreDeferred(note)
 		return
 	}
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	if !c.isOver() {
 		s.addWatched(c, c.number).rounds = newRounds(&msgs[0], http.Header{})
 		return
@@ -256,7 +256,7 @@ func (w *watched) said(data []byte) {
 
 // end notes that the call has ended.
 func (w *watched) end(c *Call) {
-	c.s.hold(c.s.m.KeepEnded())
+	c.s.use.hold(c.s.m.KeepEnded())
 	w.of.mu.Lock()
 	defer w.of.mu.Unlock()
 	w.updated = time.Now()
