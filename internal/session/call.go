@@ -157,8 +157,7 @@ func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.He
 	}
 	err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 	if err != nil {
-		c.s.noteRefusal(&m, err)
-		c.noteRefusal(err)
+		c.noteRefusal(&m, err)
 		c.s.requests.fail(m.ID, c, failed(err))
 	}
 }
@@ -338,7 +337,7 @@ func (c *Call) cancel(rq *inflight) {
 		f.cancelled(c, rq)
 	}
 	last := len(c.pending) == 0
-	c.settleCancelled(rq)
+	c.watch.Settle(c.number, rq.id, observe.Cancelled, 0)
 	c.s.m.dropStranded(c.s, c.number)
 	switch {
 	case c.isLight():

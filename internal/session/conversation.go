@@ -188,16 +188,6 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 	return errEnded
 }
 
-// noteRefusal notes that the backend has refused the client's initialize.
-func (s *Session) noteRefusal(m *jsonrpc.Message, err error) {
-	var refused *protocol.Unauthorized
-	if m.Method == protocol.MethodInitialize && errors.As(err, &refused) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.backend.refused = refused
-	}
-}
-
 // Refusal returns the [protocol.Unauthorized] with which the backend has refused the client's
 // initialize, or nil.
 func (s *Session) Refusal() error {
@@ -206,11 +196,13 @@ func (s *Session) Refusal() error {
 	return s.backend.refused
 }
 
-// noteRefusal notes that the backend has refused a modern request, whose client has no
-// initialize that could be refused.
-func (c *Call) noteRefusal(err error) {
+// noteRefusal notes that the backend has refused the client's initialize, or a modern request, whose client has none.
+func (c *Call) noteRefusal(m *jsonrpc.Message, err error) {
+	var refused *protocol.Unauthorized
 	if c.s.modern != "" {
 		c.Refused(err)
+	} else if m.Method == protocol.MethodInitialize && errors.As(err, &refused) {
+		locked(c.s, func() { c.s.backend.refused = refused })
 	}
 }
 
@@ -426,7 +418,7 @@ func (l *link) Closed(why error, reopen bool) {
 	l.why = why
 	conn := l.finish()
 	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent || !reopen })
-	s.asked.dropAll()
+	s.asked.takeAll()
 	s.mu.Unlock()
 	l.logEnd(why, len(lost))
 	start, begun := splitStart(lost, why)
@@ -497,27 +489,24 @@ func (l *link) Arrive(done <-chan struct{}) *budget.Arrival {
 
 // Hold implements [budget.Account].
 func (l *link) Hold(n int64) error {
-	s := l.s
-	s.mu.Lock()
-	if l.over { // what it holds was given back
-		s.mu.Unlock()
+	s, over := l.s, false
+	hold := func(n int64) {
+		if over = l.over; !over {
+			l.held += n
+		}
+	}
+	locked(s, func() { hold(n) })
+	if over { // what it holds was given back
 		if n < 0 {
 			return nil
 		}
 		return errEnded
 	}
-	l.held += n
-	s.mu.Unlock()
 	err := s.held.keep(n)
 	if err == nil {
 		return nil
 	}
-	s.mu.Lock()
-	over := l.over
-	if !over {
-		l.held -= n
-	}
-	s.mu.Unlock()
+	locked(s, func() { hold(-n) })
 	if over { // which has given back what was not had
 		s.held.mustKeep(n)
 	}

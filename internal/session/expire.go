@@ -97,12 +97,12 @@ func (m *Manager) stops() bool { return m.drain.is(handingOver) }
 
 // stopLingering ends the time in which a session that has ended can be found by its tokens.
 func (m *Manager) stopLingering(s *Session) {
-	s.mu.Lock()
-	left := s.isLingering()
-	if left {
-		s.become(sessionEnded)
-	}
-	s.mu.Unlock()
+	left := false
+	locked(s, func() {
+		if left = s.isLingering(); left {
+			s.become(sessionEnded)
+		}
+	})
 	if left {
 		m.mu.Lock()
 		defer m.mu.Unlock()

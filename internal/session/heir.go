@@ -173,11 +173,11 @@ func (c *Call) goesOn(with *Call) bool {
 	return with != nil && c.isHeir() && c.record.inherits.of == with
 }
 
-// heir returns the call that a message is about which the backend says is about c: one of its
+// heirOf returns the call that a message is about which the backend says is about c: one of its
 // heirs, if it has any, or has one for the request with the progress token. progress are the params
 // of a progress notification, or nil; they are not parsed for a call without heirs, as each event
-// of a stream comes this way. c may be nil. s.mu is held.
-func (s *Session) heir(c *Call, progress []byte) *Call {
+// of a stream comes this way. c may be nil. Session.mu is held.
+func heirOf(c *Call, progress []byte) *Call {
 	if c == nil || c.record == nil || c.record.inherits == nil || len(c.record.inherits.heirs) == 0 {
 		return c
 	}

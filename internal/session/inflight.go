@@ -155,15 +155,6 @@ func (q *requests) withToken(one bool, is func(token string) bool) (found *Call)
 	return found
 }
 
-// slim gives memory back where there are none.
-func (q *requests) slim() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.all) == 0 {
-		q.all = nil
-	}
-}
-
 // An inflight is one request of a call, from the time it is taken until it is
 // answered or given up. Whoever takes it off the record is the one to end it.
 type inflight struct {

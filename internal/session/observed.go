@@ -255,11 +255,6 @@ func (c *Call) settle(rq *inflight, response []byte) {
 	}
 }
 
-// settleCancelled notes that the client has cancelled a request. c.mu is held.
-func (c *Call) settleCancelled(rq *inflight) {
-	c.watch.Settle(c.number, rq.id, observe.Cancelled, 0)
-}
-
 // settleRefused notes that the store has refused how requests ended, or the call's note: then they
 // did not run.
 func (c *Call) settleRefused(number uint64, ids [][]byte, note bool) {
@@ -281,11 +276,6 @@ func (c *Call) observeLightEnd() {
 	if c.number == 0 || c.sharesStream() {
 		c.watch.End(c.number, observe.Cancelled, 0)
 	}
-}
-
-// observeUnknown tells how the call has ended: nobody knows, if that was not settled.
-func (c *Call) observeUnknown(number uint64) {
-	c.watch.End(number, observe.Unknown, protocol.CodeOutcomeUnknown)
 }
 
 // observeNotBegun tells that the call has ended before it began.

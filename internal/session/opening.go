@@ -42,7 +42,7 @@ func (rq *inflight) openInVain(method string) {
 	if opened && s.requests.len() == 0 && !l.spoke {
 		l.why = why
 		conn = l.finish()
-		s.asked.dropAll()
+		s.asked.takeAll()
 	}
 	s.mu.Unlock()
 	if opened { // else that is told of where it is opened

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
 	"holdfast/stream"
 )
 
@@ -55,7 +57,7 @@ func (o logOwner) Lost(unstored []entry, err error) {
 		end[len(end)-1].Last = true
 		c.track.EndUnstored(s.lease.Epoch, end)
 		c.settleRefused(number, ids, false)
-		c.observeUnknown(number)
+		c.watch.End(number, observe.Unknown, protocol.CodeOutcomeUnknown)
 		s.streams.Wake(number)
 	}
 	s.streams.Wake(standalone)
@@ -82,9 +84,7 @@ func (m *Manager) VerifySession(key stream.SessionKey) {
 // leaveNode has a session leave this node. Who reads it may read what there is for a
 // time. No lock is held, but the caller may be appending.
 func (m *Manager) leaveNode(s *Session, linger time.Duration) {
-	s.mu.Lock()
-	had, ok := s.close(sessionMoved)
-	s.mu.Unlock()
+	had, ok := closeIf(s, sessionMoved, nil)
 	if !ok {
 		return
 	}

@@ -269,7 +269,7 @@ func (s *Session) isUnusedLocked() bool {
 	if s.modern == "" && (s.backend.stateful || s.backend.initialize == nil || s.revision == "") {
 		return false
 	}
-	return !s.isClosed() && s.requests.len() == 0 && s.asked.isEmpty() && s.backend.opening == nil && s.tools.learning == nil && s.use.isIdle()
+	return !s.isClosed() && s.requests.len() == 0 && s.asked.len() == 0 && s.backend.opening == nil && s.tools.learning == nil && s.use.isIdle()
 }
 
 // closeUnused closes the session's conversation if it is unused. It is opened again when there

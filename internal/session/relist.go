@@ -186,7 +186,7 @@ func acknowledgedAgain(s *Session, c *Call) bool {
 // onlyListens returns the requests in flight in a carrier, if there are no others than listens, which can be made again in
 // another conversation. s.mu is held.
 func (s *Session) onlyListens() (all []*inflight, only bool) {
-	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.tools.learning != nil || !s.asked.isEmpty() {
+	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.tools.learning != nil || s.asked.len() > 0 {
 		return nil, false
 	}
 	for rq := range s.requests.each {

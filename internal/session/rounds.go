@@ -51,7 +51,8 @@ func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 
 // asksInRounds reports whether a response of the backend asks the client of a watched call, and if so, does
 // that. The request stays in flight.
-func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
+func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
+	s := l.s
 	if s.modern == "" || s.watched.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
 		return false
 	}
@@ -82,7 +83,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: make(map[string][]byte)}
 	full := of.made > mostRounds
 	for _, q := range asked {
-		if full = full || s.asked.isFull(); full {
+		if full = full || s.asked.len() >= mostServerRequests; full {
 			break
 		}
 		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: q.name}, s.lease.Epoch)

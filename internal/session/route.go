@@ -31,15 +31,15 @@ func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
 func (l *link) take(call *Call, m jsonrpc.Message) {
 	switch why := protocol.CheckKind(&m); {
 	case m.Kind == jsonrpc.Response:
-		l.s.responded(l, call, m)
+		l.responded(call, m)
 	case why != nil && m.Kind == jsonrpc.Request:
-		l.refuseWith(m, jsonrpc.CodeMethodNotFound, why.Message)
+		l.reply(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "%s", why.Message)))
 	case why != nil:
 		l.s.m.logger.Warn("message dropped", "session", l.s.Name(), "error", why)
 	case m.Kind == jsonrpc.Request:
-		l.s.request(l, call, m)
+		l.request(call, m)
 	default:
-		l.s.notified(l, call, m)
+		l.notified(call, m)
 	}
 }
 
@@ -90,8 +90,9 @@ func (l *link) repair(m *jsonrpc.Message) bool {
 
 // responded takes the backend's response to its call. One that comes for another
 // call than the one in flight under its id is too late.
-func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
-	if s.asksInRounds(l, call, &m) {
+func (l *link) responded(call *Call, m jsonrpc.Message) {
+	s := l.s
+	if l.asksInRounds(call, &m) {
 		return
 	}
 	s.mu.Lock()
@@ -183,64 +184,23 @@ func noRevision(m jsonrpc.Message) jsonrpc.Message {
 // request takes a request of the backend to the client, under an id that is
 // unique in the session for as long as it lives. What only asks whether its peer is there is answered here, whether or
 // not the client is. See docs/decisions/0033-pings-of-servers.md.
-func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
+func (l *link) request(call *Call, m jsonrpc.Message) {
+	s := l.s
 	if m.Method == protocol.MethodPing {
 		l.reply(jsonrpc.AppendResult(nil, m.ID, nil))
 		return
 	}
-	var initialize []byte
-	locked(s, func() { initialize = s.backend.initialize })
-	if refusal := s.doesNotKnow(initialize, m.Method); refusal != nil {
+	call, id, refusal := l.admit(call, &m)
+	if refusal != nil {
 		l.reply(jsonrpc.AppendError(nil, m.ID, refusal))
-		return
 	}
-	if s.m.opts.Stateless {
-		// There is no session in which an answer could come.
-		l.refuse(m, "a stateless endpoint cannot ask its client")
-		return
-	}
-	if len(m.ID) > jsonrpc.MaxName {
-		l.refuse(m, "its id is too long")
-		return
-	}
-	s.mu.Lock()
-	if l.over {
-		s.mu.Unlock()
-		return
-	}
-	if s.asked.isFull() {
-		s.mu.Unlock()
-		l.refuse(m, "too many requests wait for the client's answer")
-		return
-	}
-	guessed := false
 	if call == nil {
-		call, guessed = s.guessCall(true)
-	} else {
-		call = s.heir(call, nil)
-	}
-	heir := call.isHeir()
-	if heir && s.use.isLeft() {
-		s.mu.Unlock()
-		l.refuse(m, "its client has left")
 		return
 	}
-	if call == s.standalone && s.modern != "" {
-		s.mu.Unlock()
-		l.refuse(m, "no request is in flight whose client could be asked")
-		return
-	}
-	if refusal := s.mayNotAsk(initialize, call.method, &m); refusal != nil {
-		s.mu.Unlock()
-		l.reply(jsonrpc.AppendError(nil, m.ID, refusal))
-		return
-	}
-	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch)
-	s.mu.Unlock()
 	data := m.WithID(s.askedIDIn(call, id))
 	switch {
 	case call.emit(data, true):
-		if heir {
+		if call.isHeir() {
 			call.record.inherits.heir.Asked(data)
 		}
 	case s.modern == "":
@@ -251,14 +211,51 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	}
 }
 
-// refuse answers a request of the backend in the client's place.
-func (l *link) refuse(m jsonrpc.Message, why string) {
-	l.refuseWith(m, jsonrpc.CodeInvalidRequest, m.Method+": "+why)
+// admit puts a request of the backend on record, and returns the call whose client is asked and the request's number; no call: it is refused, or
+// the link is over.
+func (l *link) admit(of *Call, m *jsonrpc.Message) (call *Call, id int64, refusal *jsonrpc.Error) {
+	s := l.s
+	refused := func(why string) (*Call, int64, *jsonrpc.Error) { return nil, 0, refusalOf(m, why) }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refusal = s.doesNotKnow(s.backend.initialize, m.Method); refusal != nil {
+		return nil, 0, refusal
+	}
+	switch {
+	case s.m.opts.Stateless: // there is no session in which an answer could come
+		return refused("a stateless endpoint cannot ask its client")
+	case len(m.ID) > jsonrpc.MaxName:
+		return refused("its id is too long")
+	case l.over:
+		return nil, 0, nil
+	case s.asked.len() >= mostServerRequests:
+		return refused("too many requests wait for the client's answer")
+	}
+	guessed := false
+	if of == nil {
+		call, guessed = s.guessCall(true)
+	} else {
+		call = heirOf(of, nil)
+	}
+	switch {
+	case call.isHeir() && s.use.isLeft():
+		return refused("its client has left")
+	case call == s.standalone && s.modern != "":
+		return refused("no request is in flight whose client could be asked")
+	}
+	if refusal = s.mayNotAsk(s.backend.initialize, call.method, m); refusal != nil {
+		return nil, 0, refusal
+	}
+	return call, s.asked.add(serverRequest{link: l, id: bytes.Clone(m.ID), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch), nil
 }
 
-// refuseWith is refuse with a code and a text.
-func (l *link) refuseWith(m jsonrpc.Message, code int, text string) {
-	l.reply(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(code, "%s", text)))
+// refuse answers a request of the backend in the client's place.
+func (l *link) refuse(m jsonrpc.Message, why string) {
+	l.reply(jsonrpc.AppendError(nil, m.ID, refusalOf(&m, why)))
+}
+
+func refusalOf(m *jsonrpc.Message, why string) *jsonrpc.Error {
+	return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: %s", m.Method, why)
 }
 
 // reply gives the backend our own response to a request of it. One that asks while it is being opened gets it when it is
@@ -293,7 +290,8 @@ func (l *link) replyNow(m jsonrpc.Message) {
 }
 
 // notified takes a notification of the backend to the client.
-func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
+func (l *link) notified(call *Call, m jsonrpc.Message) {
+	s := l.s
 	s.mu.Lock()
 	if l.over {
 		s.mu.Unlock()
@@ -340,7 +338,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if call == nil || call == s.standalone {
 			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
 		} else {
-			call = s.heir(call, m.Params)
+			call = heirOf(call, m.Params)
 		}
 		if call == nil {
 			s.mu.Unlock()
@@ -362,7 +360,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if call == nil {
 			call, _ = s.guessCall(false)
 		} else {
-			call = s.heir(call, nil)
+			call = heirOf(call, nil)
 		}
 	}
 	s.mu.Unlock()

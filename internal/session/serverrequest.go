@@ -31,12 +31,7 @@ type serverRequests struct {
 // mostServerRequests bounds how many requests of the backend wait for the client.
 const mostServerRequests = 1000
 
-// isFull reports whether no more of them may wait.
-func (q *serverRequests) isFull() bool { return q.len() >= mostServerRequests }
-
-// isEmpty reports whether none waits.
-func (q *serverRequests) isEmpty() bool { return q.len() == 0 }
-
+// len returns how many there are.
 func (q *serverRequests) len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -109,9 +104,6 @@ func (q *serverRequests) dropCall(c *Call) (open []serverRequest) {
 	}
 	return open
 }
-
-// dropAll forgets all of them: the backend is gone.
-func (q *serverRequests) dropAll() { q.takeAll() }
 
 // takeAll forgets all of them, and returns those that the backend still waits for.
 func (q *serverRequests) takeAll() (open []serverRequest) {

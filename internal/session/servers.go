@@ -154,6 +154,6 @@ func (s *Session) closeQuiet(version uint64) bool {
 // isQuietLocked reports whether nothing is in flight or about to be. s.mu is held.
 func (s *Session) isQuietLocked() bool {
 	initialized := s.backend.initialize != nil && s.revision != "" || s.modern != ""
-	return initialized && !s.isClosed() && s.requests.len() == 0 && s.asked.isEmpty() && s.backend.opening == nil &&
+	return initialized && !s.isClosed() && s.requests.len() == 0 && s.asked.len() == 0 && s.backend.opening == nil &&
 		s.tools.learning == nil && s.use.calls.Load() == 0 && s.use.reserved.Load() == 0
 }

@@ -39,7 +39,11 @@ func (m *Manager) rest(all []*Session) {
 // slim has a session give back what it keeps for its next call, and share what it knows of tools with others.
 func (t commonTools) slim(s *Session) {
 	locked(s, func() {
-		s.requests.slim()
+		s.requests.locked(func() {
+			if len(s.requests.all) == 0 {
+				s.requests.all = nil
+			}
+		})
 		t.share(s.Server(), &s.tools)
 	})
 	s.log.Slim()

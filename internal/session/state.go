@@ -269,7 +269,7 @@ func (s *Session) close(to sessionState) (c closing, ok bool) {
 		s.patience.rest()
 		c.inFlight = s.requests.takeIf(func(*inflight) bool { return true })
 		c.conn = s.backend.link.finish()
-		s.asked.dropAll()
+		s.asked.takeAll()
 		s.waiting.stop(s.goneError())
 	}
 	return c, ok

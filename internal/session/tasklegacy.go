@@ -55,7 +55,7 @@ func (l legacyTasks) home(m *jsonrpc.Message) (*Session, error) {
 	if !ok || t.Session == s.Name() {
 		return s, nil
 	}
-	if s.CallOf(m.ID) != nil {
+	if s.CallFrom("", m.ID) != nil {
 		return nil, ErrDuplicate
 	}
 	home, _, err := s.m.FindSeal(sealLegacyTask, id, nil, s.principal)

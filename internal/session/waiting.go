@@ -68,10 +68,7 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	return c.light, c.life.state() == callAnswered, c.number
 }
 
-// CallOf returns the call that a request in flight with the id is part of, or nil.
-func (s *Session) CallOf(id []byte) *Call { return s.CallFrom("", id) }
-
-// CallFrom is CallOf for a request that came from a session, as [Origin] says.
+// CallFrom returns the call that a request in flight with the id is part of, or nil. It came from a session, as [Origin] says.
 func (s *Session) CallFrom(guest stream.SessionKey, id []byte) *Call {
 	if rq := s.requests.at(guest, id); rq != nil {
 		return rq.call
