@@ -112,11 +112,7 @@ func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
 // CancelGuest ends a request that came from another session, if it is in flight here. No backend
 // has heard of it.
 func (s *Session) CancelGuest(guest stream.SessionKey, id []byte) {
-	rq := s.requests.at(guest, id)
-	if rq != nil {
-		rq = s.requests.take(id, rq.call)
-	}
-	if rq != nil {
+	if rq := s.requests.at(guest, id); rq != nil && s.requests.take(id, rq.call) != nil {
 		rq.cancel()
 	}
 }

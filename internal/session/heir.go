@@ -91,7 +91,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	defer s.requests.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !s.requests.has(l.rq) || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
+	if s.requests.all[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
 		return false
 	}
 	h.mu.Lock()

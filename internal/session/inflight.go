@@ -52,11 +52,6 @@ func (q *requests) at(guest stream.SessionKey, id []byte) *inflight {
 	return q.all[string(requestKey(guest, id))]
 }
 
-// has reports whether a request is one of them. q.mu is held.
-func (q *requests) has(rq *inflight) bool {
-	return q.all[string(requestKey(rq.call.guestOf(), []byte(rq.id)))] == rq
-}
-
 // with calls do for the call's request with the id, if there is one, which it returns.
 func (q *requests) with(c *Call, id []byte, do func(*inflight)) *inflight {
 	q.mu.Lock()
@@ -113,7 +108,7 @@ func (q *requests) deliver(in *backend.Inbound) (rq *inflight, ok bool) {
 	if c == nil {
 		return nil, true
 	}
-	rq = q.with(c, in.ID, func(rq *inflight) { rq.isSent() })
+	rq = q.with(c, in.ID, (*inflight).isSent)
 	if rq != nil && len(in.Raw) > largeBody {
 		in.ID = bytes.Clone(in.ID) // which a backend keeps until it answers, and not the body with it
 	}

@@ -76,9 +76,7 @@ func (l *Late) after(d time.Duration) {
 // Again has the addition told again after a time, if the request is still in flight.
 func (l *Late) Again(d time.Duration) {
 	locked(l.s, func() {
-		on := false
-		l.s.requests.locked(func() { on = l.s.requests.has(l.rq) })
-		if on {
+		if l.s.requests.at(l.rq.call.guestOf(), []byte(l.rq.id)) == l.rq {
 			l.after(max(d, 1))
 		}
 	})

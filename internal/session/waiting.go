@@ -69,9 +69,11 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 }
 
 // CallFrom returns the call that a request in flight with the id is part of, or nil. It came from a session, as [Origin] says.
-func (s *Session) CallFrom(guest stream.SessionKey, id []byte) *Call {
-	if rq := s.requests.at(guest, id); rq != nil {
-		return rq.call
-	}
-	return nil
+func (s *Session) CallFrom(guest stream.SessionKey, id []byte) (c *Call) {
+	s.requests.locked(func() {
+		if rq := s.requests.all[string(requestKey(guest, id))]; rq != nil {
+			c = rq.call
+		}
+	})
+	return c
 }
