@@ -216,12 +216,11 @@ func (c *Call) ConnectionLost() {
 	}
 	_ = c.takeDisconnect() // who was to be sent away has gone
 	c.untold().Release(number)
-	if c.s.modern == "" {
-		c.s.streams.Cut(number, c.like)
-	}
-	if !c.late.Load() {
-		c.s.m.strand(c.s, number, c.like, false, nil)
-	}
+	c.s.streams.Cut(number, c.like, func() {
+		if !c.late.Load() {
+			c.s.m.strand(c.s, number, c.like, false, nil)
+		}
+	})
 }
 
 // resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
