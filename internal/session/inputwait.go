@@ -57,6 +57,8 @@ func (c *Call) boundAsking() {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	c.s.requests.mu.Lock()
+	defer c.s.requests.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.recorded()

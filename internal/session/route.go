@@ -197,10 +197,12 @@ func (l *link) request(call *Call, m jsonrpc.Message) {
 	if call == nil {
 		return
 	}
+	heir := false
+	locked(s, func() { heir = call.isHeir() })
 	data := m.WithID(s.askedIDIn(call, id))
 	switch {
 	case call.emit(data, true):
-		if call.isHeir() {
+		if heir {
 			call.record.inherits.heir.Asked(data)
 		}
 	case s.modern == "":

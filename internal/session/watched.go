@@ -128,6 +128,7 @@ func (c *Call) awaitStored() error {
 func (s *Session) addWatched(c *Call, number uint64) *watched {
 	all := s.watchedTable()
 	s.mu.Lock()
+	s.requests.mu.Lock()
 	c.mu.Lock()
 	r := c.recorded()
 	made := r.watched == nil
@@ -139,6 +140,7 @@ func (s *Session) addWatched(c *Call, number uint64) *watched {
 	}
 	t := r.watched
 	c.mu.Unlock()
+	s.requests.mu.Unlock()
 	s.mu.Unlock()
 	if made {
 		all.mu.Lock()
