@@ -141,6 +141,17 @@ func (t *answeredRing) add(c *Call) {
 	t.next = (t.next + 1) % len(t.all)
 }
 
+// drop forgets a call that was cancelled: its client wants no answer, and an equal request is a new one.
+func (t *answeredRing) drop(c *Call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range t.all {
+		if b := &t.all[i]; b.s == c.s && b.like == c.like && b.conn == c.client() {
+			*b = answered{}
+		}
+	}
+}
+
 // mostRecent bounds how many of them one call is compared with.
 const mostRecent = 8
 

@@ -340,6 +340,7 @@ func (c *Call) cancel(rq *inflight) {
 	last := len(c.pending) == 0
 	c.settleCancelled(rq)
 	c.s.m.dropStranded(c.s, c.number)
+	c.s.m.answered.drop(c)
 	switch {
 	case c.isLight():
 		c.appendJournal(rq.id, last)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/internal/again"
 	"holdfast/internal/feature/webhook"
 	"holdfast/jsonrpc"
@@ -114,6 +115,50 @@ func TestStrandedWebhook(t *testing.T) {
 	}
 	link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
 	waitFor(t, first)
+}
+
+// A request that equals one which was cancelled begins, also if its client has left: it is none that was made again.
+func TestStrandedCancelled(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(s *Session, link *deskConn, in backend.Inbound){
+		"answered": func(_ *Session, link *deskConn, in backend.Inbound) {
+			link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+		},
+		"cancelled": func(s *Session, _ *deskConn, in backend.Inbound) { s.cancel(in.ID) },
+		"withdrawn": func(_ *Session, link *deskConn, in backend.Inbound) {
+			callOf(&in).Withdraw("")
+			<-link.in // which says so
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+			defer h.close()
+			s := h.open("")
+			begin := func(id int, left bool) *Call {
+				conn := &clientConn{}
+				conn.left.Store(left)
+				msgs := []jsonrpc.Message{parse(request(id))}
+				c, err := s.Begin(msgs, true, Origin{Conn: conn})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.Deliver(t.Context(), msgs, nil)
+				return c
+			}
+			first := begin(1, false)
+			link := h.desk.last()
+			end(s, link, <-link.in)
+			waitFor(t, first)
+			second := begin(2, true)
+			if what == "answered" { // its client has not read the answer, as it seems, and has made the request again
+				if said := waitFor(t, second); !strings.Contains(said, "not delivered") {
+					t.Errorf("the second one is answered %s", said)
+				}
+			} else if said := h.answers(second); !strings.Contains(said, "result") {
+				t.Errorf("the second one is answered %s", said)
+			}
+		})
+	}
 }
 
 // A request that did not begin is not stranded by who notices late that its client has left.
