@@ -3,10 +3,10 @@ package session
 import (
 	"bytes"
 	"fmt"
-	"hash/maphash"
 
 	"holdfast/backend"
 	"holdfast/internal/again"
+	"holdfast/internal/flight"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -21,25 +21,15 @@ type inflight struct {
 	ours bool        // no backend hears of it: it calls one of our tools
 	adds bool        // our tools are added to the response
 	list bool        // it asks for the list of tools from its beginning, which has not changed since
-	sum  uint64      // of its method and params: see sumOf
+	sum  uint64      // of its method and params: see [flight.SumOf]
 	size int32       // bytes that are counted as on their way until it is answered
 	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
 	stop func()      // ends what is done for it besides; nil: nothing is
 	late *Late       // what is done if it takes long; nil: nothing is
-	// attached is what answers it, if that is what another call says. Guarded by Session.mu.
-	attached *attachment
 	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
 	// request. Guarded by Session.mu.
 	listen *backend.Inbound
 	acked  bool // that listen was acknowledged; guarded by Session.mu
-}
-
-// sums is what sumOf is seeded with: nobody can find two requests with one sum.
-var sums = maphash.MakeSeed()
-
-// sumOf returns a number that tells a request from others with its id.
-func sumOf(m *jsonrpc.Message) uint64 {
-	return maphash.Bytes(sums, m.Params) ^ maphash.String(sums, m.Method)
 }
 
 // Again reports whether the call is that of one request, which is in flight, and m is this request once more; and whether its client has
@@ -47,28 +37,16 @@ func sumOf(m *jsonrpc.Message) uint64 {
 // it again since, is not the same.
 func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	c.mu.Lock()
-	same = len(c.pending) == 1 && c.pending[0].sum == sumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
+	same = len(c.pending) == 1 && c.pending[0].sum == flight.SumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
 	c.mu.Unlock()
 	same = same && (conn == nil || !conn.HasLeft())
 	if lost = c.s.streams.IsLost(c.Number()); same && lost {
-		if !c.cameBack(conn) {
+		if !c.standing.CameBack(conn) {
 			return true, false // it is about to end
 		}
-		c.tellAttached(again.Whole, c.s.Name())
+		flightCall{c}.Attached(again.Whole, c.s.Name())
 	}
 	return same, lost
-}
-
-// cameBack notes that the client has come back for the call on another connection, which is nil if it cannot be asked. It is false if the request has
-// ended as one that came late.
-func (c *Call) cameBack(conn Connection) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.late.Load() {
-		return false
-	}
-	c.back.Store(&conn)
-	return true
 }
 
 // addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.
@@ -101,7 +79,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if s.inFlight == nil {
 			s.inFlight = make(map[string]*inflight)
 		}
-		rq := &inflight{call: c, id: string(m.ID), sum: sumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
+		rq := &inflight{call: c, id: string(m.ID), sum: flight.SumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
 		if pass != nil && s.m.isLimited(m) {
 			rq.slot = pass.Next()
 		}
@@ -168,11 +146,7 @@ func (s *Session) remove(key string, rq *inflight) {
 	if rq.stop != nil {
 		rq.stop()
 	}
-	if rq.attached != nil {
-		rq.attached.stop()
-	}
-	s.m.answered.add(rq.call)
-	rq.call.lands()
+	s.m.flights.Ended(flightCall{rq.call})
 	s.tenant.held.Add(-int64(rq.size))
 	s.m.opts.Flight.Add(-int64(rq.size))
 }
@@ -239,17 +213,22 @@ func (s *Session) markDelivered(in *backend.Inbound) bool {
 	if rq == nil || rq.call != c {
 		return false
 	}
-	rq.sent = true
+	rq.delivered()
 	s.keepListen(rq, in)
 	if len(in.Raw) > largeBody {
 		in.ID = bytes.Clone(in.ID) // which a backend keeps until it answers, and not the body with it
 	}
+	return true
+}
+
+// delivered notes that the backend has a request, or may have it. Session.mu is held.
+func (rq *inflight) delivered() {
+	rq.sent = true
 	if k := rq.call.recovery; k != nil {
 		rq.call.mu.Lock()
 		k.become(recoveryDelivered)
 		rq.call.mu.Unlock()
 	}
-	return true
 }
 
 // fail answers a request of the call with an error of ours, if it is still

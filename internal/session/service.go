@@ -118,7 +118,7 @@ func (c *Call) answerOwn(id, answer []byte) {
 	rq := s.takeRequest(id, c)
 	s.mu.Unlock()
 	if rq != nil {
-		c.respond(rq, answer)
+		rq.call.respond(rq, answer)
 		s.requestEnded(rq)
 	}
 }

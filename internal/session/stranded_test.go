@@ -1,52 +1,15 @@
 package session
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/again"
 	"holdfast/internal/feature/webhook"
 	"holdfast/jsonrpc"
 )
-
-// Of more stranded calls than a node knows the oldest is forgotten, and of their answers no more is kept than may be.
-func TestManyStranded(t *testing.T) {
-	t.Parallel()
-	key := func(i int) (k again.Keys) {
-		k[again.Asked] = again.DigestOf(binary.AppendUvarint(nil, uint64(i)))
-		return k
-	}
-	any := func(*stranded, again.Reason) bool { return true }
-	var all strandings
-	now := time.Now()
-	for i := range mostStranded + 10 {
-		all.add(&stranded{keys: key(i), answer: []byte("x"), since: now}, time.Hour)
-	}
-	if n := all.n.Load(); n != mostStranded || len(all.by) != mostStranded {
-		t.Errorf("%d are known, by %d keys", n, len(all.by))
-	}
-	for i, want := range map[int]bool{9: false, 10: true, mostStranded + 9: true} {
-		if of, _ := all.take(key(i), any); (of != nil) != want {
-			t.Errorf("the one number %d: %v", i, of)
-		}
-	}
-	all.add(&stranded{keys: key(0), answer: make([]byte, mostStrandedBytes), since: now}, time.Hour)
-	if n := all.n.Load(); n != 1 || all.bytes != mostStrandedBytes {
-		t.Errorf("%d are known, of %d bytes", n, all.bytes)
-	}
-	all.add(&stranded{keys: key(1), since: now.Add(2 * time.Hour)}, time.Hour)
-	if of, _ := all.take(key(0), any); of != nil {
-		t.Error("one is found after its time")
-	}
-	all.take(key(1), any)
-	if all.n.Load() != 0 || all.bytes != 0 || len(all.by) != 0 || all.all.Len() != 0 {
-		t.Errorf("%+v is left", &all)
-	}
-}
 
 // Of requests of which each is the one before it made again, before any has begun, one runs, and the last one is answered.
 func TestStrandedBeforeBegun(t *testing.T) {
@@ -63,7 +26,7 @@ func TestStrandedBeforeBegun(t *testing.T) {
 			calls = append(calls, c)
 		}
 		for _, c := range calls[:size-1] {
-			h.strand(s, c.Number(), c.like, false, nil)
+			h.flights.Strand(flightSession{s}, c.Number(), c.Like())
 		}
 		for i := range calls { // the last one comes first, or in the midst of them
 			i = (i + size - 1 + size/2) % size
@@ -158,20 +121,5 @@ func TestStrandedCancelled(t *testing.T) {
 				t.Errorf("the second one is answered %s", said)
 			}
 		})
-	}
-}
-
-// A request that did not begin is not stranded by who notices late that its client has left.
-func TestStrandedLate(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
-	defer h.close()
-	s, like := h.open(""), again.Likeness{Asked: again.Digest{1}}
-	h.strand(s, 7, like, false, nil)
-	h.dropLate(s, 7)
-	h.strand(s, 7, like, false, nil)
-	h.strand(s, 8, like, false, nil)
-	if h.stranded.knows(s, 7) || !h.stranded.knows(s, 8) {
-		t.Errorf("7: %v, 8: %v", h.stranded.knows(s, 7), h.stranded.knows(s, 8))
 	}
 }

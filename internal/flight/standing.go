@@ -1,0 +1,180 @@
+package flight
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"holdfast/internal/again"
+	"holdfast/jsonrpc"
+)
+
+// A Standing is how a call stands to others that are like it. The zero value is that of one that nothing is like.
+type Standing struct {
+	// They do not change after [Calls.Compared].
+	like   again.Likeness // of its one request; zero: nothing is like it
+	conn   Connection     // on which the request came; nil: it cannot be asked
+	beside *beside        // what is known of it until it is attached or delivered, if anything is
+	flight *flight        // nil: no other node is to know it
+
+	followers atomic.Int32 // requests that say what it says
+	undecided atomic.Bool  // whether it is another call made again
+	late      atomic.Bool  // its client had left before it began, and made it again: nothing is found by it
+
+	mu   sync.Mutex                 // taken to set late or back
+	back atomic.Pointer[Connection] // on which its client has come back for it last
+
+	// Guarded by strandings.mu.
+	following *Standing // what it waits for, if it is another call made again
+	lent      bool      // to another node, as made again there
+	taken     bool      // it was made again here
+}
+
+// beside is what few requests have.
+type beside struct {
+	twins []twin // others that are like it
+	known []byte // the id by which a modern client knows it, while other nodes know stranded calls
+}
+
+// more returns what is known besides, which is made if there is nothing.
+func (s *Standing) more() *beside {
+	if s.beside == nil {
+		s.beside = &beside{}
+	}
+	return s.beside
+}
+
+// Like is what other requests are compared with, to see whether they are the call made again.
+func (s *Standing) Like() again.Likeness { return s.like }
+
+// IsLate reports whether the call has ended as one whose client had left before it began.
+func (s *Standing) IsLate() bool { return s.late.Load() }
+
+// IsFollowed reports whether a request that came again waits for the call.
+func (s *Standing) IsFollowed() bool { return s.followers.Load() > 0 }
+
+// IsNear reports whether others may be like the call, and its client is connected to this node.
+func (s *Standing) IsNear() bool { return s.conn != nil && !s.conn.IsFar() && !s.like.IsZero() }
+
+// client returns the connection that the call's client reads it on, or nil.
+func (s *Standing) client() Connection {
+	if back := s.back.Load(); back != nil {
+		return *back
+	}
+	return s.conn
+}
+
+// CameBack notes that the client has come back for the call on another connection, which is nil if it cannot be asked. It is false if the request has
+// ended as one that came late.
+func (s *Standing) CameBack(conn Connection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.late.Load() {
+		return false
+	}
+	s.back.Store(&conn)
+	return true
+}
+
+// endsLate notes that the call ends, as its client had left before it began: from now on it is not stranded. It is false if that has come back since, on
+// another connection than back.
+func (s *Standing) endsLate(back *Connection) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.back.Load() != back {
+		return false
+	}
+	s.late.Store(true)
+	return true
+}
+
+// Came notes on which connection the request of a call came, which nobody else knows yet, and the id by which a modern client knows it, or nil.
+func (t *Calls) Came(s *Standing, id []byte, conn Connection) {
+	s.conn = conn
+	if id == nil {
+		return
+	}
+	s.like.Sum = idSum(id)
+	if t.hints.Kept() > 0 || t.far.Kept() > 0 {
+		s.more().known = bytes.Clone(id)
+	}
+}
+
+// Ended notes that a call is on record no more.
+func (t *Calls) Ended(c Call) {
+	t.answered.add(c)
+	t.lands(c)
+}
+
+// Cancelled notes that the client of a call, which is that of a stream if number is not 0, wants no answer: an equal request is a new one. Locks may be held.
+func (t *Calls) Cancelled(c Call, number uint64) {
+	t.Drop(c.In(), number)
+	t.answered.drop(c)
+}
+
+// A twin is another call that is like one.
+type twin struct {
+	like *again.Likeness
+	conn Connection // nil: it cannot be asked
+	call Call       // nil: it was answered
+}
+
+// MostCompared bounds how many requests a new one is compared with. Where there are more in flight, none is waited for.
+const MostCompared = 64
+
+// Liken gives a call the likeness of its request, whose sum is known. It is false if nothing is like it; else the call [Calls.Meets] all in flight
+// in its session, whose lock is held, and is [Calls.Compared].
+func (t *Calls) Liken(s *Standing, m *jsonrpc.Message, sum uint64) bool {
+	id := s.like.Sum // of the one by which a modern client knows it
+	if id == 0 {
+		id = idSum(m.ID)
+	}
+	s.like = again.LikenessOf(m, sum+id, t.o.CallIDs)
+	return !s.like.IsZero()
+}
+
+// Meets compares a call with one that is in flight.
+func (t *Calls) Meets(s *Standing, other Call) {
+	if o := other.Standing(); o != s {
+		t.meets(s, twin{&o.like, o.conn, other})
+	}
+}
+
+// Compared compares a call with those that were answered last. From then on it may be found.
+func (t *Calls) Compared(c Call) {
+	st := c.Standing()
+	for _, b := range t.answered.like(st, c.In()) {
+		t.meets(st, twin{&b.like, b.conn, nil})
+	}
+	t.mayFly(c)
+	st.undecided.Store(true)
+}
+
+// meets has a call wait for another one that is like it, and whose client may turn out to have lost it.
+func (t *Calls) meets(s *Standing, other twin) {
+	named := other.like.IsNamed(&s.like)
+	asked := other.like.Asked == s.like.Asked && (t.o.AttachWithin > 0 || other.like.Sum == s.like.Sum) // the latter: whole
+	switch {
+	case !named && !asked:
+	case named: // it is looked at first
+		s.more().twins = slices.Insert(s.more().twins, 0, other)
+	default:
+		s.more().twins = append(s.more().twins, other)
+	}
+}
+
+// isUnsettled reports whether the client of a twin has left, and may turn out to have lost it.
+func (t *Calls) isUnsettled(other twin) bool {
+	conn := other.conn
+	if c := other.call; c != nil {
+		st := c.Standing()
+		switch conn = st.client(); {
+		case st.late.Load(), t.stranded.isTaken(st):
+			return false
+		case st.undecided.Load() && t.stranded.knows(c.In(), c.Number()):
+			return true
+		}
+	}
+	return conn != nil && conn.Unsettled()
+}
