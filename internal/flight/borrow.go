@@ -32,15 +32,6 @@ func (t *Calls) Unhint(node string, keys []byte, name uint64) (known bool) {
 	return known
 }
 
-// dropHint forgets a hint that has turned out to be wrong.
-func (t *Calls) dropHint(h again.Hint) {
-	if h.InFlight {
-		t.far.Drop(h)
-	} else {
-		t.hints.Drop(h)
-	}
-}
-
 // hints returns what other nodes have told of calls that the request may be, the stranded ones first. Of the calls that a node has in flight it
 // has one, as all are asked for at once.
 func (a *attachment) hints() []again.Hint {
@@ -103,11 +94,13 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 				return true
 			case err != nil && a.isMeant(&h): // it may be lost, and with it what it knew
 				lost, wait = &h, time.Now().Add(lostWithin)
-			case err != nil && h.InFlight && !a.safe: // what it has borrowed, if that is it, is about to be stranded where it was
-				wait = time.Now().Add(lostWithin)
-				a.t.dropHint(h)
-			case err != nil, !h.InFlight:
-				a.t.dropHint(h)
+			case err != nil && h.InFlight:
+				if !a.safe { // what it has borrowed, if that is it, is about to be stranded where it was
+					wait = time.Now().Add(lostWithin)
+				}
+				a.t.far.Drop(h)
+			case !h.InFlight:
+				a.t.hints.Drop(h)
 			}
 		}
 		switch {

@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"holdfast/internal/again"
@@ -126,7 +127,7 @@ type Calls struct {
 	flying   flying
 	hints    again.Hints // of stranded calls of other nodes
 	far      again.Hints // of their calls in flight
-	loans    loans
+	loans    sync.Map    // each a *loan, by its name
 }
 
 // New returns the calls of a node.

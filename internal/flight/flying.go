@@ -37,8 +37,8 @@ type flying struct {
 	mu      sync.Mutex
 	due     []*flight // of which something is to be told
 	waits   bool      // it will be, soon
-	last    time.Time // when others were told last
-	by      map[again.Digest][]*flight
+	told    time.Time
+	by      map[again.Digest][]*flight // what others were told
 }
 
 // A flight is what a call in flight is to other nodes. It is guarded by flying.mu.
@@ -77,7 +77,7 @@ func (t *Calls) lands(c Call) {
 	}
 	var conn Connection
 	late := st.IsLate()
-	if !late && !t.stranded.isTaken(st) {
+	if taken, _ := t.stranded.state(st); !late && !taken {
 		conn = st.client()
 	}
 	t.tellSoon(f, func() bool {
@@ -98,43 +98,33 @@ func (t *Calls) goesFar(s *Standing) {
 
 // tellSoon changes what other nodes are to know, and has them be told if change says so.
 func (t *Calls) tellSoon(f *flight, change func() bool) {
-	if wait, ok := t.flying.change(f, change); ok {
-		time.AfterFunc(wait, func() {
-			if t.o.Begin() {
-				defer t.o.Done()
-				t.Tell()
-			}
-		})
-	}
-}
-
-// change is [Calls.tellSoon]. It returns how long it is until others may be told, if nothing waits for that already.
-func (t *flying) change(f *flight, change func() bool) (wait time.Duration, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	all := &t.flying
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	if !change() {
-		return 0, false
+		return
 	}
-	if t.due = append(t.due, f); t.waits {
-		return 0, false
+	if all.due = append(all.due, f); all.waits {
+		return
 	}
-	t.waits = true
-	return max(0, flyingEvery-time.Since(t.last)), true
-}
-
-// take returns what is due, which is told now.
-func (t *flying) take() (due []*flight) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	due, t.due, t.waits, t.last = t.due, nil, false, time.Now()
-	return due
+	all.waits = true
+	time.AfterFunc(max(0, flyingEvery-time.Since(all.told)), func() {
+		if t.o.Begin() {
+			defer t.o.Done()
+			t.Tell()
+		}
+	})
 }
 
 // Tell tells other nodes now what they are to know.
 func (t *Calls) Tell() {
-	t.flying.telling.Lock()
-	defer t.flying.telling.Unlock()
-	due := t.flying.take()
+	known := &t.flying
+	known.telling.Lock()
+	defer known.telling.Unlock()
+	known.mu.Lock()
+	due := known.due
+	known.due, known.waits, known.told = nil, false, time.Now()
+	known.mu.Unlock()
 	if len(due) == 0 {
 		return
 	}
@@ -151,7 +141,7 @@ func (t *Calls) Tell() {
 		}
 	}
 	if len(over) > 0 {
-		time.AfterFunc(resetWithin, func() { t.flying.remove(over) })
+		time.AfterFunc(resetWithin, func() { known.remove(over) })
 	}
 	for part := range slices.Chunk(all, mostFlights) {
 		t.peers.Fly(part)
@@ -163,7 +153,10 @@ const mostFlights = 1000
 
 // says returns what is to be told of a flight, if anything is. alone says that nobody is to hear of a new one.
 func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
-	c, keys := t.flying.state(f)
+	all := &t.flying
+	all.mu.Lock()
+	c, keys := f.call, f.keys
+	all.mu.Unlock()
 	if c == nil {
 		return Flight{Keys: keys, Call: f.name, Landed: true}, keys != nil
 	}
@@ -183,34 +176,26 @@ func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
 	// The session of a call of an older revision is taken over, and its next owner knows the call.
 	conn := st.client()
 	near := s.Modern() != "" && conn != nil && !conn.IsFar()
-	lent, ok := t.flying.told(f, keys)
-	return Flight{Keys: keys, Call: f.name, Near: near && !lent}, ok // if it has landed meanwhile, that is due
-}
-
-// state returns the call of a flight, and the keys under which others know it.
-func (t *flying) state(f *flight) (Call, []byte) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return f.call, f.keys
-}
-
-// told notes that others know a flight, under some keys. It is false if they are not to, as it has landed before.
-func (t *flying) told(f *flight, keys []byte) (lent, ok bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	if f.call == nil && f.keys == nil {
-		return false, false
+		return Flight{}, false
 	}
 	if f.keys == nil {
 		f.keys = keys
-		if t.by == nil {
-			t.by = make(map[again.Digest][]*flight)
-		}
-		for key := range again.EachKey(keys) {
-			t.by[key] = append(t.by[key], f)
-		}
+		all.add(f)
 	}
-	return f.lent, true
+	return Flight{Keys: keys, Call: f.name, Near: near && !f.lent}, true // if it has landed meanwhile, that is due
+}
+
+// add adds a flight by its keys. t.mu is held.
+func (t *flying) add(f *flight) {
+	if t.by == nil {
+		t.by = make(map[again.Digest][]*flight)
+	}
+	for key := range again.EachKey(f.keys) {
+		t.by[key] = append(t.by[key], f)
+	}
 }
 
 // remove takes flights out.
@@ -257,11 +242,12 @@ func (t *Calls) leaves(keys again.Keys, soon bool) bool {
 	aloft, landed := t.flying.find(keys, MostCompared)
 	return slices.ContainsFunc(landed, func(f flight) bool { return f.conn != nil && f.conn.Unsettled() }) || slices.ContainsFunc(aloft, func(f flight) bool {
 		st := f.call.Standing()
+		taken, lent := t.stranded.state(st)
 		switch conn := st.client(); {
 		case st.IsLate():
 			return false
-		case t.stranded.isTaken(st):
-			return soon && t.stranded.isLent(st)
+		case taken:
+			return soon && lent
 		default:
 			return conn != nil && (conn.Unsettled() || conn.HasLeft())
 		}

@@ -8,7 +8,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/again"
@@ -65,64 +65,29 @@ func readFrame(r io.Reader) (kind byte, data []byte, err error) {
 	return head[0], b.Bytes(), err
 }
 
-// loans are the calls that a node lends. The zero value is ready to use.
-type loans struct {
-	mu  sync.Mutex
-	all map[string]*loan // by their names
-}
-
 // A loan is a call that is lent.
 type loan struct {
-	cancel    context.CancelFunc
-	cancelled bool // the client that made the request again wants no answer; guarded by loans.mu
+	stop      func()
+	cancelled atomic.Bool // the client that made the request again wants no answer
 }
 
-// begin notes a loan; end is to be called at its end, and reports whether its client wants no answer any more.
-func (t *loans) begin(name string, l *loan) (end func() (cancelled bool)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.all == nil {
-		t.all = make(map[string]*loan)
-	}
-	t.all[name] = l
-	return func() bool {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.all[name] == l {
-			delete(t.all, name)
-		}
-		return l.cancelled
-	}
-}
-
-// cancel ends a loan, as its client wants no answer.
-func (t *loans) cancel(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.all[name]; l != nil {
-		l.cancelled = true
-		l.cancel()
-	}
-}
-
-// tellStranded tells other nodes of a stranded call that their clients may make again.
+// tellStranded tells other nodes of a stranded call that their clients may make again, by the name of its flight.
 func (t *Calls) tellStranded(of *stranded) {
-	if keys := t.keysElsewhere(of); keys != nil {
-		t.peers.Strand(keys, t.stranded.hinted(of, of.nameElsewhere()))
+	keys := t.keysElsewhere(of)
+	if keys == nil {
+		return
 	}
-}
-
-// nameElsewhere returns the name by which other nodes know the call, which is that of its flight.
-func (of *stranded) nameElsewhere() uint64 {
+	name := rand.Uint64()
 	if c := of.s.Call(of.number); c != nil && c.Standing().flight != nil {
-		return c.Standing().flight.name
+		name = c.Standing().flight.name
 	}
-	return rand.Uint64()
+	of.hinted.Store(name)
+	t.peers.Strand(keys, name)
 }
 
 // tellTaken tells them that such a call is not known any more.
 func (t *Calls) tellTaken(of *stranded) {
-	if hinted := t.stranded.hinted(of, 0); hinted != 0 {
+	if hinted := of.hinted.Load(); hinted != 0 {
 		t.peers.Unstrand("", t.keysElsewhere(of), hinted)
 	}
 }
@@ -159,7 +124,10 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 		return false
 	}
 	if q.Cancel {
-		t.loans.cancel(q.Name)
+		if l, ok := t.loans.Load(q.Name); ok {
+			l.(*loan).cancelled.Store(true)
+			l.(*loan).stop()
+		}
 		return false
 	}
 	msg, err := jsonrpc.Parse(q.Request)
@@ -185,11 +153,13 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 	if call != nil {
 		t.goesFar(call.Standing())
 	}
-	end := t.loans.begin(q.Name, &loan{cancel: stop})
+	l := &loan{stop: stop}
+	t.loans.Store(q.Name, l)
 	whole := t.lend(ctx, of, call, reason, w)
-	switch cancelled := end(); {
+	t.loans.Delete(q.Name)
+	switch {
 	case whole:
-	case !cancelled:
+	case !l.cancelled.Load():
 		t.comesBack(of, call)
 	case call != nil && !call.Standing().IsFollowed():
 		withdraw(call, of.s, of.number)
@@ -249,11 +219,10 @@ func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason again.
 
 // comesBack notes that a call was lent, and that its borrower was lost. The call is nil if it has ended.
 func (t *Calls) comesBack(of *stranded, call Call) {
-	var st *Standing
+	back := &stranded{keys: of.keys, s: of.s, number: of.number, answer: of.answer, since: time.Now(), told: of.told, doubtful: of.doubtful}
 	if call != nil {
-		st = call.Standing()
+		t.stranded.giveBack(call.Standing())
 	}
-	back := t.stranded.returned(of, st)
 	t.stranded.add(back, t.o.Keep)
 	if call != nil && of.s.Modern() != "" {
 		call.AwaitReturn(wholeWithin, "the node of its client was lost, and the client did not come back in time")

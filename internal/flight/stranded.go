@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/again"
+	"holdfast/internal/reading"
 	"holdfast/stream"
 )
 
@@ -26,7 +27,8 @@ type stranded struct {
 	answer []byte    // of a call that is stored nowhere
 	since  time.Time // when it was known that the connection had broken
 	told   time.Time // when its answer was written on the standalone stream: only a request that came before finds it; zero: it was not
-	hinted uint64    // what other nodes know it by, so that an old notice does not concern a new hint; 0: they were not told of it
+	// hinted is what other nodes know it by, so that an old notice does not concern a new hint; 0: they were not told of it.
+	hinted atomic.Uint64
 	// doubtful says that all was written to the client, which has left since, and may have read it.
 	doubtful bool
 }
@@ -108,101 +110,49 @@ func (t *strandings) remove(e *linked.Element) {
 	t.n.Store(int64(t.all.Len()))
 }
 
-// find returns the call of a stream, and the lock held until unlock; nil: there is none, and no lock is held.
-func (t *strandings) find(s Session, number uint64) (e *linked.Element, unlock func()) {
+// with calls do for the call of a stream, if that is stranded, and reports whether it is. t.mu is held meanwhile.
+func (t *strandings) with(s Session, number uint64, do func(e *linked.Element)) bool {
 	if number == 0 || t.n.Load() == 0 { // as a rule
-		return nil, nil
-	}
-	t.mu.Lock()
-	if e = t.at[strandedAt{s, number}]; e == nil {
-		t.mu.Unlock()
-	}
-	return e, t.mu.Unlock
-}
-
-// drop takes out the call of a stream; nil: there is none.
-func (t *strandings) drop(s Session, number uint64) (c *stranded) {
-	if e, unlock := t.find(s, number); e != nil {
-		defer unlock()
-		c = e.Value.(*stranded)
-		t.remove(e)
-	}
-	return c
-}
-
-// dropIf is drop, if that is so. It reports whether the call is no longer known.
-func (t *strandings) dropIf(s Session, number uint64, is func() bool) bool {
-	e, unlock := t.find(s, number)
-	if e == nil {
-		return true
-	}
-	defer unlock()
-	if !is() {
 		return false
 	}
-	t.remove(e)
-	return true
-}
-
-// knows reports whether the call of a stream is stranded.
-func (t *strandings) knows(s Session, number uint64) bool {
-	e, unlock := t.find(s, number)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.at[strandedAt{s, number}]
 	if e != nil {
-		unlock()
+		do(e)
 	}
 	return e != nil
 }
 
+// knows reports whether the call of a stream is stranded.
+func (t *strandings) knows(s Session, number uint64) bool {
+	return t.with(s, number, func(*linked.Element) {})
+}
+
 // tell notes that the client of a call has its answer from the standalone stream, unless it has given it up by now.
 func (t *strandings) tell(s Session, number uint64) {
-	if e, unlock := t.find(s, number); e != nil {
-		defer unlock()
-		e.Value.(*stranded).told = time.Now()
-	}
+	t.with(s, number, func(e *linked.Element) { e.Value.(*stranded).told = time.Now() })
 }
 
-// noteLate notes that the call of a stream did not begin.
-func (t *strandings) noteLate(s Session, number uint64) {
+// state returns whether a request was taken for a call made again, so that no other one is; and whether the call was lent to another node. That may be
+// about to give it back, as the client there has left.
+func (t *strandings) state(s *Standing) (taken, lent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.late[t.nextLate] = strandedAt{s, number}.id()
-	t.nextLate = (t.nextLate + 1) % len(t.late)
+	return s.taken || s.lent, s.lent
 }
 
-// hinted changes the name by which other nodes know a call, unless it is 0, and returns it.
-func (t *strandings) hinted(c *stranded, name uint64) uint64 {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if name != 0 {
-		c.hinted = name
-	}
-	return c.hinted
-}
-
-// isTaken reports whether a request was taken for a call made again, so that no other one is.
-func (t *strandings) isTaken(s *Standing) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return s.taken || s.lent
-}
-
-// isLent reports whether a call was lent to another node. That may be about to give it back, as the client there has left.
+// isLent reports whether a call was lent.
 func (t *strandings) isLent(s *Standing) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return s.lent
+	_, lent := t.state(s)
+	return lent
 }
 
-// returned returns a call that was lent, and has a standing if it is in flight, as it is after that.
-func (t *strandings) returned(c *stranded, s *Standing) *stranded {
+// giveBack notes that a call is lent no more.
+func (t *strandings) giveBack(s *Standing) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	back := *c
-	if s != nil {
-		s.lent = false
-	}
-	back.since = time.Now()
-	return &back
+	s.lent = false
 }
 
 // follow has a call wait for what another one says. It is false if that one waits for this one, by itself or through others: then
@@ -322,7 +272,11 @@ func (t *Calls) isMeant(of *stranded, reason again.Reason, safe bool, age time.D
 
 // Drop forgets the call of a stream: its client is back, or wants no answer any more. Locks may be held.
 func (t *Calls) Drop(s Session, number uint64) {
-	if of := t.stranded.drop(s, number); of != nil && t.peers != nil && t.o.Begin() {
+	var of *stranded
+	if t.stranded.with(s, number, func(e *linked.Element) {
+		of = e.Value.(*stranded)
+		t.stranded.remove(e)
+	}) && t.peers != nil && t.o.Begin() {
 		go func() {
 			defer t.o.Done()
 			t.tellTaken(of)
@@ -332,10 +286,15 @@ func (t *Calls) Drop(s Session, number uint64) {
 
 // dropLate forgets the call of a stream for good: it did not begin.
 func (t *Calls) dropLate(s Session, number uint64) {
-	if number != 0 {
-		t.stranded.noteLate(s, number)
-		t.Drop(s, number)
+	if number == 0 {
+		return
 	}
+	all := &t.stranded
+	all.mu.Lock()
+	all.late[all.nextLate] = strandedAt{s, number}.id()
+	all.nextLate = (all.nextLate + 1) % len(all.late)
+	all.mu.Unlock()
+	t.Drop(s, number)
 }
 
 // Strand notes that the client of a call with a likeness has lost its connection before it had what the stream says.
@@ -353,7 +312,13 @@ func (t *Calls) strand(s Session, number uint64, like again.Likeness, doubtful b
 	}
 	of := &stranded{keys: keysIn(&like, s), s: s, number: number, since: time.Now(), doubtful: doubtful}
 	t.stranded.add(of, t.o.Keep)
-	if !t.stranded.dropIf(s, number, func() bool { return s.Streams().ReadBesides(number, by) }) {
+	stays := false
+	t.stranded.with(s, number, func(e *linked.Element) {
+		if stays = !s.Streams().ReadBesides(number, by); !stays {
+			t.stranded.remove(e)
+		}
+	})
+	if stays {
 		t.tellStranded(of)
 	}
 }
@@ -379,4 +344,64 @@ func (t *Calls) strandAnswer(s Session, like again.Likeness, answer []byte) {
 	of := &stranded{keys: keysIn(&like, s), s: s, answer: answer, since: time.Now()}
 	t.stranded.add(of, t.o.Keep)
 	t.tellStranded(of)
+}
+
+// What was sent as the answer of a call. It is a [Source]: if its client has left with some of that unread, the call is stranded.
+type sent struct {
+	t      *Calls
+	s      Session
+	number uint64 // of the stream; 0: it is the answer
+	like   again.Likeness
+	answer []byte
+	at     time.Time
+	once   sync.Once
+}
+
+// Sent returns what stands for the answer of a call with a likeness, in a stream, or nil if nothing is like it. besides says that it is written on the
+// standalone stream.
+func (t *Calls) Sent(s Session, number uint64, like again.Likeness, besides bool) reading.Sent {
+	if besides {
+		t.stranded.tell(s, number)
+	}
+	if like.IsZero() {
+		return nil
+	}
+	return &sent{t: t, s: s, number: number, like: like, at: time.Now()}
+}
+
+// Disconnected implements [Source].
+func (a *sent) Disconnected(from string, since time.Time) {
+	if a.number != 0 {
+		a.s.Streams().Disconnected(from, since)
+	}
+	a.Strand()
+}
+
+// Strand implements [reading.Sent]: it strands the call, once. A client that has read all and ends its connection does not reset it.
+func (a *sent) Strand() {
+	a.once.Do(func() {
+		switch doubtful := time.Since(a.at) > resetWithin; {
+		case a.number != 0:
+			a.t.strand(a.s, a.number, a.like, doubtful, a)
+		case !doubtful:
+			a.t.strandAnswer(a.s, a.like, a.answer)
+		}
+	})
+}
+
+// heldAnswer bounds the answers that wait with a connection for what the network says of its client, in bytes. Larger ones wait
+// for a second.
+const heldAnswer = 4 << 10
+
+// Wrote notes that the answer of a call was written, or is about to be, that is stored nowhere. nil: none was.
+func (t *Calls) Wrote(c Call, answer []byte) {
+	st := c.Standing()
+	if st.conn == nil || st.like.IsZero() || st.IsLate() || !mayKeep(answer) {
+		return
+	}
+	what := &sent{t: t, s: c.In(), like: st.like, answer: answer, at: time.Now()}
+	st.conn.Wrote(what)
+	if len(answer) > heldAnswer {
+		time.AfterFunc(resetWithin, func() { what.once.Do(func() { what.answer = nil }) })
+	}
 }
