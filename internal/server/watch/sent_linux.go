@@ -15,8 +15,20 @@ func isAcknowledged(c *net.TCPConn) (all bool) {
 		if err != nil || queued != 0 {
 			return
 		}
-		info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
-		all = err == nil && info.State != unix.BPF_TCP_CLOSE
+		closed, known := isClosed(fd)
+		all = known && !closed
 	})
 	return all
+}
+
+// isReset reports whether the client has reset a connection that has not ended here.
+func isReset(c *net.TCPConn) (reset bool) {
+	control(c, func(fd int) { reset, _ = isClosed(fd) })
+	return reset
+}
+
+// isClosed reports whether a connection is in the state that a reset leaves it in, if that is known.
+func isClosed(fd int) (closed, known bool) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && info.State == unix.BPF_TCP_CLOSE, err == nil
 }

@@ -4,5 +4,6 @@ package watch
 
 import "net"
 
-// isAcknowledged can't be known here.
+// isAcknowledged and isReset can't be known here.
 func isAcknowledged(*net.TCPConn) bool { return false }
+func isReset(*net.TCPConn) bool        { return false }

@@ -88,6 +88,7 @@ type Conn struct {
 	reset       atomic.Bool
 	closed      atomic.Bool // whether the client has left was asked for the last time
 	sourced     atomic.Bool // source is not nil
+	halfClosed  atomic.Bool // this side has ended
 	charge
 
 	mu     sync.Mutex
@@ -158,7 +159,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 	}
 	c.note(err)
 	if errors.Is(err, io.EOF) {
-		c.note(pending(c.TCPConn))
+		c.noteReset()
 	}
 	if n > 0 && !c.takes(b[:n]) {
 		return 0, c.turnAway()
@@ -206,11 +207,25 @@ func notOurs(b []byte) []byte {
 func (c *Conn) Close() error {
 	c.uncharge()
 	if c.last() != nil {
-		c.note(pending(c.TCPConn))
+		c.noteReset()
 	}
 	c.closed.Store(true)
 	c.connections.open.CompareAndDelete(c.addr, c) // now that all is known of it
 	return c.TCPConn.Close()
+}
+
+// CloseWrite ends what this side says. The client's end of the connection is no reset then, whatever state it leaves.
+func (c *Conn) CloseWrite() error {
+	c.halfClosed.Store(true)
+	return c.TCPConn.CloseWrite()
+}
+
+// noteReset notes a reset that no read and no write has found, or one that another goroutine has found, and has not noted yet.
+func (c *Conn) noteReset() {
+	c.note(pending(c.TCPConn))
+	if !c.halfClosed.Load() && !c.reset.Load() && isReset(c.TCPConn) {
+		c.note(syscall.ECONNRESET)
+	}
 }
 
 // note notes what an error says of the client.

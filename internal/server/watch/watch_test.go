@@ -123,3 +123,38 @@ func TestHasRead(t *testing.T) {
 		}
 	}
 }
+
+// The source hears of a reset whose error another goroutine has read, and not noted yet, when the connection is read or closed. Where this side
+// has ended first, the client's end is none.
+func TestResetFoundElsewhere(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("the state of a connection is not known here")
+	}
+	for _, end := range []string{"reads", "closes", "ended first"} {
+		here, client := pair(t, new(Connections))
+		c, last := here.(*Conn), make(heard, 1)
+		c.Wrote(last)
+		switch end {
+		case "ended first":
+			_ = c.CloseWrite()
+			_ = client.Close()
+			_, _ = here.Read(make([]byte, 1))
+			_ = here.Close()
+		default:
+			_ = client.SetLinger(0)
+			_ = client.Close()
+			if _, err := c.TCPConn.Read(make([]byte, 1)); err == nil || errors.Is(err, io.EOF) {
+				t.Fatalf("the network says %v of a reset", err)
+			}
+			if end == "reads" {
+				_, _ = here.Read(make([]byte, 1))
+			} else {
+				_ = here.Close()
+			}
+		}
+		if told := len(last) > 0; told != (end != "ended first") {
+			t.Errorf("a client whose connection %s: the source was told: %v", end, told)
+		}
+	}
+}
