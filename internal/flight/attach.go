@@ -164,10 +164,10 @@ func (a *attachment) whenLeft(do func()) (stop func() (did bool)) {
 	}
 }
 
-// ends ends the request, which has not begun, if its client has left, and reports whether it has.
+// ends ends the request, which has not begun, if its client has left, and reports whether it has: not so if its client has come back since.
 func (a *attachment) ends() bool {
 	back := a.st.back.Load()
-	if !a.hasLeft(back) || !a.st.endsLate(back) {
+	if !a.hasLeft(back) || !a.st.back.CompareAndSwap(back, &gone) {
 		return false
 	}
 	a.t.dropLate(a.c.In(), a.c.Number())

@@ -183,19 +183,14 @@ func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
 	}
 	if f.keys == nil {
 		f.keys = keys
-		all.add(f)
+		if all.by == nil {
+			all.by = make(map[again.Digest][]*flight)
+		}
+		for key := range again.EachKey(keys) {
+			all.by[key] = append(all.by[key], f)
+		}
 	}
 	return Flight{Keys: keys, Call: f.name, Near: near && !f.lent}, true // if it has landed meanwhile, that is due
-}
-
-// add adds a flight by its keys. t.mu is held.
-func (t *flying) add(f *flight) {
-	if t.by == nil {
-		t.by = make(map[again.Digest][]*flight)
-	}
-	for key := range again.EachKey(f.keys) {
-		t.by[key] = append(t.by[key], f)
-	}
 }
 
 // remove takes flights out.

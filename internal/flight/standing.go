@@ -21,16 +21,17 @@ type Standing struct {
 
 	followers atomic.Int32 // requests that say what it says
 	undecided atomic.Bool  // whether it is another call made again
-	late      atomic.Bool  // its client had left before it began, and made it again: nothing is found by it
-
-	mu   sync.Mutex                 // taken to set late or back
-	back atomic.Pointer[Connection] // on which its client has come back for it last
+	// back is the connection on which its client has come back for it last, or &gone.
+	back atomic.Pointer[Connection]
 
 	// Guarded by strandings.mu.
 	following *Standing // what it waits for, if it is another call made again
 	lent      bool      // to another node, as made again there
 	taken     bool      // it was made again here
 }
+
+// gone stands for the connection of a client that had left before its call began, and made it again: nothing is found by the call.
+var gone Connection
 
 // beside is what few requests have.
 type beside struct {
@@ -50,7 +51,7 @@ func (s *Standing) more() *beside {
 func (s *Standing) Like() again.Likeness { return s.like }
 
 // IsLate reports whether the call has ended as one whose client had left before it began.
-func (s *Standing) IsLate() bool { return s.late.Load() }
+func (s *Standing) IsLate() bool { return s.back.Load() == &gone }
 
 // IsFollowed reports whether a request that came again waits for the call.
 func (s *Standing) IsFollowed() bool { return s.followers.Load() > 0 }
@@ -69,25 +70,11 @@ func (s *Standing) client() Connection {
 // CameBack notes that the client has come back for the call on another connection, which is nil if it cannot be asked. It is false if the request has
 // ended as one that came late.
 func (s *Standing) CameBack(conn Connection) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.late.Load() {
-		return false
+	back := s.back.Load()
+	for back != &gone && !s.back.CompareAndSwap(back, &conn) {
+		back = s.back.Load()
 	}
-	s.back.Store(&conn)
-	return true
-}
-
-// endsLate notes that the call ends, as its client had left before it began: from now on it is not stranded. It is false if that has come back since, on
-// another connection than back.
-func (s *Standing) endsLate(back *Connection) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.back.Load() != back {
-		return false
-	}
-	s.late.Store(true)
-	return true
+	return back != &gone
 }
 
 // Came notes on which connection the request of a call came, which nobody else knows yet, and the id by which a modern client knows it, or nil.
@@ -172,7 +159,7 @@ func (t *Calls) isUnsettled(other twin) bool {
 		st := c.Standing()
 		taken, _ := t.stranded.state(st)
 		switch conn = st.client(); {
-		case st.late.Load(), taken:
+		case st.IsLate(), taken:
 			return false
 		case st.undecided.Load() && t.stranded.knows(c.In(), c.Number()):
 			return true
@@ -201,7 +188,7 @@ type answered struct {
 func (t *answeredRing) add(c Call) {
 	st := c.Standing()
 	conn := st.client()
-	if st.like.IsZero() || conn == nil || st.late.Load() {
+	if st.like.IsZero() || conn == nil || st.IsLate() {
 		return
 	}
 	t.mu.Lock()

@@ -69,7 +69,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 	}
 	for e := t.all.Front(); e != nil; e = t.all.Front() {
 		old := e.Value.(*stranded)
-		if t.all.Len() < mostStranded && t.bytes+len(c.answer) <= mostStrandedBytes && (c.since.Sub(old.since) <= most || old.runs()) {
+		if t.all.Len() < mostStranded && t.bytes+len(c.answer) <= mostStrandedBytes && (c.since.Sub(old.since) <= most || old.number != 0 && old.s.Call(old.number) != nil) {
 			break
 		}
 		t.remove(e)
@@ -86,9 +86,6 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 	}
 	t.n.Store(int64(t.all.Len()))
 }
-
-// runs reports whether the call is in flight.
-func (c *stranded) runs() bool { return c.number != 0 && c.s.Call(c.number) != nil }
 
 // remove takes a call out. t.mu is held.
 func (t *strandings) remove(e *linked.Element) {
@@ -237,7 +234,7 @@ func (t *Calls) take(keys again.Keys, safe bool, came time.Time, by Call) (*stra
 		}
 		other := call.Standing()
 		switch {
-		case other.undecided.Load(), other.late.Load(): // it may be found to be another call itself, or not begin
+		case other.undecided.Load(), other.IsLate(): // it may be found to be another call itself, or not begin
 			return false
 		case by != nil:
 			other.taken = by.Standing().follows(other) || other.taken

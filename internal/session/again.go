@@ -126,8 +126,8 @@ func (f flightCall) Attached(reason again.Reason, to string) {
 
 func (f flightCall) Attach(id []byte, stop func()) (ok bool) {
 	locked(f.s, func() {
-		rq := f.s.inFlight[string(requestKey(f.guestOf(), id))]
-		if ok = rq != nil && rq.call == f.Call && f.s.m.startWork(); ok {
+		rq := f.request(id)
+		if ok = rq != nil && f.s.m.startWork(); ok {
 			rq.stop, rq.ours = stop, true
 		}
 	})

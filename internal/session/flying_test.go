@@ -56,10 +56,10 @@ func neighbours(t *testing.T) (a, b *house) {
 // clientConn is the connection of a client.
 type clientConn struct{ left atomic.Bool }
 
-func (c *clientConn) Unsettled() bool { return false }
-func (c *clientConn) HasLeft() bool   { return c.left.Load() }
-func (c *clientConn) IsFar() bool     { return false }
-func (c *clientConn) Wrote(Source)    {}
+func (c *clientConn) Unsettled() bool     { return false }
+func (c *clientConn) HasLeft() bool       { return c.left.Load() }
+func (c *clientConn) IsFar() bool         { return false }
+func (c *clientConn) Wrote(flight.Source) {}
 
 // call makes a call in the carrier of a client of 2026-07-28 at a house.
 func (h *house) call(id int, conn *clientConn) *Call {

@@ -36,9 +36,6 @@ type Origin struct {
 // A Connection is one that can be asked for its client.
 type Connection = flight.Connection
 
-// A Source is where what was written to a connection came from.
-type Source = flight.Source
-
 // isLimited reports whether a request is one whose number is bounded: one that begins work. Those
 // that open a session, or ask for what goes on, are not. One that listens counts as what it makes: see [listenWork].
 func (m *Manager) isLimited(x *jsonrpc.Message) bool {
