@@ -300,7 +300,7 @@ func (t *Calls) Strand(s Session, number uint64, like again.Likeness) {
 }
 
 // strand is Strand, or notes that this is doubtful. A reader may have come since. by is what was sent by the reader that has lost it; nil: that has left.
-func (t *Calls) strand(s Session, number uint64, like again.Likeness, doubtful bool, by *sent) {
+func (t *Calls) strand(s Session, number uint64, like again.Likeness, doubtful bool, by reading.Sent) {
 	if like.IsZero() || number == 0 || doubtful && s.Modern() != "" {
 		return
 	}

@@ -318,11 +318,17 @@ func (t *Streams) wakeStandalone() {
 // asked. The reader is the standalone stream's.
 func (r *Reader) LostChanged() bool { return r.lostChanged.Swap(false) }
 
-// Cut notes that the connection of a call's client broke before anything was written to it.
-func (t *Streams) Cut(number uint64, like again.Likeness) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.lose(gap{number: number, kind: gapNoID, since: time.Now(), like: like}, false)
+// Cut notes that the connection of a call's client broke before anything was written to it. If it is not back, hear is called.
+func (t *Streams) Cut(number uint64, like again.Likeness, hear func()) {
+	t.loses(number, func() bool {
+		if t.streams[number].reader != nil {
+			return false
+		}
+		if !t.carrier {
+			t.lose(gap{number: number, kind: gapNoID, since: time.Now(), like: like}, false)
+		}
+		return true
+	}, hear)
 }
 
 // Restored notes that the client of a call may have lost it with the node that it was connected to. over says that the call

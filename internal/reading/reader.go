@@ -264,6 +264,7 @@ func (t *Streams) attach(r *Reader) {
 		t.addFollower(number)
 	}
 	t.setReader(number, r)
+	t.lost.back = t.lost.back || t.lost.number == number
 	t.unread.remove(number)
 	if r.call == nil {
 		r.like = t.gaps.likeness(number)
@@ -406,16 +407,19 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 	r.stop()
 	r.observeWent(broke)
 	r.t.owner.Heard(r, Leaves)
-	if r.t.detach(r, r.Likeness(), broke, ids, besides) {
-		r.t.owner.Heard(r, Lost)
+	t, like := r.t, r.Likeness()
+	if broke {
+		t.loses(r.cursor.Stream.Number, func() bool { return t.detach(r, like, true, ids, besides) }, func() { t.owner.Heard(r, Lost) })
+	} else {
+		t.mu.Lock()
+		t.detach(r, like, false, ids, besides)
+		t.mu.Unlock()
 	}
-	r.t.owner.Heard(r, Left)
+	t.owner.Heard(r, Left)
 }
 
-// detach reports whether the stream's client has lost it.
+// detach reports whether the stream's client has lost it. t.mu is held.
 func (t *Streams) detach(r *Reader, like again.Likeness, broke, ids, besides bool) (lost bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.stopTelling(r)
 	if t.superseded == r {
 		close(t.left)

@@ -26,6 +26,7 @@ type house struct {
 	first   uint64 // the epoch with which it has begun again
 	heard   []Event
 	arrived []uint64
+	lost    func() // called when it hears of that
 }
 
 const epoch = 7
@@ -52,6 +53,9 @@ func (h *house) Sent(*Reader, bool) Sent                   { return nil }
 func (h *house) Observed(observe.Event)                    {}
 func (h *house) Heard(r *Reader, e Event) {
 	h.heard = append(h.heard, e)
+	if e == Lost && h.lost != nil {
+		h.lost()
+	}
 	if v, _ := r.Call().(*voice); v != nil && e == Told {
 		v.told = r.Cursor().Seq
 	}
@@ -143,6 +147,39 @@ func TestHeard(t *testing.T) {
 	}
 	if !h.streams.IsUnused() || !h.streams.IsLost(number) {
 		t.Errorf("used %v, lost %v", !h.streams.IsUnused(), h.streams.IsLost(number))
+	}
+}
+
+// A client may be back, and have left with all, before the owner has heard that it had lost the stream.
+func TestBackAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, comes := range []bool{false, true} {
+		for _, cut := range []bool{false, true} { // before anything was written
+			h := newHouse(t)
+			number := h.begin()
+			var back bool
+			lost := func() {
+				if comes {
+					h.say(number, "b", "")
+					r := h.must(Says, number)
+					h.tell(r)
+					r.Detach(false, true, false)
+				}
+				back = h.streams.ReadBesides(number, nil)
+			}
+			if cut {
+				h.streams.Cut(number, again.Likeness{}, lost)
+			} else {
+				h.say(number, "a")
+				r := h.must(Says, number)
+				h.tell(r)
+				h.lost = lost
+				r.Detach(true, true, false)
+			}
+			if back != comes || h.streams.ReadBesides(number, nil) {
+				t.Errorf("cut %v: its client is back: %v, want %v; later: %v", cut, back, comes, h.streams.ReadBesides(number, nil))
+			}
+		}
 	}
 }
 

@@ -30,6 +30,15 @@ type Streams struct {
 	superseded *Reader       // a reader of the standalone stream that another one waits for
 	left       chan struct{} // closed when that one leaves, or steps aside
 	displaced  displaced
+
+	losing sync.Mutex // held while the owner hears that a stream is lost. Taken first
+	lost   loss
+}
+
+// A loss is a stream that its client has lost just now, of which the owner is about to hear. Guarded by Streams.mu.
+type loss struct {
+	number uint64
+	back   bool // its client has come back meanwhile
 }
 
 // A user is who uses a stream. Its zero value stands for none.
@@ -163,12 +172,34 @@ func (t *Streams) Since(number uint64) time.Time {
 }
 
 // ReadBesides reports whether a stream has a reader, but for one that has sent something (nil: none has), and one beside the
-// standalone stream.
+// standalone stream. Where the owner hears that the stream is lost, a reader counts that has come and left since.
 func (t *Streams) ReadBesides(number uint64, what Sent) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if what == nil && t.lost == (loss{number, true}) {
+		return true
+	}
 	r := t.streams[number].reader
 	return r != nil && r.outlet == nil && (what == nil || r.sent != what)
+}
+
+// loses calls note, which reports whether a stream is lost; t.mu is held. If so it calls hear, without that.
+func (t *Streams) loses(number uint64, note func() bool, hear func()) {
+	t.losing.Lock()
+	defer t.losing.Unlock()
+	t.mu.Lock()
+	lost := note()
+	if lost {
+		t.lost = loss{number: number}
+	}
+	t.mu.Unlock()
+	if !lost {
+		return
+	}
+	hear()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lost = loss{}
 }
 
 // IsUnused reports whether no stream is written or read.

@@ -119,7 +119,9 @@ func TestMovesAreCounted(t *testing.T) {
 			}
 			count := func(l *logbook, what, attr string) (n int64) {
 				for _, line := range l.about(what) {
-					n += line.attrs[attr].Int64()
+					if v := line.attrs[attr]; v.Kind() == slog.KindInt64 { // a slow machine has other warnings
+						n += v.Int64()
+					}
 				}
 				return n
 			}

@@ -207,10 +207,9 @@ func (c *Call) ConnectionLost() {
 	}
 	_ = c.takeDisconnect() // who was to be sent away has gone
 	c.untold().Release(number)
-	if c.s.modern == "" {
-		c.s.streams.Cut(number, c.Like())
-	}
-	if !c.standing.IsLate() {
-		c.s.m.flights.Strand(flightSession{c.s}, number, c.Like())
-	}
+	c.s.streams.Cut(number, c.Like(), func() {
+		if !c.standing.IsLate() {
+			c.s.m.flights.Strand(flightSession{c.s}, number, c.Like())
+		}
+	})
 }
