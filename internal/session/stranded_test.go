@@ -123,3 +123,24 @@ func TestStrandedCancelled(t *testing.T) {
 		})
 	}
 }
+
+// A call is not stranded whose client is back, and has read all, before its loss is heard.
+func TestStrandedBack(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+	defer h.close()
+	s := h.open("")
+	first := begin(t, s, false, request(1))
+	link, number := h.desk.last(), first.Number()
+	in := <-link.in
+	s.streams.Cut(number, first.Like(), func() {
+		link.say(in.Call, response(1))
+		r := attach(t, s, number)
+		tell(t, r, 1)
+		r.Detach(false, true, false)
+		h.flights.Strand(flightSession{s}, number, first.Like())
+	})
+	if said := h.answers(begin(t, s, true, request(2))); !strings.Contains(said, "result") {
+		t.Error(said)
+	}
+}
