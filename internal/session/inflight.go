@@ -2,12 +2,12 @@ package session
 
 import (
 	"bytes"
-	"hash/maphash"
 	"slices"
 	"sync"
 
 	"holdfast/backend"
 	"holdfast/internal/again"
+	"holdfast/internal/flight"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -56,7 +56,7 @@ func (q *requests) at(guest stream.SessionKey, id []byte) *inflight {
 func (q *requests) with(c *Call, id []byte, do func(*inflight)) *inflight {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	rq := q.all[string(requestKey(c.guestOf(), id))]
+	rq := q.of(c, id)
 	if rq == nil || rq.call != c {
 		return nil
 	}
@@ -64,16 +64,24 @@ func (q *requests) with(c *Call, id []byte, do func(*inflight)) *inflight {
 	return rq
 }
 
+// of returns the request with the id that the call (nil: any call) or its heir has, or nil. q.mu is held.
+func (q *requests) of(c *Call, id []byte) *inflight {
+	rq := q.all[string(requestKey(c.guestOf(), id))]
+	if rq == nil || c != nil && rq.call != c && !rq.call.goesOn(c) {
+		return nil
+	}
+	return rq
+}
+
 // take takes a request off the record, if it is there and the call's (nil: of any call).
 func (q *requests) take(id []byte, c *Call) *inflight {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	key := requestKey(c.guestOf(), id)
-	rq := q.all[string(key)]
-	if rq == nil || c != nil && rq.call != c && !rq.call.goesOn(c) {
+	rq := q.of(c, id)
+	if rq == nil {
 		return nil
 	}
-	delete(q.all, string(key))
+	delete(q.all, string(requestKey(c.guestOf(), id)))
 	rq.lands()
 	return rq
 }
@@ -108,7 +116,7 @@ func (q *requests) deliver(in *backend.Inbound) (rq *inflight, ok bool) {
 	if c == nil {
 		return nil, true
 	}
-	rq = q.with(c, in.ID, (*inflight).isSent)
+	rq = q.with(c, in.ID, (*inflight).delivered)
 	if rq != nil && len(in.Raw) > largeBody {
 		in.ID = bytes.Clone(in.ID) // which a backend keeps until it answers, and not the body with it
 	}
@@ -159,25 +167,15 @@ type inflight struct {
 	ours bool        // no backend hears of it: it calls one of our tools
 	adds bool        // our tools are added to the response
 	list bool        // it asks for the list of tools from its beginning, which has not changed since
-	sum  uint64      // of its method and params: see sumOf
+	sum  uint64      // of its method and params: see [flight.SumOf]
 	size int32       // bytes that are counted as on their way until it is answered
 	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
 	stop func()      // ends what is done for it besides; nil: nothing is
 	late *Late       // what is done if it takes long; nil: nothing is
-	// attached is what answers it, if that is what another call says.
-	attached *attachment
 	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
 	// request. Guarded by Session.mu.
 	listen *backend.Inbound
 	acked  bool // that listen was acknowledged; guarded by Session.mu
-}
-
-// sums is what sumOf is seeded with: nobody can find two requests with one sum.
-var sums = maphash.MakeSeed()
-
-// sumOf returns a number that tells a request from others with its id.
-func sumOf(m *jsonrpc.Message) uint64 {
-	return maphash.Bytes(sums, m.Params) ^ maphash.String(sums, m.Method)
 }
 
 // Again reports whether the call is that of one request, which is in flight, and m is this request once more; and whether its client has
@@ -185,32 +183,20 @@ func sumOf(m *jsonrpc.Message) uint64 {
 // it again since, is not the same.
 func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	c.mu.Lock()
-	same = len(c.pending) == 1 && c.pending[0].sum == sumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
+	same = len(c.pending) == 1 && c.pending[0].sum == flight.SumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
 	c.mu.Unlock()
 	same = same && (conn == nil || !conn.HasLeft())
 	if lost = c.s.streams.IsLost(c.Number()); same && lost {
-		if !c.cameBack(conn) {
+		if !c.standing.CameBack(conn) {
 			return true, false // it is about to end
 		}
-		c.tellAttached(again.Whole, c.s.Name())
+		flightCall{c}.Attached(again.Whole, c.s.Name())
 	}
 	return same, lost
 }
 
-// cameBack notes that the client has come back for the call on another connection, which is nil if it cannot be asked. It is false if the request has
-// ended as one that came late.
-func (c *Call) cameBack(conn Connection) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.late.Load() {
-		return false
-	}
-	c.back.Store(&conn)
-	return true
-}
-
-// isSent notes that the backend has the request, or may have it: from now on the session's next owner does not make it for the first time.
-func (rq *inflight) isSent() {
+// delivered notes that the backend has the request, or may have it: from now on the session's next owner does not make it for the first time.
+func (rq *inflight) delivered() {
 	rq.sent = true
 	if k := rq.call.recovery; k != nil {
 		rq.call.mu.Lock()
@@ -225,12 +211,8 @@ func (rq *inflight) lands() {
 	if rq.stop != nil {
 		rq.stop()
 	}
-	if rq.attached != nil {
-		rq.attached.stop()
-	}
 	s := rq.call.s
-	s.m.answered.add(rq.call)
-	rq.call.lands()
+	s.m.flights.Ended(flightCall{rq.call})
 	s.tenant.held.Add(-int64(rq.size))
 	s.m.opts.Flight.Add(-int64(rq.size))
 }
@@ -306,7 +288,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if q.all == nil {
 			q.all = make(map[string]*inflight)
 		}
-		rq := &inflight{call: c, id: string(m.ID), sum: sumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
+		rq := &inflight{call: c, id: string(m.ID), sum: flight.SumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
 		if pass != nil && s.m.isLimited(m) {
 			rq.slot = pass.Next()
 		}

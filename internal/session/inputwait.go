@@ -29,7 +29,7 @@ func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	c.away = time.AfterFunc(within, func() {
 		if c.s.m.startWork() {
 			defer c.s.m.work.Done()
-			if c.followers.Load() == 0 { // else another request of its client waits for it
+			if !c.standing.IsFollowed() { // else another request of its client waits for it
 				c.Withdraw(reason)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/tasktext"
+	"holdfast/internal/flight"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -33,17 +34,7 @@ type Origin struct {
 }
 
 // A Connection is one that can be asked for its client.
-type Connection interface {
-	// Unsettled reports whether the client has left, as far as the network knows, and may turn out not to have read all that was written.
-	// It may ask another node.
-	Unsettled() bool
-	// HasLeft reports whether the client has left, as far as the network knows. It may ask another node.
-	HasLeft() bool
-	// IsFar reports whether the client is connected to another node.
-	IsFar() bool
-	// Wrote has a source be told if the client turns out to have left with some of what was written unread.
-	Wrote(source Source)
-}
+type Connection = flight.Connection
 
 // isLimited reports whether a request is one whose number is bounded: one that begins work. Those
 // that open a session, or ask for what goes on, are not. One that listens counts as what it makes: see [listenWork].

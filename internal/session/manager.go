@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/flight"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
 	"holdfast/internal/reading"
@@ -56,11 +56,7 @@ type Manager struct {
 	places     places
 	carriers   carriers // which have a lock of their own
 	keyedTurns turns    // of modern requests, by [idempotency.KeyID]
-	stranded   strandings
-	hints      again.Hints
-	flying     flying
-	loans      loans
-	answered   answeredRing
+	flights    *flight.Calls
 	takeOvers
 	sleepers sleepers
 }
@@ -140,6 +136,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.ctx, m.stop = context.WithCancel(context.Background())
 	m.openJournal()
 	m.openKeys()
+	m.openFlights()
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
 	m.work.Add(1)
@@ -461,7 +458,7 @@ func (m *Manager) Close() {
 	for _, s := range m.all() {
 		m.end(s, ErrClosing)
 	}
-	m.tellFlights()
+	m.flights.Tell()
 	m.become(managerClosed)
 	m.work.Wait()
 	m.moves.End()

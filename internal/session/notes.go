@@ -72,7 +72,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 			dst = strconv.AppendInt(append(dst, `,"began":`...), h.began.UnixMilli(), 10)
 		}
 	}
-	if c.conn != nil && !c.conn.IsFar() && !c.like.IsZero() && c.s.modern == "" {
+	if c.s.modern == "" && c.standing.IsNear() {
 		dst = append(dst, `,"here":true`...)
 	}
 	read, notified := c.s.streams.TakeRead(), c.s.untold.News()

@@ -146,10 +146,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if len(from) > 0 {
 		c.cameAsGuest(from[0].Guest)
-		if from[0].ID != nil {
-			c.knownAs(from[0].ID)
-		}
-		c.conn = from[0].Conn
+		s.m.flights.Came(&c.standing, from[0].ID, from[0].Conn)
 	}
 	if len(msgs) == 1 {
 		if f := s.deferrer(&msgs[0]); f != nil {

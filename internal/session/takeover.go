@@ -143,7 +143,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		return nil, err
 	}
 	for _, c := range found.cut { // before anybody can come back for it
-		m.strand(s, c.number, c.like, false, nil)
+		m.flights.Strand(flightSession{s}, c.number, c.standing.Like())
 	}
 	m.mu.Lock()
 	if stays := m.sessions[s.key]; stays != nil {
