@@ -27,7 +27,7 @@ var boundTests = map[string][]string{
 	"notes of sessions that sleep":                                {"internal/revival TestManyNotes"},
 	"how long after its beginning a session can be revived":       {"internal/server TestNotRevived", "internal/revival TestManyEnded"},
 	"how long an ended call can be read":                          {"internal/server TestExpiredEventID"},
-	"how long after its connection has broken a call is found":    {"internal/server TestCutGrace", "internal/session TestManyStranded"},
+	"how long after its connection has broken a call is found":    {"internal/server TestCutGrace", "internal/flight TestManyStranded"},
 	"what other nodes have told of such calls":                    {"internal/again TestManyHints"},
 	"how long a tool's call of a client of 2026-07-28 goes on":    {"internal/server TestCutGrace"},
 	"how long a client of SEP-975":                                {"internal/session TestAwayForTooLong"},

@@ -8,10 +8,10 @@ import (
 	"io"
 	"net/http"
 
-	"holdfast/internal/session"
+	"holdfast/internal/flight"
 )
 
-// What follows is for calls that clients make again at another node than that which knows them: [session.Manager.Lend].
+// What follows is for calls that clients make again at another node than that which knows them: [flight.Calls.Lend].
 
 // headerLoan says that a request between nodes is for a stranded call, in the place of a visit. A node of an older build finds no visit in
 // it, and refuses it.
@@ -20,22 +20,22 @@ const headerLoan = "Holdfast-Loan"
 // mostLoanQuery bounds such a request: the client's, and what is said of it.
 const mostLoanQuery = 64 << 20
 
-// TellStranded tells all other nodes that this one knows a stranded call, which is found by some keys, and its name here.
-func (n *Nodes) TellStranded(keys []byte, name uint64) {
+// Strand implements [flight.Peers].
+func (n *Nodes) Strand(keys []byte, name uint64) {
 	n.notifyAll(&notice{Node: n.node.Name(), Stranded: keys, Call: name})
 }
 
-// TellTaken tells them that a node, this one if it is "", does not know it any more.
-func (n *Nodes) TellTaken(node string, keys []byte, name uint64) {
+// Unstrand implements [flight.Peers].
+func (n *Nodes) Unstrand(node string, keys []byte, name uint64) {
 	n.notifyAll(&notice{Node: cmp.Or(node, n.node.Name()), Returned: keys, Call: name})
 }
 
-// TellFlights tells them of calls in flight.
-func (n *Nodes) TellFlights(all []session.Flight) {
+// Fly implements [flight.Peers].
+func (n *Nodes) Fly(all []flight.Flight) {
 	n.notifyAll(&notice{Node: n.node.Name(), Flights: all})
 }
 
-// Borrow asks a node for a stranded call, and returns what that says; nil: it knows none.
+// Borrow implements [flight.Peers].
 func (n *Nodes) Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+node+"/", bytes.NewReader(query))
 	if err != nil {
@@ -59,7 +59,7 @@ func (n *Nodes) lends(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	query, err := io.ReadAll(io.LimitReader(r.Body, mostLoanQuery))
-	if err != nil || !n.sessions.Lend(r.Context(), query, &flushed{w, http.NewResponseController(w)}) {
+	if err != nil || !n.sessions.Flights().Lend(r.Context(), query, &flushed{w, http.NewResponseController(w)}) {
 		w.WriteHeader(http.StatusNoContent)
 	}
 	return true

@@ -114,6 +114,7 @@ func New(opts Options) *Nodes {
 		MaxHeaderBytes:    2 << 20, // a client's, and a visit
 		ErrorLog:          nil,
 	}
+	n.sessions.Flights().On(n)
 	return n
 }
 
@@ -139,7 +140,7 @@ func (n *Nodes) Start() {
 	n.node.Watch(func(gone string) {
 		n.locations.forgetNode(gone)
 		n.direct.forget(gone)
-		n.sessions.NodeLost(gone)
+		n.sessions.Flights().NodeLost(gone)
 		reading.Wake(n.lost)
 	})
 	n.node.OnWake(func() {

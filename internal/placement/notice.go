@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/flight"
 	"holdfast/internal/limit"
-	"holdfast/internal/session"
 	"holdfast/stream"
 )
 
@@ -36,7 +36,7 @@ type notice struct {
 	Returned []byte `json:"returned,omitempty"`
 	Call     uint64 `json:"call,omitempty"` // what Node calls that call
 	// Flights are calls that Node has in flight.
-	Flights []session.Flight `json:"flights,omitempty"`
+	Flights []flight.Flight `json:"flights,omitempty"`
 
 	// Node has counted Limits, for which there are limits on all nodes.
 	Node   string         `json:"node,omitempty"`
@@ -82,13 +82,13 @@ func (n *Nodes) noticed(text []byte) {
 		n.leavers.requestLeft(says.Request)
 	}
 	if says.Stranded != nil && !n.opts.Door {
-		n.sessions.Hint(says.Node, says.Stranded, says.Call)
+		n.sessions.Flights().Hint(says.Node, says.Stranded, says.Call)
 	}
 	if says.Flights != nil && !n.opts.Door {
-		n.sessions.HintFlights(says.Node, says.Flights)
+		n.sessions.Flights().HintFlights(says.Node, says.Flights)
 	}
 	if says.Returned != nil {
-		n.sessions.Unhint(says.Node, says.Returned, says.Call)
+		n.sessions.Flights().Unhint(says.Node, says.Returned, says.Call)
 	}
 	if says.Limits != nil && n.opts.Limits != nil {
 		n.opts.Limits.Merge(says.Node, says.Limits)

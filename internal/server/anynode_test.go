@@ -59,7 +59,7 @@ func TestAgainAnyNode(t *testing.T) {
 				}
 				return is.meta + `,"progressToken":"` + token + `"`
 			}
-			told := other.sessions.Hints()
+			told := other.sessions.Flights().Counts().Told
 			me, again, you := asksAt(at, "me", is.modern), asksAt(other, "me", is.modern && !is.legacy), asksAt(other, "you", is.modern && !is.legacy)
 			w := me.ask("1", "hold", args, meta("old"))
 			held := at.release(1)[0]
@@ -74,7 +74,7 @@ func TestAgainAnyNode(t *testing.T) {
 				mcptest.Eventually(t, "the cut to be known", time.Minute, func() bool { return at.sessions.Readers() == 0 })
 				held.Result(result("done " + key))
 			}
-			mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return other.sessions.Hints() > told })
+			mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return other.sessions.Flights().Counts().Told > told })
 			r := again.ask("2", "hold", args, meta("new"))
 			if when != "ended" {
 				mcptest.Eventually(t, "the request to be attached", time.Minute, func() bool { return other.sessions.Calls() == 1 })
@@ -111,7 +111,7 @@ func TestAgainAnyNodeTwo(t *testing.T) {
 	cut := all[0].ask("0", "hold", `{"key":"other"}`, "")
 	f.nodes[0].release(1)
 	cut.cut(fin) // the other node has hints
-	mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() > 0 })
+	mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[1].sessions.Flights().Counts().Told > 0 })
 	first := all[0].ask("1", "hold", `{"key":"k"}`, "")
 	a := f.nodes[0].release(1)[0]
 	second := all[1].ask("2", "hold", `{"key":"k"}`, "")
@@ -132,7 +132,9 @@ func TestAgainAnyNodeAtOnce(t *testing.T) {
 	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, "")
 	held := f.nodes[0].release(1)[0]
 	w.cut(rst)
-	mcptest.Eventually(t, "the other nodes to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() > 0 && f.nodes[2].sessions.Hints() > 0 })
+	mcptest.Eventually(t, "the other nodes to know", time.Minute, func() bool {
+		return f.nodes[1].sessions.Flights().Counts().Told > 0 && f.nodes[2].sessions.Flights().Counts().Told > 0
+	})
 	one := asksAt(f.nodes[1], "me", true).ask("2", "hold", `{"key":"k"}`, "")
 	two := asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, "")
 	own := f.heldAt(f.nodes[1:])
@@ -153,9 +155,9 @@ func TestAgainAnyNodeAgain(t *testing.T) {
 	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, token)
 	held := f.nodes[0].release(1)[0]
 	for i := 1; i < 6; i++ {
-		told := f.nodes[i%3].sessions.Hints()
+		told := f.nodes[i%3].sessions.Flights().Counts().Told
 		w.cut(fin)
-		mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[i%3].sessions.Hints() > told })
+		mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[i%3].sessions.Flights().Counts().Told > told })
 		w = asksAt(f.nodes[i%3], "me", true).ask(fmt.Sprint(i+1), "hold", `{"key":"k"}`, token)
 		progress(held, i, 1)
 		w.message() // it is attached
@@ -183,7 +185,7 @@ func TestAgainAnyNodeCancelled(t *testing.T) {
 	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, meta)
 	f.nodes[0].release(1)
 	w.cut(rst)
-	mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() > 0 })
+	mcptest.Eventually(t, "the other node to know", time.Minute, func() bool { return f.nodes[1].sessions.Flights().Counts().Told > 0 })
 	again := asksAt(f.nodes[1], "me", false)
 	again.ask("2", "hold", `{"key":"k"}`, meta).head()
 	mcptest.Eventually(t, "the request to be attached", time.Minute, func() bool { return f.calls() == 2 })
@@ -216,7 +218,7 @@ func TestAgainAnyNodeDoors(t *testing.T) {
 		mcptest.Eventually(t, "the workers to know", time.Minute, func() bool {
 			n := 0
 			for _, w := range workers {
-				n += w.sessions.Hints()
+				n += w.sessions.Flights().Counts().Told
 			}
 			return n == 2*(i+1)
 		})
@@ -239,12 +241,14 @@ func TestAgainAnyNodeLost(t *testing.T) {
 	w := asksAt(f.nodes[0], "me", true).ask("1", "hold", `{"key":"k"}`, token)
 	held := f.nodes[0].release(1)[0]
 	w.cut(rst)
-	mcptest.Eventually(t, "the other nodes to know", time.Minute, func() bool { return f.nodes[1].sessions.Hints() == 1 && f.nodes[2].sessions.Hints() == 1 })
+	mcptest.Eventually(t, "the other nodes to know", time.Minute, func() bool {
+		return f.nodes[1].sessions.Flights().Counts().Told == 1 && f.nodes[2].sessions.Flights().Counts().Told == 1
+	})
 	w = asksAt(f.nodes[1], "me", true).ask("2", "hold", `{"key":"k"}`, token)
 	progress(held, 1, 1)
 	w.message() // it is attached
 	f.nodes[1].kill()
-	mcptest.Eventually(t, "the loss to be known", time.Minute, func() bool { return f.nodes[2].sessions.Hints() == 2 })
+	mcptest.Eventually(t, "the loss to be known", time.Minute, func() bool { return f.nodes[2].sessions.Flights().Counts().Told == 2 })
 	w = asksAt(f.nodes[2], "me", true).ask("3", "hold", `{"key":"k"}`, token)
 	w.message()
 	f.nodes[0].kill()
@@ -263,7 +267,9 @@ func TestAgainAnyNodeGone(t *testing.T) {
 		return asksAt(f.nodes[node], "me", true).ask("1", "hold", `{"key":"`+key+`"}`, "")
 	}
 	kept := func(n int) func() bool {
-		return func() bool { return f.nodes[1].sessions.HintsKept() == n && f.nodes[2].sessions.HintsKept() == n }
+		return func() bool {
+			return f.nodes[1].sessions.Flights().Counts().Kept == n && f.nodes[2].sessions.Flights().Counts().Kept == n
+		}
 	}
 	w := ask(0, "read")
 	held := f.nodes[0].release(1)[0]
@@ -393,7 +399,7 @@ func TestAgainAtOnceElsewhere(t *testing.T) {
 			workers := f.nodes[:2]
 			flights := func() (n int) {
 				for _, w := range workers {
-					n += w.sessions.FlightsKept()
+					n += w.sessions.Flights().Counts().Far
 				}
 				return n
 			}
@@ -457,14 +463,14 @@ func TestAgainModernNodeLost(t *testing.T) {
 	ask := func(node, i int) *wire {
 		return asksAt(f.nodes[node], "me", true).ask("1", asks[i].tool, `{"key":"`+asks[i].key+`"}`, asks[i].meta)
 	}
-	kept := func(n int) func() bool { return func() bool { return f.nodes[1].sessions.FlightsKept() == n } }
+	kept := func(n int) func() bool { return func() bool { return f.nodes[1].sessions.Flights().Counts().Far == n } }
 	read := ask(0, 0)
 	held := f.nodes[0].release(1)[0]
 	mcptest.Eventually(t, "the other node to know of the call", time.Minute, kept(1))
 	for i := 1; i < 4; i++ {
 		ask(0, i)
 	}
-	mcptest.Eventually(t, "the other node to know of the calls", time.Minute, func() bool { return f.nodes[1].sessions.FlightsKept() == 6 }) // two of them by two keys
+	mcptest.Eventually(t, "the other node to know of the calls", time.Minute, func() bool { return f.nodes[1].sessions.Flights().Counts().Far == 6 }) // two of them by two keys
 	held.Result(result("done"))
 	if response, _ := heard(read.all()); !strings.Contains(response, "done") {
 		t.Fatal(response)

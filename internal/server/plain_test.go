@@ -98,7 +98,7 @@ func TestPlainLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mcptest.Eventually(t, "the call to be stored", time.Minute, func() bool { return s.CallOf([]byte("1")).Number() != 0 })
+	mcptest.Eventually(t, "the call to be stored", time.Minute, func() bool { return s.CallFrom("", []byte("1")).Number() != 0 })
 	held.Result(result("kept"))
 	if ev := get.message(); !strings.Contains(string(ev.Data), "kept") {
 		t.Errorf("on the GET stream: %s", ev.Data)
@@ -121,7 +121,7 @@ func TestPlainLightLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mcptest.Eventually(t, "the call to be stored", time.Minute, func() bool { return s.CallOf([]byte("1")).Number() != 0 })
+	mcptest.Eventually(t, "the call to be stored", time.Minute, func() bool { return s.CallFrom("", []byte("1")).Number() != 0 })
 	held.Result(result("kept"))
 	if ev := p.open("GET", "/mcp", "").message(); !strings.Contains(string(ev.Data), "kept") {
 		t.Errorf("on the GET stream: %s", ev.Data)

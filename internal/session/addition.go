@@ -108,22 +108,22 @@ func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, hea
 	if s.Tools.Clashes() {
 		return false
 	}
-	s.mu.Lock()
-	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
-	if rq == nil || rq.call != c || !s.m.startWork() {
-		s.mu.Unlock()
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	begun := false
+	rq := s.requests.with(c, m.ID, func(rq *inflight) {
+		if begun = s.m.startWork(); begun {
+			rq.stop, rq.ours = stop, true
+		}
+	})
+	if !begun {
+		stop()
 		return true // it was cancelled, or all calls end now
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	rq.stop, rq.ours = stop, true
-	s.mu.Unlock()
 	go func() {
 		defer s.m.work.Done()
 		defer stop()
 		if s.m.added.Ref(m.Method, m.Params) == "" && s.Tools.AwaitClash(ctx, &m, header) { // the tool is the server's
-			s.mu.Lock()
-			rq.ours = false
-			s.mu.Unlock()
+			s.requests.locked(func() { rq.ours = false })
 			c.deliverOne(context.WithoutCancel(ctx), m, header, failed)
 			return
 		}

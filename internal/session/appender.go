@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"holdfast/internal/journal"
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -79,7 +81,7 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 	c := x.By
 	if errors.Is(err, stream.ErrNotFound) {
 		c.seal() // the session is gone, and its readers know
-		c.observeUnknown(x.Number)
+		c.watch.End(x.Number, observe.Unknown, protocol.CodeOutcomeUnknown)
 		if x.Number != standalone {
 			o.streamEnded(c, x.Number)
 		}
@@ -115,7 +117,7 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 	if x.Number != standalone {
 		x.By.track.EndUnstored(o.s.lease.Epoch, instead)
-		x.By.observeUnknown(x.Number)
+		x.By.watch.End(x.Number, observe.Unknown, protocol.CodeOutcomeUnknown)
 		o.s.streams.Wake(x.Number)
 		x.By.untold().End(x.Number)
 		x.By.untold().Dispatch(x.Number)

@@ -33,45 +33,35 @@ func capabilitiesOf(client []byte) []byte {
 	return bytes.Clone(capabilities)
 }
 
-// doesNotKnow refuses a method that no client knows.
-func (s *Session) doesNotKnow(method string) *jsonrpc.Error {
-	capabilities := s.capabilities()
-	if s.modern != "" {
-		capabilities = nil // its extensions add no requests to clients
+// doesNotKnow refuses a method that no client knows. initialize is what the client has sent, or nil.
+func (k *kind) doesNotKnow(initialize []byte, method string) *jsonrpc.Error {
+	if k.modern != "" {
+		return protocol.DoesNotKnow(nil, method) // its extensions add no requests to clients
 	}
-	return protocol.DoesNotKnow(capabilities, method)
+	return protocol.DoesNotKnow(k.capabilities(initialize), method)
 }
 
 // capabilities returns those that the client has declared, as JSON; nil: they are not known. Those of the clients of a
 // carrier do not go with it to another node: there they refuse what they do not know.
-func (s *Session) capabilities() []byte {
-	if s.carrier != nil {
-		return s.carrier.capabilities
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.capabilitiesLocked()
-}
-
-func (s *Session) capabilitiesLocked() []byte {
+func (k *kind) capabilities(initialize []byte) []byte {
 	switch {
-	case s.carrier != nil:
-		return s.carrier.capabilities
-	case s.modern != "" || s.backend.initialize == nil:
+	case k.carrier != nil:
+		return k.carrier.capabilities
+	case k.modern != "" || initialize == nil:
 		return nil
 	}
-	if declared := jsonrpc.Field(s.backend.initialize, "params", "capabilities"); declared != nil {
+	if declared := jsonrpc.Field(initialize, "params", "capabilities"); declared != nil {
 		return declared
 	}
 	return []byte("{}")
 }
 
-// mayNotAsk says why a backend must not ask the client of a call something, or nil. s.mu is held.
-func (s *Session) mayNotAsk(c *Call, m *jsonrpc.Message) *jsonrpc.Error {
-	if s.modern != "" && c != s.standalone && !protocol.TakesInput(c.method) {
-		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: revision %s has no input for %s", m.Method, s.modern, c.method)
+// mayNotAsk says why a backend must not ask the client something in a call of a method, or nil.
+func (k *kind) mayNotAsk(initialize []byte, method string, m *jsonrpc.Message) *jsonrpc.Error {
+	if k.modern != "" && !protocol.TakesInput(method) {
+		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: revision %s has no input for %s", m.Method, k.modern, method)
 	}
-	capabilities := s.capabilitiesLocked()
+	capabilities := k.capabilities(initialize)
 	if capabilities == nil || !protocol.AsksClient(m.Method) {
 		return nil
 	}

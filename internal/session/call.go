@@ -4,11 +4,10 @@ import (
 	"context"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/again"
+	"holdfast/internal/flight"
 	"holdfast/internal/journal"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
@@ -32,11 +31,6 @@ type Call struct {
 	record   *record        // nil for most calls
 	recovery *recovery      // nil where the store is not shared
 	watch    *observe.Watch // nil where there are no observers
-	like     again.Likeness // of its one request; zero: nothing is like it
-	conn     Connection     // see [Origin]
-	twins    []twin         // others that are like it
-	flight   *flight        // nil: no other node is to know it
-	known    []byte         // the id by which a modern client knows it, while other nodes know stranded calls
 
 	mu       sync.Mutex
 	life     callLife      // see [callState]
@@ -48,16 +42,9 @@ type Call struct {
 	said     uint64        // entries queued for the stream
 	delivery delivery
 	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for
-	// followers are attachments that wait for the call.
-	followers atomic.Int32
-	undecided atomic.Bool                // whether it is another call made again
-	following *Call                      // what it waits for, if it is. Guarded by Manager.stranded.mu
-	lent      bool                       // to another node, as made again there. The same
-	taken     bool                       // it was made again here. The same
-	late      atomic.Bool                // its client had left before it began, and made it again: nothing is found by it
-	back      atomic.Pointer[Connection] // on which its client has come back for it last
 
-	track journal.Track // how far the store has what it says
+	standing flight.Standing // to other calls that are like it
+	track    journal.Track   // how far the store has what it says
 }
 
 // A delivery is how far the clients of a call were told what it says. Guarded by Call.mu.
@@ -74,14 +61,6 @@ type delivery struct {
 	refused error // how the backend has refused it: a [protocol.Unauthorized], or nil
 
 	signalled bool // its client was told that it waits for input, and has not shown that it knows what for
-}
-
-// client returns the connection that the call's client reads it on, or nil.
-func (c *Call) client() Connection {
-	if back := c.back.Load(); back != nil {
-		return *back
-	}
-	return c.conn
 }
 
 // standalone is the number of the stream that carries what belongs to no call.
@@ -124,7 +103,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			continue
 		}
 		if protocol.Resumes(m.Method) { // whose tokens are none of the backend's business
-			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound,
+			c.s.requests.fail(m.ID, c, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound,
 				"%s: not in a batch, over HTTP+SSE, or without sessions", m.Method))
 			continue
 		}
@@ -132,7 +111,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			continue
 		}
 		if c.isOver() { // what it had to say could not be stored, so it must not run
-			c.s.fail(c, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+			c.s.requests.fail(m.ID, c, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			continue
 		}
 		if f := c.s.owner(m.Method); f != nil {
@@ -142,7 +121,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		if d := c.deferred(); d != nil {
 			m = d.Plain(m)
 		}
-		if c.attach(ctx, &m, header, failed) {
+		if c.s.m.flights.Attach(ctx, flightCall{c}, &m, header, failed) {
 			continue
 		}
 		m = c.s.m.added.Sent(c, m)
@@ -157,9 +136,8 @@ func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.He
 	}
 	err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 	if err != nil {
-		c.s.noteRefusal(&m, err)
-		c.noteRefusal(err)
-		c.s.fail(c, m.ID, failed(err))
+		c.noteRefusal(&m, err)
+		c.s.requests.fail(m.ID, c, failed(err))
 	}
 }
 
@@ -170,7 +148,7 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	c.untold().Drop() // its client is told now
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
-			c.s.fail(c, msgs[i].ID, e)
+			c.s.requests.fail(msgs[i].ID, c, e)
 		}
 	}
 }
@@ -338,8 +316,8 @@ func (c *Call) cancel(rq *inflight) {
 		f.cancelled(c, rq)
 	}
 	last := len(c.pending) == 0
-	c.settleCancelled(rq)
-	c.s.m.dropStranded(c.s, c.number)
+	c.watch.Settle(c.number, rq.id, observe.Cancelled, 0)
+	c.s.m.flights.Cancelled(flightCall{c}, c.number)
 	switch {
 	case c.isLight():
 		c.appendJournal(rq.id, last)

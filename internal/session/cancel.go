@@ -27,24 +27,23 @@ func (c *Call) pendingIDs() []string {
 
 // withdraw ends a request of the call, if it is in flight, as end does it, and
 // then tells the backend, if it has it. header is that of the HTTP request that
-// is the reason, or nil.
-func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) {
+// is the reason, or nil. It reports whether the request was in flight.
+func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) (done bool) {
 	s.mu.Lock()
-	rq := s.takeRequest(id, c)
-	l := s.backend.link
-	sent := rq != nil && rq.sent
+	rq, l := s.requests.take(id, c), s.backend.link
 	s.mu.Unlock()
 	if rq == nil {
-		return
+		return false
 	}
 	end(rq)
-	if sent {
-		s.tellCancelled(l, rq, header, reason)
+	if rq.sent {
+		l.tellCancelled(rq, header, reason)
 	}
+	return true
 }
 
 // tellCancelled tells a backend, unless it is nil, that a request which it has is wanted no more.
-func (s *Session) tellCancelled(l *link, rq *inflight, header http.Header, reason string) {
+func (l *link) tellCancelled(rq *inflight, header http.Header, reason string) {
 	if l == nil {
 		return
 	}
@@ -55,7 +54,7 @@ func (s *Session) tellCancelled(l *link, rq *inflight, header http.Header, reaso
 	m := jsonrpc.Message{Kind: jsonrpc.Notification, Method: protocol.MethodCancelled, Params: params}
 	m.Raw = jsonrpc.AppendRequest(nil, nil, m.Method, params)
 	if err := l.deliver(backend.Inbound{Message: m, Context: context.Background(), Header: header}); err != nil {
-		s.m.logger.Debug("cancellation not delivered", "session", s.Name(), "error", err)
+		l.s.m.logger.Debug("cancellation not delivered", "session", l.s.Name(), "error", err)
 	}
 }
 
@@ -65,21 +64,17 @@ var errOperator = jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by an operator")
 // CancelByOperator ends a request in flight with an error that says so, and tells the backend. done says
 // that it was in flight.
 func (s *Session) CancelByOperator(id string) (done bool) {
-	s.mu.Lock()
-	rq := s.inFlight[string(jsonrpc.Key([]byte(id)))]
+	rq := s.requests.at("", []byte(id))
 	if rq == nil {
-		rq = s.guestRequest(id)
+		rq = s.requests.ofGuest(id)
 	}
-	s.mu.Unlock()
 	if rq == nil || rq.call.method == protocol.MethodInitialize {
 		return false
 	}
-	s.withdraw(rq.call, []byte(id), nil, errOperator.Message, func(rq *inflight) {
+	return s.withdraw(rq.call, []byte(id), nil, errOperator.Message, func(rq *inflight) {
 		rq.call.refuseByOperator(rq)
-		s.requestEnded(rq)
-		done = true
+		rq.ended()
 	})
-	return done
 }
 
 // refuseByOperator answers a pending request with that error.
@@ -112,6 +107,6 @@ func (m *Manager) Answer(ctx context.Context, principal caller.Principal, msg js
 	case s.Resumes() == nil && s.offers.Load() == 0:
 		return false, nil
 	}
-	s.Touch()
+	s.use.touch()
 	return true, s.answer(ctx, msg, header)
 }

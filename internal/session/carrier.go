@@ -242,7 +242,7 @@ func (all *carriers) reserve(c *carrier) bool {
 	if all.open[c.key] != c || c.s.isClosed() || c.s.use.isLeft() {
 		return false
 	}
-	c.s.Touch()
+	c.s.use.touch()
 	c.s.use.reserved.Add(1)
 	return true
 }
@@ -347,17 +347,6 @@ func (m *Manager) endIdleCarriers(tenant string) {
 	}
 }
 
-// hold keeps the session from expiring for a time: somebody may come back for what is in it.
-func (s *Session) hold(d time.Duration) {
-	until := int64(s.m.clock() + d)
-	for at := s.use.heldUntil.Load(); at < until && !s.use.heldUntil.CompareAndSwap(at, until); {
-		at = s.use.heldUntil.Load()
-	}
-}
-
-// isHeld reports whether somebody may come back for what is in the session.
-func (u *usage) isHeld(now time.Duration) bool { return now < time.Duration(u.heldUntil.Load()) }
-
 // NextID returns an id, as raw JSON, that no other request of the carrier has or had: its
 // clients may use the same ones.
 func (s *Session) NextID() []byte {
@@ -387,11 +376,7 @@ func (c *Call) Withdraw(reason string) (done bool) {
 	ids := c.pendingIDs()
 	c.mu.Unlock()
 	for _, id := range ids {
-		c.s.withdraw(c, []byte(id), nil, reason, func(rq *inflight) {
-			c.cancel(rq)
-			c.s.requestEnded(rq)
-			done = true
-		})
+		done = c.s.withdraw(c, []byte(id), nil, reason, (*inflight).cancel) || done
 	}
 	return done
 }
@@ -408,13 +393,7 @@ func (c *Call) Keyed() bool {
 // for its response.
 func (s *Session) Asks(id []byte) bool {
 	number, ok := s.parseAskedID(id)
-	if !ok {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, ok = s.asked.pending[number]
-	return ok
+	return ok && s.asked.has(number)
 }
 
 // OpenRequests returns the backend's requests in a stream, up to the entry seq, that wait for
@@ -443,13 +422,11 @@ func (m *Manager) WithdrawWaiting(reason string) {
 			continue
 		}
 		var waiting []*Call
-		s.mu.Lock()
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.IsRead(rq.call.Number()) {
 				waiting = append(waiting, rq.call)
 			}
 		}
-		s.mu.Unlock()
 		for _, c := range waiting {
 			c.Withdraw(reason)
 		}

@@ -212,7 +212,7 @@ func TestHeldCarrierStays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		held.hold(time.Hour)
+		held.use.hold(time.Hour)
 		for i := range 20 {
 			if _, err := h.carry(fmt.Sprint("192.0.3.", i), "x"); err != nil {
 				t.Fatalf("%d: %v", i, err)

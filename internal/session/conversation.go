@@ -11,10 +11,35 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/budget"
 	"holdfast/internal/processes"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
+
+// A conversation is a session's with its backend: what is open of it, and what another
+// is opened with. Guarded by Session.mu. It is
+//
+//	reserved  while first is set: it is opened for the client's initialize, and not before
+//	opening   while opening is not nil
+//	open      while link is not nil
+//	closed    else: the next message opens it again
+type conversation struct {
+	link    *link
+	opening chan struct{} // closed when it is open, or could not be
+	first   *http.Request // that began the session
+
+	initialize  []byte // the raw request
+	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
+	initialized bool   // the client has sent notifications/initialized
+	revived     bool   // the session has begun again, and the server has not answered to initialize since
+	answer      uint64 // what the server has answered to it, as a hash; 0: that is not known
+	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
+	own         ownRequests
+	settings    settings
+	unsure      []string // tools that were called before it was known what they do
+	noted       []byte   // the [sleepNote] that the store has, or nil
+}
 
 // A link is one opening of the backend for a session. After the backend has
 // ended by itself the session gets another link, and what the old one still
@@ -54,14 +79,15 @@ func (s *Session) open(ctx context.Context, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	return s.connect(ctx, r, place)
+	_, err = s.connect(ctx, r, place)
+	return err
 }
 
 // connect opens the backend for the session. place is what it has taken for that; nil: it needs none.
-func (s *Session) connect(ctx context.Context, r *http.Request, place *processes.Place) error {
+func (s *Session) connect(ctx context.Context, r *http.Request, place *processes.Place) (*link, error) {
 	if !s.m.startWork() {
 		place.Free()
-		return ErrClosing
+		return nil, ErrClosing
 	}
 	l := &link{s: s}
 	if s.m.many != nil {
@@ -74,11 +100,11 @@ func (s *Session) connect(ctx context.Context, r *http.Request, place *processes
 	ctx, stop := context.WithTimeout(ctx, openTimeout)
 	defer stop()
 	conn, err := s.m.openBackend(ctx, backend.Start{Session: s.Name(), Secret: s.id, Server: s.Server(), Revision: s.modern, HTTP: r}, l)
-	s.observeOpened(began, err)
+	s.events.opened(began, err)
 	if err != nil {
 		place.Free()
 		s.m.work.Done()
-		return fmt.Errorf("%w: %w", ErrRefused, s.inVain("", err))
+		return l, fmt.Errorf("%w: %w", ErrRefused, l.inVain("", err))
 	}
 	if place != nil {
 		conn = &placed{conn, place}
@@ -93,14 +119,14 @@ func (s *Session) connect(ctx context.Context, r *http.Request, place *processes
 	l.replies = nil
 	s.mu.Unlock()
 	if ended { // while it was opened
-		s.observeClosed()
+		s.events.closed()
 		s.m.closeBackend(conn)
-		return fmt.Errorf("%w: %w", ErrRefused, s.whyEnded(l))
+		return l, fmt.Errorf("%w: %w", ErrRefused, l.whyEnded())
 	}
 	for _, m := range replies {
 		l.replyNow(m)
 	}
-	return nil
+	return l, nil
 }
 
 // deliver hands a message to the backend, opened again if it has ended.
@@ -117,7 +143,8 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 		}
 		l, opening := s.backend.link, s.backend.opening
 		if l != nil && opening == nil {
-			begun := s.markDelivered(&in)
+			rq, begun := s.requests.deliver(&in)
+			s.keepListen(rq, &in)
 			s.backend.stateful = s.backend.stateful || leavesState(&in)
 			if begun && !s.backend.settings.take(&in.Message) && !s.use.lasts.Load() && leavesMore(s, &in) {
 				s.use.lasts.Store(true)
@@ -153,16 +180,6 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 	return errEnded
 }
 
-// noteRefusal notes that the backend has refused the client's initialize.
-func (s *Session) noteRefusal(m *jsonrpc.Message, err error) {
-	var refused *protocol.Unauthorized
-	if m.Method == protocol.MethodInitialize && errors.As(err, &refused) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.backend.refused = refused
-	}
-}
-
 // Refusal returns the [protocol.Unauthorized] with which the backend has refused the client's
 // initialize, or nil.
 func (s *Session) Refusal() error {
@@ -171,11 +188,13 @@ func (s *Session) Refusal() error {
 	return s.backend.refused
 }
 
-// noteRefusal notes that the backend has refused a modern request, whose client has no
-// initialize that could be refused.
-func (c *Call) noteRefusal(err error) {
+// noteRefusal notes that the backend has refused the client's initialize, or a modern request, whose client has none.
+func (c *Call) noteRefusal(m *jsonrpc.Message, err error) {
+	var refused *protocol.Unauthorized
 	if c.s.modern != "" {
 		c.Refused(err)
+	} else if m.Method == protocol.MethodInitialize && errors.As(err, &refused) {
+		locked(c.s, func() { c.s.backend.refused = refused })
 	}
 }
 
@@ -268,12 +287,13 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 		r = s.backend.first
 	}
 	s.mu.Unlock()
-	if err := s.connect(ctx, r, place); err != nil {
-		s.unlink()
+	l, err := s.connect(ctx, r, place)
+	if err != nil {
+		l.unlink()
 		return err
 	}
 	s.mu.Lock()
-	raw, ready, l, set := s.backend.initialize, s.backend.initialized, s.backend.link, s.backend.settings.requests()
+	raw, ready, set := s.backend.initialize, s.backend.initialized, s.backend.settings.requests()
 	s.mu.Unlock()
 	if raw == nil || in.Method == protocol.MethodInitialize {
 		return nil
@@ -282,34 +302,37 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	if err != nil {
 		return err
 	}
-	reply, err := s.ask(ctx, l, init.Method, init.Params, in)
+	reply, err := l.ask(ctx, init.Method, init.Params, in)
 	if err == nil && reply.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", reply.Error)
 	}
 	if errors.Is(err, errEnded) {
-		err = s.whyEnded(l)
+		err = l.whyEnded()
 	}
 	if err != nil {
-		s.unlink()
-		return fmt.Errorf("server did not start again: %w", s.inVain(init.Method, err))
+		l.unlink()
+		return fmt.Errorf("server did not start again: %w", l.inVain(init.Method, err))
 	}
 	defer s.answeredAgain(reply.Result)
 	if ready {
 		err = s.m.deliverTo(l.conn, backend.Inbound{Message: initialized, Context: in.Context, Header: in.Header})
 	}
 	if err == nil {
-		setAgain(ctx, s, l, set, in)
+		l.setAgain(ctx, set, in)
 	}
 	return err
 }
 
-// unlink gives up the session's conversation.
-func (s *Session) unlink() {
-	s.mu.Lock()
-	conn := s.backend.link.finish()
-	s.mu.Unlock()
+// unlink gives up the conversation. l may be nil.
+func (l *link) unlink() {
+	if l == nil {
+		return
+	}
+	l.s.mu.Lock()
+	conn := l.finish()
+	l.s.mu.Unlock()
 	if conn != nil {
-		s.m.closeBackend(conn)
+		l.s.m.closeBackend(conn)
 	}
 }
 
@@ -325,11 +348,11 @@ func (l *link) finish() backend.Conn {
 	}
 	l.s.backend.own.endAll()
 	if l.held != 0 {
-		l.s.mustKeep(-l.held) // which only counts
+		l.s.held.mustKeep(-l.held) // which only counts
 		l.held = 0
 	}
 	if l.conn != nil {
-		l.s.observeClosed()
+		l.s.events.closed()
 	}
 	return l.conn
 }
@@ -337,13 +360,17 @@ func (l *link) finish() backend.Conn {
 var errEnded = errors.New("the server ended")
 
 // ask makes a request of our own to the backend and waits for its answer, which
-// no client sees.
-func (s *Session) ask(ctx context.Context, l *link, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
+// no client sees. l may be nil.
+func (l *link) ask(ctx context.Context, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
+	if l == nil {
+		return jsonrpc.Message{}, errEnded
+	}
+	s := l.s
 	if s.modern != "" {
 		params = modernParams(params, in.Params, s.modern)
 	}
 	s.mu.Lock()
-	if l == nil || l.conn == nil || l.over { // what is asked from now on nobody would end
+	if l.conn == nil || l.over { // what is asked from now on nobody would end
 		s.mu.Unlock()
 		return jsonrpc.Message{}, errEnded
 	}
@@ -382,13 +409,13 @@ func (l *link) Closed(why error, reopen bool) {
 	}
 	l.why = why
 	conn := l.finish()
-	lost := s.takeInFlight(!reopen)
-	s.asked.dropAll()
+	lost := s.requests.takeIf(func(rq *inflight) bool { return rq.sent || !reopen })
+	s.asked.takeAll()
 	s.mu.Unlock()
-	s.logEnd(why, len(lost))
+	l.logEnd(why, len(lost))
 	start, begun := splitStart(lost, why)
-	s.failAll(start, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
-	s.failAll(begun, outcomeUnknown("%v", why))
+	failAll(start, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
+	failAll(begun, outcomeUnknown("%v", why))
 	if !reopen {
 		s.m.lose(s, why)
 	}
@@ -398,7 +425,8 @@ func (l *link) Closed(why error, reopen bool) {
 }
 
 // logEnd logs that the session's server ended by itself, with the end of what it wrote to its stderr.
-func (s *Session) logEnd(why error, calls int) {
+func (l *link) logEnd(why error, calls int) {
+	s := l.s
 	var none *protocol.NoAnswer
 	if errors.As(why, &none) {
 		s.m.logger.Warn(none.ForOperator(), "session", s.Name(), "server", s.Server(), "calls", calls)
@@ -433,12 +461,46 @@ func splitStart(lost []*inflight, why error) (start, begun []*inflight) {
 	return start, begun
 }
 
-// whyEnded returns why a backend ended a link.
-func (s *Session) whyEnded(l *link) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if l == nil || l.why == nil {
+// whyEnded returns why the backend has ended it.
+func (l *link) whyEnded() error {
+	l.s.mu.Lock()
+	defer l.s.mu.Unlock()
+	if l.why == nil {
 		return errEnded
 	}
 	return l.why
+}
+
+// Account implements [budget.Accounted].
+func (l *link) Account() budget.Account { return l }
+
+// Arrive implements [budget.Account].
+func (l *link) Arrive(done <-chan struct{}) *budget.Arrival {
+	return l.s.m.opts.Flight.Arrive(l.s.tenant.name, done)
+}
+
+// Hold implements [budget.Account].
+func (l *link) Hold(n int64) error {
+	s, over := l.s, false
+	hold := func(n int64) {
+		if over = l.over; !over {
+			l.held += n
+		}
+	}
+	locked(s, func() { hold(n) })
+	if over { // what it holds was given back
+		if n < 0 {
+			return nil
+		}
+		return errEnded
+	}
+	err := s.held.keep(n)
+	if err == nil {
+		return nil
+	}
+	locked(s, func() { hold(-n) })
+	if over { // which has given back what was not had
+		s.held.mustKeep(n)
+	}
+	return err
 }

@@ -55,9 +55,7 @@ func (m *Manager) end(s *Session, why error) { m.endAs(s, sessionEnded, why) }
 
 // endAs is end for a session that may linger.
 func (m *Manager) endAs(s *Session, to sessionState, why error) {
-	s.mu.Lock()
-	had, ok := s.close(to)
-	s.mu.Unlock()
+	had, ok := closeIf(s, to, nil)
 	if !ok {
 		return
 	}
@@ -68,7 +66,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 		m.unlist(s)
 	}
 
-	s.failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
+	failAll(had.inFlight, outcomeUnknown("the session ended: %v", why))
 	s.streams.CloseStandalone()
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)
@@ -94,12 +92,12 @@ func (m *Manager) stops() bool { return m.drain.is(handingOver) }
 
 // stopLingering ends the time in which a session that has ended can be found by its tokens.
 func (m *Manager) stopLingering(s *Session) {
-	s.mu.Lock()
-	left := s.isLingering()
-	if left {
-		s.become(sessionEnded)
-	}
-	s.mu.Unlock()
+	left := false
+	locked(s, func() {
+		if left = s.isLingering(); left {
+			s.become(sessionEnded)
+		}
+	})
 	if left {
 		m.unlist(s)
 	}
@@ -150,6 +148,9 @@ func (m *Manager) expire() {
 	t := time.NewTicker(every)
 	defer t.Stop()
 	common := make(tools.Common)
+	expires := func(s *Session, now time.Duration) bool {
+		return s.use.expires(now, m.opts.TTL, s.single && s.Initializing() != nil)
+	}
 	for next := m.clock() + every; ; next = m.clock() + every {
 		select {
 		case <-m.quit:
@@ -163,13 +164,13 @@ func (m *Manager) expire() {
 			for _, s := range m.all() {
 				s.Resumes().Sweep(at)
 				s.sweepWatched(at)
-				if m.opts.Unused > 0 && s.modern == "" && s.sinceSeen(now) > m.opts.Unused && s.isUnused() {
+				if m.opts.Unused > 0 && s.modern == "" && s.use.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()
 				}
 				if m.many != nil {
 					m.tend(s, now, false)
 				}
-				if s.sinceSeen(now) > slimAfter {
+				if s.use.sinceSeen(now) > slimAfter {
 					s.slim(common)
 					if m.mayRest(s) {
 						quiet = append(quiet, s)
@@ -178,7 +179,7 @@ func (m *Manager) expire() {
 				if m.canSleep(s, now) {
 					sleepy = append(sleepy, s)
 				}
-				if s.idle(now, m.opts.TTL) || m.shared != nil && s.renewDue(now) {
+				if expires(s, now) || m.shared != nil && s.use.renewDue(now, m.opts.TTL) {
 					due = append(due, s)
 				}
 			}
@@ -186,11 +187,11 @@ func (m *Manager) expire() {
 			m.rest(quiet)
 			each(due, parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
-				case s.idle(now, m.opts.TTL) && m.retire(s):
+				case expires(s, now) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())
 					s.use.expired.Store(true)
 					m.end(s, errors.New("it was idle for too long"))
-				case m.shared != nil && s.renewDue(now):
+				case m.shared != nil && s.use.renewDue(now, m.opts.TTL):
 					m.renew(s, now)
 				}
 			})

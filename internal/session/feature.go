@@ -27,8 +27,8 @@ type record struct {
 	progress progress
 }
 
-// recorded returns the call's record, which is made if there is none. Session.mu is held,
-// or nobody else knows the call.
+// recorded returns the call's record, which is made if there is none. Session.mu and the lock of its
+// requests are held, or nobody else knows the call.
 func (c *Call) recorded() *record {
 	if c.record == nil {
 		c.record = &record{}

@@ -11,32 +11,32 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/flight"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
 // neighbour is the one other node of a house.
 type neighbour struct {
-	Elsewhere
 	name  string // of the house itself
 	house *house
 	asked atomic.Int32 // how often it was asked for a call
 }
 
 func (n *neighbour) Alone() bool                     { return n.house == nil }
-func (n *neighbour) Fly(all []Flight)                { n.house.HintFlights(n.name, all) }
-func (n *neighbour) Strand(keys []byte, call uint64) { n.house.Hint(n.name, keys, call) }
+func (n *neighbour) Fly(all []flight.Flight)         { n.house.Flights().HintFlights(n.name, all) }
+func (n *neighbour) Strand(keys []byte, call uint64) { n.house.Flights().Hint(n.name, keys, call) }
 func (n *neighbour) Unstrand(node string, keys []byte, c uint64) {
 	if node == "" {
 		node = n.name
 	}
-	n.house.Unhint(node, keys, c)
+	n.house.Flights().Unhint(node, keys, c)
 }
 
 func (n *neighbour) Borrow(ctx context.Context, _ string, query []byte) (io.ReadCloser, error) {
 	n.asked.Add(1)
 	var out bytes.Buffer
-	if !n.house.Lend(ctx, query, &out) {
+	if !n.house.Flights().Lend(ctx, query, &out) {
 		return nil, nil
 	}
 	return io.NopCloser(&out), nil
@@ -45,8 +45,8 @@ func (n *neighbour) Borrow(ctx context.Context, _ string, query []byte) (io.Read
 // neighbours are two houses that know each other.
 func neighbours(t *testing.T) (a, b *house) {
 	a, b = newHouse(t, Options{AttachWithin: time.Hour}, nil), newHouse(t, Options{AttachWithin: time.Hour}, nil)
-	a.OnElsewhere(&neighbour{name: "a", house: b})
-	b.OnElsewhere(&neighbour{name: "b", house: a})
+	a.Flights().On(&neighbour{name: "a", house: b})
+	b.Flights().On(&neighbour{name: "b", house: a})
 	t.Cleanup(func() {
 		a.close()
 		b.close()
@@ -57,10 +57,10 @@ func neighbours(t *testing.T) (a, b *house) {
 // clientConn is the connection of a client.
 type clientConn struct{ left atomic.Bool }
 
-func (c *clientConn) Unsettled() bool { return false }
-func (c *clientConn) HasLeft() bool   { return c.left.Load() }
-func (c *clientConn) IsFar() bool     { return false }
-func (c *clientConn) Wrote(Source)    {}
+func (c *clientConn) Unsettled() bool     { return false }
+func (c *clientConn) HasLeft() bool       { return c.left.Load() }
+func (c *clientConn) IsFar() bool         { return false }
+func (c *clientConn) Wrote(flight.Source) {}
 
 // call makes a call in the carrier of a client of 2026-07-28 at a house.
 func (h *house) call(id int, conn *clientConn) *Call {
@@ -180,7 +180,7 @@ func TestFlights(t *testing.T) {
 	a, b := neighbours(t)
 	flies := func(n int) {
 		t.Helper()
-		mcptest.Eventually(t, fmt.Sprintf("%d flights to be known", n), time.Minute, func() bool { return b.FlightsKept() == n })
+		mcptest.Eventually(t, fmt.Sprintf("%d flights to be known", n), time.Minute, func() bool { return b.Flights().Counts().Far == n })
 	}
 	first, second := a.call(1, &clientConn{}), a.call(2, &clientConn{})
 	flies(2)
@@ -188,28 +188,24 @@ func TestFlights(t *testing.T) {
 		t.Error(said)
 	}
 	flies(1)
-	b.NodeLost("a")
+	b.Flights().NodeLost("a")
 	flies(0)
-	if n := b.HintsKept(); n != 1 {
+	if n := b.Flights().Counts().Kept; n != 1 {
 		t.Errorf("%d stranded calls are known", n)
 	}
-	b.NodeLost("a")
+	b.Flights().NodeLost("a")
 	if said := a.answers(second); !strings.Contains(said, "result") {
 		t.Error(said)
 	}
-	mcptest.Eventually(t, "nothing to be known of it", time.Minute, func() bool {
-		a.flying.mu.Lock()
-		defer a.flying.mu.Unlock()
-		return len(a.flying.by) == 0
-	})
+	mcptest.Eventually(t, "nothing to be known of it", time.Minute, func() bool { return a.Flights().Counts().Near == 0 })
 	// What lands before it was told of, or with the node, is not told of.
 	a.answers(a.call(3, &clientConn{}))
 	third := a.call(4, &clientConn{})
 	flies(1)
 	a.answers(third)
-	b.NodeLost("a")
+	b.Flights().NodeLost("a")
 	flies(0)
-	if n := b.HintsKept(); n > 1 {
+	if n := b.Flights().Counts().Kept; n > 1 {
 		t.Errorf("%d stranded calls are known after the end", n)
 	}
 }

@@ -57,9 +57,9 @@ func requestKey(guest stream.SessionKey, id []byte) []byte {
 	return append(append(append([]byte{'@'}, guest...), ' '), key...)
 }
 
-// guestRequest returns a request from another session by its id alone, or nil. s.mu is held.
-func (s *Session) guestRequest(id string) *inflight {
-	for _, rq := range s.inFlight {
+// ofGuest returns a request from another session by its id alone, or nil.
+func (q *requests) ofGuest(id string) *inflight {
+	for rq := range q.each {
 		if rq.id == id && rq.call.guestOf() != "" {
 			return rq
 		}
@@ -94,7 +94,7 @@ func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
 	key := string(jsonrpc.Key(id))
 	s.mu.Lock()
 	i := slices.IndexFunc(s.abroad, func(w waitAbroad) bool { return w.key == key })
-	if i < 0 || s.inFlight[key] != nil || s.waiting.has(key) {
+	if i < 0 || s.requests.at("", id) != nil || s.waiting.has(key) {
 		s.mu.Unlock()
 		return false, nil
 	}
@@ -113,14 +113,7 @@ func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
 // CancelGuest ends a request that came from another session, if it is in flight here. No backend
 // has heard of it.
 func (s *Session) CancelGuest(guest stream.SessionKey, id []byte) {
-	s.mu.Lock()
-	var rq *inflight
-	if rq = s.inFlight[string(requestKey(guest, id))]; rq != nil {
-		rq = s.takeRequest(id, rq.call)
-	}
-	s.mu.Unlock()
-	if rq != nil {
-		rq.call.cancel(rq)
-		s.requestEnded(rq)
+	if rq := s.requests.at(guest, id); rq != nil && s.requests.take(id, rq.call) != nil {
+		rq.cancel()
 	}
 }

@@ -102,9 +102,8 @@ func (m *Manager) handOverFirst(s *Session) bool {
 	if m.drain.state() != handingOver {
 		return false
 	}
-	s.mu.Lock()
-	begun := s.backend.initialize != nil
-	s.mu.Unlock()
+	begun := false
+	locked(s, func() { begun = s.backend.initialize != nil })
 	if !begun || s.use.calls.Load() > 0 {
 		return false
 	}
@@ -115,13 +114,7 @@ func (m *Manager) handOverFirst(s *Session) bool {
 
 // handOverIdle gives up a session if nothing is in flight in it.
 func (m *Manager) handOverIdle(s *Session) {
-	s.mu.Lock()
-	if len(s.inFlight) > 0 || s.use.calls.Load() > 0 {
-		s.mu.Unlock()
-		return
-	}
-	had, ok := s.close(sessionLeaving)
-	s.mu.Unlock()
+	had, ok := closeIf(s, sessionLeaving, func() bool { return s.requests.len() == 0 && s.use.calls.Load() == 0 })
 	if !ok {
 		return
 	}
@@ -173,9 +166,7 @@ func (m *Manager) cut(all []*Session) {
 // closeForHandOver ends what is in flight in a session that is cut, and its backend. It returns
 // the calls that are left to the next owner, and whether there was anything to be done.
 func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
-	s.mu.Lock()
-	had, ok := s.close(sessionLeaving)
-	s.mu.Unlock()
+	had, ok := closeIf(s, sessionLeaving, nil)
 	if !ok {
 		return nil, false
 	}
@@ -196,8 +187,8 @@ func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
 				unsent = append(unsent, rq)
 			}
 		}
-		s.failAll(lost, outcomeUnknown("the session ended: %v", ErrClosing))
-		s.failAll(unsent, errNotBegun)
+		failAll(lost, outcomeUnknown("the session ended: %v", ErrClosing))
+		failAll(unsent, errNotBegun)
 	})
 	m.dropRequests(s, again)
 	return calls, true
@@ -242,8 +233,7 @@ func (m *Manager) LogUnfinished() {
 	var names []string
 	n := 0
 	for _, s := range m.all() {
-		s.mu.Lock()
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			if n++; len(names) >= mostUnfinished {
 				continue
 			}
@@ -256,7 +246,6 @@ func (m *Manager) LogUnfinished() {
 			}
 			names = append(names, name)
 		}
-		s.mu.Unlock()
 	}
 	if n > 0 {
 		slices.Sort(names)

@@ -88,9 +88,11 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	defer s.log.Flush()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.requests.mu.Lock()
+	defer s.requests.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
+	if s.requests.all[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
 		return false
 	}
 	h.mu.Lock()
@@ -106,13 +108,15 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	l.pulse = nil // no client listens to the heir
 	in := c.inherits()
 	in.heirs = append(in.heirs, h)
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	c.respondLocked(l.rq, jsonrpc.AppendResult(nil, []byte(l.rq.id), answer))
 	return true
 }
 
 // passOn makes the requests of one call another's.
 func (q *serverRequests) passOn(from, to *Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for id, r := range q.pending {
 		if r.call == from {
 			r.call = to
@@ -165,16 +169,16 @@ func (c *Call) isHeir() bool {
 func (c *Call) sharesStream() bool { return c.s.single && c != c.s.standalone && !c.isHeir() }
 
 // goesOn reports whether the call goes on with requests of another one, which may be nil.
-// Session.mu is held.
+// The lock of the session's requests is held.
 func (c *Call) goesOn(with *Call) bool {
 	return with != nil && c.isHeir() && c.record.inherits.of == with
 }
 
-// heir returns the call that a message is about which the backend says is about c: one of its
+// heirOf returns the call that a message is about which the backend says is about c: one of its
 // heirs, if it has any, or has one for the request with the progress token. progress are the params
 // of a progress notification, or nil; they are not parsed for a call without heirs, as each event
-// of a stream comes this way. c may be nil. s.mu is held.
-func (s *Session) heir(c *Call, progress []byte) *Call {
+// of a stream comes this way. c may be nil. Session.mu is held.
+func heirOf(c *Call, progress []byte) *Call {
 	if c == nil || c.record == nil || c.record.inherits == nil || len(c.record.inherits.heirs) == 0 {
 		return c
 	}
@@ -211,7 +215,7 @@ func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jso
 // restoreHeir takes in an heir. One that the client was not told of is for nothing: the call that it
 // was made for goes on by itself.
 func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, told, notified bool, f *restored) {
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	all, tool := s.watchedTable(), ""
 	if len(msgs) > 0 {
 		tool = tools.Called(&msgs[0])

@@ -3,8 +3,8 @@ package session
 import (
 	"fmt"
 	"hash/maphash"
+	"sync"
 
-	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -31,18 +31,27 @@ const (
 	decoded = 4
 )
 
+// A holding counts what a session holds.
+type holding struct {
+	keeper keeper // nil: nothing is counted
+	lease  *stream.Lease
+
+	mu   sync.Mutex    // taken last
+	subs subscriptions // nil if there are none
+}
+
 // keep counts n bytes more that the session holds, if there is room; or fewer, if n is negative.
-func (s *Session) keep(n int64) error {
-	if k := s.m.keeper; k != nil && !k.Hold(s.lease, n) {
+func (h *holding) keep(n int64) error {
+	if h.keeper != nil && !h.keeper.Hold(*h.lease, n) {
 		return errNoMemory
 	}
 	return nil
 }
 
 // mustKeep counts n bytes that the session holds in any case.
-func (s *Session) mustKeep(n int64) {
-	if k := s.m.keeper; k != nil && n != 0 {
-		k.MustHold(s.lease, n)
+func (h *holding) mustKeep(n int64) {
+	if h.keeper != nil && n != 0 {
+		h.keeper.MustHold(*h.lease, n)
 	}
 }
 
@@ -54,7 +63,7 @@ func initializeCost(size int) int64 { return decoded * int64(max(0, size-shortIn
 
 // keepState counts what the session holds because of the requests among msgs: the initialize request, and
 // subscriptions. undo takes that back; it is nil if there was nothing.
-func (s *Session) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
+func (h *holding) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
 	for i := range msgs {
 		m := &msgs[i]
 		if m.Kind != jsonrpc.Request {
@@ -64,11 +73,11 @@ func (s *Session) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
 		switch m.Method {
 		case protocol.MethodInitialize:
 			n := initializeCost(len(m.Raw))
-			err, back = s.keep(n), func() { s.mustKeep(-n) }
+			err, back = h.keep(n), func() { h.mustKeep(-n) }
 		case protocol.MethodSubscribe:
-			back, err = s.keepSubscription(uriOf(m))
+			back, err = h.keepSubscription(uriOf(m))
 		case protocol.MethodUnsubscribe:
-			s.dropSubscription(uriOf(m))
+			h.dropSubscription(uriOf(m))
 		}
 		if err != nil {
 			break
@@ -88,7 +97,7 @@ func (s *Session) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
 func uriOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "uri")) }
 
 // subscriptions are those of a client, by the hashes of their URIs, with what they count for. One counts until its client
-// ends it, or the session ends, whatever the server has answered. Guarded by Session.mu.
+// ends it, or the session ends, whatever the server has answered.
 type subscriptions map[uint64]int64
 
 // A subscription counts for so many bytes beside its URI, of which there are so many copies: it is kept here, and by backends, to tell
@@ -105,42 +114,47 @@ func subscriptionKey(uri string) uint64 { return maphash.String(seed, uri) }
 func subscriptionSize(uri string) int64 { return int64(subscriptionCost + uriCopies*len(uri)) }
 
 // keepSubscription counts a subscription, unless it is counted.
-func (s *Session) keepSubscription(uri string) (undo func(), err error) {
+func (h *holding) keepSubscription(uri string) (undo func(), err error) {
 	key, n := subscriptionKey(uri), subscriptionSize(uri)
-	s.mu.Lock()
-	_, counted := s.subs[key]
-	s.mu.Unlock()
+	h.mu.Lock()
+	_, counted := h.subs[key]
+	h.mu.Unlock()
 	if counted {
 		return nil, nil
 	}
-	if err := s.keep(n); err != nil {
+	if err := h.keep(n); err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	if _, counted = s.subs[key]; !counted {
-		if s.subs == nil {
-			s.subs = make(subscriptions)
-		}
-		s.subs[key] = n
+	h.mu.Lock()
+	if _, counted = h.subs[key]; !counted {
+		h.subscribed(uri)
 	}
-	s.mu.Unlock()
+	h.mu.Unlock()
 	if counted { // by another request, meanwhile
-		s.mustKeep(-n)
+		h.mustKeep(-n)
 		return nil, nil
 	}
-	return func() { s.dropSubscription(uri) }, nil
+	return func() { h.dropSubscription(uri) }, nil
+}
+
+// subscribed notes a subscription that is counted. h.mu is held, or no other goroutine knows the session.
+func (h *holding) subscribed(uri string) {
+	if h.subs == nil {
+		h.subs = make(subscriptions)
+	}
+	h.subs[subscriptionKey(uri)] = subscriptionSize(uri)
 }
 
 // dropSubscription counts a subscription no more.
-func (s *Session) dropSubscription(uri string) {
+func (h *holding) dropSubscription(uri string) {
 	key := subscriptionKey(uri)
-	s.mu.Lock()
-	n := s.subs[key]
-	if delete(s.subs, key); len(s.subs) == 0 {
-		s.subs = nil
+	h.mu.Lock()
+	n := h.subs[key]
+	if delete(h.subs, key); len(h.subs) == 0 {
+		h.subs = nil
 	}
-	s.mu.Unlock()
-	s.mustKeep(-n)
+	h.mu.Unlock()
+	h.mustKeep(-n)
 }
 
 // cost is what a carrier holds of its clients; nil: that of a session which is none.
@@ -149,41 +163,4 @@ func (c *carrier) cost() int64 {
 		return 0
 	}
 	return decoded * int64(len(c.capabilities)+len(c.key.client))
-}
-
-// Account implements [budget.Accounted].
-func (l *link) Account() budget.Account { return l }
-
-// Arrive implements [budget.Account].
-func (l *link) Arrive(done <-chan struct{}) *budget.Arrival {
-	return l.s.m.opts.Flight.Arrive(l.s.tenant.name, done)
-}
-
-// Hold implements [budget.Account].
-func (l *link) Hold(n int64) error {
-	s := l.s
-	s.mu.Lock()
-	if l.over { // what it holds was given back
-		s.mu.Unlock()
-		if n < 0 {
-			return nil
-		}
-		return errEnded
-	}
-	l.held += n
-	s.mu.Unlock()
-	err := s.keep(n)
-	if err == nil {
-		return nil
-	}
-	s.mu.Lock()
-	over := l.over
-	if !over {
-		l.held -= n
-	}
-	s.mu.Unlock()
-	if over { // which has given back what was not had
-		s.mustKeep(n)
-	}
-	return err
 }

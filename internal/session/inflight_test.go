@@ -203,8 +203,8 @@ func TestAskedBounded(t *testing.T) {
 		}
 	}
 	asked := func() int {
-		s.mu.Lock()
-		defer s.mu.Unlock()
+		s.asked.mu.Lock()
+		defer s.asked.mu.Unlock()
 		return len(s.asked.pending)
 	}
 	if n := asked(); n > 0 {
@@ -281,9 +281,7 @@ func TestCancelDuringReopen(t *testing.T) {
 		_ = s.Send(context.Background(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`), nil)
 	})
 	mcptest.Eventually(t, "the cancellation", time.Minute, func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return len(s.inFlight) == 1
+		return s.requests.len() == 1
 	})
 	close(gate)
 	wg.Wait()

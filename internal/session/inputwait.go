@@ -8,7 +8,7 @@ import (
 
 // AwaitReturn has the call end, for a reason, unless its client returns within a time.
 func (c *Call) AwaitReturn(within time.Duration, reason string) {
-	c.s.hold(within)
+	c.s.use.hold(within)
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	c.mu.Lock()
@@ -20,7 +20,7 @@ func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	c.away = time.AfterFunc(within, func() {
 		if c.s.m.startWork() {
 			defer c.s.m.work.Done()
-			if c.followers.Load() == 0 { // else another request of its client waits for it
+			if !c.standing.IsFollowed() { // else another request of its client waits for it
 				c.Withdraw(reason)
 			}
 		}
@@ -48,6 +48,8 @@ func (c *Call) boundAsking() {
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
+	c.s.requests.mu.Lock()
+	defer c.s.requests.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.recorded()

@@ -77,7 +77,7 @@ func (l *Late) after(d time.Duration) {
 // Again has the addition told again after a time, if the request is still in flight.
 func (l *Late) Again(d time.Duration) {
 	locked(l.s, func() {
-		if l.s.inFlight[string(jsonrpc.Key([]byte(l.rq.id)))] == l.rq {
+		if l.s.requests.at(l.rq.call.guestOf(), []byte(l.rq.id)) == l.rq {
 			l.after(max(d, 1))
 		}
 	})
@@ -92,7 +92,7 @@ func (l *Late) Tool() string { return l.tool }
 // State reports whether the call of the request waits for its client's answer, and whether the backend has the request.
 func (l *Late) State() (asking, sent bool) {
 	var c *Call
-	locked(l.s, func() { c, sent = l.rq.call, l.rq.sent })
+	l.s.requests.locked(func() { c, sent = l.rq.call, l.rq.sent })
 	asking, _ = c.AwaitsInput()
 	return asking, sent
 }
@@ -122,7 +122,7 @@ func (s *Session) takeLate() (late []*Late) {
 	now := s.m.clock()
 	s.patience.at = 0
 	next := time.Duration(math.MaxInt64)
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		l := rq.late
 		if l == nil {
 			continue

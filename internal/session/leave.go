@@ -20,9 +20,6 @@ type wrapped struct {
 func (e wrapped) Error() string { return e.text }
 func (e wrapped) Unwrap() error { return e.err }
 
-// isLeft reports whether the session's client has ended it.
-func (u *usage) isLeft() bool { return u.left.Load() }
-
 // lose is the end of a session, because of why, that its server has ended. Its client is to begin another. What calls in it
 // have said can be read as long as that of any call: the client may have yet to come back for it.
 func (m *Manager) lose(s *Session, why error) {
@@ -31,7 +28,7 @@ func (m *Manager) lose(s *Session, why error) {
 		m.end(s, why)
 		return
 	}
-	s.hold(m.KeepEnded())
+	s.use.hold(m.KeepEnded())
 	s.use.lost.Store(true)
 	m.leave(s, why)
 	if s.carrier != nil {
@@ -41,30 +38,24 @@ func (m *Manager) lose(s *Session, why error) {
 
 // leave is the end of a session, because of why, where heirs go on. All other calls end.
 func (m *Manager) leave(s *Session, why error) {
-	var lost []*inflight
 	s.mu.Lock()
 	if s.isClosed() || s.use.left.Swap(true) {
 		s.mu.Unlock()
 		return
 	}
-	for key, rq := range s.inFlight {
-		if !rq.call.isHeir() {
-			lost = append(lost, rq)
-			s.remove(key, rq)
-		}
-	}
+	lost := s.requests.takeIf(func(rq *inflight) bool { return !rq.call.isHeir() })
 	s.waiting.stop(ErrEnded)
 	open := s.asked.takeAll()
 	l := s.backend.link
 	s.mu.Unlock()
-	s.failAll(lost, outcomeUnknown("the session ended: %v", why))
+	failAll(lost, outcomeUnknown("the session ended: %v", why))
 	for _, r := range open { // as those that are asked from now on: nobody can answer
-		s.refuse(r.link, jsonrpc.Message{ID: r.id, Method: r.method}, why.Error())
+		r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, why.Error())
 		r.call.clientAnswered()
 	}
 	for _, rq := range lost { // or the backend, which stays, would go on with them
 		if rq.sent && !rq.ours {
-			s.tellCancelled(l, rq, nil, why.Error())
+			l.tellCancelled(rq, nil, why.Error())
 		}
 	}
 	s.streams.CloseStandalone()

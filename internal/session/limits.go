@@ -4,6 +4,7 @@ import (
 	"net/http"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/flight"
 	"holdfast/internal/limit"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -27,17 +28,7 @@ type Origin struct {
 }
 
 // A Connection is one that can be asked for its client.
-type Connection interface {
-	// Unsettled reports whether the client has left, as far as the network knows, and may turn out not to have read all that was written.
-	// It may ask another node.
-	Unsettled() bool
-	// HasLeft reports whether the client has left, as far as the network knows. It may ask another node.
-	HasLeft() bool
-	// IsFar reports whether the client is connected to another node.
-	IsFar() bool
-	// Wrote has a source be told if the client turns out to have left with some of what was written unread.
-	Wrote(source Source)
-}
+type Connection = flight.Connection
 
 // aboutBegun reports whether a request is about calls that were begun before: one about tasks,
 // or a call of one of our tools.

@@ -3,6 +3,9 @@ package session
 import (
 	"fmt"
 	"sync/atomic"
+
+	"holdfast/internal/budget"
+	"holdfast/jsonrpc"
 )
 
 // A tenant is whom use is counted against: a principal, or, where nobody is made out,
@@ -18,6 +21,22 @@ type tenant struct {
 	carriers *carrier // the first of its carriers on this node; guarded by carriers.mu
 
 	sessions int // guarded by roster.mu
+}
+
+// checkMemory reports whether there is no room for requests to be held until they are answered:
+// what one tenant has in flight leaves as much to the others.
+func (t *tenant) checkMemory(flight *budget.Flight, msgs []jsonrpc.Message) error {
+	size := int64(0)
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			size += int64(len(msgs[i].Raw))
+		}
+	}
+	held := t.held.Load()
+	if held > 0 && held+size > flight.Share() || flight.Used()+size > flight.Most() && size > largeBody {
+		return fmt.Errorf("%w: a request of %d bytes beside those in flight is more than --memory has room for", ErrBusy, size)
+	}
+	return nil
 }
 
 // A load is the requests in flight. Its methods may be called concurrently.
@@ -54,7 +73,7 @@ func (l *load) admit(s *Session, n int32, aboutBegun bool) error {
 func (l *load) dismiss(s *Session, n int32) {
 	l.count(s, -n)
 	if s.use.calls.Add(-n) == 0 {
-		s.Touch() // idle from now on
+		s.use.touch() // idle from now on
 	}
 }
 

@@ -10,13 +10,13 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/admission"
-	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/flight"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
 	"holdfast/internal/processes"
@@ -59,11 +59,7 @@ type Manager struct {
 	processes  processes.Bound // which has a lock of its own
 	carriers   carriers        // which have a lock of their own
 	keyedTurns turns           // of modern requests, by [idempotency.KeyID]
-	stranded   strandings
-	hints      again.Hints
-	flying     flying
-	loans      loans
-	answered   answeredRing
+	flights    *flight.Calls
 	takeOvers
 	sleepers sleepers
 }
@@ -127,6 +123,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.openJournal()
 	m.openKeys()
 	m.resumes.Sessions, m.resumes.Options = resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep}
+	m.openFlights()
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
 	m.work.Add(1)
@@ -202,14 +199,14 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		s.mu.Lock()
 		s.lease = lease
 		if _, ok := s.become(sessionOpen); ok {
-			s.observeBegan()
+			s.events.began()
 		}
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
 		s.use.renewed.Store(int64(m.clock()))
-		err = s.keep(sessionCost + s.carrier.cost())
+		err = s.held.keep(sessionCost + s.carrier.cost())
 		if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
-			err = s.keep(sessionCost + s.carrier.cost())
+			err = s.held.keep(sessionCost + s.carrier.cost())
 		}
 		if err == nil {
 			err = open(s)
@@ -220,7 +217,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		m.forget(s) // it may have been ended before there was anything to forget
 		return nil, err
 	}
-	s.Touch()
+	s.use.touch()
 	s.use.calls.Add(-1)
 	return s, nil
 }
@@ -236,6 +233,9 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 	s := &Session{m: m, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.Tools.Init(toolServer{s}, &m.Tools)
 	s.lists = m.listsOf(principal.Server())
+	s.use.times = &m.times
+	s.held = holding{keeper: m.keeper, lease: &s.lease}
+	s.events = events{&m.opts.Observers, &s.identity}
 	s.standalone = &Call{s: s}
 	s.standalone.become(callStored)
 	if s.untold = webhook.New(string(s.key), untoldOwner{s}, &m.untold); kind.single {
@@ -243,7 +243,7 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 	}
 	s.log.Init(logOwner{s}, &m.journal)
 	s.streams.Init(readerOwner{s}, s.key, writer{s.standalone}, kind.modern != "", &m.reading)
-	s.Touch()
+	s.use.touch()
 	return s
 }
 
@@ -296,7 +296,7 @@ func (m *Manager) Close() {
 	for _, s := range m.all() {
 		m.end(s, ErrClosing)
 	}
-	m.tellFlights()
+	m.flights.Tell()
 	m.drain.become(managerClosed)
 	m.work.Wait()
 	m.moves.End()

@@ -282,8 +282,8 @@ func (v *visitor) read(k string, number uint64) (said []string, epochs int) {
 		if time.Now().After(end) {
 			v.s.mu.Lock()
 			v.t.Errorf("call %s hangs after %q: closed %v, moved %v, %d open, link %v, opening %v, call %+v", k, said,
-				v.s.isClosed(), v.s.Moved(), len(v.s.inFlight), v.s.backend.link, v.s.backend.opening, v.s.CallAt(number))
-			for key, rq := range v.s.inFlight {
+				v.s.isClosed(), v.s.Moved(), len(v.s.requests.all), v.s.backend.link, v.s.backend.opening, v.s.CallAt(number))
+			for key, rq := range v.s.requests.all {
 				v.t.Errorf("open: %s %+v", key, rq)
 			}
 			v.s.mu.Unlock()

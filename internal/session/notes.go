@@ -71,7 +71,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 			dst = strconv.AppendInt(append(dst, `,"began":`...), h.began.UnixMilli(), 10)
 		}
 	}
-	if c.conn != nil && !c.conn.IsFar() && !c.like.IsZero() && c.s.modern == "" {
+	if c.s.modern == "" && c.standing.IsNear() {
 		dst = append(dst, `,"here":true`...)
 	}
 	read, notified := c.s.streams.TakeRead(), c.s.untold.News()
@@ -231,17 +231,9 @@ func (s *Session) noteInJournal(c *Call) error {
 		err = ErrMoved
 	}
 	if err != nil {
-		s.mu.Lock()
-		lost := 0
-		for _, rq := range s.inFlight {
-			if rq.call == c {
-				lost++
-			}
-		}
-		s.removeCall(c)
-		s.mu.Unlock()
+		lost := s.requests.takeCall(c)
 		c.observeNotBegun(err)
-		s.m.dismiss(s, int32(lost))
+		s.m.dismiss(s, int32(len(lost)))
 	}
 	return err
 }

@@ -18,107 +18,110 @@ import (
 // What follows tells observers of sessions and calls. Where there are none, a call has no watch,
 // and nothing is done.
 
-// happened tells observers, of which there are some, of an event.
-func (s *Session) happened(e observe.Event) { s.m.opts.Observers.Happened(e) }
+// events tell observers what becomes of one session and of its calls.
+type events struct {
+	to *observe.Observers
+	of *identity
+}
 
-// isObserved reports whether there are observers.
-func (s *Session) isObserved() bool { return s.m.opts.Observers != nil }
+// areTold reports whether there are observers.
+func (e *events) areTold() bool { return *e.to != nil }
 
-// observeBegan tells that the session is open here.
-func (s *Session) observeBegan() {
-	if s.isObserved() {
-		s.happened(observe.SessionBegan{Session: s.observed()})
+// happened tells observers of an event.
+func (e *events) happened(what observe.Event) { e.to.Happened(what) }
+
+// began tells that the session is open here.
+func (e *events) began() {
+	if e.areTold() {
+		e.happened(observe.SessionBegan{Session: e.of.observed()})
 	}
 }
 
-// observeSafeTools tells of the tools that a session which was taken over is known to have. s.mu is held,
-// or nobody knows the session.
-func (s *Session) observeSafeTools() {
-	if names := s.Tools.Names(); s.isObserved() && len(names) > 0 {
-		s.happened(observe.ToolsListed{Session: s.observed(), Tools: names})
+// ended tells that the session is over here, unless it had not begun.
+func (e *events) ended(from, to sessionState) {
+	if e.areTold() && from == sessionOpen {
+		e.happened(observe.SessionEnded{Session: e.of.observed(), Left: to == sessionLeaving || to == sessionMoved})
 	}
 }
 
-// observeEnded tells that the session is over here.
-func (s *Session) observeEnded(from, to sessionState) {
-	if s.isObserved() && from == sessionOpen {
-		s.happened(observe.SessionEnded{Session: s.observed(), Left: to == sessionLeaving || to == sessionMoved})
-	}
-}
-
-// observeTakenOver tells that the session has come here from another node.
-func (s *Session) observeTakenOver(node string, began time.Time, found *restored) {
-	if s.isObserved() {
-		s.happened(observe.TakenOver{
-			Session: s.observed(), From: node, Took: time.Since(began), Again: len(found.retry), Unknown: len(found.lost),
+// takenOver tells that the session has come here from another node.
+func (e *events) takenOver(node string, began time.Time, found *restored) {
+	if e.areTold() {
+		e.happened(observe.TakenOver{
+			Session: e.of.observed(), From: node, Took: time.Since(began), Again: len(found.retry), Unknown: len(found.lost),
 		})
 	}
 }
 
-// observeOpened tells that the backend was opened, or could not be.
-func (s *Session) observeOpened(began time.Time, err error) {
-	if s.isObserved() {
-		s.happened(observe.BackendOpened{Session: s.observed(), Took: time.Since(began), Err: err})
+// opened tells that the backend was opened, or could not be.
+func (e *events) opened(began time.Time, err error) {
+	if e.areTold() {
+		e.happened(observe.BackendOpened{Session: e.of.observed(), Took: time.Since(began), Err: err})
 	}
 }
 
-// observeClosed tells that the backend is over.
-func (s *Session) observeClosed() {
-	if s.isObserved() {
-		s.happened(observe.BackendClosed{Session: s.observed()})
+// closed tells that the backend is over.
+func (e *events) closed() {
+	if e.areTold() {
+		e.happened(observe.BackendClosed{Session: e.of.observed()})
 	}
 }
 
-// observeTools tells which tools a page of a tools/list result has.
-func (s *Session) observeTools(result []byte) {
+// tools tells which tools the session is known to have.
+func (e *events) tools(names []string) {
+	if len(names) > 0 {
+		e.happened(observe.ToolsListed{Session: e.of.observed(), Tools: names})
+	}
+}
+
+// toolsPage tells which tools a page of a tools/list result has.
+func (e *events) toolsPage(result []byte) {
 	var page struct{ Tools []struct{ Name string } }
-	if !s.isObserved() || json.Unmarshal(result, &page) != nil || len(page.Tools) == 0 {
+	if !e.areTold() || json.Unmarshal(result, &page) != nil {
 		return
 	}
 	names := make([]string, len(page.Tools))
 	for i := range page.Tools {
 		names[i] = page.Tools[i].Name
 	}
-	s.happened(observe.ToolsListed{Session: s.observed(), Tools: names})
+	e.tools(names)
 }
 
-// watch has observers told of the requests of a call, which were put on record. s.mu is held.
-func (s *Session) watch(c *Call, msgs []jsonrpc.Message) {
+// watch has observers told of the requests of a call, which were put on record. revision is the session's, and again says that
+// they began on another node. Session.mu is held.
+func (e *events) watch(c *Call, msgs []jsonrpc.Message, revision string, again bool) {
 	known := c.watch
 	c.watch = nil
 	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request {
-			s.watchRequest(c, &msgs[i], known)
+		m := &msgs[i]
+		if m.Kind != jsonrpc.Request {
+			continue
 		}
+		w := &observe.Watch{Call: observe.Call{
+			Session: e.of.Name(), Server: e.of.Server(), Principal: e.of.Principal(), ID: string(m.ID), Method: m.Method,
+			Revision: revision, BytesIn: len(m.Raw), Carrier: e.of.modern != "", Again: again,
+		}}
+		if m.Method == protocol.MethodCallTool {
+			w.Tool = tools.Called(m)
+		}
+		if parent := jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceParent); parent != nil {
+			w.Trace = observe.NewTrace(jsonrpc.String(parent), jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)))
+		}
+		if known != nil {
+			w.HTTP, w.Was = known.HTTP, known.SpanOf(w.ID)
+		}
+		e.to.Begin(w, m.Params, c.watch)
+		c.watch = w
 	}
 	if c.number != 0 { // it was taken over
 		c.watch.Stored(c.number)
 	}
 }
 
-// watchRequest has observers told of one. known is what was known before, or nil.
-func (s *Session) watchRequest(c *Call, m *jsonrpc.Message, known *observe.Watch) {
-	w := &observe.Watch{Call: observe.Call{
-		Session: s.Name(), Server: s.Server(), Principal: s.Principal(), ID: string(m.ID), Method: m.Method,
-		Revision: s.revision, BytesIn: len(m.Raw), Carrier: s.modern != "", Again: s.taken && s.state() == sessionOpening,
-	}}
-	if m.Method == protocol.MethodCallTool {
-		w.Tool = tools.Called(m)
-	}
-	if parent := jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceParent); parent != nil {
-		w.Trace = observe.NewTrace(jsonrpc.String(parent), jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)))
-	}
-	if known != nil {
-		w.HTTP, w.Was = known.HTTP, known.SpanOf(w.ID)
-	}
-	s.m.opts.Observers.Begin(w, m.Params, c.watch)
-	c.watch = w
-}
-
 // cameIn notes what the headers of the HTTP request say of a trace that the call's requests came
 // in, before the call begins. There is one at the most.
 func (c *Call) cameIn(from []Origin) {
-	if len(from) == 0 || !c.s.isObserved() {
+	if len(from) == 0 || !c.s.events.areTold() {
 		return
 	}
 	if parent := from[0].Header.Get("Traceparent"); parent != "" {
@@ -178,7 +181,7 @@ func (c *Call) appendSpans(dst []byte) []byte {
 // restoreSpans notes what spans the requests of a call had on the node that is lost, before the call
 // is put on record here.
 func (c *Call) restoreSpans(n *callNote, msgs []jsonrpc.Message) {
-	if !c.s.isObserved() || len(n.Spans) != len(msgs) {
+	if !c.s.events.areTold() || len(n.Spans) != len(msgs) {
 		return
 	}
 	for i := range n.Spans {
@@ -253,11 +256,6 @@ func (c *Call) settle(rq *inflight, response []byte) {
 	}
 }
 
-// settleCancelled notes that the client has cancelled a request. c.mu is held.
-func (c *Call) settleCancelled(rq *inflight) {
-	c.watch.Settle(c.number, rq.id, observe.Cancelled, 0)
-}
-
 // settleRefused notes that the store has refused how requests ended, or the call's note: then they
 // did not run.
 func (c *Call) settleRefused(number uint64, ids [][]byte, note bool) {
@@ -279,11 +277,6 @@ func (c *Call) observeLightEnd() {
 	if c.number == 0 || c.sharesStream() {
 		c.watch.End(c.number, observe.Cancelled, 0)
 	}
-}
-
-// observeUnknown tells how the call has ended: nobody knows, if that was not settled.
-func (c *Call) observeUnknown(number uint64) {
-	c.watch.End(number, observe.Unknown, protocol.CodeOutcomeUnknown)
 }
 
 // observeNotBegun tells that the call has ended before it began.

@@ -14,12 +14,12 @@ import (
 // does nothing, so it can be answered with an error that does not leave open what has happened.
 
 // boundOpening has a request that begins a conversation answered with an error, if the backend has not answered it in time.
-// s.mu is held.
-func (s *Session) boundOpening(rq *inflight, method string) {
+func (rq *inflight) boundOpening(method string) {
+	m := rq.call.s.m
 	t := time.AfterFunc(openTimeout, func() {
-		if s.m.startWork() {
-			defer s.m.work.Done()
-			s.openInVain(rq, method)
+		if m.startWork() {
+			defer m.work.Done()
+			rq.openInVain(method)
 		}
 	})
 	rq.stop = func() { t.Stop() }
@@ -28,44 +28,43 @@ func (s *Session) boundOpening(rq *inflight, method string) {
 // openInVain answers a request that begins a conversation with an error, if it is in flight. A conversation in which nothing else is in
 // flight and nothing was ever answered is closed with it: the next request opens another. That other clients of a carrier
 // have requests in it says that its server may still be at work.
-func (s *Session) openInVain(rq *inflight, method string) {
+func (rq *inflight) openInVain(method string) {
+	s := rq.call.s
 	why := &protocol.NoAnswer{Server: s.Server(), Method: method, Within: openTimeout}
 	s.mu.Lock()
-	key := string(requestKey(rq.call.guestOf(), []byte(rq.id)))
-	if s.inFlight[key] != rq {
+	if s.requests.take([]byte(rq.id), rq.call) == nil {
 		s.mu.Unlock()
 		return
 	}
-	s.remove(key, rq)
 	l := s.backend.link
 	opened := l != nil && l.conn != nil
 	var conn backend.Conn
-	if opened && len(s.inFlight) == 0 && !l.spoke {
+	if opened && s.requests.len() == 0 && !l.spoke {
 		l.why = why
 		conn = l.finish()
-		s.asked.dropAll()
+		s.asked.takeAll()
 	}
 	s.mu.Unlock()
 	if opened { // else that is told of where it is opened
-		s.logEnd(why, 1)
+		l.logEnd(why, 1)
 	}
-	s.failAll([]*inflight{rq}, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
+	rq.fail(jsonrpc.Errorf(jsonrpc.CodeServer, "%v", why))
 	switch {
 	case conn != nil:
 		s.m.closeBackend(conn)
 	case rq.sent && method != protocol.MethodInitialize: // which must not be cancelled (2025-11-25, Cancellation)
-		s.tellCancelled(l, rq, nil, "timeout")
+		l.tellCancelled(rq, nil, "timeout")
 	}
 }
 
 // inVain returns an error of an opening that has taken too long as one that says so; another stays as it is. method is what the
 // backend was begun with; "": it was to be opened.
-func (s *Session) inVain(method string, err error) error {
+func (l *link) inVain(method string, err error) error {
 	var known *protocol.NoAnswer
 	if !errors.Is(err, context.DeadlineExceeded) || errors.As(err, &known) {
 		return err
 	}
-	why := &protocol.NoAnswer{Server: s.Server(), Method: method, Within: openTimeout}
-	s.logEnd(why, 0)
+	why := &protocol.NoAnswer{Server: l.s.Server(), Method: method, Within: openTimeout}
+	l.logEnd(why, 0)
 	return why
 }

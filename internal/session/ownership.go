@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
 	"holdfast/stream"
 )
 
@@ -41,11 +43,9 @@ func (o logOwner) Lost(unstored []entry, err error) {
 	var ids [][]byte
 	if s.single {
 		ids = o.unanswered(s.standalone)
-		s.mu.Lock()
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			ids = append(ids, []byte(rq.id))
 		}
-		s.mu.Unlock()
 		s.standalone.track.EndUnstored(s.lease.Epoch, endings(ids, err))
 		s.m.opts.Outage.Ended(len(ids), 0)
 	}
@@ -57,7 +57,7 @@ func (o logOwner) Lost(unstored []entry, err error) {
 		end[len(end)-1].Last = true
 		c.track.EndUnstored(s.lease.Epoch, end)
 		c.settleRefused(number, ids, false)
-		c.observeUnknown(number)
+		c.watch.End(number, observe.Unknown, protocol.CodeOutcomeUnknown)
 		s.streams.Wake(number)
 	}
 	s.streams.Wake(standalone)
@@ -82,9 +82,7 @@ func (m *Manager) VerifySession(key stream.SessionKey) {
 // leaveNode has a session leave this node. Who reads it may read what there is for a
 // time. No lock is held, but the caller may be appending.
 func (m *Manager) leaveNode(s *Session, linger time.Duration) {
-	s.mu.Lock()
-	had, ok := s.close(sessionMoved)
-	s.mu.Unlock()
+	had, ok := closeIf(s, sessionMoved, nil)
 	if !ok {
 		return
 	}
@@ -199,12 +197,6 @@ func each[T any](all []T, some int, f func(T)) {
 		})
 	}
 	group.Wait()
-}
-
-// renewDue reports whether the store should be told again that the session is in use.
-func (s *Session) renewDue(now time.Duration) bool {
-	last := s.use.renewed.Load()
-	return last != 0 && now-time.Duration(last) >= s.m.opts.TTL/3
 }
 
 // renew tells it, and loses the session if it is another's.

@@ -30,14 +30,12 @@ func (w writer) Ping() {
 	c.s.flushInBackground() // who reads does not wait for the store
 }
 
-// ponged takes the client's answer to a ping of ours. One to anything else, or to the
-// ping of a call that is over, says nothing.
-func (s *Session) ponged(id []byte) {
+// pinged returns the number of the stream of the call whose ping a client answers, by the id of the answer.
+func pinged(id []byte) (number uint64, ok bool) {
 	if len(id) == 0 || id[0] != '"' {
-		return
+		return 0, false
 	}
 	text, ours := strings.CutPrefix(jsonrpc.String(id), pingID)
-	if number, err := strconv.ParseUint(text, 36, 64); ours && err == nil {
-		s.streams.Has(number, 1)
-	}
+	number, err := strconv.ParseUint(text, 36, 64)
+	return number, ours && err == nil
 }

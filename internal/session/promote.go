@@ -107,5 +107,16 @@ func (c *Call) dropAnswers() {
 // Answered says that the responses of a light call, if it has any, were written, or will not be. Whoever waits for a
 // light call calls it at the end.
 func (c *Call) Answered() {
-	c.wrote(c.takeAnswer())
+	c.s.m.flights.Wrote(flightCall{c}, c.takeAnswer())
+}
+
+// takeAnswer returns the answer of a light call that was not made again, and forgets it; nil: it has none.
+func (c *Call) takeAnswer() (answer []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.light) == 1 && (c.recovery == nil || c.recovery.state != recoveryHandedBack) {
+		answer = c.light[0]
+	}
+	c.dropAnswers()
+	return answer
 }

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"time"
 
 	"holdfast/internal/again"
 	"holdfast/internal/observe"
@@ -67,35 +66,27 @@ func (o readerOwner) Arrived(number uint64) {
 
 // Sent implements [reading.Owner].
 func (o readerOwner) Sent(r *reading.Reader, besides bool) reading.Sent {
-	number := r.Cursor().Stream.Number
-	what := newSent(o.Session, number, r.Likeness())
-	if besides {
-		o.m.stranded.tell(o.Session, number)
-	}
-	if what == nil {
-		return nil
-	}
-	return what
+	return o.m.flights.Sent(flightSession(o), r.Cursor().Stream.Number, r.Likeness(), besides)
 }
 
 // Observed implements [reading.Owner].
-func (o readerOwner) Observed(e observe.Event) { o.happened(e) }
+func (o readerOwner) Observed(e observe.Event) { o.events.happened(e) }
 
 // Heard implements [reading.Owner].
 func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 	s, number := o.Session, r.Cursor().Stream.Number
 	switch e {
 	case reading.Comes:
-		s.Touch()
+		s.use.touch()
 		s.use.readers.Add(1)
 	case reading.Came:
 		s.untoldTo(r).Attached(r.Has())
 	case reading.Back:
-		s.m.dropStranded(s, number)
+		s.m.flights.Drop(flightSession{s}, number)
 	case reading.Told:
 		o.told(r)
 	case reading.Lost:
-		s.m.strand(s, number, r.Likeness(), false, nil)
+		s.m.flights.Strand(flightSession{s}, number, r.Likeness())
 	case reading.Leaves:
 		s.Resumes().Seen(number) // from now on it is away
 	case reading.Left:
@@ -103,7 +94,7 @@ func (o readerOwner) Heard(r *reading.Reader, e reading.Event) {
 			s.noteDelivered(true)
 		}
 		s.untoldTo(r).Dispatch(number)
-		s.Touch()
+		s.use.touch()
 		s.use.readers.Add(-1)
 	}
 }
@@ -166,10 +157,10 @@ func (w writer) Came(after uint64) *reading.Disconnect {
 
 // Likeness implements [reading.Call].
 func (w writer) Likeness() again.Likeness {
-	if w.late.Load() {
+	if w.standing.IsLate() {
 		return again.Likeness{}
 	}
-	return w.like
+	return w.standing.Like()
 }
 
 // Observe implements [reading.Call].
@@ -180,14 +171,14 @@ func (c *Call) Like() again.Likeness {
 	if c == nil {
 		return again.Likeness{}
 	}
-	return c.like
+	return c.standing.Like()
 }
 
 // CameBack notes that the client has come back: for the call of a stream, with an event id or something else that says what it has, or (0) with
 // nothing but its session. conn is its connection, or nil if that cannot be asked.
 func (s *Session) CameBack(number uint64, conn Connection) {
 	if c := s.CallAt(number); c != nil {
-		c.cameBack(conn)
+		c.standing.CameBack(conn)
 	}
 	s.streams.CameBack(number != 0)
 }
@@ -212,18 +203,14 @@ func (c *Call) ConnectionLost() {
 	c.Promote()
 	number := c.Number()
 	if number == 0 {
-		c.strandAnswer()
+		c.s.m.flights.StrandAnswer(flightCall{c}, c.takeAnswer())
 		return
 	}
 	_ = c.takeDisconnect() // who was to be sent away has gone
 	c.untold().Release(number)
-	c.s.streams.Cut(number, c.like, func() {
-		if !c.late.Load() {
-			c.s.m.strand(c.s, number, c.like, false, nil)
+	c.s.streams.Cut(number, c.Like(), func() {
+		if !c.standing.IsLate() {
+			c.s.m.flights.Strand(flightSession{c.s}, number, c.Like())
 		}
 	})
 }
-
-// resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
-// reasons for that.
-const resetWithin = time.Second

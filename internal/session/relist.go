@@ -47,7 +47,7 @@ func (s *Session) tellLists() {
 	s.lists, s.differs = now, false
 	s.Tools.Forget()
 	var listens []*inflight
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		if rq.listen != nil {
 			listens = append(listens, rq)
 		}
@@ -154,9 +154,9 @@ func (s *Session) noteOffer(result []byte) {
 }
 
 // keepListen keeps a subscriptions/listen that is about to be delivered: if the conversation is replaced it is made
-// again in the next one, and its client need not know. s.mu is held.
+// again in the next one, and its client need not know. rq may be nil. s.mu is held.
 func (s *Session) keepListen(rq *inflight, in *backend.Inbound) {
-	if s.modern == "" || s.m.listTeller == nil || in.Method != protocol.MethodSubscriptions || rq.listen != nil {
+	if rq == nil || s.modern == "" || s.m.listTeller == nil || in.Method != protocol.MethodSubscriptions || rq.listen != nil {
 		return
 	}
 	m, err := jsonrpc.Parse(bytes.Clone(in.Raw)) // and not the body with it
@@ -172,7 +172,7 @@ func (s *Session) keepListen(rq *inflight, in *backend.Inbound) {
 // acknowledgedAgain notes that a listen was acknowledged, and reports whether it was before: by the conversation before this one.
 // s.mu is held.
 func acknowledgedAgain(s *Session, c *Call) bool {
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		if rq.call == c && rq.listen != nil {
 			again := rq.acked
 			rq.acked = true
@@ -185,10 +185,10 @@ func acknowledgedAgain(s *Session, c *Call) bool {
 // onlyListens returns the requests in flight in a carrier, if there are no others than listens, which can be made again in
 // another conversation. s.mu is held.
 func (s *Session) onlyListens() (all []*inflight, only bool) {
-	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.Tools.IsReading() || len(s.asked.pending) > 0 {
+	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.Tools.IsReading() || s.asked.len() > 0 {
 		return nil, false
 	}
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		if rq.listen == nil {
 			return nil, false
 		}
@@ -210,7 +210,7 @@ func (s *Session) listenAgain(listens []*inflight) {
 				ctx = context.Background()
 			}
 			if err := s.deliver(ctx, *rq.listen); err != nil {
-				s.fail(rq.call, rq.listen.ID, notDelivered(err))
+				s.requests.fail(rq.listen.ID, rq.call, notDelivered(err))
 			}
 		}
 	}()

@@ -149,7 +149,9 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
 	s.offers.Store(offers(s.m, func(f Service) bool { return string(jsonrpc.Field(st.Note, f.Member())) == "true" }))
 	s.Tools.Restore(n.Safe)
-	s.observeSafeTools()
+	if s.events.areTold() {
+		s.events.tools(s.Tools.Names())
+	}
 	s.takeCapabilities(m.Params)
 }
 

@@ -103,9 +103,7 @@ func (c resumable) Cancel(ids []string, why string) {
 	}
 	defer c.s.m.work.Done()
 	for _, id := range ids {
-		c.s.withdraw(c.Call, []byte(id), nil, why, func(rq *inflight) {
-			c.s.failAll([]*inflight{rq}, jsonrpc.Errorf(jsonrpc.CodeServer, "%s", why))
-		})
+		c.s.withdraw(c.Call, []byte(id), nil, why, func(rq *inflight) { rq.fail(jsonrpc.Errorf(jsonrpc.CodeServer, "%s", why)) })
 	}
 }
 
@@ -145,10 +143,7 @@ func (r resumeSessions) List(of caller.Principal, own *Session, in Range) []*Ses
 
 func (r resumeSessions) Withdraw(s *Session, number uint64, id []byte, reason string, header http.Header) {
 	if c := s.CallAt(number); c != nil {
-		s.withdraw(c, id, header, reason, func(rq *inflight) {
-			c.cancel(rq)
-			s.requestEnded(rq)
-		})
+		s.withdraw(c, id, header, reason, (*inflight).cancel)
 	}
 }
 

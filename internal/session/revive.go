@@ -181,12 +181,12 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		return nil, err
 	}
 	m.store.Count(s.lease, s.tenant.name)
-	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
-		s.observeBegan()
+		s.events.began()
 	}
 	m.revived(s, at.begins.woke)
-	s.Touch()
+	s.use.touch()
 	s.use.calls.Add(-1)
 	return s, nil
 }
@@ -247,8 +247,8 @@ func (m *Manager) revived(s *Session, woke bool) {
 	}
 	m.logger.Debug(says, "session", s.Name())
 	m.moves.Add(moves.Kind{How: how}, moves.Count{Sessions: 1})
-	if s.isObserved() {
-		s.happened(observe.SessionRevived{Session: s.observed(), Woke: woke})
+	if s.events.areTold() {
+		s.events.happened(observe.SessionRevived{Session: s.observed(), Woke: woke})
 	}
 }
 

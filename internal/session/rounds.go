@@ -51,7 +51,8 @@ func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 
 // asksInRounds reports whether a response of the backend asks the client of a watched call, and if so, does
 // that. The request stays in flight.
-func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
+func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
+	s := l.s
 	if s.modern == "" || s.watched.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
 		return false
 	}
@@ -67,7 +68,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 		}
 	})
 	s.mu.Lock()
-	rq := s.inFlight[string(jsonrpc.Key(m.ID))]
+	rq := s.requests.at("", m.ID)
 	if l.over || rq == nil || call != nil && rq.call != call || rq.call.record == nil || rq.call.record.watched == nil {
 		s.mu.Unlock()
 		return false
@@ -82,7 +83,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 	w := &round{c: c, of: of, state: bytes.Clone(jsonrpc.Field(m.Result, "requestState")), inputs: make(map[string][]byte)}
 	full := of.made > mostRounds
 	for _, q := range asked {
-		if full = full || s.asked.isFull(); full {
+		if full = full || s.asked.len() >= mostServerRequests; full {
 			break
 		}
 		id := s.asked.add(serverRequest{link: l, call: c, round: w, name: q.name}, s.lease.Epoch)
@@ -92,7 +93,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 	made := of.made
 	s.mu.Unlock()
 	if full {
-		s.failCall(c, jsonrpc.Errorf(jsonrpc.CodeServer, "%s: the server asks for input again and again", c.method))
+		failAll(s.requests.takeCall(c), jsonrpc.Errorf(jsonrpc.CodeServer, "%s: the server asks for input again and again", c.method))
 		return true
 	}
 	for _, q := range requests {
@@ -107,7 +108,7 @@ func (s *Session) asksInRounds(l *link, call *Call, m *jsonrpc.Message) bool {
 // answered takes the client's answer to a question of the round.
 func (w *round) answered(name string, m *jsonrpc.Message) {
 	if m.Error != nil { // which no input can say
-		w.c.s.failCall(w.c, jsonrpc.Errorf(jsonrpc.CodeServer, "the client could not answer the server's question %q: %.200s", name,
+		failAll(w.c.s.requests.takeCall(w.c), jsonrpc.Errorf(jsonrpc.CodeServer, "the client could not answer the server's question %q: %.200s", name,
 			jsonrpc.String(jsonrpc.Field(m.Error, "message"))))
 		return
 	}
@@ -156,7 +157,7 @@ func (w *round) again() {
 	}
 	again, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, request.ID, request.Method, params))
 	if err != nil {
-		w.c.s.failCall(w.c, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", err))
+		failAll(w.c.s.requests.takeCall(w.c), jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", err))
 		return
 	}
 	w.c.deliverOne(w.c.s.m.ctx, again, w.of.header, notDelivered)

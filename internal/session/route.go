@@ -3,7 +3,6 @@ package session
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -32,15 +31,15 @@ func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
 func (l *link) take(call *Call, m jsonrpc.Message) {
 	switch why := protocol.CheckKind(&m); {
 	case m.Kind == jsonrpc.Response:
-		l.s.responded(l, call, m)
+		l.responded(call, m)
 	case why != nil && m.Kind == jsonrpc.Request:
-		l.s.refuseWith(l, m, jsonrpc.CodeMethodNotFound, why.Message)
+		l.reply(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "%s", why.Message)))
 	case why != nil:
 		l.s.m.logger.Warn("message dropped", "session", l.s.Name(), "error", why)
 	case m.Kind == jsonrpc.Request:
-		l.s.request(l, call, m)
+		l.request(call, m)
 	default:
-		l.s.notified(l, call, m)
+		l.notified(call, m)
 	}
 }
 
@@ -91,8 +90,9 @@ func (l *link) repair(m *jsonrpc.Message) bool {
 
 // responded takes the backend's response to its call. One that comes for another
 // call than the one in flight under its id is too late.
-func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
-	if s.asksInRounds(l, call, &m) {
+func (l *link) responded(call *Call, m jsonrpc.Message) {
+	s := l.s
+	if l.asksInRounds(call, &m) {
 		return
 	}
 	s.mu.Lock()
@@ -105,7 +105,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 		s.mu.Unlock()
 		return
 	}
-	rq := s.takeRequest(m.ID, call)
+	rq := s.requests.take(m.ID, call)
 	if rq == nil {
 		s.mu.Unlock()
 		return // it was cancelled, and nobody wants it
@@ -131,7 +131,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	adds, host := false, hosts.Host{}
 	if rq.call.method == protocol.MethodToolsList {
 		listed = s.Tools.Learn(m.Result, list, rq.list == list) && s.m.shared != nil
-		s.observeTools(m.Result)
+		s.events.toolsPage(m.Result)
 		s.mu.Lock()
 		if adds = rq.adds && !s.Tools.Clashes() && m.Result != nil; adds {
 			host = s.patience.host
@@ -167,8 +167,7 @@ func (s *Session) responded(l *link, call *Call, m jsonrpc.Message) {
 	if refusal := s.carrier.checkInput([]byte(rq.id), &m); refusal != nil {
 		data = refusal
 	}
-	rq.call.respond(rq, data)
-	s.requestEnded(rq)
+	rq.answer(data)
 }
 
 // noRevision returns the error that an answer to initialize becomes which names no revision: no client takes it, and
@@ -185,58 +184,21 @@ func noRevision(m jsonrpc.Message) jsonrpc.Message {
 // request takes a request of the backend to the client, under an id that is
 // unique in the session for as long as it lives. What only asks whether its peer is there is answered here, whether or
 // not the client is. See docs/decisions/0033-pings-of-servers.md.
-func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
+func (l *link) request(call *Call, m jsonrpc.Message) {
+	s := l.s
 	if m.Method == protocol.MethodPing {
-		s.reply(l, jsonrpc.AppendResult(nil, m.ID, nil))
+		l.reply(jsonrpc.AppendResult(nil, m.ID, nil))
 		return
 	}
-	if refusal := s.doesNotKnow(m.Method); refusal != nil {
-		s.reply(l, jsonrpc.AppendError(nil, m.ID, refusal))
-		return
+	call, id, refusal := l.admit(call, &m)
+	if refusal != nil {
+		l.reply(jsonrpc.AppendError(nil, m.ID, refusal))
 	}
-	if s.m.opts.Stateless {
-		// There is no session in which an answer could come.
-		s.refuse(l, m, "a stateless endpoint cannot ask its client")
-		return
-	}
-	if len(m.ID) > jsonrpc.MaxName {
-		s.refuse(l, m, "its id is too long")
-		return
-	}
-	s.mu.Lock()
-	if l.over {
-		s.mu.Unlock()
-		return
-	}
-	if s.asked.isFull() {
-		s.mu.Unlock()
-		s.refuse(l, m, "too many requests wait for the client's answer")
-		return
-	}
-	guessed := false
 	if call == nil {
-		call, guessed = s.guessCall(true)
-	} else {
-		call = s.heir(call, nil)
-	}
-	heir := call.isHeir()
-	if heir && s.use.isLeft() {
-		s.mu.Unlock()
-		s.refuse(l, m, "its client has left")
 		return
 	}
-	if call == s.standalone && s.modern != "" {
-		s.mu.Unlock()
-		s.refuse(l, m, "no request is in flight whose client could be asked")
-		return
-	}
-	if refusal := s.mayNotAsk(call, &m); refusal != nil {
-		s.mu.Unlock()
-		s.reply(l, jsonrpc.AppendError(nil, m.ID, refusal))
-		return
-	}
-	id := s.asked.add(serverRequest{link: l, id: append([]byte(nil), m.ID...), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch)
-	s.mu.Unlock()
+	heir := false
+	locked(s, func() { heir = call.isHeir() })
 	data := m.WithID(s.askedID(call, id))
 	switch {
 	case call.emit(data, true):
@@ -246,26 +208,62 @@ func (s *Session) request(l *link, call *Call, m jsonrpc.Message) {
 	case s.modern == "":
 		s.standalone.emit(data, true)
 	default:
-		s.mu.Lock()
 		s.asked.take(id)
-		s.mu.Unlock()
-		s.refuse(l, m, "the request that it belongs to is over")
+		l.refuse(m, "the request that it belongs to is over")
 	}
 }
 
-// refuse answers a request of the backend in the client's place.
-func (s *Session) refuse(l *link, m jsonrpc.Message, why string) {
-	s.refuseWith(l, m, jsonrpc.CodeInvalidRequest, m.Method+": "+why)
+// admit puts a request of the backend on record, and returns the call whose client is asked and the request's number; no call: it is refused, or
+// the link is over.
+func (l *link) admit(of *Call, m *jsonrpc.Message) (call *Call, id int64, refusal *jsonrpc.Error) {
+	s := l.s
+	refused := func(why string) (*Call, int64, *jsonrpc.Error) { return nil, 0, refusalOf(m, why) }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if refusal = s.doesNotKnow(s.backend.initialize, m.Method); refusal != nil {
+		return nil, 0, refusal
+	}
+	switch {
+	case s.m.opts.Stateless: // there is no session in which an answer could come
+		return refused("a stateless endpoint cannot ask its client")
+	case len(m.ID) > jsonrpc.MaxName:
+		return refused("its id is too long")
+	case l.over:
+		return nil, 0, nil
+	case s.asked.len() >= mostServerRequests:
+		return refused("too many requests wait for the client's answer")
+	}
+	guessed := false
+	if of == nil {
+		call, guessed = s.guessCall(true)
+	} else {
+		call = heirOf(of, nil)
+	}
+	switch {
+	case call.isHeir() && s.use.isLeft():
+		return refused("its client has left")
+	case call == s.standalone && s.modern != "":
+		return refused("no request is in flight whose client could be asked")
+	}
+	if refusal = s.mayNotAsk(s.backend.initialize, call.method, m); refusal != nil {
+		return nil, 0, refusal
+	}
+	return call, s.asked.add(serverRequest{link: l, id: bytes.Clone(m.ID), method: m.Method, call: call, guessed: guessed}, s.lease.Epoch), nil
 }
 
-// refuseWith is refuse with a code and a text.
-func (s *Session) refuseWith(l *link, m jsonrpc.Message, code int, text string) {
-	s.reply(l, jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(code, "%s", text)))
+// refuse answers a request of the backend in the client's place.
+func (l *link) refuse(m jsonrpc.Message, why string) {
+	l.reply(jsonrpc.AppendError(nil, m.ID, refusalOf(&m, why)))
+}
+
+func refusalOf(m *jsonrpc.Message, why string) *jsonrpc.Error {
+	return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: %s", m.Method, why)
 }
 
 // reply gives the backend our own response to a request of it. One that asks while it is being opened gets it when it is
 // open.
-func (s *Session) reply(l *link, response []byte) {
+func (l *link) reply(response []byte) {
+	s := l.s
 	m, err := jsonrpc.Parse(response)
 	if err != nil || !s.m.startWork() {
 		return
@@ -294,7 +292,8 @@ func (l *link) replyNow(m jsonrpc.Message) {
 }
 
 // notified takes a notification of the backend to the client.
-func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
+func (l *link) notified(call *Call, m jsonrpc.Message) {
+	s := l.s
 	s.mu.Lock()
 	if l.over {
 		s.mu.Unlock()
@@ -314,6 +313,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
+		c.clientAnswered()
 		call, data = c, cancelled(s.askedID(c, id), m.Params)
 		if c.isHeir() && s.modern == "" {
 			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
@@ -337,7 +337,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if call == nil || call == s.standalone {
 			call = s.callByToken(jsonrpc.Field(m.Params, "progressToken"))
 		} else {
-			call = s.heir(call, m.Params)
+			call = heirOf(call, m.Params)
 		}
 		if call == nil {
 			s.mu.Unlock()
@@ -359,7 +359,7 @@ func (s *Session) notified(l *link, call *Call, m jsonrpc.Message) {
 		if call == nil {
 			call, _ = s.guessCall(false)
 		} else {
-			call = s.heir(call, nil)
+			call = heirOf(call, nil)
 		}
 	}
 	s.mu.Unlock()
@@ -388,40 +388,18 @@ func (s *Session) callByToken(token []byte) *Call {
 		return s.standalone // it is of no call, and no client takes it for one's
 	}
 	key := string(jsonrpc.Key(token))
-	if call := s.callWithToken(func(t string) bool { return t == key }); call != nil {
+	if call := s.requests.withToken(s.modern != "", func(t string) bool { return t == key }); call != nil {
 		return call
 	}
 	// Some servers make a text of a number, and some clients a number of that.
 	key = strings.Trim(key, `"`)
-	if call := s.callWithToken(func(t string) bool { return strings.Trim(t, `"`) == key }); call != nil {
+	if call := s.requests.withToken(s.modern != "", func(t string) bool { return strings.Trim(t, `"`) == key }); call != nil {
 		return call
 	}
 	if s.lateProgress {
 		return s.standalone // it may be of a task, whose call has ended
 	}
 	return nil
-}
-
-// callWithToken returns the call in flight one of whose tokens is as is asked for; nil if there is none, or, in a carrier,
-// several. s.mu is held.
-func (s *Session) callWithToken(is func(token string) bool) (found *Call) {
-	var looked *Call // the call of a batch has many requests, and the tokens of all
-	for _, rq := range s.inFlight {
-		if rq.call == looked {
-			continue
-		}
-		looked = rq.call
-		switch {
-		case !slices.ContainsFunc(looked.tokens, is):
-		case s.modern == "":
-			return looked
-		case found != nil && found != looked:
-			return nil
-		default:
-			found = looked
-		}
-	}
-	return found
 }
 
 // mayGoOn reports whether a result says that its call has become a task of the backend, whose progress goes on under the
@@ -438,7 +416,7 @@ func mayGoOn(c *Call, result []byte) bool {
 func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	var only *Call
 	many := false
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		c := rq.call
 		if rq.ours || c.method == protocol.MethodInitialize || s.owner(c.method) != nil {
 			continue // no backend has it
@@ -452,7 +430,7 @@ func (s *Session) guessCall(asks bool) (call *Call, guessed bool) {
 	case !many:
 		return only, false
 	case asks && !s.streams.IsRead(standalone):
-		for _, rq := range s.inFlight {
+		for rq := range s.requests.each {
 			if rq.call.method == "tools/call" && !rq.ours {
 				return rq.call, true
 			}

@@ -92,24 +92,3 @@ func (r *running) waitFor(wait time.Duration, so func() bool) {
 		}
 	}
 }
-
-// times are by the manager's clock.
-type times struct {
-	zero        time.Time     // what the clock counts from
-	resumedAt   atomic.Int64  // when the process was last found to have stood still
-	unusedEnded atomic.Int64  // when sessions were last looked through for some that can be ended
-	keysTended  time.Duration // when tendKeys last did; only its goroutine uses it
-}
-
-// clock is the manager's, which nobody sets: a machine's wall clock may jump, and
-// sessions must neither expire nor stay for that.
-func (t *times) clock() time.Duration { return time.Since(t.zero) }
-
-// noteStandstill notes at a look for idle sessions that the process has stood still, if the look
-// was due long before: what their clients said meanwhile waits to be heard. So all
-// that time, and what came before it, does not count.
-func (t *times) noteStandstill(now, due, ttl time.Duration) {
-	if now-due > max(ttl/2, time.Second) {
-		t.resumedAt.Store(int64(now))
-	}
-}

@@ -1,6 +1,10 @@
 package session
 
-import "holdfast/jsonrpc"
+import (
+	"sync"
+
+	"holdfast/jsonrpc"
+)
 
 // A serverRequest is a request of the backend, on its way to the client or with it.
 type serverRequest struct {
@@ -17,8 +21,9 @@ type serverRequest struct {
 }
 
 // serverRequests are those that the client has not answered, by the ids that it knows
-// them by. Guarded by Session.mu.
+// them by. None is added without Session.mu.
 type serverRequests struct {
+	mu      sync.Mutex // taken after Session.mu and Call.mu
 	pending map[int64]serverRequest
 	count   int64 // how many there have been
 }
@@ -26,19 +31,35 @@ type serverRequests struct {
 // mostServerRequests bounds how many requests of the backend wait for the client.
 const mostServerRequests = 1000
 
-// isFull reports whether no more of them may wait.
-func (q *serverRequests) isFull() bool { return len(q.pending) >= mostServerRequests }
+// len returns how many there are.
+func (q *serverRequests) len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.pending)
+}
+
+// has reports whether a request waits.
+func (q *serverRequests) has(id int64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	_, ok := q.pending[id]
+	return ok
+}
 
 // add puts a request on record and returns its id. The lease's epoch keeps ids apart that
 // different owners of the session give.
 func (q *serverRequests) add(r serverRequest, epoch uint64) int64 {
+	q.mu.Lock()
 	q.count++
 	id := int64(epoch-1)<<32 + q.count
+	q.mu.Unlock()
 	q.put(id, r)
 	return id
 }
 
 func (q *serverRequests) put(id int64, r serverRequest) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	if q.pending == nil {
 		q.pending = make(map[int64]serverRequest)
 	}
@@ -47,6 +68,8 @@ func (q *serverRequests) put(id int64, r serverRequest) {
 
 // take takes a request off the record.
 func (q *serverRequests) take(id int64) (serverRequest, bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	r, ok := q.pending[id]
 	delete(q.pending, id)
 	return r, ok
@@ -55,10 +78,11 @@ func (q *serverRequests) take(id int64) (serverRequest, bool) {
 // takeCancelled takes a request off the record that the backend cancels by its own id,
 // and returns the id that the client knows it by.
 func (q *serverRequests) takeCancelled(l *link, id []byte) (int64, *Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for ours, r := range q.pending {
 		if r.link == l && r.round == nil && string(jsonrpc.Key(r.id)) == string(jsonrpc.Key(id)) {
 			delete(q.pending, ours)
-			r.call.clientAnswered()
 			return ours, r.call
 		}
 	}
@@ -68,6 +92,8 @@ func (q *serverRequests) takeCancelled(l *link, id []byte) (int64, *Call) {
 // dropCall forgets the requests of a call that is over, and returns those that the backend still waits for. What was
 // guessed to belong to it may belong to another, and can still be answered.
 func (q *serverRequests) dropCall(c *Call) (open []serverRequest) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for id, r := range q.pending {
 		if r.call == c && !r.guessed {
 			delete(q.pending, id)
@@ -79,16 +105,28 @@ func (q *serverRequests) dropCall(c *Call) (open []serverRequest) {
 	return open
 }
 
-// dropAll forgets all of them: the backend is gone.
-func (q *serverRequests) dropAll() { q.pending = nil }
-
 // takeAll forgets all of them, and returns those that the backend still waits for.
 func (q *serverRequests) takeAll() (open []serverRequest) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, r := range q.pending {
 		if r.round == nil {
 			open = append(open, r)
 		}
 	}
-	q.dropAll()
+	q.pending = nil
 	return open
+}
+
+// redirect has another call's client asked, and returns the call whose client was asked; nil: the request does not wait any more.
+func (q *serverRequests) redirect(id int64, to *Call) (from *Call) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	r, ok := q.pending[id]
+	if !ok {
+		return nil
+	}
+	from, r.call = r.call, to
+	q.pending[id] = r
+	return from
 }

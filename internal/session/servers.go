@@ -108,7 +108,7 @@ func (m *Manager) tend(s *Session, now time.Duration, late bool) (waits bool) {
 		return !s.isClosed()
 	case version == 0:
 		m.end(s, errRemoved)
-	case stopIdle > 0 && s.sinceSeen(now) > stopIdle:
+	case stopIdle > 0 && s.use.sinceSeen(now) > stopIdle:
 		s.closeQuiet(0)
 		s.tellLists()
 	default:
@@ -151,6 +151,6 @@ func (s *Session) closeQuiet(version uint64) bool {
 // isQuietLocked reports whether nothing is in flight or about to be. s.mu is held.
 func (s *Session) isQuietLocked() bool {
 	initialized := s.backend.initialize != nil && s.revision != "" || s.modern != ""
-	return initialized && !s.isClosed() && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil &&
+	return initialized && !s.isClosed() && s.requests.len() == 0 && s.asked.len() == 0 && s.backend.opening == nil &&
 		!s.Tools.IsReading() && s.use.calls.Load() == 0 && s.use.reserved.Load() == 0
 }

@@ -129,16 +129,7 @@ func (c *Call) answerBy(f Service, m jsonrpc.Message) {
 }
 
 // AnswerOwn answers a request of a client in the backend's place, if it is still unanswered.
-func (c *Call) AnswerOwn(id, answer []byte) {
-	s := c.s
-	s.mu.Lock()
-	rq := s.takeRequest(id, c)
-	s.mu.Unlock()
-	if rq != nil {
-		rq.call.respond(rq, answer)
-		s.requestEnded(rq)
-	}
-}
+func (c *Call) AnswerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer) }
 
 // IsOver reports whether nothing more is taken for the call.
 func (c *Call) IsOver() bool { return c.isOver() }
@@ -156,7 +147,7 @@ func (s *Session) Home(m *jsonrpc.Message) (*Session, error) {
 	if !ok || t.Session == s.Name() {
 		return s, nil
 	}
-	if s.CallOf(m.ID) != nil {
+	if s.CallFrom("", m.ID) != nil {
 		return nil, ErrDuplicate
 	}
 	home, _, err := s.m.FindSeal(purpose, text, nil, s.principal)
@@ -219,7 +210,7 @@ func (c *Call) restoreDeferred(note []byte) {
 		if d == nil {
 			continue
 		}
-		s.hold(s.m.KeepEnded())
+		s.use.hold(s.m.KeepEnded())
 		w := s.watchedTable().begun(d)
 		if c.isOver() {
 			w.ended = w.updated

@@ -8,9 +8,9 @@
 // The states of sessions and calls, and what leads from one to another, are the tables in
 // state.go and recovery.go.
 //
-// Locks, in the order in which they may be taken: Session.mu, Call.mu, then
-// that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that, and those of the
-// streams and of Session.Tools last. Of two
+// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests and of what is held,
+// that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that,
+// and those of the streams and of Session.Tools last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
 package session
@@ -22,7 +22,6 @@ import (
 	"net/http"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/feature/resume"
@@ -67,8 +66,10 @@ type Session struct {
 	sessionLife // see [sessionState]
 	m           *Manager
 	lease       stream.Lease
+	events      events
 	use         usage
 	Tools       tools.List // of its server
+	held        holding
 
 	standalone *Call // whose stream carries what belongs to no call
 	streams    reading.Streams
@@ -80,66 +81,23 @@ type Session struct {
 	watched    atomic.Pointer[watchedCalls]   // nil if there were none
 	untold     *webhook.Session               // outcomes that may be told besides to the clients; nil if none are
 
+	requests requests       // in flight
+	asked    serverRequests // of its server
+
 	mu           sync.Mutex
 	revision     string
-	lateProgress bool                 // a call has ended whose progress goes on, as it is a task of the backend
-	noted        uint64               // how far the standalone stream was told, as the store knows
-	rung         []uint64             // calls whose outcomes were told besides, as the session's note says
-	inFlight     map[string]*inflight // in flight, by [requestKey]
-	abroad       []waitAbroad         // oldest first
+	lateProgress bool         // a call has ended whose progress goes on, as it is a task of the backend
+	noted        uint64       // how far the standalone stream was told, as the store knows
+	rung         []uint64     // calls whose outcomes were told besides, as the session's note says
+	abroad       []waitAbroad // oldest first
 	patience     patience
 	waiting      turns // requests that a limit has wait, by the key of their id
-	asked        serverRequests
 	backend      conversation
-	subs         subscriptions // nil if there are none
-	lists        uint64        // those that its clients were last told of; see relist.go
-	differs      bool          // the server answers otherwise than when its clients were last told
-	lacks        uint8         // lists that its server does not have: bits
+	lists        uint64 // those that its clients were last told of; see relist.go
+	differs      bool   // the server answers otherwise than when its clients were last told
+	lacks        uint8  // lists that its server does not have: bits
 
 	relisted struct{ after, through uint64 } // what of the standalone stream is of [relist]; guarded by its call's lock
-}
-
-// A usage says how much a session is used, and when it was. It needs no lock.
-type usage struct {
-	renewed   atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
-	lastSeen  atomic.Int64 // when the client last sent something, by the manager's clock
-	heldUntil atomic.Int64 // until when it does not expire, by the manager's clock
-	reserved  atomic.Int32 // requests that have it as their carrier, and may not have begun
-	calls     atomic.Int32 // requests in flight
-	readers   atomic.Int32 // that are connected
-	left      atomic.Bool  // its client has ended it, and heirs in it are kept
-	lasts     atomic.Bool  // something was said in it that its server may remember, and that another conversation does not begin with
-	expired   atomic.Bool  // it was idle for too long, and has ended
-	lost      atomic.Bool  // its server has ended it, and what calls in it have said is kept; left is set, too
-}
-
-// isIdle reports whether nothing is in flight, and nobody reads.
-func (u *usage) isIdle() bool {
-	return u.calls.Load() == 0 && u.readers.Load() == 0 && u.reserved.Load() == 0
-}
-
-// A conversation is a session's with its backend: what is open of it, and what another
-// is opened with. Guarded by Session.mu. It is
-//
-//	reserved  while first is set: it is opened for the client's initialize, and not before
-//	opening   while opening is not nil
-//	open      while link is not nil
-//	closed    else: the next message opens it again
-type conversation struct {
-	link    *link
-	opening chan struct{} // closed when it is open, or could not be
-	first   *http.Request // that began the session
-
-	initialize  []byte // the raw request
-	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
-	initialized bool   // the client has sent notifications/initialized
-	revived     bool   // the session has begun again, and the server has not answered to initialize since
-	answer      uint64 // what the server has answered to it, as a hash; 0: that is not known
-	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
-	own         ownRequests
-	settings    settings
-	unsure      []string // tools that were called before it was known what they do
-	noted       []byte   // the [sleepNote] that the store has, or nil
 }
 
 // Revision returns the protocol revision that initialize settled on, or ""
@@ -158,30 +116,10 @@ func locked(s *Session, do func()) {
 }
 
 // Touch notes that the client has sent something, so that the session does not expire.
-func (s *Session) Touch() { s.use.lastSeen.Store(int64(s.m.clock())) }
+func (s *Session) Touch() { s.use.touch() }
 
 // Busy reports whether requests are in flight.
 func (s *Session) Busy() bool { return s.use.calls.Load() > 0 }
-
-// idle reports whether the session has had nothing to do since the given time. A
-// call that runs with nobody connected keeps its session for a day, not for
-// ever. An initialize of revision 2024-11-05 that nobody waits for does not.
-func (s *Session) idle(now, ttl time.Duration) bool {
-	quiet := s.sinceSeen(now)
-	if s.use.isHeld(now) || s.use.reserved.Load() > 0 {
-		return false
-	}
-	if s.use.readers.Load() > 0 {
-		return false
-	}
-	if s.use.isLeft() && s.use.calls.Load() == 0 {
-		return true
-	}
-	if s.use.calls.Load() > 0 && (!s.single || s.Initializing() == nil) {
-		return quiet > max(ttl, 24*time.Hour)
-	}
-	return quiet > ttl
-}
 
 // Begin opens a call for the requests among msgs. A light call is held in
 // memory until it says something else than its responses. from says where msgs come from, once
@@ -209,10 +147,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if len(from) > 0 {
 		c.cameAsGuest(from[0].Guest)
-		if from[0].ID != nil {
-			c.knownAs(from[0].ID)
-		}
-		c.conn = from[0].Conn
+		s.m.flights.Came(&c.standing, from[0].ID, from[0].Conn)
 	}
 	if len(msgs) == 1 {
 		if f := s.deferrer(&msgs[0]); f != nil {
@@ -239,7 +174,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	if err != nil {
 		return err
 	}
-	undo, err := s.keepState(msgs)
+	undo, err := s.held.keepState(msgs)
 	if err == nil {
 		if err = s.record(c, msgs, n, light, pass); err != nil && undo != nil {
 			undo()
@@ -304,7 +239,7 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, p
 	if err != nil || c.Number() != 0 && c.isOver() { // the note or the policy could not be stored
 		for i := range msgs {
 			if msgs[i].Kind == jsonrpc.Request {
-				s.fail(c, msgs[i].ID, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+				s.requests.fail(msgs[i].ID, c, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
 			}
 		}
 		if err == nil && s.isClosed() { // just now, and the call was ended with it
@@ -361,7 +296,9 @@ func (s *Session) Send(ctx context.Context, m jsonrpc.Message, header http.Heade
 func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Header) error {
 	id, ok := s.parseAskedID(m.ID)
 	if !ok {
-		s.ponged(m.ID)
+		if number, ok := pinged(m.ID); ok {
+			s.streams.Has(number, 1) // unless that is over
+		}
 		return nil
 	}
 	s.mu.Lock()
@@ -384,7 +321,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 		m.ID, m.Raw = a.id, raw
 		err := s.m.deliverTo(a.link.conn, backend.Inbound{Message: m, Context: ctx, Header: header})
 		if panicked(err) {
-			s.failCall(a.call, notDelivered(err)) // which waits for the answer
+			failAll(s.requests.takeCall(a.call), notDelivered(err)) // which waits for the answer
 			return nil
 		}
 		if err != nil {
@@ -411,9 +348,7 @@ func (s *Session) Refuse(id []byte, why *jsonrpc.Error) bool {
 
 // Initializing returns the initialize call while it is in flight, or nil.
 func (s *Session) Initializing() *Call {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, rq := range s.inFlight {
+	for rq := range s.requests.each {
 		if rq.call.method == protocol.MethodInitialize {
 			return rq.call
 		}
@@ -430,12 +365,12 @@ func (s *Session) Initialize(ctx context.Context, params []byte, header http.Hea
 	l := s.backend.link
 	s.mu.Unlock()
 	in := backend.Inbound{Context: ctx, Header: header}
-	reply, err := s.ask(ctx, l, protocol.MethodInitialize, params, in)
+	reply, err := l.ask(ctx, protocol.MethodInitialize, params, in)
 	if err == nil && reply.Error != nil {
 		err = fmt.Errorf("initialize failed: %s", reply.Error)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, s.inVain(protocol.MethodInitialize, err))
+		return fmt.Errorf("%w: %w", ErrRefused, l.inVain(protocol.MethodInitialize, err))
 	}
 	s.mu.Lock()
 	s.revision = jsonrpc.String(jsonrpc.Field(reply.Result, "protocolVersion"))

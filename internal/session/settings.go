@@ -16,7 +16,7 @@ import (
 // resources that it has subscribed to.
 
 // settings are what a client has set, as the params of its requests. Guarded by Session.mu. The subscriptions count as held
-// by [Session.keepSubscription].
+// by [holding.keepSubscription].
 type settings struct {
 	level []byte
 	subs  map[string][]byte // by their URIs; nil if there are none
@@ -54,10 +54,10 @@ func (t *settings) requests() (all []jsonrpc.Message) {
 }
 
 // setAgain tells a conversation that was opened again, for in, what the client has set.
-func setAgain(ctx context.Context, s *Session, l *link, all []jsonrpc.Message, in backend.Inbound) {
+func (l *link) setAgain(ctx context.Context, all []jsonrpc.Message, in backend.Inbound) {
 	for i := range all {
-		if _, err := s.ask(ctx, l, all[i].Method, all[i].Params, in); err != nil {
-			s.m.logger.Warn("the server has not answered to what the client had set before", "session", s.Name(), "method", all[i].Method, "error", err)
+		if _, err := l.ask(ctx, all[i].Method, all[i].Params, in); err != nil {
+			l.s.m.logger.Warn("the server has not answered to what the client had set before", "session", l.s.Name(), "method", all[i].Method, "error", err)
 			return
 		}
 	}
@@ -95,10 +95,7 @@ func (n *sleepNote) apply(s *Session) {
 	t.level = bytes.Clone(n.Level)
 	for _, params := range n.Subs {
 		m := jsonrpc.Message{Method: protocol.MethodSubscribe, Params: params}
-		if t.take(&m); s.subs == nil {
-			s.subs = make(subscriptions)
-		}
-		uri := uriOf(&m)
-		s.subs[subscriptionKey(uri)] = subscriptionSize(uri)
+		t.take(&m)
+		s.held.subscribed(uriOf(&m))
 	}
 }

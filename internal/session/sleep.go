@@ -138,7 +138,7 @@ func isSure(s *Session) bool {
 func (m *Manager) canSleep(s *Session, now time.Duration) bool {
 	after := m.opts.SleepAfter
 	if after <= 0 || m.opts.Revival == nil || s.modern != "" || s.single || s.state() != sessionOpen ||
-		s.sinceSeen(now) <= after || !s.use.isIdle() || s.use.isLeft() || s.use.isHeld(now) || !sessionid.MayBe(s.id) || m.drain.is(handingOver) {
+		s.use.sinceSeen(now) <= after || !s.use.isIdle() || s.use.isLeft() || s.use.isHeld(now) || !sessionid.MayBe(s.id) || m.drain.is(handingOver) {
 		return false
 	}
 	store, ok := m.store.(keepsSaying)
@@ -149,7 +149,7 @@ func (m *Manager) canSleep(s *Session, now time.Duration) bool {
 func (m *Manager) maySleep(s *Session) bool {
 	b := &s.backend
 	switch {
-	case s.sinceSeen(m.clock()) <= m.opts.SleepAfter, !s.isQuietLocked(), !s.use.isIdle(), !s.waiting.isEmpty(), len(b.own.waiting) > 0, b.refused != nil:
+	case s.use.sinceSeen(m.clock()) <= m.opts.SleepAfter, !s.isQuietLocked(), !s.use.isIdle(), !s.waiting.isEmpty(), len(b.own.waiting) > 0, b.refused != nil:
 		return false
 	case s.Resumes() != nil || s.watched.Load() != nil || s.lateProgress:
 		return false // what is known of their calls outlives what these have said
@@ -255,7 +255,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 	}
 	m.logger.Debug("session asleep", "session", s.Name())
 	m.moves.Add(moves.Kind{How: moves.WentAsleep}, moves.Count{Sessions: 1})
-	if s.isObserved() {
-		s.happened(observe.SessionSlept{Session: s.observed()})
+	if s.events.areTold() {
+		s.events.happened(observe.SessionSlept{Session: s.observed()})
 	}
 }

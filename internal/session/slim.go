@@ -37,9 +37,11 @@ func (m *Manager) rest(all []*Session) {
 // slim has a session give back what it keeps for its next call, and share what it knows of tools with others.
 func (s *Session) slim(common tools.Common) {
 	locked(s, func() {
-		if len(s.inFlight) == 0 {
-			s.inFlight = nil
-		}
+		s.requests.locked(func() {
+			if len(s.requests.all) == 0 {
+				s.requests.all = nil
+			}
+		})
 	})
 	common.Share(&s.Tools)
 	s.log.Slim()

@@ -222,11 +222,11 @@ func (s *Session) goneError() error {
 	return ErrMoved
 }
 
-// closeIf is [Session.close] for who does not hold s.mu, if the session may be closed, as is asked with s.mu held.
+// closeIf is [Session.close] for who does not hold s.mu, if the session may be closed, as is asked with s.mu held (nil: it may).
 func closeIf(s *Session, to sessionState, may func() bool) (c closing, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !may() {
+	if may != nil && !may() {
 		return c, false
 	}
 	return s.close(to)
@@ -243,9 +243,11 @@ type closing struct {
 // held.
 func (s *Session) close(to sessionState) (c closing, ok bool) {
 	if c.from, ok = s.become(to); ok {
-		s.observeEnded(c.from, to)
-		c.inFlight, c.conn = s.takeInFlight(true), s.backend.link.finish()
-		s.asked.dropAll()
+		s.events.ended(c.from, to)
+		s.patience.rest()
+		c.inFlight = s.requests.takeIf(func(*inflight) bool { return true })
+		c.conn = s.backend.link.finish()
+		s.asked.takeAll()
 		s.waiting.stop(s.goneError())
 	}
 	return c, ok

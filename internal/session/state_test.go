@@ -148,9 +148,7 @@ func TestCallStates(t *testing.T) {
 	}
 	refuse := func(c *Call) { refuses = true; notify(c); refuses = false }
 	drop := func(c *Call) {
-		s.mu.Lock()
-		rq := s.takeRequest(fmt.Appendf(nil, "%d", id), c)
-		s.mu.Unlock()
+		rq := s.requests.take(fmt.Appendf(nil, "%d", id), c)
 		h.dropRequests(s, []*inflight{rq})
 	}
 	for what, steps := range map[string][]step{

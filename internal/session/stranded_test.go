@@ -1,52 +1,16 @@
 package session
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/backend"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
-
-// Of more stranded calls than a node knows the oldest is forgotten, and of their answers no more is kept than may be.
-func TestManyStranded(t *testing.T) {
-	t.Parallel()
-	key := func(i int) (k again.Keys) {
-		k[again.Asked] = again.DigestOf(binary.AppendUvarint(nil, uint64(i)))
-		return k
-	}
-	any := func(*stranded, again.Reason) bool { return true }
-	var all strandings
-	now := time.Now()
-	for i := range mostStranded + 10 {
-		all.add(&stranded{keys: key(i), answer: []byte("x"), since: now}, time.Hour)
-	}
-	if n := all.n.Load(); n != mostStranded || len(all.by) != mostStranded {
-		t.Errorf("%d are known, by %d keys", n, len(all.by))
-	}
-	for i, want := range map[int]bool{9: false, 10: true, mostStranded + 9: true} {
-		if of, _ := all.take(key(i), any); (of != nil) != want {
-			t.Errorf("the one number %d: %v", i, of)
-		}
-	}
-	all.add(&stranded{keys: key(0), answer: make([]byte, mostStrandedBytes), since: now}, time.Hour)
-	if n := all.n.Load(); n != 1 || all.bytes != mostStrandedBytes {
-		t.Errorf("%d are known, of %d bytes", n, all.bytes)
-	}
-	all.add(&stranded{keys: key(1), since: now.Add(2 * time.Hour)}, time.Hour)
-	if of, _ := all.take(key(0), any); of != nil {
-		t.Error("one is found after its time")
-	}
-	all.take(key(1), any)
-	if all.n.Load() != 0 || all.bytes != 0 || len(all.by) != 0 || all.all.Len() != 0 {
-		t.Errorf("%+v is left", &all)
-	}
-}
 
 // Of requests of which each is the one before it made again, before any has begun, one runs, and the last one is answered.
 func TestStrandedBeforeBegun(t *testing.T) {
@@ -63,7 +27,7 @@ func TestStrandedBeforeBegun(t *testing.T) {
 			calls = append(calls, c)
 		}
 		for _, c := range calls[:size-1] {
-			h.strand(s, c.Number(), c.like, false, nil)
+			h.flights.Strand(flightSession{s}, c.Number(), c.Like())
 		}
 		for i := range calls { // the last one comes first, or in the midst of them
 			i = (i + size - 1 + size/2) % size
@@ -117,17 +81,67 @@ func TestStrandedWebhook(t *testing.T) {
 	waitFor(t, first)
 }
 
-// A request that did not begin is not stranded by who notices late that its client has left.
-func TestStrandedLate(t *testing.T) {
+// A request that equals one which was cancelled begins, also if its client has left: it is none that was made again.
+func TestStrandedCancelled(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(s *Session, link *deskConn, in backend.Inbound){
+		"answered": func(_ *Session, link *deskConn, in backend.Inbound) {
+			link.say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
+		},
+		"cancelled": func(s *Session, _ *deskConn, in backend.Inbound) { s.cancel(in.ID) },
+		"withdrawn": func(_ *Session, link *deskConn, in backend.Inbound) {
+			callOf(&in).Withdraw("")
+			<-link.in // which says so
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+			defer h.close()
+			s := h.open("")
+			begin := func(id int, left bool) *Call {
+				conn := &clientConn{}
+				conn.left.Store(left)
+				msgs := []jsonrpc.Message{mcptest.Parse(request(id))}
+				c, err := s.Begin(msgs, true, Origin{Conn: conn})
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.Deliver(t.Context(), msgs, nil)
+				return c
+			}
+			first := begin(1, false)
+			link := h.desk.last()
+			end(s, link, <-link.in)
+			waitFor(t, first)
+			second := begin(2, true)
+			if what == "answered" { // its client has not read the answer, as it seems, and has made the request again
+				if said := waitFor(t, second); !strings.Contains(said, "not delivered") {
+					t.Errorf("the second one is answered %s", said)
+				}
+			} else if said := h.answers(second); !strings.Contains(said, "result") {
+				t.Errorf("the second one is answered %s", said)
+			}
+		})
+	}
+}
+
+// A call is not stranded whose client is back, and has read all, before its loss is heard.
+func TestStrandedBack(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
 	defer h.close()
-	s, like := h.open(""), again.Likeness{Asked: again.Digest{1}}
-	h.strand(s, 7, like, false, nil)
-	h.dropLate(s, 7)
-	h.strand(s, 7, like, false, nil)
-	h.strand(s, 8, like, false, nil)
-	if h.stranded.knows(s, 7) || !h.stranded.knows(s, 8) {
-		t.Errorf("7: %v, 8: %v", h.stranded.knows(s, 7), h.stranded.knows(s, 8))
+	s := h.open("")
+	first := begin(t, s, false, request(1))
+	link, number := h.desk.last(), first.Number()
+	in := <-link.in
+	s.streams.Cut(number, first.Like(), func() {
+		link.say(in.Call, response(1))
+		r := attach(t, s, number)
+		tell(t, r, 1)
+		r.Detach(false, true, false)
+		h.flights.Strand(flightSession{s}, number, first.Like())
+	})
+	if said := h.answers(begin(t, s, true, request(2))); !strings.Contains(said, "result") {
+		t.Error(said)
 	}
 }

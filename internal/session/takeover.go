@@ -133,7 +133,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		return nil, err
 	}
 	for _, c := range found.cut { // before anybody can come back for it
-		m.strand(s, c.number, c.like, false, nil)
+		m.flights.Strand(flightSession{s}, c.number, c.standing.Like())
 	}
 	m.put(s)
 	if s.Resumes() != nil || s.watched.Load() != nil {
@@ -144,10 +144,10 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		m.revived(s, at.begins.woke)
 	} else {
 		m.came(was.Owner, &found)
-		s.observeTakenOver(was.Owner, began, &found)
+		s.events.takenOver(was.Owner, began, &found)
 	}
 	m.awaitReturn(found)
-	s.Touch()
+	s.use.touch()
 	s.use.calls.Add(-1)
 	if len(found.retry) > 0 && m.startWork() {
 		go m.retryCalls(values, found.retry)
@@ -226,9 +226,9 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 		m.beginAgain(ctx, s, at)
 	}
 	s.taken = at.begins == nil // else there is nothing that it had
-	s.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
+	s.held.mustKeep(sessionCost + initializeCost(len(s.backend.initialize)))
 	if s.step(sessionOpen) {
-		s.observeBegan()
+		s.events.began()
 	}
 	s.endLost(found.lost)
 	if late == nil {
@@ -305,7 +305,7 @@ func (s *Session) endLost(calls []*Call) {
 			}
 			c.mu.Unlock()
 			for _, id := range ids {
-				s.fail(c, []byte(id), errLost)
+				s.requests.fail([]byte(id), c, errLost)
 			}
 		}
 	})

@@ -28,9 +28,9 @@ func (s toolServer) Asks(ctx context.Context, m *jsonrpc.Message, header http.He
 		in.Params = modernParams([]byte("{}"), m.Params, s.modern)
 	}
 	ask = func(ctx context.Context, params []byte) (jsonrpc.Message, error) {
-		page, err := s.ask(ctx, l, protocol.MethodToolsList, params, in)
+		page, err := l.ask(ctx, protocol.MethodToolsList, params, in)
 		if err == nil {
-			s.observeTools(page.Result)
+			s.events.toolsPage(page.Result)
 		}
 		return page, err
 	}

@@ -29,7 +29,7 @@ func (s *Session) isUnusedLocked() bool {
 	if s.modern == "" && (s.backend.stateful || s.backend.initialize == nil || s.revision == "") {
 		return false
 	}
-	return !s.isClosed() && len(s.inFlight) == 0 && len(s.asked.pending) == 0 && s.backend.opening == nil && !s.Tools.IsReading() && s.use.isIdle()
+	return !s.isClosed() && s.requests.len() == 0 && s.asked.len() == 0 && s.backend.opening == nil && !s.Tools.IsReading() && s.use.isIdle()
 }
 
 // closeUnused closes the session's conversation if it is unused. It is opened again when there
@@ -85,7 +85,7 @@ func (m *Manager) endUnused(t *tenant) bool {
 		case own && s.tenant != t, s.taken, !s.isUnused():
 		case s.modern != "":
 			carriers = append(carriers, s)
-		case len(unused) < mostThinned && s.sinceSeen(now) > unusedFor:
+		case len(unused) < mostThinned && s.use.sinceSeen(now) > unusedFor:
 			unused = append(unused, s)
 		}
 	}

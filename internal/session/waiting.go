@@ -68,15 +68,12 @@ func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	return c.light, c.life.state() == callAnswered, c.number
 }
 
-// CallOf returns the call that a request in flight with the id is part of, or nil.
-func (s *Session) CallOf(id []byte) *Call { return s.CallFrom("", id) }
-
-// CallFrom is CallOf for a request that came from a session, as [Origin] says.
-func (s *Session) CallFrom(guest stream.SessionKey, id []byte) *Call {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if rq := s.inFlight[string(requestKey(guest, id))]; rq != nil {
-		return rq.call
-	}
-	return nil
+// CallFrom returns the call that a request in flight with the id is part of, or nil. It came from a session, as [Origin] says.
+func (s *Session) CallFrom(guest stream.SessionKey, id []byte) (c *Call) {
+	s.requests.locked(func() {
+		if rq := s.requests.all[string(requestKey(guest, id))]; rq != nil {
+			c = rq.call
+		}
+	})
+	return c
 }

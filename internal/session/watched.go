@@ -80,7 +80,7 @@ func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header
 	if err := c.awaitStored(); err != nil {
 		return since, err
 	}
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	t := s.addWatched(c, number)
 	t.of.mu.Lock()
 	if t.since.IsZero() {
@@ -128,6 +128,7 @@ func (c *Call) awaitStored() error {
 func (s *Session) addWatched(c *Call, number uint64) *watched {
 	all := s.watchedTable()
 	s.mu.Lock()
+	s.requests.mu.Lock()
 	c.mu.Lock()
 	r := c.recorded()
 	made := r.watched == nil
@@ -139,6 +140,7 @@ func (s *Session) addWatched(c *Call, number uint64) *watched {
 	}
 	t := r.watched
 	c.mu.Unlock()
+	s.requests.mu.Unlock()
 	s.mu.Unlock()
 	if made {
 		all.mu.Lock()
@@ -158,7 +160,7 @@ func (s *Session) restoreWatched(c *Call, msgs []jsonrpc.Message, note []byte) {
 		c.restoreDeferred(note)
 		return
 	}
-	s.hold(s.m.KeepEnded())
+	s.use.hold(s.m.KeepEnded())
 	if !c.isOver() {
 		s.addWatched(c, c.number).rounds = newRounds(&msgs[0], http.Header{})
 		return
@@ -241,7 +243,7 @@ func (w *watched) said(data []byte) {
 
 // end notes that the call has ended.
 func (w *watched) end(c *Call) {
-	c.s.hold(c.s.m.KeepEnded())
+	c.s.use.hold(c.s.m.KeepEnded())
 	w.of.mu.Lock()
 	defer w.of.mu.Unlock()
 	w.updated = time.Now()

@@ -1,6 +1,7 @@
-package session
+package flight
 
 import (
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -38,12 +39,11 @@ type flying struct {
 	waits   bool      // it will be, soon
 	told    time.Time
 	by      map[again.Digest][]*flight // what others were told
-	far     again.Hints                // what they have told
 }
 
 // A flight is what a call in flight is to other nodes. It is guarded by flying.mu.
 type flight struct {
-	call *Call      // nil: it is in flight no more
+	call Call       // nil: it is in flight no more
 	conn Connection // of its client, then; nil: that has the answer, as far as can be known
 	keys []byte     // under which others know it; nil: they do not
 	name uint64     // by which they know it, also as a stranded call; it does not change
@@ -51,43 +51,45 @@ type flight struct {
 	late bool       // it has ended without having begun
 }
 
-// mayFly prepares a call of which other nodes may be told. s.mu is held.
-func (c *Call) mayFly() {
-	if s := c.s; s.m.elsewhere == nil || c.flight != nil || s.modern == "" && (s.principal.IsAnonymous() || c.like.Named == again.Digest{}) {
+// mayFly prepares a call of which other nodes may be told. Its session's lock is held.
+func (t *Calls) mayFly(c Call) {
+	st, s := c.Standing(), c.In()
+	if t.peers == nil || st.flight != nil || s.Modern() == "" && (s.IsAnonymous() || st.like.Named == again.Digest{}) {
 		return
 	}
-	c.flight = &flight{call: c, name: rand.Uint64()}
+	st.flight = &flight{call: c, name: rand.Uint64()}
 }
 
-// takeOff has other nodes be told of the call, if it is not over by then. A request for a tool that is safe to call again is attached only by the
+// takeOff has other nodes be told of a call, if it is not over by then. A request for a tool that is safe to call again is attached only by the
 // host's own id.
-func (c *Call) takeOff(safe bool) {
-	if c.flight != nil && (!safe || c.like.Named != again.Digest{}) {
-		c.s.m.tellSoon(c.flight, func() bool { return true })
+func (t *Calls) takeOff(s *Standing, safe bool) {
+	if s.flight != nil && (!safe || s.like.Named != again.Digest{}) {
+		t.tellSoon(s.flight, func() bool { return true })
 	}
 }
 
-// lands has them be told that it is in flight no more. Locks may be held.
-func (c *Call) lands() {
-	f := c.flight
+// lands has them be told that a call is in flight no more. Locks may be held.
+func (t *Calls) lands(c Call) {
+	st := c.Standing()
+	f := st.flight
 	if f == nil {
 		return
 	}
 	var conn Connection
-	late := c.late.Load()
-	if !late && !c.s.m.stranded.isTaken(c) {
-		conn = c.client()
+	late := st.IsLate()
+	if taken, _ := t.stranded.state(st); !late && !taken {
+		conn = st.client()
 	}
-	c.s.m.tellSoon(f, func() bool {
+	t.tellSoon(f, func() bool {
 		f.call, f.conn, f.late = nil, conn, late
 		return f.keys != nil
 	})
 }
 
-// goesFar has them be told that its client is at another node by now.
-func (c *Call) goesFar() {
-	if f := c.flight; f != nil {
-		c.s.m.tellSoon(f, func() bool {
+// goesFar has them be told that the client of a call is at another node by now.
+func (t *Calls) goesFar(s *Standing) {
+	if f := s.flight; f != nil {
+		t.tellSoon(f, func() bool {
 			f.lent = true
 			return f.keys != nil
 		})
@@ -95,42 +97,42 @@ func (c *Call) goesFar() {
 }
 
 // tellSoon changes what other nodes are to know, and has them be told if change says so.
-func (m *Manager) tellSoon(f *flight, change func() bool) {
-	t := &m.flying
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (t *Calls) tellSoon(f *flight, change func() bool) {
+	all := &t.flying
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	if !change() {
 		return
 	}
-	if t.due = append(t.due, f); t.waits {
+	if all.due = append(all.due, f); all.waits {
 		return
 	}
-	t.waits = true
-	time.AfterFunc(max(0, flyingEvery-time.Since(t.told)), func() {
-		if m.startWork() {
-			defer m.work.Done()
-			m.tellFlights()
+	all.waits = true
+	time.AfterFunc(max(0, flyingEvery-time.Since(all.told)), func() {
+		if t.o.Begin() {
+			defer t.o.Done()
+			t.Tell()
 		}
 	})
 }
 
-// tellFlights tells other nodes what they are to know now.
-func (m *Manager) tellFlights() {
-	t := &m.flying
-	t.telling.Lock()
-	defer t.telling.Unlock()
-	t.mu.Lock()
-	due := t.due
-	t.due, t.waits, t.told = nil, false, time.Now()
-	t.mu.Unlock()
+// Tell tells other nodes now what they are to know.
+func (t *Calls) Tell() {
+	known := &t.flying
+	known.telling.Lock()
+	defer known.telling.Unlock()
+	known.mu.Lock()
+	due := known.due
+	known.due, known.waits, known.told = nil, false, time.Now()
+	known.mu.Unlock()
 	if len(due) == 0 {
 		return
 	}
-	alone := m.elsewhere.Alone()
+	alone := t.peers.Alone()
 	var all []Flight
 	var over []*flight
 	for _, f := range due {
-		says, ok := m.says(f, alone)
+		says, ok := t.says(f, alone)
 		if !ok {
 			continue
 		}
@@ -139,10 +141,10 @@ func (m *Manager) tellFlights() {
 		}
 	}
 	if len(over) > 0 {
-		time.AfterFunc(resetWithin, func() { t.remove(over) })
+		time.AfterFunc(resetWithin, func() { known.remove(over) })
 	}
 	for part := range slices.Chunk(all, mostFlights) {
-		m.elsewhere.Fly(part)
+		t.peers.Fly(part)
 	}
 }
 
@@ -150,49 +152,45 @@ func (m *Manager) tellFlights() {
 const mostFlights = 1000
 
 // says returns what is to be told of a flight, if anything is. alone says that nobody is to hear of a new one.
-func (m *Manager) says(f *flight, alone bool) (Flight, bool) {
-	t := &m.flying
-	t.mu.Lock()
+func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
+	all := &t.flying
+	all.mu.Lock()
 	c, keys := f.call, f.keys
-	t.mu.Unlock()
+	all.mu.Unlock()
 	if c == nil {
 		return Flight{Keys: keys, Call: f.name, Landed: true}, keys != nil
 	}
+	st, s := c.Standing(), c.In()
 	if keys == nil {
 		if alone {
 			return Flight{}, false
 		}
-		of := stranded{keys: keysIn(&c.like, c.s), s: c.s}
-		if m.opts.AttachWithin <= 0 {
-			of.keys[again.Asked] = again.Digest{}
+		found := keysIn(&st.like, s)
+		if t.o.AttachWithin <= 0 {
+			found[again.Asked] = again.Digest{}
 		}
-		if keys = m.keysElsewhere(&of); keys == nil { // its host gives it no id of its own
+		if keys = keysElsewhere(found, s); keys == nil { // its host gives it no id of its own
 			return Flight{}, false
 		}
 	}
 	// The session of a call of an older revision is taken over, and its next owner knows the call.
-	conn := c.client()
-	near := c.s.modern != "" && conn != nil && !conn.IsFar()
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	conn := st.client()
+	near := s.Modern() != "" && conn != nil && !conn.IsFar()
+	all.mu.Lock()
+	defer all.mu.Unlock()
 	if f.call == nil && f.keys == nil {
 		return Flight{}, false
 	}
 	if f.keys == nil {
 		f.keys = keys
-		t.add(f)
+		if all.by == nil {
+			all.by = make(map[again.Digest][]*flight)
+		}
+		for key := range again.EachKey(keys) {
+			all.by[key] = append(all.by[key], f)
+		}
 	}
 	return Flight{Keys: keys, Call: f.name, Near: near && !f.lent}, true // if it has landed meanwhile, that is due
-}
-
-// add adds a flight by its keys. t.mu is held.
-func (t *flying) add(f *flight) {
-	if t.by == nil {
-		t.by = make(map[again.Digest][]*flight)
-	}
-	for key := range again.EachKey(f.keys) {
-		t.by[key] = append(t.by[key], f)
-	}
 }
 
 // remove takes flights out.
@@ -210,35 +208,41 @@ func (t *flying) remove(all []*flight) {
 	}
 }
 
-// find returns the calls here with one of the keys, and of those that were answered the connections.
-func (t *flying) find(keys again.Keys) (calls []*Call, answered []Connection) {
+// kept returns how many keys others know.
+func (t *flying) kept() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.by)
+}
+
+// find returns the flights here with one of the keys, as they are now: those of calls in flight, and others. Of each key it returns the last ones.
+func (t *flying) find(keys again.Keys, most int) (aloft, landed []flight) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, key := range keys {
-		if key == (again.Digest{}) {
-			continue
-		}
-		for _, f := range t.by[key][max(0, len(t.by[key])-mostCompared):] {
+		for _, f := range t.by[key][max(0, len(t.by[key])-most):] {
 			if f.call != nil {
-				calls = append(calls, f.call)
-			} else if f.conn != nil {
-				answered = append(answered, f.conn)
+				aloft = append(aloft, *f)
+			} else {
+				landed = append(landed, *f)
 			}
 		}
 	}
-	return calls, answered
+	return aloft, landed
 }
 
 // leaves reports whether the client of a call here with one of the keys has left, so that the call is about to be stranded, or may be. A call that is
 // lent may be given back; soon says that there was no time for that.
-func (t *flying) leaves(keys again.Keys, soon bool) bool {
-	calls, answered := t.find(keys)
-	return slices.ContainsFunc(answered, Connection.Unsettled) || slices.ContainsFunc(calls, func(c *Call) bool {
-		switch conn := c.client(); {
-		case c.late.Load():
+func (t *Calls) leaves(keys again.Keys, soon bool) bool {
+	aloft, landed := t.flying.find(keys, MostCompared)
+	return slices.ContainsFunc(landed, func(f flight) bool { return f.conn != nil && f.conn.Unsettled() }) || slices.ContainsFunc(aloft, func(f flight) bool {
+		st := f.call.Standing()
+		taken, lent := t.stranded.state(st)
+		switch conn := st.client(); {
+		case st.IsLate():
 			return false
-		case c.s.m.stranded.isTaken(c):
-			return soon && c.s.m.stranded.isLent(c)
+		case taken:
+			return soon && lent
 		default:
 			return conn != nil && (conn.Unsettled() || conn.HasLeft())
 		}
@@ -247,39 +251,26 @@ func (t *flying) leaves(keys again.Keys, soon bool) bool {
 
 // allWait reports whether nothing that is here with one of the keys has begun, or will: its clients have left.
 func (t *flying) allWait(keys again.Keys) bool {
-	var calls []*Call
-	t.mu.Lock()
-	n := 0
-	for _, key := range keys {
-		for _, f := range t.by[key] {
-			switch n++; {
-			case f.call != nil:
-				calls = append(calls, f.call)
-			case !f.late:
-				t.mu.Unlock()
-				return false
-			}
-		}
-	}
-	t.mu.Unlock()
-	return n > 0 && !slices.ContainsFunc(calls, func(c *Call) bool {
-		conn := c.client()
-		return !c.late.Load() && (!c.undecided.Load() || conn == nil || !conn.HasLeft())
+	aloft, landed := t.find(keys, math.MaxInt)
+	return len(aloft)+len(landed) > 0 && !slices.ContainsFunc(landed, func(f flight) bool { return !f.late }) && !slices.ContainsFunc(aloft, func(f flight) bool {
+		st := f.call.Standing()
+		conn := st.client()
+		return !st.IsLate() && (!st.undecided.Load() || conn == nil || !conn.HasLeft())
 	})
 }
 
 // HintFlights notes what a node tells of calls in flight.
-func (m *Manager) HintFlights(node string, all []Flight) {
-	t, now := &m.flying.far, time.Now()
+func (t *Calls) HintFlights(node string, all []Flight) {
+	now := time.Now()
 	var landed []Flight
 	for _, f := range all {
 		if f.Landed {
 			landed = append(landed, f)
-			t.Land(f.Keys, node, f.Call)
+			t.far.Land(f.Keys, node, f.Call)
 			continue
 		}
 		for key := range again.EachKey(f.Keys) {
-			t.Add(&again.Hint{Key: key, Node: node, Name: f.Call, InFlight: true, Near: f.Near, Since: now}, longestFlight)
+			t.far.Add(&again.Hint{Key: key, Node: node, Name: f.Call, InFlight: true, Near: f.Near, Since: now}, longestFlight)
 		}
 	}
 	if len(landed) == 0 {
@@ -288,26 +279,17 @@ func (m *Manager) HintFlights(node string, all []Flight) {
 	time.AfterFunc(resetWithin, func() {
 		for _, f := range landed {
 			for key := range again.EachKey(f.Keys) {
-				t.Forget(key, node, f.Call)
+				t.far.Forget(key, node, f.Call)
 			}
 		}
 	})
 }
 
 // NodeLost notes that a node is lost: the calls that it had in flight are stranded if their clients were connected to it.
-func (m *Manager) NodeLost(node string) {
-	for _, h := range m.flying.far.Take(node) {
+func (t *Calls) NodeLost(node string) {
+	for _, h := range t.far.Take(node) {
 		if h.Near {
-			m.hints.Add(&again.Hint{Key: h.Key, Node: node, Name: h.Name, Near: true, Since: time.Now()}, m.strandedFor())
+			t.hints.Add(&again.Hint{Key: h.Key, Node: node, Name: h.Name, Near: true, Since: time.Now()}, t.o.Keep)
 		}
-	}
-}
-
-// dropHint forgets a hint that has turned out to be wrong.
-func (m *Manager) dropHint(h again.Hint) {
-	if h.InFlight {
-		m.flying.far.Drop(h)
-	} else {
-		m.hints.Drop(h)
 	}
 }

@@ -1,0 +1,268 @@
+package flight
+
+import (
+	"context"
+	"net/http"
+	"slices"
+	"time"
+
+	"holdfast/internal/again"
+	"holdfast/jsonrpc"
+)
+
+// What follows attaches a request to a stranded call that it makes again. The request begins a call of its own, which no
+// backend gets: what the first call says is said in it, under its progress token and its id. So it has a stream, is resumed,
+// cancelled, and passes to an heir, like any other, over every transport.
+
+// strandsWithin is how long a request waits that is like one in flight whose client seems to be connected: its network may tell of the
+// end of that connection later than the client, which has made the request again.
+const strandsWithin = 50 * time.Millisecond
+
+// mostPause is how long it waits at the most before it looks again.
+const mostPause = 10 * time.Millisecond
+
+// settlesWithin is how long it waits where that client is known to have left.
+const settlesWithin = 2 * time.Second
+
+// An attachment is a call that says what another one says.
+type attachment struct {
+	t     *Calls
+	c     Call
+	st    *Standing // the call's
+	id    []byte    // of the request
+	came  time.Time // when it came
+	safe  bool      // the tool may run twice: that the model asks again is no reason
+	token []byte    // its progress token, or nil
+	beside
+	of   *stranded
+	call Call // the other one; nil if it has ended
+}
+
+// Attach has a request answered by what another call says or has said, if it is that one's made again. It is false if it is to be
+// delivered. header and failed are for [Call].Deliver, if that turns out later.
+func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
+	st := c.Standing()
+	if st.like.IsZero() {
+		return false
+	}
+	a := &attachment{t: t, c: c, st: st, id: m.ID, came: time.Now(), safe: c.IsSafe(jsonrpc.String(jsonrpc.Field(m.Params, "name")))}
+	if st.beside != nil {
+		a.beside, st.beside = *st.beside, nil // which it would keep in memory
+	}
+	if a.isLate() {
+		return true
+	}
+	t.takeOff(st, a.safe)
+	alike := len(a.twins) > 0
+	if !slices.ContainsFunc(a.twins, func(other twin) bool { return !a.isAside(other) }) {
+		a.twins = nil
+	}
+	found := a.find() // also if its twin was settled, and stranded, just now
+	far := !found && a.isFar()
+	early := !found && !far && len(a.twins) == 0 && a.isEarly()
+	if !found && !far && len(a.twins) == 0 && !early {
+		ended := alike && a.ends() // the one that has taken the call may be this request made again
+		st.undecided.Store(false)
+		return ended
+	}
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	if !c.Attach(m.ID, stop) {
+		stop()
+		return true // it was cancelled, or all calls end now
+	}
+	msg := *m
+	if found {
+		st.undecided.Store(false)
+	}
+	go func() {
+		defer t.o.Done()
+		defer stop()
+		a.token = jsonrpc.Field(msg.Params, "_meta", "progressToken")
+		if early {
+			a.awaitFar(ctx)
+		}
+		alone := !found && (len(a.twins) == 0 || !a.await(ctx))
+		if st.IsLate() {
+			return
+		}
+		a.twins = nil
+		if alone && (far || a.isFar()) && a.borrow(ctx, &msg) {
+			return
+		}
+		if alone {
+			st.undecided.Store(false)
+			c.Deliver(context.WithoutCancel(ctx), msg, header, failed)
+			return
+		}
+		a.follow(ctx)
+	}()
+	return true
+}
+
+// isLate ends the request if its client has left, and there is another call that is like it. Then that client has made its request again, or
+// will: if this one began, too, the tool would run twice.
+func (a *attachment) isLate() bool {
+	t := a.t
+	if !a.st.undecided.Load() || len(a.twins) == 0 && t.stranded.n.Load() == 0 { // the first: it is that of a node that was lost
+		return false
+	}
+	if len(a.twins) == 0 {
+		s := a.c.In()
+		keys := keysIn(&a.st.like, s)
+		if !t.stranded.has(&keys, s, a.c.Number()) {
+			return false
+		}
+	}
+	return a.ends()
+}
+
+// isEarly reports whether the client of the request has left before it begins, and may have made it again at another node, from which nothing was
+// heard of that yet.
+func (a *attachment) isEarly() bool {
+	conn := a.st.conn
+	return a.st.flight != nil && !a.safe && a.c.In().Modern() != "" && conn != nil && !conn.IsFar() && !a.t.peers.Alone() && a.hasLeft(nil)
+}
+
+// awaitFar waits for another node to tell of a call like the request.
+func (a *attachment) awaitFar(ctx context.Context) {
+	began := time.Now()
+	for ctx.Err() == nil && time.Since(began) < strandsWithin && !a.isFar() {
+		pause(ctx, mostPause)
+	}
+}
+
+// pause waits for a time, or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// whenLeft calls do, once, when the client of the request has left. Until stop, which reports whether it did.
+func (a *attachment) whenLeft(do func()) (stop func() (did bool)) {
+	ctx, over := context.WithCancel(context.Background())
+	left := make(chan bool, 1)
+	go func() {
+		defer close(left)
+		for {
+			switch pause(ctx, mostPause); {
+			case ctx.Err() != nil:
+				return
+			case a.hasLeft(a.st.back.Load()):
+				do()
+				left <- true
+				return
+			}
+		}
+	}()
+	return func() bool {
+		over()
+		return <-left
+	}
+}
+
+// ends ends the request, which has not begun, if its client has left, and reports whether it has: not so if its client has come back since.
+func (a *attachment) ends() bool {
+	back := a.st.back.Load()
+	if !a.hasLeft(back) || !a.st.back.CompareAndSwap(back, &gone) {
+		return false
+	}
+	a.t.dropLate(a.c.In(), a.c.Number())
+	a.c.Answer(a.id, jsonrpc.AppendError(nil, a.id, errLate))
+	return true
+}
+
+// errLate ends a request whose client had left before it began. Nobody waits for that.
+var errLate = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its client had left before it began, and there is a call like it; make the request again")
+
+// hasLeft reports whether the client of the request has left, as far as is known. back is the connection on which it has come back for it.
+func (a *attachment) hasLeft(back *Connection) bool {
+	switch conn := a.st.conn; {
+	case a.c.MayLeave():
+		return false
+	case back != nil:
+		return *back != nil && (*back).HasLeft()
+	default:
+		return conn != nil && conn.HasLeft() || a.t.stranded.knows(a.c.In(), a.c.Number())
+	}
+}
+
+// isAside reports whether the request need not wait for a twin: that was answered, or is another client's in a carrier, and its connection is
+// settled. So it was read, or is stranded by now, or its client is there as far as is known.
+func (a *attachment) isAside(other twin) bool {
+	return (other.call == nil || !other.like.IsNamed(&a.st.like)) && !a.mayStrand(other) && !a.t.isUnsettled(other)
+}
+
+// mayStrand reports whether a twin in flight may be stranded soon, though its client seems to be connected. In a carrier there are many clients
+// that know nothing of each other.
+func (a *attachment) mayStrand(other twin) bool {
+	return other.call != nil && (a.c.In().Modern() == "" || a.t.stranded.isLent(other.call.Standing()))
+}
+
+// find takes the stranded call that the request makes again.
+func (a *attachment) find() bool {
+	if a.t.stranded.n.Load() == 0 { // as a rule
+		return false
+	}
+	of, call, reason := a.t.take(keysIn(&a.st.like, a.c.In()), a.safe, a.came, a.c)
+	if of == nil {
+		return false
+	}
+	a.of, a.call = of, call
+	a.c.Attached(reason, of.s.Name())
+	return true
+}
+
+// await waits for a call like this one to be stranded. One that the host gives the same id of its own need not be: it is one call.
+func (a *attachment) await(ctx context.Context) bool {
+	if a.isTwin() {
+		return true
+	}
+	patience := time.Duration(0)
+	if slices.ContainsFunc(a.twins, a.mayStrand) {
+		patience = strandsWithin
+	}
+	wait := time.Millisecond
+	for began := time.Now(); time.Since(began) < settlesWithin; wait = min(2*wait, mostPause) {
+		if time.Since(began) >= patience && !slices.ContainsFunc(a.twins, a.t.isUnsettled) {
+			// It may have been settled, and the call stranded, since it was looked for.
+			found := a.find()
+			if !found {
+				a.ends() // the one that has taken the call may be this request made again
+			}
+			return found
+		}
+		pause(ctx, wait)
+		switch {
+		case a.ends():
+			return false
+		case a.isTwin(), a.find():
+			return true
+		case ctx.Err() != nil:
+			return false
+		}
+	}
+	return false
+}
+
+// isTwin has the request be one with its twin, if that is in flight and the host gives both the same id.
+func (a *attachment) isTwin() bool {
+	if len(a.twins) == 0 {
+		return false
+	}
+	call := a.twins[0].call
+	if call == nil || !a.twins[0].like.IsNamed(&a.st.like) {
+		return false
+	}
+	number := call.Stored()
+	if number == 0 || !a.t.stranded.follow(a.st, call.Standing()) {
+		return false
+	}
+	s := a.c.In()
+	a.of, a.call = &stranded{s: s, number: number}, call
+	a.c.Attached(again.Named, s.Name())
+	return true
+}

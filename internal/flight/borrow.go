@@ -1,0 +1,260 @@
+package flight
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"io"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/again"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows attaches a request to a stranded call of another node, which lends it.
+
+// Hint notes that a node knows a stranded call, by a name.
+func (t *Calls) Hint(node string, keys []byte, name uint64) {
+	for key := range again.EachKey(keys) {
+		t.hints.Add(&again.Hint{Key: key, Node: node, Name: name, Since: time.Now()}, t.o.Keep)
+	}
+}
+
+// Unhint notes that a node does not know a call any more. It reports whether the call was known.
+func (t *Calls) Unhint(node string, keys []byte, name uint64) (known bool) {
+	for key := range again.EachKey(keys) {
+		known = t.hints.Forget(key, node, name) || known
+		known = t.far.Forget(key, node, name) || known
+	}
+	return known
+}
+
+// hints returns what other nodes have told of calls that the request may be, the stranded ones first. Of the calls that a node has in flight it
+// has one, as all are asked for at once.
+func (a *attachment) hints() []again.Hint {
+	t := a.t
+	if t.hints.Kept() == 0 && t.far.Kept() == 0 { // as a rule
+		return nil
+	}
+	keys := a.keysFar()
+	all := t.hints.Find(keys, t.o.Keep)
+	for _, h := range t.far.Find(keys, longestFlight) {
+		switch i := slices.IndexFunc(all, func(other again.Hint) bool { return other.Node == h.Node }); {
+		case i < 0:
+			all = append(all, h)
+		case all[i].InFlight && h.Near:
+			all[i] = h
+		}
+	}
+	return all
+}
+
+// keysFar returns what other nodes may know the request's call by.
+func (a *attachment) keysFar() (keys again.Keys) {
+	s := a.c.In()
+	keys = keysIn(&a.st.like, s)
+	keys[again.Whole] = again.Digest{} // of this node
+	if s.Modern() == "" {
+		keys[again.Asked] = again.Digest{}
+	}
+	return keys
+}
+
+// isFar reports whether another node may know the stranded call that the request makes again.
+func (a *attachment) isFar() bool {
+	return a.t.peers != nil && len(a.hints()) > 0 && !a.t.stranded.isLent(a.st) // else that node's call may be this one
+}
+
+// lostWithin is how long a request waits for a stranded call whose node does not answer: another one may take its session over.
+const lostWithin = 3 * time.Second
+
+// borrow has the request answered by what a stranded call of another node says, and reports whether it is. If it is false the request is
+// to be delivered.
+func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
+	talk, client := a.c.In().Places()
+	q := loanQuery{Name: rand.Text(), ID: a.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
+	asked := make(map[again.Hint]bool)
+	var lost *again.Hint // of a node that may be lost
+	wait := time.Time{}
+	for ctx.Err() == nil {
+		alike := false // there is, or was until just now, another call that is like it
+		for _, h := range a.hints() {
+			if asked[h] {
+				continue
+			}
+			asked[h] = true
+			says, err := a.borrowFrom(ctx, &q, h.Node)
+			// Of two that wait, and whose clients have left, one begins.
+			alike = alike || err == nil && (says != loanWaits || a.st.flight == nil || h.Name < a.st.flight.name)
+			switch {
+			case says == loanTaken:
+				return true
+			case err != nil && a.isMeant(&h): // it may be lost, and with it what it knew
+				lost, wait = &h, time.Now().Add(lostWithin)
+			case err != nil && h.InFlight:
+				if !a.safe { // what it has borrowed, if that is it, is about to be stranded where it was
+					wait = time.Now().Add(lostWithin)
+				}
+				a.t.far.Drop(h)
+			case !h.InFlight:
+				a.t.hints.Drop(h)
+			}
+		}
+		switch {
+		case alike && a.ends():
+			return true
+		case time.Now().Before(wait):
+		case lost == nil:
+			return false
+		default:
+			return a.lose(ctx, &q, lost)
+		}
+		pause(ctx, strandsWithin)
+		if a.find() { // the session has come here
+			a.follow(ctx)
+			return true
+		}
+	}
+	return false
+}
+
+// lose ends the request, as the node is lost that has told of its call, and nobody has taken that over. It is false if the node is back, or another request
+// was told so.
+func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *again.Hint) bool {
+	says, err := a.borrowFrom(ctx, q, lost.Node)
+	if says == loanTaken {
+		return true
+	}
+	var keys []byte
+	for _, key := range a.keysFar() {
+		keys = append(keys, key[:]...)
+	}
+	if err == nil || !a.t.Unhint(lost.Node, keys, lost.Name) {
+		return false
+	}
+	a.t.peers.Unstrand(lost.Node, keys, lost.Name)
+	a.begins()
+	a.end(nil)
+	return true
+}
+
+// isMeant reports whether the request would be attached to the call that a node, which is lost, has told of. The tool of a request that is safe may
+// run twice.
+func (a *attachment) isMeant(h *again.Hint) bool {
+	switch {
+	case a.safe, h.InFlight && !h.Near: // the latter's client hears of it at its own node
+		return false
+	case h.InFlight, h.Key == a.keysFar()[again.Named]:
+		return true
+	}
+	return time.Since(h.Since) <= a.t.o.AttachWithin
+}
+
+// A loanState is what a node says to a request for a call.
+type loanState uint8
+
+const (
+	loanNone  loanState = iota
+	loanTaken           // the request is answered by it
+	loanWaits           // there is only one that has not begun, and whose client has left: said only if that of the request has left, too
+)
+
+// borrowFrom has the request answered by what a node says, if that has the call. If the request is cancelled the node hears of that before
+// the connection to it ends.
+func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string) (loanState, error) {
+	to, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	var over atomic.Bool
+	defer context.AfterFunc(ctx, func() {
+		if !over.Load() {
+			a.givenBack(q, node)
+			stop()
+		}
+	})()
+	body, err := a.askFor(to, q, node)
+	switch {
+	case body != nil:
+		defer func() { _ = body.Close() }()
+	case ctx.Err() != nil:
+		return loanTaken, err
+	default:
+		return loanNone, err
+	}
+	for begun := false; ; {
+		kind, data, err := readFrame(body)
+		if kind == frameWaits && err == nil {
+			over.Store(true)
+			return loanWaits, nil
+		}
+		if !begun {
+			begun = true
+			a.of = &stranded{}
+			a.begins()
+			// Its node takes it for stranded if this one is lost. A request of the same client at another node finds it here.
+			a.t.goesFar(a.st)
+			a.t.Tell()
+		}
+		over.Store(err != nil || kind != frameMessage && kind != frameTaken)
+		switch {
+		case ctx.Err() != nil:
+			return loanTaken, nil
+		case err != nil, kind == frameUnknown:
+			a.end(nil)
+			return loanTaken, nil
+		case kind == frameTaken && len(data) == 1 && data[0] < byte(again.Reasons):
+			a.c.Attached(again.Reason(data[0]), "on node "+node)
+		case kind == frameAnswer:
+			a.end(data)
+			return loanTaken, nil
+		case kind == frameMessage, kind == frameLast:
+			if a.say(&stream.Entry{Data: data, Last: kind == frameLast}) {
+				return loanTaken, nil
+			}
+		}
+	}
+}
+
+// askFor asks a node for the call. A node does not wait for a call whose client may have left if the client of the request has: the two would wait for
+// each other.
+func (a *attachment) askFor(ctx context.Context, q *loanQuery, node string) (io.ReadCloser, error) {
+	for {
+		q.Left = a.hasLeft(a.st.back.Load())
+		query, err := json.Marshal(q)
+		if err != nil {
+			return nil, nil
+		}
+		if q.Left {
+			return a.t.peers.Borrow(ctx, node, query)
+		}
+		once, stop := context.WithCancel(ctx)
+		unwatch := a.whenLeft(stop)
+		body, err := a.t.peers.Borrow(once, node, query)
+		if left := unwatch(); !left || ctx.Err() != nil {
+			context.AfterFunc(ctx, stop) // the body is read until then
+			return body, err
+		}
+		stop()
+		if body != nil {
+			_ = body.Close()
+		}
+	}
+}
+
+// givenBack is given for a call of another node.
+func (a *attachment) givenBack(q *loanQuery, node string) {
+	if a.c.In().IsClosed() {
+		return
+	}
+	query, err := json.Marshal(&loanQuery{Name: q.Name, Cancel: true})
+	if err != nil {
+		return
+	}
+	ctx, stop := context.WithTimeout(a.t.o.Context, a.t.o.Timeout)
+	defer stop()
+	if _, err := a.t.peers.Borrow(ctx, node, query); err != nil {
+		a.t.o.Logger.Warn("a call on another node was not cancelled", "node", node, "error", err)
+	}
+}

@@ -1,0 +1,143 @@
+package flight
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// begins notes that the request is another call made again.
+func (a *attachment) begins() {
+	a.st.undecided.Store(false)
+	a.c.Begins(a.id)
+}
+
+// follow says what the other call says, to its end.
+func (a *attachment) follow(ctx context.Context) {
+	a.begins()
+	defer a.t.stranded.leave(a.st)
+	if a.call != nil {
+		defer followed(a.call)()
+	}
+	if a.of.number == 0 {
+		a.end(a.of.answer)
+		return
+	}
+	over, err := a.t.follow(ctx, a.of, a.call, a.say)
+	switch {
+	case over:
+	case err != nil:
+		a.end(nil)
+	default:
+		a.given()
+	}
+}
+
+// followed notes that a request says what a call says, until left.
+func followed(c Call) (left func()) {
+	n := &c.Standing().followers
+	n.Add(1)
+	c.Returned()
+	return func() { n.Add(-1) }
+}
+
+// follow calls say for what a stranded call says, until that reports that it is over, or ctx ends. The call is nil if it had ended. The
+// error says that its end is not known.
+func (t *Calls) follow(ctx context.Context, of *stranded, call Call, say func(*stream.Entry) (over bool)) (over bool, err error) {
+	ready := make(chan struct{}, 1)
+	unwatch, err := t.o.Store.Watch(strandedAt{of.s, of.number}.id(), ready)
+	if err != nil {
+		return false, err
+	}
+	defer unwatch()
+	var by reading.Call
+	if call != nil {
+		by = call.Writer()
+	}
+	r := of.s.Streams().Peek(ctx, of.number, by)
+	buf := make([]stream.Entry, 0, 16)
+	for ctx.Err() == nil {
+		entries, err := r.Next(ctx, buf[:0])
+		for i := range entries {
+			if say(&entries[i]) {
+				return true, nil
+			}
+		}
+		switch {
+		case len(entries) > 0:
+			continue
+		case err != nil && ctx.Err() == nil:
+			if !errors.Is(err, io.EOF) {
+				t.o.Logger.Warn("what an attached call has said cannot be read", "session", of.s.Name(), "error", err)
+			}
+			return false, err
+		}
+		select {
+		case <-ready:
+		case <-ctx.Done():
+		}
+	}
+	return false, nil
+}
+
+// say says one entry, and reports whether that is the last.
+func (a *attachment) say(e *stream.Entry) (over bool) {
+	data := slices.Clone(e.Data)
+	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
+	switch {
+	case len(data) == 0: // it was cancelled
+	case method == nil:
+		a.end(data)
+		return true
+	case id != nil: // asked in another session, its client could not answer
+		if a.of.s == a.c.In() {
+			a.c.Say(a.id, data, id)
+		}
+	case jsonrpc.String(method) == protocol.MethodResumePolicy: // of the other request
+	case jsonrpc.String(method) != protocol.MethodProgress:
+		a.c.Say(a.id, data, nil)
+	case a.token != nil:
+		data, _ = jsonrpc.Set(data, a.token, "params", "progressToken")
+		a.c.Say(a.id, data, nil)
+	}
+	if e.Last {
+		a.end(nil)
+	}
+	return e.Last
+}
+
+// end answers the request with the response of the other call; nil: nobody knows it.
+func (a *attachment) end(response []byte) {
+	data, ok := response, false
+	if response != nil {
+		data, ok = jsonrpc.Set(response, a.id, "id")
+	}
+	if !ok {
+		data = jsonrpc.AppendError(nil, a.id, errNotKept)
+	}
+	a.c.Answer(a.id, data)
+}
+
+var errNotKept = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": this call was made again after its connection had broken, and what became of it is not kept")
+
+// given is called when the request was taken off the record before the other call has ended. If its client wants no answer any more
+// that one is cancelled, too, unless another client waits for it.
+func (a *attachment) given() {
+	if a.call != nil && a.call.Standing().followers.Load() <= 1 {
+		withdraw(a.call, a.c.In(), a.of.number)
+	}
+}
+
+// withdraw cancels a call, whose client made its request again in a session, and does not want an answer any more. It does nothing if the stream of the call is
+// read.
+func withdraw(c Call, s Session, number uint64) {
+	if !s.IsClosed() && !c.In().Streams().IsRead(number) {
+		c.Withdraw("its client cancelled the request that was made again")
+	}
+}

@@ -1,0 +1,231 @@
+package flight
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"holdfast/internal/again"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// What follows lends stranded calls to other nodes. One that has a request for such a call asks for it: the call is taken, as for a request
+// here, and what it says is written into the answer of a request between nodes, to its end. If this answer is not read to its end the call is stranded again.
+
+// A loanQuery is what a node asks another for.
+type loanQuery struct {
+	Name    string          `json:"name"`              // of the loan
+	Cancel  bool            `json:"cancel,omitempty"`  // the client wants no answer of it any more
+	ID      json.RawMessage `json:"id,omitempty"`      // by which a modern client knows the request
+	Request json.RawMessage `json:"request,omitempty"` // as the client has sent it, but for the id
+	Talk    []byte          `json:"talk,omitempty"`    // see [Session]
+	Client  []byte          `json:"client,omitempty"`
+	Safe    bool            `json:"safe,omitempty"` // the tool may run twice
+	Left    bool            `json:"left,omitempty"` // the client has left: the node does not wait for another that has, too
+}
+
+// What a node lends is frames: a kind, a length in four bytes, and so many bytes.
+const (
+	frameTaken   = 'a' // first: the call is taken, and why
+	frameMessage = 'm' // a message of the call
+	frameLast    = 'l' // its last one
+	frameAnswer  = 'r' // its response, if that is all there is
+	frameUnknown = 'u' // its end is not known
+	frameWaits   = 'w' // first: there is none to be lent, but see [loanWaits]
+)
+
+// mostFrame bounds the bytes of a frame.
+const mostFrame = 1 << 30
+
+// writeFrame writes a frame.
+func writeFrame(w io.Writer, kind byte, data []byte) error {
+	_, err := w.Write(append(binary.BigEndian.AppendUint32([]byte{kind}, uint32(len(data))), data...))
+	return err
+}
+
+// readFrame reads a frame.
+func readFrame(r io.Reader) (kind byte, data []byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(head[1:])
+	if n > mostFrame {
+		return 0, nil, errors.New("a frame that is too long")
+	}
+	var b bytes.Buffer
+	_, err = io.CopyN(&b, r, int64(n))
+	return head[0], b.Bytes(), err
+}
+
+// A loan is a call that is lent.
+type loan struct {
+	stop      func()
+	cancelled atomic.Bool // the client that made the request again wants no answer
+}
+
+// tellStranded tells other nodes of a stranded call that their clients may make again, by the name of its flight.
+func (t *Calls) tellStranded(of *stranded) {
+	keys := t.keysElsewhere(of)
+	if keys == nil {
+		return
+	}
+	name := rand.Uint64()
+	if c := of.s.Call(of.number); c != nil && c.Standing().flight != nil {
+		name = c.Standing().flight.name
+	}
+	of.hinted.Store(name)
+	t.peers.Strand(keys, name)
+}
+
+// tellTaken tells them that such a call is not known any more.
+func (t *Calls) tellTaken(of *stranded) {
+	if hinted := of.hinted.Load(); hinted != 0 {
+		t.peers.Unstrand("", t.keysElsewhere(of), hinted)
+	}
+}
+
+// keysElsewhere returns the keys that other nodes may find a stranded call by; nil: there are none.
+func (t *Calls) keysElsewhere(of *stranded) []byte {
+	if t.peers == nil || of.doubtful {
+		return nil
+	}
+	return keysElsewhere(of.keys, of.s)
+}
+
+// keysElsewhere returns the keys that other nodes may find a call of a session by; nil: there are none.
+func keysElsewhere(of again.Keys, s Session) (keys []byte) {
+	if s.Modern() == "" { // a session's requests come to its node, but for those in other sessions
+		of[again.Asked] = again.Digest{}
+		if s.IsAnonymous() {
+			return nil
+		}
+	}
+	for _, reason := range []again.Reason{again.Asked, again.Named} {
+		if key := of[reason]; key != (again.Digest{}) {
+			keys = append(keys, key[:]...)
+		}
+	}
+	return keys
+}
+
+// Lend writes what a stranded call says that a request makes again, and which is not known here as such any more. It reports whether there
+// is one; then the caller is to flush after each write.
+func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool) {
+	var q loanQuery
+	if json.Unmarshal(query, &q) != nil {
+		return false
+	}
+	if q.Cancel {
+		if l, ok := t.loans.Load(q.Name); ok {
+			l.(*loan).cancelled.Store(true)
+			l.(*loan).stop()
+		}
+		return false
+	}
+	msg, err := jsonrpc.Parse(q.Request)
+	if err != nil || len(q.Talk) != len(again.Digest{}) || len(q.Client) != len(again.Digest{}) || !t.o.Begin() {
+		return false
+	}
+	defer t.o.Done()
+	sum := SumOf(&msg)
+	if q.ID != nil {
+		sum += idSum(q.ID)
+	}
+	like := again.LikenessOf(&msg, sum, t.o.CallIDs)
+	if like.IsZero() {
+		return false
+	}
+	keys := like.KeysAt(again.Digest(q.Talk), again.Digest(q.Client))
+	of, call, reason := t.takeFlying(ctx, keys, &q)
+	if of == nil {
+		return q.Left && t.flying.allWait(keys) && writeFrame(w, frameWaits, nil) == nil
+	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	if call != nil {
+		t.goesFar(call.Standing())
+	}
+	l := &loan{stop: stop}
+	t.loans.Store(q.Name, l)
+	whole := t.lend(ctx, of, call, reason, w)
+	t.loans.Delete(q.Name)
+	switch {
+	case whole:
+	case !l.cancelled.Load():
+		t.comesBack(of, call)
+	case call != nil && !call.Standing().IsFollowed():
+		withdraw(call, of.s, of.number)
+	}
+	return true
+}
+
+// landsWithin is how long a node that is asked for a call waits for it to be stranded, as its client has left.
+const landsWithin = 500 * time.Millisecond
+
+// takeFlying takes a stranded call, as take does. It waits for one in flight whose client has left.
+func (t *Calls) takeFlying(ctx context.Context, keys again.Keys, q *loanQuery) (*stranded, Call, again.Reason) {
+	found := keys
+	if q.Safe {
+		found[again.Asked] = again.Digest{}
+	}
+	came, wait := time.Now(), time.Millisecond
+	for {
+		leaves := !q.Left && t.leaves(found, time.Since(came) < strandsWithin) // first: it may be stranded meanwhile
+		of, call, reason := t.take(keys, q.Safe, came, nil)
+		if of != nil || !leaves || ctx.Err() != nil || time.Since(came) > landsWithin {
+			return of, call, reason
+		}
+		time.Sleep(wait)
+		wait = min(2*wait, mostPause)
+	}
+}
+
+// lend writes what a call says, and reports whether that was written to its end.
+func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason again.Reason, w io.Writer) bool {
+	if call != nil {
+		defer followed(call)()
+	}
+	if writeFrame(w, frameTaken, []byte{byte(reason)}) != nil {
+		return false
+	}
+	if of.number == 0 {
+		return writeFrame(w, frameAnswer, of.answer) == nil
+	}
+	var failed error
+	over, err := t.follow(ctx, of, call, func(e *stream.Entry) bool {
+		kind := byte(frameMessage)
+		if e.Last {
+			kind = frameLast
+		}
+		failed = writeFrame(w, kind, e.Data)
+		return e.Last || failed != nil
+	})
+	switch {
+	case over:
+		return failed == nil
+	case err != nil:
+		return writeFrame(w, frameUnknown, nil) == nil
+	}
+	return false
+}
+
+// comesBack notes that a call was lent, and that its borrower was lost. The call is nil if it has ended.
+func (t *Calls) comesBack(of *stranded, call Call) {
+	back := &stranded{keys: of.keys, s: of.s, number: of.number, answer: of.answer, since: time.Now(), told: of.told, doubtful: of.doubtful}
+	if call != nil {
+		t.stranded.giveBack(call.Standing())
+	}
+	t.stranded.add(back, t.o.Keep)
+	if call != nil && of.s.Modern() != "" {
+		call.AwaitReturn(wholeWithin, "the node of its client was lost, and the client did not come back in time")
+	}
+	t.tellStranded(back)
+}

@@ -1,0 +1,3 @@
+package flight
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,70 @@
+package flight
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"holdfast/internal/again"
+	"holdfast/internal/reading"
+)
+
+// Of more stranded calls than a node knows the oldest is forgotten, and of their answers no more is kept than may be.
+func TestManyStranded(t *testing.T) {
+	t.Parallel()
+	key := func(i int) (k again.Keys) {
+		k[again.Asked] = again.DigestOf(binary.AppendUvarint(nil, uint64(i)))
+		return k
+	}
+	any := func(*stranded, again.Reason) bool { return true }
+	var all strandings
+	now := time.Now()
+	for i := range mostStranded + 10 {
+		all.add(&stranded{keys: key(i), answer: []byte("x"), since: now}, time.Hour)
+	}
+	if n := all.n.Load(); n != mostStranded || len(all.by) != mostStranded {
+		t.Errorf("%d are known, by %d keys", n, len(all.by))
+	}
+	for i, want := range map[int]bool{9: false, 10: true, mostStranded + 9: true} {
+		if of, _ := all.take(key(i), any); (of != nil) != want {
+			t.Errorf("the one number %d: %v", i, of)
+		}
+	}
+	all.add(&stranded{keys: key(0), answer: make([]byte, mostStrandedBytes), since: now}, time.Hour)
+	if n := all.n.Load(); n != 1 || all.bytes != mostStrandedBytes {
+		t.Errorf("%d are known, of %d bytes", n, all.bytes)
+	}
+	all.add(&stranded{keys: key(1), since: now.Add(2 * time.Hour)}, time.Hour)
+	if of, _ := all.take(key(0), any); of != nil {
+		t.Error("one is found after its time")
+	}
+	all.take(key(1), any)
+	if all.n.Load() != 0 || all.bytes != 0 || len(all.by) != 0 || all.all.Len() != 0 {
+		t.Errorf("%+v is left", &all)
+	}
+}
+
+// A place is a session in which nothing is in flight.
+type place struct {
+	Session
+	streams reading.Streams
+}
+
+func (p *place) Name() string                        { return "place" }
+func (p *place) Modern() string                      { return "" }
+func (p *place) Streams() *reading.Streams           { return &p.streams }
+func (p *place) Call(uint64) Call                    { return nil }
+func (p *place) Places() (talk, client again.Digest) { return again.Digest{1}, again.Digest{2} }
+
+// A request that did not begin is not stranded by who notices late that its client has left.
+func TestStrandedLate(t *testing.T) {
+	t.Parallel()
+	all, s, like := New(Options{Keep: time.Hour}), &place{}, again.Likeness{Asked: again.Digest{1}}
+	all.Strand(s, 7, like)
+	all.dropLate(s, 7)
+	all.Strand(s, 7, like)
+	all.Strand(s, 8, like)
+	if all.stranded.knows(s, 7) || !all.stranded.knows(s, 8) {
+		t.Errorf("7: %v, 8: %v", all.stranded.knows(s, 7), all.stranded.knows(s, 8))
+	}
+}

@@ -1,0 +1,172 @@
+package session
+
+import (
+	"context"
+	"net/http"
+
+	"holdfast/internal/again"
+	"holdfast/internal/caller"
+	"holdfast/internal/clientkind"
+	"holdfast/internal/flight"
+	"holdfast/internal/observe"
+	"holdfast/internal/reading"
+	"holdfast/jsonrpc"
+)
+
+// What follows is what calls that their clients make again need of sessions: see internal/flight.
+
+// openFlights begins to know the calls that may come again.
+func (m *Manager) openFlights() {
+	m.flights = flight.New(flight.Options{
+		AttachWithin: m.opts.AttachWithin, Keep: max(m.opts.AttachWithin, m.namesKept()), CallIDs: m.opts.CallIDs,
+		Store: m.store, Context: m.ctx, Timeout: storeTimeout, Logger: m.logger, Begin: m.startWork, Done: m.work.Done,
+	})
+}
+
+// Flights returns the calls that may come again, for other nodes.
+func (m *Manager) Flights() *flight.Calls { return m.flights }
+
+// compare finds calls that are like the one of a request. The locks of s and of its requests are held.
+func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
+	s := c.s
+	if s.single || s.m.opts.Stateless || c.isHeir() || c.record != nil && c.record.watched != nil {
+		return
+	}
+	if s.modern == "" && c.delivery.expected { // it is held in memory alone, and if the tool may run twice it need not be found
+		if name := jsonrpc.Field(m.Params, "name"); len(name) > 2 && s.Tools.SaysRepeatable(name[1:len(name)-1]) {
+			return
+		}
+	}
+	if all := s.m.flights; all.Liken(&c.standing, m, rq.sum) {
+		if in := s.requests.all; len(in) <= flight.MostCompared {
+			for _, other := range in {
+				all.Meets(&c.standing, flightCall{other.call})
+			}
+		}
+		all.Compared(flightCall{c})
+	}
+}
+
+// A flightSession is a session as [flight.Calls] know it: a [flight.Session].
+type flightSession struct{ *Session }
+
+func (f flightSession) IsAnonymous() bool { return f.principal.IsAnonymous() }
+func (f flightSession) IsClosed() bool    { return f.isClosed() }
+
+func (f flightSession) Call(number uint64) flight.Call {
+	if c := f.CallAt(number); c != nil {
+		return flightCall{c}
+	}
+	return nil
+}
+
+// Places implements [flight.Session]. Clients who are nobody in particular have nothing in common but their session, or, where there is none, their
+// credential and address.
+func (f flightSession) Places() (talk, client again.Digest) {
+	own := again.PlaceOf("session", f.Name())
+	if f.modern == "" {
+		if f.principal.IsAnonymous() {
+			return own, own
+		}
+		var kind clientkind.Kind
+		locked(f.Session, func() { kind = clientkind.Of(jsonrpc.Field(f.backend.initialize, "params", "clientInfo")) })
+		return own, again.PlaceOf("client", f.principal.Text(), kind.Name, kind.Version)
+	}
+	if f.carrier == nil { // it was taken over, and no other request gets it
+		return own, own
+	}
+	key := &f.carrier.key
+	who := []string{f.principal.Text(), f.carrier.kind.Name, f.carrier.kind.Version}
+	if f.principal.IsAnonymous() {
+		who = append(who, key.tenant)
+	}
+	if key.credential != (caller.Credential{}) {
+		who = append(who, string(key.credential[:]))
+	}
+	client = again.PlaceOf("client", who...)
+	return client, client
+}
+
+// A flightCall is a call as [flight.Calls] know it: a [flight.Call].
+type flightCall struct{ *Call }
+
+func (f flightCall) Standing() *flight.Standing { return &f.standing }
+func (f flightCall) In() flight.Session         { return flightSession{f.s} }
+func (f flightCall) Writer() reading.Call       { return writer(f) }
+
+func (f flightCall) Stored() uint64 {
+	f.Promote()
+	if number := f.Number(); !f.isOver() {
+		return number
+	}
+	return 0
+}
+
+func (f flightCall) IsSafe(tool string) bool { return f.s.Tools.IsRepeatable(tool) }
+
+// MayLeave implements [flight.Call]: a client need not stay that has a task, waits for a webhook, or comes back with a key or a token.
+func (f flightCall) MayLeave() (may bool) {
+	locked(f.s, func() {
+		r := f.record
+		may = r != nil && (r.untold != nil || r.watched != nil || r.resume != nil || r.key.IsClients())
+	})
+	return may
+}
+
+func (f flightCall) Attached(reason again.Reason, to string) {
+	f.s.m.logger.Info("a request came again after its connection broke: its client gets the result of the first one",
+		"reason", reason.String(), "session", f.s.Name(), "first", to, "method", f.method)
+	if f.watch != nil {
+		f.watch.Happened(observe.Attached{Reason: reason.String()})
+	}
+}
+
+func (f flightCall) Attach(id []byte, stop func()) (ok bool) {
+	f.with(id, func(rq *inflight) {
+		if ok = f.s.m.startWork(); ok {
+			rq.stop, rq.ours = stop, true
+		}
+	})
+	return ok
+}
+
+func (f flightCall) Deliver(ctx context.Context, m jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
+	f.with(m.ID, func(rq *inflight) { rq.stop, rq.ours = nil, false })
+	f.deliverOne(ctx, m, header, failed)
+}
+
+// with calls do for the request of the call with the id, if it has no response. It may have passed to an heir.
+func (f flightCall) with(id []byte, do func(*inflight)) {
+	q := &f.s.requests
+	q.locked(func() {
+		if rq := q.of(f.Call, id); rq != nil {
+			do(rq)
+		}
+	})
+}
+
+func (f flightCall) Begins(id []byte) { f.with(id, (*inflight).delivered) }
+
+// Say implements [flight.Call]. If the request has passed to an heir, that says it.
+func (f flightCall) Say(id, data, asks []byte) {
+	s, to := f.s, f.Call
+	var from *Call
+	s.requests.locked(func() {
+		if rq := s.requests.of(f.Call, id); rq != nil {
+			to = rq.call
+		}
+		if asks != nil {
+			number, _ := s.parseAskedID(asks)
+			from = s.asked.redirect(number, to)
+		}
+	})
+	if asks != nil && from == nil { // it was answered meanwhile
+		return
+	}
+	if from != nil && from != to {
+		from.clientAnswered()
+	}
+	to.emit(data, asks != nil)
+}
+
+func (f flightCall) Answer(id, response []byte) { f.AnswerOwn(id, response) }
