@@ -51,11 +51,6 @@ func (s *Session) closeUnused() bool {
 	return true
 }
 
-// sinceSeen returns how long ago the client sent something, by the manager's clock.
-func (s *Session) sinceSeen(now time.Duration) time.Duration {
-	return now - time.Duration(max(s.use.lastSeen.Load(), s.m.resumedAt.Load()))
-}
-
 // unusedFor is how long a session is left alone in which nothing was done since its
 // initialize, and whose client is not connected, when there are too many: nothing is
 // lost with it, and its client begins another.
