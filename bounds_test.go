@@ -52,7 +52,7 @@ var boundTests = map[string][]string{
 	"an `initialize` request; what a client of 2026-07-28 says":   {"internal/server TestWordsAreBounded", "internal/server TestLongClient"},
 	"a URI in a request":                                          {"internal/server TestLongURIs"},
 	"requests of one client that look for all its calls":          {"internal/session TestListsBounded"},
-	"sessions without an owner that a node remembers":             {"internal/session TestOrphansBounded"},
+	"sessions without an owner that a node remembers":             {"internal/whereabouts TestOrphansBounded"},
 	"how long a store that nodes share has the claim":             {". TestClaimsLeave", "internal/feature/idempotency TestClaimsBounded"},
 	"an idempotency key":                                          {"internal/server TestKeyInMessage"},
 	"how long one write waits for a client that does not read":    {"internal/server TestSlowReader"},

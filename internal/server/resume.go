@@ -86,6 +86,9 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 		}
 	}
 	if all && (x.from == nil || x.from.Local == nil) { // else it was counted where it was asked
+		if err := h.sessions.Gate.List(x.principal, x.r.RemoteAddr); err != nil {
+			return nil, err
+		}
 		done, err := h.sessions.ListTurn(x.r.Context(), x.principal, x.r.RemoteAddr)
 		if err != nil {
 			return nil, err

@@ -344,6 +344,7 @@ func TestRevivedHalf(t *testing.T) {
 	if began.Load() == before {
 		t.Error("the server got no initialize")
 	}
+	p.at(f.nodes[1]).open("GET", "/mcp", "").head() // from now on it does not expire
 	revision := ""
 	for _, n := range f.nodes {
 		if s, err := n.sessions.Find(p.id, caller.Principal{}); err == nil {

@@ -24,12 +24,9 @@ type list struct {
 	n    int           // requests; guarded by lists.mu
 }
 
-// ListTurn asks whether a request may be served that looks for all calls or tasks of a client, and waits until no other such request of the client
-// is served. Then done must be called. The error is a [*limit.Refusal], [ErrBusy], or ctx's.
+// ListTurn waits until no other request of the client is served that looks for all its calls or tasks. Then done must be called. The error is
+// [ErrBusy], or ctx's.
 func (m *Manager) ListTurn(ctx context.Context, principal caller.Principal, address string) (done func(), err error) {
-	if err := m.Gate.List(principal, address); err != nil {
-		return nil, err
-	}
 	return m.lists.await(ctx, caller.TenantOf(principal, address))
 }
 

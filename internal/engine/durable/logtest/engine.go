@@ -53,6 +53,7 @@ type Engine struct {
 	place   uint64 // last given to a frame
 	late    []func()
 	counts  map[string]int
+	writes  map[string]int // by the operation and the key
 	nodes   map[string]*Handle
 	opened  int
 }
@@ -86,6 +87,7 @@ func New(o Options) *Engine {
 		values: make(map[string]value),
 		logs:   make(map[string][]frame),
 		counts: make(map[string]int),
+		writes: make(map[string]int),
 		nodes:  make(map[string]*Handle),
 	}
 }
@@ -143,6 +145,18 @@ func (e *Engine) Count(op string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.counts[op]
+}
+
+// CountOf returns how many of them concerned keys that contain a text.
+func (e *Engine) CountOf(op, text string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key, of := range e.writes {
+		if strings.HasPrefix(key, op+" ") && strings.Contains(key, text) {
+			n += of
+		}
+	}
+	return n
 }
 
 // Kept returns the number of frames under a key.

@@ -38,7 +38,7 @@ func (h *Handle) Put(ctx context.Context, key string, was uint64, value []byte, 
 		version uint64
 		err     error
 	}
-	if err := h.e.do(ctx, h, "Put", func() { res.version, res.err = h.e.put(key, was, value, ttl) }); err != nil {
+	if err := h.e.do(ctx, h, "Put", func() { h.e.writes["Put "+key]++; res.version, res.err = h.e.put(key, was, value, ttl) }); err != nil {
 		return 0, err
 	}
 	return res.version, res.err
@@ -110,7 +110,7 @@ func (h *Handle) Append(ctx context.Context, key string, last uint64, frame []by
 		at  uint64
 		err error
 	}
-	if err := h.e.do(ctx, h, "Append", func() { res.at, res.err = h.e.append(key, last, frame) }); err != nil {
+	if err := h.e.do(ctx, h, "Append", func() { h.e.writes["Append "+key]++; res.at, res.err = h.e.append(key, last, frame) }); err != nil {
 		return 0, err
 	}
 	if res.err == nil {
