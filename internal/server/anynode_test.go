@@ -281,6 +281,9 @@ func TestAgainAnyNodeGone(t *testing.T) {
 	if response, _ := heard(again.all()); !strings.Contains(response, "done") {
 		t.Fatalf("before: %s", response)
 	}
+	mcptest.Eventually(t, "the other nodes to know that it was answered", time.Minute, func() bool {
+		return f.nodes[1].sessions.Flights().Counts().Far+f.nodes[2].sessions.Flights().Counts().Far == 0
+	})
 	w = ask(0, "k")
 	f.nodes[0].release(1)
 	w.cut(rst)
