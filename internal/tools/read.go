@@ -110,9 +110,10 @@ func (l *List) read(r *reader, version int32, ask Ask, done func(news bool)) {
 		l.hints = all
 		l.nested.Store(all.nested)
 	}
+	news := current && len(all.repeatable) > 0
 	close(r.over)
 	l.mu.Unlock()
-	done(current && len(all.repeatable) > 0)
+	done(news)
 }
 
 // readPages asks for all pages. The error says that there was no response to one.
