@@ -146,7 +146,7 @@ func TestAllSlowToStart(t *testing.T) {
 		}
 		begin(initWait) // and leaves at once, or stays: the next does not depend on it
 		x.startsIn(2 * time.Second)
-		y.startsIn(2 * time.Second)
+		y.startsIn(3 * time.Second) // a client has waited long enough when one of them is there
 		if got := tools(begin(2*time.Second), "2"); !strings.Contains(got, "x_x") {
 			t.Errorf("a later client sees %s", got)
 		}
