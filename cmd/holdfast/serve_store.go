@@ -27,12 +27,17 @@ const (
 	storePause = 500 * time.Millisecond // between tries
 )
 
-// openStore opens the store that --store names. It waits for an engine that is starting.
+// openStore opens the store that --store names. It waits for an engine that is starting. A store of files is our own: it
+// looks at all that it has first, which takes as long as it takes, and has its own bound for the rest.
 func openStore(ctx context.Context, url string, o engine.Options) (stream.Store, error) {
+	files := strings.HasPrefix(strings.ToLower(url), "file:")
 	waits := false // that is logged once
 	for end := time.Now().Add(storeWait); ; {
 		begun := time.Now()
-		try, stop := context.WithTimeout(ctx, min(storeTry, time.Until(end)))
+		try, stop := ctx, context.CancelFunc(func() {})
+		if !files {
+			try, stop = context.WithTimeout(ctx, min(storeTry, time.Until(end)))
+		}
 		store, err := engine.Open(try, url, o)
 		stop()
 		switch {
@@ -40,7 +45,7 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 			return store, nil
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case strings.HasPrefix(strings.ToLower(url), "file:") && !strings.Contains(err.Error(), ": want file:DIR"):
+		case files && !strings.Contains(err.Error(), ": want file:DIR"):
 			return nil, wrongStore(err, url, false)
 		case !unreachable(err) && time.Since(begun) < storePause:
 			return nil, usageError{wrongStore(err, url, false)}
