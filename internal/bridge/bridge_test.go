@@ -76,12 +76,14 @@ func (c *testHost) send(format string, args ...any) {
 // read reads until a line has a text in it, and returns that line.
 func (c *testHost) read(text string) string {
 	c.t.Helper()
+	var others []string
 	for c.lines.Scan() {
 		if strings.Contains(c.lines.Text(), text) {
 			return c.lines.Text()
 		}
+		others = append(others, c.lines.Text())
 	}
-	c.t.Fatalf("the bridge ended before %s", text)
+	c.t.Fatalf("the bridge ended before %s: it said %.300q", text, others)
 	return ""
 }
 
