@@ -166,7 +166,7 @@ func newWorld(t *testing.T, way way, seed uint64) *world {
 // again, and may have died without a word; and connectTimeout for a request that an
 // HTTP+SSE server is to take.
 const (
-	answerTimeout  = 5 * time.Second
+	answerTimeout  = 15 * time.Second
 	connectTimeout = 3 * time.Second
 )
 
