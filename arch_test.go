@@ -93,7 +93,6 @@ var layers = []struct {
 	{"internal/clientkind", []string{"internal/protocol", "jsonrpc"}},
 	{"internal/moves", nil},
 	{"internal/processes", nil},
-	{"internal/admission", []string{"internal/caller", "internal/feature/tasktext", "internal/limit", "internal/protocol", "jsonrpc"}},
 	{"internal/again", []string{"internal/feature/handoff", "internal/protocol", "jsonrpc"}},
 	{"internal/observe", nil},
 	{"internal/observe/observetest", []string{"internal/observe"}},
@@ -101,6 +100,7 @@ var layers = []struct {
 	{"internal/reading", []string{"internal/journal", "internal/again", "internal/observe", "stream"}},
 	{"internal/flight", []string{"internal/again", "internal/reading", "stream", "jsonrpc", "internal/protocol"}},
 	{"internal/tools", []string{"internal/panics", "internal/protocol", "jsonrpc"}}, // what servers say of theirs
+	{"internal/admission", []string{"internal/caller", "internal/feature/tasktext", "internal/limit", "internal/protocol", "internal/tools", "jsonrpc"}},
 	{"internal/whereabouts", []string{"internal/caller", "internal/engine/shared", "internal/reading", "stream"}},
 	{"internal/session", []string{"internal/flight", "internal/tools", "internal/whereabouts", "internal/admission", "internal/reading", "internal/journal", "internal/clientkind", "internal/moves", "internal/processes", "internal/again", "internal/caller", "internal/ticket", "internal/sessionid", "internal/revival", "internal/feature/idempotency", "internal/feature/resume", "internal/feature/hosts", "internal/feature/tasktext", "internal/feature/webhook", "internal/observe", "internal/outage", "backend", "internal/budget", "internal/limit", "stream", "internal/engine/shared", "jsonrpc", "internal/protocol", "internal/rpc", "internal/panics", "internal/defaults"}},
 	{"internal/feature/legacytask", []string{"internal/caller", "internal/feature/tasktext", "internal/protocol", "internal/session", "internal/whereabouts", "internal/ticket", "jsonrpc", "stream"}},

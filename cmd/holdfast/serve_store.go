@@ -28,7 +28,7 @@ const (
 )
 
 // openStore opens the store that --store names. It waits for an engine that is starting. A store of files is our own: it
-// looks at all that it has first, which takes as long as it takes, and has its own bound for the rest.
+// begins with what it has, which takes as long as the disk does, and has a bound of its own for the rest.
 func openStore(ctx context.Context, url string, o engine.Options) (stream.Store, error) {
 	files := strings.HasPrefix(strings.ToLower(url), "file:")
 	waits := false // that is logged once

@@ -9,6 +9,7 @@ import (
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
 
@@ -48,9 +49,8 @@ func (g *Gate) Call(by limit.Caller, msgs []jsonrpc.Message) (*limit.Pass, error
 		return nil, g.AdmitWork(by, work)
 	}
 	var one [1]string
-	tools := g.limited(one[:0], msgs)
-	if len(tools) > 0 {
-		return g.Admit(by, tools...)
+	if called := g.limited(one[:0], msgs); len(called) > 0 {
+		return g.Admit(by, called...)
 	}
 	if g.beginsSession(msgs) {
 		return nil, g.AdmitAddress(by.Address)
@@ -78,18 +78,18 @@ func (g *Gate) IsLimited(x *jsonrpc.Message) bool {
 }
 
 // limited appends for each of the requests that are bounded the tool that it calls, or "".
-func (g *Gate) limited(tools []string, msgs []jsonrpc.Message) []string {
+func (g *Gate) limited(called []string, msgs []jsonrpc.Message) []string {
 	for i := range msgs {
 		x := &msgs[i]
 		switch {
 		case !g.IsLimited(x):
 		case x.Method == protocol.MethodCallTool:
-			tools = append(tools, jsonrpc.String(jsonrpc.Field(x.Params, "name")))
+			called = append(called, tools.Called(x))
 		default:
-			tools = append(tools, "")
+			called = append(called, "")
 		}
 	}
-	return tools
+	return called
 }
 
 // listenWork returns how many calls a subscriptions/listen counts as: one for each resource that it subscribes

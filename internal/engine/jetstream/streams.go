@@ -142,10 +142,10 @@ func (p *preparer) valuesConfig() jetstream.StreamConfig {
 // stream makes a stream, or looks whether the one that is there will do, and returns
 // what it is.
 func (p *preparer) stream(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
-	for {
+	for asked := false; ; {
 		// What is asked of a stream that has no leader yet is never answered.
 		once, cancel := context.WithTimeout(ctx, attempt)
-		is, err := p.try(once, want)
+		is, err := p.try(once, want, &asked)
 		cancel()
 		if err == nil || !transient(err) || !pause(ctx, 100*time.Millisecond) {
 			return is, err
@@ -153,12 +153,14 @@ func (p *preparer) stream(ctx context.Context, want jetstream.StreamConfig) (jet
 	}
 }
 
-func (p *preparer) try(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
+// try is stream, once. asked says that the stream was asked for before: on a slow disk it may be on its way.
+func (p *preparer) try(ctx context.Context, want jetstream.StreamConfig, asked *bool) (jetstream.StreamConfig, error) {
 	s, err := p.js.Stream(ctx, want.Name)
 	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound) && p.server != nil && p.server.holds(want.Name):
+	case errors.Is(err, jetstream.ErrStreamNotFound) && p.server != nil && !*asked && p.server.holds(want.Name):
 		return want, driver.Errorf(driver.ErrIncompatible, "what %s holds of stream %s is corrupt; move it away to begin anew", p.server.dir, want.Name)
 	case errors.Is(err, jetstream.ErrStreamNotFound):
+		*asked = true
 		_, err := p.js.CreateStream(ctx, want)
 		return want, p.explain(want, err)
 	case err != nil:
