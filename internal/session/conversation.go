@@ -259,7 +259,7 @@ func leavesState(in *backend.Inbound) bool {
 		return false
 	}
 	c := callOf(in)
-	return !c.isRepeat()
+	return !c.Repeated()
 }
 
 // errUnbegun refuses what comes before the initialize request.
@@ -270,7 +270,7 @@ var errNotInitialized = errors.New("the session is not initialized")
 func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	wait := placeWait
 	switch c := callOf(&in); {
-	case c.isRepeat():
+	case c.Repeated():
 		wait = placeAgainWait
 	case c != nil:
 		wait = processes.Patience

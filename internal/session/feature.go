@@ -6,6 +6,8 @@ import (
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -53,6 +55,38 @@ type feature interface {
 	refused(c *Call, ids [][]byte, seq uint64)
 	// left is called when the call ends here, as its session has left this node.
 	left(c *Call)
+}
+
+// begins has features make their records of a request of a new call. Session.mu is held, or no other goroutine knows the call.
+func (c *Call) begins(id string, m *jsonrpc.Message) {
+	if all := c.s.Resumes(); all != nil && m.Method != protocol.MethodInitialize && !c.isHeir() && c.deferred() == nil {
+		r := c.recorded()
+		r.resume = all.Begin(r.resume, resumable{c}, id, m.Method)
+	}
+	if c.s.m.untold.Wants(m.Params) {
+		r := c.recorded()
+		r.untold = c.s.untold.Begin(r.untold, id, m.Params)
+	}
+}
+
+// replay has features make their records of those requests of a restored call that have ended, as what it has said has their responses; if the
+// call is over the others were cancelled. No other goroutine knows the call.
+func (c *Call) replay(msgs []jsonrpc.Message, said map[string]outcome, over bool) {
+	for i := range msgs {
+		a, ok := said[string(jsonrpc.Key(msgs[i].ID))]
+		if !ok && !over {
+			continue
+		}
+		rq := &inflight{call: c, id: string(msgs[i].ID)}
+		c.begins(rq.id, &msgs[i])
+		for f := range c.features {
+			if ok {
+				f.answered(c, rq, a.failed, a.seq)
+			} else {
+				f.cancelled(c, rq)
+			}
+		}
+	}
 }
 
 // features calls yield for each feature that has a record of the call. A call that is

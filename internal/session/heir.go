@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"holdfast/internal/engine/shared"
 	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
@@ -25,6 +24,25 @@ type inheritance struct {
 	from   uint64 // the number of that one's stream, or of its journal; 0: it had none
 	tool   string // that was called
 	heir   Heir   // nil for a call that is no heir
+}
+
+// An inheritanceNote is what the note of a call says of that.
+type inheritanceNote struct {
+	Of    uint64 `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
+	Began int64  `json:"began"` // of another call: when it began, in milliseconds since 1970
+}
+
+// apply has a call that no other goroutine knows be as the note says.
+func (n *inheritanceNote) apply(c *Call) {
+	switch {
+	case n.Of != 0:
+		i := c.inherits()
+		if i.isHeir, i.from, i.heir = true, n.Of, c.s.m.added.Heir(c); len(c.recovery.msgs) > 0 {
+			i.tool = tools.Called(&c.recovery.msgs[0])
+		}
+	case n.Began != 0 && c.s.m.added.IsOn() && !c.isOver():
+		c.inherits().began = time.UnixMilli(n.Began)
+	}
 }
 
 // heir makes the call that is to go on with the request of c, and has the store told of it.
@@ -168,12 +186,6 @@ func (c *Call) isHeir() bool {
 // its session. c.mu is held.
 func (c *Call) sharesStream() bool { return c.s.single && c != c.s.standalone && !c.isHeir() }
 
-// goesOn reports whether the call goes on with requests of another one, which may be nil.
-// The lock of the session's requests is held.
-func (c *Call) goesOn(with *Call) bool {
-	return with != nil && c.isHeir() && c.record.inherits.of == with
-}
-
 // heirOf returns the call that a message is about which the backend says is about c: one of its
 // heirs, if it has any, or has one for the request with the progress token. progress are the params
 // of a progress notification, or nil; they are not parsed for a call without heirs, as each event
@@ -202,57 +214,16 @@ func heirOf(c *Call, progress []byte) *Call {
 	return c
 }
 
-// hasAnswered reports whether a call has answered a request that an heir goes on with, so that its
-// client knows of the heir.
-func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jsonrpc.Message) bool {
-	if of.Ended || len(msgs) == 0 {
+// knowsHeir reports whether the client knows of an heir, among all calls of a session that was taken over. One that it was not told of is for
+// nothing: the call that it was made for goes on by itself.
+func (s *Session) knowsHeir(ctx context.Context, h *Call, all []*Call) bool {
+	from := h.record.inherits.from
+	i := slices.IndexFunc(all, func(c *Call) bool { return c.storedAs() == from })
+	if i < 0 || all[i].isOver() || len(h.recovery.msgs) == 0 {
 		return true
 	}
-	_, ok := s.answers(ctx, of.Number, s.single)[string(jsonrpc.Key(msgs[0].ID))]
+	_, ok := s.answers(ctx, from, s.single)[string(jsonrpc.Key(h.recovery.msgs[0].ID))]
 	return ok
-}
-
-// restoreHeir takes in an heir. One that the client was not told of is for nothing: the call that it
-// was made for goes on by itself.
-func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, told, notified bool, f *restored) {
-	s.use.hold(s.m.KeepEnded())
-	all, tool := s.watchedTable(), ""
-	if len(msgs) > 0 {
-		tool = tools.Called(&msgs[0])
-	}
-	if st.Ended {
-		now := time.Now()
-		all.all[st.Number] = &watched{of: all, tool: tool, updated: now, ended: now}
-		if told && !notified && s.m.opts.OnEnded != nil {
-			f.tell(&Call{s: s, number: st.Number}, st.Number, msgs, s.answers(ctx, st.Number, false))
-		}
-		return
-	}
-	safe := told && len(msgs) > 0 && s.stillSafe(&n, msgs)
-	c := &Call{s: s, recovery: &recovery{repeat: safe}, number: st.Number, said: st.Next - 1}
-	c.track.Resume(c.said)
-	if safe {
-		c.recovery.retry = retryAllowed
-	}
-	c.become(callStored)
-	c.record = &record{inherits: &inheritance{isHeir: true, from: n.Of, tool: tool, heir: s.m.added.Heir(c)}}
-	s.streams.SetCall(st.Number, writer{c})
-	if !told {
-		f.lost = append(f.lost, c)
-		return
-	}
-	c.restoreSpans(&n, msgs)
-	s.restoreRequests(c, st.Number, msgs)
-	if u := c.untold(); u != nil {
-		f.untold[st.Number] = u
-	}
-	t := s.addWatched(c, st.Number)
-	t.tool = tool
-	if safe && len(c.pending) > 0 {
-		f.retry = append(f.retry, retryCall{call: c, msgs: msgs})
-	} else {
-		f.lost = append(f.lost, c)
-	}
 }
 
 // keepsHeirs reports whether heirs of the session run, or can be asked for.

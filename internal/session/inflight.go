@@ -67,7 +67,7 @@ func (q *requests) with(c *Call, id []byte, do func(*inflight)) *inflight {
 // of returns the request with the id that the call (nil: any call) or its heir has, or nil. q.mu is held.
 func (q *requests) of(c *Call, id []byte) *inflight {
 	rq := q.all[string(requestKey(c.guestOf(), id))]
-	if rq == nil || c != nil && rq.call != c && !rq.call.goesOn(c) {
+	if rq == nil || c != nil && rq.call != c && (!rq.call.isHeir() || rq.call.record.inherits.of != c) {
 		return nil
 	}
 	return rq
@@ -314,14 +314,12 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			rq.boundOpening(m.Method)
 		}
 		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {
-			s.backend.initialize = bytes.Clone(m.Raw) // and not the body with it
-			s.takeCapabilities(m.Params)
+			s.takeInitialize(bytes.Clone(m.Raw), m.Params) // and not the body with it
 		}
-		c.addResumable(rq.id, m.Method)
+		c.begins(rq.id, m)
 		if token != nil && c.guestOf() == "" {
 			c.tokens = append(c.tokens, string(jsonrpc.Key(token)))
 		}
-		c.tellsBesides(rq.id, m.Params)
 		if s.m.waits() {
 			s.addLate(c, rq, m)
 		}

@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"time"
 
-	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
 	"holdfast/internal/tools"
@@ -20,33 +18,17 @@ import (
 // the node needs that takes the session over.
 // docs/decisions/0014-take-over.md says what is done with them.
 
-// notes are as JSON.
+// A callNote is what the note of a call says, as JSON. Each part of it is written, and applied to a call that was taken over, beside the code
+// that it is of.
 type callNote struct {
+	recoveryNote
+	inheritanceNote
 	idempotency.Note
-	Safe     bool              `json:"safe"`
-	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
-	Read     []uint64          `json:"read"`
-	Notified []uint64          `json:"rung"`
-	Began    int64             `json:"began"` // if it may be late: when it began, in milliseconds since 1970
-	Guest    stream.SessionKey `json:"guest"` // see [record]
-	Direct   bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
-	Of       uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
-	Spans    []*spanNote       `json:"spans"` // of the requests; none if there are no traces
-	Requests []json.RawMessage `json:"requests"`
+	news
+	Guest  stream.SessionKey `json:"guest"` // see [record]
+	Direct bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
+	Spans  []*spanNote       `json:"spans"` // of the requests; none if there are no traces
 }
-
-type sessionNote struct {
-	Revision   string          `json:"revision"`
-	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
-	Read       []uint64        `json:"read"` // streams that were, to their end, since the last note
-	Notified   []uint64        `json:"rung"` // those whose outcomes were told besides, since then
-	Safe       []string        `json:"safe"` // tools that may be called again
-	Left       bool            `json:"left"` // see [usage]
-	Initialize json.RawMessage `json:"initialize"`
-}
-
-// mostNews bounds how many streams a note names.
-const mostNews = 256
 
 // appendNote appends the call's note. c.mu is held.
 func (c *Call) appendNote(dst []byte) []byte {
@@ -55,42 +37,87 @@ func (c *Call) appendNote(dst []byte) []byte {
 	if c.recovery.state == recoveryLeft {
 		dst = append(dst, `,"unsent":true`...)
 	}
-	if c.record != nil {
-		dst = c.record.key.AppendNote(dst)
-	}
-	if d := c.deferred(); d != nil {
-		dst = d.AppendNote(dst)
-	}
-	if guest := c.guestOf(); guest != "" {
-		dst = append(append(dst, `,"guest":`...), jsonrpc.Quote(string(guest))...)
-	}
-	if c.record != nil && c.record.inherits != nil {
-		if h := c.record.inherits; h.isHeir {
-			dst = strconv.AppendUint(append(dst, `,"of":`...), h.from, 10)
-		} else {
-			dst = strconv.AppendInt(append(dst, `,"began":`...), h.began.UnixMilli(), 10)
+	if r := c.record; r != nil {
+		dst = r.key.AppendNote(dst)
+		if d := c.deferred(); d != nil {
+			dst = d.AppendNote(dst)
+		}
+		if r.guest != "" {
+			dst = append(append(dst, `,"guest":`...), jsonrpc.Quote(string(r.guest))...)
+		}
+		switch i := r.inherits; {
+		case i == nil:
+		case i.isHeir:
+			dst = strconv.AppendUint(append(dst, `,"of":`...), i.from, 10)
+		default:
+			dst = strconv.AppendInt(append(dst, `,"began":`...), i.began.UnixMilli(), 10)
 		}
 	}
 	if c.s.modern == "" && c.standing.IsNear() {
 		dst = append(dst, `,"here":true`...)
 	}
-	read, notified := c.s.streams.TakeRead(), c.s.untold.News()
-	dst = appendNumbers(dst, `,"read":`, read)
-	dst = appendNumbers(dst, `,"rung":`, notified)
-	dst = append(c.appendSpans(dst), `,"requests":[`...)
-	first := true
+	n := news{c.s.streams.TakeRead(), c.s.untold.News()}
+	dst = append(c.appendSpans(n.append(dst)), `,"requests":[`...)
+	from := len(dst)
 	for i := range c.recovery.msgs {
-		if c.recovery.msgs[i].Kind != jsonrpc.Request {
-			continue
+		if m := &c.recovery.msgs[i]; m.Kind == jsonrpc.Request {
+			dst = append(append(dst, ","[:min(len(dst)-from, 1)]...), m.Raw...) // as it came: a key's sum is of these bytes
 		}
-		if !first {
-			dst = append(dst, ',')
-		}
-		first = false
-		dst = append(dst, c.recovery.msgs[i].Raw...) // as it came: a key's sum is of these bytes
 	}
 	return append(dst, "]}"...)
 }
+
+// A sessionNote is what the note of a session says.
+type sessionNote struct {
+	news
+	Revision   string          `json:"revision"`
+	Delivered  uint64          `json:"told"` // of the standalone stream, at the least
+	Safe       []string        `json:"safe"` // tools that may be called again
+	Left       bool            `json:"left"` // see [usage]
+	Initialize json.RawMessage `json:"initialize"`
+}
+
+// apply has a session that nobody knows yet be as its note says, as far as that can be read. said is how many entries the standalone stream has.
+func (n *sessionNote) apply(s *Session, note []byte, said uint64) (err error) {
+	if len(note) > 0 {
+		err = json.Unmarshal(note, n)
+	}
+	s.standalone.said = said
+	s.standalone.track.Resume(said)
+	s.standalone.delivery.told = min(n.Delivered, said)
+	s.noted = s.standalone.delivery.told
+	s.use.left.Store(n.Left)
+	s.rung = n.Notified
+	if n.Initialize == nil {
+		return err
+	}
+	m, bad := jsonrpc.Parse(n.Initialize)
+	if bad != nil {
+		return bad
+	}
+	s.offers.Store(offers(s.m, func(f Service) bool { return string(jsonrpc.Field(note, f.Member())) == "true" }))
+	s.Tools.Restore(n.Safe)
+	if s.events.areTold() {
+		s.events.tools(s.Tools.Names())
+	}
+	s.takeInitialize(m.Raw, m.Params)
+	s.revision, s.backend.initialized = n.Revision, true
+	return err
+}
+
+// news are what any note says of calls that have ended since the one before.
+type news struct {
+	Read     []uint64 `json:"read"` // streams that were, to their end
+	Notified []uint64 `json:"rung"` // those whose outcomes were told besides
+}
+
+// append appends the members of the note.
+func (n *news) append(dst []byte) []byte {
+	return appendNumbers(appendNumbers(dst, `,"read":`, n.Read), `,"rung":`, n.Notified)
+}
+
+// mostNews bounds how many streams a note names.
+const mostNews = 256
 
 // appendNumbers appends a member of a note, if there is anything in it.
 func appendNumbers(dst []byte, name string, numbers []uint64) []byte {
@@ -157,17 +184,6 @@ func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (
 	return nil
 }
 
-// noteCall has the store told of a call that is about to begin.
-func (s *Session) noteCall(c *Call) {
-	c.mu.Lock()
-	if c.isLight() {
-		c.promote()
-	}
-	c.mu.Unlock()
-	s.flushInBackground()
-	s.Resumes().Sweep(time.Now())
-}
-
 // flushInBackground appends what is queued, on a goroutine of its own: it may take longer
 // than whoever calls will wait.
 func (s *Session) flushInBackground() {
@@ -176,19 +192,14 @@ func (s *Session) flushInBackground() {
 	}
 }
 
-// awaitNote waits until the store has the call's note, or has refused it. It does not
-// wait for as long as for what is said by calls that run: this one has not begun, and
-// will not if the note comes late.
+// awaitNote waits until the store has the call's note, or has refused it. The call does not begin if the note comes late.
 func (c *Call) awaitNote() error {
-	t := time.NewTimer(storeTimeout)
-	defer t.Stop()
-	select {
-	case <-c.recovery.stored:
-		if c.recovery.failed == nil && c.record != nil && c.record.key.IsClients() {
-			return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
-		}
-		return c.recovery.failed
-	case <-t.C:
+	late, err := c.recovery.awaitNote(c.recovery.stored)
+	if err == nil && c.record != nil && c.record.key.IsClients() {
+		return c.s.m.sync() // its client makes it again, wherever it is, and it must be known
+	}
+	if !late {
+		return err
 	}
 	c.mu.Lock()
 	number := c.number
@@ -198,7 +209,7 @@ func (c *Call) awaitNote() error {
 	c.s.log.Queue(entry{By: c, Number: number, Data: []byte("{}"), Note: true})
 	c.appendJournal("", true)
 	c.mu.Unlock()
-	return fmt.Errorf("call not noted: %w", stream.ErrUnavailable)
+	return fmt.Errorf("call not noted: %w", err)
 }
 
 // A syncer is a store that can wait until what it has acknowledged survives a loss of
@@ -259,18 +270,18 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	defer s.mu.Unlock()
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
-	read, notified := s.streams.TakeRead(), s.untold.News()
-	if !always && s.noted == s.standalone.delivery.told && len(read)+len(notified) == 0 {
+	n := news{s.streams.TakeRead(), s.untold.News()}
+	if !always && s.noted == s.standalone.delivery.told && len(n.Read)+len(n.Notified) == 0 {
 		return false
 	}
 	s.noted = s.standalone.delivery.told
 	data := append([]byte(`{"revision":`), jsonrpc.Quote(s.revision)...)
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
-	data = appendNumbers(data, `,"read":`, read)
-	s.rung = append(s.rung, notified...) // which the note before has said, too: this one takes its place
+	s.rung = append(s.rung, n.Notified...) // which the note before has said, too: this one takes its place
 	s.rung = s.rung[max(0, len(s.rung)-mostNews):]
-	data = appendNumbers(data, `,"rung":`, s.rung)
+	n.Notified = s.rung
+	data = n.append(data)
 	if names := s.Tools.Names(); len(names) > 0 {
 		safe, _ := json.Marshal(names)
 		data = append(append(data, `,"safe":`...), safe...)
@@ -318,23 +329,4 @@ func (s *Session) noteDelivered(left bool) {
 		s.noteSession(nil, false)
 		s.log.Flush()
 	}
-}
-
-// parseNote reads a call's note. Without a note, or with one that can't be read,
-// nothing is known.
-func parseNote(st *shared.Stream) (n callNote, msgs []jsonrpc.Message, err error) {
-	if len(st.Note) == 0 {
-		return n, nil, nil
-	}
-	if err := json.Unmarshal(st.Note, &n); err != nil {
-		return n, nil, fmt.Errorf("note of stream %d: %w", st.Number, err)
-	}
-	for _, raw := range n.Requests {
-		m, err := jsonrpc.Parse(bytes.Clone(raw))
-		if err != nil || m.Kind != jsonrpc.Request {
-			return n, nil, fmt.Errorf("note of stream %d: not a request: %w", st.Number, err)
-		}
-		msgs = append(msgs, m)
-	}
-	return n, msgs, nil
 }

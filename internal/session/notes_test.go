@@ -251,8 +251,8 @@ func TestNotesRestored(t *testing.T) {
 		}
 	}
 	b.Close()
-	if told := tell.told(); told != "13 26 33" {
-		t.Errorf("the outcomes of %s were told besides", told)
+	if told := tell.told(); told != "13 26 33" || tell.keys["13"] != string(key)+" 13 13" || tell.keys["26"] != string(key)+" 26 26" {
+		t.Errorf("the outcomes of %s were told besides, under the keys %q", told, tell.keys)
 	}
 }
 
@@ -302,7 +302,7 @@ func TestNotesRestoredSingle(t *testing.T) {
 		t.Errorf("%d entries", entries)
 	}
 	b.Close()
-	if told := tell.told(); told != "11 13 18" {
-		t.Errorf("the outcomes of %s were told besides", told)
+	if told := tell.told(); told != "11 13 18" || tell.keys["13"] != string(key)+" 13 13" || tell.keys["18"] != string(key)+" 18 18" {
+		t.Errorf("the outcomes of %s were told besides, under the keys %q", told, tell.keys)
 	}
 }

@@ -44,15 +44,6 @@ func (e *events) ended(from, to sessionState) {
 	}
 }
 
-// takenOver tells that the session has come here from another node.
-func (e *events) takenOver(node string, began time.Time, found *restored) {
-	if e.areTold() {
-		e.happened(observe.TakenOver{
-			Session: e.of.observed(), From: node, Took: time.Since(began), Again: len(found.retry), Unknown: len(found.lost),
-		})
-	}
-}
-
 // opened tells that the backend was opened, or could not be.
 func (e *events) opened(began time.Time, err error) {
 	if e.areTold() {

@@ -106,7 +106,12 @@ func (c *Call) startOnce(msgs []jsonrpc.Message, from []Origin) (number uint64, 
 	if err == nil && number == 0 {
 		err = ErrNotFound // the session ended just now, and the call with it
 	}
-	return number, err != nil && c.isLeft(), err
+	if err != nil && c.recovery != nil {
+		c.mu.Lock()
+		left = c.recovery.state == recoveryLeft // to the next owner, without having begun
+		c.mu.Unlock()
+	}
+	return number, left, err
 }
 
 // BegunOnce reports whether a call of a modern client is known on this node by its idempotency

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 
-	"holdfast/internal/engine/shared"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -26,37 +25,30 @@ func (p progress) passes(params []byte) bool {
 	return true
 }
 
-// restoreProgress takes in what was said of a call that is about to be made again. In
+// progressOf takes in what was said of a call that is about to be made again. In
 // a single session that is on the standalone stream, with what was said of calls
 // before: should their tokens have been the same, some progress is not said.
-func (c *Call) restoreProgress(ctx context.Context, st *shared.Stream, f *restored) {
-	if len(c.tokens) == 0 {
+func (f *restored) progressOf(ctx context.Context, c *Call) {
+	if len(c.tokens) == 0 || c.isHeir() {
 		return
 	}
-	number := st.Number
+	number := c.number
 	if c.s.single {
 		number = standalone
 	}
 	said := f.progress
 	if said == nil {
-		said = progressIn(ctx, c.s.m.store, stream.ID{Session: c.s.key, Number: number})
+		said = make(progress)
+		eachStored(ctx, c.s.m.store, stream.ID{Session: c.s.key, Number: number}, func(e *stream.Entry) {
+			if jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodProgress {
+				said.passes(jsonrpc.Field(e.Data, "params"))
+			}
+		})
 	}
 	if c.s.single {
 		f.progress = said
 	}
-	if len(said) == 0 {
-		return
+	if len(said) > 0 {
+		c.recorded().progress = said
 	}
-	c.recorded().progress = said
-}
-
-// progressIn returns the progress that a stream tells of.
-func progressIn(ctx context.Context, store stream.Store, of stream.ID) progress {
-	said := make(progress)
-	eachStored(ctx, store, of, func(e *stream.Entry) {
-		if jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodProgress {
-			said.passes(jsonrpc.Field(e.Data, "params"))
-		}
-	})
-	return said
 }

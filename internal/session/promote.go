@@ -58,13 +58,16 @@ func (c *Call) outcome(ctx context.Context) ([][]byte, bool) {
 }
 
 // Promote makes a light call a stored one. An ended call is left alone.
-func (c *Call) Promote() {
+func (c *Call) Promote() { c.promoteWith(c.s.log.Flush) }
+
+// promoteWith is Promote for who flushes the log otherwise.
+func (c *Call) promoteWith(flush func()) {
 	c.mu.Lock()
 	if c.isLight() {
 		c.promote()
 	}
 	c.mu.Unlock()
-	c.s.log.Flush()
+	flush()
 	c.s.Resumes().Sweep(time.Now())
 }
 

@@ -1,9 +1,16 @@
 package session
 
 import (
+	"encoding/json"
+	"fmt"
 	"slices"
+	"time"
 
+	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
+	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
+	"holdfast/stream"
 )
 
 // A recovery is what the next owner of the session may have to know of a call, and so
@@ -47,6 +54,7 @@ const (
 //	from                    to          when
 //	undelivered             delivered   the first request is about to be handed to the backend
 //	undelivered             left        the session is handed over, and the call's client will come back for it
+//	left                    undelivered the session was taken over, with the call
 //	undelivered, delivered  handedBack  the session has left, and the call may be made (again)
 //
 // [recovery.become] makes all transitions.
@@ -62,7 +70,7 @@ const (
 var recoverySteps = [...][]recoveryState{
 	recoveryUndelivered: {recoveryDelivered, recoveryLeft, recoveryHandedBack},
 	recoveryDelivered:   {recoveryHandedBack},
-	recoveryLeft:        {},
+	recoveryLeft:        {recoveryUndelivered},
 	recoveryHandedBack:  {},
 }
 
@@ -73,6 +81,54 @@ func (k *recovery) become(to recoveryState) (ok bool) {
 	}
 	k.release()
 	return ok
+}
+
+// A recoveryNote is what the note of a call says of that.
+type recoveryNote struct {
+	Safe     bool              `json:"safe"`
+	Unsent   bool              `json:"unsent"` // its owner has left without having handed it to a backend
+	Requests []json.RawMessage `json:"requests"`
+}
+
+// apply has the recovery be as the note says.
+func (n *recoveryNote) apply(k *recovery) error {
+	k.noted = true
+	if n.Safe {
+		k.retry = retryAllowed
+	}
+	if n.Unsent {
+		k.state = recoveryLeft
+	}
+	msgs := make([]jsonrpc.Message, len(n.Requests))
+	for i, raw := range n.Requests {
+		m, err := jsonrpc.Parse(raw)
+		if err != nil || m.Kind != jsonrpc.Request {
+			return fmt.Errorf("not a request: %w", err)
+		}
+		msgs[i] = m
+	}
+	k.msgs = msgs
+	return nil
+}
+
+// callsTool reports whether the call's first request, which is still known, calls a tool.
+func (k *recovery) callsTool() bool {
+	return len(k.msgs) > 0 && k.msgs[0].Method == protocol.MethodCallTool
+}
+
+// takeUp decides what becomes of the requests of a call that has not ended on another node: they are made again, or, as is reported, for the
+// first time; or neither. A tool is safe if the call's note says so, or the session's: the tools may have been listed after the call began. What a
+// note says of other methods is not heard: nodes of earlier builds took all of them for safe.
+func (k *recovery) takeUp(s *Session) (unsent bool) {
+	unsent = k.become(recoveryUndelivered)
+	noted := k.isSafe()
+	k.retry = retryUnsafe
+	var err error // then nobody has called them safe
+	defer panics.Catch(&err, s.m.logger, "Options.Safe", "")
+	if len(k.msgs) > 0 && tools.Repeatable(k.msgs, func(m *jsonrpc.Message) bool { return noted || s.Tools.IsRepeatable(tools.Called(m)) }) {
+		k.retry, k.repeat = retryAllowed, true
+	}
+	return unsent
 }
 
 // isSafe reports whether the call's requests may be made again.
@@ -90,15 +146,24 @@ func (k *recovery) release() {
 	}
 }
 
-// isRepeat reports whether the call is made again here, as its session was taken over;
-// c may be nil.
-func (c *Call) isRepeat() bool { return c != nil && c.recovery != nil && c.recovery.repeat }
-
-// Repeated is isRepeat for backends.
-func (c *Call) Repeated() bool { return c.isRepeat() }
+// Repeated reports whether the call is made again here, as its session was taken over; c may be nil.
+func (c *Call) Repeated() bool { return c != nil && c.recovery != nil && c.recovery.repeat }
 
 // hasJournal reports whether the call has a stream for nothing but its note.
 func (c *Call) hasJournal() bool { return c.recovery != nil && c.recovery.journal != 0 }
+
+// awaitNote waits until the store has the call's note, or has refused it. late says that it has taken too long, as an append of calls that
+// run may: this one has not begun. The error is that of the store.
+func (k *recovery) awaitNote(stored <-chan struct{}) (late bool, err error) {
+	t := time.NewTimer(storeTimeout)
+	defer t.Stop()
+	select {
+	case <-stored:
+		return false, k.failed
+	case <-t.C:
+		return true, stream.ErrUnavailable
+	}
+}
 
 // handOver reports whether the call is left to the next owner of its session, which was
 // closed, and, if not, whether a backend may have it. One that no backend has is noted
@@ -111,7 +176,7 @@ func (c *Call) handOver() (goesOn, sent bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stored, sent := c.stored(), k.state == recoveryDelivered
+	stored, sent := c.number != 0 || k.journal != 0, k.state == recoveryDelivered
 	switch {
 	case k.isSafe():
 		return stored || !c.s.single, sent
@@ -128,22 +193,5 @@ func (c *Call) handOver() (goesOn, sent bool) {
 	return false, sent
 }
 
-// stored reports whether the next owner of the session will know of the call, which has a
-// note. c.mu is held.
-func (c *Call) stored() bool { return c.number != 0 || c.recovery.journal != 0 }
-
-func (c *Call) isStored() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stored()
-}
-
-// isLeft reports whether the call was left to the next owner without having begun.
-func (c *Call) isLeft() bool {
-	if c.recovery == nil {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.recovery.state == recoveryLeft
-}
+// isStored reports whether the next owner of the session will know of the call, which has a note.
+func (c *Call) isStored() bool { return c.storedAs() != 0 }

@@ -3,14 +3,12 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
-	"time"
 
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/webhook"
-	"holdfast/internal/panics"
 	"holdfast/internal/protocol"
-	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -19,12 +17,16 @@ import (
 
 // restored is what was found of a session.
 type restored struct {
+	read, rung map[uint64]bool // streams that were read to their end, and those whose outcomes were told besides
+
 	retry  []retryCall // to be made again
 	lost   []*Call     // to be ended
 	untold map[uint64]*webhook.Call
 	cut    []*Call // whose clients were connected to the node that is lost
 
-	progress progress // in a single session, once it is known
+	// In a session with a single stream, once they are known.
+	progress progress
+	said     map[string]outcome
 }
 
 // retryCall is a call with those of its requests that were not answered.
@@ -36,62 +38,32 @@ type retryCall struct {
 
 // restore fills a session that was taken over, and that nobody knows yet.
 func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored {
-	f := restored{untold: make(map[uint64]*webhook.Call)}
+	f := restored{read: make(map[uint64]bool), rung: make(map[uint64]bool), untold: make(map[uint64]*webhook.Call)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
 	s.streams.Resume((s.lease.Epoch - 1) << 32)
-	read, notified := make(map[uint64]bool), make(map[uint64]bool)
-	type parsed struct {
-		callNote
-		msgs []jsonrpc.Message
-	}
-	notes := make([]parsed, len(streams))
+	var calls []*Call
 	for i := range streams {
 		st := &streams[i]
 		s.streams.Resume(st.Number)
-		if st.Number == standalone {
-			s.restoreStandalone(st, read, notified)
+		if st.Number != standalone {
+			calls = append(calls, f.noted(ctx, s, st))
 			continue
 		}
-		n, msgs, err := parseNote(st)
-		if err != nil {
-			s.m.logger.Error("call not restored", "session", s.Name(), "error", err)
+		var n sessionNote
+		if err := n.apply(s, st.Note, st.Next-1); err != nil {
+			s.m.logger.Error("session not restored", "session", s.Name(), "error", err)
 		}
-		mark(read, n.Read)
-		mark(notified, n.Notified)
-		notes[i] = parsed{n, msgs}
+		f.take(&n.news)
 	}
-	inherited := make(map[uint64]bool) // the streams whose outcomes heirs tell
-	for i := range notes {
-		inherited[notes[i].Of] = true
-	}
-	var said map[string]outcome // in a single session, once it is known
-	for i := range streams {
-		st, n := &streams[i], &notes[i]
-		if st.Number == standalone {
-			continue
-		}
-		if n.Of != 0 {
-			i := slices.IndexFunc(streams, func(of shared.Stream) bool { return of.Number == n.Of })
-			s.restoreHeir(ctx, st, n.callNote, n.msgs, i < 0 || s.hasAnswered(ctx, &streams[i], n.msgs), notified[st.Number], &f)
-			continue
-		}
-		if len(st.Note) == 0 && s.endsUnanswered(ctx, st) {
-			s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
-			s.streams.SetBlind(st.Number)
-		}
-		if k := n.Record(); k != nil {
-			s.m.keys.Restore(k, s.beginner(), st.Number)
-		}
-		switch {
-		case !st.Ended:
-			s.restoreCall(ctx, st, n.callNote, n.msgs, &f)
-		case !s.single:
-			s.restoreEnded(ctx, st, n.msgs, read[st.Number], notified[st.Number] || inherited[st.Number], &f)
-		case s.standalone.untold() != nil && !notified[st.Number]:
-			if said == nil {
-				said = s.answers(ctx, standalone, false)
-			}
-			f.tell(&Call{s: s, number: st.Number}, standalone, n.msgs, said)
+	for _, c := range calls {
+		switch known := !c.isHeir() || s.knowsHeir(ctx, c, calls); {
+		case c.isOver():
+			f.ended(ctx, c, known)
+		case known:
+			f.runs(ctx, c)
+		default:
+			s.streams.SetCall(c.number, writer{c})
+			f.lost = append(f.lost, c)
 		}
 	}
 	if h := s.standalone.untold(); h != nil {
@@ -99,6 +71,63 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		f.untold[standalone] = h
 	}
 	return f
+}
+
+// take takes in what a note says of other calls.
+func (f *restored) take(n *news) {
+	for _, number := range n.Read {
+		f.read[number] = true
+	}
+	for _, number := range n.Notified {
+		f.rung[number] = true
+	}
+}
+
+// noted returns the call of a stream as its note says. Without a note, or with one that can't be read, nothing is known.
+func (f *restored) noted(ctx context.Context, s *Session, st *shared.Stream) *Call {
+	var n callNote
+	var err error
+	if len(st.Note) > 0 {
+		err = json.Unmarshal(st.Note, &n)
+	} else if s.endsUnanswered(ctx, st) {
+		s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
+		s.streams.SetBlind(st.Number)
+	}
+	c := &Call{s: s, recovery: &recovery{}}
+	c.track.Resume(st.Next - 1)
+	if s.single && n.Of == 0 {
+		c.recovery.journal = st.Number
+	} else {
+		c.number, c.said = st.Number, st.Next-1
+		c.become(callStored)
+	}
+	if st.Ended {
+		c.end()
+	}
+	if err == nil {
+		err = n.recoveryNote.apply(c.recovery)
+	}
+	if err != nil {
+		s.m.logger.Error("call not restored", "session", s.Name(), "error", fmt.Errorf("note of stream %d: %w", st.Number, err))
+	}
+	c.cameAsGuest(n.Guest)
+	n.inheritanceNote.apply(c)
+	if k := n.Record(); k != nil && !c.isHeir() {
+		c.recorded().key = k
+		s.m.keys.Restore(k, s.beginner(), st.Number)
+	}
+	if !c.isOver() {
+		c.restoreSpans(&n, c.recovery.msgs)
+	}
+	c.restoreDeferred(st.Note)
+	f.take(&n.news)
+	if n.Of != 0 && !s.single { // the heir tells its outcome
+		f.rung[n.Of] = true
+	}
+	if n.Direct && !s.single && !c.isOver() {
+		f.cut = append(f.cut, c)
+	}
+	return c
 }
 
 // endsUnanswered reports whether a stream that has no note does not, or will not, end with an
@@ -116,160 +145,87 @@ func (s *Session) endsUnanswered(ctx context.Context, st *shared.Stream) bool {
 	return err == nil && len(got) == 1 && len(got[0].Data) == 0
 }
 
-func mark(set map[uint64]bool, numbers []uint64) {
-	for _, number := range numbers {
-		set[number] = true
-	}
-}
-
-// restoreStandalone takes in what is known of the standalone stream, and of the session.
-func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64]bool) {
-	var n sessionNote
-	if len(st.Note) > 0 {
-		if err := json.Unmarshal(st.Note, &n); err != nil {
-			s.m.logger.Error("session not restored", "session", s.Name(), "error", err)
-		}
-	}
-	mark(read, n.Read)
-	mark(notified, n.Notified)
-	s.standalone.said = st.Next - 1
-	s.standalone.track.Resume(s.standalone.said)
-	s.standalone.delivery.told = min(n.Delivered, s.standalone.said)
-	s.noted = s.standalone.delivery.told
-	s.use.left.Store(n.Left)
-	s.rung = n.Notified
-	if n.Initialize == nil {
-		return
-	}
-	m, err := jsonrpc.Parse(slices.Clone([]byte(n.Initialize)))
-	if err != nil {
-		s.m.logger.Error("session not restored", "session", s.Name(), "error", err)
-		return
-	}
-	s.backend.initialize, s.revision, s.backend.initialized = m.Raw, n.Revision, true
-	s.offers.Store(offers(s.m, func(f Service) bool { return string(jsonrpc.Field(st.Note, f.Member())) == "true" }))
-	s.Tools.Restore(n.Safe)
-	if s.events.areTold() {
-		s.events.tools(s.Tools.Names())
-	}
-	s.takeCapabilities(m.Params)
-}
-
-// restoreCall takes in a call that has not ended.
-func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, f *restored) {
-	safe := len(msgs) > 0 && s.stillSafe(&n, msgs)
-	c := &Call{s: s, recovery: &recovery{repeat: safe}}
-	c.track.Resume(st.Next - 1)
-	if safe {
-		c.recovery.retry = retryAllowed
-	}
-	if s.single {
-		c.recovery.journal = st.Number
-	} else {
-		c.number, c.said = st.Number, st.Next-1
-		c.become(callStored)
-	}
-	if n.Began != 0 && s.m.added.IsOn() {
-		c.inherits().began = time.UnixMilli(n.Began)
-	}
-	c.cameAsGuest(n.Guest)
-	var answered map[string]outcome
+// runs takes in a call that has not ended.
+func (f *restored) runs(ctx context.Context, c *Call) {
+	s, k, number, shares := c.s, c.recovery, c.storedAs(), c.sharesStream()
+	unsent, msgs := k.takeUp(s), k.msgs
+	var said map[string]outcome
 	if len(msgs) > 1 {
-		answered = s.answers(ctx, st.Number, s.single)
+		said = s.answers(ctx, number, shares)
 	}
 	open := slices.DeleteFunc(slices.Clone(msgs), func(m jsonrpc.Message) bool {
-		_, ok := answered[string(jsonrpc.Key(m.ID))]
+		_, ok := said[string(jsonrpc.Key(m.ID))]
 		return ok
 	})
-	s.restoreWatched(c, msgs, st.Note)
-	c.restoreSpans(&n, msgs)
-	s.restoreRequests(c, st.Number, open)
-	if k := n.Record(); k != nil {
-		c.recorded().key = k
+	s.restoreWatched(c)
+	if !shares {
+		c.replay(msgs, said, false)
 	}
-	if !s.single {
-		s.streams.SetCall(st.Number, writer{c})
-		if c.deferred() == nil {
-			s.streams.Restored(c.number, c.isOver())
-		}
+	s.mu.Lock()
+	pass := s.holdLimits(open)
+	err := s.addRequests(c, open, pass)
+	s.mu.Unlock()
+	if err != nil {
+		pass.Release()
+		s.m.logger.Error("call not restored", "session", s.Name(), "stream", number, "error", err)
+		c.pending = nil
+		c.replay(open, nil, true)
 	}
-	if h := c.untold(); h != nil && !s.single {
-		f.untold[st.Number] = h // held until then
+	s.use.calls.Add(int32(len(c.pending)))
+	s.m.count(s, int32(len(c.pending)))
+	if !shares {
+		s.streams.SetCall(number, writer{c})
+		f.found(c, true, true)
 	}
-	if n.Direct && !s.single {
-		f.cut = append(f.cut, c)
-	}
-	c.restoreResume(msgs, answered)
-	if (safe || n.Unsent) && len(c.pending) > 0 {
-		c.restoreProgress(ctx, st, f)
-		f.retry = append(f.retry, retryCall{c, open, !safe})
+	if (k.isSafe() || unsent) && len(c.pending) > 0 {
+		f.progressOf(ctx, c)
+		f.retry = append(f.retry, retryCall{c, open, !k.isSafe()})
 	} else {
 		f.lost = append(f.lost, c)
 	}
 }
 
-// restoreRequests has the requests of a call, which is the one of a stream, be in flight again.
-func (s *Session) restoreRequests(c *Call, number uint64, msgs []jsonrpc.Message) {
-	s.mu.Lock()
-	pass := s.holdLimits(msgs)
-	if err := s.addRequests(c, msgs, pass); err != nil {
-		pass.Release()
-		s.m.logger.Error("call not restored", "session", s.Name(), "stream", number, "error", err)
-		c.pending = nil
-	}
-	s.mu.Unlock()
-	s.use.calls.Add(int32(len(c.pending)))
-	s.m.count(s, int32(len(c.pending)))
-}
-
-// stillSafe reports whether the requests of a call may be made again. A tool is safe if the
-// call's note says so, or the session's: the tools may have been listed after the call
-// began. What a note says of other methods is not heard: nodes of earlier builds took all
-// of them for safe.
-func (s *Session) stillSafe(n *callNote, msgs []jsonrpc.Message) (safe bool) {
-	var err error // then nobody has called them safe
-	defer panics.Catch(&err, s.m.logger, "Options.Safe", "")
-	return tools.Repeatable(msgs, func(m *jsonrpc.Message) bool { return n.Safe || s.Tools.IsRepeatable(tools.Called(m)) })
-}
-
-// restoreEnded takes in what may be asked of a call that has ended. read says that
-// its client has read the end, notified that its outcome was told besides; else they may have.
-func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []jsonrpc.Message, read, notified bool, f *restored) {
-	c := &Call{s: s, number: st.Number, said: st.Next - 1}
-	c.track.Resume(c.said)
-	c.become(callStored)
-	c.become(callEnded)
-	s.restoreWatched(c, msgs, st.Note)
-	if young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize; !read && !young && c.deferred() == nil { // who lost that begins anew
-		s.streams.Restored(c.number, c.isOver())
-	}
+// ended takes in what may be asked of a call that has ended. known says that its client knows of it.
+func (f *restored) ended(ctx context.Context, c *Call, known bool) {
+	s, msgs, number, shares := c.s, c.recovery.msgs, c.storedAs(), c.sharesStream()
+	read := f.read[number]
+	tells := known && !read && !f.rung[number] && s.m.opts.OnEnded != nil
 	if read {
 		c.delivery.told = c.said
 	}
-	tell := !read && !notified && s.m.opts.OnEnded != nil
-	if c.record == nil && !tell && s.Resumes() == nil {
-		return
+	if !shares {
+		s.restoreWatched(c)
 	}
-	answered := s.answers(ctx, st.Number, s.single)
-	c.restoreResume(msgs, answered)
-	if tell {
-		f.tell(c, st.Number, msgs, answered)
+	switch {
+	case !tells && s.Resumes() == nil:
+	case !shares:
+		c.replay(msgs, s.answers(ctx, number, false), true)
+	default:
+		if f.said == nil {
+			f.said = s.answers(ctx, standalone, false)
+		}
+		c.replay(msgs, f.said, true)
 	}
+	if !shares {
+		young := len(msgs) > 0 && msgs[0].Method == protocol.MethodInitialize // who lost that begins anew
+		f.found(c, !read && !young, tells)
+	}
+	c.recovery = nil // it is not made again
 }
 
-// tell has the outcome of a call that has ended told besides, unless its client comes back for it. The responses are in the
-// stream with a number, which is the standalone one in a session that has no other.
-func (f *restored) tell(c *Call, number uint64, msgs []jsonrpc.Message, answered map[string]outcome) {
-	for i := range msgs {
-		id := string(msgs[i].ID)
-		c.tellsBesides(id, msgs[i].Params)
-		if a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]; ok {
-			c.untold().Answered(id, a.failed, a.seq, c.number)
-		}
+// found has a call that has a stream of its own be found. lost says that its client may have lost it, and tells that its outcomes may be told besides.
+func (f *restored) found(c *Call, lost, tells bool) {
+	if lost && !c.isHeir() && c.deferred() == nil {
+		c.s.streams.Restored(c.number, c.isOver())
 	}
-	if h := c.untold(); h != nil && number != standalone {
-		h.End(number)
-		f.untold[number] = h
+	if r := c.resume(); r != nil {
+		resumed{r}.stored(c)
+	}
+	if h := c.untold(); h != nil && tells {
+		if c.isOver() {
+			h.End(c.number)
+		}
+		f.untold[c.number] = h // held until then
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/resume"
-	"holdfast/internal/protocol"
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 )
@@ -21,8 +20,9 @@ func (s *Session) Resumes() *resume.Session { return s.resumes.Load() }
 // Resumes are the requests that clients come back for with their tokens.
 func (m *Manager) Resumes() *resume.Requests[*Session] { return &m.resumes }
 
-// takeCapabilities takes in what the client says of itself in initialize. s.mu is held.
-func (s *Session) takeCapabilities(params []byte) {
+// takeInitialize takes in the client's request and what it says there of itself. s.mu is held, or no other goroutine knows the session.
+func (s *Session) takeInitialize(raw, params []byte) {
+	s.backend.initialize = raw
 	s.patience.know(s, params)
 	if s.single || s.m.opts.Stateless || s.Resumes() != nil {
 		return
@@ -39,32 +39,6 @@ func (c *Call) resume() *resume.Call {
 		return nil
 	}
 	return c.record.resume
-}
-
-// addResumable puts a request of a new call on record, if it can be resumed. Session.mu is held, or no other goroutine knows the call.
-func (c *Call) addResumable(id, method string) {
-	if all := c.s.Resumes(); all != nil && method != protocol.MethodInitialize && !c.isHeir() && c.deferred() == nil {
-		r := c.recorded()
-		r.resume = all.Begin(r.resume, resumable{c}, id, method)
-	}
-}
-
-// restoreResume has a call that no other goroutine knows found by its tokens. answered are those of its
-// requests that have ended; of a call that has ended, all others were cancelled.
-func (c *Call) restoreResume(msgs []jsonrpc.Message, answered map[string]outcome) {
-	if c.record != nil {
-		c.record.resume = nil // it may lack the requests that were answered
-	}
-	for i := range msgs {
-		id := string(msgs[i].ID)
-		c.addResumable(id, msgs[i].Method)
-		if a, ok := answered[string(jsonrpc.Key(msgs[i].ID))]; c.resume() != nil && (ok || c.isOver()) {
-			c.resume().End(id, a.failed || !ok)
-		}
-	}
-	if r := c.resume(); r != nil {
-		resumed{r}.stored(c)
-	}
 }
 
 // A resumed is a call's [feature].

@@ -261,9 +261,8 @@ func (c *beginning) apply(s *Session) {
 	}
 	s.firstEpoch = c.life
 	s.streams.Resume((c.life - 1) << 32) // there may be streams that were taken over
-	s.backend.initialize, s.backend.initialized, s.backend.revived = m.Raw, true, true
-	s.revision = c.revision
-	s.takeCapabilities(m.Params)
+	s.takeInitialize(m.Raw, m.Params)
+	s.revision, s.backend.initialized, s.backend.revived = c.revision, true, true
 	var n sleepNote
 	if s.backend.noted = c.note; len(c.note) > 0 {
 		if err := json.Unmarshal(c.note, &n); err != nil {

@@ -205,6 +205,9 @@ func (all *watchedCalls) begun(d Deferred) *watched {
 // restoreDeferred takes in a call that no other goroutine knows yet, if it was deferred. note is the call's.
 func (c *Call) restoreDeferred(note []byte) {
 	s := c.s
+	if s.modern != "" || c.isHeir() || !c.recovery.callsTool() {
+		return
+	}
 	for _, f := range s.m.services {
 		d := f.Restored(s, note)
 		if d == nil {

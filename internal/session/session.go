@@ -222,7 +222,7 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, p
 	if c.recovery == nil {
 		c.Promote()
 	} else {
-		s.noteCall(c)
+		c.promoteWith(s.flushInBackground)
 	}
 	if c.recovery != nil && c.Number() == 0 { // it has ended before it began
 		if s.isClosed() {

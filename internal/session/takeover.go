@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/shared"
+	"holdfast/internal/observe"
 	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -144,7 +145,11 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		m.revived(s, at.begins.woke)
 	} else {
 		m.came(was.Owner, &found)
-		s.events.takenOver(was.Owner, began, &found)
+		if s.events.areTold() {
+			s.events.happened(observe.TakenOver{
+				Session: s.observed(), From: was.Owner, Took: time.Since(began), Again: len(found.retry), Unknown: len(found.lost),
+			})
+		}
 	}
 	m.awaitReturn(found)
 	s.use.touch()
@@ -271,17 +276,13 @@ func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 		}
 	}
 	for _, r := range all {
-		if r.unsent {
-			if err := r.call.noteBegun(r.msgs); err != nil {
-				r.call.Abort(r.msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", err))
-				continue
-			}
-		}
-		deliver := r.call.Deliver
 		if !r.unsent {
-			deliver = r.call.Redeliver
+			r.call.Redeliver(values, r.msgs, http.Header{})
+		} else if err := r.call.noteBegun(r.msgs); err == nil {
+			r.call.Deliver(values, r.msgs, http.Header{})
+		} else {
+			r.call.Abort(r.msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", err))
 		}
-		deliver(values, r.msgs, http.Header{})
 	}
 }
 

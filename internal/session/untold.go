@@ -15,15 +15,6 @@ func (c *Call) untold() *webhook.Call {
 	return c.record.untold
 }
 
-// tellsBesides has the outcome of a request told besides, if its params ask for that. Session.mu is held, or no other goroutine knows
-// the call.
-func (c *Call) tellsBesides(id string, params []byte) {
-	if c.s.m.untold.Wants(params) {
-		r := c.recorded()
-		r.untold = c.s.untold.Begin(r.untold, id, params)
-	}
-}
-
 // untoldTo returns what is told besides of the outcomes that a reader reads, or nil.
 func (s *Session) untoldTo(r *reading.Reader) *webhook.Call {
 	if c := written(r.Call()); c != nil {
@@ -43,8 +34,11 @@ func (u untold) refused(_ *Call, _ [][]byte, seq uint64) { u.Refused(seq) }
 func (u untold) left(*Call)                              {} // the next owner tells them
 func (u untold) answered(c *Call, rq *inflight, failed bool, seq uint64) {
 	stream := uint64(0)
-	if c.hasJournal() {
+	switch {
+	case c.hasJournal():
 		stream = c.recovery.journal
+	case c.s.single: // an heir has a stream there
+		stream = c.number
 	}
 	u.Answered(rq.id, failed, seq, stream)
 }

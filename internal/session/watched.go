@@ -111,15 +111,11 @@ func (c *Call) awaitStored() error {
 	if stored == nil {
 		return ErrNotFound
 	}
-	t := time.NewTimer(storeTimeout)
-	defer t.Stop()
-	select {
-	case <-stored:
-	case <-t.C:
-		return fmt.Errorf("task not noted: %w", stream.ErrUnavailable)
-	}
-	if c.recovery.failed != nil {
-		return c.recovery.failed
+	switch late, err := c.recovery.awaitNote(stored); {
+	case late:
+		return fmt.Errorf("task not noted: %w", err)
+	case err != nil:
+		return err
 	}
 	return c.s.m.sync()
 }
@@ -151,22 +147,19 @@ func (s *Session) addWatched(c *Call, number uint64) *watched {
 }
 
 // restoreWatched makes the record of what its client may have a name for, of a session that was taken over and that no
-// client knows yet. note is the call's.
-func (s *Session) restoreWatched(c *Call, msgs []jsonrpc.Message, note []byte) {
-	if len(msgs) == 0 || msgs[0].Method != protocol.MethodCallTool {
-		return
-	}
-	if s.modern == "" {
-		c.restoreDeferred(note)
+// client knows yet.
+func (s *Session) restoreWatched(c *Call) {
+	heir := c.isHeir()
+	if !heir && (s.modern == "" || !c.recovery.callsTool()) {
 		return
 	}
 	s.use.hold(s.m.KeepEnded())
-	if !c.isOver() {
-		s.addWatched(c, c.number).rounds = newRounds(&msgs[0], http.Header{})
-		return
+	switch t := s.addWatched(c, c.number); {
+	case heir:
+		t.tool = c.record.inherits.tool
+	case !c.isOver():
+		t.rounds = newRounds(&c.recovery.msgs[0], http.Header{})
 	}
-	now, all := time.Now(), s.watchedTable()
-	all.all[c.number] = &watched{of: all, updated: now, ended: now}
 }
 
 // lastMessage returns the message of the last progress. What the call had said before there was
