@@ -193,6 +193,7 @@ func TestNotesRestored(t *testing.T) {
 	f.put(key, 31, hooked(31), true, response(31))
 	f.put(key, 32, hooked(32), true, response(32))
 	f.put(key, 33, hooked(33), true, failure(33))
+	f.put(key, 34, `{"safe":false,"requests":[`+hookedRequest(34)+`,`+hookedRequest(35)+`]}`, false, `{"jsonrpc":"2.0","method":"a"}`, `{"jsonrpc":"2.0","method":"b"}`, response(34))
 	s := b.take(was)
 	var ids []string
 	for range 6 {
@@ -238,7 +239,7 @@ func TestNotesRestored(t *testing.T) {
 		status string
 	}{
 		{14, 14, resume.Processing}, {16, 16, resume.Failed}, {20, 20, resume.Failed}, {20, 21, resume.Processing},
-		{24, 24, resume.Failed}, {24, 25, resume.Completed}, {33, 33, resume.Failed}, {11, 11, resume.Completed},
+		{24, 24, resume.Failed}, {24, 25, resume.Completed}, {33, 33, resume.Failed}, {11, 11, resume.Completed}, {34, 34, resume.Completed}, {34, 35, resume.Failed},
 	} {
 		st, err := s.Resumes().Status(want.number, strconv.AppendInt(nil, int64(want.id), 10))
 		if err != nil || st.Status != want.status {
@@ -251,7 +252,7 @@ func TestNotesRestored(t *testing.T) {
 		}
 	}
 	b.Close()
-	if told := tell.told(); told != "13 26 33" || tell.keys["13"] != string(key)+" 13 13" || tell.keys["26"] != string(key)+" 26 26" {
+	if told := tell.told(); told != "13 26 33 34 35" || tell.keys["13"] != string(key)+" 13 13" || tell.keys["26"] != string(key)+" 26 26" {
 		t.Errorf("the outcomes of %s were told besides, under the keys %q", told, tell.keys)
 	}
 }

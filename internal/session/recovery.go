@@ -14,7 +14,7 @@ import (
 )
 
 // A recovery is what the next owner of the session may have to know of a call, and so
-// what its note says: see note.go. Calls have one only where the store is shared.
+// what its note says: see notes.go. Calls have one only where the store is shared.
 type recovery struct {
 	retry  retry // whether its requests may be made again; it does not change
 	repeat bool  // they are made again here, as the session was taken over
