@@ -214,15 +214,14 @@ func heirOf(c *Call, progress []byte) *Call {
 	return c
 }
 
-// knowsHeir reports whether the client knows of an heir, among all calls of a session that was taken over. One that it was not told of is for
-// nothing: the call that it was made for goes on by itself.
-func (s *Session) knowsHeir(ctx context.Context, h *Call, all []*Call) bool {
+// knowsHeir reports whether the client knows of an heir. One that it was not told of is for nothing: the call that it was made for goes on by itself.
+func (f *restored) knowsHeir(ctx context.Context, h *Call) bool {
 	from := h.record.inherits.from
-	i := slices.IndexFunc(all, func(c *Call) bool { return c.storedAs() == from })
-	if i < 0 || all[i].isOver() || len(h.recovery.msgs) == 0 {
+	i := slices.IndexFunc(f.calls, func(c *Call) bool { return c.storedAs() == from })
+	if i < 0 || f.calls[i].isOver() || len(h.recovery.msgs) == 0 {
 		return true
 	}
-	_, ok := s.answers(ctx, from, s.single)[string(jsonrpc.Key(h.recovery.msgs[0].ID))]
+	_, ok := f.answers(ctx, from, f.s.single)[string(jsonrpc.Key(h.recovery.msgs[0].ID))]
 	return ok
 }
 

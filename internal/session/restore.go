@@ -17,6 +17,8 @@ import (
 
 // restored is what was found of a session.
 type restored struct {
+	s          *Session
+	calls      []*Call         // in the order of their streams, while they are restored
 	read, rung map[uint64]bool // streams that were read to their end, and those whose outcomes were told besides
 
 	retry  []retryCall // to be made again
@@ -38,15 +40,14 @@ type retryCall struct {
 
 // restore fills a session that was taken over, and that nobody knows yet.
 func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored {
-	f := restored{read: make(map[uint64]bool), rung: make(map[uint64]bool), untold: make(map[uint64]*webhook.Call)}
+	f := restored{s: s, read: make(map[uint64]bool), rung: make(map[uint64]bool), untold: make(map[uint64]*webhook.Call)}
 	// What ended and is kept no longer had numbers, too: each epoch has its own.
 	s.streams.Resume((s.lease.Epoch - 1) << 32)
-	var calls []*Call
 	for i := range streams {
 		st := &streams[i]
 		s.streams.Resume(st.Number)
 		if st.Number != standalone {
-			calls = append(calls, f.noted(ctx, s, st))
+			f.calls = append(f.calls, f.noted(ctx, st))
 			continue
 		}
 		var n sessionNote
@@ -55,8 +56,8 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		}
 		f.take(&n.news)
 	}
-	for _, c := range calls {
-		switch known := !c.isHeir() || s.knowsHeir(ctx, c, calls); {
+	for _, c := range f.calls {
+		switch known := !c.isHeir() || f.knowsHeir(ctx, c); {
 		case c.isOver():
 			f.ended(ctx, c, known)
 		case known:
@@ -70,6 +71,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 		h.Hold()
 		f.untold[standalone] = h
 	}
+	f.calls = nil
 	return f
 }
 
@@ -84,12 +86,13 @@ func (f *restored) take(n *news) {
 }
 
 // noted returns the call of a stream as its note says. Without a note, or with one that can't be read, nothing is known.
-func (f *restored) noted(ctx context.Context, s *Session, st *shared.Stream) *Call {
+func (f *restored) noted(ctx context.Context, st *shared.Stream) *Call {
+	s := f.s
 	var n callNote
 	var err error
 	if len(st.Note) > 0 {
 		err = json.Unmarshal(st.Note, &n)
-	} else if s.endsUnanswered(ctx, st) {
+	} else if f.endsUnanswered(ctx, st) {
 		s.m.logger.Error("call lost: the store has no note of it any more", "session", s.Name(), "stream", st.Number)
 		s.streams.SetBlind(st.Number)
 	}
@@ -133,15 +136,15 @@ func (f *restored) noted(ctx context.Context, s *Session, st *shared.Stream) *Ca
 // endsUnanswered reports whether a stream that has no note does not, or will not, end with an
 // answer. Without the note nobody knows what to answer: whoever reads it must hear
 // that, and not only its end.
-func (s *Session) endsUnanswered(ctx context.Context, st *shared.Stream) bool {
-	if s.single {
+func (f *restored) endsUnanswered(ctx context.Context, st *shared.Stream) bool {
+	if f.s.single {
 		return false // nobody reads it
 	}
 	if !st.Ended || st.Next <= st.Oldest {
 		return !st.Ended
 	}
 	var end [1]stream.Entry
-	got, err := s.m.store.Read(ctx, stream.Cursor{Stream: stream.ID{Session: s.key, Number: st.Number}, Seq: st.Next - 2}, end[:0])
+	got, err := f.s.m.store.Read(ctx, stream.Cursor{Stream: stream.ID{Session: f.s.key, Number: st.Number}, Seq: st.Next - 2}, end[:0])
 	return err == nil && len(got) == 1 && len(got[0].Data) == 0
 }
 
@@ -151,7 +154,7 @@ func (f *restored) runs(ctx context.Context, c *Call) {
 	unsent, msgs := k.takeUp(s), k.msgs
 	var said map[string]outcome
 	if len(msgs) > 1 {
-		said = s.answers(ctx, number, shares)
+		said = f.answers(ctx, number, shares)
 	}
 	open := slices.DeleteFunc(slices.Clone(msgs), func(m jsonrpc.Message) bool {
 		_, ok := said[string(jsonrpc.Key(m.ID))]
@@ -199,10 +202,10 @@ func (f *restored) ended(ctx context.Context, c *Call, known bool) {
 	switch {
 	case !tells && s.Resumes() == nil:
 	case !shares:
-		c.replay(msgs, s.answers(ctx, number, false), true)
+		c.replay(msgs, f.answers(ctx, number, false), true)
 	default:
 		if f.said == nil {
-			f.said = s.answers(ctx, standalone, false)
+			f.said = f.answers(ctx, standalone, false)
 		}
 		c.replay(msgs, f.said, true)
 	}
@@ -237,9 +240,9 @@ type outcome struct {
 
 // answers returns the responses in a stream, or those that it names, by the keys of their ids; of two with one id the later one. The
 // stream that a call of a single session has names its responses.
-func (s *Session) answers(ctx context.Context, number uint64, named bool) map[string]outcome {
+func (f *restored) answers(ctx context.Context, number uint64, named bool) map[string]outcome {
 	all := make(map[string]outcome)
-	eachStored(ctx, s.m.store, stream.ID{Session: s.key, Number: number}, func(e *stream.Entry) {
+	eachStored(ctx, f.s.m.store, stream.ID{Session: f.s.key, Number: number}, func(e *stream.Entry) {
 		id := jsonrpc.Field(e.Data, "id")
 		switch {
 		case len(e.Data) == 0:
