@@ -17,15 +17,15 @@ import (
 	"holdfast/stream"
 )
 
-// A later is a service that defers calls with the param "task", and notes a number of them.
-type later struct{ Service }
+// A deferring is a service that defers calls with the param "task", and notes a number of them.
+type deferring struct{ Service }
 
-func (later) Member() string                          { return "later" }
-func (later) Suits(*Session, string, []byte) bool     { return true }
-func (later) Change(_ string, response []byte) []byte { return response }
-func (later) Owns(string) bool                        { return false }
-func (later) Defers(*jsonrpc.Message) bool            { return false }
-func (later) Restored(_ *Session, note []byte) Deferred {
+func (deferring) Member() string                          { return "later" }
+func (deferring) Suits(*Session, string, []byte) bool     { return true }
+func (deferring) Change(_ string, response []byte) []byte { return response }
+func (deferring) Owns(string) bool                        { return false }
+func (deferring) Defers(*jsonrpc.Message) bool            { return false }
+func (deferring) Restored(_ *Session, note []byte) Deferred {
 	n, err := strconv.Atoi(string(jsonrpc.Field(note, "later")))
 	if err != nil {
 		return nil
@@ -47,7 +47,7 @@ func (*laterCall) Changed()                                {}
 func notingOptions() Options {
 	o := safeTools()
 	o.Addition, o.Polls = passAfter(time.Hour), true
-	o.Services = []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return later{} }}
+	o.Services = []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return deferring{} }}
 	return o
 }
 
