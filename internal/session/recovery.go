@@ -116,8 +116,8 @@ func (k *recovery) callsTool() bool {
 	return len(k.msgs) > 0 && k.msgs[0].Method == protocol.MethodCallTool
 }
 
-// takeUp decides what becomes of the requests of a call that has not ended on another node: they are made again, or, as is reported, for the
-// first time; or neither. A tool is safe if the call's note says so, or the session's: the tools may have been listed after the call began. What a
+// takeUp decides what becomes of the requests of a call that was restored, and has not ended: they are made again, or for the first time, which
+// unsent says, or neither. A tool is safe if the call's note says so, or the session's: the tools may have been listed after the call began. What a
 // note says of other methods is not heard: nodes of earlier builds took all of them for safe.
 func (k *recovery) takeUp(s *Session) (unsent bool) {
 	unsent = k.become(recoveryUndelivered)
@@ -152,8 +152,8 @@ func (c *Call) Repeated() bool { return c != nil && c.recovery != nil && c.recov
 // hasJournal reports whether the call has a stream for nothing but its note.
 func (c *Call) hasJournal() bool { return c.recovery != nil && c.recovery.journal != 0 }
 
-// awaitNote waits until the store has the call's note, or has refused it. late says that it has taken too long, as an append of calls that
-// run may: this one has not begun. The error is that of the store.
+// awaitNote waits until the store has the call's note, or has refused it: the error is that of the store. late says that it has done neither in
+// time. What is said by calls that run is waited for longer, but this one has not begun.
 func (k *recovery) awaitNote(stored <-chan struct{}) (late bool, err error) {
 	t := time.NewTimer(storeTimeout)
 	defer t.Stop()
