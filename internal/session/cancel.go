@@ -16,15 +16,6 @@ import (
 // What follows cancels calls, and answers their questions, from any connection or session
 // of the same principal.
 
-// pendingIDs returns the ids of the call's requests that are unanswered. c.mu is held.
-func (c *Call) pendingIDs() []string {
-	ids := make([]string, 0, len(c.pending))
-	for _, rq := range c.pending {
-		ids = append(ids, rq.id)
-	}
-	return ids
-}
-
 // withdraw ends a request of the call, if it is in flight, as end does it, and
 // then tells the backend, if it has it. header is that of the HTTP request that
 // is the reason, or nil. It reports whether the request was in flight.

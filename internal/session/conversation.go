@@ -210,7 +210,7 @@ func (c *Call) Refused(err error) {
 	c.mu.Lock()
 	over := c.isOver()
 	if !over {
-		c.delivery.refused = refused
+		c.refused = refused
 	}
 	c.mu.Unlock()
 	if !over {
@@ -248,7 +248,7 @@ func (m *Manager) MayRefuse(r *http.Request, msgs []jsonrpc.Message) bool {
 func (c *Call) Refusal() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.delivery.refused
+	return c.refused
 }
 
 // leavesState reports whether a message may leave something in the backend's memory which another

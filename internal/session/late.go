@@ -133,7 +133,7 @@ func (s *Session) takeLate() (late []*Late) {
 		}
 		if p := l.pulse; p != nil && p.due <= now {
 			p.due = now + p.every
-			rq.call.tell(p.beat(rq.sent || rq.ours, rq.call.record.progress))
+			rq.call.tell(p.beat(rq.sent || rq.ours, rq.call.record.progress), false)
 		}
 		if l.due > 0 {
 			next = min(next, l.due)

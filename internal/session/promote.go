@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/reading"
 )
 
 // Wait waits for a light call to answer. It returns the responses and true, or
@@ -12,43 +13,33 @@ import (
 // never), or because ctx is done. A call that was cancelled has no responses.
 func (c *Call) Wait(ctx context.Context, after time.Duration) ([][]byte, bool) {
 	c.mu.Lock()
-	if !c.isLight() {
+	promoted := false
+	if c.isLight() {
+		wait := c.s.m.Waiter(after)
+		c.light.changed = wait.Ready
 		c.mu.Unlock()
-		return c.outcome(ctx)
+		select {
+		case <-wait.Ready:
+		case <-wait.Late:
+		case <-ctx.Done():
+		}
+		c.mu.Lock()
+		c.light.changed = nil
+		wait.Stop(true)
+		if promoted = c.isLight(); promoted {
+			c.promote()
+		}
 	}
-	wait := c.s.m.Waiter(after)
-	c.changed = wait.Ready
-	c.mu.Unlock()
-	select {
-	case <-wait.Ready:
-	case <-wait.Late:
-	case <-ctx.Done():
-	}
-	c.mu.Lock()
-	c.changed = nil
-	wait.Stop(true)
-	promoted := c.isLight()
-	if promoted {
-		c.promote()
-	}
-	c.mu.Unlock()
-	if promoted {
-		c.s.log.Flush()
-	}
-	return c.outcome(ctx)
-}
-
-// outcome returns what Wait does. A client is shown nothing of a call before that is
-// on record.
-func (c *Call) outcome(ctx context.Context) ([][]byte, bool) {
-	c.mu.Lock()
-	answers, light := c.light, c.number == 0
+	answers, light := c.light.all, c.number == 0
 	var stored chan struct{}
 	if !light && c.recovery != nil {
 		stored = c.recovery.stored
 	}
 	c.mu.Unlock()
-	if stored != nil {
+	if promoted {
+		c.s.log.Flush()
+	}
+	if stored != nil { // a client is shown nothing of a call before that is on record
 		select {
 		case <-stored:
 		case <-ctx.Done():
@@ -80,28 +71,41 @@ func (c *Call) promote() {
 	for f := range c.features {
 		f.stored(c)
 	}
-	for _, data := range c.light {
+	for _, data := range c.light.take(c.s) {
 		c.push(data, false)
 	}
-	c.dropAnswers()
-	c.wake()
+	c.light.wake()
 }
 
-// holdAnswer counts a response as on its way until it is written, if it is long. It is false if there is no room for
-// that: then the call is to be stored, which has a bound of its own. c.mu is held.
-func (c *Call) holdAnswer(data []byte) bool {
+// lightAnswers are the responses of a call so far, while it is light. Guarded by Call.mu.
+type lightAnswers struct {
+	all     [][]byte
+	changed chan struct{} // told when the call ends or is promoted; nil if nobody waits
+}
+
+// holds counts a response as on its way until it is written, if it is long. It is false if there is no room for
+// that: then its call is to be stored, which has a bound of its own.
+func holds(s *Session, data []byte) bool {
 	n := int64(len(data))
-	return n <= budget.Uncounted || c.s.m.opts.Flight.Read(c.s.tenant.name, n)
+	return n <= budget.Uncounted || s.m.opts.Flight.Read(s.tenant.name, n)
 }
 
-// dropAnswers forgets the responses of a light call, which count no more. c.mu is held.
-func (c *Call) dropAnswers() {
-	for _, data := range c.light {
+// take returns the responses and forgets them. They count no more.
+func (l *lightAnswers) take(s *Session) (all [][]byte) {
+	all, l.all = l.all, nil
+	for _, data := range all {
 		if n := int64(len(data)); n > budget.Uncounted {
-			c.s.m.opts.Flight.Done(c.s.tenant.name, n)
+			s.m.opts.Flight.Done(s.tenant.name, n)
 		}
 	}
-	c.light = nil
+	return all
+}
+
+// wake tells the goroutine that waits for the call to look again.
+func (l *lightAnswers) wake() {
+	if l.changed != nil {
+		reading.Wake(l.changed)
+	}
 }
 
 // Answered says that the responses of a light call, if it has any, were written, or will not be. Whoever waits for a
@@ -111,12 +115,12 @@ func (c *Call) Answered() {
 }
 
 // takeAnswer returns the answer of a light call that was not made again, and forgets it; nil: it has none.
-func (c *Call) takeAnswer() (answer []byte) {
+func (c *Call) takeAnswer() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.light) == 1 && (c.recovery == nil || c.recovery.state != recoveryHandedBack) {
-		answer = c.light[0]
+	all := c.light.take(c.s)
+	if len(all) == 1 && (c.recovery == nil || c.recovery.state != recoveryHandedBack) {
+		return all[0]
 	}
-	c.dropAnswers()
-	return answer
+	return nil
 }

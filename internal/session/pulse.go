@@ -101,38 +101,16 @@ func copied(object []byte, member string) []byte {
 	return append([]byte(nil), value...)
 }
 
-// pulseOf returns the pulse of the call's request with a progress token; nil if it has none. Session.mu is held.
-func (c *Call) pulseOf(params []byte) *pulse {
-	if c.record == nil || len(c.record.pulses) == 0 {
+// pulse returns the pulse of the call's request with a progress token; nil if it has none. Session.mu is held. r may be nil.
+func (r *record) pulse(params []byte) *pulse {
+	if r == nil || len(r.pulses) == 0 {
 		return nil
 	}
 	key := string(jsonrpc.Key(jsonrpc.Field(params, "progressToken")))
-	for _, p := range c.record.pulses {
+	for _, p := range r.pulses {
 		if string(jsonrpc.Key(p.token)) == key {
 			return p
 		}
 	}
 	return nil
-}
-
-// tell queues progress of the call. Session.mu is held; the log must be flushed after.
-func (c *Call) tell(data []byte) {
-	to := c
-	to.mu.Lock()
-	if to.sharesStream() {
-		to.mu.Unlock()
-		to = c.s.standalone
-		to.mu.Lock()
-	}
-	defer to.mu.Unlock()
-	if to.isOver() {
-		return
-	}
-	if to.isLight() {
-		to.promote()
-	}
-	to.push(data, false)
-	if to.record != nil && to.record.watched != nil {
-		to.record.watched.said(data)
-	}
 }

@@ -313,7 +313,7 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
-		c.clientAnswered()
+		c.client.answered()
 		call, data = c, cancelled(s.askedID(c, id), m.Params)
 		if c.isHeir() && s.modern == "" {
 			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
@@ -348,11 +348,11 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
-		if p := call.pulseOf(m.Params); p != nil {
-			call.tell(p.hear(&m, s.m.clock()))
+		if p := call.record.pulse(m.Params); p != nil {
+			call.tell(p.hear(&m, s.m.clock()), false)
 			s.mu.Unlock()
 			s.log.Flush()
-			call.awaitReader()
+			call.pace.Await(&s.m.pace, paced{call})
 			return
 		}
 	default:

@@ -54,7 +54,7 @@ func (w *Waiter) Stop(over bool) {
 // was given a stream: see [Call.Answers]. It takes the place of [Call.Wait].
 func (c *Call) Notify(ready chan struct{}) {
 	c.mu.Lock()
-	c.changed = ready
+	c.light.changed = ready
 	c.mu.Unlock()
 	reading.Wake(ready) // for what has happened already
 }
@@ -65,7 +65,7 @@ func (c *Call) Notify(ready chan struct{}) {
 func (c *Call) Answers() (answers [][]byte, done bool, number uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.light, c.life.state() == callAnswered, c.number
+	return c.light.all, c.state() == callAnswered, c.number
 }
 
 // CallFrom returns the call that a request in flight with the id is part of, or nil. It came from a session, as [Origin] says.
