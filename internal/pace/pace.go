@@ -90,19 +90,14 @@ func (p *Pace) Said(o *Options, seq uint64, n int) {
 	if p.bytes-last < o.Kept/marksKept {
 		return
 	}
-	l := p.lags()
+	if p.lag == nil {
+		p.lag = &lag{}
+	}
+	l := p.lag
 	l.marks = append(l.marks, mark{seq, p.bytes})
 	if len(l.marks) > 2*marksKept { // nobody reads
 		l.marks = append(l.marks[:0], l.marks[marksKept:]...)
 	}
-}
-
-// lags returns how far the reader is behind, to be changed. p.mu is held.
-func (p *Pace) lags() *lag {
-	if p.lag == nil {
-		p.lag = &lag{}
-	}
-	return p.lag
 }
 
 // Told returns the last entry that was told.
@@ -214,7 +209,10 @@ func (p *Pace) lacks(_ *Options, s Stream, began time.Time) <-chan struct{} {
 	if over || p.told >= said || !expected && came.IsZero() {
 		return nil
 	}
-	l := p.lags()
+	if p.lag == nil {
+		p.lag = &lag{}
+	}
+	l := p.lag
 	switch {
 	case l.slow:
 		return nil

@@ -141,7 +141,7 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 // push queues one entry of the call's stream. c.mu is held.
 func (c *Call) push(data []byte, last bool) {
 	c.said++
-	c.client.said()
+	c.client.signalled.Store(false)
 	c.pace.Said(&c.s.m.pace, c.said, len(data))
 	c.s.log.Queue(entry{By: c, Number: c.number, Data: data, Last: last})
 }
@@ -176,10 +176,10 @@ func (c *Call) tell(data []byte, asks bool) (by *Call) {
 	if c.isLight() {
 		c.promote()
 	}
-	c.push(data, false)
 	if asks {
-		c.client.asks()
+		c.client.asked.Add(1)
 	}
+	c.push(data, false)
 	if c.record != nil && c.record.watched != nil {
 		c.record.watched.said(data)
 	}

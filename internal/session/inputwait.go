@@ -2,6 +2,7 @@ package session
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -9,61 +10,41 @@ import (
 
 // A clientWait is what a call has asked its client, and until when that is to come for it. Its lock comes after that of the call.
 type clientWait struct {
-	mu        sync.Mutex
-	asked     int32       // requests to the client that it has not answered
-	signalled bool        // the client was told that the call waits for input, and has not shown that it knows what for
-	away      *time.Timer // ends the call if its client does not return; nil if it was never waited for
-	unseen    *time.Timer // ends the call if nobody takes up what it asks; nil if it never asked
+	asked     atomic.Int32 // requests to the client that it has not answered
+	signalled atomic.Bool  // the client was told that the call waits for input, and has not shown that it knows what for
+
+	mu     sync.Mutex
+	away   *time.Timer // ends the call if its client does not return; nil if it was never waited for
+	unseen *time.Timer // ends the call if nobody takes up what it asks; nil if it never asked
 }
 
-// said notes that the call has said something.
-func (w *clientWait) said() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.signalled = false
-}
-
-// asks notes that the client has a request to answer.
-func (w *clientWait) asks() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.asked++
-}
+// isOpen reports whether the client has a request to answer.
+func (w *clientWait) isOpen() bool { return w.asked.Load() > 0 }
 
 // answered notes that the client has answered a request.
 func (w *clientWait) answered() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.asked > 0 {
-		w.asked--
+	if w.isOpen() && w.asked.Add(-1) > 0 {
+		return
 	}
-	if w.asked == 0 {
-		stopTimer(w.unseen)
-	}
-}
-
-// isOpen reports whether the client has a request to answer.
-func (w *clientWait) isOpen() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.asked > 0
+	stopTimer(w.unseen)
 }
 
 // passTo makes the requests another call's.
 func (w *clientWait) passTo(heir *clientWait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	heir.mu.Lock()
-	defer heir.mu.Unlock()
-	heir.asked, w.asked = w.asked, 0
+	heir.asked.Store(w.asked.Swap(0))
 }
 
 // signal reports whether the client may be told that the call waits for it: once for each time that the call says something.
 func (w *clientWait) signal() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.signalled = !w.signalled
-	return w.signalled
+	if w.signalled.CompareAndSwap(false, true) {
+		return true
+	}
+	w.signalled.Store(false)
+	return false
 }
 
 // leaves notes that the client is away. away ends the call.
@@ -80,7 +61,7 @@ func (w *clientWait) returns() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	stopTimer(w.away)
-	return w.asked > 0
+	return w.isOpen()
 }
 
 // bound has the call end by a timer, unless its client comes, or nothing is asked any more. nil: it has ended.
@@ -98,20 +79,10 @@ func stopTimer(t *time.Timer) {
 	}
 }
 
-// later does something after a time, unless all calls end before.
-func later(m *Manager, after time.Duration, do func()) *time.Timer {
-	return time.AfterFunc(after, func() {
-		if m.startWork() {
-			defer m.work.Done()
-			do()
-		}
-	})
-}
-
 // AwaitReturn has the call end, for a reason, unless its client returns within a time.
 func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	c.s.use.hold(within)
-	c.client.leaves(later(c.s.m, within, func() {
+	c.client.leaves(c.s.m.later(within, func() {
 		if !c.standing.IsFollowed() { // else another request of its client waits for it
 			c.Withdraw(reason)
 		}
@@ -139,7 +110,7 @@ func (c *Call) boundAsking() {
 	if c.isOver() || c.isHeir() { // an heir may ask for as long as it can be asked for
 		return
 	}
-	c.client.bound(later(c.s.m, c.s.m.resumes.InputWait(), c.endUnseen))
+	c.client.bound(c.s.m.later(c.s.m.resumes.InputWait(), c.endUnseen))
 }
 
 // endUnseen ends the call if it waits for a client that has not come. One that is just there may

@@ -74,7 +74,7 @@ func (c *Call) promote() {
 	for _, data := range c.light.take(c.s) {
 		c.push(data, false)
 	}
-	c.light.wake()
+	reading.Wake(c.light.changed)
 }
 
 // lightAnswers are the responses of a call so far, while it is light. Guarded by Call.mu.
@@ -99,13 +99,6 @@ func (l *lightAnswers) take(s *Session) (all [][]byte) {
 		}
 	}
 	return all
-}
-
-// wake tells the goroutine that waits for the call to look again.
-func (l *lightAnswers) wake() {
-	if l.changed != nil {
-		reading.Wake(l.changed)
-	}
 }
 
 // Answered says that the responses of a light call, if it has any, were written, or will not be. Whoever waits for a

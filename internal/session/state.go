@@ -6,6 +6,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/observe"
+	"holdfast/internal/reading"
 )
 
 // A sessionState says where a session is in its life on this node.
@@ -165,7 +166,7 @@ func (c *Call) end() {
 	if c.number == 0 || c.sharesStream() {
 		c.watch.End(c.number, observe.Cancelled, 0)
 	}
-	c.light.wake()
+	reading.Wake(c.light.changed)
 }
 
 // seal ends the call as one of which the store is given no more.
