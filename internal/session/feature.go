@@ -4,6 +4,7 @@ import (
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/pulse"
 	"holdfast/stream"
 )
 
@@ -17,7 +18,7 @@ type record struct {
 	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
 	guest stream.SessionKey
 
-	pulses []*pulse // progress of its requests, where some of it is ours; guarded by Session.mu
+	pulses []*pulse.Pulse // progress of its requests, where some of it is ours; guarded by Session.mu
 
 	// What was said before the session was taken over, if the call was made again then;
 	// guarded by Session.mu.

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
+	"holdfast/internal/pulse"
 	"holdfast/jsonrpc"
 )
 
@@ -344,12 +345,16 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			s.m.logger.Debug("progress of no call in flight not told", "session", s.Name())
 			return
 		}
-		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
-			s.mu.Unlock()
-			return
+		var p *pulse.Pulse
+		if r := call.record; r != nil {
+			if r.progress != nil && !r.progress.passes(m.Params) {
+				s.mu.Unlock()
+				return
+			}
+			p = pulse.Of(r.pulses, m.Params)
 		}
-		if p := call.record.pulse(m.Params); p != nil {
-			call.tell(p.hear(&m, s.m.clock()), false)
+		if p != nil {
+			call.tell(p.Hear(&m, s.m.clock()), false)
 			s.mu.Unlock()
 			s.log.Flush()
 			call.pace.Await(&s.m.pace, paced{call})

@@ -1,26 +1,25 @@
-package session
+// Package pulse makes progress of our own for requests whose server is silent, so that hosts which wait longer for a call
+// that makes progress do so. It says no more than that the request runs.
+package pulse
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 	"time"
 
-	"holdfast/internal/feature/hosts"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
-// What follows sends progress of our own for requests whose server is silent, so that hosts which wait longer for a call
-// that makes progress do so. It says no more than that the request runs.
+// StillRunning is the message of progress of ours, where the server's has none.
+const StillRunning = "still running"
 
-// stillRunning is the message of progress of ours, where the server's has none.
-const stillRunning = "still running"
-
-// A pulse is the progress of one request, of its server and of ours. Guarded by Session.mu, which is also held while
-// what it says is queued: the order of the stream is that of the values.
-type pulse struct {
+// A Pulse is the progress of one request, of its server and of ours. One goroutine uses it at a time, until what it says is
+// queued: the order of the stream is that of the values.
+type Pulse struct {
 	every time.Duration
-	due   time.Duration // when our next is, by the manager's clock
+	due   time.Duration // when our next is, by the caller's clock
 	token []byte        // raw, as the client spelled it
 
 	said           bool    // there was any
@@ -29,15 +28,31 @@ type pulse struct {
 	total, message []byte  // raw, of the server's last one; nil: it has none
 }
 
-// keeps returns the interval in which a request of the call is sent progress, and whether that has its host go on
-// waiting; 0: none is sent. Session.mu is held.
-func (c *Call) keeps(m *jsonrpc.Message, host hosts.Host) (every time.Duration, kept bool) {
-	if c.s.m.opts.ProgressEvery == nil || m.Method == protocol.MethodToolsList || c.guestOf() != "" || c.IsPolled(m) ||
-		jsonrpc.Field(m.Params, "_meta", "progressToken") == nil {
-		return 0, false
+// New returns the pulse of a request with a progress token, which is to be told of in an interval.
+func New(every, now time.Duration, token []byte) *Pulse {
+	return &Pulse{every: every, due: now + every, token: bytes.Clone(token)}
+}
+
+// Of returns the pulse of the token in params; nil: none of them has that.
+func Of(all []*Pulse, params []byte) *Pulse {
+	if len(all) == 0 {
+		return nil
 	}
-	every = c.s.m.opts.ProgressEvery(host)
-	return every, host.IsKept(every)
+	key := string(jsonrpc.Key(jsonrpc.Field(params, "progressToken")))
+	for _, p := range all {
+		if string(jsonrpc.Key(p.token)) == key {
+			return p
+		}
+	}
+	return nil
+}
+
+// Due returns when the next progress of ours is due; far in the future for nil.
+func (p *Pulse) Due() time.Duration {
+	if p == nil {
+		return math.MaxInt64
+	}
+	return p.due
 }
 
 // step returns a value that is greater than another, by so little that no server's next one is less.
@@ -49,9 +64,10 @@ func step(value float64) float64 {
 	return next
 }
 
-// beat returns the next progress of ours. runs says that the server has the request, and was what has been said under the
+// Beat returns the next progress of ours, at a time. runs says that the server has the request, and was what has been said under the
 // tokens of its call before that is made again.
-func (p *pulse) beat(runs bool, was progress) []byte {
+func (p *Pulse) Beat(now time.Duration, runs bool, was map[string]float64) []byte {
+	p.due = now + p.every
 	switch before, again := was[string(jsonrpc.Key(p.token))]; {
 	case again && (!p.said || p.last < before):
 		p.last = step(before)
@@ -68,13 +84,13 @@ func (p *pulse) beat(runs bool, was progress) []byte {
 	case p.message != nil:
 		params = append(append(params, `,"message":`...), p.message...)
 	case runs:
-		params = append(append(params, `,"message":`...), jsonrpc.Quote(stillRunning)...)
+		params = append(append(params, `,"message":`...), jsonrpc.Quote(StillRunning)...)
 	}
 	return jsonrpc.AppendRequest(nil, nil, protocol.MethodProgress, append(params, '}'))
 }
 
-// hear takes in the server's own progress at a time. It returns that as it is to be told: a value that ours has passed is raised.
-func (p *pulse) hear(m *jsonrpc.Message, now time.Duration) []byte {
+// Hear takes in the server's own progress at a time. It returns that as it is to be told: a value that ours has passed is raised.
+func (p *Pulse) Hear(m *jsonrpc.Message, now time.Duration) []byte {
 	p.due = now + p.every
 	_, value, ok := protocol.Progress(m.Params)
 	if !ok {
@@ -99,18 +115,4 @@ func copied(object []byte, member string) []byte {
 		return nil
 	}
 	return append([]byte(nil), value...)
-}
-
-// pulse returns the pulse of the call's request with a progress token; nil if it has none. Session.mu is held. r may be nil.
-func (r *record) pulse(params []byte) *pulse {
-	if r == nil || len(r.pulses) == 0 {
-		return nil
-	}
-	key := string(jsonrpc.Key(jsonrpc.Field(params, "progressToken")))
-	for _, p := range r.pulses {
-		if string(jsonrpc.Key(p.token)) == key {
-			return p
-		}
-	}
-	return nil
 }
