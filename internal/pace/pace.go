@@ -141,7 +141,10 @@ func (p *Pace) Await(o *Options, s Stream) {
 		o.Room.Shed(s.ID(), p.Told())
 		return
 	}
-	if p.behind() > o.Kept/pressedKept { // hardly ever
+	p.mu.Lock()
+	behind := p.lag != nil && p.bytes-p.lag.told > o.Kept/pressedKept
+	p.mu.Unlock()
+	if behind { // hardly ever
 		p.await(o, s, p.isBehind)
 	}
 }
@@ -165,16 +168,6 @@ func (p *Pace) await(o *Options, s Stream, lag func(o *Options, s Stream, began 
 			return
 		}
 	}
-}
-
-// behind is how many bytes the stream's reader is behind; 0 if that is little.
-func (p *Pace) behind() int64 {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.lag == nil {
-		return 0
-	}
-	return p.bytes - p.lag.told
 }
 
 // isBehind returns what is closed when the stream's reader has caught up, if that is to be

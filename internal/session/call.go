@@ -141,7 +141,7 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 // push queues one entry of the call's stream. c.mu is held.
 func (c *Call) push(data []byte, last bool) {
 	c.said++
-	c.client.signalled.Store(false)
+	c.client.said()
 	c.pace.Said(&c.s.m.pace, c.said, len(data))
 	c.s.log.Queue(entry{By: c, Number: c.number, Data: data, Last: last})
 }
@@ -177,7 +177,7 @@ func (c *Call) tell(data []byte, asks bool) (by *Call) {
 		c.promote()
 	}
 	if asks {
-		c.client.asked.Add(1)
+		c.client.asks()
 	}
 	c.push(data, false)
 	if c.record != nil && c.record.watched != nil {
@@ -219,8 +219,7 @@ func (c *Call) respondLocked(rq *inflight, data []byte) {
 		c.answered(rq, data, c.s.standalone.said)
 		c.s.standalone.mu.Unlock()
 	case c.isLight():
-		c.light.all = append(c.light.all, data)
-		c.answered(rq, data, uint64(len(c.light.all)))
+		c.answered(rq, data, c.light.add(data))
 	default:
 		c.push(data, last)
 		c.answered(rq, data, c.said)
@@ -261,7 +260,7 @@ func (c *Call) dropRequest(rq *inflight) {
 		} else {
 			c.watch.Settle(0, rq.id, observe.Unknown, e.Code)
 		}
-		c.light.all = append(c.light.all, jsonrpc.AppendError(nil, []byte(rq.id), e))
+		c.light.add(jsonrpc.AppendError(nil, []byte(rq.id), e))
 	}
 	if len(c.pending) > 0 {
 		return

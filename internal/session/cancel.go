@@ -63,18 +63,12 @@ func (s *Session) CancelByOperator(id string) (done bool) {
 		return false
 	}
 	return s.withdraw(rq.call, []byte(id), nil, errOperator.Message, func(rq *inflight) {
-		rq.call.refuseByOperator(rq)
-		rq.ended()
+		c := rq.call
+		c.mu.Lock()
+		c.watch.Settle(c.number, rq.id, observe.CancelledByOperator, errOperator.Code)
+		c.mu.Unlock()
+		rq.fail(errOperator)
 	})
-}
-
-// refuseByOperator answers a pending request with that error.
-func (c *Call) refuseByOperator(rq *inflight) {
-	defer c.s.log.Flush()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watch.Settle(c.number, rq.id, observe.CancelledByOperator, errOperator.Code)
-	c.respondLocked(rq, jsonrpc.AppendError(nil, []byte(rq.id), errOperator))
 }
 
 // Answer takes a client's answer to a request of a backend, if the request's id

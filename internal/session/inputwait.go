@@ -21,6 +21,12 @@ type clientWait struct {
 // isOpen reports whether the client has a request to answer.
 func (w *clientWait) isOpen() bool { return w.asked.Load() > 0 }
 
+// said notes that the call has said something.
+func (w *clientWait) said() { w.signalled.Store(false) }
+
+// asks notes that the client has one request more to answer.
+func (w *clientWait) asks() { w.asked.Add(1) }
+
 // answered notes that the client has answered a request.
 func (w *clientWait) answered() {
 	w.mu.Lock()

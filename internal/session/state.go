@@ -6,7 +6,6 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/observe"
-	"holdfast/internal/reading"
 )
 
 // A sessionState says where a session is in its life on this node.
@@ -166,7 +165,7 @@ func (c *Call) end() {
 	if c.number == 0 || c.sharesStream() {
 		c.watch.End(c.number, observe.Cancelled, 0)
 	}
-	reading.Wake(c.light.changed)
+	c.light.wake()
 }
 
 // seal ends the call as one of which the store is given no more.
