@@ -77,11 +77,6 @@ func (r *running) InBackground(f func(context.Context)) bool {
 	return r.inBackground(func() { f(r.ctx) })
 }
 
-// later does something after a time, unless Close is called before.
-func (r *running) later(after time.Duration, do func()) *time.Timer {
-	return time.AfterFunc(after, func() { r.inBackground(do) })
-}
-
 // waitFor waits until something is so, but not for long.
 func (r *running) waitFor(wait time.Duration, so func() bool) {
 	if so() {

@@ -8,11 +8,10 @@
 // The states of sessions and calls, and what leads from one to another, are the tables in
 // state.go and recovery.go.
 //
-// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests, of clientWait, of a
-// call's pace and of what is held,
+// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests and of what is held,
 // that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that,
 // and those of the streams and of Session.Tools last. Of two
-// calls' locks the standalone stream's comes second. None is held while the store or the
+// calls' locks the standalone stream's comes second. Those of a call's clientWait and pace come after its own. None is held while the store or the
 // backend is called.
 package session
 
