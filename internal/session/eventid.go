@@ -21,7 +21,7 @@ func requestOf(s *Session, number uint64) string {
 		c.mu.Lock()
 		var ids []string
 		if len(c.pending) > 0 {
-			ids = c.pendingIDs()
+			ids = c.pending.ids()
 		}
 		c.mu.Unlock()
 		switch len(ids) {

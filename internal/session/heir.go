@@ -48,7 +48,7 @@ func (n *inheritanceNote) apply(c *Call) {
 // heir makes the call that is to go on with the request of c, and has the store told of it.
 func (l *Late) heir(c *Call) *Call {
 	s := l.s
-	h := &Call{s: s, method: c.method, tokens: l.tokens}
+	h := &Call{s: s, method: c.method, tokens: l.tokens, watch: c.watch} // whose observers know of no heir until it is passed on
 	h.record = &record{inherits: &inheritance{isHeir: true, of: c, from: c.storedAs(), tool: l.tool, heir: s.m.added.Heir(h)}}
 	h.number = s.streams.Add(writer{h})
 	h.become(callStored)
@@ -116,7 +116,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	h.mu.Lock()
 	h.pending = []*inflight{l.rq}
 	if len(c.pending) == 1 { // else nobody knows whose they are
-		h.asking, c.asking = c.asking, 0
+		c.client.passTo(&h.client)
 		s.asked.passOn(c, h)
 		h.record.untold = c.untold().PassOn()
 	}

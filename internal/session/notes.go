@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
+	"holdfast/internal/spans"
 	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -27,7 +28,7 @@ type callNote struct {
 	news
 	Guest  stream.SessionKey `json:"guest"` // see [record]
 	Direct bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
-	Spans  []*spanNote       `json:"spans"` // of the requests; none if there are no traces
+	Spans  []*spans.Note     `json:"spans"` // of the requests; none if there are no traces
 }
 
 // appendNote appends the call's note. c.mu is held.
@@ -57,7 +58,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 		dst = append(dst, `,"here":true`...)
 	}
 	n := news{c.s.streams.TakeRead(), c.s.untold.News()}
-	dst = append(c.appendSpans(n.append(dst)), `,"requests":[`...)
+	dst = append(spans.AppendNote(n.append(dst), c.watch, c.recovery.msgs), `,"requests":[`...)
 	from := len(dst)
 	for i := range c.recovery.msgs {
 		if m := &c.recovery.msgs[i]; m.Kind == jsonrpc.Request {
@@ -84,8 +85,8 @@ func (n *sessionNote) apply(s *Session, note []byte, said uint64) (err error) {
 	}
 	s.standalone.said = said
 	s.standalone.track.Resume(said)
-	s.standalone.delivery.told = min(n.Delivered, said)
-	s.noted = s.standalone.delivery.told
+	s.noted = min(n.Delivered, said)
+	s.standalone.pace.Reach(&s.m.pace, s.noted, said)
 	s.use.left.Store(n.Left)
 	s.rung = n.Notified
 	if n.Initialize == nil {
@@ -243,7 +244,7 @@ func (s *Session) noteInJournal(c *Call) error {
 	}
 	if err != nil {
 		lost := s.requests.takeCall(c)
-		c.observeNotBegun(err)
+		s.events.notBegun(c, err)
 		s.m.dismiss(s, int32(len(lost)))
 	}
 	return err
@@ -271,10 +272,10 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
 	n := news{s.streams.TakeRead(), s.untold.News()}
-	if !always && s.noted == s.standalone.delivery.told && len(n.Read)+len(n.Notified) == 0 {
+	if !always && s.noted == s.standalone.pace.Told() && len(n.Read)+len(n.Notified) == 0 {
 		return false
 	}
-	s.noted = s.standalone.delivery.told
+	s.noted = s.standalone.pace.Told()
 	data := append([]byte(`{"revision":`), jsonrpc.Quote(s.revision)...)
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
@@ -322,7 +323,7 @@ func (s *Session) noteDelivered(left bool) {
 	}
 	s.mu.Lock()
 	s.standalone.mu.Lock()
-	n := s.standalone.delivery.told - s.noted
+	n := s.standalone.pace.Told() - s.noted
 	s.standalone.mu.Unlock()
 	s.mu.Unlock()
 	if n >= noteEvery || left && n > 0 {

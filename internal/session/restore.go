@@ -120,7 +120,7 @@ func (f *restored) noted(ctx context.Context, st *shared.Stream) *Call {
 		s.m.keys.Restore(k, s.beginner(), st.Number)
 	}
 	if !c.isOver() {
-		c.restoreSpans(&n, c.recovery.msgs)
+		s.events.restored(c, &n, c.recovery.msgs)
 	}
 	c.restoreDeferred(st.Note)
 	f.take(&n.news)
@@ -194,7 +194,7 @@ func (f *restored) ended(ctx context.Context, c *Call, known bool) {
 	read := f.read[number]
 	tells := known && !read && !f.rung[number] && s.m.opts.OnEnded != nil
 	if read {
-		c.delivery.told = c.said
+		c.pace.Reach(&s.m.pace, c.said, c.said)
 	}
 	if !shares {
 		s.restoreWatched(c)
