@@ -45,7 +45,7 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 	if st.like.IsZero() {
 		return false
 	}
-	if t.isAlone(st) { // as a rule
+	if st.beside == nil && st.flight == nil && t.stranded.n.Load() == 0 && (t.peers == nil || t.hints.Kept() == 0 && t.far.Kept() == 0) { // as a rule
 		st.undecided.Store(false)
 		return false
 	}
@@ -101,11 +101,6 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 		a.follow(ctx)
 	}()
 	return true
-}
-
-// isAlone reports whether there is nothing that a call could be made again of, and nobody is to be told of it.
-func (t *Calls) isAlone(st *Standing) bool {
-	return st.beside == nil && st.flight == nil && t.stranded.n.Load() == 0 && (t.peers == nil || t.hints.Kept() == 0 && t.far.Kept() == 0)
 }
 
 // isLate ends the request if its client has left, and there is another call that is like it. Then that client has made its request again, or
