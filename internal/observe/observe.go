@@ -300,9 +300,11 @@ func (w *Watch) Settle(number uint64, id string, outcome Outcome, code int) {
 	w.settle(number, id, outcome, code, false)
 }
 
-// Resettle is Settle for who knows better than the first.
-func (w *Watch) Resettle(number uint64, id string, outcome Outcome, code int) {
-	w.settle(number, id, outcome, code, true)
+// Resettle is Settle for several requests, and for who knows better than the first.
+func (w *Watch) Resettle(number uint64, ids [][]byte, outcome Outcome, code int) {
+	for _, id := range ids {
+		w.settle(number, string(id), outcome, code, true)
+	}
 }
 
 func (w *Watch) settle(number uint64, id string, outcome Outcome, code int, again bool) {
@@ -322,8 +324,8 @@ func (w *Watch) End(number uint64, outcome Outcome, code int) {
 	w.tell(number, End{Outcome: outcome, Code: code}, false)
 }
 
-// Leave tells that the call has left this node, whatever was settled.
-func (w *Watch) Leave(number uint64) { w.tell(number, End{Outcome: Left}, true) }
+// Leave tells that the call has left this node, whatever was settled of a stored one: what was answered from memory has been.
+func (w *Watch) Leave(number uint64) { w.tell(number, End{Outcome: Left}, number != 0) }
 
 func (w *Watch) tell(number uint64, end End, whatever bool) {
 	for ; w != nil; w = w.next {

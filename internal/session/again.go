@@ -32,7 +32,7 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	if s.single || s.m.opts.Stateless || c.isHeir() || c.record != nil && c.record.watched != nil {
 		return
 	}
-	if s.modern == "" && c.delivery.expected { // it is held in memory alone, and if the tool may run twice it need not be found
+	if s.modern == "" && c.expected { // it is held in memory alone, and if the tool may run twice it need not be found
 		if name := jsonrpc.Field(m.Params, "name"); len(name) > 2 && s.Tools.SaysRepeatable(name[1:len(name)-1]) {
 			return
 		}
@@ -164,7 +164,7 @@ func (f flightCall) Say(id, data, asks []byte) {
 		return
 	}
 	if from != nil && from != to {
-		from.clientAnswered()
+		from.client.answered()
 	}
 	to.emit(data, asks != nil)
 }

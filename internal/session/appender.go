@@ -55,8 +55,11 @@ func (o logOwner) Lease() (l stream.Lease, ok bool) { return o.s.lease, !o.s.Mov
 
 // Stored tells those who wait for what the store has now.
 func (o logOwner) Stored(c *Call, r *stream.Record) {
-	if !r.Note && !c.hasJournal() {
-		c.observeEntry(r.Number, &r.Entry)
+	if w := c.watch; w != nil && !r.Note && !c.hasJournal() {
+		w.Append(r.Number, observe.Appended{Seq: r.Seq, Data: r.Data, Last: r.Last})
+		if r.Last {
+			w.End(r.Number, observe.Cancelled, 0)
+		}
 	}
 	if r.Last {
 		o.streamEnded(c, r.Number)
@@ -106,7 +109,11 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 		f.refused(c, ids, c.track.Seq())
 	}
 	c.mu.Unlock()
-	c.settleRefused(x.Number, ids, x.Note)
+	if x.Note { // then they did not run
+		c.watch.Resettle(x.Number, ids, observe.Error, jsonrpc.CodeServer)
+	} else {
+		c.watch.Resettle(x.Number, ids, observe.Unknown, protocol.CodeOutcomeUnknown)
+	}
 	c.seal()
 	instead = endings(ids, err)
 	instead[len(instead)-1].Last = true

@@ -10,8 +10,10 @@ import (
 	"holdfast/internal/flight"
 	"holdfast/internal/journal"
 	"holdfast/internal/observe"
+	"holdfast/internal/pace"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/spans"
 	"holdfast/jsonrpc"
 )
 
@@ -23,7 +25,9 @@ import (
 // ([Call.Promote]), or when its client is gone. What a stored call says can be
 // read, from any place in it, through a [reading.Reader].
 type Call struct {
-	s *Session
+	s        *Session
+	callLife      // see [callState]
+	expected bool // it began light, so that the transport which waits for it is expected to read it; guarded by Call.mu
 
 	// Guarded by s.mu; after Begin they change no more.
 	method   string // of the first request
@@ -32,35 +36,18 @@ type Call struct {
 	recovery *recovery      // nil where the store is not shared
 	watch    *observe.Watch // nil where there are no observers
 
-	mu       sync.Mutex
-	life     callLife      // see [callState]
-	asking   int32         // requests to the client that it has not answered
-	pending  []*inflight   // without a response, in their order
-	light    [][]byte      // responses so far, while the call is light
-	changed  chan struct{} // told when a light call ends or is promoted; nil if nobody waits
-	number   uint64        // of the stream; 0 while light
-	said     uint64        // entries queued for the stream
-	delivery delivery
-	away     *time.Timer // ends the call if its client does not return; nil if it was never waited for
+	mu      sync.Mutex
+	pending pendingRequests
+	light   lightAnswers
+	number  uint64              // of the stream; 0 while light
+	said    uint64              // entries queued for the stream
+	parked  *reading.Disconnect // asked for while the call is expected to be read
+	refused error               // how the backend has refused it: a [protocol.Unauthorized], or nil
 
+	client   clientWait
+	pace     pace.Pace       // of its reader
 	standing flight.Standing // to other calls that are like it
 	track    journal.Track   // how far the store has what it says
-}
-
-// A delivery is how far the clients of a call were told what it says. Guarded by Call.mu.
-type delivery struct {
-	told  uint64      // sequence of the last entry that a reader has written out
-	bytes int64       // said, if it is known how many are kept
-	pace  *readerPace // nil for calls that say little
-
-	// A call that began light is expected to be read by the transport that waits for it. A
-	// disconnect that is asked for before that is parked.
-	parked   *reading.Disconnect
-	expected bool
-
-	refused error // how the backend has refused it: a [protocol.Unauthorized], or nil
-
-	signalled bool // its client was told that it waits for input, and has not shown that it knows what for
 }
 
 // standalone is the number of the stream that carries what belongs to no call.
@@ -131,9 +118,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 
 // deliverOne hands one request to the backend.
 func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
-	if c.watch != nil {
-		m = c.traced(m)
-	}
+	m = spans.Into(m, c.watch)
 	err := c.s.deliver(ctx, backend.Inbound{Message: m, Call: c, Context: ctx, Header: header})
 	if err != nil {
 		c.noteRefusal(&m, err)
@@ -156,49 +141,49 @@ func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 // push queues one entry of the call's stream. c.mu is held.
 func (c *Call) push(data []byte, last bool) {
 	c.said++
-	c.delivery.signalled = false
-	c.countBytes(len(data))
+	c.client.said()
+	c.pace.Said(&c.s.m.pace, c.said, len(data))
 	c.s.log.Queue(entry{By: c, Number: c.number, Data: data, Last: last})
-}
-
-func (c *Call) wake() {
-	if c.changed != nil {
-		select {
-		case c.changed <- struct{}{}:
-		default:
-		}
-	}
 }
 
 // emit takes a message that is no response. asks says that the client has to
 // answer it. It reports whether the message was taken.
 func (c *Call) emit(data []byte, asks bool) bool {
+	by := c.tell(data, asks)
+	if by == nil {
+		return false
+	}
+	c.s.log.Flush()
+	if asks {
+		by.boundAsking()
+	}
+	by.pace.Await(&c.s.m.pace, paced{by})
+	return true
+}
+
+// tell queues a message that is no response, and returns the call whose stream says it; nil: it was not taken. The log must be
+// flushed after.
+func (c *Call) tell(data []byte, asks bool) (by *Call) {
 	c.mu.Lock()
 	if c.sharesStream() {
 		c.mu.Unlock()
-		return c.s.standalone.emit(data, asks)
+		return c.s.standalone.tell(data, asks)
 	}
+	defer c.mu.Unlock()
 	if c.isOver() {
-		c.mu.Unlock()
-		return false
+		return nil
 	}
 	if c.isLight() {
 		c.promote()
 	}
 	if asks {
-		c.asking++
+		c.client.asks()
 	}
 	c.push(data, false)
 	if c.record != nil && c.record.watched != nil {
 		c.record.watched.said(data)
 	}
-	c.mu.Unlock()
-	c.s.log.Flush()
-	if asks {
-		c.boundAsking()
-	}
-	c.awaitReader()
-	return true
+	return c
 }
 
 // respond takes the response to a pending request.
@@ -211,12 +196,18 @@ func (c *Call) respond(rq *inflight, data []byte) {
 
 // respondLocked is respond. c.mu is held; the log must be flushed after.
 func (c *Call) respondLocked(rq *inflight, data []byte) {
-	if c.isOver() || !c.takePending(rq) {
+	if c.isOver() || !c.pending.take(rq) {
 		return
 	}
 	last := len(c.pending) == 0
-	c.settle(rq, data)
-	if c.isLight() && !c.sharesStream() && !c.holdAnswer(data) {
+	if c.watch != nil {
+		how, code := outcomeOf(c.method, data)
+		c.watch.Settle(c.number, rq.id, how, code)
+		if c.number == 0 || c.sharesStream() {
+			c.watch.Answered(c.number, rq.id, data)
+		}
+	}
+	if c.isLight() && !c.sharesStream() && !holds(c.s, data) {
 		c.promote()
 	}
 	switch {
@@ -228,16 +219,13 @@ func (c *Call) respondLocked(rq *inflight, data []byte) {
 		c.answered(rq, data, c.s.standalone.said)
 		c.s.standalone.mu.Unlock()
 	case c.isLight():
-		c.light = append(c.light, data)
-		c.answered(rq, data, uint64(len(c.light)))
+		c.answered(rq, data, c.light.add(data))
 	default:
 		c.push(data, last)
 		c.answered(rq, data, c.said)
 	}
 	if last {
 		c.end()
-		c.observeLightEnd()
-		c.wake()
 	}
 }
 
@@ -261,7 +249,7 @@ var (
 func (c *Call) dropRequest(rq *inflight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isOver() || !c.takePending(rq) {
+	if c.isOver() || !c.pending.take(rq) {
 		return
 	}
 	if c.number == 0 && !c.s.single {
@@ -272,17 +260,16 @@ func (c *Call) dropRequest(rq *inflight) {
 		} else {
 			c.watch.Settle(0, rq.id, observe.Unknown, e.Code)
 		}
-		c.light = append(c.light, jsonrpc.AppendError(nil, []byte(rq.id), e))
+		c.light.add(jsonrpc.AppendError(nil, []byte(rq.id), e))
 	}
 	if len(c.pending) > 0 {
 		return
 	}
+	c.watch.Leave(c.number)
 	c.end()
-	c.observeLeft()
 	for f := range c.features {
 		f.left(c)
 	}
-	c.wake()
 }
 
 // answered tells features that a request was answered. c.mu is held.
@@ -292,15 +279,27 @@ func (c *Call) answered(rq *inflight, response []byte, seq uint64) {
 	}
 }
 
-// takePending takes a request off the pending ones and reports whether it was one.
-func (c *Call) takePending(rq *inflight) bool {
-	for i := range c.pending {
-		if c.pending[i] == rq {
-			c.pending = append(c.pending[:i], c.pending[i+1:]...)
+// pendingRequests are those of a call without a response, in their order. Guarded by Call.mu.
+type pendingRequests []*inflight
+
+// take takes a request off them and reports whether it was one.
+func (p *pendingRequests) take(rq *inflight) bool {
+	for i, one := range *p {
+		if one == rq {
+			*p = append((*p)[:i], (*p)[i+1:]...)
 			return true
 		}
 	}
 	return false
+}
+
+// ids returns their ids.
+func (p pendingRequests) ids() []string {
+	ids := make([]string, 0, len(p))
+	for _, rq := range p {
+		ids = append(ids, rq.id)
+	}
+	return ids
 }
 
 // cancel ends a pending request without a response: its client wants none, unless
@@ -309,7 +308,7 @@ func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.Flush()
 	defer c.mu.Unlock()
-	if c.isOver() || !c.takePending(rq) {
+	if c.isOver() || !c.pending.take(rq) {
 		return
 	}
 	for f := range c.features {
@@ -328,27 +327,6 @@ func (c *Call) cancel(rq *inflight) {
 	}
 	if last {
 		c.end()
-		c.observeLightEnd()
-		c.wake()
-	}
-}
-
-// isOverAsking reports whether the call has ended and waited for its client.
-func (c *Call) isOverAsking() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.isOver() && c.asking > 0
-}
-
-// clientAnswered notes that the client answered a request of the call.
-func (c *Call) clientAnswered() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.asking > 0 {
-		c.asking--
-	}
-	if c.asking == 0 && c.record != nil {
-		stopTimer(c.record.unseen)
 	}
 }
 
@@ -357,7 +335,7 @@ func (c *Call) clientAnswered() {
 func (c *Call) AwaitsInput() (bool, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.asking > 0 && !c.isOver(), c.said
+	return c.client.isOpen() && !c.isOver(), c.said
 }
 
 // Disconnect asks the call's reader to end its connection, after telling the
@@ -375,8 +353,8 @@ func (c *Call) Disconnect(retry time.Duration) {
 		c.promote() // who waits for the call may read it before that is in the log
 	}
 	number, k := c.number, reading.Disconnect{Retry: retry, After: c.said}
-	if c.delivery.expected && number != 0 && c.delivery.parked == nil {
-		c.delivery.parked = &k
+	if c.expected && number != 0 && c.parked == nil {
+		c.parked = &k
 	}
 	c.mu.Unlock()
 	if first {
@@ -391,8 +369,8 @@ func (c *Call) Disconnect(retry time.Duration) {
 func (c *Call) takeDisconnect() *reading.Disconnect {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.delivery.parked
-	c.delivery.parked, c.delivery.expected = nil, false
+	k := c.parked
+	c.parked, c.expected = nil, false
 	return k
 }
 

@@ -16,15 +16,6 @@ import (
 // What follows cancels calls, and answers their questions, from any connection or session
 // of the same principal.
 
-// pendingIDs returns the ids of the call's requests that are unanswered. c.mu is held.
-func (c *Call) pendingIDs() []string {
-	ids := make([]string, 0, len(c.pending))
-	for _, rq := range c.pending {
-		ids = append(ids, rq.id)
-	}
-	return ids
-}
-
 // withdraw ends a request of the call, if it is in flight, as end does it, and
 // then tells the backend, if it has it. header is that of the HTTP request that
 // is the reason, or nil. It reports whether the request was in flight.
@@ -72,18 +63,12 @@ func (s *Session) CancelByOperator(id string) (done bool) {
 		return false
 	}
 	return s.withdraw(rq.call, []byte(id), nil, errOperator.Message, func(rq *inflight) {
-		rq.call.refuseByOperator(rq)
-		rq.ended()
+		c := rq.call
+		c.mu.Lock()
+		c.watch.Settle(c.number, rq.id, observe.CancelledByOperator, errOperator.Code)
+		c.mu.Unlock()
+		rq.fail(errOperator)
 	})
-}
-
-// refuseByOperator answers a pending request with that error.
-func (c *Call) refuseByOperator(rq *inflight) {
-	defer c.s.log.Flush()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.watch.Settle(c.number, rq.id, observe.CancelledByOperator, errOperator.Code)
-	c.respondLocked(rq, jsonrpc.AppendError(nil, []byte(rq.id), errOperator))
 }
 
 // Answer takes a client's answer to a request of a backend, if the request's id

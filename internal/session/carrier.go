@@ -373,7 +373,7 @@ func modernParams(params, client []byte, revision string) []byte {
 // response any more. The backend is told. It reports whether there was one.
 func (c *Call) Withdraw(reason string) (done bool) {
 	c.mu.Lock()
-	ids := c.pendingIDs()
+	ids := c.pending.ids()
 	c.mu.Unlock()
 	for _, id := range ids {
 		done = c.s.withdraw(c, []byte(id), nil, reason, (*inflight).cancel) || done

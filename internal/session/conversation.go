@@ -208,23 +208,17 @@ func (c *Call) Refused(err error) {
 		return
 	}
 	c.mu.Lock()
-	over := c.isOver()
-	if !over {
-		c.delivery.refused = refused
+	if !c.isOver() {
+		c.refused = refused
 	}
 	c.mu.Unlock()
-	if !over {
-		c.disown()
-	}
+	c.NotTaken()
 }
 
 // NotTaken notes that no server has taken the request of the call, and none will: its client may make
 // it again under the same idempotency key. A backend says so before it answers the request.
 func (c *Call) NotTaken() {
-	c.mu.Lock()
-	over := c.isOver()
-	c.mu.Unlock()
-	if !over {
+	if !c.isOver() {
 		c.disown()
 	}
 }
@@ -248,7 +242,7 @@ func (m *Manager) MayRefuse(r *http.Request, msgs []jsonrpc.Message) bool {
 func (c *Call) Refusal() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.delivery.refused
+	return c.refused
 }
 
 // leavesState reports whether a message may leave something in the backend's memory which another

@@ -1,11 +1,10 @@
 package session
 
 import (
-	"time"
-
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
+	"holdfast/internal/pulse"
 	"holdfast/stream"
 )
 
@@ -13,14 +12,13 @@ import (
 type record struct {
 	key      *idempotency.Record // nil if it was begun under no idempotency key
 	untold   *webhook.Call       // its outcomes that are told besides to its client; nil if none are
-	unseen   *time.Timer         // ends the call if nobody takes up what it asks; nil if it never asked; guarded by Call.mu
 	watched  *watched            // nil if its client has no name for it; written with Session.mu and Call.mu held
 	inherits *inheritance        // nil if none of its requests may pass to an heir, and it is no heir
 	resume   *resume.Call        // nil if its client can't resume it (SEP-975); it does not change after Begin
 	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
 	guest stream.SessionKey
 
-	pulses []*pulse // progress of its requests, where some of it is ours; guarded by Session.mu
+	pulses []*pulse.Pulse // progress of its requests, where some of it is ours; guarded by Session.mu
 
 	// What was said before the session was taken over, if the call was made again then;
 	// guarded by Session.mu.

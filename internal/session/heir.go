@@ -30,7 +30,7 @@ type inheritance struct {
 // heir makes the call that is to go on with the request of c, and has the store told of it.
 func (l *Late) heir(c *Call) *Call {
 	s := l.s
-	h := &Call{s: s, method: c.method, tokens: l.tokens}
+	h := &Call{s: s, method: c.method, tokens: l.tokens, watch: c.watch} // whose observers know of no heir until it is passed on
 	h.record = &record{inherits: &inheritance{isHeir: true, of: c, from: c.storedAs(), tool: l.tool, heir: s.m.added.Heir(h)}}
 	h.number = s.streams.Add(writer{h})
 	h.become(callStored)
@@ -98,7 +98,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	h.mu.Lock()
 	h.pending = []*inflight{l.rq}
 	if len(c.pending) == 1 { // else nobody knows whose they are
-		h.asking, c.asking = c.asking, 0
+		c.client.passTo(&h.client)
 		s.asked.passOn(c, h)
 		h.record.untold = c.untold().PassOn()
 	}
@@ -241,7 +241,7 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 		f.lost = append(f.lost, c)
 		return
 	}
-	c.restoreSpans(&n, msgs)
+	s.events.restored(c, &n, msgs)
 	s.restoreRequests(c, st.Number, msgs)
 	if u := c.untold(); u != nil {
 		f.untold[st.Number] = u

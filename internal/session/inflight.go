@@ -235,7 +235,7 @@ func (rq *inflight) cancel() {
 // ended is called for each request that was taken off the record, after its call knows.
 func (rq *inflight) ended() {
 	s := rq.call.s
-	if rq.call.isOverAsking() {
+	if rq.call.isOver() && rq.call.client.isOpen() {
 		for _, r := range s.asked.dropCall(rq.call) { // or the backend would wait for an answer for ever
 			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
 		}

@@ -1,11 +1,11 @@
 package session
 
 import (
-	"bytes"
 	"math"
 	"time"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/pulse"
 	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 )
@@ -20,8 +20,11 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 		return
 	}
 	host := s.patience.hostOf(s, m)
-	every, kept := c.keeps(m, host)
-	host.Kept = kept
+	every, token := time.Duration(0), jsonrpc.Field(m.Params, "_meta", "progressToken")
+	if s.m.opts.ProgressEvery != nil && m.Method != protocol.MethodToolsList && c.guestOf() == "" && !c.IsPolled(m) && token != nil {
+		every = s.m.opts.ProgressEvery(host)
+		host.Kept = host.IsKept(every)
+	}
 	after := time.Duration(0)
 	if !c.isHeir() {
 		after = s.m.added.Patience(c, m, host)
@@ -31,12 +34,11 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 		return
 	}
 	l := &Late{s: s, rq: rq, tool: tools.Called(m)}
-	now := s.m.clock()
 	if every > 0 {
-		l.pulse = &pulse{every: every, due: now + every, token: bytes.Clone(jsonrpc.Field(m.Params, "_meta", "progressToken"))}
+		l.pulse = pulse.New(every, s.m.clock(), token)
 		of := c.recorded()
 		of.pulses = append(of.pulses, l.pulse)
-		s.patience.wake(s, l.pulse.due)
+		s.patience.wake(s, l.pulse.Due())
 	}
 	if after > 0 {
 		took := time.Duration(0)
@@ -48,7 +50,7 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 			took = time.Since(in.began)
 			l.msgs = []jsonrpc.Message{*m}
 		}
-		if token := jsonrpc.Field(m.Params, "_meta", "progressToken"); token != nil {
+		if token != nil {
 			l.tokens = []string{string(jsonrpc.Key(token))}
 		}
 		l.after(max(after-took, 1))
@@ -65,7 +67,7 @@ type Late struct {
 	tokens []string
 	msgs   []jsonrpc.Message // the request, where the store is shared
 	due    time.Duration     // when the addition is told, by the manager's clock; 0: it is not; guarded by Session.mu
-	pulse  *pulse            // nil if no progress is sent; guarded by Session.mu
+	pulse  *pulse.Pulse      // nil if no progress is sent; guarded by Session.mu
 }
 
 // after has the addition told after a time. s.mu is held.
@@ -131,16 +133,13 @@ func (s *Session) takeLate() (late []*Late) {
 			l.due = 0
 			late = append(late, l)
 		}
-		if p := l.pulse; p != nil && p.due <= now {
-			p.due = now + p.every
-			rq.call.tell(p.beat(rq.sent || rq.ours, rq.call.record.progress))
+		if l.pulse.Due() <= now {
+			rq.call.tell(l.pulse.Beat(now, rq.sent || rq.ours, rq.call.record.progress), false)
 		}
 		if l.due > 0 {
 			next = min(next, l.due)
 		}
-		if l.pulse != nil {
-			next = min(next, l.pulse.due)
-		}
+		next = min(next, l.pulse.Due())
 	}
 	if next != math.MaxInt64 {
 		s.patience.wake(s, next)

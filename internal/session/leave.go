@@ -51,7 +51,7 @@ func (m *Manager) leave(s *Session, why error) {
 	failAll(lost, outcomeUnknown("the session ended: %v", why))
 	for _, r := range open { // as those that are asked from now on: nobody can answer
 		r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, why.Error())
-		r.call.clientAnswered()
+		r.call.client.answered()
 	}
 	for _, rq := range lost { // or the backend, which stays, would go on with them
 		if rq.sent && !rq.ours {

@@ -19,6 +19,7 @@ import (
 	"holdfast/internal/flight"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
+	"holdfast/internal/pace"
 	"holdfast/internal/processes"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
@@ -66,9 +67,8 @@ type Manager struct {
 
 // limits are what follows from the store.
 type limits struct {
-	streamBytes int64  // how much of a stream the store keeps, in bytes; 0: not known
-	room        room   // the store, if it has a bound in all; else nil
-	keeper      keeper // the store, if it counts what sessions hold; else nil
+	pace   pace.Options
+	keeper keeper // the store, if it counts what sessions hold; else nil
 }
 
 // takeOvers are the sessions that come here from other nodes. nextRetry is guarded
@@ -111,9 +111,10 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		IsHere: m.isHere, IsKnown: m.isKnown, Leaves: m.stops, TakeOver: m.adopt, WaitFor: m.waitFor,
 	})
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
-		m.streamBytes = bounded.StreamBytes()
+		m.pace.Kept = bounded.StreamBytes()
 	}
-	m.room, _ = store.(room)
+	m.pace.Room, _ = store.(pace.Room)
+	m.pace.Quit = m.quit
 	m.keeper, _ = store.(keeper)
 	m.many, _ = backend.(manyServers)
 	m.listTeller, _ = backend.(listTeller)

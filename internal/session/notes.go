@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
+	"holdfast/internal/spans"
 	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -31,7 +32,7 @@ type callNote struct {
 	Guest    stream.SessionKey `json:"guest"` // see [record]
 	Direct   bool              `json:"here"`  // its client was connected to the node of the session, and may make it again
 	Of       uint64            `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
-	Spans    []*spanNote       `json:"spans"` // of the requests; none if there are no traces
+	Spans    []*spans.Note     `json:"spans"` // of the requests; none if there are no traces
 	Requests []json.RawMessage `json:"requests"`
 }
 
@@ -77,7 +78,7 @@ func (c *Call) appendNote(dst []byte) []byte {
 	read, notified := c.s.streams.TakeRead(), c.s.untold.News()
 	dst = appendNumbers(dst, `,"read":`, read)
 	dst = appendNumbers(dst, `,"rung":`, notified)
-	dst = append(c.appendSpans(dst), `,"requests":[`...)
+	dst = append(spans.AppendNote(dst, c.watch, c.recovery.msgs), `,"requests":[`...)
 	first := true
 	for i := range c.recovery.msgs {
 		if c.recovery.msgs[i].Kind != jsonrpc.Request {
@@ -232,7 +233,7 @@ func (s *Session) noteInJournal(c *Call) error {
 	}
 	if err != nil {
 		lost := s.requests.takeCall(c)
-		c.observeNotBegun(err)
+		s.events.notBegun(c, err)
 		s.m.dismiss(s, int32(len(lost)))
 	}
 	return err
@@ -260,10 +261,10 @@ func (s *Session) noteSession(done chan struct{}, always bool) (queued bool) {
 	s.standalone.mu.Lock()
 	defer s.standalone.mu.Unlock()
 	read, notified := s.streams.TakeRead(), s.untold.News()
-	if !always && s.noted == s.standalone.delivery.told && len(read)+len(notified) == 0 {
+	if !always && s.noted == s.standalone.pace.Told() && len(read)+len(notified) == 0 {
 		return false
 	}
-	s.noted = s.standalone.delivery.told
+	s.noted = s.standalone.pace.Told()
 	data := append([]byte(`{"revision":`), jsonrpc.Quote(s.revision)...)
 	data = append(data, `,"told":`...)
 	data = strconv.AppendUint(data, s.noted, 10)
@@ -311,7 +312,7 @@ func (s *Session) noteDelivered(left bool) {
 	}
 	s.mu.Lock()
 	s.standalone.mu.Lock()
-	n := s.standalone.delivery.told - s.noted
+	n := s.standalone.pace.Told() - s.noted
 	s.standalone.mu.Unlock()
 	s.mu.Unlock()
 	if n >= noteEvery || left && n > 0 {

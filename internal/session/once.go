@@ -97,7 +97,6 @@ func (s *Session) BeginOnce(once Once, body []byte, msgs []jsonrpc.Message, from
 // startOnce begins a call under the name of its record.
 func (c *Call) startOnce(msgs []jsonrpc.Message, from []Origin) (number uint64, left bool, err error) {
 	s := c.s
-	c.cameIn(from)
 	err = s.start(c, msgs, s.single && !c.record.key.IsClients(), from)
 	number = c.Number()
 	if s.single && c.recovery != nil {

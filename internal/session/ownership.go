@@ -56,7 +56,7 @@ func (o logOwner) Lost(unstored []entry, err error) {
 		end := endings(ids, err)
 		end[len(end)-1].Last = true
 		c.track.EndUnstored(s.lease.Epoch, end)
-		c.settleRefused(number, ids, false)
+		c.watch.Resettle(number, ids, observe.Unknown, protocol.CodeOutcomeUnknown)
 		c.watch.End(number, observe.Unknown, protocol.CodeOutcomeUnknown)
 		s.streams.Wake(number)
 	}

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"time"
 
 	"holdfast/internal/again"
 	"holdfast/internal/observe"
@@ -108,18 +109,30 @@ func (o readerOwner) told(r *reading.Reader) {
 		o.Resumes().Told(at.Stream.Number, at.Seq)
 		return
 	}
-	c.told(at.Seq)
+	paced{c}.told(at.Seq)
 	if c == o.standalone {
 		o.noteDelivered(false)
 	}
 }
 
-// told notes that a client was told the entries of the stream up to seq.
-func (c *Call) told(seq uint64) {
+// A paced is a call as its pace knows it: see [pace.Stream].
+type paced struct{ *Call }
+
+func (c paced) ID() stream.ID       { return stream.ID{Session: c.s.key, Number: c.Number()} }
+func (c paced) Lease() stream.Lease { return c.s.lease }
+func (c paced) IsOver() bool        { return c.isOver() || c.s.Moved() }
+
+func (c paced) Read() (said uint64, since time.Time, expected bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.delivery.told = max(c.delivery.told, seq)
-	c.caughtUp()
+	return c.said, c.s.streams.Since(c.number), c.expected
+}
+
+// told notes that a client was told the entries of the stream up to seq.
+func (c paced) told(seq uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.pace.Reach(&c.s.m.pace, seq, c.said)
 }
 
 // A writer is a call as the readers of its stream know it. It implements [reading.Call].
@@ -138,7 +151,7 @@ func (s *Session) CallAt(number uint64) *Call { return written(s.streams.Call(nu
 func (w writer) Progress() reading.Progress {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := reading.Progress{Said: w.said, Told: w.delivery.told, Asks: w.asking > 0 && !w.isOver()}
+	p := reading.Progress{Said: w.said, Told: w.pace.Told(), Asks: w.client.isOpen() && !w.isOver()}
 	if about := w.resume(); about != nil {
 		p.Policy = uint64(about.Len())
 	}
@@ -149,7 +162,7 @@ func (w writer) Progress() reading.Progress {
 func (w writer) Came(after uint64) *reading.Disconnect {
 	w.mu.Lock()
 	if w.s.taken { // another node told its client so much
-		w.delivery.told = max(w.delivery.told, min(after, w.said))
+		w.pace.Reach(&w.s.m.pace, min(after, w.said), w.said)
 	}
 	w.mu.Unlock()
 	return w.takeDisconnect()
@@ -188,13 +201,7 @@ func (s *Session) CameBack(number uint64, conn Connection) {
 // What was written to it may not have arrived.
 func (s *Session) SignalInputOnce(number uint64) bool {
 	c := s.CallAt(number)
-	if c == nil {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.delivery.signalled = !c.delivery.signalled
-	return c.delivery.signalled
+	return c != nil && c.client.signal()
 }
 
 // ConnectionLost notes that the connection of a light call broke before its answer was

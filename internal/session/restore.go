@@ -134,8 +134,8 @@ func (s *Session) restoreStandalone(st *shared.Stream, read, notified map[uint64
 	mark(notified, n.Notified)
 	s.standalone.said = st.Next - 1
 	s.standalone.track.Resume(s.standalone.said)
-	s.standalone.delivery.told = min(n.Delivered, s.standalone.said)
-	s.noted = s.standalone.delivery.told
+	s.noted = min(n.Delivered, s.standalone.said)
+	s.standalone.pace.Reach(&s.m.pace, s.noted, s.standalone.said)
 	s.use.left.Store(n.Left)
 	s.rung = n.Notified
 	if n.Initialize == nil {
@@ -182,7 +182,7 @@ func (s *Session) restoreCall(ctx context.Context, st *shared.Stream, n callNote
 		return ok
 	})
 	s.restoreWatched(c, msgs, st.Note)
-	c.restoreSpans(&n, msgs)
+	s.events.restored(c, &n, msgs)
 	s.restoreRequests(c, st.Number, open)
 	if k := n.Record(); k != nil {
 		c.recorded().key = k
@@ -244,7 +244,7 @@ func (s *Session) restoreEnded(ctx context.Context, st *shared.Stream, msgs []js
 		s.streams.Restored(c.number, c.isOver())
 	}
 	if read {
-		c.delivery.told = c.said
+		c.pace.Reach(&s.m.pace, c.said, c.said)
 	}
 	tell := !read && !notified && s.m.opts.OnEnded != nil
 	if c.record == nil && !tell && s.Resumes() == nil {

@@ -91,10 +91,10 @@ func (c resumable) Look(do func(pending, asks, isRead bool)) {
 	read := c.s.streams.IsRead(c.Number())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	do(c.said > c.delivery.told, c.asking > 0 && !c.isOver(), read)
+	do(c.said > c.pace.Told(), c.client.isOpen() && !c.isOver(), read)
 }
 
-func (c resumable) Told(seq uint64) { c.told(seq) }
+func (c resumable) Told(seq uint64) { paced(c).told(seq) }
 func (c resumable) IsKept() bool    { return c.s.m.holder(c.s.key, c.Number()) != nil }
 
 func (c resumable) Cancel(ids []string, why string) {

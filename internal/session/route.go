@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/feature/hosts"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/protocol"
+	"holdfast/internal/pulse"
 	"holdfast/jsonrpc"
 )
 
@@ -313,7 +314,7 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			s.mu.Unlock()
 			return
 		}
-		c.clientAnswered()
+		c.client.answered()
 		call, data = c, cancelled(s.askedID(c, id), m.Params)
 		if c.isHeir() && s.modern == "" {
 			defer s.standalone.emit(data, false) // it may have been told there, or to one of our tools
@@ -344,15 +345,19 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			s.m.logger.Debug("progress of no call in flight not told", "session", s.Name())
 			return
 		}
-		if call.record != nil && call.record.progress != nil && !call.record.progress.passes(m.Params) {
-			s.mu.Unlock()
-			return
+		var p *pulse.Pulse
+		if r := call.record; r != nil {
+			if r.progress != nil && !r.progress.passes(m.Params) {
+				s.mu.Unlock()
+				return
+			}
+			p = pulse.Of(r.pulses, m.Params)
 		}
-		if p := call.pulseOf(m.Params); p != nil {
-			call.tell(p.hear(&m, s.m.clock()))
+		if p != nil {
+			call.tell(p.Hear(&m, s.m.clock()), false)
 			s.mu.Unlock()
 			s.log.Flush()
-			call.awaitReader()
+			call.pace.Await(&s.m.pace, paced{call})
 			return
 		}
 	default:

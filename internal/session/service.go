@@ -131,9 +131,6 @@ func (c *Call) answerBy(f Service, m jsonrpc.Message) {
 // AnswerOwn answers a request of a client in the backend's place, if it is still unanswered.
 func (c *Call) AnswerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer) }
 
-// IsOver reports whether nothing more is taken for the call.
-func (c *Call) IsOver() bool { return c.isOver() }
-
 // Home returns the session that a request of the session's client is for: another one of
 // the same principal if it is about a call of that one. The error is a [*Redirect], that of a
 // store which can't tell, or [ErrDuplicate].

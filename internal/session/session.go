@@ -11,7 +11,7 @@
 // Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests and of what is held,
 // that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that,
 // and those of the streams and of Session.Tools last. Of two
-// calls' locks the standalone stream's comes second. None is held while the store or the
+// calls' locks the standalone stream's comes second. Those of a call's clientWait and pace come after its own. None is held while the store or the
 // backend is called.
 package session
 
@@ -30,6 +30,7 @@ import (
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/spans"
 	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -130,7 +131,6 @@ func (s *Session) Busy() bool { return s.use.calls.Load() > 0 }
 // call before it runs.
 func (s *Session) Begin(msgs []jsonrpc.Message, light bool, from ...Origin) (*Call, error) {
 	c := &Call{s: s}
-	c.cameIn(from)
 	if err := s.start(c, msgs, light, from); err != nil {
 		return nil, err
 	}
@@ -146,6 +146,9 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 		}
 	}
 	if len(from) > 0 {
+		if s.events.areTold() {
+			c.watch = spans.In(from[0].Header)
+		}
 		c.cameAsGuest(from[0].Guest)
 		s.m.flights.Came(&c.standing, from[0].ID, from[0].Conn)
 	}
@@ -205,7 +208,7 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, p
 			return ErrMoved
 		}
 	}
-	c.delivery.expected = light && !s.single
+	c.expected = light && !s.single
 	s.mu.Lock()
 	err := s.addRequests(c, msgs, pass)
 	s.mu.Unlock()
@@ -333,7 +336,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 			return fmt.Errorf("%w: %w", ErrNotDelivered, err)
 		}
 	}
-	a.call.clientAnswered()
+	a.call.client.answered()
 	if a.round != nil {
 		a.round.answered(a.name, &m)
 	}

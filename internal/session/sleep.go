@@ -157,7 +157,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	}
 	s.standalone.mu.Lock()
-	told, said := s.standalone.delivery.told, s.standalone.said
+	told, said := s.standalone.pace.Told(), s.standalone.said
 	ours := told < said && told >= s.relisted.after && said == s.relisted.through
 	s.standalone.mu.Unlock()
 	if told < said && !ours {

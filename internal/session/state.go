@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"holdfast/backend"
+	"holdfast/internal/observe"
 )
 
 // A sessionState says where a session is in its life on this node.
@@ -108,7 +109,7 @@ var drainSteps = [...][]drainState{
 // standalone stream. That stream's own call is stored from its beginning. A call that was
 // taken over begins as what it was, stored or ended.
 //
-// [Call.become] makes all transitions.
+// [callLife.become] makes all transitions.
 type callState uint32
 
 const (
@@ -135,21 +136,36 @@ func (l *callLife) state() callState { return callState(l.now.Load()) }
 
 // become brings the call into a state, if its own allows that. c.mu is held, or nobody
 // else knows the call.
-func (c *Call) become(to callState) (ok bool) {
-	if ok = slices.Contains(callSteps[c.life.state()], to); ok {
-		c.life.now.Store(uint32(to))
+func (l *callLife) become(to callState) (ok bool) {
+	if ok = slices.Contains(callSteps[l.state()], to); ok {
+		l.now.Store(uint32(to))
 	}
 	return ok
 }
 
-// end ends the call, stored or not. c.mu is held.
+// isLight reports whether the call has no stream, and is not over.
+func (l *callLife) isLight() bool { return l.state() == callLight }
+
+// isOver reports whether nothing more is taken for the call.
+func (l *callLife) isOver() bool {
+	state := l.state()
+	return state != callLight && state != callStored
+}
+
+// IsOver reports whether nothing more is taken for the call.
+func (l *callLife) IsOver() bool { return l.isOver() }
+
+// end ends the call, stored or not. Observers are told how a call has ended of which nothing is stored; of a stored one that is told
+// when its end is in the store. c.mu is held.
 func (c *Call) end() {
 	if !c.become(callAnswered) {
 		c.become(callEnded)
 	}
-	if c.record != nil {
-		stopTimer(c.record.unseen)
+	c.client.bound(nil)
+	if c.number == 0 || c.sharesStream() {
+		c.watch.End(c.number, observe.Cancelled, 0)
 	}
+	c.light.wake()
 }
 
 // seal ends the call as one of which the store is given no more.
@@ -157,15 +173,6 @@ func (c *Call) seal() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.become(callSealed)
-}
-
-// isLight reports whether the call has no stream, and is not over.
-func (c *Call) isLight() bool { return c.life.state() == callLight }
-
-// isOver reports whether nothing more is taken for the call.
-func (c *Call) isOver() bool {
-	state := c.life.state()
-	return state != callLight && state != callStored
 }
 
 // sessionLife is a session's state: written under Session.mu, and read without it.

@@ -109,14 +109,14 @@ func TestCallSteps(t *testing.T) {
 	for from := callLight; from <= callSealed; from++ {
 		for to := callLight; to <= callSealed; to++ {
 			c := &Call{}
-			c.life.now.Store(uint32(from))
+			c.now.Store(uint32(from))
 			want := slices.Contains(callSteps[from], to)
 			is := from
 			if want {
 				is = to
 			}
-			if ok := c.become(to); ok != want || c.life.state() != is {
-				t.Errorf("from %d to %d: %v, is %d", from, to, ok, c.life.state())
+			if ok := c.become(to); ok != want || c.state() != is {
+				t.Errorf("from %d to %d: %v, is %d", from, to, ok, c.state())
 			}
 		}
 	}
@@ -166,13 +166,13 @@ func TestCallStates(t *testing.T) {
 			if step.do != nil {
 				step.do(c)
 			}
-			if c.life.state() != step.is {
-				t.Errorf("%s, step %d: %d, want %d", what, i, c.life.state(), step.is)
+			if c.state() != step.is {
+				t.Errorf("%s, step %d: %d, want %d", what, i, c.state(), step.is)
 			}
 		}
 	}
-	if s.standalone.life.state() != callStored || h.Calls() != 0 {
-		t.Errorf("the standalone stream is %d; %d calls", s.standalone.life.state(), h.Calls())
+	if s.standalone.state() != callStored || h.Calls() != 0 {
+		t.Errorf("the standalone stream is %d; %d calls", s.standalone.state(), h.Calls())
 	}
 }
 

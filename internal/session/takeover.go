@@ -294,7 +294,7 @@ func (s *Session) endLost(calls []*Call) {
 	s.log.InOneAppend(func() {
 		for _, c := range calls {
 			c.mu.Lock()
-			ids := c.pendingIDs()
+			ids := c.pending.ids()
 			if len(ids) == 0 && !c.isOver() { // there is nobody to be told
 				c.end()
 				if s.single && !c.isHeir() {

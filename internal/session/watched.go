@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/pulse"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -205,7 +206,7 @@ func progressText(data []byte) (text string, ok bool) {
 		return "", false
 	}
 	text = jsonrpc.String(jsonrpc.Field(data, "params", "message"))
-	return text, text != "" && text != stillRunning
+	return text, text != "" && text != pulse.StillRunning
 }
 
 // EachEntry calls do with the entries of a stream up to one, as far as they are kept. The error

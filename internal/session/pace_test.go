@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/pace"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -71,7 +72,7 @@ func TestPace(t *testing.T) {
 					time.Sleep(2 * time.Millisecond) // it takes its time
 					r.Delivered()
 				}
-				if d := <-said; d > mostPaced {
+				if d := <-said; d > pace.Most {
 					t.Errorf("the backend was held up for %v", d)
 				}
 			})

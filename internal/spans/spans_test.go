@@ -1,4 +1,4 @@
-package session
+package spans
 
 import (
 	"encoding/json"
@@ -45,8 +45,8 @@ func TestTraced(t *testing.T) {
 				}
 				continue
 			}
-			c := &Call{watch: &observe.Watch{Call: observe.Call{ID: string(m.ID), Span: &observe.Span{Trace: observe.Trace{Parent: parent, State: state}}}}}
-			got := c.traced(m)
+			w := &observe.Watch{Call: observe.Call{ID: string(m.ID), Span: &observe.Span{Trace: observe.Trace{Parent: parent, State: state}}}}
+			got := Into(m, w)
 			again, err := jsonrpc.Parse([]byte(string(got.Raw)))
 			if err != nil {
 				t.Fatalf("%s: %v", got.Raw, err)

@@ -1,0 +1,3 @@
+package pace
+
+import _ "holdfast/internal/testlong" // the flag -long

@@ -1,0 +1,3 @@
+package pulse
+
+import _ "holdfast/internal/testlong" // the flag -long

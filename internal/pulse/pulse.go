@@ -1,0 +1,118 @@
+// Package pulse makes progress of our own for requests whose server is silent, so that hosts which wait longer for a call
+// that makes progress do so. It says no more than that the request runs.
+package pulse
+
+import (
+	"bytes"
+	"math"
+	"strconv"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
+)
+
+// StillRunning is the message of progress of ours, where the server's has none.
+const StillRunning = "still running"
+
+// A Pulse is the progress of one request, of its server and of ours. One goroutine uses it at a time, until what it says is
+// queued: the order of the stream is that of the values.
+type Pulse struct {
+	every time.Duration
+	due   time.Duration // when our next is, by the caller's clock
+	token []byte        // raw, as the client spelled it
+
+	said           bool    // there was any
+	ours           bool    // there was one of ours
+	last           float64 // the value of the last one
+	total, message []byte  // raw, of the server's last one; nil: it has none
+}
+
+// New returns the pulse of a request with a progress token, which is to be told of in an interval.
+func New(every, now time.Duration, token []byte) *Pulse {
+	return &Pulse{every: every, due: now + every, token: bytes.Clone(token)}
+}
+
+// Of returns the pulse of the token in params; nil: none of them has that.
+func Of(all []*Pulse, params []byte) *Pulse {
+	if len(all) == 0 {
+		return nil
+	}
+	key := string(jsonrpc.Key(jsonrpc.Field(params, "progressToken")))
+	for _, p := range all {
+		if string(jsonrpc.Key(p.token)) == key {
+			return p
+		}
+	}
+	return nil
+}
+
+// Due returns when the next progress of ours is due; far in the future for nil.
+func (p *Pulse) Due() time.Duration {
+	if p == nil {
+		return math.MaxInt64
+	}
+	return p.due
+}
+
+// step returns a value that is greater than another, by so little that no server's next one is less.
+func step(value float64) float64 {
+	next := value + max(math.Abs(value), 1)*0x1p-40
+	if math.IsInf(next, 0) {
+		return value
+	}
+	return next
+}
+
+// Beat returns the next progress of ours, at a time. runs says that the server has the request, and was what has been said under the
+// tokens of its call before that is made again.
+func (p *Pulse) Beat(now time.Duration, runs bool, was map[string]float64) []byte {
+	p.due = now + p.every
+	switch before, again := was[string(jsonrpc.Key(p.token))]; {
+	case again && (!p.said || p.last < before):
+		p.last = step(before)
+	case p.said:
+		p.last = step(p.last)
+	}
+	p.said, p.ours = true, true
+	params := append([]byte(`{"progressToken":`), p.token...)
+	params = strconv.AppendFloat(append(params, `,"progress":`...), p.last, 'g', -1, 64)
+	if p.total != nil {
+		params = append(append(params, `,"total":`...), p.total...)
+	}
+	switch {
+	case p.message != nil:
+		params = append(append(params, `,"message":`...), p.message...)
+	case runs:
+		params = append(append(params, `,"message":`...), jsonrpc.Quote(StillRunning)...)
+	}
+	return jsonrpc.AppendRequest(nil, nil, protocol.MethodProgress, append(params, '}'))
+}
+
+// Hear takes in the server's own progress at a time. It returns that as it is to be told: a value that ours has passed is raised.
+func (p *Pulse) Hear(m *jsonrpc.Message, now time.Duration) []byte {
+	p.due = now + p.every
+	_, value, ok := protocol.Progress(m.Params)
+	if !ok {
+		return m.Raw
+	}
+	data := m.Raw
+	if p.ours && value <= p.last {
+		value = step(p.last)
+		if params, ok := jsonrpc.Set(m.Params, strconv.AppendFloat(nil, value, 'g', -1, 64), "progress"); ok {
+			data = jsonrpc.AppendRequest(nil, nil, m.Method, params)
+		}
+	}
+	p.said, p.last = true, value
+	p.total, p.message = copied(m.Params, "total"), copied(m.Params, "message")
+	return data
+}
+
+// copied returns a member, without what it is a part of; nil if it is not there, or null.
+func copied(object []byte, member string) []byte {
+	value := jsonrpc.Field(object, member)
+	if value == nil || string(value) == "null" || len(value) > jsonrpc.MaxName {
+		return nil
+	}
+	return append([]byte(nil), value...)
+}

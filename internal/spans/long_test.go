@@ -1,0 +1,3 @@
+package spans
+
+import _ "holdfast/internal/testlong" // the flag -long
