@@ -107,7 +107,7 @@ func (f *fleet) settled() []usage {
 
 func (n *node) usage() (u usage) {
 	n.t.Helper()
-	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.admin+"/", "")
+	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.now().admin+"/", "")
 	if err == nil {
 		_, err = fmt.Sscan(said.Body, &u.goroutines, &u.heap)
 	}

@@ -32,10 +32,7 @@ var (
 // sessions is how many sessions of clients a node says that it has.
 func (n *node) sessions() (sum int) {
 	n.t.Helper()
-	n.mu.Lock()
-	admin := n.admin
-	n.mu.Unlock()
-	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+admin+"/metrics", "")
+	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.now().admin+"/metrics", "")
 	if err != nil {
 		n.t.Error(err)
 	}
@@ -88,7 +85,7 @@ func TestDoors(t *testing.T) {
 		f.whole(q, <-told)
 		for i, w := range workers {
 			select {
-			case <-w.ended:
+			case <-w.now().ended:
 			case <-time.After(time.Minute):
 				t.Errorf("worker %d waits, and has nothing to do", i)
 			}

@@ -67,9 +67,9 @@ func reachedServers() map[string]struct {
 		"holdfast, legacy only": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
 			return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: holdfast.ErasLegacy})
 		}},
-		"go-sdk": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string { return eraURL(t, false, nil) }},
+		"go-sdk": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string { return upstream(t, eraServer(false), nil) }},
 		"go-sdk, modern only": {modern: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
-			return modernOnly(t, eraURL(t, true, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
+			return modernOnly(t, upstream(t, eraServer(true), &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
 		}},
 		"server-everything": {legacy: true, peer: eraPeer{checks: everythingChecks(), needs: []string{everything}}, url: func(t *testing.T) string {
 			return everythingOver(t, "streamableHttp", "/mcp").url

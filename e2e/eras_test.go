@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -251,23 +250,8 @@ func eraProcess(command ...string) func(*testing.T) backend.Backend {
 func eraUpstream(rounds bool, o *mcp.StreamableHTTPOptions) func(*testing.T) backend.Backend {
 	return func(t *testing.T) backend.Backend {
 		t.Helper()
-		return remotebackend.New(eraURL(t, rounds, o), nil)
+		return remotebackend.New(upstream(t, eraServer(rounds), o), nil)
 	}
-}
-
-// eraURL serves a go-sdk server over HTTP.
-func eraURL(t *testing.T, rounds bool, o *mcp.StreamableHTTPOptions) string {
-	t.Helper()
-	s := eraServer(rounds)
-	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o))
-	t.Cleanup(func() {
-		for session := range s.Sessions() {
-			go session.Close() // which waits for its tools
-		}
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
 }
 
 // eraTypeScript is the backend of a TypeScript server over HTTP.

@@ -60,9 +60,7 @@ func ledgerStdio(args []string) {
 			}
 		}
 	})
-	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		os.Exit(1)
-	}
+	runStdio(server)
 }
 
 // A hostSeen is what a host was seen to do when something breaks.

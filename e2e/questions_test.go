@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -20,16 +19,6 @@ import (
 
 	"holdfast/internal/mcptest"
 )
-
-// askingStdio makes the test binary askingServer over stdio, for legacy clients only.
-func askingStdio([]string) {
-	s := askingServer()
-	refuseDiscover(s)
-	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
 
 // askingServer has the tools "elicit", "sample" and "roots", which ask their client and answer with what it says,
 // "error", which fails with the client's error, "count", which counts its calls, and "sleep". What they ask names their argument who.
@@ -316,14 +305,7 @@ func TestUndeclaredCapabilities(t *testing.T) {
 	ways := askingAt(t)
 	ways["library"] = func(t *testing.T) (string, string) {
 		t.Helper()
-		s := askingServer()
-		h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, &holdfast.Options{Eras: holdfast.ErasBoth})
-		web := httptest.NewServer(h)
-		t.Cleanup(func() {
-			_ = h.Shutdown(context.Background())
-			web.Close()
-		})
-		return web.URL, ""
+		return library(t, askingServer(), &holdfast.Options{Eras: holdfast.ErasBoth}), ""
 	}
 	for name, at := range ways {
 		t.Run(name, func(t *testing.T) {

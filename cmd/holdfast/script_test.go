@@ -144,7 +144,7 @@ func proxy(ts *testscript.TestScript, neg bool, args []string) {
 		return e2e.Cut{After: age + time.Duration(cuts.Add(1))*age/20}
 	})
 	ts.Check(err)
-	ts.Defer(func() { _ = p.Close() })
+	ts.Defer(p.Close)
 	u.Host = p.Addr()
 	ts.Setenv(args[0], u.String())
 }
