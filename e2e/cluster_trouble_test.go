@@ -65,7 +65,7 @@ func TestClusterTrouble(t *testing.T) {
 		var watchers sync.WaitGroup
 		f.front.watch(watched, &watchers, f.nodes)
 		t.Cleanup(func() { stopWatching(); watchers.Wait() })
-		sum := newScore()
+		sum := &score{}
 		calling := f.calling(f.callers(9), sum)
 		for _, tr := range troubles {
 			if tr.only != "" && tr.only != e.name {

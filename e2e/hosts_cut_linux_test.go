@@ -537,7 +537,7 @@ func TestHostsTable(t *testing.T) {
 				c = r.call("a", false)
 				// Else the host may have the answer on its standalone stream before it asks again.
 				mcptest.Eventually(r.t, "the request to be attached", time.Minute, func() bool {
-					return strings.Contains(strings.Join(r.p.logged(), ""), "a request came again")
+					return strings.Contains(strings.Join(r.p.log.Lines("time="), ""), "a request came again")
 				})
 			}
 			r.finish("a")

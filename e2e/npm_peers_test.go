@@ -146,7 +146,7 @@ func TestPeers(t *testing.T) {
 			server.asks(t, c, 6)
 			p.signal(t, os.Kill)
 			_ = p.wait(t, time.Minute)
-			c.url = server.serve(t, dir, state).URL
+			c.URL = server.serve(t, dir, state).URL
 			server.asks(t, c, 7)
 		})
 	}
@@ -203,7 +203,7 @@ func TestPeersPing(t *testing.T) {
 			}
 			if kind == "stateless" {
 				for range 2 {
-					wantOdd(t, lastEvent(post(t, url, "", "", call(4)).Body), 4, "install")
+					wantOdd(t, post(t, url, "", "", call(4)).Message(), 4, "install")
 				}
 				return
 			}

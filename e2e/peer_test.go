@@ -15,10 +15,8 @@ import (
 
 // A peer is a client that shows every detail: one session, over HTTP as it is.
 type peer struct {
-	t       *testing.T
-	url     string
-	session string
-	http    *http.Client
+	*mcptest.Client
+	t *testing.T
 }
 
 // connect begins a session.
@@ -26,20 +24,17 @@ func connect(t *testing.T, p *program) *peer {
 	t.Helper()
 	own := &http.Transport{}
 	t.Cleanup(own.CloseIdleConnections)
-	c := &peer{t: t, url: p.URL, http: &http.Client{Transport: own, Timeout: 2 * time.Minute}}
-	at := &mcptest.Client{URL: c.url, Revision: "2025-11-25", HTTP: c.http}
-	if err := at.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
+	c := &peer{&mcptest.Client{URL: p.URL, Revision: "2025-11-25", HTTP: &http.Client{Transport: own, Timeout: 2 * time.Minute}}, t}
+	if err := c.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
 		t.Fatal(err)
 	}
-	c.session = at.Session
 	return c
 }
 
 // send sends a request.
 func (c *peer) send(method, lastID, body string) *http.Response {
 	c.t.Helper()
-	to := &mcptest.Client{URL: c.url, Session: c.session, Revision: "2025-11-25", HTTP: c.http}
-	resp, err := to.Send(c.t.Context(), method, body, "Last-Event-ID", lastID)
+	resp, err := c.Send(c.t.Context(), method, body, "Last-Event-ID", lastID)
 	if err != nil {
 		c.t.Fatal(err)
 	}

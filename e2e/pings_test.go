@@ -141,7 +141,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 			}
 			// Its client is away, and comes back for the result.
 			ctx, leave := context.WithCancel(t.Context())
-			from := &mcptest.Client{URL: url, Session: c.session, HTTP: c.http}
+			from := &mcptest.Client{URL: url, Session: c.Session, HTTP: c.HTTP}
 			resp, err := from.Send(ctx, http.MethodPost, strings.Replace(call, `"id":1`, `"id":2`, 1))
 			if err != nil {
 				t.Fatal(err)

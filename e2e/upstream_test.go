@@ -102,7 +102,7 @@ func TestUpstreamRestart(t *testing.T) {
 		l.until(2)
 		p.signal(t, os.Kill)
 		_ = p.wait(t, time.Minute)
-		c.url = serve(t, flags...).URL
+		c.URL = serve(t, flags...).URL
 		l = c.listen("GET", l.LastID, "").rest()
 		if last := l.received[len(l.received)-1]; !strings.HasPrefix(last, test.want) {
 			t.Errorf("%s: received %q, want %q", test.tool, last, test.want)
