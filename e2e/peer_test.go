@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -84,25 +83,11 @@ func (l *listener) next() bool {
 	if len(ev.Data) == 0 {
 		return true
 	}
-	var m struct {
-		Method string
-		Params struct{ Progress float64 }
-		Result *toolResult
-		Error  *struct{ Message string }
+	said, err := inShort(ev.Data)
+	if err != nil {
+		l.t.Fatal(err)
 	}
-	if err := json.Unmarshal(ev.Data, &m); err != nil {
-		l.t.Fatalf("%v in %s", err, ev.Data)
-	}
-	switch {
-	case m.Method == "notifications/progress":
-		l.received = append(l.received, fmt.Sprintf("progress %v", m.Params.Progress))
-	case m.Result != nil && len(m.Result.Content) == 1:
-		l.received = append(l.received, "result "+m.Result.Content[0].Text)
-	case m.Error != nil:
-		l.received = append(l.received, "error "+m.Error.Message)
-	default:
-		l.received = append(l.received, string(ev.Data))
-	}
+	l.received = append(l.received, said.text)
 	return true
 }
 
