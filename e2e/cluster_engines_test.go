@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/internal/testlong"
