@@ -37,7 +37,7 @@ var layers = []struct {
 	imports []string
 }{
 	{"internal/testlong", nil}, // the flag -long of tests
-	{"internal/testport", nil}, // ports for tests
+	{"internal/testport", nil}, // ports for tests, and what stands in the place of servers
 	{"internal/testwork", nil}, // how work grows, for tests
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
@@ -59,7 +59,7 @@ var layers = []struct {
 	{"stream/streamtest", []string{"stream", "internal/engine/shared"}},
 	{"internal/cluster", nil},
 	{"internal/cluster/bustest", []string{"internal/cluster"}},
-	{"internal/cluster/clustertest", []string{"stream", "internal/engine/shared", "internal/cluster"}},
+	{"internal/cluster/clustertest", []string{"stream", "internal/engine/shared", "internal/cluster", "internal/testport"}},
 	{"internal/engine/contest", []string{"stream", "internal/engine/shared"}},
 	{"internal/engine/memory", []string{"stream", "internal/budget", "internal/defaults"}},
 	{"internal/engine/durable", []string{"stream", "internal/engine/shared", "internal/engine/memory", "internal/cluster", "internal/defaults"}},
