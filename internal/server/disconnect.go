@@ -119,12 +119,8 @@ func (c *events) mayPing() bool {
 // flight are waited for.
 func (c *events) awaitDrain(now time.Time) {
 	c.drain = nil
-	switch {
-	case !c.leaving.IsZero() || !c.isQuiet():
-	case c.h.life.isDraining():
-		c.leaving = now.Add(rand.N(c.h.life.spread + 1))
-	default:
-		c.drain = c.h.life.draining
+	if c.leaving.IsZero() && c.isQuiet() {
+		c.leaving, c.drain = c.h.life.Departure(now)
 	}
 }
 

@@ -318,8 +318,8 @@ func (c *events) sendOn() error {
 		return errGoesOn
 	}
 	retry := time.Duration(0)
-	if c.h.life.isDraining() {
-		retry = c.h.opts.Retry + rand.N(min(c.h.life.spread, mostDelay)+1)
+	if c.h.life.IsDraining() {
+		retry = c.h.opts.Retry + c.h.life.Delay()
 	}
 	if err := c.leave(retry); err != nil {
 		return err

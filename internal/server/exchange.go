@@ -306,8 +306,8 @@ func versionOf(r *http.Request) string {
 // open begins a session for an exchange. The error is ErrClosing while the node is drained, and
 // on a door.
 func (h *Handler) open(x *exchange) (err error) {
-	if h.life.takesNothing() && !h.opts.Stateless {
-		return h.life.notHere()
+	if h.life.TakesNothing() && !h.opts.Stateless {
+		return h.life.NotHere()
 	}
 	if x.purpose == forSession {
 		var params []byte // of the initialize, if it is one

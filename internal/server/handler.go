@@ -21,6 +21,7 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
 	"holdfast/internal/server/guard"
+	"holdfast/internal/server/life"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 )
@@ -108,7 +109,7 @@ type Handler struct {
 	callers     callers
 	bodies      bodyReader
 	charges     charges
-	life        life
+	life        life.Life
 	starter     starter
 	features    features
 	cuts        cuts
@@ -146,7 +147,8 @@ func New(opts Options) *Handler {
 	}
 	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}
-	h.life.begin(&opts)
+	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
+	h.life.Begin()
 	h.watched.Bound = h.charges.bound()
 	h.cuts = newCuts(&opts, h.features)
 	h.resumptions = resumptions{h.sessions}
@@ -159,24 +161,30 @@ func New(opts Options) *Handler {
 			Host:          host{h},
 			Limits:        opts.Limits,
 			Page:          opts.Page,
-			Door:          h.life.isDoor(),
-			Draining:      h.life.draining,
-			Leaving:       h.life.leaving,
+			Door:          h.life.Door,
+			Draining:      h.life.Draining(),
+			Leaving:       h.life.Leaving(),
 			ForwardHeader: opts.ForwardHeader,
 			WriteTimeout:  opts.WriteTimeout,
 			Logger:        h.logger,
 		})
 	}
-	h.life.nodes = h.nodes
+	h.life.Nodes = h.nodes
 	h.starter = starter{
 		sessions: h.sessions, nodes: h.nodes, watched: &h.watched,
-		response: opts.Response, stateless: opts.Stateless, draining: h.life.draining, observers: opts.Observers,
+		response: opts.Response, stateless: opts.Stateless, draining: h.life.Draining(), observers: opts.Observers,
 	}
 	if h.nodes != nil {
 		h.nodes.Start()
 	}
 	return h
 }
+
+// Drain ends the work of this node: [life.Life.Drain]. The Manager is to be closed afterwards.
+func (h *Handler) Drain(ctx context.Context) error { return h.life.Drain(ctx) }
+
+// Leaving is closed when the handler takes no more requests, as it is about to end: [life.Life.Leaving].
+func (h *Handler) Leaving() <-chan struct{} { return h.life.Leaving() }
 
 // Verify checks whether this node still owns its sessions: [placement.Nodes.Verify].
 func (h *Handler) Verify() {

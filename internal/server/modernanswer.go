@@ -51,8 +51,8 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	if x.isListen() {
 		x.once.key = "" // which nobody could come back to
 	}
-	if h.life.takesNothing() && (x.once.key == "" || !h.sessions.BegunOnce(x.client(h.sessions), x.once.key)) {
-		return h.life.notHere()
+	if h.life.TakesNothing() && (x.once.key == "" || !h.sessions.BegunOnce(x.client(h.sessions), x.once.key)) {
+		return h.life.NotHere()
 	}
 	var listen modern.Listen
 	for i := 0; i < len(h.features) && listen == nil && m.Method == protocol.MethodSubscriptions; i++ {

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -198,7 +197,7 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 	case p.waits(&a) || p.isEarly(&a):
 		return a.next, errReplied
 	case p.x.isListen() && p.drained(&a):
-		if p.h.life.alone() {
+		if p.h.life.IsAlone() {
 			p.ends = func() []byte { return p.endListen("the server is shutting down") }
 			return a.next, errReplied
 		}
@@ -304,12 +303,8 @@ func (h *Handler) listenModern(w http.ResponseWriter, x *exchange, l modern.List
 
 // drained reports whether a listen is to end because the node is drained.
 func (p *reply) drained(a *alarm) bool {
-	switch {
-	case !p.leaving.IsZero():
-	case p.h.life.isDraining():
-		p.leaving, p.drain = a.now.Add(rand.N(p.h.life.spread+1)), nil
-	default:
-		p.drain = p.h.life.draining
+	if p.leaving.IsZero() {
+		p.leaving, p.drain = p.h.life.Departure(a.now)
 	}
 	return a.due(p.leaving)
 }

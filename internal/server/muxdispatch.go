@@ -368,7 +368,7 @@ func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 			return false
 		}
 	}
-	if !m.h.life.isDraining() {
+	if !m.h.life.IsDraining() {
 		m.comeBack()
 	}
 	return true

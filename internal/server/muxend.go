@@ -71,12 +71,8 @@ func (m *mux) ends() error {
 // unanswered is waited for.
 func (m *mux) awaitDrain(now time.Time) {
 	m.times.drain = nil
-	switch {
-	case !m.times.leaving.IsZero() || !m.isQuiet():
-	case m.h.life.isDraining():
-		m.times.leaving = now.Add(rand.N(m.h.life.spread + 1))
-	default:
-		m.times.drain = m.h.life.draining
+	if m.times.leaving.IsZero() && m.isQuiet() {
+		m.times.leaving, m.times.drain = m.h.life.Departure(now)
 	}
 }
 
@@ -116,7 +112,7 @@ func (m *mux) mayLeave() bool {
 	switch {
 	case !m.isIdle():
 		return false
-	case m.h.life.isDraining():
+	case m.h.life.IsDraining():
 		return m.isAlone()
 	}
 	return m.client.returns && (m.isAlone() || m.resumes() && m.announced())

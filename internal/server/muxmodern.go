@@ -111,7 +111,7 @@ func (m *mux) begins(x *muxModern) error {
 	case m.state == muxClosed:
 		x.cancel(nil)
 		return nil
-	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.isDraining():
+	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.IsDraining():
 		m.become(muxLeaving) // and its client asks again on the next connection
 		reading.Wake(m.ready)
 		x.cancel(nil)

@@ -45,7 +45,7 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 			return
 		}
 	}
-	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.life.isLeaving() && h.life.alone() && x.from == nil {
+	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.life.IsLeaving() && h.life.IsAlone() && x.from == nil {
 		// A moment later nobody listens here: some clients who would try again then
 		// take 503 for the end of their session.
 		panic(http.ErrAbortHandler)

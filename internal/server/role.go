@@ -3,8 +3,6 @@ package server
 import (
 	"net/http"
 
-	"holdfast/internal/placement"
-	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
@@ -18,20 +16,6 @@ const (
 	RoleDoor               // it takes clients' connections, and sends their requests to other nodes
 	RoleWorker             // it owns sessions, and takes requests of other nodes only
 )
-
-// isDoor reports whether this node owns no sessions.
-func (l *life) isDoor() bool { return l.role == RoleDoor }
-
-// takesNothing reports whether no session is to begin on this node, or to come here.
-func (l *life) takesNothing() bool { return l.isDoor() || l.isDraining() }
-
-// notHere returns the error of what would begin a session on this node, which takes nothing.
-func (l *life) notHere() error {
-	if l.isDoor() {
-		return placement.NoWorker{}
-	}
-	return session.ErrClosing
-}
 
 // refuseAtWorker answers a client that is connected to a worker, and reports whether it is one.
 func (h *Handler) refuseAtWorker(w http.ResponseWriter) bool {
