@@ -17,6 +17,12 @@ import (
 	"holdfast/stream"
 )
 
+const codeInvalid = jsonrpc.CodeInvalidRequest
+
+func errf(code int, format string, args ...any) *jsonrpc.Error {
+	return jsonrpc.Errorf(code, format, args...)
+}
+
 // This file is the one place where a call begins, for every transport: the rules that
 // its messages must keep, and which call they mean.
 

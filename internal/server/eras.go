@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
@@ -95,7 +96,7 @@ func (q *modernRequest) discovered(response []byte) []byte {
 func (e Eras) refusesLegacy() bool { return e == ErasModern }
 
 // rejectLegacy answers a POST of a legacy client where those are refused.
-func (a *answerer) rejectLegacy(w http.ResponseWriter, x *exchange) {
+func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
 	version := protocol.V20250326
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
 		version = v[0]
@@ -108,6 +109,6 @@ func (a *answerer) rejectLegacy(w http.ResponseWriter, x *exchange) {
 		}
 	}
 	e := unserved(version, []string{protocol.V20260728}, "this server has no sessions: begin with server/discover, or start the server with --eras both (Options.Eras)")
-	a.tellRefused(w, http.StatusBadRequest, e)
-	a.rejectAs(w, http.StatusBadRequest, modernError(id, e))
+	h.answers.TellRefused(w, http.StatusBadRequest, e)
+	h.answers.RejectAs(w, http.StatusBadRequest, answering.Error(id, e))
 }

@@ -13,6 +13,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/guard"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
@@ -170,9 +171,7 @@ func (c *events) openTo(first []byte, last bool) error {
 	// A server's timeouts are meant for requests; a stream has its own.
 	_ = c.c.SetReadDeadline(time.Time{})
 	head := c.w.Header()
-	head["Content-Type"] = typeSSE
-	head["Cache-Control"] = noCache
-	head["X-Accel-Buffering"] = unbuffered // or nginx gathers what should be seen at once
+	answering.OpenEvents(head)
 	if c.via.isForwarded() {
 		head[placement.HeaderAt] = []string{string(c.eventID())}
 		head[placement.HeaderDoor] = []string{c.door.String()}
@@ -217,10 +216,6 @@ func (c *events) append(text, id, data []byte) []byte {
 	}
 	return sse.AppendMessage(text, id, data)
 }
-
-// surelySent is how many bytes of a response the system takes off our hands
-// whether the client reads or not: so few need no bound on the time it takes.
-const surelySent = 8 << 10
 
 // write implements [sink]. Before a whole stream counts as delivered, the network is
 // asked whether the client is there: it knows sooner than the request's context.

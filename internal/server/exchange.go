@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
@@ -73,7 +74,7 @@ type exchange struct {
 
 	msgs  []jsonrpc.Message
 	batch bool
-	form  form // of the answer
+	form  answering.Form // of the answer
 	once  runOnce
 
 	mine   stream.SessionKey // the session of the connection that the exchange came on with others
@@ -171,11 +172,11 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 	case r.Method == http.MethodGet && !h.opts.Stateless && websocket.IsUpgrade(r):
 		return h.decodeGet(w, x)
 	case r.Method != http.MethodPost && modern.IsHeader(r) && h.opts.Eras == ErasLegacy:
-		h.answers.reject(w, http.StatusBadRequest, modern.Unsupported(protocol.V20260728, protocol.Supported()))
+		h.answers.Reject(w, http.StatusBadRequest, modern.Unsupported(protocol.V20260728, protocol.Supported()))
 		return false
 	case r.Method != http.MethodPost && modern.IsHeader(r):
 		w.Header().Set("Allow", "POST, OPTIONS")
-		h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
+		h.answers.Reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
 		return false
 	case r.Method != http.MethodPost && h.opts.Eras.refusesLegacy() && x.from == nil: // all of it is about sessions
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
@@ -189,7 +190,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 		return h.identify(w, x)
 	}
 	w.Header().Set("Allow", h.allow())
-	h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+	h.answers.Reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 	return false
 }
 
@@ -198,7 +199,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange) bool {
 // answered.
 func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.purpose != forSocket || !protocol.Modern(v[0]) || h.opts.Eras == ErasLegacy) {
-		h.answers.reject(w, http.StatusBadRequest, modern.Unsupported(v[0], protocol.Supported()))
+		h.answers.Reject(w, http.StatusBadRequest, modern.Unsupported(v[0], protocol.Supported()))
 		return false
 	}
 	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
@@ -218,7 +219,7 @@ func (h *Handler) identify(w http.ResponseWriter, x *exchange) bool {
 func (h *Handler) serve(w http.ResponseWriter, x *exchange) {
 	err := x.movedOn()
 	if err != nil {
-		h.answers.failMessages(w, err, x.msgs, x.batch)
+		h.answers.FailMessages(w, err, x.msgs, x.batch)
 		return
 	}
 	if x.purpose == forModern {

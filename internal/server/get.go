@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -86,7 +87,7 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 		return h.openCall(w, x, o, c)
 	}
 	switch {
-	case err != nil && o.kind == outcomeStream && h.answers.forgotten(w, x, o, c, err):
+	case err != nil && o.kind == outcomeStream && h.forgotten(w, x, o, c, err):
 		return nil, nil, nil
 	case errors.Is(err, io.EOF) && o.kind == outcomeStream:
 		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
@@ -112,9 +113,9 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 	}
 	if err := c.read(x.r.Context(), stream.Cursor{Stream: stream.ID{Number: o.call.Number()}}); err != nil {
 		if stored {
-			return nil, nil, h.answers.undelivered(w, o.call, x.msgs, err)
+			return nil, nil, h.undelivered(w, o.call, x.msgs, err)
 		}
-		return nil, nil, h.answers.unreadable(w, x, o.call, err)
+		return nil, nil, h.unreadable(w, x, o.call, err)
 	}
 	if x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
 		if stored { // else they are delivered, and its server has not answered them yet
@@ -146,13 +147,13 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *ev
 
 // unreadable answers the messages of a call that runs, and whose stream can't be read. An error says that nothing was
 // answered.
-func (a *answerer) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
+func (h *Handler) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
 	if call.Retriable() {
 		return session.ErrMoved
 	}
 	call.ConnectionLost()
-	a.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
-	a.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	h.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
+	h.answers.FailMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 
@@ -182,7 +183,7 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 // forgotten answers a client that comes back for a call of which nothing is known any more, and whose event id names what the
 // client waits for: it is told so at once. Else it might come back again and again until it gives up. It reports whether it has
 // answered.
-func (a *answerer) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
+func (h *Handler) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
 	if x.continues || c.via.isMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
 		return false
 	}
@@ -196,12 +197,11 @@ func (a *answerer) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: nothing is known of this call any more, as its node has ended or what it said is no longer kept; "+
 		"see whether the tool has done its work before you call it again", placement.ErrUnknown)
-	head := w.Header()
-	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
+	answering.OpenEvents(w.Header())
 	w.WriteHeader(http.StatusOK)
 	place, tail := event[:strings.IndexByte(event, '~')], event[strings.LastIndexByte(event, '~'):]
 	fresh := append(strconv.AppendUint(append([]byte(place), '~'), uint64(rand.Uint32()), 36), tail...)
-	_ = a.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, e.Call, says)))
+	_ = h.answers.Finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, e.Call, says)))
 	return true
 }
 
@@ -224,12 +224,12 @@ func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
 	case websocket.IsUpgrade(x.r):
 		x.purpose = forSocket
 		if h.callers.bySingleTools(x.r.Context()) {
-			h.answers.failDenied(w, errNoSocket, h.answers.denied(x.r, nil, h.callers.asker(x.r)))
+			h.answers.FailDenied(w, errNoSocket, h.answers.Denied(x.r, nil, h.callers.asker(x.r)))
 			return false
 		}
 		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it
 	case !accepts(x.r.Header["Accept"], "text/event-stream"):
-		h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
+		h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	x.purpose = forRead
@@ -298,7 +298,7 @@ func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 // request was answered.
 func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
 	if h.opts.Stateless || h.opts.Eras.refusesLegacy() && x.from == nil {
-		h.answers.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
+		h.answers.Reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
 		return false
 	}
 	if !h.readPost(w, x) {
@@ -306,7 +306,7 @@ func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
 	}
 	for i := range x.msgs {
 		if x.msgs[i].Kind != jsonrpc.Response {
-			h.answers.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
+			h.answers.Reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
 			return false
 		}
 	}

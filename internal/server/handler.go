@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/defaults"
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/guard"
 	"holdfast/internal/server/life"
 	"holdfast/internal/server/watch"
@@ -105,7 +106,7 @@ type Handler struct {
 
 	watched     watch.Connections
 	nodes       *placement.Nodes // nil where there is no other node
-	answers     answerer
+	answers     answering.Writer
 	callers     callers
 	bodies      bodyReader
 	charges     charges
@@ -141,7 +142,9 @@ func New(opts Options) *Handler {
 		sessions: opts.Manager,
 		logger:   opts.Logger,
 		guards:   guard.New(opts.AllowedOrigins, opts.AllowedHosts, opts.TrustedProxies),
-		answers:  newAnswerer(&opts),
+		answers: answering.Writer{
+			WriteTimeout: opts.WriteTimeout, Outage: opts.Outage, Observers: opts.Observers, Server: NameOf, Logger: opts.Logger,
+		},
 		callers:  newCallers(&opts),
 		features: opts.Features,
 	}
@@ -231,8 +234,8 @@ func (h *Handler) authenticated(serve http.HandlerFunc) http.Handler {
 
 // enter has a request of a client served that may be, whoever makes it. methods are those that there are.
 func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, serve http.Handler) {
-	defer h.answers.caught(w)
-	if h.refuseAtWorker(w) || h.answers.refuseHeader(w, r) {
+	defer h.answers.Caught(w)
+	if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
 		return
 	}
 	r, cost := h.charges.carries(r)
@@ -253,7 +256,7 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, 
 const mostFields = 250
 
 // refuseHeader refuses a request whose header has too many fields. It reports whether it did.
-func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
+func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 	n := 0
 	for _, values := range r.Header {
 		n += len(values)
@@ -262,7 +265,7 @@ func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	w.Header().Set("Connection", "close") // else net/http waits for the body first, with the header in memory
-	a.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
+	h.answers.Reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
 	return true
 }
 
@@ -270,7 +273,7 @@ func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
 	passes, refusal := h.guards.Check(w, r, methods)
 	if refusal != nil {
-		h.answers.forbid(w, r, refusal)
+		h.answers.Forbid(w, r, refusal)
 	}
 	return passes
 }

@@ -158,7 +158,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	open, err := s.OpenRequests(x.r.Context(), number, at.told)
 	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for them
 		if end := s.EndOf(x.r.Context(), number, at.told); end != nil {
-			h.answers.writeModern(w, x, x.own(end))
+			h.writeModern(w, x, x.own(end))
 			return nil
 		}
 		return errBadState

@@ -2,10 +2,7 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"net/http"
-	"strconv"
 	"time"
 
 	"holdfast/internal/limit"
@@ -185,28 +182,4 @@ func (m *mux) callAdmitted(msgs []jsonrpc.Message, batch bool, pass *limit.Pass)
 	}()
 	defer panics.Catch(&err, m.h.logger, "a connection's request", "")
 	m.call(msgs, batch, &forwardedExchange{}, pass)
-}
-
-// explainLimit returns what the refusal of a limit means.
-func explainLimit(no *limit.Refusal) (status int, e *jsonrpc.Error) {
-	if no.Never() {
-		return http.StatusBadRequest, errf(codeInvalid, "%v", no)
-	}
-	after := no.RetryAfter()
-	e = errf(jsonrpc.CodeServer, "%v: nothing was begun, try again in %d s", no, after)
-	e.Data, _ = json.Marshal(map[string]int{"retryAfter": after})
-	return http.StatusTooManyRequests, e
-}
-
-// setRetryAfter says when a request that is refused with a status may be made again.
-func setRetryAfter(w http.ResponseWriter, status int, err error) {
-	if status != http.StatusTooManyRequests && status != http.StatusServiceUnavailable {
-		return
-	}
-	after := 1
-	var no *limit.Refusal
-	if errors.As(err, &no) {
-		after = no.RetryAfter()
-	}
-	w.Header().Set("Retry-After", strconv.Itoa(after))
 }

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
@@ -51,11 +52,11 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		}
 		meta := jsonrpc.Field(x.msgs[0].Params, "_meta")
 		h.sessions.Kinds.Refused(h.logger, time.Now(), jsonrpc.Field(meta, protocol.MetaClientInfo), jsonrpc.String(jsonrpc.Field(meta, protocol.MetaProtocolVersion)))
-		h.answers.rejectModern(w, x, http.StatusBadRequest, e)
+		h.rejectModern(w, x, http.StatusBadRequest, e)
 		return false
 	}
 	if x.batch {
-		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
+		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid, "protocol revision %s has no batches: send one message", protocol.V20260728))
 		return false
 	}
 	m := &x.msgs[0]
@@ -67,7 +68,7 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 		w.WriteHeader(http.StatusAccepted)
 		return false
 	case jsonrpc.Response:
-		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid,
+		h.rejectModern(w, x, http.StatusBadRequest, errf(codeInvalid,
 			"protocol revision %s has no responses of clients: make the request again with inputResponses", protocol.V20260728))
 		return false
 	}
@@ -75,14 +76,14 @@ func (h *Handler) decodeModern(w http.ResponseWriter, x *exchange) bool {
 	x.ref = cmp.Or(h.sessions.Ref(m.Method, m.Params), x.ref)
 	status, err := x.modern.Read(x.r.Header, m)
 	if err != nil {
-		h.answers.rejectModern(w, x, status, err)
+		h.rejectModern(w, x, status, err)
 		return false
 	}
-	if x.form == onlyJSON && (m.Method == protocol.MethodSubscriptions || m.Method == protocol.MethodResume) {
-		h.answers.rejectModern(w, x, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: the answer to %s is a stream", m.Method))
+	if x.form == answering.OnlyJSON && (m.Method == protocol.MethodSubscriptions || m.Method == protocol.MethodResume) {
+		h.rejectModern(w, x, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: the answer to %s is a stream", m.Method))
 		return false
 	}
-	x.modern.resumes = x.form != onlyJSON && bytes.Contains(x.modern.Capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
+	x.modern.resumes = x.form != answering.OnlyJSON && bytes.Contains(x.modern.Capabilities, []byte(protocol.ExtensionResume)) && h.resumes(x)
 	for _, f := range h.features {
 		if ref := f.Ref(&x.modern.Request); ref != "" {
 			x.ref = ref

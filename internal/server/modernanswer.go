@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -76,12 +77,12 @@ func (h *Handler) answerOwn(w http.ResponseWriter, x *exchange, result []byte, e
 	var known *jsonrpc.Error
 	switch {
 	case errors.As(err, &known), errors.Is(err, session.ErrNotFound):
-		h.answers.failModern(w, x, err)
+		h.failModern(w, x, err)
 	case err != nil:
 		return err
 	default:
 		response := make([]byte, 0, len(result)+len(x.modern.ID)+40)
-		h.answers.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.ID, result))
+		h.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.ID, result))
 	}
 	return nil
 }
@@ -156,7 +157,7 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 	}
 	err := x.session.Tools.CheckHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
 	if err != nil {
-		h.answers.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
+		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
 	}
 	return err == nil
 }
@@ -197,14 +198,14 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 // answerModern answers a modern request whose call has ended while it was light.
 func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session.Call, answers [][]byte) {
 	if err := call.Refusal(); err != nil {
-		h.answers.failModern(w, x, err)
+		h.failModern(w, x, err)
 		return
 	}
 	if len(answers) == 0 {
-		h.answers.writeModern(w, x, modernError(x.modern.ID, errCancelled))
+		h.writeModern(w, x, answering.Error(x.modern.ID, answering.ErrCancelled))
 		return
 	}
-	h.answers.writeModern(w, x, x.own(answers[0]))
+	h.writeModern(w, x, x.own(answers[0]))
 }
 
 // patience is how long a call stays light: until its client has to hear something.
@@ -216,8 +217,48 @@ func (c *cuts) patience(x *exchange) time.Duration {
 	return after
 }
 
-// errCancelled answers a request that was cancelled otherwise than by its client's leaving.
-var errCancelled = errf(jsonrpc.CodeServer, "the request was cancelled")
+// writeModern answers a modern request with one message: as JSON, or as the only event of a
+// stream. An error that has a status of its own is JSON.
+func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
+	status := x.statusOf(message)
+	switch {
+	case status != http.StatusOK:
+		h.answers.RejectAs(w, status, message)
+	case h.opts.Response == ResponseSSE && x.form == answering.AnyForm:
+		_ = h.answers.Answer(w, answering.OnlyEvents, [][]byte{message}, false) // who has gone does not hear it
+	default:
+		_ = h.answers.Answer(w, x.form, [][]byte{message}, false)
+	}
+}
+
+// rejectModern answers a modern request with an error. Unlike older revisions this one knows
+// no id that is null.
+func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
+	h.answers.TellRefused(w, status, e)
+	h.answers.RejectAs(w, status, answering.Error(x.modern.ID, e))
+}
+
+// failModern answers a modern request with what an error means.
+func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
+	var refused *protocol.Unauthorized
+	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
+		w.Header()["Www-Authenticate"] = refused.Challenge
+	}
+	status, e := h.answers.Explain(err)
+	for _, f := range x.modern.features {
+		if no := f.NotFound(x.msgs[0].Method); no != nil && errors.Is(err, session.ErrNotFound) {
+			status, e = http.StatusOK, no
+		}
+	}
+	if status == http.StatusTooManyRequests {
+		limited := *e
+		limited.Code = protocol.CodeRateLimited
+		e = &limited
+	}
+	answering.SetRetryAfter(w, status, err)
+	h.answers.TellRefused(w, status, err)
+	h.answers.RejectAs(w, status, answering.Error(x.modern.ID, e))
+}
 
 // own returns a response with the client's id in the place of ours. A listen's
 // response names the id in its _meta too.

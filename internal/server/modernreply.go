@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -46,7 +47,7 @@ func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Sessio
 }
 
 // json answers with one message.
-func (p *reply) json(message []byte) { p.h.answers.writeModern(p.w, p.x, message) }
+func (p *reply) json(message []byte) { p.h.writeModern(p.w, p.x, message) }
 
 // answer copies a stream from a place in it to the client, until the response. An error says
 // that nothing was answered.
@@ -75,7 +76,7 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	p.left(err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
 		// The client cannot come back for it.
-		err = p.end(modernError(p.x.modern.ID, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
+		err = p.end(answering.Error(p.x.modern.ID, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
 	}
 	p.close(err)
 	return nil
@@ -146,17 +147,17 @@ func (p *reply) withdrawn(method string, data []byte) bool {
 // write implements [sink].
 func (p *reply) write(text []byte, last bool) error {
 	if last && p.final == nil && p.resumes { // it was cancelled, maybe from elsewhere
-		p.final = modernError(p.x.modern.ID, errCancelled)
+		p.final = answering.Error(p.x.modern.ID, answering.ErrCancelled)
 	}
-	if p.x.form == onlyJSON { // it takes the response alone
+	if p.x.form == answering.OnlyJSON { // it takes the response alone
 		text = text[:0]
 	}
 	switch {
 	case last && !p.opened && p.call != nil && p.call.Refusal() != nil:
-		p.h.answers.failModern(p.w, p.x, p.call.Refusal())
+		p.h.failModern(p.w, p.x, p.call.Refusal())
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
-			p.final = modernError(p.x.modern.ID, errCancelled)
+			p.final = answering.Error(p.x.modern.ID, answering.ErrCancelled)
 		}
 		p.json(p.final)
 	case last && p.final != nil:
@@ -213,7 +214,7 @@ func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
 			return a.next, errReplied
 		}
 	}
-	if p.x.form == onlyJSON {
+	if p.x.form == answering.OnlyJSON {
 		return a.next, nil
 	}
 	if after := p.h.cuts.opensAfter(); !p.opened && (after > 0 || p.resumes) {

@@ -54,8 +54,8 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	}
 	s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
 	if errors.Is(err, resume.ErrBadToken) { // that there is no such request is an answer like others
-		_, e := h.answers.explain(err)
-		h.answers.rejectModern(w, x, http.StatusOK, e)
+		_, e := h.answers.Explain(err)
+		h.rejectModern(w, x, http.StatusOK, e)
 		return nil
 	}
 	if err != nil {

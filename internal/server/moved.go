@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
@@ -21,14 +22,6 @@ func WithMoved(ctx context.Context, to string) context.Context {
 	return context.WithValue(ctx, movedKey{}, to)
 }
 
-// A moved is the error of what would begin at a server's old path.
-type moved struct{ to string }
-
-// Error implements error.
-func (m *moved) Error() string {
-	return "the server is not at this path any more: it was moved to " + m.to + "; connect there"
-}
-
 // movedOn returns an error if an exchange begins something at a path where its server is no more: a session, or what
 // needs one and names none. See [Handler.movedModern] for modern ones.
 func (x *exchange) movedOn() error {
@@ -36,7 +29,7 @@ func (x *exchange) movedOn() error {
 		return nil
 	}
 	if to, ok := x.r.Context().Value(movedKey{}).(string); ok {
-		return &moved{to}
+		return &answering.Moved{To: to}
 	}
 	return nil
 }
@@ -54,7 +47,7 @@ func (h *Handler) movedModern(x *exchange) error {
 	case x.once.key != "" && h.sessions.BegunOnce(x.client(h.sessions), x.once.key):
 		return nil
 	}
-	return &moved{to}
+	return &answering.Moved{To: to}
 }
 
 // SessionsNamed returns the names of the sessions that the header and the URL of a request name: as a rule one, or none.

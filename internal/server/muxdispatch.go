@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/reading"
 	"holdfast/internal/rpc"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -312,7 +313,7 @@ func (m *mux) callLight(x *muxExchange, l *lightCall, msgs []jsonrpc.Message) {
 		switch {
 		case m.madeAgain(x):
 		case len(answers) > 0: // else it was cancelled
-			m.queue.text(appendAnswers(nil, answers, l.batch))
+			m.queue.text(answering.Append(nil, answers, l.batch))
 		}
 		return
 	}

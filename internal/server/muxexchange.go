@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -223,9 +224,9 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	e, status := new(jsonrpc.Error), http.StatusBadRequest
 	if !errors.As(err, &e) {
-		status, e = m.h.answers.explain(err)
+		status, e = m.h.answers.Explain(err)
 	}
-	m.h.answers.tellRefused(nil, status, err)
+	m.h.answers.TellRefused(nil, status, err)
 	for _, id := range ids {
 		text = append(jsonrpc.AppendError(text, id, e), '\n')
 	}
@@ -289,7 +290,7 @@ func (m *mux) answerLight(text []byte, x *muxExchange) (_ []byte, waits bool) {
 	case !done:
 		return text, true
 	case len(answers) > 0: // else it was cancelled
-		text = append(appendAnswers(text, answers, x.light.batch), '\n')
+		text = append(answering.Append(text, answers, x.light.batch), '\n')
 	}
 	return text, false
 }

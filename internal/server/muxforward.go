@@ -185,7 +185,7 @@ func (s *forwardedExchange) fail(err error) {
 			err = resume.ErrBadToken
 		}
 	}
-	if status, _ := m.h.answers.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
+	if status, _ := m.h.answers.Explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
 		m.comeBack()
 		return
 	}

@@ -92,7 +92,7 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 		return
 	}
 	var answer placement.Answer
-	m.h.answers.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
+	m.h.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
 	m.queue.text(answer.Text())
 }
 

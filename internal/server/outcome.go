@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
 	"holdfast/stream"
@@ -64,12 +65,12 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 		if stored, err := h.answerLight(w, x, &o); !stored {
 			return err
 		}
-		if x.form == onlyJSON {
+		if x.form == answering.OnlyJSON {
 			return h.plain(w, x, &o)
 		}
 		return h.stream(w, x, &o)
 	case outcomeCall, outcomeStream:
-		if x.form == onlyJSON {
+		if x.form == answering.OnlyJSON {
 			return h.plain(w, x, &o)
 		}
 		return h.stream(w, x, &o)
@@ -85,7 +86,7 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
 		if err := h.starter.admitAlone(x); err != nil {
-			h.answers.failMessages(w, err, x.msgs, x.batch)
+			h.answers.FailMessages(w, err, x.msgs, x.batch)
 			return nil
 		}
 		defer x.once.pass.Release() // what no call has taken
@@ -93,7 +94,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
 		return err
 	} else if err != nil {
-		h.answers.failMessages(w, err, x.msgs, x.batch)
+		h.answers.FailMessages(w, err, x.msgs, x.batch)
 		return nil
 	}
 	if h.opts.Stateless || x.purpose == forSocket {
@@ -110,7 +111,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
 	case x.purpose == forSession && errors.Is(err, session.ErrMoved):
 		return err
 	case err != nil:
-		h.answers.failMessages(w, err, x.msgs, x.batch)
+		h.answers.FailMessages(w, err, x.msgs, x.batch)
 	}
 	return nil
 }
@@ -202,12 +203,12 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeNothing:
 		w.WriteHeader(http.StatusNoContent)
 	case outcomeAnswer:
-		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
+		_ = h.answers.Answer(w, x.form, [][]byte{o.body}, false)
 	case outcomeBegun:
-		if x.form != onlyEvents {
+		if x.form != answering.OnlyEvents {
 			w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
 		}
-		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
+		_ = h.answers.Answer(w, x.form, [][]byte{o.body}, false)
 		_ = http.NewResponseController(w).Flush() // delivering may take its time
 		o.deliver(x.values(), x.msgs, x.r.Header)
 	case outcomeJSON:
@@ -215,7 +216,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
 	case outcomeSocket:
 		return h.socketHere(w, x)
 	default:
-		h.answers.accepted(w, x)
+		h.accepted(w, x)
 		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream
 	}
 	return nil

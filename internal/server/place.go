@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -51,10 +52,10 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
 		panic(http.ErrAbortHandler)
 	}
 	if x.purpose == forModern {
-		h.answers.failModern(w, x, err)
+		h.failModern(w, x, err)
 		return
 	}
-	h.answers.failMessages(w, err, x.msgs, x.batch)
+	h.answers.FailMessages(w, err, x.msgs, x.batch)
 }
 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
@@ -211,7 +212,7 @@ func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string
 	if err == nil {
 		return nil
 	}
-	status, _ := p.h.answers.explain(err)
+	status, _ := p.h.answers.Explain(err)
 	if p.h.displaced(&rest, err) || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		return err
 	}
@@ -239,7 +240,7 @@ func (p *placed) Lost() []byte {
 		return nil
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
-	return sse.AppendMessage(nil, nil, modernError(p.x.modern.ID, says))
+	return sse.AppendMessage(nil, nil, answering.Error(p.x.modern.ID, says))
 }
 
 // errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without
@@ -251,7 +252,7 @@ type host struct{ *Handler }
 
 // Receive implements [placement.Host].
 func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit) {
-	defer h.answers.caught(w)
+	defer h.answers.Caught(w)
 	r = h.callers.unpack(r, v.Info)
 	r = r.WithContext(placement.WithVisit(r.Context(), v))
 	if v.Pair {
@@ -263,11 +264,11 @@ func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit
 
 // Reject implements [placement.Host].
 func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
-	h.answers.reject(w, status, e)
+	h.answers.Reject(w, status, e)
 }
 
 // Finish implements [placement.Host].
-func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.answers.finish(w, body) }
+func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.answers.Finish(w, body) }
 
 // Client implements [placement.Host].
 func (h host) Client(address string) (open, left bool) { return h.watched.Client(address) }
@@ -323,6 +324,6 @@ func askFor(r *http.Request) *http.Request {
 		to.Header.Del(name)
 	}
 	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
-	to.Header["Content-Type"] = typeJSON
+	to.Header["Content-Type"] = []string{"application/json"}
 	return to
 }

@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -28,7 +29,7 @@ var errNotPlain = errors.New("the call needs a stream")
 type plain struct {
 	*events
 	of      *http.Request
-	form    form
+	form    answering.Form
 	batch   bool
 	answers [][]byte
 	more    bool          // the stream holds more than responses
@@ -37,7 +38,7 @@ type plain struct {
 }
 
 // isAll reports whether responses are all that the client takes.
-func (p *plain) isAll() bool { return p.form == onlyJSON }
+func (p *plain) isAll() bool { return p.form == answering.OnlyJSON }
 
 // plain answers a POST with the responses of a stored call, as soon as it has ended; or
 // with its stream, if that has anything else in it that the client takes. An error says that nothing was
@@ -50,9 +51,9 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 	switch {
 	case err == nil:
 	case o.kind == outcomeLight:
-		return h.answers.unreadable(w, x, o.call, err)
+		return h.unreadable(w, x, o.call, err)
 	case o.call != nil:
-		return h.answers.undelivered(w, o.call, x.msgs, err)
+		return h.undelivered(w, o.call, x.msgs, err)
 	case o.kind == outcomeStream && errors.Is(err, io.EOF):
 		w.WriteHeader(http.StatusNoContent) // all was said
 		return nil
@@ -77,7 +78,7 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange, o *outcome) error {
 		return nil
 	}
 	c.detach(nil)
-	return h.answers.interrupted(w, x, o, err)
+	return h.interrupted(w, x, o, err)
 }
 
 // respond waits for the end of the stream, and answers with the responses in it. After
@@ -127,8 +128,8 @@ func (p *plain) write(_ []byte, last bool) error {
 		return errHeld
 	}
 	if p.call != nil && p.call.Refusal() != nil {
-		p.h.answers.fail(p.w, p.call.Refusal())
-	} else if err := p.h.answers.answer(p.w, p.form, p.answers, p.batch); err != nil {
+		p.h.answers.Fail(p.w, p.call.Refusal())
+	} else if err := p.h.answers.Answer(p.w, p.form, p.answers, p.batch); err != nil {
 		return err
 	}
 	if p.gone() || p.via.isSeen() && p.h.nodes.HasLeft(p.from, p.opened) {
@@ -171,25 +172,25 @@ func isResponse(data []byte) bool {
 // interrupted answers a POST whose call can't be read to its end here: as a rule its
 // session has left this node. Whoever sent the POST on asks for the call, by the name
 // that it has, where the session is now.
-func (a *answerer) interrupted(w http.ResponseWriter, x *exchange, o *outcome, err error) error {
+func (h *Handler) interrupted(w http.ResponseWriter, x *exchange, o *outcome, err error) error {
 	switch moved := errors.Is(err, session.ErrMoved); {
 	case moved && x.from != nil:
 		panic(http.ErrAbortHandler)
 	case moved && (x.once.name != "" || o.call != nil && o.call.Retriable()):
 		return session.ErrMoved
 	}
-	a.logger.Warn("call not read to its end", "session", o.session.Name(), "error", err)
-	a.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	h.logger.Warn("call not read to its end", "session", o.session.Name(), "error", err)
+	h.answers.FailMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
 	return nil
 }
 
 // undelivered ends a call that has begun, and whose stream can't be read: it does not
 // run. The error says that nothing was answered.
-func (a *answerer) undelivered(w http.ResponseWriter, call *session.Call, msgs []jsonrpc.Message, err error) error {
+func (h *Handler) undelivered(w http.ResponseWriter, call *session.Call, msgs []jsonrpc.Message, err error) error {
 	call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
 	if errors.Is(err, session.ErrMoved) {
 		return err
 	}
-	a.fail(w, err)
+	h.answers.Fail(w, err)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -28,7 +29,7 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 		return h.decodeModern(w, x)
 	}
 	if h.opts.Eras.refusesLegacy() && x.from == nil {
-		h.answers.rejectLegacy(w, x)
+		h.rejectLegacy(w, x)
 		return false
 	}
 	if !h.identify(w, x) {
@@ -50,7 +51,7 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 		x.purpose = forMessages
 	}
 	if err != nil {
-		h.answers.fail(w, err)
+		h.answers.Fail(w, err)
 	}
 	return err == nil
 }
@@ -117,7 +118,7 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 	switch {
 	case o.number == 0:
 		o.kind = outcomeLight
-	case h.opts.Response == ResponseJSON && x.once.key == "" && x.form != onlyEvents:
+	case h.opts.Response == ResponseJSON && x.once.key == "" && x.form != answering.OnlyEvents:
 		o.kind = outcomeJSON
 	case o.call != nil:
 		o.kind = outcomeCall
@@ -129,13 +130,13 @@ func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
 }
 
 // accepted answers notifications and responses that were handed over, which have no answer.
-func (a *answerer) accepted(w http.ResponseWriter, x *exchange) {
+func (h *Handler) accepted(w http.ResponseWriter, x *exchange) {
 	w.WriteHeader(http.StatusAccepted)
 	if x.purpose != forPairMessages {
 		return
 	}
 	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
-		a.logger.Debug("202 not written", "error", err)
+		h.logger.Debug("202 not written", "error", err)
 	}
 }
 
@@ -197,7 +198,7 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (s
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}
 		}
-		_ = h.answers.answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
+		_ = h.answers.Answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
 		return false, nil
 	case left:
 		o.call.ConnectionLost()

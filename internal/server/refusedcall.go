@@ -52,7 +52,7 @@ func (f *refusable) write(_ []byte, last bool) error {
 	if !last || refused == nil {
 		return errNotRefused
 	}
-	f.h.answers.fail(f.w, refused)
+	f.h.answers.Fail(f.w, refused)
 	if f.gone() {
 		return errLeft
 	}

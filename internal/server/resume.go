@@ -31,7 +31,7 @@ type resumptions struct{ sessions *session.Manager }
 // find returns where a requests/resume of the principal asks to go on: after
 // the event with the id last, or, if that is "", after the one that its _meta
 // names, or else from the oldest message that is kept. The error is one that
-// [answerer.explain] knows.
+// [answering.Writer.Explain] knows.
 func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	s, number, err := rs.sessions.Resumes().Find(token, m.ID, principal)
@@ -69,7 +69,7 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 		o.body, err = h.startStatus(x)
 	}
 	if errors.Is(err, resume.ErrBadToken) { // that there is no such request is an answer like others
-		_, e := h.answers.explain(err)
+		_, e := h.answers.Explain(err)
 		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
 	return err
@@ -160,7 +160,7 @@ func (h *Handler) roamed(w http.ResponseWriter, x *exchange) bool {
 		}
 		switch {
 		case err != nil:
-			h.answers.fail(w, err)
+			h.answers.Fail(w, err)
 			return false
 		case !taken:
 			rest = append(rest, x.msgs[i])

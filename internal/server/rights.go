@@ -153,8 +153,8 @@ func (m *mux) refuses(msgs []jsonrpc.Message) bool {
 	} else if not, why = m.h.callers.permitted(m.client.values, msgs); why == nil {
 		return false
 	}
-	status, e := m.h.answers.explain(why)
-	m.h.answers.tellDenied(nil, status, why, m.h.answers.denied(m.request(), not, m.h.callers.asker(m.request())))
+	status, e := m.h.answers.Explain(why)
+	m.h.answers.TellDenied(nil, status, why, m.h.answers.Denied(m.request(), not, m.h.callers.asker(m.request())))
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			m.queue.text(jsonrpc.AppendError(nil, msgs[i].ID, e))

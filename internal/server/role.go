@@ -23,6 +23,6 @@ func (h *Handler) refuseAtWorker(w http.ResponseWriter) bool {
 		return false
 	}
 	w.Header().Set("Retry-After", "1")
-	h.answers.reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "this node is a worker and serves no clients: connect to a door"))
+	h.answers.Reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "this node is a worker and serves no clients: connect to a door"))
 	return true
 }

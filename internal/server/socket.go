@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/ticket"
 	"holdfast/internal/whereabouts"
@@ -78,8 +79,8 @@ func (p socketPipe) Close(why error, retry time.Duration) {
 		code, reason = websocket.StatusNormalClosure, why.Error()
 	case errors.Is(why, errSilent):
 		code, reason = websocket.StatusPolicyViolation, why.Error()
-	case errors.Is(why, errNoRoom):
-		code, reason = websocket.StatusTryAgainLater, "try again later: "+errNoRoom.Error()
+	case errors.Is(why, answering.ErrNoRoom):
+		code, reason = websocket.StatusTryAgainLater, "try again later: "+answering.ErrNoRoom.Error()
 	}
 	p.Conn.Close(code, reason)
 }

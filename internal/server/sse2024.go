@@ -28,7 +28,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.hasNoSessions() || r.Method != http.MethodGet && r.Method != http.MethodPost {
 			w.Header().Set("Allow", allow)
-			h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+			h.answers.Reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 			return
 		}
 		pair.ServeHTTP(w, r)
@@ -83,7 +83,7 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
 		return h.decodePairMessages(w, x)
 	}
 	if !accepts(x.r.Header["Accept"], sse.ContentType) {
-		h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
+		h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	// A new session, or the one that the last event id names.
@@ -96,13 +96,13 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
 func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange) (ok bool) {
 	x.purpose, x.secret = forPairMessages, x.r.URL.Query().Get(protocol.ParamSession)
 	if x.secret == "" {
-		h.answers.reject(w, http.StatusBadRequest, errf(codeInvalid,
+		h.answers.Reject(w, http.StatusBadRequest, errf(codeInvalid,
 			"missing %s: POST to the URL that the stream's endpoint event gives", protocol.ParamSession))
 		return false
 	}
 	s, err := h.sessions.Find(x.secret, x.principal)
 	if err == nil && !s.SingleStream() || err != nil && h.nodes == nil { // before the body is read
-		h.answers.fail(w, session.ErrNotFound)
+		h.answers.Fail(w, session.ErrNotFound)
 		return false
 	}
 	x.msgs, x.batch, ok = h.bodies.readMessages(w, x.r)

@@ -13,7 +13,7 @@ import (
 func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange) bool {
 	x.purpose = forSession
 	if err := checkMessages(x.msgs, x.batch, stageNone, statelessRevision(x)); err != nil {
-		h.answers.fail(w, err)
+		h.answers.Fail(w, err)
 		return false
 	}
 	if requests(x.msgs) == 0 {
