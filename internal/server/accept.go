@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/sse"
 )
 
@@ -15,15 +16,15 @@ import (
 
 // readPost reads and parses the body of a POST. If it is not what it should be the request
 // is answered, and it is false.
-func (h *Handler) readPost(w http.ResponseWriter, x *exchange) (ok bool) {
-	if accept := x.r.Header["Accept"]; len(accept) != 1 || accept[0] != usualAccept {
-		if x.form, ok = formOf(accept); !ok {
+func (h *Handler) readPost(w http.ResponseWriter, x *exchange.Exchange) (ok bool) {
+	if accept := x.HTTP.Header["Accept"]; len(accept) != 1 || accept[0] != usualAccept {
+		if x.Form, ok = formOf(accept); !ok {
 			h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid,
 				"Accept must list application/json and text/event-stream, or at least one of them"))
 			return false
 		}
 	}
-	x.msgs, x.batch, ok = h.bodies.readMessages(w, x.r)
+	x.Msgs, x.Batch, ok = h.bodies.readMessages(w, x.HTTP)
 	return ok
 }
 

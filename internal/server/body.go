@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
 	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
@@ -237,22 +238,22 @@ func (b *bodyReader) rejectBody(w http.ResponseWriter, r *http.Request, err erro
 // admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
 // the request was answered. A method that the era of the request does not have is not looked at: no server gets it, and
 // what its params may be is not known.
-func (b *bodyReader) admits(w http.ResponseWriter, x *exchange, ofModern bool) bool {
-	for i := range x.msgs {
-		m := &x.msgs[i]
+func (b *bodyReader) admits(w http.ResponseWriter, x *exchange.Exchange, ofModern bool) bool {
+	for i := range x.Msgs {
+		m := &x.Msgs[i]
 		if ofModern && m.Kind == jsonrpc.Request && modern.Removed(m.Method) {
 			continue
 		}
 		if why := protocol.CheckClear(m); why != nil {
 			e := &unclear{m, why}
 			b.answers.TellRefused(w, http.StatusBadRequest, why)
-			b.answers.RejectAs(w, http.StatusBadRequest, e.answer(x.msgs, x.batch))
+			b.answers.RejectAs(w, http.StatusBadRequest, e.answer(x.Msgs, x.Batch))
 			return false
 		}
 	}
-	not, err := b.callers.permitted(x.r.Context(), x.msgs)
+	not, err := b.callers.permitted(x.HTTP.Context(), x.Msgs)
 	if err != nil {
-		b.answers.FailDenied(w, err, b.answers.Denied(x.r, not, b.callers.asker(x.r)))
+		b.answers.FailDenied(w, err, b.answers.Denied(x.HTTP, not, b.callers.asker(x.HTTP)))
 	}
 	return err == nil
 }

@@ -8,7 +8,6 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
-	"holdfast/internal/session"
 )
 
 // The callers are the clients of this node, and other nodes that forward requests: who makes a request, and what its
@@ -50,28 +49,6 @@ func (c *callers) principal(r *http.Request) caller.Principal {
 func (c *callers) asker(r *http.Request) string {
 	defer panics.Raise(c.logger, "Options.Principal") // it must never be taken for nobody in particular
 	return c.whose(r)
-}
-
-// client returns who makes a request that belongs to no session.
-func (x *exchange) client(sessions *session.Manager) *session.Client {
-	c := sessions.ClientOf(x.r, x.principal, x.credential())
-	return &c
-}
-
-// credential returns that of an exchange's client: as another node has seen it, or in its header.
-func (x *exchange) credential() caller.Credential {
-	if x.from != nil && len(x.from.Credential) == len(caller.Credential{}) {
-		return caller.Credential(x.from.Credential)
-	}
-	return caller.CredentialOf(x.r.Header)
-}
-
-// apart returns the credential that tells an exchange's client apart, if it is nobody in particular; else none.
-func (x *exchange) apart() (credential caller.Credential) {
-	if x.principal.IsAnonymous() {
-		credential = x.credential()
-	}
-	return credential
 }
 
 type serverKey struct{}

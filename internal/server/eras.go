@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
@@ -30,11 +31,11 @@ const (
 
 // refusesModern returns the error for a modern request that is not served in its era, or nil.
 // x.modern need not be read yet.
-func (h *Handler) refusesModern(x *exchange) *jsonrpc.Error {
-	if x.from != nil { // the node that sends it has decided
+func (h *Handler) refusesModern(x *exchange.Exchange) *jsonrpc.Error {
+	if x.From != nil { // the node that sends it has decided
 		return nil
 	}
-	m := &x.msgs[0]
+	m := &x.Msgs[0]
 	switch h.opts.Eras {
 	case ErasLegacy:
 		return unserved(requestedBy(x), protocol.Supported(), "begin with initialize, or start the server with --eras both (Options.Eras)")
@@ -55,13 +56,13 @@ func (h *Handler) survivesCuts(m *jsonrpc.Message) bool {
 		return true // in none
 	}
 	q := modern.Request{Method: protocol.MethodCallTool, Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
-	f, _ := h.features.first(&q)
+	f, _ := h.features.First(&q)
 	return f != nil || q.Declares("extensions", protocol.ExtensionResume)
 }
 
 // requestedBy returns the revision that a modern request asks for.
-func requestedBy(x *exchange) string {
-	if v := jsonrpc.String(modern.MetaVersion(&x.msgs[0])); v != "" {
+func requestedBy(x *exchange.Exchange) string {
+	if v := jsonrpc.String(modern.MetaVersion(&x.Msgs[0])); v != "" {
 		return v
 	}
 	return protocol.V20260728
@@ -76,9 +77,9 @@ func unserved(version string, served []string, next string) *jsonrpc.Error {
 
 // discovered returns the response to server/discover with what the endpoint adds to it, and without the
 // revisions that it refuses.
-func (q *modernRequest) discovered(response []byte) []byte {
-	response = q.features.own(&q.Request, response)
-	if q.offers {
+func (h *Handler) discovered(q *modern.Request, response []byte) []byte {
+	response = h.features.Own(q, response)
+	if h.opts.Offers {
 		response = modern.Offer(response, protocol.ExtensionResume)
 	}
 	var offered []string
@@ -96,13 +97,13 @@ func (q *modernRequest) discovered(response []byte) []byte {
 func (e Eras) refusesLegacy() bool { return e == ErasModern }
 
 // rejectLegacy answers a POST of a legacy client where those are refused.
-func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange) {
+func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange.Exchange) {
 	version := protocol.V20250326
-	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
+	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
 		version = v[0]
 	}
 	var id []byte
-	if m := &x.msgs[0]; m.Kind == jsonrpc.Request {
+	if m := &x.Msgs[0]; m.Kind == jsonrpc.Request {
 		id = m.ID
 		if v := jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")); m.Method == protocol.MethodInitialize && v != "" {
 			version = v

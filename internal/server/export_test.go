@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/server/exchange"
 	"holdfast/jsonrpc"
 )
 
@@ -40,7 +41,7 @@ type Decoded struct {
 
 // DecodeModern decodes a POST.
 func (h *Handler) DecodeModern(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message, batch bool) Decoded {
-	x := exchange{r: r, msgs: msgs, batch: batch}
+	x := exchange.Exchange{HTTP: r, Msgs: msgs, Batch: batch}
 	if !isModern(&x) {
 		return Decoded{}
 	}

@@ -6,6 +6,7 @@ import (
 
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/handoff"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -48,9 +49,6 @@ type calls interface {
 // features are those of a handler.
 type features []Feature
 
-// askList is the method by which a node asks others what their sessions know of all that a principal has begun.
-const askList = "holdfast/tasks"
-
 // betweenNodes are the methods by which nodes ask each other what their sessions know, with what answers them: the result for a
 // principal, of sessions in a range. No client can make such a request. The functions do not get the exchange, which would be on the
 // heap for that.
@@ -58,13 +56,13 @@ var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Pri
 	handoff.MethodAsk: func(ctx context.Context, sessions *session.Manager, of caller.Principal, _ session.Range, query []byte) ([]byte, error) {
 		return sessions.Answered(ctx, of, query)
 	},
-	askList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
+	exchange.MethodList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
 		return sessions.ListHere(ctx, of, in, query), nil
 	},
 }
 
-// first returns the feature that may answer a request before its call has ended, and how old the call is then; nil: none does.
-func (all features) first(q *modern.Request) (f Feature, after time.Duration) {
+// First returns the feature that may answer a request before its call has ended, and how old the call is then; nil: none does.
+func (all features) First(q *modern.Request) (f Feature, after time.Duration) {
 	for _, f := range all {
 		if after := f.Patience(q); after > 0 {
 			return f, after
@@ -73,8 +71,8 @@ func (all features) first(q *modern.Request) (f Feature, after time.Duration) {
 	return nil, 0
 }
 
-// own returns a response as the client gets it.
-func (all features) own(q *modern.Request, response []byte) []byte {
+// Own returns a response as the client gets it.
+func (all features) Own(q *modern.Request, response []byte) []byte {
 	for _, f := range all {
 		response = f.Own(q, response)
 	}

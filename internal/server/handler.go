@@ -21,6 +21,8 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
 	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/guard"
 	"holdfast/internal/server/life"
 	"holdfast/internal/server/watch"
@@ -111,7 +113,8 @@ type Handler struct {
 	bodies      bodyReader
 	charges     charges
 	life        life.Life
-	starter     starter
+	starter     exchange.Starter
+	responses   copying.Responses
 	features    features
 	cuts        cuts
 	resumptions resumptions
@@ -173,9 +176,11 @@ func New(opts Options) *Handler {
 		})
 	}
 	h.life.Nodes = h.nodes
-	h.starter = starter{
-		sessions: h.sessions, nodes: h.nodes, watched: &h.watched,
-		response: opts.Response, stateless: opts.Stateless, draining: h.life.Draining(), observers: opts.Observers,
+	h.starter = exchange.Starter{Sessions: h.sessions, Nodes: h.nodes, Watched: &h.watched, Draining: h.life.Draining(), Observers: opts.Observers}
+	h.responses = copying.Responses{
+		Stateless: opts.Stateless, Retry: opts.Retry, KeepAlive: opts.KeepAlive, PingAfter: opts.PingAfter, DisconnectAfter: opts.DisconnectAfter,
+		InputGrace: opts.InputGrace, WriteTimeout: opts.WriteTimeout,
+		Life: &h.life, Nodes: h.nodes, Watched: &h.watched, Answers: &h.answers, Logger: h.logger,
 	}
 	if h.nodes != nil {
 		h.nodes.Start()

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -23,18 +24,18 @@ import (
 // may be placed elsewhere.
 //
 //go:noinline
-func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
+func (h *Handler) serveModern(w http.ResponseWriter, of *exchange.Exchange) (err error) {
 	for _, f := range h.features {
-		if result, ours, err := f.Serve(&of.modern.Request, &of.msgs[0]); ours {
+		if result, ours, err := f.Serve(of.Modern, &of.Msgs[0]); ours {
 			return h.answerOwn(w, of, result, err)
 		}
 	}
 	y := struct { // a reply keeps it
-		exchange
+		exchange.Exchange
 		msgs [1]jsonrpc.Message // which get other ids; if it is placed elsewhere they keep theirs
-	}{*of, [1]jsonrpc.Message(of.msgs)}
-	x, m := &y.exchange, &y.msgs[0]
-	x.msgs = y.msgs[:]
+	}{*of, [1]jsonrpc.Message(of.Msgs)}
+	x, m := &y.Exchange, &y.msgs[0]
+	x.Msgs = y.msgs[:]
 	switch {
 	case m.Kind == jsonrpc.Notification:
 		return h.cancelModern(w, x)
@@ -43,37 +44,37 @@ func (h *Handler) serveModern(w http.ResponseWriter, of *exchange) (err error) {
 	case isWaitingState(m):
 		return h.continueModern(w, x)
 	}
-	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
+	if x.Once.Key, err = exchange.KeyOf(x.HTTP, x.Msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}
 	if err := h.movedModern(x); err != nil {
 		return err
 	}
-	if x.isListen() {
-		x.once.key = "" // which nobody could come back to
+	if x.IsListen() {
+		x.Once.Key = "" // which nobody could come back to
 	}
-	if h.life.TakesNothing() && (x.once.key == "" || !h.sessions.BegunOnce(x.client(h.sessions), x.once.key)) {
+	if h.life.TakesNothing() && (x.Once.Key == "" || !h.sessions.BegunOnce(x.Client(h.sessions), x.Once.Key)) {
 		return h.life.NotHere()
 	}
 	var listen modern.Listen
 	for i := 0; i < len(h.features) && listen == nil && m.Method == protocol.MethodSubscriptions; i++ {
-		if listen, err = h.features[i].Listen(&x.modern.Request, m, h.again(x)); err != nil {
+		if listen, err = h.features[i].Listen(x.Modern, m, h.again(x)); err != nil {
 			return err
 		}
 	}
-	defer func() { x.once.pass.Release() }() // what the call has not taken
+	defer func() { x.Once.Pass.Release() }() // what the call has not taken
 	if err = h.findCarrier(x); err != nil {
 		return err
 	}
-	defer x.session.Release()
+	defer x.Session.Release()
 	if listen != nil {
 		return h.listenModern(w, x, listen)
 	}
-	return h.callModern(w, x, of.msgs)
+	return h.callModern(w, x, of.Msgs)
 }
 
 // answerOwn answers a request that a feature has served. An error says that nothing was answered.
-func (h *Handler) answerOwn(w http.ResponseWriter, x *exchange, result []byte, err error) error {
+func (h *Handler) answerOwn(w http.ResponseWriter, x *exchange.Exchange, result []byte, err error) error {
 	var known *jsonrpc.Error
 	switch {
 	case errors.As(err, &known), errors.Is(err, session.ErrNotFound):
@@ -81,81 +82,81 @@ func (h *Handler) answerOwn(w http.ResponseWriter, x *exchange, result []byte, e
 	case err != nil:
 		return err
 	default:
-		response := make([]byte, 0, len(result)+len(x.modern.ID)+40)
-		h.writeModern(w, x, jsonrpc.AppendResult(response, x.modern.ID, result))
+		response := make([]byte, 0, len(result)+len(x.Modern.ID)+40)
+		h.writeModern(w, x, jsonrpc.AppendResult(response, x.Modern.ID, result))
 	}
 	return nil
 }
 
 // again serves requests in the place of an exchange, as ours; nil: there is no other node that they may be served on.
-func (h *Handler) again(x *exchange) modern.Again {
-	if x.from != nil || x.modern.follows {
+func (h *Handler) again(x *exchange.Exchange) modern.Again {
+	if x.From != nil || x.Modern.Follows {
 		return nil
 	}
 	of := *x
-	of.session, of.msgs = nil, nil
+	of.Session, of.Msgs = nil, nil
 	return func(ctx context.Context, w http.ResponseWriter, m jsonrpc.Message) {
-		y, own := of, *of.modern
-		own.ID, own.follows = m.ID, true
-		y.modern, y.msgs, y.r = &own, []jsonrpc.Message{m}, of.r.WithContext(ctx)
+		y, own := of, *of.Modern
+		own.ID, own.Follows = m.ID, true
+		y.Modern, y.Msgs, y.HTTP = &own, []jsonrpc.Message{m}, of.HTTP.WithContext(ctx)
 		h.serve(w, &y)
 	}
 }
 
 // callModern begins the call of a modern request in its carrier, and answers it. came is the
 // request as it came.
-func (h *Handler) callModern(w http.ResponseWriter, x *exchange, came []jsonrpc.Message) error {
-	s := x.session
+func (h *Handler) callModern(w http.ResponseWriter, x *exchange.Exchange, came []jsonrpc.Message) error {
+	s := x.Session
 	if !h.checkParams(w, x) {
 		return nil
 	}
-	if x.once.key == "" && !x.modern.resumes && x.r.Context().Err() != nil {
+	if x.Once.Key == "" && !x.Modern.Resumes && x.HTTP.Context().Err() != nil {
 		return nil // its client has left, which cancels it, before it has begun
 	}
 	id := s.NextID()
-	x.msgs[0].Raw = x.msgs[0].WithID(id)
-	x.msgs[0].ID = id
-	b, err := h.starter.beginModern(x, h.starter.origin(x))
+	x.Msgs[0].Raw = x.Msgs[0].WithID(id)
+	x.Msgs[0].ID = id
+	b, err := h.starter.BeginModern(x, h.starter.Origin(x))
 	if err != nil {
-		if b, err = h.starter.beginModernInTurn(x, err); err != nil {
+		if b, err = h.starter.BeginModernInTurn(x, err); err != nil {
 			return err
 		}
 	}
 	began := time.Now()
-	resumes := b.number != 0 && x.modern.resumes
+	resumes := b.Number != 0 && x.Modern.Resumes
 	if !resumes {
-		b.deliver(x.values(), x.msgs, x.r.Header)
+		b.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 	}
-	if b.call != nil && b.number == 0 {
-		if h.waitLight(w, x, b.call) {
+	if b.Call != nil && b.Number == 0 {
+		if h.waitLight(w, x, b.Call) {
 			return nil
 		}
-		b.number = b.call.Number()
+		b.Number = b.Call.Number()
 	}
-	p := h.newReply(w, x, b.session, b.call)
-	if b.call == nil {
-		p.door = observe.DoorKey
+	p := h.newReply(w, x, b.Session, b.Call)
+	if b.Call == nil {
+		p.Door = observe.DoorKey
 	}
 	if resumes {
-		if err := p.begins(x.r.Context(), &b, x.msgs); err != nil {
+		if err := p.begins(x.HTTP.Context(), &b, x.Msgs); err != nil {
 			return err
 		}
 	}
 	p.began = began
-	x.modern.sum = modern.SumOf(&x.msgs[0])
+	x.Modern.Sum = modern.SumOf(&x.Msgs[0])
 	if !h.sessions.Shared() && p.early == nil { // else a note may need them yet, or a feature
-		clear(x.msgs) // the call may last for long, and must not hold the body
+		clear(x.Msgs) // the call may last for long, and must not hold the body
 	}
 	clear(came)
-	return p.answer(x.r.Context(), b.number, 0)
+	return p.answer(x.HTTP.Context(), b.Number, 0)
 }
 
 // checkParams checks the headers that repeat arguments: those of a POST. If it is false the request was answered.
-func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
-	if x.muxed || x.from != nil && x.from.Stays {
+func (h *Handler) checkParams(w http.ResponseWriter, x *exchange.Exchange) bool {
+	if x.Muxed || x.From != nil && x.From.Stays {
 		return true
 	}
-	err := x.session.Tools.CheckHeaders(x.r.Context(), &x.msgs[0], x.r.Header)
+	err := x.Session.Tools.CheckHeaders(x.HTTP.Context(), &x.Msgs[0], x.HTTP.Header)
 	if err != nil {
 		h.rejectModern(w, x, http.StatusBadRequest, errf(protocol.CodeHeaderMismatch, "%v", err))
 	}
@@ -164,8 +165,8 @@ func (h *Handler) checkParams(w http.ResponseWriter, x *exchange) bool {
 
 // waitLight waits for a call to be answered while it is light, and reports whether the
 // client was answered, or has left. If not, the call has a stream.
-func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Call) (done bool) {
-	ctx, wait, over := x.r.Context(), h.sessions.Waiter(h.cuts.patience(x)), false
+func (h *Handler) waitLight(w http.ResponseWriter, x *exchange.Exchange, call *session.Call) (done bool) {
+	ctx, wait, over := x.HTTP.Context(), h.sessions.Waiter(h.cuts.patience(x)), false
 	defer func() { wait.Stop(over) }() // else it may be told yet
 	defer call.Answered()
 	call.Notify(wait.Ready)
@@ -175,7 +176,7 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 		switch {
 		case ended:
 			over = true
-			if ctx.Err() != nil && x.method() == protocol.MethodCallTool {
+			if ctx.Err() != nil && x.Method() == protocol.MethodCallTool {
 				call.ConnectionLost() // nobody hears it
 				return true
 			}
@@ -196,22 +197,22 @@ func (h *Handler) waitLight(w http.ResponseWriter, x *exchange, call *session.Ca
 }
 
 // answerModern answers a modern request whose call has ended while it was light.
-func (h *Handler) answerModern(w http.ResponseWriter, x *exchange, call *session.Call, answers [][]byte) {
+func (h *Handler) answerModern(w http.ResponseWriter, x *exchange.Exchange, call *session.Call, answers [][]byte) {
 	if err := call.Refusal(); err != nil {
 		h.failModern(w, x, err)
 		return
 	}
 	if len(answers) == 0 {
-		h.writeModern(w, x, answering.Error(x.modern.ID, answering.ErrCancelled))
+		h.writeModern(w, x, answering.Error(x.Modern.ID, answering.ErrCancelled))
 		return
 	}
-	h.writeModern(w, x, x.own(answers[0]))
+	h.writeModern(w, x, h.own(x, answers[0]))
 }
 
 // patience is how long a call stays light: until its client has to hear something.
-func (c *cuts) patience(x *exchange) time.Duration {
+func (c *cuts) patience(x *exchange.Exchange) time.Duration {
 	after := c.opensAfter()
-	if f, early := c.features.first(&x.modern.Request); f != nil && (after <= 0 || after > early) {
+	if f, early := c.features.First(x.Modern); f != nil && (after <= 0 || after > early) {
 		return early
 	}
 	return after
@@ -219,34 +220,34 @@ func (c *cuts) patience(x *exchange) time.Duration {
 
 // writeModern answers a modern request with one message: as JSON, or as the only event of a
 // stream. An error that has a status of its own is JSON.
-func (h *Handler) writeModern(w http.ResponseWriter, x *exchange, message []byte) {
-	status := x.statusOf(message)
+func (h *Handler) writeModern(w http.ResponseWriter, x *exchange.Exchange, message []byte) {
+	status := statusOf(x, message)
 	switch {
 	case status != http.StatusOK:
 		h.answers.RejectAs(w, status, message)
-	case h.opts.Response == ResponseSSE && x.form == answering.AnyForm:
+	case h.opts.Response == ResponseSSE && x.Form == answering.AnyForm:
 		_ = h.answers.Answer(w, answering.OnlyEvents, [][]byte{message}, false) // who has gone does not hear it
 	default:
-		_ = h.answers.Answer(w, x.form, [][]byte{message}, false)
+		_ = h.answers.Answer(w, x.Form, [][]byte{message}, false)
 	}
 }
 
 // rejectModern answers a modern request with an error. Unlike older revisions this one knows
 // no id that is null.
-func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange, status int, e *jsonrpc.Error) {
+func (h *Handler) rejectModern(w http.ResponseWriter, x *exchange.Exchange, status int, e *jsonrpc.Error) {
 	h.answers.TellRefused(w, status, e)
-	h.answers.RejectAs(w, status, answering.Error(x.modern.ID, e))
+	h.answers.RejectAs(w, status, answering.Error(x.Modern.ID, e))
 }
 
 // failModern answers a modern request with what an error means.
-func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
+func (h *Handler) failModern(w http.ResponseWriter, x *exchange.Exchange, err error) {
 	var refused *protocol.Unauthorized
 	if errors.As(err, &refused) && len(refused.Challenge) > 0 {
 		w.Header()["Www-Authenticate"] = refused.Challenge
 	}
 	status, e := h.answers.Explain(err)
-	for _, f := range x.modern.features {
-		if no := f.NotFound(x.msgs[0].Method); no != nil && errors.Is(err, session.ErrNotFound) {
+	for _, f := range h.features {
+		if no := f.NotFound(x.Msgs[0].Method); no != nil && errors.Is(err, session.ErrNotFound) {
 			status, e = http.StatusOK, no
 		}
 	}
@@ -257,22 +258,22 @@ func (h *Handler) failModern(w http.ResponseWriter, x *exchange, err error) {
 	}
 	answering.SetRetryAfter(w, status, err)
 	h.answers.TellRefused(w, status, err)
-	h.answers.RejectAs(w, status, answering.Error(x.modern.ID, e))
+	h.answers.RejectAs(w, status, answering.Error(x.Modern.ID, e))
 }
 
 // own returns a response with the client's id in the place of ours. A listen's
 // response names the id in its _meta too.
-func (x *exchange) own(response []byte) []byte {
-	id := x.modern.ID
-	switch x.method() {
+func (h *Handler) own(x *exchange.Exchange, response []byte) []byte {
+	id := x.Modern.ID
+	switch x.Method() {
 	case protocol.MethodSubscriptions:
 		if jsonrpc.Field(response, "result", "_meta", protocol.MetaSubscriptionID) != nil {
-			response = x.subscribed(response, "result")
+			response = subscribed(x, response, "result")
 		}
 	case protocol.MethodDiscover:
-		response = x.modern.discovered(response)
+		response = h.discovered(x.Modern, response)
 	default:
-		response = x.modern.features.own(&x.modern.Request, response)
+		response = h.features.Own(x.Modern, response)
 	}
 	// As a rule the response begins as ours do, and has the id there.
 	if rest, ok := bytes.CutPrefix(response, []byte(openingID)); ok {
@@ -288,20 +289,9 @@ func (x *exchange) own(response []byte) []byte {
 // openingID is how our responses begin, and most of others.
 const openingID = `{"jsonrpc":"2.0","id":`
 
-// isListen reports whether the request is a subscriptions/listen.
-func (x *exchange) isListen() bool { return x.method() == protocol.MethodSubscriptions }
-
-// method returns the method of a modern request, which its header repeats.
-func (x *exchange) method() string {
-	if m := x.r.Header[protocol.HeaderMethod]; len(m) > 0 {
-		return m[0]
-	}
-	return ""
-}
-
 // subscribed has a message of a listen name the subscription by the client's id, in its params or its result. Each
 // notification of a listen does so (2026-07-28, Subscriptions), whatever its server has forgotten.
-func (x *exchange) subscribed(message []byte, of string) []byte {
-	message, _ = jsonrpc.Set(message, x.modern.ID, of, "_meta", protocol.MetaSubscriptionID)
+func subscribed(x *exchange.Exchange, message []byte, of string) []byte {
+	message, _ = jsonrpc.Set(message, x.Modern.ID, of, "_meta", protocol.MetaSubscriptionID)
 	return message
 }

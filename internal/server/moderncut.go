@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/defaults"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 )
 
@@ -34,8 +35,8 @@ func newCuts(opts *Options, features features) cuts {
 
 // cut is called when the client of a call has left. A call of a tool goes on for a time in which its client may make it again, and get what it
 // says. All others are cancelled at once, and so is one that the client has cancelled by a message.
-func (c *cuts) cut(x *exchange, call *session.Call) {
-	if c.grace <= 0 || x.method() != protocol.MethodCallTool || errors.Is(context.Cause(x.r.Context()), errWithdrawn) {
+func (c *cuts) cut(x *exchange.Exchange, call *session.Call) {
+	if c.grace <= 0 || x.Method() != protocol.MethodCallTool || errors.Is(context.Cause(x.HTTP.Context()), errWithdrawn) {
 		call.Withdraw("the client closed the connection")
 		return
 	}

@@ -9,6 +9,8 @@ import (
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -26,20 +28,20 @@ const sealResume = "holdfast modern resume token"
 
 // resumes reports whether the client of a modern request has declared the extension, and can
 // come back for the call.
-func (h *Handler) resumes(x *exchange) bool {
-	return !h.opts.Stateless && x.modern.Declares("extensions", protocol.ExtensionResume) && !x.isListen()
+func (h *Handler) resumes(x *exchange.Exchange) bool {
+	return !h.opts.Stateless && x.Modern.Declares("extensions", protocol.ExtensionResume) && !x.IsListen()
 }
 
 // policy returns the event with which the answer to a client begins that resumes calls.
 func (p *reply) policy() []byte {
-	token := p.s.Tickets().Make(sealResume, p.r.Cursor().Stream.Number, p.x.modern.ID)
+	token := p.Session.Tickets().Make(sealResume, p.Reader.Cursor().Stream.Number, p.x.Modern.ID)
 	wait := max(p.h.sessions.Resumes().InputWait().Truncate(time.Second), time.Second)
-	return sse.AppendMessage(nil, nil, resume.Policy(p.x.modern.ID, token, 0, wait))
+	return sse.AppendMessage(nil, nil, resume.Policy(p.x.Modern.ID, token, 0, wait))
 }
 
 // findModern returns the call that a token and the id of its request name.
-func (rs *resumptions) findModern(x *exchange, token, id []byte) (*session.Session, uint64, error) {
-	s, number, err := rs.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.principal)
+func (rs *resumptions) findModern(x *exchange.Exchange, token, id []byte) (*session.Session, uint64, error) {
+	s, number, err := rs.sessions.FindSeal(sealResume, jsonrpc.String(token), id, x.Principal)
 	if errors.Is(err, session.ErrNotFound) {
 		err = resume.ErrBadToken
 	}
@@ -47,9 +49,9 @@ func (rs *resumptions) findModern(x *exchange, token, id []byte) (*session.Sessi
 }
 
 // resumeModern serves a requests/resume of a modern client.
-func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
-	m := &x.msgs[0]
-	if !x.modern.resumes {
+func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange.Exchange) error {
+	m := &x.Msgs[0]
+	if !x.Modern.Resumes {
 		return modern.Missing(protocol.ExtensionResume)
 	}
 	s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "resumeToken"), m.ID)
@@ -61,31 +63,31 @@ func (h *Handler) resumeModern(w http.ResponseWriter, x *exchange) error {
 	if err != nil {
 		return err
 	}
-	x.session = s
-	at, err := cursorAfter(x.r.Context(), s, number, lastEventID(x.r))
+	x.Session = s
+	at, err := copying.CursorAfter(x.HTTP.Context(), s, number, exchange.LastEventID(x.HTTP))
 	if err != nil {
 		return err
 	}
 	p := h.newReply(w, x, s, s.CallAt(number))
-	p.door = observe.DoorResume
+	p.Door = observe.DoorResume
 	p.early = nil // what a feature has made of it is not known here
-	if p.call != nil {
-		p.call.Returned()
+	if p.Call != nil {
+		p.Call.Returned()
 	}
-	open, err := s.OpenRequests(x.r.Context(), number, at.Seq) // what its client was to be asked
+	open, err := s.OpenRequests(x.HTTP.Context(), number, at.Seq) // what its client was to be asked
 	for i := range open {
 		p.asked = append(p.asked, modern.Input{ID: open[i].ID, Message: open[i].Raw})
 	}
 	if err != nil && !errors.Is(err, stream.ErrNotFound) {
 		return err
 	}
-	return p.answer(x.r.Context(), number, at.Seq)
+	return p.answer(x.HTTP.Context(), number, at.Seq)
 }
 
 // cancelModern serves a notifications/cancelled that names a call by its token, or by the
 // idempotency key that it was made under.
-func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
-	m := &x.msgs[0]
+func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange.Exchange) error {
+	m := &x.Msgs[0]
 	const reason = "the client cancelled the request"
 	if resume.Cancels(m) {
 		s, number, err := h.resumptions.findModern(x, jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken), jsonrpc.Field(m.Params, "requestId"))
@@ -98,11 +100,11 @@ func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 			}
 		}
 	} else {
-		key, err := keyOf(x.r, x.msgs)
+		key, err := exchange.KeyOf(x.HTTP, x.Msgs)
 		if err != nil {
 			return errf(codeInvalid, "%v", err)
 		}
-		if err = h.sessions.CancelOnce(x.client(h.sessions), key, reason); err != nil {
+		if err = h.sessions.CancelOnce(x.Client(h.sessions), key, reason); err != nil {
 			return err
 		}
 	}
@@ -111,10 +113,10 @@ func (h *Handler) cancelModern(w http.ResponseWriter, x *exchange) error {
 }
 
 // begins has the call of a reply run, once its client knows how to come back for it.
-func (p *reply) begins(ctx context.Context, b *begun, msgs []jsonrpc.Message) error {
-	if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: b.number}}, true); err != nil {
-		if b.call != nil {
-			b.call.Withdraw("its stream cannot be read")
+func (p *reply) begins(ctx context.Context, b *exchange.Begun, msgs []jsonrpc.Message) error {
+	if err := p.Copier.Read(ctx, stream.Cursor{Stream: stream.ID{Number: b.Number}}, true); err != nil {
+		if b.Call != nil {
+			b.Call.Withdraw("its stream cannot be read")
 		}
 		return err
 	}
@@ -122,9 +124,9 @@ func (p *reply) begins(ctx context.Context, b *begun, msgs []jsonrpc.Message) er
 	if err == nil {
 		err = ctx.Err()
 	}
-	if err != nil && b.call != nil && p.x.once.key == "" { // else it comes back by its key
-		b.call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its client has left"))
+	if err != nil && b.Call != nil && p.x.Once.Key == "" { // else it comes back by its key
+		b.Call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its client has left"))
 	}
-	b.deliver(p.x.values(), msgs, p.x.r.Header)
+	b.Deliver(p.x.Values(), msgs, p.x.HTTP.Header)
 	return nil
 }

@@ -1,13 +1,12 @@
 package server
 
 import (
-	"context"
 	"net/http"
 	"slices"
 	"strings"
 
 	"holdfast/internal/protocol"
-	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
@@ -15,39 +14,26 @@ import (
 // What follows is for servers whose path has changed. What was begun at the old path goes on there; nothing else begins
 // there.
 
-type movedKey struct{}
-
-// WithMoved returns a context for a request that came at a path where its server is no more: it is at another.
-func WithMoved(ctx context.Context, to string) context.Context {
-	return context.WithValue(ctx, movedKey{}, to)
-}
-
 // movedOn returns an error if an exchange begins something at a path where its server is no more: a session, or what
 // needs one and names none. See [Handler.movedModern] for modern ones.
-func (x *exchange) movedOn() error {
-	if !x.opens() && (x.purpose != forMessages || x.secret != "" || x.session != nil) {
+func movedOn(x *exchange.Exchange) error {
+	if !x.Opens() && (x.Purpose != exchange.ForMessages || x.Secret != "" || x.Session != nil) {
 		return nil
 	}
-	if to, ok := x.r.Context().Value(movedKey{}).(string); ok {
-		return &answering.Moved{To: to}
-	}
-	return nil
+	return exchange.Moved(x.HTTP.Context())
 }
 
 // movedModern is movedOn for a modern request. What belongs to a call that has begun goes on.
-func (h *Handler) movedModern(x *exchange) error {
-	to, ok := x.r.Context().Value(movedKey{}).(string)
-	if !ok {
-		return nil
-	}
-	m := &x.msgs[0]
+func (h *Handler) movedModern(x *exchange.Exchange) error {
+	err, m := exchange.Moved(x.HTTP.Context()), &x.Msgs[0]
 	switch {
-	case x.modern.Returns, slices.ContainsFunc(h.features, func(f Feature) bool { return f.Continues(m) }), m.Method == protocol.MethodResume:
+	case err == nil:
+	case x.Modern.Returns, slices.ContainsFunc(h.features, func(f Feature) bool { return f.Continues(m) }), m.Method == protocol.MethodResume:
 		return nil
-	case x.once.key != "" && h.sessions.BegunOnce(x.client(h.sessions), x.once.key):
+	case x.Once.Key != "" && h.sessions.BegunOnce(x.Client(h.sessions), x.Once.Key):
 		return nil
 	}
-	return &answering.Moved{To: to}
+	return err
 }
 
 // SessionsNamed returns the names of the sessions that the header and the URL of a request name: as a rule one, or none.
@@ -65,7 +51,7 @@ func SessionsNamed(r *http.Request) (all []string) {
 			add(stream.SessionKey(name))
 		}
 	}
-	if name, _, ok := strings.Cut(lastEventID(r), "."); ok {
+	if name, _, ok := strings.Cut(exchange.LastEventID(r), "."); ok {
 		add(stream.SessionKey(name))
 	}
 	return all

@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -92,7 +93,7 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 		return
 	}
 	var answer placement.Answer
-	m.h.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
+	m.h.rejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
 	m.queue.text(answer.Text())
 }
 
@@ -187,7 +188,7 @@ func (x *muxModern) run() (err error) {
 			r.Header[protocol.HeaderName] = []string{protocol.EncodeHeader(name)}
 		}
 	}
-	ex := exchange{r: r, principal: x.m.client.principal, msgs: []jsonrpc.Message{x.msg}, muxed: true, muxDoor: x.m.client.door}
+	ex := exchange.Exchange{HTTP: r, Principal: x.m.client.principal, Msgs: []jsonrpc.Message{x.msg}, Muxed: true, MuxDoor: x.m.client.door}
 	if h.bodies.admits(x, &ex, true) && h.decodeModern(x, &ex) {
 		h.serve(x, &ex)
 	}
@@ -200,7 +201,7 @@ func (x *muxModern) withdraw() {
 	token := x.token
 	x.m.mu.Unlock()
 	x.cancel(errWithdrawn)
-	key, _ := messageKey(&x.msg)
+	key, _ := exchange.MessageKey(&x.msg)
 	if token == nil && key == "" {
 		return
 	}

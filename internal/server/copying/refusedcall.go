@@ -1,4 +1,4 @@
-package server
+package copying
 
 import (
 	"context"
@@ -20,48 +20,48 @@ const refusedWithin = time.Second
 
 // A refusable is the sink of a call that its server may refuse. It writes nothing else.
 type refusable struct {
-	*events
+	*Events
 	call  *session.Call
 	until time.Time
 }
 
-// isRefused waits until the server has refused a call, or has said anything of it, or a moment
+// IsRefused waits until the server has refused a call, or has said anything of it, or a moment
 // has passed. If it is true the client was answered. Else the stream is where it was before.
-func (c *events) isRefused(ctx context.Context, call *session.Call) bool {
-	begin := c.r.Cursor()
-	c.sink = &refusable{events: c, call: call, until: time.Now().Add(refusedWithin)}
-	err := c.run(ctx)
+func (c *Events) IsRefused(ctx context.Context, call *session.Call) bool {
+	begin := c.Reader.Cursor()
+	c.Sink = &refusable{Events: c, call: call, until: time.Now().Add(refusedWithin)}
+	err := c.Run(ctx)
 	if c.state >= last && (err == nil || !errors.Is(err, errNotRefused)) {
-		c.detach(err)
+		c.Detach(err)
 		return true
 	}
-	c.r.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
-	c.state, c.sink = attached, c
+	c.Reader.Rewind(stream.Entry{Seq: begin.Seq, Epoch: begin.Epoch})
+	c.state, c.Sink = attached, c
 	return false
 }
 
 // errNotRefused says that a call is to be answered with its stream.
 var errNotRefused = errors.New("the server has not refused the call")
 
-// append implements [sink].
-func (f *refusable) append(text, _, _ []byte) []byte { return text }
+// Append implements [Sink].
+func (f *refusable) Append(text, _, _ []byte) []byte { return text }
 
-// write implements [sink].
-func (f *refusable) write(_ []byte, last bool) error {
+// Write implements [Sink].
+func (f *refusable) Write(_ []byte, last bool) error {
 	refused := f.call.Refusal()
 	if !last || refused == nil {
 		return errNotRefused
 	}
-	f.h.answers.Fail(f.w, refused)
-	if f.gone() {
-		return errLeft
+	f.of.Answers.Fail(f.W, refused)
+	if f.Gone() {
+		return ErrLeft
 	}
 	return nil
 }
 
-// idle implements [sink].
-func (f *refusable) idle(_ context.Context, now time.Time) (time.Time, error) {
-	if f.r.HasDisconnectRequest() || !now.Before(f.until) {
+// Idle implements [Sink].
+func (f *refusable) Idle(_ context.Context, now time.Time) (time.Time, error) {
+	if f.Reader.HasDisconnectRequest() || !now.Before(f.until) {
 		return time.Time{}, errNotRefused
 	}
 	return f.until, nil
