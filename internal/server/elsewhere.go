@@ -7,6 +7,7 @@ import (
 	"net/url"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -24,6 +25,18 @@ func (e elsewhere) request(ctx context.Context, principal caller.Principal, meth
 	}
 	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: http.Header{}, Host: "localhost"}).WithContext(ctx)
 	return &exchange.Exchange{Purpose: exchange.ForRequest, HTTP: askFor(r), Principal: principal, Msgs: []jsonrpc.Message{m}}, nil
+}
+
+// betweenNodes are the methods by which nodes ask each other what their sessions know, with what answers them: the result for a
+// principal, of sessions in a range. No client can make such a request. The functions do not get the exchange, which would be on the
+// heap for that.
+var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Principal, session.Range, []byte) ([]byte, error){
+	handoff.MethodAsk: func(ctx context.Context, sessions *session.Manager, of caller.Principal, _ session.Range, query []byte) ([]byte, error) {
+		return sessions.Answered(ctx, of, query)
+	},
+	exchange.MethodList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
+		return sessions.ListHere(ctx, of, in, query), nil
+	},
 }
 
 // Ask implements [session.Elsewhere].

@@ -3,13 +3,17 @@ package server
 import (
 	"errors"
 	"net/http"
+	"strings"
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
+	"holdfast/internal/whereabouts"
+	"holdfast/stream"
 )
 
 // endpoint serves one request at the endpoint. Its Host and Origin were checked.
@@ -28,14 +32,14 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 	switch {
 	case r.Method == http.MethodGet && !h.opts.Stateless && websocket.IsUpgrade(r):
 		return h.decodeGet(w, x)
-	case r.Method != http.MethodPost && modern.IsHeader(r) && h.opts.Eras == ErasLegacy:
+	case r.Method != http.MethodPost && modern.IsHeader(r) && h.opts.Eras == modernfront.ErasLegacy:
 		h.answers.Reject(w, http.StatusBadRequest, modern.Unsupported(protocol.V20260728, protocol.Supported()))
 		return false
 	case r.Method != http.MethodPost && modern.IsHeader(r):
 		w.Header().Set("Allow", "POST, OPTIONS")
 		h.answers.Reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "protocol revision %s has POST only", protocol.V20260728))
 		return false
-	case r.Method != http.MethodPost && h.opts.Eras.refusesLegacy() && x.From == nil: // all of it is about sessions
+	case r.Method != http.MethodPost && h.opts.Eras.RefusesLegacy() && x.From == nil: // all of it is about sessions
 	case r.Method == http.MethodPost && r.URL.RawQuery != "" && streamParam(r) != "":
 		return h.decodeAnswers(w, x)
 	case r.Method == http.MethodPost:
@@ -55,7 +59,7 @@ func (h *Handler) decode(w http.ResponseWriter, x *exchange.Exchange) bool {
 // the MCP-Protocol-Version header, which may be absent. If it is false the request was
 // answered.
 func (h *Handler) identify(w http.ResponseWriter, x *exchange.Exchange) bool {
-	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.Purpose != exchange.ForSocket || !protocol.Modern(v[0]) || h.opts.Eras == ErasLegacy) {
+	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 && !protocol.Known(v[0]) && (x.Purpose != exchange.ForSocket || !protocol.Modern(v[0]) || h.opts.Eras == modernfront.ErasLegacy) {
 		h.answers.Reject(w, http.StatusBadRequest, modern.Unsupported(v[0], protocol.Supported()))
 		return false
 	}
@@ -80,7 +84,7 @@ func (h *Handler) serve(w http.ResponseWriter, x *exchange.Exchange) {
 		return
 	}
 	if x.Purpose == exchange.ForModern {
-		err = h.serveModern(w, x)
+		err = h.modern.Serve(w, x)
 	} else if x.Opens() {
 		err = h.serveNew(w, x)
 		for moves := 0; x.Purpose == exchange.ForSession && errors.Is(err, session.ErrMoved) && moves < placement.MostMoves; moves++ {
@@ -172,4 +176,37 @@ func (h *Handler) open(x *exchange.Exchange) (err error) {
 	}
 	x.Session, err = h.sessions.Reserve(x.HTTP, x.Principal, x.Pair()) // its backend is opened for its initialize request
 	return err
+}
+
+// What follows is for servers whose path has changed. What was begun at the old path goes on there; nothing else begins
+// there.
+
+// movedOn returns an error if an exchange begins something at a path where its server is no more: a session, or what
+// needs one and names none. See [Handler.movedModern] for modern ones.
+func movedOn(x *exchange.Exchange) error {
+	if !x.Opens() && (x.Purpose != exchange.ForMessages || x.Secret != "" || x.Session != nil) {
+		return nil
+	}
+	return exchange.Moved(x.HTTP.Context())
+}
+
+// SessionsNamed returns the names of the sessions that the header and the URL of a request name: as a rule one, or none.
+func SessionsNamed(r *http.Request) (all []string) {
+	add := func(name stream.SessionKey) { all = append(all, string(name)) }
+	if id := r.Header[protocol.HeaderSession]; len(id) > 0 {
+		add(whereabouts.KeyOf(id[0]))
+	}
+	if r.URL.RawQuery != "" {
+		q := r.URL.Query()
+		if id := q.Get(protocol.ParamSession); id != "" {
+			add(whereabouts.KeyOf(id))
+		}
+		if name, _, ok := strings.Cut(q.Get(protocol.ParamStream), "."); ok {
+			add(stream.SessionKey(name))
+		}
+	}
+	if name, _, ok := strings.Cut(exchange.LastEventID(r), "."); ok {
+		add(stream.SessionKey(name))
+	}
+	return all
 }

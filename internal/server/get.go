@@ -20,6 +20,7 @@ import (
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/internal/ticket"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -280,7 +281,7 @@ func (h *Handler) startStream(x *exchange.Exchange, o *outcome) (err error) {
 // the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
 // request was answered.
 func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange.Exchange) bool {
-	if h.opts.Stateless || h.opts.Eras.refusesLegacy() && x.From == nil {
+	if h.opts.Stateless || h.opts.Eras.RefusesLegacy() && x.From == nil {
 		h.answers.Reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
 		return false
 	}
@@ -295,4 +296,113 @@ func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange.Exchange) boo
 	}
 	x.Purpose, x.Ref = exchange.ForAnswers, streamParam(x.HTTP)
 	return h.identify(w, x)
+}
+
+// streamAt returns the place in its session's stream that a stream URL names. The URL is
+// enough: whoever has it was given it, but must still be the same principal.
+func (h *Handler) streamAt(x *exchange.Exchange) (at stream.Cursor, err error) {
+	s := x.Session
+	if !h.mayRead(x, s) {
+		return at, session.ErrNotFound
+	}
+	at, err = copying.CursorOf(s, x.Place())
+	if errors.Is(err, ticket.ErrBadEvent) {
+		return at, session.ErrNotFound // who guesses URLs learns nothing
+	}
+	if err == nil && x.Last != "" {
+		at, err = copying.CursorAfter(x.HTTP.Context(), s, at.Stream.Number, x.Last)
+	}
+	return at, err
+}
+
+// mayRead reports whether the session header of a request, if it has one, lets it have a
+// stream of s: it must not be another client's. A named principal may come with
+// another of its sessions, and so may a client that resumes its requests (SEP-975).
+func (h *Handler) mayRead(x *exchange.Exchange, s *session.Session) bool {
+	if x.HTTP.Header[protocol.HeaderSession] == nil || s.HasID(x.Secret) {
+		return true
+	}
+	_, err := h.sessions.Find(x.Secret, x.Principal)
+	if err != nil && h.nodes != nil {
+		_, _, err = h.sessions.Locate(x.HTTP.Context(), whereabouts.KeyOf(x.Secret), x.Principal)
+	}
+	return err == nil && (!x.Principal.IsAnonymous() || s.Resumes() != nil)
+}
+
+// streamParam returns the stream that a stream URL names, or "".
+func streamParam(r *http.Request) string {
+	if r.URL.RawQuery == "" {
+		return ""
+	}
+	return r.URL.Query().Get(protocol.ParamStream)
+}
+
+// What follows answers stored calls with plain JSON ([ResponseJSON]): the call is on
+// record before it runs, and its answer is stored before it is sent.
+
+// plain answers a POST with the responses of a stored call, as soon as it has ended; or
+// with its stream, if that has anything else in it that the client takes. An error says that nothing was
+// answered.
+func (h *Handler) plain(w http.ResponseWriter, x *exchange.Exchange, o *outcome) error {
+	r := x.HTTP
+	c := h.responses.To(w, x, o.Session)
+	c.Call = o.Call
+	err := c.Read(r.Context(), o.beginning())
+	switch {
+	case err == nil:
+	case o.kind == outcomeLight:
+		return h.unreadable(w, x, o.Call, err)
+	case o.Call != nil:
+		return h.undelivered(w, o.Call, x.Msgs, err)
+	case o.kind == outcomeStream && errors.Is(err, io.EOF):
+		w.WriteHeader(http.StatusNoContent) // all was said
+		return nil
+	default:
+		return err
+	}
+	if o.kind != outcomeLight { // else its messages are delivered
+		o.Deliver(x.Values(), x.Msgs, r.Header)
+		confirmDelivery(w, x)
+	}
+	err = c.Respond(r.Context(), x, o.Call)
+	switch {
+	case errors.Is(err, copying.ErrNotPlain):
+		c.Link()
+		if err = c.Open(nil); err == nil {
+			err = c.Copy(r.Context())
+		}
+		c.Close(err)
+		return nil
+	case err == nil, c.IsRead(), r.Context().Err() != nil:
+		c.Detach(err)
+		return nil
+	}
+	c.Detach(nil)
+	return h.interrupted(w, x, o, err)
+}
+
+// interrupted answers a POST whose call can't be read to its end here: as a rule its
+// session has left this node. Whoever sent the POST on asks for the call, by the name
+// that it has, where the session is now.
+func (h *Handler) interrupted(w http.ResponseWriter, x *exchange.Exchange, o *outcome, err error) error {
+	switch moved := errors.Is(err, session.ErrMoved); {
+	case moved && x.From != nil:
+		panic(http.ErrAbortHandler)
+	case moved && (x.Once.Name != "" || o.Call != nil && o.Call.Retriable()):
+		return session.ErrMoved
+	}
+	h.logger.Warn("call not read to its end", "session", o.Session.Name(), "error", err)
+	h.answers.FailMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.Msgs, x.Batch)
+	return nil
+}
+
+// undelivered ends a call that has begun, and whose stream can't be read: it does not
+// run. The error says that nothing was answered.
+func (h *Handler) undelivered(w http.ResponseWriter, call *session.Call, msgs []jsonrpc.Message, err error) error {
+	call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+	if errors.Is(err, session.ErrMoved) {
+		return err
+	}
+	h.answers.Fail(w, err)
+	return nil
 }

@@ -2,9 +2,8 @@
 // SEP-1335, the HTTP+SSE pair of revision 2024-11-05, WebSocket, and a pair of
 // pipes.
 //
-// Each entry point decodes a request to an exchange, and placement finds its session. One
-// loop, in copy.go, copies what it reads into a sink: events, JSON, or messages of a
-// connection that carries many exchanges (mux.go).
+// Each entry point decodes a request to an exchange (package exchange), and placement finds its session. One loop, in package
+// copying, copies what it reads into a sink: events, JSON, or messages of a connection that carries many exchanges (mux.go).
 package server
 
 import (
@@ -25,8 +24,11 @@ import (
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/guard"
 	"holdfast/internal/server/life"
+	"holdfast/internal/server/modern"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
+	"holdfast/jsonrpc"
 )
 
 // Response says how POST requests are answered.
@@ -68,8 +70,8 @@ type Options struct {
 	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
 	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
 	Connections     *budget.Connections // counts what open connections take; nil: nobody does
-	Eras            Eras                // which clients are served in which era; ErasBoth
-	Features        []Feature           // what is added to revision 2026-07-28
+	Eras            modernfront.Eras    // which clients are served in which era; modernfront.ErasBoth
+	Features        []modern.Feature    // what is added to revision 2026-07-28
 	Offers          bool                // server/discover says what the endpoint adds
 	AllowedOrigins  []string            // beside the server's own; "*" allows any
 	AllowedHosts    []string            // beside loopback names on a loopback address; "*" allows any
@@ -115,8 +117,7 @@ type Handler struct {
 	life        life.Life
 	starter     exchange.Starter
 	responses   copying.Responses
-	features    features
-	cuts        cuts
+	modern      modernfront.Front
 	resumptions resumptions
 }
 
@@ -148,15 +149,13 @@ func New(opts Options) *Handler {
 		answers: answering.Writer{
 			WriteTimeout: opts.WriteTimeout, Outage: opts.Outage, Observers: opts.Observers, Server: NameOf, Logger: opts.Logger,
 		},
-		callers:  newCallers(&opts),
-		features: opts.Features,
+		callers: newCallers(&opts),
 	}
 	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}
 	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
 	h.life.Begin()
 	h.watched.Bound = h.charges.bound()
-	h.cuts = newCuts(&opts, h.features)
 	h.resumptions = resumptions{h.sessions}
 	h.entry = h.authenticated(h.endpoint)
 	if opts.Node != nil {
@@ -181,6 +180,11 @@ func New(opts Options) *Handler {
 		Stateless: opts.Stateless, Retry: opts.Retry, KeepAlive: opts.KeepAlive, PingAfter: opts.PingAfter, DisconnectAfter: opts.DisconnectAfter,
 		InputGrace: opts.InputGrace, WriteTimeout: opts.WriteTimeout,
 		Life: &h.life, Nodes: h.nodes, Watched: &h.watched, Answers: &h.answers, Logger: h.logger,
+	}
+	h.modern = modernfront.Front{
+		Sessions: h.sessions, Answers: &h.answers, Responses: &h.responses, Starter: &h.starter, Life: &h.life,
+		Features: opts.Features, Eras: opts.Eras, Offers: opts.Offers, Stateless: opts.Stateless, Streams: opts.Response == ResponseSSE,
+		Shares: h.nodes != nil, CutGrace: opts.CutGrace, Logger: h.logger, ServeOwn: h.serve,
 	}
 	if h.nodes != nil {
 		h.nodes.Start()
@@ -284,7 +288,7 @@ func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) 
 }
 
 // hasNoSessions reports whether clients have no sessions here.
-func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.opts.Eras.refusesLegacy() }
+func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.opts.Eras.RefusesLegacy() }
 
 // allow lists the methods that the endpoint has.
 func (h *Handler) allow() string {
@@ -292,4 +296,25 @@ func (h *Handler) allow() string {
 		return "POST, OPTIONS"
 	}
 	return "GET, POST, DELETE, OPTIONS"
+}
+
+// A Role is what a node does of the work of nodes that share a store. See
+// docs/decisions/0028-doors-and-workers.md.
+type Role int
+
+// The roles.
+const (
+	RoleBoth   Role = iota // it takes clients' connections, and owns sessions
+	RoleDoor               // it takes clients' connections, and sends their requests to other nodes
+	RoleWorker             // it owns sessions, and takes requests of other nodes only
+)
+
+// refuseAtWorker answers a client that is connected to a worker, and reports whether it is one.
+func (h *Handler) refuseAtWorker(w http.ResponseWriter) bool {
+	if h.opts.Role != RoleWorker {
+		return false
+	}
+	w.Header().Set("Retry-After", "1")
+	h.answers.Reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "this node is a worker and serves no clients: connect to a door"))
+	return true
 }

@@ -64,7 +64,7 @@ func (m *mux) take(data []byte) bool {
 	case m.isModern(msgs, batch):
 		m.takeModern(&msgs[0])
 		return true
-	case m.h.opts.Eras.refusesLegacy():
+	case m.h.opts.Eras.RefusesLegacy():
 		m.refuseLegacy(msgs, batch)
 		return true
 	default:

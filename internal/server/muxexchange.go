@@ -78,7 +78,7 @@ func (x *muxExchange) begin(at stream.Cursor) error {
 	}
 	if x.Session != m.session() {
 		m.otherSessions = true
-		m.claimIDs(x)
+		m.takeIDs(x)
 	}
 	m.open[x] = struct{}{}
 	m.work.Go(x.serve)
@@ -179,9 +179,9 @@ func (x *muxExchange) Idle(context.Context, time.Time) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// claimIDs notes that the ids of requests of another session are in use on the connection. A
+// takeIDs notes that the ids of requests of another session are in use on the connection. A
 // forwarded exchange with one of these ids is superseded. m.mu is held.
-func (m *mux) claimIDs(x *muxExchange) {
+func (m *mux) takeIDs(x *muxExchange) {
 	if m.foreign == nil {
 		m.foreign = make(map[string]*muxExchange)
 	}

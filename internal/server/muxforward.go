@@ -85,7 +85,7 @@ func (m *mux) forward(s *forwardedExchange) {
 	}
 	m.open[s.x] = struct{}{}
 	m.otherSessions = true
-	m.claimIDs(s.x)
+	m.takeIDs(s.x)
 }
 
 // read has the request answered, and returns when it is, or why it was not.

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/reading"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -93,7 +94,7 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 		return
 	}
 	var answer placement.Answer
-	m.h.rejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
+	m.h.modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
 	m.queue.text(answer.Text())
 }
 
@@ -189,7 +190,7 @@ func (x *muxModern) run() (err error) {
 		}
 	}
 	ex := exchange.Exchange{HTTP: r, Principal: x.m.client.principal, Msgs: []jsonrpc.Message{x.msg}, Muxed: true, MuxDoor: x.m.client.door}
-	if h.bodies.admits(x, &ex, true) && h.decodeModern(x, &ex) {
+	if h.bodies.admits(x, &ex, true) && h.modern.Decode(x, &ex) {
 		h.serve(x, &ex)
 	}
 	return nil
@@ -200,7 +201,7 @@ func (x *muxModern) withdraw() {
 	x.m.mu.Lock()
 	token := x.token
 	x.m.mu.Unlock()
-	x.cancel(errWithdrawn)
+	x.cancel(modernfront.ErrWithdrawn)
 	key, _ := exchange.MessageKey(&x.msg)
 	if token == nil && key == "" {
 		return

@@ -56,7 +56,7 @@ func (o *outcome) beginning() stream.Cursor {
 // was answered.
 func (h *Handler) serveIn(w http.ResponseWriter, x *exchange.Exchange) error {
 	if x.Purpose == exchange.ForModern {
-		return h.serveModern(w, x) // which finds it now
+		return h.modern.Serve(w, x) // which finds it now
 	}
 	var o outcome
 	if err := h.start(x, &o); err != nil {

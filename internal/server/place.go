@@ -54,7 +54,7 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) 
 		panic(http.ErrAbortHandler)
 	}
 	if x.Purpose == exchange.ForModern {
-		h.failModern(w, x, err)
+		h.modern.Fail(w, x, err)
 		return
 	}
 	h.answers.FailMessages(w, err, x.Msgs, x.Batch)

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/server/answering"
 	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -21,16 +22,16 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange.Exchange) bool {
 	if !h.readPost(w, x) {
 		return false
 	}
-	ofModern := isModern(x)
+	ofModern := modernfront.IsModern(x)
 	if !h.bodies.admits(w, x, ofModern) {
 		return false
 	}
 	if ofModern {
 		x.Principal = h.callers.principal(x.HTTP)
-		return h.decodeModern(w, x)
+		return h.modern.Decode(w, x)
 	}
-	if h.opts.Eras.refusesLegacy() && x.From == nil {
-		h.rejectLegacy(w, x)
+	if h.opts.Eras.RefusesLegacy() && x.From == nil {
+		h.modern.RejectLegacy(w, x)
 		return false
 	}
 	if !h.identify(w, x) {
@@ -225,9 +226,55 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *ou
 	return true, nil
 }
 
-// CancelsKeyed reports whether a message is a notifications/cancelled that comes with an
-// idempotency key.
-func CancelsKeyed(msg *jsonrpc.Message, header http.Header) bool {
-	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled &&
-		(header[protocol.HeaderIdempotencyKey] != nil || jsonrpc.Field(msg.Params, "_meta", protocol.MetaIdempotencyKey) != nil)
+const codeInvalid = jsonrpc.CodeInvalidRequest
+
+func errf(code int, format string, args ...any) *jsonrpc.Error {
+	return jsonrpc.Errorf(code, format, args...)
+}
+
+// A stage is how far the session has come that messages are for.
+type stage int
+
+const (
+	stageNone stage = iota // there is none: each request stands alone, or names its session itself
+	stageNew               // it waits for its initialize request
+	stageOpen              // its initialize request has come
+)
+
+// stageOf returns the stage of a session.
+func stageOf(s *session.Session) stage {
+	if s.Initializing() != nil || s.Revision() != "" { // in this order
+		return stageOpen
+	}
+	return stageNew
+}
+
+// checkMessages checks what came at a time against the stage and the protocol revision
+// of its session. Whether there are batches is decided by the revision that initialize
+// has settled on, and not by the header of one request, which could claim any.
+func checkMessages(msgs []jsonrpc.Message, batch bool, at stage, revision string) error {
+	initialize := initializes(msgs)
+	switch {
+	case initialize && len(msgs) > 1:
+		return errf(codeInvalid, "initialize must not be part of a batch")
+	case initialize && at == stageOpen:
+		return errf(codeInvalid, "the session is initialized already")
+	case initialize && len(msgs[0].Raw) > session.MaxInitialize: // before a backend is opened for it
+		return session.ErrInitialize
+	case !initialize && at == stageNew:
+		return errf(codeInvalid, "the first message must be an initialize request")
+	case batch && !protocol.Batches(revision):
+		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
+	}
+	return nil
+}
+
+// initializes reports whether one of the messages is an initialize request.
+func initializes(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
+			return true
+		}
+	}
+	return false
 }

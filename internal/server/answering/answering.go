@@ -30,6 +30,7 @@ type Writer struct {
 // A Form is in which form a client takes the answer to a POST.
 type Form uint8
 
+// The forms.
 const (
 	AnyForm    Form = iota // JSON or a stream of events, as the server chooses
 	OnlyJSON               // one JSON text. Nothing can come before the response

@@ -23,8 +23,7 @@ import (
 	"holdfast/stream"
 )
 
-// Reject answers a request with an HTTP status and a JSON-RPC error that has no
-// id: it is about the HTTP request.
+// Reject answers a request with an HTTP status and a JSON-RPC error that has no id: it is about the HTTP request.
 func (a *Writer) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
 	a.TellRefused(w, status, e)
 	a.RejectAs(w, status, jsonrpc.AppendError(nil, nil, e))

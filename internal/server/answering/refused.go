@@ -20,14 +20,12 @@ import (
 	"holdfast/stream"
 )
 
-// TellRefused tells observers of a request that is answered with a status because of err. w is nil for a message of
-// a connection.
+// TellRefused tells observers of a request that is answered with a status because of err. w is nil for a message of a connection.
 func (a *Writer) TellRefused(w http.ResponseWriter, status int, err error) {
 	a.TellDenied(w, status, err, nil)
 }
 
-// TellDenied is TellRefused for a request that may have been refused with status 401 or 403. denied
-// may be nil.
+// TellDenied is TellRefused for a request that may have been refused with status 401 or 403. denied may be nil.
 func (a *Writer) TellDenied(w http.ResponseWriter, status int, err error, denied *observe.Denied) {
 	if status < http.StatusBadRequest {
 		return
@@ -70,8 +68,7 @@ func begin(text string) string {
 	return strings.Clone(strings.ToValidUTF8(text[:observe.MostDenied], "")) // without the rest in memory
 }
 
-// A reasoned error says for which reason a request is refused. It is one of few, in lower case
-// with underscores.
+// A reasoned error says for which reason a request is refused. It is one of few, in lower case with underscores.
 type reasoned interface{ Reason() string }
 
 // reasons are those of errors, the first that fits.

@@ -18,8 +18,7 @@ import (
 	"holdfast/stream"
 )
 
-// A Sink is where one stream is written. Only the goroutine that copies the stream
-// uses it.
+// A Sink is where one stream is written. Only the goroutine that copies the stream uses it.
 type Sink interface {
 	// Append appends a message to text, as the client will see it. id is its event id,
 	// or nil.
@@ -88,8 +87,7 @@ var pages = sync.Pool{New: func() any { return &Page{Text: make([]byte, 0, 8<<10
 // TakePage returns a page, which is to be released.
 func TakePage() *Page { return pages.Get().(*Page) }
 
-// MostText is how many bytes are gathered before they are written: a message that
-// begins below it is the last one of its write.
+// MostText is how many bytes are gathered before they are written: a message that begins below it is the last one of its write.
 const MostText = 64 << 10
 
 // Release gives a page back, with the room of text.
@@ -112,8 +110,7 @@ var (
 	ErrOver       = errors.New("the connection has ended") // for a reason of its own: the cause of what ends with it
 )
 
-// Read attaches the copier to a stream of its session. ids reports whether the client
-// gets event ids.
+// Read attaches the copier to a stream of its session. ids reports whether the client gets event ids.
 func (c *Copier) Read(ctx context.Context, cursor stream.Cursor, ids bool) error {
 	number, kind := cursor.Stream.Number, reading.Says
 	switch {
@@ -139,9 +136,8 @@ func (c *Copier) Read(ctx context.Context, cursor stream.Cursor, ids bool) error
 	return nil
 }
 
-// Run copies the stream until it ends (nil) or the sink returns an error. It is the
-// only loop that copies a stream to a client. The error is [session.ErrMoved] when the
-// stream goes on at another node, and ErrSuperseded when another connection reads it.
+// Run copies the stream until it ends (nil) or the sink returns an error. It is the only loop that copies a stream to a client.
+// The error is [session.ErrMoved] when the stream goes on at another node, and ErrSuperseded when another connection reads it.
 func (c *Copier) Run(ctx context.Context) error {
 	var timer *time.Timer
 	for {
@@ -177,8 +173,7 @@ func (c *Copier) Run(ctx context.Context) error {
 	}
 }
 
-// rest has the sink do what is due, and sets the timer for what will be. It is nil
-// until it is needed.
+// rest has the sink do what is due, and sets the timer for what will be. It is nil until it is needed.
 func (c *Copier) rest(ctx context.Context, timer *time.Timer) (*time.Timer, error) {
 	now := time.Now()
 	next, err := c.Sink.Idle(ctx, now)
@@ -193,8 +188,7 @@ func (c *Copier) rest(ctx context.Context, timer *time.Timer) (*time.Timer, erro
 	return timer, err
 }
 
-// wait waits until there may be something to do. The less there is to select from, the
-// less memory a waiting connection takes.
+// wait waits until there may be something to do. The less there is to select from, the less memory a waiting connection takes.
 func (c *Copier) wait(ctx context.Context) error {
 	select {
 	case <-c.Ready:
@@ -206,8 +200,7 @@ func (c *Copier) wait(ctx context.Context) error {
 	return nil
 }
 
-// Turn writes what the stream holds, in one write, and reports whether there may be
-// more.
+// Turn writes what the stream holds, in one write, and reports whether there may be more.
 func (c *Copier) Turn(ctx context.Context) (more bool, err error) {
 	p := TakePage()
 	entries, err := c.Reader.Next(ctx, p.entries[:0])
@@ -265,8 +258,7 @@ func (c *Copier) note() {
 	c.state = delivered
 }
 
-// gather appends what entries say to the page's text, and gives back to the reader
-// those that are too much for one write.
+// gather appends what entries say to the page's text, and gives back to the reader those that are too much for one write.
 func (c *Copier) gather(p *Page, entries []stream.Entry) []byte {
 	text := p.Text[:0]
 	var id []byte
@@ -313,4 +305,25 @@ func (c *Copier) Standalone(ctx context.Context, logger *slog.Logger, whole, ids
 		keep()
 	}
 	return err
+}
+
+// CursorOf returns the cursor that an event id of a session stands for. The error is [ticket.ErrBadEvent].
+func CursorOf(s *session.Session, id string) (at stream.Cursor, err error) {
+	e, err := ticket.ParseEvent(s.ID(), id)
+	if err != nil {
+		return at, err
+	}
+	return stream.Cursor{Stream: stream.ID{Session: stream.SessionKey(s.Name()), Number: e.Number}, Epoch: e.Epoch, Seq: e.Seq}, nil
+}
+
+// CursorAfter returns the place in a stream after an event, or, where its id is "", before the oldest that is kept.
+func CursorAfter(ctx context.Context, s *session.Session, number uint64, last string) (stream.Cursor, error) {
+	if last == "" {
+		return stream.Cursor{Stream: stream.ID{Number: number}, Seq: s.Streams().Oldest(ctx, number)}, nil
+	}
+	at, err := CursorOf(s, last)
+	if err == nil && at.Stream.Number != number {
+		err = ticket.ErrBadEvent
+	}
+	return at, err
 }

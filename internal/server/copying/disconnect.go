@@ -16,8 +16,7 @@ import (
 // An Alarm finds the next of several times.
 type Alarm struct{ Now, Next time.Time }
 
-// Due reports whether a time has come. If it has not, it may be the next. Zero never
-// comes.
+// Due reports whether a time has come. If it has not, it may be the next. Zero never comes.
 func (a *Alarm) Due(at time.Time) bool {
 	switch {
 	case at.IsZero():
@@ -115,8 +114,7 @@ func (c *Events) mayPing() bool {
 		c.of.PingAfter > 0 && c.Reader.Cursor().Stream.Number != 0
 }
 
-// awaitDrain sets when the connection is to end, if the node is drained. Calls in
-// flight are waited for.
+// awaitDrain sets when the connection is to end, if the node is drained. Calls in flight are waited for.
 func (c *Events) awaitDrain(now time.Time) {
 	c.Drain = nil
 	if c.Leaving.IsZero() && c.isQuiet() {
@@ -156,8 +154,7 @@ func (c *Events) announced() bool {
 	return (c.state >= last || c.Reader.PastPolicy()) && c.continued.announced()
 }
 
-// leave ends the connection and tells the client when to come back (SEP-1699).
-// Where the client could not come back, it stays.
+// leave ends the connection and tells the client when to come back (SEP-1699). Where the client could not come back, it stays.
 func (c *Events) leave(retry time.Duration) error {
 	if !c.mayLeave() {
 		return nil

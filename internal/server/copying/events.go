@@ -93,8 +93,7 @@ const (
 // IsForwarded reports whether another node passes the stream on.
 func (v via) IsForwarded() bool { return v != direct && v != muxedHere }
 
-// IsMuxed reports whether the client's connection carries more than the stream, so
-// that the client is not to be sent away.
+// IsMuxed reports whether the client's connection carries more than the stream, so that the client is not to be sent away.
 func (v via) IsMuxed() bool { return v >= muxed }
 
 // IsSeen reports whether another node tells if the client leaves with bytes unread.
@@ -120,6 +119,7 @@ func viaOf(x *exchange.Exchange) via {
 // Want is what the client has asked for.
 type Want uint8
 
+// What it may be.
 const (
 	WantsCall       Want = iota // an answer to its request, or a stream of the session
 	WantsInitialize             // an answer to initialize: who lost that begins anew
@@ -175,14 +175,12 @@ func (of *Responses) To(w http.ResponseWriter, x *exchange.Exchange, s *session.
 	return c
 }
 
-// Read attaches to a stream of the session. Clients of a stateless handler get no ids:
-// there is nothing to come back to.
+// Read attaches to a stream of the session. Clients of a stateless handler get no ids: there is nothing to come back to.
 func (c *Events) Read(ctx context.Context, cursor stream.Cursor) error {
 	return c.Copier.Read(ctx, cursor, !c.of.Stateless)
 }
 
-// Open sends the header, and what comes before any message: the priming event,
-// first, or a comment.
+// Open sends the header, and what comes before any message: the priming event, first, or a comment.
 func (c *Events) Open(first []byte) error { return c.OpenTo(first, false) }
 
 // OpenTo is open. last says that the stream ends with what is first.
@@ -211,8 +209,7 @@ func (c *Events) OpenTo(first []byte, last bool) error {
 	return c.Flush(first, last)
 }
 
-// prime returns an event that carries a new id for the place that the stream was
-// copied to.
+// prime returns an event that carries a new id for the place that the stream was copied to.
 func (c *Events) prime(retry time.Duration) []byte {
 	at := c.Reader.Cursor()
 	id := ticket.AppendEvent(make([]byte, 0, 128), c.name, at.Epoch, at.Seq)
@@ -246,9 +243,8 @@ func (c *Events) Write(text []byte, last bool) error {
 	return err
 }
 
-// Flush writes and flushes. The time that it may take is bounded: a client that does not
-// read holds up nobody but itself, and not for ever. The last of a response goes out with its end: see
-// [placement.WriteLast].
+// Flush writes and flushes. The time that it may take is bounded: a client that does not read holds up nobody but itself, and not
+// for ever. The last of a response goes out with its end: see [placement.WriteLast].
 func (c *Events) Flush(text []byte, last bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -275,8 +271,7 @@ func (r *client) Gone() bool { return r.watched != nil && r.watched.Gone() }
 // Finished implements [Sink]. That all was written does not say that it has arrived.
 func (c *Events) Finished() { c.arrives(&c.Copier, false) }
 
-// arrives notes that all of the stream that cp copied was written. besides says that it
-// was written beside another stream.
+// arrives notes that all of the stream that cp copied was written. besides says that it was written beside another stream.
 func (c *Events) arrives(cp *Copier, besides bool) {
 	c.mu.Lock()
 	wrote := c.written
@@ -314,8 +309,7 @@ func (r *client) Connection() session.Connection {
 	return r.far
 }
 
-// Copy copies the stream that was opened until it ends (nil), or the connection is
-// ended for another reason.
+// Copy copies the stream that was opened until it ends (nil), or the connection is ended for another reason.
 func (c *Events) Copy(ctx context.Context) error {
 	err := c.Run(ctx)
 	if c.continued != nil {
@@ -350,8 +344,7 @@ func (c *Events) sendOn() error {
 	return ErrSuperseded
 }
 
-// Close ends the event stream, after the copying has ended with err. The
-// connection below may be used for more requests.
+// Close ends the event stream, after the copying has ended with err. The connection below may be used for more requests.
 func (c *Events) Close(err error) {
 	c.Detach(err)
 	_ = c.c.SetWriteDeadline(time.Time{})
@@ -391,9 +384,8 @@ func (c *Events) Detach(err error) {
 	}
 }
 
-// Link offers the URL at which the stream can be resumed from where it is now
-// (SEP-1335, `rel="stream"` URL). It is relative to the request's own, so that
-// it is right behind proxies that rewrite paths.
+// Link offers the URL at which the stream can be resumed from where it is now (SEP-1335, `rel="stream"` URL). It is relative to
+// the request's own, so that it is right behind proxies that rewrite paths.
 func (c *Events) Link() {
 	if c.name == "" {
 		return
@@ -402,8 +394,7 @@ func (c *Events) Link() {
 	c.W.Header().Set("Link", `<?stream=`+c.Session.Name()+"."+string(id)+`>; rel="stream"`)
 }
 
-// Standalone attaches to the standalone stream. Who knows how to resume, and shows no
-// id, has heard nothing of it.
+// Standalone attaches to the standalone stream. Who knows how to resume, and shows no id, has heard nothing of it.
 func (c *Events) Standalone(ctx context.Context) error {
 	whole := c.Session.Resumes().EventIDs() || c.Session.Resumes() != nil && !c.Via.IsMuxed()
 	return c.Copier.Standalone(ctx, c.of.Logger, whole, !c.of.Stateless)

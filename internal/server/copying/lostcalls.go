@@ -47,9 +47,8 @@ type continuedCall struct {
 	of *continued
 }
 
-// ContinueLost has the connection continue the calls that its client has lost, and notes
-// when there will be more: where an id was written, the client may be about to come
-// back with it, after the time that it was asked to wait.
+// ContinueLost has the connection continue the calls that its client has lost, and notes when there will be more: where an id was
+// written, the client may be about to come back with it, after the time that it was asked to wait.
 func (c *Events) ContinueLost(ctx context.Context) {
 	var lost []stream.Cursor
 	lost, c.due = c.Session.Streams().Lost(ctx, max(2*c.of.Retry, leastPatience))
@@ -69,8 +68,7 @@ func (c *Events) ContinueLost(ctx context.Context) {
 	}
 }
 
-// continueDue does so when it is time. The error is that of a call that ends the
-// connection.
+// continueDue does so when it is time. The error is that of a call that ends the connection.
 func (c *Events) continueDue(ctx context.Context, a *Alarm) error {
 	if !c.IsStandalone() || c.Via.IsMuxed() || c.Reader.Aside(ctx) {
 		return nil
@@ -182,8 +180,7 @@ func (x *continued) none() bool {
 	return len(x.calls) == 0
 }
 
-// announced reports whether the client got the tokens of all of them that have one. x may
-// be nil.
+// announced reports whether the client got the tokens of all of them that have one. x may be nil.
 func (x *continued) announced() bool {
 	if x == nil {
 		return true
@@ -223,9 +220,8 @@ func (x *continued) wait(err error) error {
 	return err
 }
 
-// detach lets go of the calls that had not ended when the connection did. Of a
-// connection that continued calls beside its own stream the client knows one id at the
-// most: it may come back for another stream.
+// detach lets go of the calls that had not ended when the connection did. Of a connection that continued calls beside its own
+// stream the client knows one id at the most: it may come back for another stream.
 func (x *continued) detach(broke bool) {
 	x.stop(ErrOver)
 	x.work.Wait()

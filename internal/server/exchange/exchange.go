@@ -2,11 +2,14 @@
 package exchange
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/handoff"
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
@@ -21,39 +24,26 @@ import (
 // A Purpose is what a client wants.
 type Purpose int
 
+// The purposes.
 const (
-	// A new session: for an initialize request, or, where there are no sessions, for one
-	// POST alone.
-	ForSession Purpose = iota
-	// A POST of messages for a session: requests, or notifications and responses.
-	ForMessages
-	// A POST of notifications and responses that name their sessions themselves.
-	ForNamed
-	// A request to Holdfast itself (SEP-975): requests/resume or requests/getStatus.
-	ForRequest
-	// The standalone stream, or the rest of a stream, by GET with a session id.
-	ForRead
-	// The rest of a stream, by GET at its stream URL (SEP-1335).
-	ForStream
-	// The same, by a POST of the responses that the stream waits for.
-	ForAnswers
-	// The end of a session.
-	ForEnd
-	// A WebSocket, in a session that is there or in a new one.
-	ForSocket
-	// The pair of revision 2024-11-05: its stream, in a session that is there or in a new
-	// one, and a POST of messages.
-	ForPairStream
-	ForPairMessages
-	// A request of revision 2026-07-28, which has no session.
-	ForModern
+	ForSession      Purpose = iota // a new session: for an initialize request, or, where there are no sessions, for one POST alone
+	ForMessages                    // a POST of messages for a session: requests, or notifications and responses
+	ForNamed                       // a POST of notifications and responses that name their sessions themselves
+	ForRequest                     // a request to Holdfast itself (SEP-975): requests/resume or requests/getStatus
+	ForRead                        // the standalone stream, or the rest of a stream, by GET with a session id
+	ForStream                      // the rest of a stream, by GET at its stream URL (SEP-1335)
+	ForAnswers                     // the same, by a POST of the responses that the stream waits for
+	ForEnd                         // the end of a session
+	ForSocket                      // a WebSocket, in a session that is there or in a new one
+	ForPairStream                  // of the pair of revision 2024-11-05 its stream, in a session that is there or in a new one
+	ForPairMessages                // and a POST of messages to it
+	ForModern                      // a request of revision 2026-07-28, which has no session
 )
 
 // An Exchange is one thing that a client wants, freed of the way in which it came. Entry
 // points decode to exchanges. It is served where its session is, which another node may be.
 //
-// It is used by one goroutine at a time, and is not kept on the heap while its session is
-// on this node.
+// It is used by one goroutine at a time, and is not kept on the heap while its session is on this node.
 type Exchange struct {
 	Purpose Purpose
 	// HTTP has what a backend may read of the client's request (header, address, values of
@@ -221,4 +211,61 @@ func (x *Exchange) Method() string {
 		return m[0]
 	}
 	return ""
+}
+
+// KeyOf returns the idempotency key of a POST, "" if it has none: the header's, else that of its one message.
+func KeyOf(r *http.Request, msgs []jsonrpc.Message) (string, error) {
+	switch header := r.Header[protocol.HeaderIdempotencyKey]; {
+	case len(header) > 1:
+		return "", fmt.Errorf("%s stands there twice", protocol.HeaderIdempotencyKey)
+	case len(header) == 1:
+		return protocol.IdempotencyKey(header[0])
+	case len(msgs) > 1:
+		return "", nil
+	}
+	return MessageKey(&msgs[0])
+}
+
+// MessageKey returns the idempotency key that a message itself carries, or "".
+func MessageKey(m *jsonrpc.Message) (string, error) {
+	if !bytes.Contains(m.Params, []byte("idempotencyKey")) { // as nearly always
+		return "", nil
+	}
+	raw := jsonrpc.Field(m.Params, "_meta", protocol.MetaIdempotencyKey)
+	if raw == nil {
+		return "", nil
+	}
+	key := jsonrpc.String(raw)
+	return key, protocol.CheckKey(key)
+}
+
+// LastEventID returns the id of the event that the client has last seen, or "".
+func LastEventID(r *http.Request) string {
+	if v := r.Header[protocol.HeaderLastEventID]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+// IsBetweenNodes reports whether only nodes make requests of a method, and of each other.
+func IsBetweenNodes(method string) bool {
+	return method == handoff.MethodAsk || method == MethodList
+}
+
+// MethodList is the method by which a node asks others what their sessions know of all that a principal has begun.
+const MethodList = "holdfast/tasks"
+
+type movedKey struct{}
+
+// WithMoved returns a context for a request that came at a path where its server is no more: it is at another.
+func WithMoved(ctx context.Context, to string) context.Context {
+	return context.WithValue(ctx, movedKey{}, to)
+}
+
+// Moved returns an error if a request came at a path where its server is no more.
+func Moved(ctx context.Context) error {
+	if to, ok := ctx.Value(movedKey{}).(string); ok {
+		return &answering.Moved{To: to}
+	}
+	return nil
 }

@@ -29,22 +29,19 @@ type Life struct {
 // Begin begins the life, whose fields are set.
 func (l *Life) Begin() { l.draining, l.leaving = make(chan struct{}), make(chan struct{}) }
 
-// mostDelay bounds the retry time that is sent to a client whose session is on another node
-// already.
+// mostDelay bounds the retry time that is sent to a client whose session is on another node already.
 const mostDelay = 5 * time.Second
 
-// mostLate bounds the time at the end of a drain in which calls are refused that might be
-// cut.
+// mostLate bounds the time at the end of a drain in which calls are refused that might be cut.
 const mostLate = 2 * time.Second
 
 // Drain ends the work of the node. From now on it refuses new sessions and calls. Clients that
 // only listen are disconnected, with a time after which they may reconnect.
 //
-// Where the store is not shared, Drain returns when no call is in flight, no client is
-// connected, and the clients of calls that have ended since have had the time to come back.
-// Where it is shared, Drain hands all sessions over to other nodes, and calls in flight go on
-// here until they have ended. If ctx is done first, Drain returns its error. The sessions' manager is
-// to be closed afterwards.
+// Where the store is not shared, Drain returns when no call is in flight, no client is connected, and the clients of calls that
+// have ended since have had the time to come back. Where it is shared, Drain hands all sessions over to other nodes, and calls in
+// flight go on here until they have ended. If ctx is done first, Drain returns its error. The sessions' manager is to be closed
+// afterwards.
 func (l *Life) Drain(ctx context.Context) error {
 	if l.Sessions.Shared() {
 		return l.handOver(ctx)
@@ -82,9 +79,8 @@ func spreadOf(ctx context.Context, most time.Duration) time.Duration {
 	return max(0, min(time.Until(end)/3, most))
 }
 
-// handOver drains a node with a shared store: other nodes take its sessions over, or the
-// process that is started next. Until ctx is done, calls in flight go on here, and so do
-// requests that are forwarded to other nodes.
+// handOver drains a node with a shared store: other nodes take its sessions over, or the process that is started next. Until ctx
+// is done, calls in flight go on here, and so do requests that are forwarded to other nodes.
 func (l *Life) handOver(ctx context.Context) error {
 	l.drainOnce.Do(func() {
 		l.spread = spreadOf(ctx, l.Spread)
@@ -133,11 +129,10 @@ func (l *Life) refuseLate(ctx context.Context) (last func()) {
 	}
 }
 
-// Leaving is closed when the node takes no more requests, as it is about to end:
-// where there are other nodes, shortly before the time of [Life.Drain] is over, or
-// when nothing is left; where there is none, when calls in flight have ended or that
-// time is over. From then on they are refused with 503, which some clients take for the
-// end, so a listener is better closed. It stays open where the store is not shared.
+// Leaving is closed when the node takes no more requests, as it is about to end: where there are other nodes, shortly before the
+// time of [Life.Drain] is over, or when nothing is left; where there is none, when calls in flight have ended or that time is
+// over. From then on they are refused with 503, which some clients take for the end, so a listener is better closed. It stays
+// open where the store is not shared.
 func (l *Life) Leaving() <-chan struct{} { return l.leaving }
 
 func (l *Life) leave() { l.leaveOnce.Do(func() { close(l.leaving) }) }

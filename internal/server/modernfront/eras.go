@@ -1,4 +1,4 @@
-package server
+package modernfront
 
 import (
 	"encoding/json"
@@ -29,18 +29,17 @@ const (
 	ErasModern Eras = "modern"
 )
 
-// refusesModern returns the error for a modern request that is not served in its era, or nil.
-// x.modern need not be read yet.
-func (h *Handler) refusesModern(x *exchange.Exchange) *jsonrpc.Error {
+// refuses returns the error for a modern request that is not served in its era, or nil. x.modern need not be read yet.
+func (fr *Front) refuses(x *exchange.Exchange) *jsonrpc.Error {
 	if x.From != nil { // the node that sends it has decided
 		return nil
 	}
 	m := &x.Msgs[0]
-	switch h.opts.Eras {
+	switch fr.Eras {
 	case ErasLegacy:
 		return unserved(requestedBy(x), protocol.Supported(), "begin with initialize, or start the server with --eras both (Options.Eras)")
 	case ErasAuto:
-		if m.Method != protocol.MethodDiscover || h.survivesCuts(m) {
+		if m.Method != protocol.MethodDiscover || fr.survivesCuts(m) {
 			return nil
 		}
 		return unserved(requestedBy(x), protocol.Supported(), "in it a call ends with its connection, and this client has no tasks: "+
@@ -51,12 +50,12 @@ func (h *Handler) refusesModern(x *exchange.Exchange) *jsonrpc.Error {
 
 // survivesCuts reports whether the calls of a client survive a cut in the modern era as well as in the
 // legacy one, by the capabilities that its request declares.
-func (h *Handler) survivesCuts(m *jsonrpc.Message) bool {
-	if h.opts.Stateless {
+func (fr *Front) survivesCuts(m *jsonrpc.Message) bool {
+	if fr.Stateless {
 		return true // in none
 	}
 	q := modern.Request{Method: protocol.MethodCallTool, Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
-	f, _ := h.features.First(&q)
+	f, _ := fr.Features.First(&q)
 	return f != nil || q.Declares("extensions", protocol.ExtensionResume)
 }
 
@@ -70,16 +69,16 @@ func requestedBy(x *exchange.Exchange) string {
 
 // unserved is the error for a revision whose era is not served to a client. next says what to do.
 func unserved(version string, served []string, next string) *jsonrpc.Error {
-	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q: %s", version, next)
+	e := jsonrpc.Errorf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q: %s", version, next)
 	e.Data, _ = json.Marshal(map[string]any{"supported": served, "requested": fmt.Sprintf("%.40s", version)})
 	return e
 }
 
 // discovered returns the response to server/discover with what the endpoint adds to it, and without the
 // revisions that it refuses.
-func (h *Handler) discovered(q *modern.Request, response []byte) []byte {
-	response = h.features.Own(q, response)
-	if h.opts.Offers {
+func (fr *Front) discovered(q *modern.Request, response []byte) []byte {
+	response = fr.Features.Own(q, response)
+	if fr.Offers {
 		response = modern.Offer(response, protocol.ExtensionResume)
 	}
 	var offered []string
@@ -93,11 +92,11 @@ func (h *Handler) discovered(q *modern.Request, response []byte) []byte {
 	return response
 }
 
-// refusesLegacy reports whether legacy clients are refused.
-func (e Eras) refusesLegacy() bool { return e == ErasModern }
+// RefusesLegacy reports whether legacy clients are refused.
+func (e Eras) RefusesLegacy() bool { return e == ErasModern }
 
-// rejectLegacy answers a POST of a legacy client where those are refused.
-func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange.Exchange) {
+// RejectLegacy answers a POST of a legacy client where those are refused.
+func (fr *Front) RejectLegacy(w http.ResponseWriter, x *exchange.Exchange) {
 	version := protocol.V20250326
 	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
 		version = v[0]
@@ -110,6 +109,6 @@ func (h *Handler) rejectLegacy(w http.ResponseWriter, x *exchange.Exchange) {
 		}
 	}
 	e := unserved(version, []string{protocol.V20260728}, "this server has no sessions: begin with server/discover, or start the server with --eras both (Options.Eras)")
-	h.answers.TellRefused(w, http.StatusBadRequest, e)
-	h.answers.RejectAs(w, http.StatusBadRequest, answering.Error(id, e))
+	fr.Answers.TellRefused(w, http.StatusBadRequest, e)
+	fr.Answers.RejectAs(w, http.StatusBadRequest, answering.Error(id, e))
 }

@@ -1,4 +1,4 @@
-package server
+package modernfront
 
 import (
 	"context"
@@ -21,11 +21,11 @@ import (
 // A reply is the sink of a modern request's stream.
 type reply struct {
 	*copying.Events
-	h     *Handler
+	front *Front
 	x     *exchange.Exchange
 	began time.Time
 
-	early   Feature        // which may answer before the call has ended; nil: none
+	early   modern.Feature // which may answer before the call has ended; nil: none
 	after   time.Duration  // how old the call is then
 	resumes bool           // its client can come back for the call, and gets event ids
 	listen  modern.Listen  // what a feature tells; nil: nothing
@@ -41,26 +41,25 @@ type reply struct {
 var errReplied = errors.New("the request was answered, and its call goes on")
 
 // newReply prepares the reply to a modern request.
-func (h *Handler) newReply(w http.ResponseWriter, x *exchange.Exchange, s *session.Session, call *session.Call) *reply {
-	p := &reply{Events: h.responses.To(w, x, s), h: h, x: x, began: time.Now()}
+func (fr *Front) newReply(w http.ResponseWriter, x *exchange.Exchange, s *session.Session, call *session.Call) *reply {
+	p := &reply{Events: fr.Responses.To(w, x, s), front: fr, x: x, began: time.Now()}
 	p.Primes, p.Sink, p.Call = false, p, call
 	p.resumes = x.Modern.Resumes
-	p.early, p.after = h.features.First(x.Modern)
+	p.early, p.after = fr.Features.First(x.Modern)
 	return p
 }
 
 // json answers with one message.
-func (p *reply) json(message []byte) { p.h.writeModern(p.W, p.x, message) }
+func (p *reply) json(message []byte) { p.front.write(p.W, p.x, message) }
 
-// answer copies a stream from a place in it to the client, until the response. An error says
-// that nothing was answered.
+// answer copies a stream from a place in it to the client, until the response. An error says that nothing was answered.
 func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	if p.Reader == nil {
 		if err := p.Copier.Read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, p.resumes); err != nil {
 			switch {
 			case p.Call == nil:
 			case ctx.Err() != nil:
-				p.h.cuts.cut(p.x, p.Call)
+				p.front.cut(p.x, p.Call)
 			default:
 				p.Call.Withdraw("its stream cannot be read")
 			}
@@ -79,14 +78,13 @@ func (p *reply) answer(ctx context.Context, number, seq uint64) error {
 	p.left(err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
 		// The client cannot come back for it.
-		err = p.end(answering.Error(p.x.Modern.ID, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
+		err = p.end(answering.Error(p.x.Modern.ID, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
 	}
 	p.Close(err)
 	return nil
 }
 
-// left cancels the call if its client has left before it was answered, unless the client can
-// come back for it.
+// left cancels the call if its client has left before it was answered, unless the client can come back for it.
 func (p *reply) left(err error) {
 	if err == nil || p.IsRead() || errors.Is(err, copying.ErrSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
 		return
@@ -95,9 +93,9 @@ func (p *reply) left(err error) {
 	switch {
 	case c == nil || c.Keyed() || !p.Reader.LeavesLast():
 	case p.resumes && p.opened:
-		c.AwaitReturn(p.h.sessions.Resumes().InputWait(), "its client did not come back in time")
+		c.AwaitReturn(p.front.Sessions.Resumes().InputWait(), "its client did not come back in time")
 	default:
-		p.h.cuts.cut(p.x, c)
+		p.front.cut(p.x, c)
 	}
 }
 
@@ -115,7 +113,7 @@ func (p *reply) Append(text, eventID, data []byte) []byte {
 	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
 	switch {
 	case method == nil:
-		p.final = p.h.own(p.x, data)
+		p.final = p.front.own(p.x, data)
 		return text
 	case id != nil:
 		p.asked = append(p.asked, modern.Input{ID: id, Message: data})
@@ -131,8 +129,7 @@ func (p *reply) Append(text, eventID, data []byte) []byte {
 	return sse.AppendMessage(text, eventID, data)
 }
 
-// withdrawn takes in that the backend does not wait for a response any more, and reports
-// whether a notification says so.
+// withdrawn takes in that the backend does not wait for a response any more, and reports whether a notification says so.
 func (p *reply) withdrawn(method string, data []byte) bool {
 	if method != protocol.MethodCancelled {
 		return false
@@ -157,7 +154,7 @@ func (p *reply) Write(text []byte, last bool) error {
 	}
 	switch {
 	case last && !p.opened && p.Call != nil && p.Call.Refusal() != nil:
-		p.h.failModern(p.W, p.x, p.Call.Refusal())
+		p.front.Fail(p.W, p.x, p.Call.Refusal())
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
 			p.final = answering.Error(p.x.Modern.ID, answering.ErrCancelled)
@@ -201,7 +198,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 	case p.waits(&a) || p.isEarly(&a):
 		return a.Next, errReplied
 	case p.x.IsListen() && p.drained(&a):
-		if p.h.life.IsAlone() {
+		if p.front.Life.IsAlone() {
 			p.ends = func() []byte { return p.endListen("the server is shutting down") }
 			return a.Next, errReplied
 		}
@@ -220,7 +217,7 @@ func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
 	if p.x.Form == answering.OnlyJSON {
 		return a.Next, nil
 	}
-	if after := p.h.cuts.opensAfter(); !p.opened && (after > 0 || p.resumes) {
+	if after := p.front.opensAfter(); !p.opened && (after > 0 || p.resumes) {
 		if !p.resumes && !a.Due(p.began.Add(after)) { // who resumes is to know at once that it goes on
 			return a.Next, nil
 		}
@@ -284,12 +281,12 @@ func (p *reply) endListen(why string) []byte {
 	return modern.ListenEnded(p.x.Modern.ID)
 }
 
-// listenModern serves a listen on which a feature tells something.
-func (h *Handler) listenModern(w http.ResponseWriter, x *exchange.Exchange, l modern.Listen) error {
+// listen serves a listen on which a feature tells something.
+func (fr *Front) listen(w http.ResponseWriter, x *exchange.Exchange, l modern.Listen) error {
 	id := x.Session.NextID()
 	x.Msgs[0].Raw = x.Msgs[0].WithID(id)
 	x.Msgs[0].ID = id
-	b, err := h.starter.BeginModern(x, h.starter.Origin(x))
+	b, err := fr.Starter.BeginModern(x, fr.Starter.Origin(x))
 	if err != nil {
 		return err
 	}
@@ -298,7 +295,7 @@ func (h *Handler) listenModern(w http.ResponseWriter, x *exchange.Exchange, l mo
 	if !l.Alone() {
 		b.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 	}
-	p := h.newReply(w, x, b.Session, b.Call)
+	p := fr.newReply(w, x, b.Session, b.Call)
 	p.began, p.listen = began, l
 	l.Watch(x.Values(), p.Ready)
 	defer l.Close()
@@ -308,7 +305,7 @@ func (h *Handler) listenModern(w http.ResponseWriter, x *exchange.Exchange, l mo
 // drained reports whether a listen is to end because the node is drained.
 func (p *reply) drained(a *copying.Alarm) bool {
 	if p.Leaving.IsZero() {
-		p.Leaving, p.Drain = p.h.life.Departure(a.Now)
+		p.Leaving, p.Drain = p.front.Life.Departure(a.Now)
 	}
 	return a.Due(p.Leaving)
 }
