@@ -97,7 +97,7 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *out
 	case err != nil:
 		return nil, nil, err
 	}
-	began = c.Open(first)
+	began = c.Open(first, false)
 	if began == nil && o.kind != outcomePair && c.IsStandalone() && !c.Via.IsMuxed() {
 		c.ContinueLost(x.HTTP.Context()) // after the header: its goroutines write, too
 	}
@@ -134,7 +134,7 @@ func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outco
 		stored = false
 	}
 	gone := c.Gone()
-	began = c.Open(nil)
+	began = c.Open(nil, false)
 	if gone || x.HTTP.Context().Err() != nil {
 		c.Unseen()
 	}
@@ -368,7 +368,7 @@ func (h *Handler) plain(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 	switch {
 	case errors.Is(err, copying.ErrNotPlain):
 		c.Link()
-		if err = c.Open(nil); err == nil {
+		if err = c.Open(nil, false); err == nil {
 			err = c.Copy(r.Context())
 		}
 		c.Close(err)

@@ -202,7 +202,7 @@ func (c *Copier) wait(ctx context.Context) error {
 
 // Turn writes what the stream holds, in one write, and reports whether there may be more.
 func (c *Copier) Turn(ctx context.Context) (more bool, err error) {
-	p := TakePage()
+	p := pages.Get().(*Page)
 	entries, err := c.Reader.Next(ctx, p.entries[:0])
 	if errors.Is(err, io.EOF) {
 		c.state, err = last, nil

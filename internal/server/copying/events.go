@@ -180,11 +180,9 @@ func (c *Events) Read(ctx context.Context, cursor stream.Cursor) error {
 	return c.Copier.Read(ctx, cursor, !c.of.Stateless)
 }
 
-// Open sends the header, and what comes before any message: the priming event, first, or a comment.
-func (c *Events) Open(first []byte) error { return c.OpenTo(first, false) }
-
-// OpenTo is open. last says that the stream ends with what is first.
-func (c *Events) OpenTo(first []byte, last bool) error {
+// Open sends the header, and what comes before any message: the priming event, first, or a comment. last says that the stream
+// ends with what is first.
+func (c *Events) Open(first []byte, last bool) error {
 	// A server's timeouts are meant for requests; a stream has its own.
 	_ = c.c.SetReadDeadline(time.Time{})
 	head := c.W.Header()

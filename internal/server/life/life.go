@@ -161,10 +161,12 @@ func isClosed(c <-chan struct{}) bool {
 // Departure returns when a client that waits for nothing is to be sent away; zero: the node is not drained yet, and drained
 // is closed once it is.
 func (l *Life) Departure(now time.Time) (at time.Time, drained <-chan struct{}) {
-	if l.IsDraining() {
+	select {
+	case <-l.draining:
 		return now.Add(rand.N(l.spread + 1)), nil
+	default:
+		return at, l.draining
 	}
-	return at, l.draining
 }
 
 // Delay returns for how much longer a client waits than others before it comes back for a session that has left a node which

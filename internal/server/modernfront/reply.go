@@ -186,7 +186,7 @@ func (p *reply) say(text []byte, last bool) error {
 	if p.resumes && p.Via.IsForwarded() {
 		p.W.Header()[placement.HeaderReturns] = []string{"1"}
 	}
-	return p.OpenTo(text, last)
+	return p.Open(text, last)
 }
 
 // Idle implements [Sink].
