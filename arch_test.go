@@ -37,7 +37,7 @@ var layers = []struct {
 	imports []string
 }{
 	{"internal/testlong", nil}, // the flag -long of tests
-	{"internal/testport", nil}, // ports for tests
+	{"internal/testport", nil}, // ports for tests, and what stands in the place of servers
 	{"internal/testwork", nil}, // how work grows, for tests
 	{"internal/panics", nil},
 	{"jsonrpc", nil},
@@ -59,7 +59,7 @@ var layers = []struct {
 	{"stream/streamtest", []string{"stream", "internal/engine/shared"}},
 	{"internal/cluster", nil},
 	{"internal/cluster/bustest", []string{"internal/cluster"}},
-	{"internal/cluster/clustertest", []string{"stream", "internal/engine/shared", "internal/cluster"}},
+	{"internal/cluster/clustertest", []string{"stream", "internal/engine/shared", "internal/cluster", "internal/testport"}},
 	{"internal/engine/contest", []string{"stream", "internal/engine/shared"}},
 	{"internal/engine/memory", []string{"stream", "internal/budget", "internal/defaults"}},
 	{"internal/engine/durable", []string{"stream", "internal/engine/shared", "internal/engine/memory", "internal/cluster", "internal/defaults"}},
@@ -119,10 +119,15 @@ var layers = []struct {
 	{"internal/server/modern", []string{"internal/caller", "internal/protocol", "internal/session", "jsonrpc"}},
 	{"internal/server/task", []string{"internal/reading", "internal/ticket", "internal/feature/tasktext", "internal/panics", "internal/protocol", "internal/server/modern", "internal/session", "internal/sse", "jsonrpc"}},
 	{"internal/placement", []string{"internal/flight", "internal/whereabouts", "internal/reading", "internal/caller", "internal/ticket", "internal/cluster", "internal/limit", "internal/observe", "internal/panics", "internal/protocol", "internal/server/watch", "internal/server/websocket", "internal/session", "internal/sse", "jsonrpc", "stream"}},
-	{"internal/server", []string{"internal/whereabouts", "internal/reading", "internal/caller", "internal/ticket", "internal/observe", "internal/outage", "internal/placement", "internal/server/guard", "internal/server/stdio", "internal/server/watch", "internal/server/websocket", "backend", "internal/budget", "internal/limit", "internal/session", "internal/feature/handoff", "internal/feature/idempotency", "internal/feature/resume", "internal/feature/tasktext", "stream", "jsonrpc", "internal/sse", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics", "internal/defaults", "internal/server/modern", "internal/server/task"}},
+	{"internal/server/life", []string{"internal/placement", "internal/session"}},
+	{"internal/server/answering", []string{"backend", "internal/budget", "internal/feature/idempotency", "internal/feature/resume", "internal/limit", "internal/observe", "internal/outage", "internal/panics", "internal/placement", "internal/protocol", "internal/server/guard", "internal/session", "internal/sse", "internal/ticket", "jsonrpc", "stream"}},
+	{"internal/server/exchange", []string{"internal/caller", "internal/feature/handoff", "internal/limit", "internal/observe", "internal/placement", "internal/protocol", "internal/server/answering", "internal/server/modern", "internal/server/watch", "internal/session", "internal/whereabouts", "jsonrpc", "stream"}},
+	{"internal/server/copying", []string{"internal/observe", "internal/panics", "internal/placement", "internal/protocol", "internal/reading", "internal/server/answering", "internal/server/exchange", "internal/server/guard", "internal/server/life", "internal/server/watch", "internal/session", "internal/sse", "internal/ticket", "jsonrpc", "stream"}},
+	{"internal/server/modernfront", []string{"internal/caller", "internal/defaults", "internal/feature/resume", "internal/observe", "internal/placement", "internal/protocol", "internal/server/answering", "internal/server/copying", "internal/server/exchange", "internal/server/life", "internal/server/modern", "internal/session", "internal/sse", "jsonrpc", "stream"}},
+	{"internal/server", []string{"internal/budget", "internal/caller", "internal/defaults", "internal/feature/handoff", "internal/feature/idempotency", "internal/feature/resume", "internal/limit", "internal/observe", "internal/panics", "internal/placement", "internal/protocol", "internal/reading", "internal/redact", "internal/rpc", "internal/server/answering", "internal/server/copying", "internal/server/exchange", "internal/server/guard", "internal/server/life", "internal/server/modern", "internal/server/modernfront", "internal/server/stdio", "internal/server/watch", "internal/server/websocket", "internal/session", "internal/sse", "internal/ticket", "internal/whereabouts", "jsonrpc", "stream"}},
 	{"client", []string{"jsonrpc", "internal/sse", "internal/outage", "internal/protocol", "internal/redact", "internal/rpc", "internal/panics", "internal/budget", "internal/skim"}},
 	{"backend/remote", []string{"backend", "client", "jsonrpc", "internal/outage", "internal/protocol", "internal/rpc", "internal/budget", "internal/redact"}},
-	{".", []string{"internal/caller", "internal/feature/handles", "internal/feature/legacytask", "internal/feature/hosts", "internal/feature/webhook", "internal/sessionid", "internal/revival", "backend", "internal/audit", "internal/budget", "internal/limit", "internal/live", "internal/lograte", "internal/observe", "internal/outage", "internal/server", "internal/server/task", "internal/session", "internal/translate", "client", "backend/sdk", "internal/engine/memory", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics", "internal/defaults"}},
+	{".", []string{"internal/server/modern", "internal/server/modernfront", "internal/caller", "internal/feature/handles", "internal/feature/legacytask", "internal/feature/hosts", "internal/feature/webhook", "internal/sessionid", "internal/revival", "backend", "internal/audit", "internal/budget", "internal/limit", "internal/live", "internal/lograte", "internal/observe", "internal/outage", "internal/server", "internal/server/task", "internal/session", "internal/translate", "client", "backend/sdk", "internal/engine/memory", "stream", "internal/cluster", "jsonrpc", "internal/protocol", "webhook", "internal/webhook", "internal/panics", "internal/defaults"}},
 	{"metrics", []string{".", "internal/metrics", "internal/observe"}},
 	{"traces", []string{".", "internal/traces", "internal/observe"}},
 	{"internal/auth/authtest", nil},
@@ -131,7 +136,7 @@ var layers = []struct {
 	{"internal/config", []string{"internal/feature/hosts", "internal/limit", "internal/redact"}},
 	{"internal/install", nil},
 	{"internal/merge", []string{"backend", "jsonrpc", "internal/protocol", "internal/rpc", "internal/budget"}},
-	{"internal/servers", []string{"internal/tools", "internal/auth", "internal/merge", "internal/feature/handoff", "internal/feature/hosts", "internal/limit", "internal/config", "internal/redact", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate", "internal/budget", "internal/rpc", "internal/outage"}},
+	{"internal/servers", []string{"internal/server/exchange", "internal/tools", "internal/auth", "internal/merge", "internal/feature/handoff", "internal/feature/hosts", "internal/limit", "internal/config", "internal/redact", "backend", "backend/process", "backend/remote", "client", "jsonrpc", "internal/protocol", "internal/server", "internal/session", "internal/translate", "internal/budget", "internal/rpc", "internal/outage"}},
 	{"internal/login", []string{"internal/dpop", "internal/statefile"}},
 	{"internal/terminal", []string{"jsonrpc"}},
 	{"internal/follow", []string{"client", "jsonrpc", "internal/statefile", "internal/terminal"}},

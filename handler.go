@@ -21,6 +21,8 @@ import (
 	"holdfast/internal/lograte"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
+	"holdfast/internal/server/modern"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/server/task"
 	"holdfast/internal/session"
 	"holdfast/internal/translate"
@@ -142,8 +144,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 		CutGrace:        o.CutGrace,
 		MaxBody:         o.MaxBody,
 		Connections:     connections,
-		Eras:            server.Eras(o.Eras),
-		Features:        []server.Feature{task.New(h.sessions, taskAfter, o.Logger)},
+		Eras:            modernfront.Eras(o.Eras),
+		Features:        []modern.Feature{task.New(h.sessions, taskAfter, o.Logger)},
 		Offers:          taskAfter > 0,
 		AllowedOrigins:  o.AllowedOrigins,
 		AllowedHosts:    o.AllowedHosts,

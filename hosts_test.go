@@ -112,60 +112,18 @@ func openHost(t *testing.T, h *holdfast.Handler, is hostKind, transport string) 
 	s := &scriptedHost{t: t, is: is, said: make(chan jsonrpc.Message, 10_000)}
 	switch transport {
 	case "pipes":
-		in, toServer := io.Pipe()
-		fromServer, out := io.Pipe()
-		served := make(chan error, 1)
-		go func() { served <- h.ServeConn(context.WithoutCancel(t.Context()), in, out); _ = out.Close() }()
-		go func() {
-			for lines := bufio.NewScanner(fromServer); lines.Scan(); {
-				s.hear(bytes.Clone(lines.Bytes()))
-			}
-		}()
-		s.send = func(raw string) { _, _ = io.WriteString(toServer, raw+"\n") }
-		t.Cleanup(func() {
-			_ = toServer.Close()
-			if err := <-served; err != nil {
-				t.Error(err)
-			}
-		})
+		s.pipes(conn(t, h))
 	case "connect":
-		in, toServer := io.Pipe()
-		fromServer, out := io.Pipe()
-		ended := make(chan error, 1)
 		hc := mcptest.ServePipes(t, h)
-		go func() {
-			ended <- bridge.Run(context.WithoutCancel(t.Context()), "http://127.0.0.1/mcp", in, out, &bridge.Options{
+		s.pipes(func(in io.Reader, out io.Writer) error {
+			return bridge.Run(context.WithoutCancel(t.Context()), "http://127.0.0.1/mcp", in, out, &bridge.Options{
 				Client: client.Options{HTTPClient: hc, Logger: slog.New(slog.DiscardHandler), NoListen: true}, TaskAfter: 2 * time.Second,
 			})
-			_ = out.Close()
-		}()
-		go func() {
-			for lines := bufio.NewScanner(fromServer); lines.Scan(); {
-				s.hear(bytes.Clone(lines.Bytes()))
-			}
-		}()
-		s.send = func(raw string) { _, _ = io.WriteString(toServer, raw+"\n") }
-		t.Cleanup(func() {
-			_ = toServer.Close()
-			if err := <-ended; err != nil {
-				t.Error(err)
-			}
 		})
 	case "post":
 		s.post(mcptest.ServePipes(t, h))
 	default:
-		mux := http.NewServeMux()
-		mux.Handle("/mcp", h)
-		mux.Handle("/sse", h.SSE("/messages"))
-		mux.Handle("/messages", h.SSE("/messages"))
-		url, over := "http://127.0.0.1/mcp", client.WebSocket
-		if transport == "pair" {
-			url, over = "http://127.0.0.1/sse", client.SSE
-		}
-		c, err := client.New(url, &client.Options{HTTPClient: mcptest.ServePipes(t, mux), Transport: over, Logger: slog.New(slog.DiscardHandler), NoListen: true, Silence: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := dialed(t, h, transport, nil)
 		go func() {
 			for {
 				m, err := c.Receive(context.WithoutCancel(t.Context()))
@@ -199,6 +157,24 @@ func (s *scriptedHost) hear(raw []byte) {
 	}
 }
 
+// conn returns what serves a connection with a handler.
+func conn(t *testing.T, h *holdfast.Handler) func(io.Reader, io.Writer) error {
+	return func(in io.Reader, out io.Writer) error {
+		return h.ServeConn(context.WithoutCancel(t.Context()), in, out)
+	}
+}
+
+// pipes has the host speak over pipes.
+func (s *scriptedHost) pipes(serve func(io.Reader, io.Writer) error) {
+	say, said := mcptest.Duplex(s.t, serve)
+	go func() {
+		for lines := bufio.NewScanner(said); lines.Scan(); {
+			s.hear(bytes.Clone(lines.Bytes()))
+		}
+	}()
+	s.send = func(raw string) { _, _ = io.WriteString(say, raw+"\n") }
+}
+
 // post has the host send each message as a POST.
 func (s *scriptedHost) post(hc *http.Client) {
 	session := ""
@@ -214,11 +190,10 @@ func (s *scriptedHost) post(hc *http.Client) {
 		work.Go(func() {
 			var once sync.Once
 			defer once.Do(func() { close(answered) })
-			res, err := c.Send(s.t.Context(), http.MethodPost, raw)
+			res, err := c.Send(s.t.Context(), http.MethodPost, raw) //nolint:bodyclose // Hear closes it
 			if err != nil {
 				return
 			}
-			defer func() { _ = res.Body.Close() }()
 			if id := res.Header.Get("Mcp-Session-Id"); id != "" {
 				session = id
 			}
@@ -227,16 +202,7 @@ func (s *scriptedHost) post(hc *http.Client) {
 			} else {
 				once.Do(func() { close(answered) })
 			}
-			if strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
-				all, _ := io.ReadAll(res.Body)
-				s.hear(all)
-				return
-			}
-			for lines := bufio.NewScanner(res.Body); lines.Scan(); {
-				if data, ok := strings.CutPrefix(lines.Text(), "data: "); ok {
-					s.hear([]byte(data))
-				}
-			}
+			mcptest.Hear(res, s.hear)
 		})
 		if m.Method != "tools/call" {
 			<-answered

@@ -3,7 +3,6 @@ package holdfast_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"testing"
 
@@ -42,20 +41,8 @@ func TestEras(t *testing.T) {
 				return &mcp.StreamableClientTransport{Endpoint: web}
 			},
 			"pipes": func(t *testing.T, h *holdfast.Handler) mcp.Transport {
-				toServer, in := io.Pipe()
-				out, toClient := io.Pipe()
-				served := make(chan error, 1)
-				go func() {
-					served <- h.ServeConn(context.WithoutCancel(t.Context()), toServer, toClient)
-					_ = toClient.Close()
-				}()
-				t.Cleanup(func() {
-					_ = in.Close()
-					if err := <-served; err != nil {
-						t.Errorf("served: %v", err)
-					}
-				})
-				return &mcp.IOTransport{Reader: out, Writer: in}
+				say, said := mcptest.Duplex(t, conn(t, h))
+				return &mcp.IOTransport{Reader: said, Writer: say}
 			},
 		} {
 			t.Run(revision+" over "+over, func(t *testing.T) {

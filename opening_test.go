@@ -141,6 +141,25 @@ var begins = map[string]string{
 	"tools/list":      `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
 }
 
+// dialed returns a client of a handler, over a WebSocket or HTTP+SSE ("pair").
+func dialed(t *testing.T, h *holdfast.Handler, transport string, auth client.Authorizer) *client.Conn {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.Handle("/mcp", h)
+	mux.Handle("/sse", h.SSE("/messages"))
+	mux.Handle("/messages", h.SSE("/messages"))
+	url, over := "http://127.0.0.1/mcp", client.WebSocket
+	if transport == "pair" {
+		url, over = "http://127.0.0.1/sse", client.SSE
+	}
+	c, err := client.New(url, &client.Options{HTTPClient: mcptest.ServePipes(t, mux), Transport: over, Auth: auth, Logger: slog.New(slog.DiscardHandler), NoListen: true,
+		Silence: time.Hour}) // pings of both ends at one time would wait for each other, as pipes hold nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 // beginOver begins with a request over a transport, and returns the response.
 func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) string {
 	m, err := jsonrpc.Parse([]byte(request))
@@ -148,48 +167,25 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 		t.Fatal(err)
 	}
 	if transport == "pipes" {
-		in, toServer := io.Pipe()
-		fromServer, out := io.Pipe()
-		served := make(chan error, 1)
-		go func() { served <- h.ServeConn(context.WithoutCancel(t.Context()), in, out); _ = out.Close() }()
-		_, _ = io.WriteString(toServer, request+"\n")
-		lines := bufio.NewScanner(fromServer)
-		answer := ""
-		for lines.Scan() {
-			if said, err := jsonrpc.Parse(bytes.Clone(lines.Bytes())); err == nil && said.Kind == jsonrpc.Response {
-				answer = string(said.Raw)
-				break
+		say, said := mcptest.Duplex(t, conn(t, h))
+		_, _ = io.WriteString(say, request+"\n")
+		for lines := bufio.NewScanner(said); lines.Scan(); {
+			if m, err := jsonrpc.Parse(bytes.Clone(lines.Bytes())); err == nil && m.Kind == jsonrpc.Response {
+				_ = say.Close()
+				_, _ = io.Copy(io.Discard, said) // until it is served to its end
+				return string(m.Raw)
 			}
 		}
-		_ = toServer.Close()
-		go func() { _, _ = io.Copy(io.Discard, fromServer) }()
-		if err := <-served; err != nil {
-			t.Errorf("serving the pipes: %v", err)
-		}
-		return answer
+		return ""
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", h)
-	mux.Handle("/sse", h.SSE("/messages"))
-	mux.Handle("/messages", h.SSE("/messages"))
-	hc := mcptest.ServePipes(t, mux)
-	url, over := "http://127.0.0.1/mcp", client.WebSocket
-	switch transport {
-	case "websocket":
-	case "pair":
-		url, over = "http://127.0.0.1/sse", client.SSE
-	default:
+	if transport != "websocket" && transport != "pair" {
 		var header []string
 		if m.Method != "initialize" {
 			header = []string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", m.Method}
 		}
-		return (&mcptest.Client{URL: url, HTTP: hc}).Post(t, request, header...).Body
+		return (&mcptest.Client{URL: "http://127.0.0.1/mcp", HTTP: mcptest.ServePipes(t, h)}).Post(t, request, header...).Body
 	}
-	c, err := client.New(url, &client.Options{HTTPClient: hc, Transport: over, Auth: patientClient{}, Logger: slog.New(slog.DiscardHandler), NoListen: true,
-		Silence: time.Hour}) // pings of both ends at one time would wait for each other, as pipes hold nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := dialed(t, h, transport, patientClient{})
 	defer func() { _ = c.Close() }()
 	if err := c.Send(t.Context(), m); err != nil {
 		t.Fatal(err)

@@ -1,9 +1,9 @@
 package client_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -85,14 +85,9 @@ func (f *loser) refuse(w http.ResponseWriter, id []byte) {
 }
 
 func (f *loser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	id, method, session := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method")), r.Header.Get("Mcp-Session-Id")
-	if method == "" {
-		method = r.Method
-	}
+	body, id, method := received(r)
+	session := r.Header.Get("Mcp-Session-Id")
+	method = cmp.Or(method, r.Method)
 	f.mu.Lock()
 	f.seen[method]++
 	mode, known, streams, refuses := f.mode, f.known[session], f.streams, f.refuses
@@ -111,37 +106,23 @@ func (f *loser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Unlock()
 	if method == "tools/call" && known && strings.Contains(string(body), `"wait"`) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprintf(w, "id: %s-%s\ndata:\n\n", session, id)
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-streams:
-		case <-r.Context().Done():
-		}
+		open(w, r, streams, "id: %s-%s\ndata:\n\n", session, id)
 		return
 	}
 	switch {
 	case ping == "taken" && mode != "all":
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+		answerJSON(w, http.StatusOK, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
 	case ping == "refused", mode == "all", refuses != nil && refuses(method), method != "initialize" && !known, mode == "tool" && method == "tools/call":
 		f.refuse(w, id)
 	case begins:
 		w.Header().Set("Mcp-Session-Id", session)
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, strings.NewReplacer(`"id":0`, `"id":`+string(id), `"capabilities":{}`, `"capabilities":{"tools":{}}`).Replace(hello))
+		answerJSON(w, http.StatusOK, strings.Replace(greeting, `"capabilities":{}`, `"capabilities":{"tools":{}}`, 1), id)
 	case method == "GET":
-		w.Header().Set("Content-Type", "text/event-stream")
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-streams:
-		case <-r.Context().Done():
-		}
+		open(w, r, streams, "")
 	case id == nil:
 		w.WriteHeader(http.StatusAccepted)
 	default:
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`, id)
+		answerJSON(w, http.StatusOK, `{"jsonrpc":"2.0","id":%s,"result":{"content":[]}}`, id)
 	}
 }
 

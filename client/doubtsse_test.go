@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"sync"
 	"testing"
@@ -10,7 +9,6 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -36,23 +34,10 @@ func (f *loserSSE) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.said[id], f.known = said, id
 		f.seen["GET"]++
 		f.mu.Unlock()
-		w.Header().Set("Content-Type", sse.ContentType)
-		fmt.Fprintf(w, "event: endpoint\ndata: /?sessionId=%s\n\n", id)
-		for {
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case text := <-said:
-				fmt.Fprintf(w, "data: %s\n\n", text)
-			case <-r.Context().Done():
-				return
-			}
-		}
-	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
+		pour(w, r, "/?sessionId="+id, said)
 		return
 	}
-	id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+	_, id, method := received(r)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seen[method]++

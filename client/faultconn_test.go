@@ -62,18 +62,13 @@ func (g *faultConn) carry() {
 			continue
 		}
 		if g.up == nil {
-			up, err := net.Dial("tcp", g.w.target)
-			if err != nil {
+			if g.up = g.w.Dial(); g.up == nil {
 				return
 			}
-			if !g.w.keep(up) {
-				return
-			}
-			g.up = up.(*net.TCPConn)
 			responses.Go(g.responses)
 		}
 		if tr.twice {
-			g.w.wait.Go(func() { g.w.shadow(q.raw, tr.delay) })
+			g.w.Go(func() { g.w.shadow(q.raw, tr.delay) })
 		}
 		if !g.request(q, tr) {
 			break
@@ -189,7 +184,7 @@ func (g *faultConn) over(unread bool) {
 		g.w.mu.Unlock()
 	}
 	if g.up != nil && (!g.cut || !g.tr.haunted) {
-		g.w.drop(g.up)
+		g.w.Drop(g.up)
 	}
 }
 
@@ -224,7 +219,7 @@ func (g *faultConn) responses() {
 			_ = g.client.Close()
 		}
 		g.mu.Unlock()
-		g.w.drop(g.up)
+		g.w.Drop(g.up)
 		return
 	}
 }

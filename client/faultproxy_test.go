@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/internal/testport"
 )
 
 // faultProxy is a proxy of TCP connections under which everything goes wrong that can
@@ -21,18 +23,14 @@ import (
 // What happens to a request follows from the seed, the number of its connection
 // and its number in that.
 type faultProxy struct {
-	target   string
-	seed     uint64
-	trace    *trace
-	listener net.Listener
-	done     chan struct{}
-	wait     sync.WaitGroup
-	bad      atomic.Uint64 // how many of 1000 requests are faulty
-	kind     bool          // a client that can't come back yet always notices a cut
+	testport.Relay
+	seed  uint64
+	trace *trace
+	done  chan struct{}
+	bad   atomic.Uint64 // how many of 1000 requests are faulty
+	kind  bool          // a client that can't come back yet always notices a cut
 
 	mu      sync.Mutex
-	conns   map[net.Conn]struct{}
-	number  uint64
 	counts  map[string]int
 	posts   map[int][]*post // of the requests that call tools, by the number that they carry
 	orphans int             // sessions that the server may believe in and no client knows of
@@ -52,71 +50,20 @@ type post struct {
 
 func newFaultProxy(t testing.TB, target string, seed uint64, tr *trace) *faultProxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	w := &faultProxy{seed: seed, trace: tr, done: make(chan struct{}), counts: make(map[string]int), posts: make(map[int][]*post)}
+	w.Relay = testport.Relay{Target: target, Carry: func(number uint64, c *net.TCPConn) {
+		(&faultConn{w: w, number: number, client: c, left: -1}).carry()
+	}}
+	if err := w.Start(); err != nil {
 		t.Fatal(err)
 	}
-	w := &faultProxy{
-		target: target, seed: seed, trace: tr, listener: l, done: make(chan struct{}), conns: make(map[net.Conn]struct{}),
-		counts: make(map[string]int), posts: make(map[int][]*post),
-	}
-	w.wait.Go(w.accept)
 	return w
 }
-
-func (w *faultProxy) addr() string { return w.listener.Addr().String() }
 
 // close ends the proxy and all its connections.
 func (w *faultProxy) close() {
 	close(w.done)
-	_ = w.listener.Close()
-	w.mu.Lock()
-	for c := range w.conns {
-		_ = c.Close()
-	}
-	w.mu.Unlock()
-	w.wait.Wait()
-}
-
-// keep notes a connection for close to end. It is false if close was there first.
-func (w *faultProxy) keep(c net.Conn) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	select {
-	case <-w.done:
-		_ = c.Close()
-		return false
-	default:
-		w.conns[c] = struct{}{}
-		return true
-	}
-}
-
-func (w *faultProxy) drop(c net.Conn) {
-	w.mu.Lock()
-	delete(w.conns, c)
-	w.mu.Unlock()
-	_ = c.Close()
-}
-
-func (w *faultProxy) accept() {
-	for {
-		c, err := w.listener.Accept()
-		if err != nil {
-			return
-		}
-		w.mu.Lock()
-		w.number++
-		n := w.number
-		w.mu.Unlock()
-		if w.keep(c) {
-			w.wait.Go(func() {
-				defer w.drop(c)
-				g := &faultConn{w: w, number: n, client: c.(*net.TCPConn), left: -1}
-				g.carry()
-			})
-		}
-	}
+	w.Close()
 }
 
 // hurt says whether one of the connections that a call was made or resumed over
@@ -186,11 +133,11 @@ func (w *faultProxy) shadow(raw []byte, after time.Duration) {
 	if !w.sleep(after) {
 		return
 	}
-	c, err := net.Dial("tcp", w.target)
-	if err != nil || !w.keep(c) {
+	c := w.Dial()
+	if c == nil {
 		return
 	}
-	defer w.drop(c)
+	defer w.Drop(c)
 	_, _ = c.Write(raw)
 	_ = c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 	_, _ = io.Copy(io.Discard, c)

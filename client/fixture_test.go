@@ -219,7 +219,7 @@ func (w *world) connect() {
 	ctx, stop := context.WithTimeout(w.t.Context(), patience())
 	defer stop()
 	for w.session == nil {
-		transport := holdfast.NewClientTransport(scheme+w.faultProxy.addr()+path, opts)
+		transport := holdfast.NewClientTransport(scheme+w.faultProxy.Addr()+path, opts)
 		s, err := c.Connect(ctx, transport, &mcp.ClientSessionOptions{ProtocolVersion: w.way.revision})
 		switch {
 		case err == nil:

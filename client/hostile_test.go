@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"net/http"
@@ -24,9 +25,8 @@ type hostile struct {
 
 // ServeHTTP implements [http.Handler].
 func (h *hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	r.Body = io.NopCloser(strings.NewReader(string(body)))
-	id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+	body, id, method := received(r)
+	r.Body = io.NopCloser(bytes.NewReader(body))
 	serve := h.other
 	switch {
 	case method == "initialize":
@@ -54,8 +54,7 @@ func (h *hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // result answers initialize.
 func (h *hostile) result(w http.ResponseWriter, id []byte, revision string) {
-	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id, revision)
+	answerJSON(w, http.StatusOK, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id, revision)
 }
 
 // events answers with an event stream that ends.

@@ -54,13 +54,9 @@ func (s *bad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.get(w, r, s)
 		return
 	}
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	id := jsonrpc.Field(body, "id")
+	body, id, method := received(r)
 	name := jsonrpc.String(jsonrpc.Field(body, "params", "name"))
-	switch method := jsonrpc.String(jsonrpc.Field(body, "method")); {
+	switch {
 	case method == "initialize":
 		s.inits.Add(1)
 		if s.init != nil {
@@ -68,22 +64,15 @@ func (s *bad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		w.Header().Set("Mcp-Session-Id", fmt.Sprint("s", s.inits.Load()))
-		w.Header().Set("Content-Type", typeJSON)
-		fmt.Fprint(w, strings.Replace(hello, `"id":0`, `"id":`+string(id), 1))
+		answerJSON(w, http.StatusOK, greeting, id)
 	case name == "bad":
 		s.posts.Add(1)
 		s.answer(w, r, s)
 	case name == "held":
-		w.Header().Set("Content-Type", typeEvents)
-		_ = http.NewResponseController(w).Flush()
-		select {
-		case <-s.let:
-		case <-r.Context().Done():
-		}
+		open(w, r, s.let, "")
 		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", id)
 	case name == "good":
-		w.Header().Set("Content-Type", typeJSON)
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+		answerJSON(w, http.StatusOK, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
 	default:
 		w.WriteHeader(http.StatusAccepted)
 	}

@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"context"
+	"fmt"
+	"io"
 	"net/http"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"holdfast/client"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
+	"holdfast/jsonrpc"
 )
 
 func TestMain(m *testing.M) {
@@ -135,5 +138,42 @@ func TestSkeleton(t *testing.T) {
 				t.Errorf("%v %v", res, err)
 			}
 		})
+	}
+}
+
+// received reads a message that was posted, and its id and method as far as there are such. A request whose body breaks off is cut off.
+func received(r *http.Request) (body, id []byte, method string) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	return body, jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+}
+
+// open begins a stream of events, and keeps it open until there is something on a channel, or it is closed.
+func open(w http.ResponseWriter, r *http.Request, until <-chan struct{}, format string, args ...any) {
+	w.Header().Set("Content-Type", typeEvents)
+	fmt.Fprintf(w, format, args...)
+	_ = http.NewResponseController(w).Flush()
+	select {
+	case <-until:
+	case <-r.Context().Done():
+	}
+}
+
+// pour is the stream of an HTTP+SSE client: the event endpoint, and then what is said, until that is "".
+func pour(w http.ResponseWriter, r *http.Request, endpoint string, said <-chan string) {
+	w.Header().Set("Content-Type", typeEvents)
+	for text := "event: endpoint\ndata: " + endpoint; ; {
+		fmt.Fprintf(w, "%s\n\n", text)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case message := <-said:
+			if text = "data: " + message; message == "" {
+				return
+			}
+		case <-r.Context().Done():
+			return
+		}
 	}
 }

@@ -3,7 +3,6 @@ package client_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -48,18 +47,14 @@ func (o *older) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			o.stream(w, r, n)
 		}
 	case r.Method == http.MethodPost && r.URL.Path == "/post":
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
+		body, id, method := received(r)
 		w.WriteHeader(http.StatusAccepted)
-		id := string(jsonrpc.Field(body, "id"))
-		switch method := jsonrpc.String(jsonrpc.Field(body, "method")); {
+		switch {
 		case method == "initialize":
 			o.out <- fmt.Sprintf(greeting, id)
 		case method == "cut":
 			o.cut <- struct{}{}
-		case id != "" && jsonrpc.String(jsonrpc.Field(body, "params", "name")) != "deaf":
+		case id != nil && jsonrpc.String(jsonrpc.Field(body, "params", "name")) != "deaf":
 			o.out <- fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
 		}
 	default:

@@ -36,17 +36,13 @@ func notice(id, method string) string {
 
 // ServeHTTP implements [http.Handler].
 func (o *odd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
+	_, id, method := received(r)
 	last := r.Header.Get("Last-Event-ID")
 	switch {
-	case strings.Contains(string(body), `"initialize"`):
+	case method == "initialize":
 		w.Header().Set("Mcp-Session-Id", "s")
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprint(w, `{"jsonrpc":"2.0","id":0,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"odd","version":"1"}}}`)
-	case strings.Contains(string(body), `"tools/call"`):
+		answerJSON(w, http.StatusOK, greeting, id)
+	case method == "tools/call":
 		if !o.listens.Load() {
 			o.t.Error("called before the standalone stream was there")
 		}

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -46,8 +45,7 @@ func (s *forgetful) run(id, token []byte) (events []string, cut bool) {
 }
 
 func (s *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+	body, id, method := received(r)
 	token := jsonrpc.Field(body, "params", "_meta", "progressToken")
 	if s.pair {
 		s.servePair(w, r, id, token, method)
@@ -85,29 +83,17 @@ func (s *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *forgetful) servePair(w http.ResponseWriter, r *http.Request, id, token []byte, method string) {
 	if r.Method == http.MethodGet {
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "event: endpoint\ndata: /messages\n\n")
-		for {
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case event := <-s.out:
-				if event == "" {
-					return
-				}
-				fmt.Fprint(w, event)
-			case <-r.Context().Done():
-				return
-			}
-		}
+		pour(w, r, "/messages", s.out)
+		return
 	}
 	w.WriteHeader(http.StatusAccepted)
 	switch {
 	case method == "initialize":
-		s.out <- "data: " + fmt.Sprintf(forgetfulInit, id) + "\n\n"
+		s.out <- fmt.Sprintf(forgetfulInit, id)
 	case id != nil:
 		events, cut := s.run(id, token)
 		for _, event := range events {
-			s.out <- event
+			s.out <- strings.TrimSpace(strings.TrimPrefix(event, "data: "))
 		}
 		if cut {
 			s.out <- ""

@@ -27,13 +27,10 @@ type script struct {
 }
 
 func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, _ := io.ReadAll(r.Body)
-	method := jsonrpc.String(jsonrpc.Field(body, "method"))
+	body, id, method := received(r)
 	switch method {
 	case "initialize":
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"script","version":"1"}}}`,
-			jsonrpc.Field(body, "id"))
+		answerJSON(w, http.StatusOK, greeting, id)
 		return
 	case "notifications/initialized":
 		w.WriteHeader(http.StatusAccepted)

@@ -2,8 +2,6 @@ package client_test
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -11,7 +9,6 @@ import (
 
 	"holdfast/client"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -80,39 +77,13 @@ func oddly(m jsonrpc.Message, say func(id string) []string) []string {
 
 // dialOddSSE does the same over HTTP+SSE.
 func dialOddSSE(t *testing.T, say func(id string) []string) *raw {
-	said := make(chan string, 100)
-	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			body, err := io.ReadAll(r.Body)
-			if err != nil {
-				return
-			}
-			m, err := jsonrpc.Parse(body)
-			if err != nil {
-				t.Error(err)
-				return
-			}
+	url := mcptest.Serve(t, &mcptest.Server{New: func() mcptest.Script {
+		return func(m jsonrpc.Message, _ func(string)) string {
 			if m.Method == "initialize" {
-				said <- strings.Replace(hello, `"id":0`, `"id":`+string(m.ID), 1)
-			} else {
-				for _, text := range oddly(m, say) {
-					said <- text
-				}
+				return fmt.Sprintf(greeting, m.ID)
 			}
-			w.WriteHeader(http.StatusAccepted)
-			return
+			return strings.Join(oddly(m, say), "\n")
 		}
-		w.Header().Set("Content-Type", sse.ContentType)
-		fmt.Fprint(w, "event: endpoint\ndata: /\n\n")
-		for {
-			_ = http.NewResponseController(w).Flush()
-			select {
-			case text := <-said:
-				fmt.Fprintf(w, "data: %s\n\n", text)
-			case <-r.Context().Done():
-				return
-			}
-		}
-	}))
-	return newRaw(t, url, client.Options{Transport: client.SSE})
+	}})
+	return newRaw(t, url+"/sse", client.Options{Transport: client.SSE})
 }

@@ -138,33 +138,37 @@ func (g *guardedNodes) session() map[string]string {
 	return map[string]string{"Mcp-Session-Id": id}
 }
 
+// ways are those back to a call whose stream begins: the id of its first event, and the query of its URL.
+func (g *guardedNodes) ways(events *mcptest.Stream) (cursor, query string) {
+	g.t.Helper()
+	first, err := events.Next()
+	link, _, _ := strings.Cut(strings.TrimPrefix(events.Header.Get("Link"), "<"), ">")
+	u, bad := url.Parse(link)
+	if err != nil || first.ID == "" || bad != nil || u.RawQuery == "" {
+		g.t.Fatalf("a stream begins with %+v, Link %q: %v %v", first, link, err, bad)
+	}
+	return first.ID, "?" + u.RawQuery
+}
+
 // resume begins a call at one node, and goes on with it at the other under a refreshed token.
 func (g *guardedNodes) resume() {
 	t := g.t
 	in := g.session()
 	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), asks, in)
-	first, err := events.Next()
-	if err != nil || first.ID == "" {
-		t.Fatalf("the call's stream has no event id: %v", err)
-	}
+	cursor, query := g.ways(events)
 	question := idOf(t, events.Until(t, "which colour"))
-	link, _, _ := strings.Cut(strings.TrimPrefix(events.Header.Get("Link"), "<"), ">")
 	events.Close()
-	at, err := url.Parse(link)
-	if err != nil || at.RawQuery == "" {
-		t.Fatalf("the stream's URL is %q: %v", link, err)
-	}
 	last := maps.Clone(in)
-	last["Last-Event-Id"] = first.ID
+	last["Last-Event-Id"] = cursor
 	tries := []struct {
 		what, method, query, body string
 		header                    map[string]string
 	}{
 		{"her cursor", http.MethodGet, "", "", last},
 		{"her session", http.MethodGet, "", "", in},
-		{"her stream", http.MethodGet, "?" + at.RawQuery, "", nil},
+		{"her stream", http.MethodGet, query, "", nil},
 		{"her question", http.MethodPost, "", answers(question), in},
-		{"her question at her stream", http.MethodPost, "?" + at.RawQuery, answers(question), nil},
+		{"her question at her stream", http.MethodPost, query, answers(question), nil},
 		{"her cancellation", http.MethodPost, "", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"ask"}}`, in},
 		{"her end", http.MethodDelete, "", "", in},
 	}

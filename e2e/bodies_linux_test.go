@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -323,11 +322,9 @@ func TestBodies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	legacy, modern := httptest.NewServer(newBodyServer(false)), httptest.NewServer(newBodyServer(true))
-	t.Cleanup(legacy.Close)
-	t.Cleanup(modern.Close)
+	legacy, modern := newBodyServer(false).serve(t), newBodyServer(true).serve(t)
 	merged := filepath.Join(t.TempDir(), "mcp.json")
-	text := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"command":%q,"args":["bodies"],"holdfast":{"share":true}},"c":{"url":%q}},"holdfast":{"merge":true}}`, legacy.URL, self, modern.URL)
+	text := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"command":%q,"args":["bodies"],"holdfast":{"share":true}},"c":{"url":%q}},"holdfast":{"merge":true}}`, legacy, self, modern)
 	if err := os.WriteFile(merged, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -340,9 +337,9 @@ func TestBodies(t *testing.T) {
 	}{
 		{name: "process", sixth: 1, all: true, args: []string{"--", self, "bodies"}},
 		{name: "shared", sixth: 0, args: []string{"--share", "--", self, "bodies"}},
-		{name: "handed off", sixth: 4, args: []string{"--handoff-after", "100ms", "--upstream", legacy.URL}},
-		{name: "legacy upstream", sixth: 2, args: []string{"--upstream", legacy.URL}},
-		{name: "modern upstream", sixth: 3, args: []string{"--upstream", modern.URL}},
+		{name: "handed off", sixth: 4, args: []string{"--handoff-after", "100ms", "--upstream", legacy}},
+		{name: "legacy upstream", sixth: 2, args: []string{"--upstream", legacy}},
+		{name: "modern upstream", sixth: 3, args: []string{"--upstream", modern}},
 		{name: "merged", sixth: 5, all: true, args: []string{"--config", merged}, prefix: "a_", servers: []string{"a"}},
 	}
 	for _, x := range setups {
@@ -384,9 +381,8 @@ func (s *bodySetup) linear(t *testing.T, b *bigBody, modern bool) {
 // no lock for long and does not keep the program from ending.
 func TestBodyOfTask(t *testing.T) {
 	t.Parallel()
-	upstream := httptest.NewServer(newBodyServer(true))
-	t.Cleanup(upstream.Close)
-	p := serve(t, "--eras", "both", "--task-after", "20ms", "--drain", "1s", "--upstream", upstream.URL)
+	upstream := newBodyServer(true).serve(t)
+	p := serve(t, "--eras", "both", "--task-after", "20ms", "--drain", "1s", "--upstream", upstream)
 	s := &bodySetup{p: p, url: p.URL, client: &http.Client{Timeout: time.Minute}}
 	b := bigBody{params: func(n int) string { return `"requestState":"s",` + many(member)(n) }, arguments: constantly(`"ms":3000,`)}
 	before := p.cpu(t)
@@ -407,9 +403,8 @@ func TestBodyOfTask(t *testing.T) {
 // Questions of a server, and a client's answers to them, take as much as they are many.
 func TestBodyQuestions(t *testing.T) {
 	t.Parallel()
-	upstream := httptest.NewServer(newBodyServer(false))
-	t.Cleanup(upstream.Close)
-	p := serve(t, "--eras", "both", "--upstream", upstream.URL, "--task-after", "0")
+	upstream := newBodyServer(false).serve(t)
+	p := serve(t, "--eras", "both", "--upstream", upstream, "--task-after", "0")
 	s := &bodySetup{p: p, url: p.URL, client: &http.Client{Timeout: time.Minute}}
 	ask := func(n int) time.Duration {
 		before := p.cpu(t)

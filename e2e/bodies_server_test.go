@@ -3,11 +3,12 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strconv"
 	"strings"
+	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
 )
@@ -37,76 +38,49 @@ func newBodyServer(modern bool) bodyServer {
 	return bodyServer{modern, make(chan struct{}, 10_000)}
 }
 
-// script is the server over stdio.
-func (s bodyServer) script(m jsonrpc.Message, say func(string)) string {
-	s.answer(m.Raw, say)
-	return ""
+// serve serves it over Streamable HTTP, without sessions, and returns the URL.
+func (s bodyServer) serve(t *testing.T) string {
+	return mcptest.Serve(t, &mcptest.Server{Stateless: true, New: func() mcptest.Script { return s.script }})
 }
 
-// ServeHTTP makes it a server over Streamable HTTP, without sessions.
-func (s bodyServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method != http.MethodPost {
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	}
-	var body json.RawMessage
-	if err := json.NewDecoder(r.Body).Decode(&body); err != nil {
-		w.WriteHeader(http.StatusBadRequest)
-		return
-	}
-	said := false
-	s.answer(body, func(text string) {
-		if !said {
-			w.Header().Set("Content-Type", "text/event-stream")
-		}
-		said = true
-		_, _ = fmt.Fprintf(w, "data: %s\n\n", text)
-		_ = http.NewResponseController(w).Flush()
-	})
-	if !said {
-		w.WriteHeader(http.StatusAccepted)
-	}
-}
-
-// answer says what follows from a message.
-func (s bodyServer) answer(text []byte, say func(string)) {
+// script is the server.
+func (s bodyServer) script(text jsonrpc.Message, say func(string)) (answer string) {
 	var m bodyRequest
-	_ = json.Unmarshal(text, &m) // what is not as it should be is not looked at
+	_ = json.Unmarshal(text.Raw, &m) // what is not as it should be is not looked at
 	if m.Method == "" {
 		s.answers <- struct{}{}
 	}
 	if m.ID == nil || m.Method == "" {
-		return
+		return ""
 	}
-	result := func(text string) { say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":` + text + `}`) }
 	const capabilities = `"capabilities":{"tools":{"listChanged":true},"prompts":{},"resources":{"subscribe":true},"completions":{},"logging":{}},"serverInfo":{"name":"bodies","version":"1"}`
+	result := `{}`
 	switch {
 	case m.Method == "initialize" && !s.modern:
-		result(`{"protocolVersion":"` + m.Params.Revision + `",` + capabilities + `}`)
+		result = `{"protocolVersion":"` + m.Params.Revision + `",` + capabilities + `}`
 	case m.Method == "server/discover" && s.modern:
-		result(`{"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0,"cacheScope":"private",` + capabilities + `}`)
+		result = `{"resultType":"complete","supportedVersions":["2026-07-28"],"ttlMs":0,"cacheScope":"private",` + capabilities + `}`
 	case m.Method == "ping" && !s.modern:
-		result(`{}`)
 	case m.Method == "tools/call":
 		time.Sleep(time.Duration(m.Params.Arguments.MS) * time.Millisecond)
-		s.call(&m, say, result)
+		return s.call(&m, say)
 	case strings.HasSuffix(m.Method, "/list"):
-		s.list(&m, result)
+		result = s.list(&m)
 	case m.Method == "resources/read":
-		result(`{"contents":[]}`)
+		result = `{"contents":[]}`
 	case m.Method == "prompts/get":
-		result(`{"messages":[]}`)
+		result = `{"messages":[]}`
 	case m.Method == "completion/complete":
-		result(`{"completion":{"values":["a"]}}`)
+		result = `{"completion":{"values":["a"]}}`
 	case m.Method == "logging/setLevel", strings.HasPrefix(m.Method, "resources/"):
-		result(`{}`)
 	default:
-		say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32601,"message":"method not found"}}`)
+		return mcptest.Error(text, -32601, "method not found")
 	}
+	return mcptest.Result(text, result)
 }
 
-// list answers with a page of a list: a cursor says how long it is, and of what.
-func (s bodyServer) list(m *bodyRequest, result func(string)) {
+// list returns a page of a list: a cursor says how long it is, and of what.
+func (s bodyServer) list(m *bodyRequest) string {
 	kind, size, _ := strings.Cut(m.Params.Cursor, "-")
 	n, _ := strconv.Atoi(size)
 	items, member := `{"name":"say","inputSchema":{"type":"object"}}`, "tools"
@@ -137,11 +111,11 @@ func (s bodyServer) list(m *bodyRequest, result func(string)) {
 	if s.modern {
 		more = `"resultType":"complete","ttlMs":0,"cacheScope":"private",`
 	}
-	result(`{` + more + `"` + member + `":[` + items + `]}`)
+	return `{` + more + `"` + member + `":[` + items + `]}`
 }
 
 // call answers a call of a tool.
-func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
+func (s bodyServer) call(m *bodyRequest, say func(string)) (answer string) {
 	n, more := m.Params.Arguments.N, ""
 	if s.modern {
 		more = `"resultType":"complete",`
@@ -151,39 +125,35 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 	if n > 0 {
 		comma = ","
 	}
+	response := func(text string) string { return `{"jsonrpc":"2.0","id":` + string(m.ID) + `,` + text + `}` }
 	note := func(method, params string) {
 		say(`{"jsonrpc":"2.0","method":"` + method + `","params":{` + params + `}}`)
 	}
+	ask := func(id, message, properties string) {
+		say(`{"jsonrpc":"2.0","id":"` + id + `","method":"elicitation/create","params":{"message":"` + message + `","requestedSchema":{"type":"object","properties":{` + properties + `}}}}`)
+	}
+	content, rest := "", "" // of the result, and beside its content
 	switch m.Params.Arguments.Case {
 	case "result":
-		result(`{` + more + `"content":[]` + comma + members + `}`)
-		return
+		rest = comma + members
 	case "same":
-		result(`{` + more + `"content":[]` + comma + testwork.Many(n, `"_meta":{}`) + `}`)
-		return
+		rest = comma + testwork.Many(n, `"_meta":{}`)
 	case "meta":
-		result(`{` + more + `"content":[],"_meta":{` + members + `}}`)
-		return
+		rest = `,"_meta":{` + members + `}`
 	case "structured":
-		result(`{` + more + `"content":[],"structuredContent":{` + members + `}}`)
-		return
+		rest = `,"structuredContent":{` + members + `}`
 	case "content":
-		result(`{` + more + `"content":[` + testwork.Many(n, `{"type":"text","text":""}`) + `]}`)
-		return
+		content = testwork.Many(n, `{"type":"text","text":""}`)
 	case "error":
-		say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32000,"message":"no","data":{` + members + `}}}`)
-		return
+		return response(`"error":{"code":-32000,"message":"no","data":{` + members + `}}`)
 	case "top":
-		say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":{` + more + `"content":[]}` + comma + members + `}`)
-		return
+		return response(`"result":{` + more + `"content":[]}` + comma + members)
 	case "questions":
-		result(`{"resultType":"input_required","requestState":"s","inputRequests":{` +
+		return response(`"result":{"resultType":"input_required","requestState":"s","inputRequests":{` +
 			testwork.Many(n, `"q%d":{"method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{}}}}`) + `}}`)
-		return
 	case "visits":
-		say(`{"jsonrpc":"2.0","id":` + string(m.ID) + `,"error":{"code":-32042,"message":"visit","data":{"elicitations":[` +
-			testwork.Many(n, `{"mode":"url","elicitationId":"e%d","url":"https://a.example/","message":"?"}`) + `]}}}`)
-		return
+		return response(`"error":{"code":-32042,"message":"visit","data":{"elicitations":[` +
+			testwork.Many(n, `{"mode":"url","elicitationId":"e%d","url":"https://a.example/","message":"?"}`) + `]}}`)
 	case "progress":
 		note("notifications/progress", `"progressToken":"t","progress":1`+comma+members)
 	case "log":
@@ -196,13 +166,13 @@ func (s bodyServer) call(m *bodyRequest, say, result func(string)) {
 		note("notifications/cancelled", `"requestId":"nothing"`+comma+members)
 	case "ask":
 		for i := range n {
-			say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"ask-%d","method":"elicitation/create","params":{"message":"%s","requestedSchema":{"type":"object","properties":{}}}}`, i, strings.Repeat("?", 3500)))
+			ask(fmt.Sprint("ask-", i), strings.Repeat("?", 3500), "")
 		}
 		for range n {
 			<-s.answers
 		}
 	case "asked":
-		say(`{"jsonrpc":"2.0","id":"ask","method":"elicitation/create","params":{"message":"?","requestedSchema":{"type":"object","properties":{` + testwork.Many(n, `"x%d":{"type":"string"}`) + `}}}}`)
+		ask("ask", "?", testwork.Many(n, `"x%d":{"type":"string"}`))
 	}
-	result(`{` + more + `"content":[]}`)
+	return response(`"result":{` + more + `"content":[` + content + `]` + rest + `}`)
 }

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -15,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -37,9 +37,7 @@ func newSite(t *testing.T) *site {
 		text, _ := io.ReadAll(r.Body)
 		s.reports <- text
 	})
-	ts := httptest.NewServer(mux)
-	t.Cleanup(ts.Close)
-	_, s.port, _ = net.SplitHostPort(ts.Listener.Addr().String())
+	s.port = strings.TrimPrefix(mcptest.Serve(t, mux), "http://127.0.0.1:")
 	return s
 }
 

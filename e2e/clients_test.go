@@ -99,25 +99,6 @@ func (r report) wantRevision(t *testing.T, want string) {
 	}
 }
 
-// cutting starts a proxy to p and returns p's URL through it. In the end at least
-// least connections must have been cut.
-func cutting(t *testing.T, p *program, url string, least int, plan func(request string) Cut) string {
-	t.Helper()
-	proxy, err := NewProxy(p.Addr, plan)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := proxy.Close(); err != nil {
-			t.Error(err)
-		}
-		if n := proxy.Cuts(); n < least && !t.Skipped() {
-			t.Errorf("%d connections were cut, want %d at least", n, least)
-		}
-	})
-	return strings.Replace(url, p.Addr, proxy.Addr(), 1)
-}
-
 // always is a plan that treats all event streams alike, but spares the answer to
 // initialize, for which neither client comes back.
 func always(c Cut) func(string) Cut {
@@ -193,7 +174,7 @@ func TestLongCall(t *testing.T) {
 					s.Calls = s.Calls[:test.calls]
 				}
 				if test.plan != nil {
-					s.URL = cutting(t, p, p.URL, test.least, test.plan)
+					s.URL = behind(t, p.URL, test.least, test.plan)
 				}
 				r := client(t, s)
 				r.wantLong(t)
@@ -215,7 +196,7 @@ func TestCutAtBytes(t *testing.T) {
 			const calls = 32
 			p := serveEverything(t, "--retry", "100ms")
 			var n atomic.Int64
-			url := cutting(t, p, p.URL, calls, func(request string) Cut {
+			url := behind(t, p.URL, calls, func(request string) Cut {
 				if !strings.HasPrefix(request, "POST ") || !has(request, "mcp-session-id") {
 					return Cut{}
 				}
@@ -271,7 +252,7 @@ func TestOldPair(t *testing.T) {
 	t.Run("EventSource, cut", func(t *testing.T) {
 		t.Parallel()
 		p := serveEverything(t)
-		url := cutting(t, p, p.SSE, 1, always(Cut{After: 1500 * time.Millisecond}))
+		url := behind(t, p.SSE, 1, always(Cut{After: 1500 * time.Millisecond}))
 		client(t, script{SDK: 1, Door: "eventsource", URL: url, Calls: []toolCall{long, long}}).wantLong(t)
 	})
 }
@@ -327,7 +308,7 @@ func TestComesBackNoMore(t *testing.T) {
 				t.Parallel()
 				p := serve(t, "--demo", "--retry", "100ms")
 				var late, gets atomic.Int64
-				url := cutting(t, p, p.URL, 0, func(request string) Cut {
+				url := behind(t, p.URL, 0, func(request string) Cut {
 					switch {
 					case strings.Contains(request, "notifications/cancelled"):
 						late.Store(1)

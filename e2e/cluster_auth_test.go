@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"regexp"
 	"strings"
 	"testing"
@@ -84,13 +83,7 @@ func (g *guardedNodes) beginHTTP() begunCall {
 	g.t.Helper()
 	c := begunCall{id: callID(g.t, "http"), header: g.session()}
 	events := g.events(http.MethodPost, g.one.URL, g.token("ada", "/mcp"), looks(c.id), c.header)
-	first, err := events.Next()
-	link, _, _ := strings.Cut(strings.TrimPrefix(events.Header.Get("Link"), "<"), ">")
-	u, bad := url.Parse(link)
-	if err != nil || first.ID == "" || bad != nil || u.RawQuery == "" {
-		g.t.Fatalf("a stream begins with %+v, Link %q: %v %v", first, link, err, bad)
-	}
-	c.cursor, c.stream = first.ID, "?"+u.RawQuery
+	c.cursor, c.stream = g.ways(events)
 	return c
 }
 
@@ -102,16 +95,23 @@ func (g *guardedNodes) endHTTP(n *program, c begunCall) {
 	g.events(http.MethodGet, n.URL, g.token("ada", "/mcp"), "", last).Until(g.t, "did "+c.id)
 }
 
-// beginSocket begins a call over a WebSocket at the first node.
-func (g *guardedNodes) beginSocket() begunCall {
+// resuming begins a session of a client that resumes requests, over a WebSocket.
+func (g *guardedNodes) resuming(n *program, who string) *mcptest.Socket {
 	g.t.Helper()
-	ws, r := g.dial(g.one, g.token("ada", "/mcp"), nil)
+	ws, r := g.dial(n, g.token(who, "/mcp"), nil)
 	if ws == nil {
 		g.t.Fatalf("no WebSocket: %d %s", r.Status, r.Body)
 	}
-	c := begunCall{id: callID(g.t, "socket")}
 	ws.Say(g.t, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
 	ws.Hear(g.t, `"id":1`)
+	return ws
+}
+
+// beginSocket begins a call over a WebSocket at the first node.
+func (g *guardedNodes) beginSocket() begunCall {
+	g.t.Helper()
+	ws := g.resuming(g.one, "ada")
+	c := begunCall{id: callID(g.t, "socket")}
 	ws.Say(g.t, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	ws.Say(g.t, looks(c.id))
 	var m struct {
@@ -125,12 +125,7 @@ func (g *guardedNodes) beginSocket() begunCall {
 // endSocket resumes it over another, at another node.
 func (g *guardedNodes) endSocket(n *program, c begunCall) {
 	g.t.Helper()
-	ws, r := g.dial(n, g.token("ada", "/mcp"), nil)
-	if ws == nil {
-		g.t.Fatalf("no WebSocket: %d %s", r.Status, r.Body)
-	}
-	ws.Say(g.t, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
-	ws.Hear(g.t, `"id":1`)
+	ws := g.resuming(n, "ada")
 	ws.Say(g.t, resumption(c.token))
 	ws.Hear(g.t, "did "+c.id)
 }
@@ -184,12 +179,7 @@ func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 	}
 	_, r := g.dial(n, g.expired("/mcp"), h.header)
 	g.challenges("an expired token, her session over a WebSocket", r, "/mcp", `error="invalid_token"`)
-	ws, r := g.dial(n, g.token("bob", "/mcp"), nil)
-	if ws == nil {
-		t.Fatalf("no WebSocket: %d %s", r.Status, r.Body)
-	}
-	ws.Say(g.t, strings.Replace(begins, `"capabilities":{}`, `"capabilities":{"resumableRequests":{}}`, 1))
-	ws.Hear(g.t, `"id":1`)
+	ws := g.resuming(n, "bob")
 	ws.Say(g.t, resumption(calls["WebSocket"].token))
 	if said := ws.Hear(t, `"id":5`); !strings.Contains(said, `"code":-32602`) {
 		t.Errorf("another's token, her resume token: %s", said)

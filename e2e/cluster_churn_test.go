@@ -10,10 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
@@ -107,7 +105,7 @@ func (f *fleet) settled() []usage {
 
 func (n *node) usage() (u usage) {
 	n.t.Helper()
-	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.admin+"/", "")
+	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.now().admin+"/", "")
 	if err == nil {
 		_, err = fmt.Sscan(said.Body, &u.goroutines, &u.heap)
 	}
@@ -129,15 +127,7 @@ func (e *sharedEngine) records(t *testing.T) int {
 		}
 		return n
 	}
-	nc, err := nats.Connect(e.url(e.addrs), nats.UserInfo(natstest.User, natstest.Password))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := e.jetstream(t)
 	n := 0
 	patiently(t, "counting records", func(ctx context.Context) error {
 		n = 0

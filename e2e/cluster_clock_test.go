@@ -156,7 +156,7 @@ func TestClusterClocks(t *testing.T) {
 			}
 			idle[n.name], done[n.name] = r, s
 		}
-		sum := newScore()
+		sum := &score{}
 		calling := f.calling(f.callers(9), sum)
 		long := f.client(fixed(a.url()), fixed(a.url()))
 		q := request{tool: "work", args: workArgs{ID: callID(t, "long"), Steps: 60, MS: 30_000}}

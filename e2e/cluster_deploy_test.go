@@ -42,7 +42,7 @@ func TestClusterDeploy(t *testing.T) {
 		if !*deployBlind {
 			f.front.watch(watched, &all, f.nodes)
 		}
-		sum := newScore()
+		sum := &score{}
 		ctx, stop := context.WithCancel(t.Context())
 		var idle atomic.Int64
 		var callers []caller
@@ -57,7 +57,7 @@ func TestClusterDeploy(t *testing.T) {
 			}
 			callers = append(callers, r)
 		}
-		calling := f.callingAt(callers, sum, tempo{call: *deployCall, step: *deployCall / 5, rest: *deployCall})
+		calling := f.calling(callers, sum, tempo{call: *deployCall, step: *deployCall / 5, rest: *deployCall})
 		for _, n := range f.nodes {
 			time.Sleep(500 * time.Millisecond) // calls go on
 			began := time.Now()

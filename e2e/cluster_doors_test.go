@@ -3,15 +3,12 @@ package e2e
 import (
 	"context"
 	"flag"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -32,10 +29,7 @@ var (
 // sessions is how many sessions of clients a node says that it has.
 func (n *node) sessions() (sum int) {
 	n.t.Helper()
-	n.mu.Lock()
-	admin := n.admin
-	n.mu.Unlock()
-	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+admin+"/metrics", "")
+	said, err := mcptest.Exchange(context.Background(), http.MethodGet, "http://"+n.now().admin+"/metrics", "")
 	if err != nil {
 		n.t.Error(err)
 	}
@@ -88,7 +82,7 @@ func TestDoors(t *testing.T) {
 		f.whole(q, <-told)
 		for i, w := range workers {
 			select {
-			case <-w.ended:
+			case <-w.now().ended:
 			case <-time.After(time.Minute):
 				t.Errorf("worker %d waits, and has nothing to do", i)
 			}
@@ -125,7 +119,8 @@ func TestDoorsKilled(t *testing.T) {
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		const doors = 3
 		f := newFleet(t, e, shape{nodes: doors + 2, doors: doors, library: true, flags: []string{"--drain", "2h"}, doorFlags: []string{"--drain", "2s"}})
-		c := f.unsafeCalls(*doorsClients)
+		sum := &score{}
+		c := f.calling(f.callers(*doorsClients), sum, tempo{call: *doorsCall, step: time.Second, unsafe: true})
 		kills := 0
 		for end := time.Now().Add(*doorsFor); time.Now().Before(end); kills++ {
 			time.Sleep(time.Second) // as often
@@ -133,7 +128,7 @@ func TestDoorsKilled(t *testing.T) {
 			n.kill()
 			n.restart()
 		}
-		t.Logf("%d doors killed, %d calls so far", kills, c.calls.Load())
+		t.Logf("%d doors killed, %d calls so far", kills, sum.total())
 		for _, n := range f.nodes[:doors] {
 			if err := n.terminate(leaveBound + time.Minute); err != nil {
 				t.Errorf("door %s: %v", n.name, err)
@@ -147,53 +142,12 @@ func TestDoorsKilled(t *testing.T) {
 		}
 		t.Logf("a worker has drained in %v", time.Since(began).Round(time.Millisecond))
 		c.end()
-		sum := c.sum
 		sum.report(t, kills)
 		if sum.unknown+sum.unsure+sum.again > 0 {
 			t.Errorf("%d calls were told that nobody knows, %d were cut off before they could know, %d ran again: want 0",
 				sum.unknown, sum.unsure, sum.again)
 		}
 	})
-}
-
-// unsafeCalls are clients that call a tool that must not be repeated, again and again.
-type unsafeCalls struct {
-	*calling
-	sum   *score
-	calls atomic.Int64
-}
-
-// unsafeCalls begins them: a third with our client, the others as the specification says, with
-// idempotency keys for calls that are cut off before anything is known of them.
-func (f *fleet) unsafeCalls(clients int) *unsafeCalls {
-	c := &unsafeCalls{calling: &calling{tempo: tempo{call: *doorsCall}}, sum: newScore()}
-	c.more, c.stop = context.WithCancel(f.t.Context())
-	c.limit, c.hang = context.WithCancel(f.t.Context())
-	f.t.Cleanup(func() { c.stop(); c.hang() })
-	callers := make([]caller, clients)
-	var begun sync.WaitGroup
-	for i := range callers {
-		begun.Go(func() {
-			if i%3 == 0 {
-				callers[i] = f.officialClient(f.ours())
-			} else {
-				callers[i] = f.client(f.balanced, f.balanced)
-			}
-		})
-	}
-	begun.Wait()
-	for i, one := range callers {
-		c.all.Go(func() {
-			for n := 0; c.more.Err() == nil; n++ {
-				long := rand.N(*doorsCall)
-				q := request{tool: "work", key: fmt.Sprintf(`"%d-%d"`, i, n), args: workArgs{ID: callID(f.t, i, n), Steps: 1 + int(long/time.Second), MS: int(long.Milliseconds())}}
-				s := one.call(c.limit, q)
-				c.sum.add(q, s, f.runs(q.args.ID))
-				c.calls.Add(1)
-			}
-		})
-	}
-	return c
 }
 
 // TestDoorsVersions has a door and a worker of this build beside a node of the build before, which

@@ -9,9 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
 	"holdfast/internal/testlong"
@@ -115,15 +112,7 @@ func (e *sharedEngine) kill(t *testing.T) (restart func()) {
 // leader is the server that leads most of the streams.
 func (e *sharedEngine) leader(t *testing.T) int {
 	t.Helper()
-	nc, err := nats.Connect(e.url(e.addrs), nats.UserInfo(natstest.User, natstest.Password))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := e.jetstream(t)
 	leads := make(map[string]int)
 	streams := js.ListStreams(bounded(t, time.Minute))
 	for s := range streams.Info() {

@@ -153,13 +153,13 @@ func TestFileTerminated(t *testing.T) {
 	}
 	f.wantRuns(refused.args.ID, 0, 0)
 	select {
-	case <-n.ended:
+	case <-n.now().ended:
 	case <-time.After(30 * time.Second):
 		t.Fatal("it does not end")
 	}
 	t.Logf("it ended %v after SIGTERM", time.Since(began).Round(time.Millisecond))
-	if n.exit != nil {
-		t.Errorf("it ended with %v", n.exit)
+	if n.now().err != nil {
+		t.Errorf("it ended with %v", n.now().err)
 	}
 	if err := n.start(n.address()); err != nil {
 		t.Fatal(err)

@@ -4,12 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/cluster/clustertest"
 	"holdfast/internal/mcptest"
 )
 
@@ -73,7 +72,7 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 		behind = append([]string{"--", "sh", "-c", fmt.Sprintf(`sleep %d; exec "$0" "$@"`, s.late)}, behind[1:]...)
 	}
 	if s.remote {
-		behind = []string{"--upstream", upstream(t, workServer(f.traces))}
+		behind = []string{"--upstream", upstream(t, workServer(f.traces), nil)}
 	}
 	for i := range s.nodes {
 		n := &node{t: t, name: string(rune('A' + i))}
@@ -81,9 +80,9 @@ func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 		if s.wires {
 			addrs = nil
 			for _, a := range e.addrs {
-				w := newWire(t, a)
+				w := clustertest.NewProxy(t, a)
 				n.wires = append(n.wires, w)
-				addrs = append(addrs, w.Addr)
+				addrs = append(addrs, w.Addr())
 			}
 		}
 		at := place{listen: "127.0.0.1:0", admin: "127.0.0.1:0", store: e.url(addrs)}
@@ -183,81 +182,54 @@ type node struct {
 	before  []string // what starts it where it runs
 	listen  string   // where it listens at first
 	env     []string
-	wires   []*wire
+	wires   []*clustertest.Proxy // to its engine
 	log     mcptest.Log
 	err     error // of its first start
 
-	mu    sync.Mutex
-	addr  string
-	admin string // where it is asked whether it is ready
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process has ended; then exit says how
-	exit  error
+	mu sync.Mutex
+	p  *program
 }
 
 // start starts a process, and waits until it serves.
 func (n *node) start(listen string) error {
-	p := &program{ended: make(chan struct{})}
 	line := append(append(slices.Clone(n.before), n.command[:2]...), append([]string{"--listen", listen}, n.command[2:]...)...)
 	cmd := exec.Command(line[0], line[1:]...)
 	cmd.Env = append(os.Environ(), n.env...)
-	stderr, err := cmd.StderrPipe()
+	p, greeted, err := spawn(cmd, &n.log)
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	greeted := make(chan bool, 1)
-	ended := make(chan struct{})
-	var said mcptest.Log // by this process
-	go func() {
-		defer close(ended)
-		defer close(greeted)
-		p.listen(io.TeeReader(stderr, io.MultiWriter(&n.log, &said)), greeted)
-		err := cmd.Wait()
-		n.mu.Lock()
-		n.exit = err
-		n.mu.Unlock()
-	}()
-	late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-	ok := <-greeted
-	late.Stop()
-	if !ok {
-		<-ended
+	if !greeted {
+		<-p.ended
 		return fmt.Errorf("node %s did not say where it serves: %s", n.name, n.log.String())
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.addr, n.cmd, n.ended = p.Addr, cmd, ended
-	if m := probed.FindStringSubmatch(said.String()); m != nil {
-		n.admin = m[1]
-	}
+	n.p = p
 	return nil
 }
 
-var probed = regexp.MustCompile(`readyz=http://(\S+)/readyz`)
-
-func (n *node) address() string {
+// now returns the process that was started last; nil: none was.
+func (n *node) now() *program {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.addr
+	return n.p
 }
+
+func (n *node) address() string { return n.now().Addr }
 
 // url is where the node itself is reached.
 func (n *node) url() string { return "http://" + n.address() + "/mcp" }
 
 // signal sends the process a signal.
 func (n *node) signal(s os.Signal) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	_ = n.cmd.Process.Signal(s) // or it has ended
+	_ = n.now().cmd.Process.Signal(s) // or it has ended
 }
 
 // kill ends the process with SIGKILL, and waits until it is gone.
 func (n *node) kill() {
 	n.signal(syscall.SIGKILL)
-	<-n.ended
+	<-n.now().ended
 }
 
 // restart starts the node again after its process has ended, at another port, as
@@ -273,23 +245,12 @@ func (n *node) restart() {
 // code 0.
 func (n *node) terminate(atMost time.Duration) error {
 	n.signal(syscall.SIGTERM)
-	select {
-	case <-n.ended:
-	case <-time.After(atMost):
-		n.kill()
-		return fmt.Errorf("node %s did not end within %v", n.name, atMost)
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.exit
+	return n.now().wait(n.t, atMost)
 }
 
 // end ends the process if there is one, whatever its state.
 func (n *node) end() {
-	n.mu.Lock()
-	cmd := n.cmd
-	n.mu.Unlock()
-	if cmd != nil {
+	if n.now() != nil {
 		n.signal(syscall.SIGCONT)
 		n.kill()
 	}
@@ -298,10 +259,7 @@ func (n *node) end() {
 // ready is what /readyz says, 0: nothing.
 func (n *node) ready() int {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	n.mu.Lock()
-	admin := n.admin
-	n.mu.Unlock()
-	resp, err := client.Get("http://" + admin + "/readyz")
+	resp, err := client.Get("http://" + n.now().admin + "/readyz")
 	if err != nil {
 		return 0
 	}
@@ -322,10 +280,8 @@ func callID(t *testing.T, parts ...any) string {
 
 // alive says whether the node's process runs.
 func (n *node) alive() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	select {
-	case <-n.ended:
+	case <-n.now().ended:
 		return false
 	default:
 		return true

@@ -17,6 +17,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
@@ -106,7 +107,7 @@ func TestClusterFull(t *testing.T) {
 func (e *sharedEngine) jetstream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	url, _, _ := strings.Cut(e.url(e.addrs), "?")
-	nc, err := nats.Connect(url)
+	nc, err := nats.Connect(url, nats.UserInfo(natstest.User, natstest.Password))
 	if err != nil {
 		t.Fatal(err)
 	}

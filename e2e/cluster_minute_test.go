@@ -33,8 +33,6 @@ type score struct {
 	whys                             map[string]int // of those who were unsure
 }
 
-func newScore() *score { return &score{whys: make(map[string]int)} }
-
 // A caller makes calls.
 type caller interface {
 	call(ctx context.Context, q request) *callRecord
@@ -47,7 +45,7 @@ func TestClusterKills(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{library: true})
-		sum := newScore()
+		sum := &score{}
 		clients := *killClients
 		if clients == 0 {
 			clients = testlong.Either(16, 40)
@@ -64,13 +62,17 @@ func TestClusterKills(t *testing.T) {
 // says, with idempotency keys and without.
 func (f *fleet) callers(n int) []caller {
 	callers := make([]caller, n)
+	var begun sync.WaitGroup
 	for i := range callers {
-		if i%3 == 0 {
-			callers[i] = f.officialClient(f.ours())
-		} else {
-			callers[i] = f.client(f.balanced, f.balanced)
-		}
+		begun.Go(func() {
+			if i%3 == 0 {
+				callers[i] = f.officialClient(f.ours())
+			} else {
+				callers[i] = f.client(f.balanced, f.balanced)
+			}
+		})
 	}
+	begun.Wait()
 	return callers
 }
 
@@ -124,18 +126,14 @@ type calling struct {
 
 // A tempo is how clients make calls: each takes up to a time, and says something as
 // often; after it its client rests for up to as long.
-type tempo struct{ call, step, rest time.Duration }
-
-// brisk clients make one call right after the other.
-func brisk() tempo { return tempo{call: *killCall, step: 100 * time.Millisecond} }
-
-// calling has clients make calls, one right after the other.
-func (f *fleet) calling(callers []caller, sum *score) *calling {
-	return f.callingAt(callers, sum, brisk())
+type tempo struct {
+	call, step, rest time.Duration
+	unsafe           bool // all calls are of a tool that must not be repeated, and have keys
 }
 
-func (f *fleet) callingAt(callers []caller, sum *score, at tempo) *calling {
-	c := &calling{tempo: at}
+// calling has clients make calls, one right after the other if there is no tempo.
+func (f *fleet) calling(callers []caller, sum *score, at ...tempo) *calling {
+	c := &calling{tempo: append(at, tempo{call: *killCall, step: 100 * time.Millisecond})[0]}
 	c.more, c.stop = context.WithCancel(f.t.Context())
 	c.limit, c.hang = context.WithCancel(f.t.Context())
 	f.t.Cleanup(func() { c.stop(); c.hang() })
@@ -168,10 +166,10 @@ func (f *fleet) keepCalling(to *calling, i int, c caller, sum *score) {
 		}
 		long := rand.N(to.tempo.call)
 		q := request{tool: "work", args: workArgs{ID: callID(f.t, i, n), Steps: 1 + int(long/to.tempo.step), MS: int(long.Milliseconds())}}
-		if n%2 == 1 {
+		if n%2 == 1 && !to.tempo.unsafe {
 			q.tool = "look"
 		}
-		if i%3 == 1 {
+		if i%3 == 1 || to.tempo.unsafe {
 			q.key = fmt.Sprintf(`"%d-%d"`, i, n)
 		}
 		s := c.call(to.limit, q)
@@ -193,6 +191,9 @@ func (s *score) add(q request, c *callRecord, runs int) {
 		s.wrong = append(s.wrong, fmt.Sprintf("%s ran %d times, and received %q", q.args.ID, runs, tail(c.received)))
 	case c.unsure:
 		s.unsure++
+		if s.whys == nil {
+			s.whys = make(map[string]int)
+		}
 		s.whys[c.why.Error()]++
 	case c.unknown() && q.tool == "look":
 		s.wrong = append(s.wrong, fmt.Sprintf("%s was not run again, though it is safe: %q", q.args.ID, tail(c.received)))

@@ -101,7 +101,7 @@ func TestClusterNetwork(t *testing.T) {
 		t.Run(cut.name, func(t *testing.T) {
 			f := &fleet{t: t, nodes: f.nodes, front: f.front, traces: f.traces}
 			ctx := bounded(t, 2**networkFor+90*time.Second)
-			sum := newScore()
+			sum := &score{}
 			callers := f.callers(6)
 			for _, c := range callers {
 				if r, ok := c.(*specClient); ok {

@@ -85,7 +85,7 @@ type livePage struct {
 func openPage(t *testing.T, n *node, chosen string) *livePage {
 	t.Helper()
 	p := &livePage{t: t, steps: make(map[string][]string), tools: make(map[string]string)}
-	resp, err := mcptest.Send(t.Context(), http.MethodGet, "http://"+n.admin+"/live/events?call="+url.QueryEscape(chosen), "")
+	resp, err := mcptest.Send(t.Context(), http.MethodGet, "http://"+n.now().admin+"/live/events?call="+url.QueryEscape(chosen), "")
 	if err != nil {
 		t.Fatal(err)
 	}

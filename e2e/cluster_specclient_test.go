@@ -229,37 +229,48 @@ func (s *callRecord) event(ev sse.Event, id int64) {
 	}
 }
 
+// A shortMessage is a message as tests look at it.
+type shortMessage struct {
+	ID     json.RawMessage
+	Method string
+	Params struct{ Progress float64 }
+	Result *toolResult
+	Error  *struct{ Message string }
+	text   string // "progress N", "result TEXT", "error TEXT", or the whole
+}
+
+func inShort(data []byte) (m shortMessage, err error) {
+	if err := json.Unmarshal(data, &m); err != nil {
+		return m, fmt.Errorf("%w in %s", err, data)
+	}
+	switch m.text = string(data); {
+	case m.Method == "notifications/progress":
+		m.text = fmt.Sprintf("progress %v", m.Params.Progress)
+	case m.Result != nil && len(m.Result.Content) == 1:
+		m.text = "result " + m.Result.Content[0].Text
+	case m.Error != nil:
+		m.text = "error " + m.Error.Message
+	}
+	return m, nil
+}
+
 // addMessage records a message.
 func (s *callRecord) addMessage(data []byte, id int64) {
-	var m struct {
-		ID     json.RawMessage
-		Method string
-		Params struct{ Progress float64 }
-		Result *toolResult
-		Error  *struct{ Message string }
-	}
-	if err := json.Unmarshal(data, &m); err != nil {
-		s.err = fmt.Errorf("%w in %s", err, data)
-		return
-	}
+	m, err := inShort(data)
 	switch {
-	case m.Method == "notifications/progress":
-		s.received = append(s.received, fmt.Sprintf("progress %v", m.Params.Progress))
+	case err != nil:
+		s.err = err
 		return
-	case m.Method != "":
-		s.received = append(s.received, m.Method)
-		return
-	case m.Error == nil && string(m.ID) != fmt.Sprint(id):
+	case m.Method != "" && m.Method != "notifications/progress":
+		m.text = m.Method
+	case m.Method == "" && m.Error == nil && string(m.ID) != fmt.Sprint(id):
 		s.err = fmt.Errorf("the response of %s came to call %d: %s", m.ID, id, data)
 		return
-	case m.Result != nil && len(m.Result.Content) == 1:
-		s.received = append(s.received, "result "+m.Result.Content[0].Text)
-	case m.Error != nil:
-		s.received = append(s.received, "error "+m.Error.Message)
-	default:
-		s.received = append(s.received, string(data))
 	}
-	s.ended = time.Now()
+	s.received = append(s.received, m.text)
+	if m.Method == "" {
+		s.ended = time.Now()
+	}
 }
 
 // check returns what is wrong with the record of a call: each message of it comes once and

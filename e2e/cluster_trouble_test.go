@@ -36,13 +36,9 @@ var troubles = []trouble{
 		e.resume()
 	}},
 	{"a node is cut off from the engine, not from its clients", "", func(_ *testing.T, f *fleet, _ *sharedEngine) {
-		for _, w := range f.nodes[0].wires {
-			w.cut()
-		}
+		f.nodes[0].deaden()
 		time.Sleep(3 * time.Second)
-		for _, w := range f.nodes[0].wires {
-			w.heal()
-		}
+		f.nodes[0].heal()
 	}},
 	{"a node is cut off from its clients, not from the engine", "", func(_ *testing.T, f *fleet, _ *sharedEngine) {
 		f.front.shun(f.nodes[1].address())
@@ -69,7 +65,7 @@ func TestClusterTrouble(t *testing.T) {
 		var watchers sync.WaitGroup
 		f.front.watch(watched, &watchers, f.nodes)
 		t.Cleanup(func() { stopWatching(); watchers.Wait() })
-		sum := newScore()
+		sum := &score{}
 		calling := f.calling(f.callers(9), sum)
 		for _, tr := range troubles {
 			if tr.only != "" && tr.only != e.name {
@@ -131,18 +127,7 @@ func TestClusterFenced(t *testing.T) {
 				func(n *node) { n.signal(syscall.SIGSTOP) },
 				func(n *node) { n.signal(syscall.SIGCONT) },
 			},
-			"cut off": {
-				func(n *node) {
-					for _, w := range n.wires {
-						w.cut()
-					}
-				},
-				func(n *node) {
-					for _, w := range n.wires {
-						w.heal()
-					}
-				},
-			},
+			"cut off": {(*node).deaden, (*node).heal},
 		} {
 			// One after the other: fleets on one engine are one cluster, and see each other's
 			// nodes freeze.

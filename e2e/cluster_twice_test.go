@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -33,19 +32,21 @@ func TestClusterTwice(t *testing.T) {
 		}{
 			{"killed", (*node).kill, func(*node) {}},
 			{"stopped", func(n *node) { n.signal(syscall.SIGSTOP) }, func(n *node) { n.signal(syscall.SIGCONT) }},
-			{"cut off", func(n *node) { each(n.wires, (*wire).cut) }, func(n *node) { each(n.wires, (*wire).heal) }},
+			{"cut off", (*node).deaden, (*node).heal},
 		}
 		var posts []*plainPost
 		var all sync.WaitGroup
 		ctx := bounded(t, 2*time.Minute)
 		for i, way := range ways {
 			for _, batch := range []int{0, 2} {
-				x := &plainPost{owner: f.nodes[i], ids: []string{callID(t, way.name, batch)}}
+				x := &plainPost{Client: mcptest.Client{URL: f.nodes[i].url()}, ids: []string{callID(t, way.name, batch)}}
 				if batch > 0 {
 					x.ids = []string{callID(t, way.name, batch, 1), callID(t, way.name, batch, 2)}
 				}
 				posts = append(posts, x)
-				x.begin(ctx, t)
+				if err := x.Begin(ctx, mcptest.Initialize("2025-03-26", "{}")); err != nil {
+					t.Fatal(err)
+				}
 				all.Go(func() { x.post(ctx, last.url(), batch > 0) })
 			}
 		}
@@ -64,7 +65,7 @@ func TestClusterTwice(t *testing.T) {
 		all.Wait()
 		for _, x := range posts {
 			if x.err != nil {
-				t.Errorf("%s: %v", x.owner.name, x.err)
+				t.Errorf("%q: %v", x.ids, x.err)
 			}
 			for i, id := range x.ids {
 				f.wantRuns(id, 1, 1)
@@ -76,75 +77,44 @@ func TestClusterTwice(t *testing.T) {
 	})
 }
 
-func each(wires []*wire, do func(*wire)) {
-	for _, w := range wires {
-		do(w)
-	}
-}
-
 // A plainPost is requests of a client of revision 2025-03-26, to be answered with JSON.
 type plainPost struct {
-	owner   *node
-	ids     []string
-	session string
-	got     map[int]string // by the ids of the requests
-	err     error
-}
-
-func (x *plainPost) send(ctx context.Context, url, body string) (*http.Response, error) {
-	return mcptest.Send(ctx, http.MethodPost, url, body, "Mcp-Session-Id", x.session)
-}
-
-// begin begins a session at the owner.
-func (x *plainPost) begin(ctx context.Context, t *testing.T) {
-	t.Helper()
-	for _, body := range []string{mcptest.Initialize("2025-03-26", "{}"), mcptest.Initialized} {
-		resp, err := x.send(ctx, x.owner.url(), body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp.Body.Close()
-		if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
-			x.session = id
-		}
-	}
+	mcptest.Client // whose session is at the owner
+	ids            []string
+	got            map[int]string // by the ids of the requests
+	err            error
 }
 
 // post makes the calls at another node.
 func (x *plainPost) post(ctx context.Context, url string, batch bool) {
 	var calls []string
 	for i, id := range x.ids {
-		calls = append(calls, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"work","arguments":{"id":%q,"steps":0,"ms":8000}}}`, i+1, id))
+		calls = append(calls, mcptest.Call(i+1, "work", fmt.Sprintf(`{"id":%q,"steps":0,"ms":8000}`, id)))
 	}
 	body := calls[0]
 	if batch {
 		body = "[" + strings.Join(calls, ",") + "]"
 	}
-	resp, err := x.send(ctx, url, body)
-	if err != nil {
-		x.err = err
-		return
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if kind := resp.Header.Get("Content-Type"); err != nil || kind != "application/json" {
-		x.err = fmt.Errorf("%s, %s, %w: %s", resp.Status, kind, err, text)
+	x.URL = url
+	r, err := x.Exchange(ctx, http.MethodPost, body)
+	if kind := r.Header.Get("Content-Type"); err != nil || kind != "application/json" {
+		x.err = fmt.Errorf("%d, %s, %w: %s", r.Status, kind, err, r.Body)
 		return
 	}
 	if !batch {
-		text = fmt.Appendf(nil, "[%s]", text)
+		r.Body = "[" + r.Body + "]"
 	}
 	var answers []struct {
 		ID            int
 		Result, Error json.RawMessage
 	}
-	if x.err = json.Unmarshal(text, &answers); x.err != nil {
+	if x.err = json.Unmarshal([]byte(r.Body), &answers); x.err != nil {
 		return
 	}
 	x.got = make(map[int]string)
 	for _, a := range answers {
 		if x.got[a.ID] != "" {
-			x.err = fmt.Errorf("answered twice: %s", text)
+			x.err = fmt.Errorf("answered twice: %s", r.Body)
 		}
 		x.got[a.ID] = string(a.Result) + string(a.Error)
 	}

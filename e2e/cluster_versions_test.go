@@ -105,15 +105,6 @@ func (v *versions) request(tool, what string, ms int) request {
 	return request{tool: tool, args: workArgs{ID: callID(v.t, v.name, "-", what), Steps: 4, MS: ms}}
 }
 
-// whole checks that a call was answered, with everything that it said, and ran once.
-func (v *versions) whole(q request, s *callRecord) {
-	v.t.Helper()
-	if err := s.check(q); err != nil || !s.over() || s.unknown() {
-		v.t.Errorf("%s: %v, received %q", q.args.ID, err, s.received)
-	}
-	v.wantRuns(q.args.ID, 1, 1)
-}
-
 // forwarded makes calls at the node that does not have the session.
 func (v *versions) forwarded() {
 	r := v.begin()

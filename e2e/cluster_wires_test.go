@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/internal/cluster/clustertest"
 )
 
 // A front is a load balancer without a memory: each request goes to the next node,
@@ -99,131 +101,18 @@ func (f *front) dial(ctx context.Context, _, _ string) (c net.Conn, err error) {
 // errNobody says that a request went to no node.
 var errNobody = errors.New("no node takes connections")
 
-// A wire is a TCP proxy that can go dead: between a node and a server of its engine.
-type wire struct {
-	Addr   string
-	to     string
-	listen net.Listener
-	wait   sync.WaitGroup
-
-	mu    sync.Mutex
-	alive chan struct{} // closed as long as all does
-	conns map[net.Conn]struct{}
-	over  bool
-}
-
-func newWire(t *testing.T, to string) *wire {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &wire{Addr: l.Addr().String(), to: to, listen: l, conns: make(map[net.Conn]struct{}), alive: make(chan struct{})}
-	close(w.alive)
-	w.wait.Go(w.accept)
-	t.Cleanup(func() {
-		w.mu.Lock()
-		w.over = true
-		_ = l.Close()
-		for c := range w.conns {
-			_ = c.Close()
-		}
-		w.mu.Unlock()
-		w.heal()
-		w.wait.Wait()
-	})
-	return w
-}
-
-// cut lets nothing through any more, and tells nobody: connections stay, and new
-// ones are taken, as in a network that drops packets.
-func (w *wire) cut() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.alive = make(chan struct{})
-}
-
-// heal ends a cut. Connections that were there in the meantime are reset, as most
-// are that were silent for that long.
-func (w *wire) heal() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	select {
-	case <-w.alive:
-		return
-	default:
-	}
-	for c := range w.conns {
-		_ = c.Close()
-	}
-	close(w.alive)
-}
-
-func (w *wire) keep(c net.Conn) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.over {
-		_ = c.Close()
-		return false
-	}
-	w.conns[c] = struct{}{}
-	return true
-}
-
-func (w *wire) drop(c net.Conn) {
-	w.mu.Lock()
-	delete(w.conns, c)
-	w.mu.Unlock()
-	_ = c.Close()
-}
-
-func (w *wire) accept() {
-	for {
-		c, err := w.listen.Accept()
-		if err != nil {
-			return
-		}
-		if w.keep(c) {
-			w.wait.Go(func() { w.carry(c) })
-		}
+// deaden has what a node and its engine say to each other held back, and tells neither: connections stay, and new ones are taken, as
+// in a network that drops packets.
+func (n *node) deaden() {
+	for _, w := range n.wires {
+		w.Cut(clustertest.Silent)
 	}
 }
 
-func (w *wire) carry(c net.Conn) {
-	defer w.drop(c)
-	w.pass()
-	up, err := net.Dial("tcp", w.to)
-	if err != nil || !w.keep(up) {
-		return
+// heal ends that. Connections that were there in the meantime are reset, as most are that were silent for that long.
+func (n *node) heal() {
+	for _, w := range n.wires {
+		w.Cut(clustertest.Reset)
+		w.Cut(clustertest.Healed)
 	}
-	defer w.drop(up)
-	var both sync.WaitGroup
-	for _, ends := range [][2]net.Conn{{c, up}, {up, c}} {
-		both.Go(func() {
-			_, _ = io.Copy(ends[0], through{w, ends[1]}) // until either is closed
-			_ = c.Close()
-			_ = up.Close()
-		})
-	}
-	both.Wait()
-}
-
-// pass waits as long as the wire is cut.
-func (w *wire) pass() {
-	w.mu.Lock()
-	alive := w.alive
-	w.mu.Unlock()
-	<-alive
-}
-
-// through reads what comes through a wire.
-type through struct {
-	w *wire
-	r io.Reader
-}
-
-func (t through) Read(p []byte) (int, error) {
-	n, err := t.r.Read(p)
-	t.w.pass()
-	return n, err
 }

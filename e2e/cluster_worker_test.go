@@ -113,18 +113,6 @@ func pace(ctx context.Context, req *mcp.CallToolRequest, steps int, over time.Du
 	}
 }
 
-// worker makes the test binary that server, over stdio; with another argument it speaks legacy revisions only.
-func worker(args []string) {
-	s := workServer(args[0])
-	if len(args) > 1 {
-		refuseDiscover(s)
-	}
-	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
 // libraryNode makes the test binary a node that is not holdfast serve but a
 // program with the library in it: its sessions cost no processes, and the header
 // User says who makes a request. It takes those flags of holdfast serve that the

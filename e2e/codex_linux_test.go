@@ -214,15 +214,15 @@ func (r *codexRun) offline(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = proxy.Close() })
+	t.Cleanup(proxy.Close)
 	newCodex(t, m, r.server(t, "http://"+proxy.Addr())).start()
 	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })
 	time.Sleep(3 * time.Second) // a silent call has its id by then
-	proxy.Offline(true)
+	proxy.Away(true, false)
 	time.Sleep(10 * time.Second)
 	w.end() // it ends meanwhile
 	time.Sleep(5 * time.Second)
-	proxy.Offline(false)
+	proxy.Away(false, false)
 	w.wantPaid(t, m.output(t))
 }
 

@@ -286,12 +286,12 @@ func TestCompose(t *testing.T) {
 	call.until(3)
 	nodes[0].signal(t, syscall.SIGKILL)
 	_ = nodes[0].wait(t, time.Minute)
-	peer.url = nodes[1].URL
+	peer.URL = nodes[1].URL
 	rest := peer.listen("GET", call.LastID, "").rest()
 	if n := len(rest.received); n == 0 || !strings.HasPrefix(rest.received[n-1], "result ") {
 		t.Errorf("node 2 answers %q", rest.received)
 	}
-	peer.url = nodes[2].URL
+	peer.URL = nodes[2].URL
 	resp := peer.send("POST", "", `{"jsonrpc":"2.0","id":9,"method":"tools/list"}`)
 	defer resp.Body.Close()
 	if body, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != http.StatusOK || !bytes.Contains(body, []byte(`"count"`)) {

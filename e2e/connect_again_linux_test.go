@@ -4,8 +4,6 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"strings"
@@ -120,17 +118,8 @@ func newWaiter(t *testing.T) *waiter {
 		}
 		return nil, args.Amount, nil
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	s := httptest.NewServer(h)
-	w.URL = s.URL
-	t.Cleanup(func() {
-		w.end()
-		ctx, stop := context.WithTimeout(context.Background(), time.Second)
-		defer stop()
-		_ = h.Shutdown(ctx)
-		s.CloseClientConnections()
-		s.Close()
-	})
+	w.URL = library(t, server, &holdfast.Options{Retry: 10 * time.Millisecond})
+	t.Cleanup(w.end)
 	return w
 }
 

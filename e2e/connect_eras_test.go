@@ -46,30 +46,25 @@ func eraTransport(t *testing.T, url, revision string) mcp.Transport {
 	return &mcp.StreamableClientTransport{Endpoint: url}
 }
 
-// reachedServers are the servers that clients reach through holdfast connect, and through
-// NewClientTransport.
-func reachedServers() map[string]struct {
+// A reachedServer is one that clients reach through holdfast connect, and through NewClientTransport.
+type reachedServer struct {
 	url    func(t *testing.T) string
 	legacy bool // it speaks no modern revision
 	modern bool // it speaks no legacy revision
 	peer   eraPeer
-} {
-	type server = struct {
-		url    func(t *testing.T) string
-		legacy bool
-		modern bool
-		peer   eraPeer
-	}
-	return map[string]server{
+}
+
+func reachedServers() map[string]reachedServer {
+	return map[string]reachedServer{
 		"holdfast": {peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
 			return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: holdfast.ErasBoth})
 		}},
 		"holdfast, legacy only": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
 			return servePeer(t, &eraPeer{}, &holdfast.Options{Eras: holdfast.ErasLegacy})
 		}},
-		"go-sdk": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string { return eraURL(t, false, nil) }},
+		"go-sdk": {legacy: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string { return upstream(t, eraServer(false), nil) }},
 		"go-sdk, modern only": {modern: true, peer: eraPeer{checks: fixture()}, url: func(t *testing.T) string {
-			return modernOnly(t, eraURL(t, true, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true}))
+			return modernOnly(t, modernLibrary(t))
 		}},
 		"server-everything": {legacy: true, peer: eraPeer{checks: everythingChecks(), needs: []string{everything}}, url: func(t *testing.T) string {
 			return everythingOver(t, "streamableHttp", "/mcp").url

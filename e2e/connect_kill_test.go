@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"os/exec"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
-	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -55,11 +53,9 @@ func connectKilled(t *testing.T, host killHost) {
 		time.Sleep(20 * time.Millisecond) // it is work
 		return nil, args.N, nil
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+	s := library(t, server, &holdfast.Options{
 		Retry: 10 * time.Millisecond, Eras: map[bool]holdfast.Era{true: holdfast.ErasLegacy, false: holdfast.ErasBoth}[host.legacyServer], TaskAfter: 10 * time.Millisecond,
 	})
-	s := mcptest.Serve(t, h)
-	mcptest.ShutDownAtEnd(t, h, time.Second)
 	calls := testlong.Either(10, 40)
 	state := t.TempDir()
 	began := time.Now()

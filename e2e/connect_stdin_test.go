@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"holdfast"
 	"holdfast/internal/testlong"
 )
 
@@ -153,16 +150,7 @@ func newSlowServer(t *testing.T) *slowServer {
 		_, err := r.Session.Elicit(ctx, &mcp.ElicitParams{Message: "well?", RequestedSchema: map[string]any{"type": "object"}})
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: fmt.Sprint("asked: ", err)}}}, nil, nil
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	up := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithCancel(context.Background())
-		stop() // no client waits
-		_ = h.Shutdown(ctx)
-		up.CloseClientConnections()
-		up.Close()
-	})
-	s.url = up.URL
+	s.url = library(t, server, nil)
 	return s
 }
 

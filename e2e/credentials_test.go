@@ -3,7 +3,6 @@ package e2e
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
 	"strings"
@@ -16,7 +15,7 @@ import (
 
 // A refusing is a server that refuses whoever asks, as long as it is told to.
 type refusing struct {
-	*httptest.Server
+	URL    string
 	status atomic.Int32 // 0: it refuses nothing
 }
 
@@ -29,7 +28,7 @@ func newRefusing(t *testing.T) *refusing {
 	}
 	s := &refusing{}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
-	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	s.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if status := s.status.Load(); status != 0 {
 			w.Header().Set("WWW-Authenticate", `Bearer resource_metadata="https://upstream.example.com"`)
 			http.Error(w, "no", int(status))
@@ -37,8 +36,6 @@ func newRefusing(t *testing.T) *refusing {
 		}
 		proxy.ServeHTTP(w, r)
 	}))
-	t.Cleanup(s.CloseClientConnections)
-	t.Cleanup(s.Close)
 	return s
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -46,14 +45,10 @@ func newGuarded(t *testing.T, o *mcp.StreamableHTTPOptions) *guarded {
 		return said(r.Extra.TokenInfo.UserID), nil, nil
 	})
 	mux := http.NewServeMux()
-	web := httptest.NewServer(mux)
-	g.url = web.URL + "/mcp"
+	web := mcptest.Serve(t, mux)
+	g.url = web + "/mcp"
 	g.resource.Store(&g.url)
-	t.Cleanup(func() {
-		web.CloseClientConnections()
-		web.Close()
-	})
-	metadata := web.URL + "/resource"
+	metadata := web + "/resource"
 	mux.Handle("/mcp", auth.RequireBearerToken(verify, &auth.RequireBearerTokenOptions{ResourceMetadataURL: metadata, Scopes: []string{"mcp"}})(
 		mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o)))
 	answer := func(path string, of func(*http.Request) map[string]any) {
@@ -64,11 +59,11 @@ func newGuarded(t *testing.T, o *mcp.StreamableHTTPOptions) *guarded {
 	}
 	answer("/resource", func(*http.Request) map[string]any {
 		g.asked.Add(1)
-		return map[string]any{"resource": *g.resource.Load(), "authorization_servers": []string{web.URL}, "scopes_supported": []string{"mcp"}}
+		return map[string]any{"resource": *g.resource.Load(), "authorization_servers": []string{web}, "scopes_supported": []string{"mcp"}}
 	})
 	answer("/.well-known/oauth-authorization-server", func(*http.Request) map[string]any {
 		return map[string]any{
-			"issuer": web.URL, "authorization_endpoint": web.URL + "/authorize", "token_endpoint": web.URL + "/token", "registration_endpoint": web.URL + "/register",
+			"issuer": web, "authorization_endpoint": web + "/authorize", "token_endpoint": web + "/token", "registration_endpoint": web + "/register",
 			"response_types_supported": []string{"code"}, "code_challenge_methods_supported": []string{"S256"}, "grant_types_supported": []string{"authorization_code"},
 			"token_endpoint_auth_methods_supported": []string{"none"},
 		}

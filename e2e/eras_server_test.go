@@ -6,39 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
-
-// eraStdio makes the test binary an eraServer over stdio, for clients of both eras, or, as a
-// server that was made before there were two, of legacy ones.
-func eraStdio(args []string) {
-	legacy := len(args) > 0
-	s := eraServer(!legacy)
-	if legacy {
-		refuseDiscover(s)
-	}
-	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-// refuseDiscover makes a server one that was made before there were two eras.
-func refuseDiscover(s *mcp.Server) {
-	s.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
-		return func(ctx context.Context, method string, r mcp.Request) (mcp.Result, error) {
-			if method == "server/discover" {
-				return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found"}
-			}
-			return next(ctx, method, r)
-		}
-	})
-}
 
 const eraWatched = "test://watched"
 

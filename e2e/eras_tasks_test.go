@@ -25,7 +25,7 @@ func TestErasTasks(t *testing.T) {
 		"go-sdk":                       {nil, "task completed Ada"},
 		"process, go-sdk, legacy only": {eraProcess(os.Args[0], "eras", "legacy"), "task completed Ada"},
 		"process, go-sdk":              {eraProcess(os.Args[0], "eras"), "task completed Ada"},
-		"remote, go-sdk":               {eraUpstream(false, nil), "task completed Ada"},
+		"remote, go-sdk":               {eraRemote(func(t *testing.T) string { return upstream(t, eraServer(false), nil) }), "task completed Ada"},
 		"process, TypeScript 2.x, modern only": {func(t *testing.T) backend.Backend {
 			npm(t, tsServer)
 			return eraProcess("node", "clients/erasserver.mjs", "stdio", "modern")(t)

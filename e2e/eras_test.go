@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -93,16 +92,14 @@ func eraPeers() []eraPeer {
 		},
 		{name: "process, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "both"), missing: noParams},
 		{name: "process, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraProcess("node", "clients/erasserver.mjs", "stdio", "modern"), missing: noParams},
-		{name: "remote, go-sdk", checks: fixture(), short: true, open: eraUpstream(false, nil)},
-		{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, open: eraUpstream(true, &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})},
+		{name: "remote, go-sdk", checks: fixture(), short: true, open: eraRemote(func(t *testing.T) string { return upstream(t, eraServer(false), nil) })},
+		{name: "remote, go-sdk, no sessions", checks: fixture(), short: true, open: eraRemote(modernLibrary)},
 		{
 			name: "remote, server-everything", checks: everythingChecks(), needs: []string{everything},
-			open: func(t *testing.T) backend.Backend {
-				return remotebackend.New(everythingOver(t, "streamableHttp", "/mcp").url, nil)
-			},
+			open: eraRemote(func(t *testing.T) string { return everythingOver(t, "streamableHttp", "/mcp").url }),
 		},
-		{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraTypeScript("both"), missing: noParams},
-		{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraTypeScript("modern"), missing: noParams},
+		{name: "remote, TypeScript 2.x", checks: fixture(), needs: typeScript, open: eraRemote(func(t *testing.T) string { return eraTypeScriptURL(t, "both") }), missing: noParams},
+		{name: "remote, TypeScript 2.x, modern only", checks: fixture(), needs: typeScript, open: eraRemote(func(t *testing.T) string { return eraTypeScriptURL(t, "modern") }), missing: noParams},
 	}
 }
 
@@ -247,35 +244,18 @@ func eraProcess(command ...string) func(*testing.T) backend.Backend {
 	}
 }
 
-// eraUpstream is the backend of a go-sdk server over HTTP.
-func eraUpstream(rounds bool, o *mcp.StreamableHTTPOptions) func(*testing.T) backend.Backend {
+// eraRemote is the backend of a server over HTTP.
+func eraRemote(url func(t *testing.T) string) func(*testing.T) backend.Backend {
 	return func(t *testing.T) backend.Backend {
 		t.Helper()
-		return remotebackend.New(eraURL(t, rounds, o), nil)
+		return remotebackend.New(url(t), nil)
 	}
 }
 
-// eraURL serves a go-sdk server over HTTP.
-func eraURL(t *testing.T, rounds bool, o *mcp.StreamableHTTPOptions) string {
+// modernLibrary serves the go-sdk's server without sessions.
+func modernLibrary(t *testing.T) string {
 	t.Helper()
-	s := eraServer(rounds)
-	web := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, o))
-	t.Cleanup(func() {
-		for session := range s.Sessions() {
-			go session.Close() // which waits for its tools
-		}
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return web.URL
-}
-
-// eraTypeScript is the backend of a TypeScript server over HTTP.
-func eraTypeScript(eras string) func(*testing.T) backend.Backend {
-	return func(t *testing.T) backend.Backend {
-		t.Helper()
-		return remotebackend.New(eraTypeScriptURL(t, eras), nil)
-	}
+	return upstream(t, eraServer(true), &mcp.StreamableHTTPOptions{Stateless: true, PropagateRequestCancellation: true})
 }
 
 // eraTypeScriptURL runs a TypeScript server over HTTP.

@@ -24,21 +24,7 @@ func oddCall(id int, tool, name string) string {
 // ask makes a request in the session of a peer, and returns the response, without what comes before it in a stream.
 func (c *peer) ask(body string) string {
 	c.t.Helper()
-	resp := c.send("POST", "", body)
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return lastEvent(string(text))
-}
-
-// lastEvent returns the message of the last event of a stream, or the whole of a body that is none.
-func lastEvent(text string) string {
-	if i := strings.LastIndex(text, "data: "); i >= 0 {
-		text, _, _ = strings.Cut(text[i+len("data: "):], "\n")
-	}
-	return text
+	return c.Post(c.t, body).Message()
 }
 
 // wantOdd checks the response to a call of an odd server under an id.
@@ -126,8 +112,8 @@ func TestFailure20Clients(t *testing.T) {
 			want := odd.on(false, true)
 			modern := strings.Replace(callsModern("odd"), `"arguments":{}`, fmt.Sprintf(`"arguments":{"case":%q}`, answer), 1)
 			modern = strings.Replace(modern, `"m-odd"`, "7", 1)
-			wantOdd(t, lastEvent(post(t, process, "", "", modern).Body), 7, want)
-			wantOdd(t, lastEvent(post(t, stateless, "", "", oddCall(7, "odd", answer)).Body), 7, want)
+			wantOdd(t, post(t, process, "", "", modern).Message(), 7, want)
+			wantOdd(t, post(t, stateless, "", "", oddCall(7, "odd", answer)).Message(), 7, want)
 		})
 	}
 	t.Run("connect", func(t *testing.T) {
@@ -166,7 +152,7 @@ func TestFailure20Beginnings(t *testing.T) {
 		t.Run(answer, func(t *testing.T) {
 			t.Parallel()
 			r := post(t, serve(t, "--", self, "odd", "initialize", answer).URL, "", "", initialize)
-			if !strings.Contains(lastEvent(r.Body), `"error"`) || r.Status == http.StatusOK && !strings.Contains(r.Body, `"id":7`) {
+			if !strings.Contains(r.Message(), `"error"`) || r.Status == http.StatusOK && !strings.Contains(r.Body, `"id":7`) {
 				t.Errorf("initialize is answered with %d %s", r.Status, r.Body)
 			}
 			c := connect(t, serve(t, "--", self, "odd", "tools/list", answer))
@@ -203,7 +189,7 @@ func TestFailure20NoRevision(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := lastEvent(post(t, serve(t, backend...).URL, "", "", initialize).Body)
+			got := post(t, serve(t, backend...).URL, "", "", initialize).Message()
 			if !strings.Contains(got, `"id":7`) || !strings.Contains(got, `"error":{"code":`) || !strings.Contains(got, "initialize") {
 				t.Errorf("initialize is answered with %s", got)
 			}
@@ -235,7 +221,7 @@ func TestFailure20TwoCalls(t *testing.T) {
 		p := serve(t, "--", self, "odd")
 		c := connect(t, p)
 		silent := c.listen("POST", "", oddCall(6, "silent", ""))
-		mcptest.Eventually(t, "the server to have the call", time.Minute, func() bool { return strings.Contains(strings.Join(p.logged(), ""), "it says nothing") })
+		mcptest.Eventually(t, "the server to have the call", time.Minute, func() bool { return strings.Contains(strings.Join(p.log.Lines("time="), ""), "it says nothing") })
 		began := time.Now()
 		wantOdd(t, c.ask(oddCall(7, "odd", "an error under id null")), 7, "outcome unknown")
 		silent.until(1)

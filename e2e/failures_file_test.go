@@ -20,7 +20,7 @@ func toldStdio(args []string) {
 		if m.Method == "tools/call" && m.Kind == jsonrpc.Request {
 			return mcptest.Text(m, fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
 		}
-		return strings.Join(oddly(m), "\n")
+		return oddly(m)
 	})
 }
 

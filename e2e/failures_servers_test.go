@@ -1,11 +1,9 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -29,25 +27,14 @@ func badStdio(args []string) {
 	case "hanging":
 		select {}
 	}
-	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		m, err := jsonrpc.Parse([]byte(strings.Clone(lines.Text())))
-		if err != nil {
-			continue
-		}
-		for _, text := range badly(args[0], m) {
-			fmt.Println(text)
-		}
-	}
+	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string { return badly(args[0], m) })
 }
 
 // badly returns what such a server says to a message.
-func badly(kind string, m jsonrpc.Message) []string {
+func badly(kind string, m jsonrpc.Message) string {
 	said := oddly(m)
-	if len(said) == 0 {
-		return nil
-	}
-	result := func(text string) []string {
-		return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, text)}
+	if said == "" {
+		return ""
 	}
 	const page = `{"tools":[{"name":"even","inputSchema":{"type":"object"}}],"nextCursor":%s}`
 	cursor := string(jsonrpc.Field(m.Params, "cursor"))
@@ -57,17 +44,15 @@ func badly(kind string, m jsonrpc.Message) []string {
 	case m.Method == "initialize":
 		is := map[string]string{"revision": "2099-12-31", "old": "2024-11-05"}[kind]
 		if is != "" {
-			return result(fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"bad","version":"1"}}`, is))
+			return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"bad","version":"1"}}`, is))
 		}
 	case m.Method != "tools/list":
 	case kind == "same cursor":
-		return result(fmt.Sprintf(page, `"again"`))
-	case kind == "fails at page 2" && cursor == "":
-		return result(fmt.Sprintf(page, `"2"`))
+		return mcptest.Result(m, fmt.Sprintf(page, `"again"`))
+	case (kind == "fails at page 2" || kind == "ends at page 2") && cursor == "":
+		return mcptest.Result(m, fmt.Sprintf(page, `"2"`))
 	case kind == "fails at page 2", kind == "fails at page 1":
-		return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32603,"message":"no such page"}}`, m.ID)}
-	case kind == "ends at page 2" && cursor == "":
-		return result(fmt.Sprintf(page, `"2"`))
+		return mcptest.Error(m, -32603, "no such page")
 	case kind == "ends at page 2":
 		os.Exit(7)
 	}
@@ -204,18 +189,14 @@ func TestFailure22ComesLater(t *testing.T) {
 		"upstream": func(t *testing.T) (string, func()) {
 			var is atomic.Bool
 			f := &forgetful{}
-			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if !is.Load() {
 					http.Error(w, "not yet", http.StatusServiceUnavailable)
 					return
 				}
 				f.ServeHTTP(w, r)
 			}))
-			t.Cleanup(func() {
-				s.CloseClientConnections()
-				s.Close()
-			})
-			return fmt.Sprintf(`{"url":%q}`, s.URL), func() { is.Store(true) }
+			return fmt.Sprintf(`{"url":%q}`, url), func() { is.Store(true) }
 		},
 	} {
 		for _, by := range []string{"itself", "a call"} {

@@ -23,7 +23,7 @@ func (u *unknowing) answer(m jsonrpc.Message) string {
 	if m.Kind != jsonrpc.Request {
 		return ""
 	}
-	result := func(text string) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, text) }
+	result := func(text string) string { return mcptest.Result(m, text) }
 	switch m.Method {
 	case "initialize":
 		u.mu.Lock()

@@ -60,9 +60,7 @@ func ledgerStdio(args []string) {
 			}
 		}
 	})
-	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		os.Exit(1)
-	}
+	runStdio(server)
 }
 
 // A hostSeen is what a host was seen to do when something breaks.
@@ -270,26 +268,19 @@ func (o opens) RoundTrip(r *http.Request) (*http.Response, error) {
 // relay carries one connection to the server. cut ends the server's side of it only.
 func (h *hostPlayed) relay() (at string, cut func()) {
 	h.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	server := make(chan *net.TCPConn, 1)
+	r := &testport.Relay{Target: strings.TrimSuffix(strings.TrimPrefix(h.at, "http://"), "/mcp")}
+	r.Carry = func(_ uint64, c *net.TCPConn) {
+		up := r.Dial()
+		server <- up
+		r.Go(func() { _, _ = io.Copy(c, up) })
+		_, _ = io.Copy(up, c)
+	}
+	if err := r.Start(); err != nil {
 		h.t.Fatal(err)
 	}
-	server, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(h.at, "http://"), "/mcp"))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	var work sync.WaitGroup
-	work.Go(func() {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		h.t.Cleanup(func() { _ = c.Close() })
-		work.Go(func() { _, _ = io.Copy(server, c) })
-		_, _ = io.Copy(c, server)
-	})
-	h.t.Cleanup(func() { _, _ = l.Close(), server.Close() })
-	return "http://" + l.Addr().String() + "/mcp", func() { _ = server.Close() }
+	h.t.Cleanup(r.Close)
+	return "http://" + r.Addr() + "/mcp", func() { _ = (<-server).Close() }
 }
 
 // A callPlayed is a call of a host, whose connection can be cut.
@@ -539,7 +530,7 @@ func TestHostsTable(t *testing.T) {
 				c = r.call("a", false)
 				// Else the host may have the answer on its standalone stream before it asks again.
 				mcptest.Eventually(r.t, "the request to be attached", time.Minute, func() bool {
-					return strings.Contains(strings.Join(r.p.logged(), ""), "a request came again")
+					return strings.Contains(strings.Join(r.p.log.Lines("time="), ""), "a request came again")
 				})
 			}
 			r.finish("a")

@@ -79,7 +79,7 @@ func TestRemote(t *testing.T) {
 			var first string // it begins two, and uses the second
 			listens := make(chan struct{})
 			listening := sync.OnceFunc(func() { close(listens) })
-			url := cutting(t, p, p.URL, 1, func(request string) Cut {
+			url := behind(t, p.URL, 1, func(request string) Cut {
 				id := ""
 				if m := sessionID.FindStringSubmatch(request); m != nil {
 					id = m[1]
@@ -157,7 +157,7 @@ func TestPinged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := serve(t, "--demo", "--retry", "100ms")
-			url := cutting(t, p, p.URL, 1, func(request string) Cut {
+			url := behind(t, p.URL, 1, func(request string) Cut {
 				if strings.HasPrefix(request, "POST ") && has(request, "mcp-session-id") {
 					return Cut{After: 300 * time.Millisecond, Since: `"ping"`, Reset: true}
 				}

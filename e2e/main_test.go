@@ -44,22 +44,22 @@ func TestMain(m *testing.M) {
 // modes are what the test binary does when it is started again, by its first
 // argument.
 var modes = map[string]func(args []string){
-	"stdio":    func([]string) { stdio() },
-	"worker":   worker,
+	"stdio":    func([]string) { runStdio(counterServer()) },
+	"worker":   func(args []string) { runStdio(legacyIf(len(args) > 1, workServer(args[0]))) },
 	"node":     libraryNode,
 	"piped":    piped,
-	"eras":     eraStdio,
-	"asking":   askingStdio,
+	"eras":     func(args []string) { runStdio(legacyIf(len(args) > 0, eraServer(len(args) == 0))) },
+	"asking":   func([]string) { runStdio(legacyIf(true, askingServer())) },
 	"bodies":   func([]string) { mcptest.Stdio(newBodyServer(false).script) },
 	"keep":     keep,
 	"big":      bigStdio,
-	"checking": checkingStdio,
+	"checking": func([]string) { mcptest.Stdio(new(checking).take) },
 	"odd":      oddStdio,
 	"bad":      badStdio,
 	"told":     toldStdio,
 	"unknown":  func([]string) { mcptest.Stdio(newUnknowing()) },
 	"browser":  browser,
-	"alive":    func([]string) { alive() },
+	"alive":    aliveStdio,
 	"ledger":   ledgerStdio,
 }
 
@@ -145,7 +145,8 @@ type program struct {
 	Try  string // the command line that it offers
 	Addr string
 
-	cmd *exec.Cmd
+	admin string // where it is asked whether it is ready
+	cmd   *exec.Cmd
 	// Closed when it has ended; then err says how, and log holds its stderr.
 	ended chan struct{}
 	err   error
@@ -187,24 +188,41 @@ func serveBy(t *testing.T, cmd *exec.Cmd) *program {
 	return p
 }
 
-// launch starts a command, and waits until it says where it serves, or has ended.
-func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
-	t.Helper()
+// spawn starts a command, and waits until it says where it serves, or has ended. What it says more hears too.
+func spawn(cmd *exec.Cmd, more io.Writer) (p *program, greeted bool, err error) {
 	p = &program{cmd: cmd, ended: make(chan struct{})}
-	stderr, err := p.cmd.StderrPipe()
+	stderr, err := cmd.StderrPipe()
 	if err != nil {
-		t.Fatal(err)
+		return nil, false, err
 	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+	if err := cmd.Start(); err != nil {
+		return nil, false, err
 	}
 	says := make(chan bool, 1)
 	go func() {
 		defer close(says)
 		defer close(p.ended)
-		p.listen(stderr, says)
-		p.err = p.cmd.Wait()
+		p.listen(io.TeeReader(stderr, more), says)
+		p.err = cmd.Wait()
 	}()
+	late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	defer late.Stop()
+	greeted = <-says
+	if m := probed.FindStringSubmatch(p.log.String()); m != nil {
+		p.admin = m[1]
+	}
+	return p, greeted, nil
+}
+
+var probed = regexp.MustCompile(`readyz=http://(\S+)/readyz`)
+
+// launch is spawn for a test, at whose end the program is stopped.
+func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
+	t.Helper()
+	p, greeted, err := spawn(cmd, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		select {
 		case <-p.ended: // the test saw to it
@@ -220,7 +238,7 @@ func launch(t *testing.T, cmd *exec.Cmd) (p *program, greeted bool) {
 			t.Logf("holdfast %s:\n%s", strings.Join(p.cmd.Args[1:], " "), p.log.String())
 		}
 	})
-	return p, <-says
+	return p, greeted
 }
 
 // listen reads what the program says, and tells greeted when it serves.

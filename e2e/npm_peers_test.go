@@ -118,7 +118,7 @@ func TestPeers(t *testing.T) {
 			server.asks(t, c, 4)
 			for _, sdk := range []int{1, 2} {
 				t.Run(fmt.Sprintf("TypeScript %d.x, cut", sdk), func(t *testing.T) {
-					url := cutting(t, p, p.URL, 1, func(request string) Cut {
+					url := behind(t, p.URL, 1, func(request string) Cut {
 						if strings.HasPrefix(request, "POST ") && has(request, "mcp-session-id") {
 							return Cut{Bytes: 150, Body: true} // within the first event after the one that has an id
 						}
@@ -146,7 +146,7 @@ func TestPeers(t *testing.T) {
 			server.asks(t, c, 6)
 			p.signal(t, os.Kill)
 			_ = p.wait(t, time.Minute)
-			c.url = server.serve(t, dir, state).URL
+			c.URL = server.serve(t, dir, state).URL
 			server.asks(t, c, 7)
 		})
 	}
@@ -203,7 +203,7 @@ func TestPeersPing(t *testing.T) {
 			}
 			if kind == "stateless" {
 				for range 2 {
-					wantOdd(t, lastEvent(post(t, url, "", "", call(4)).Body), 4, "install")
+					wantOdd(t, post(t, url, "", "", call(4)).Message(), 4, "install")
 				}
 				return
 			}
@@ -219,8 +219,8 @@ func TestPeersPing(t *testing.T) {
 	}
 }
 
-// alive makes the test binary a server of the go-sdk that pings its client every half second, and ends without an answer.
-func alive() {
+// aliveStdio makes the test binary a server of the go-sdk that pings its client every half second, and ends without an answer.
+func aliveStdio([]string) {
 	var pings atomic.Int64
 	server := mcp.NewServer(&mcp.Implementation{Name: "alive", Version: "1"}, &mcp.ServerOptions{KeepAlive: 500 * time.Millisecond})
 	server.AddSendingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -244,10 +244,7 @@ func alive() {
 		}
 		return said(fmt.Sprintf("%d of process %d", pings.Load(), os.Getpid())), nil, nil
 	})
-	if err := server.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
+	runStdio(server)
 }
 
 // FAILURES 19: a go-sdk server with KeepAlive, as a process: it is the same before a call, in which its client is away, and after.

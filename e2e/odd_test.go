@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"os"
@@ -85,63 +84,51 @@ func oddAnswers() map[string]oddAnswer {
 	}
 }
 
-// oddly returns what an odd server says to a message, line by line.
-func oddly(m jsonrpc.Message) []string {
+// oddly returns what an odd server says to a message, in lines.
+func oddly(m jsonrpc.Message) string {
 	if m.Kind != jsonrpc.Request {
-		return nil
+		return ""
 	}
-	id := string(m.ID)
-	switch m.Method {
-	case "initialize":
+	switch name := jsonrpc.String(jsonrpc.Field(m.Params, "name")); {
+	case m.Method == "initialize":
 		version := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
-		return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"odd","version":"1"}}}`, id, version)}
-	case "tools/list":
-		return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"odd","inputSchema":{"type":"object"}},{"name":"even","inputSchema":{"type":"object"}}]}}`, id)}
-	case "tools/call":
-		if jsonrpc.String(jsonrpc.Field(m.Params, "name")) == "silent" {
-			fmt.Fprintln(os.Stderr, "it says nothing")
-			return nil
-		}
-		if jsonrpc.String(jsonrpc.Field(m.Params, "name")) == "even" {
-			return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"even"}]}}`, id)}
-		}
-		answer := oddAnswers()[jsonrpc.String(jsonrpc.Field(jsonrpc.Field(m.Params, "arguments"), "case"))]
-		return strings.Split(strings.ReplaceAll(answer.text, "ID", id), "\n")
+		return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"odd","version":"1"}}`, version))
+	case m.Method == "tools/list":
+		return mcptest.Result(m, `{"tools":[{"name":"odd","inputSchema":{"type":"object"}},{"name":"even","inputSchema":{"type":"object"}}]}`)
+	case m.Method != "tools/call":
+		return mcptest.Error(m, -32601, "method not found")
+	case name == "silent":
+		fmt.Fprintln(os.Stderr, "it says nothing")
+		return ""
+	case name == "even":
+		return mcptest.Text(m, "even")
 	}
-	return []string{fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found"}}`, id)}
+	return oddAnswers()[jsonrpc.String(jsonrpc.Field(jsonrpc.Field(m.Params, "arguments"), "case"))].to(m)
+}
+
+// to returns the answer to a request.
+func (a oddAnswer) to(m jsonrpc.Message) string {
+	return strings.ReplaceAll(a.text, "ID", string(m.ID))
 }
 
 // oddStdio makes the test binary an odd server on stdio. If arguments name a method and an answer, it gives that answer to
 // that method.
 func oddStdio(args []string) {
-	lines := bufio.NewReader(os.Stdin)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return
+	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string {
+		switch {
+		case m.Kind == jsonrpc.Request && len(args) == 2 && m.Method == args[0]:
+			return oddAnswers()[args[1]].to(m)
+		case string(m.ID) == "5.0": // the answer to a request of ours, as it is written
+			return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"under 5.0: %s"}}`,
+				strings.ReplaceAll(string(m.Raw), `"`, "'"))
 		}
-		if strings.Contains(string(line), `"id":5.0`) { // the answer to a request of ours, as it is written
-			fmt.Printf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"under 5.0: %s"}}`+"\n",
-				strings.ReplaceAll(strings.TrimSpace(string(line)), `"`, "'"))
-			continue
-		}
-		m, err := jsonrpc.Parse(line)
-		if err != nil {
-			continue
-		}
-		if m.Kind == jsonrpc.Request && len(args) == 2 && m.Method == args[0] {
-			fmt.Println(strings.NewReplacer("ID", string(m.ID), "⏎", "\n").Replace(oddAnswers()[args[1]].text))
-			continue
-		}
-		for _, text := range oddly(m) {
-			fmt.Println(strings.ReplaceAll(text, "⏎", "\n"))
-		}
-	}
+		return oddly(m)
+	})
 }
 
 // serveOdd serves an odd server at the paths of [mcptest.Server].
 func serveOdd(t *testing.T) (url string) {
 	return mcptest.Serve(t, &mcptest.Server{Open: true, New: func() mcptest.Script {
-		return func(m jsonrpc.Message, _ func(string)) string { return strings.Join(oddly(m), "\n") }
+		return func(m jsonrpc.Message, _ func(string)) string { return oddly(m) }
 	}})
 }

@@ -27,23 +27,13 @@ import (
 	"holdfast/internal/testport"
 )
 
-// logged are the lines of a program's log, without what is printed for people.
-func (p *program) logged() (all []string) {
-	for line := range strings.Lines(p.log.String()) {
-		if strings.HasPrefix(line, "time=") {
-			all = append(all, line)
-		}
-	}
-	return all
-}
-
 // wantOutage waits for the line that says that something is back, and looks at what was logged after the first n lines: one line of
 // level Warn that says away, with what it has to say, and then one of level Info that says back. The others are those that may be there.
 func wantOutage(t *testing.T, p *program, n int, away, back string, others ...string) (away1, back1 string) {
 	t.Helper()
-	mcptest.Eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.logged()[n:], ""), back) })
+	mcptest.Eventually(t, back, time.Minute, func() bool { return strings.Contains(strings.Join(p.log.Lines("time=")[n:], ""), back) })
 	var rest []string
-	for _, line := range p.logged()[n:] {
+	for _, line := range p.log.Lines("time=")[n:] {
 		switch {
 		case strings.Contains(line, "level=WARN") && strings.Contains(line, away) && away1 == "" && back1 == "":
 			away1 = line
@@ -62,7 +52,7 @@ func wantOutage(t *testing.T, p *program, n int, away, back string, others ...st
 		}
 	}
 	if away1 == "" || back1 == "" || len(rest) > 0 {
-		t.Errorf("it went with %q and came with %q, and the log has besides:\n%s", away1, back1, strings.Join(rest, ""))
+		t.Errorf("it went with %q and came with %q, and the log has besides:\n%s", away1, back1, strings.Join(rest, "\n"))
 	}
 	return away1, back1
 }
@@ -113,7 +103,7 @@ func TestOutageOfStore(t *testing.T) {
 				}
 				var before []int
 				for _, p := range all {
-					before = append(before, len(p.logged()))
+					before = append(before, len(p.log.Lines("time=")))
 				}
 				kill()
 				var begins sync.WaitGroup
@@ -134,7 +124,7 @@ func TestOutageOfStore(t *testing.T) {
 							t.Errorf("the line lacks %s: %s", want, away)
 						}
 					}
-					if !regexp.MustCompile(`for=\d+(\.\d)?s requests_refused=1\n`).MatchString(back) {
+					if !regexp.MustCompile(`for=\d+(\.\d)?s requests_refused=1$`).MatchString(back) {
 						t.Errorf("it is back: %s", back)
 					}
 					if strings.Contains(away, natstest.Password) {
@@ -279,7 +269,7 @@ func TestOutageOfUpstream(t *testing.T) {
 			}
 			p := serve(t, flags...)
 			mcptest.Eventually(t, "the start is logged", time.Minute, func() bool { return strings.Contains(p.log.String(), "msg=serving") })
-			before := len(p.logged())
+			before := len(p.log.Lines("time="))
 			if c.at != "" {
 				p.URL = "http://" + p.Addr + c.at
 			}

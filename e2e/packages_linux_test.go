@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -81,7 +81,7 @@ func packages(t *testing.T) (dir string) {
 
 // A registry gives packages to npm.
 type registry struct {
-	*httptest.Server
+	URL     string
 	mu      sync.Mutex
 	fetched []string // the archives
 }
@@ -89,10 +89,8 @@ type registry struct {
 // newRegistry begins a registry that has the packages of a directory.
 func newRegistry(t *testing.T, dir string) *registry {
 	t.Helper()
-	r := &registry{}
 	mux := http.NewServeMux()
-	r.Server = httptest.NewServer(mux)
-	t.Cleanup(r.Close)
+	r := &registry{URL: mcptest.Serve(t, mux)}
 	all, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
 	if err != nil || len(all) == 0 {
 		t.Fatalf("no packages: %v", err)

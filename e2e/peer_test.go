@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,10 +14,8 @@ import (
 
 // A peer is a client that shows every detail: one session, over HTTP as it is.
 type peer struct {
-	t       *testing.T
-	url     string
-	session string
-	http    *http.Client
+	*mcptest.Client
+	t *testing.T
 }
 
 // connect begins a session.
@@ -26,20 +23,17 @@ func connect(t *testing.T, p *program) *peer {
 	t.Helper()
 	own := &http.Transport{}
 	t.Cleanup(own.CloseIdleConnections)
-	c := &peer{t: t, url: p.URL, http: &http.Client{Transport: own, Timeout: 2 * time.Minute}}
-	at := &mcptest.Client{URL: c.url, Revision: "2025-11-25", HTTP: c.http}
-	if err := at.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
+	c := &peer{&mcptest.Client{URL: p.URL, Revision: "2025-11-25", HTTP: &http.Client{Transport: own, Timeout: 2 * time.Minute}}, t}
+	if err := c.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
 		t.Fatal(err)
 	}
-	c.session = at.Session
 	return c
 }
 
 // send sends a request.
 func (c *peer) send(method, lastID, body string) *http.Response {
 	c.t.Helper()
-	to := &mcptest.Client{URL: c.url, Session: c.session, Revision: "2025-11-25", HTTP: c.http}
-	resp, err := to.Send(c.t.Context(), method, body, "Last-Event-ID", lastID)
+	resp, err := c.Send(c.t.Context(), method, body, "Last-Event-ID", lastID)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -89,25 +83,11 @@ func (l *listener) next() bool {
 	if len(ev.Data) == 0 {
 		return true
 	}
-	var m struct {
-		Method string
-		Params struct{ Progress float64 }
-		Result *toolResult
-		Error  *struct{ Message string }
+	said, err := inShort(ev.Data)
+	if err != nil {
+		l.t.Fatal(err)
 	}
-	if err := json.Unmarshal(ev.Data, &m); err != nil {
-		l.t.Fatalf("%v in %s", err, ev.Data)
-	}
-	switch {
-	case m.Method == "notifications/progress":
-		l.received = append(l.received, fmt.Sprintf("progress %v", m.Params.Progress))
-	case m.Result != nil && len(m.Result.Content) == 1:
-		l.received = append(l.received, "result "+m.Result.Content[0].Text)
-	case m.Error != nil:
-		l.received = append(l.received, "error "+m.Error.Message)
-	default:
-		l.received = append(l.received, string(ev.Data))
-	}
+	l.received = append(l.received, said.text)
 	return true
 }
 

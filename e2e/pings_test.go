@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
@@ -70,27 +69,23 @@ func (c *checking) take(m jsonrpc.Message, say func(string)) string {
 	case m.Kind != jsonrpc.Request:
 	case m.Method == "initialize":
 		if got := c.ask("ping", say); got != "ping {}" {
-			return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32000,"message":%q}}`, m.ID, got)
+			return mcptest.Error(m, -32000, got)
 		}
 		version := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
-		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"checking","version":"1"}}}`, m.ID, version)
+		return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"checking","version":"1"}}`, version))
 	case m.Method == "tools/list":
-		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[{"name":"check","inputSchema":{"type":"object"}}]}}`, m.ID)
+		return mcptest.Result(m, `{"tools":[{"name":"check","inputSchema":{"type":"object"}}]}`)
 	case m.Method == "tools/call":
 		var heard []string
 		for _, method := range checks {
 			heard = append(heard, c.ask(method, say))
 		}
-		text, _ := json.Marshal(strings.Join(heard, ", "))
-		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":%s}]}}`, m.ID, text)
+		return mcptest.Text(m, strings.Join(heard, ", "))
 	default:
-		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found"}}`, m.ID)
+		return mcptest.Error(m, -32601, "method not found")
 	}
 	return ""
 }
-
-// checkingStdio is such a server on stdio.
-func checkingStdio([]string) { mcptest.Stdio(new(checking).take) }
 
 // serveChecking serves one such server for each session. Where what it asks goes is said by the paths of [mcptest.Server].
 func serveChecking(t *testing.T) (url string) {
@@ -146,7 +141,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 			}
 			// Its client is away, and comes back for the result.
 			ctx, leave := context.WithCancel(t.Context())
-			from := &mcptest.Client{URL: url, Session: c.session, HTTP: c.http}
+			from := &mcptest.Client{URL: url, Session: c.Session, HTTP: c.HTTP}
 			resp, err := from.Send(ctx, http.MethodPost, strings.Replace(call, `"id":1`, `"id":2`, 1))
 			if err != nil {
 				t.Fatal(err)

@@ -123,10 +123,10 @@ func powered(t *testing.T, query string, keys bool, long time.Duration) *powered
 	}
 	clients.Wait()
 	p.ended = time.Now()
-	for _, pid := range children(n.cmd.Process.Pid) {
+	for _, pid := range children(n.now().cmd.Process.Pid) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
-	<-n.ended
+	<-n.now().ended
 	p.steps = record(t, trace, p.dir)
 	whole := 0
 	for _, c := range p.calls {

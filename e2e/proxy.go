@@ -5,6 +5,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"holdfast/internal/testport"
 )
 
 // A Cut says how an event stream is to end: whichever of After and Bytes comes
@@ -29,33 +31,21 @@ type Cut struct {
 // streams. Other responses pass whole, because no client asks again for what it
 // was told in part. The methods of a Proxy may be called concurrently.
 type Proxy struct {
-	target   string
-	plan     func(head string) Cut
-	listener net.Listener
-	done     chan struct{}
-	wait     sync.WaitGroup
+	testport.Relay
+	plan func(head string) Cut
 
-	mu      sync.Mutex
-	conns   map[net.Conn]struct{}
-	cuts    int
-	offline bool
+	mu   sync.Mutex
+	cuts int
 }
 
 // NewProxy starts a proxy on a port of its own. plan is called, one call at a
 // time, with the beginning of every request: as much of it as was read at once,
 // which is at least its first line if the client is not malicious.
 func NewProxy(target string, plan func(head string) Cut) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &Proxy{target: target, plan: plan, listener: l, done: make(chan struct{}), conns: make(map[net.Conn]struct{})}
-	p.wait.Go(p.accept)
-	return p, nil
+	p := &Proxy{plan: plan}
+	p.Relay = testport.Relay{Target: target, Carry: p.carry}
+	return p, p.Start()
 }
-
-// Addr returns the address that the proxy listens on.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Cuts returns how many connections have been cut so far.
 func (p *Proxy) Cuts() int {
@@ -64,76 +54,13 @@ func (p *Proxy) Cuts() int {
 	return p.cuts
 }
 
-// Offline ends all connections, and new ones at once, until it is called with false.
-func (p *Proxy) Offline(offline bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.offline = offline
-	for c := range p.conns {
-		if offline {
-			_ = c.Close()
-		}
-	}
-}
-
-// Close ends the proxy and all its connections, and waits for its goroutines.
-func (p *Proxy) Close() error {
-	close(p.done)
-	err := p.listener.Close()
-	p.mu.Lock()
-	for c := range p.conns {
-		_ = c.Close()
-	}
-	p.mu.Unlock()
-	p.wait.Wait()
-	return err
-}
-
-// keep notes a connection for Close to end. It reports false, and ends the
-// connection, if Close was there before.
-func (p *Proxy) keep(c net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	select {
-	case <-p.done:
-	default:
-		if p.offline {
-			break
-		}
-		p.conns[c] = struct{}{}
-		return true
-	}
-	_ = c.Close()
-	return false
-}
-
-func (p *Proxy) drop(c net.Conn) {
-	p.mu.Lock()
-	delete(p.conns, c)
-	p.mu.Unlock()
-	_ = c.Close()
-}
-
-func (p *Proxy) accept() {
-	for {
-		client, err := p.listener.Accept()
-		if err != nil {
-			return
-		}
-		if p.keep(client) {
-			p.wait.Go(func() { p.carry(client.(*net.TCPConn)) })
-		}
-	}
-}
-
 // carry carries one connection until either side ends it or it is cut.
-func (p *Proxy) carry(client *net.TCPConn) {
-	defer p.drop(client)
-	up, err := net.Dial("tcp", p.target)
-	if err != nil || !p.keep(up) {
+func (p *Proxy) carry(_ uint64, client *net.TCPConn) {
+	up := p.Dial()
+	if up == nil {
 		return
 	}
-	defer p.drop(up)
+	defer p.Drop(up)
 	l := &line{p: p, client: client, up: up}
 	var both sync.WaitGroup
 	both.Go(l.requests)

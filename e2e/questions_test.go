@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -20,16 +19,6 @@ import (
 
 	"holdfast/internal/mcptest"
 )
-
-// askingStdio makes the test binary askingServer over stdio, for legacy clients only.
-func askingStdio([]string) {
-	s := askingServer()
-	refuseDiscover(s)
-	if err := s.Run(context.Background(), &mcp.StdioTransport{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
 
 // askingServer has the tools "elicit", "sample" and "roots", which ask their client and answer with what it says,
 // "error", which fails with the client's error, "count", which counts its calls, and "sleep". What they ask names their argument who.
@@ -85,49 +74,30 @@ func askingServer() *mcp.Server {
 
 // askingAt are the ways in which an askingServer is reached: the URL of a Holdfast before it, and what begins the names
 // of its tools.
-func askingAt(t *testing.T) map[string]func(t *testing.T) (url, prefix string) {
-	t.Helper()
-	over := func(h http.Handler) string {
-		return mcptest.Serve(t, h)
-	}
+func askingAt() map[string]func(t *testing.T) (url, prefix string) {
+	command := fmt.Sprintf(`{"command":%q,"args":["asking"]}`, os.Args[0])
 	server := func(*http.Request) *mcp.Server { return askingServer() }
-	merged := func(url string) func(t *testing.T) (string, string) {
+	streamable, pair := mcp.NewStreamableHTTPHandler(server, nil), mcp.NewSSEHandler(server, nil)
+	process := func(flags ...string) func(t *testing.T) (string, string) {
 		return func(t *testing.T) (string, string) {
-			t.Helper()
-			self, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
-			first := fmt.Sprintf(`{"command":%q,"args":["asking"]}`, self)
-			if url != "" {
-				first = fmt.Sprintf(`{"url":%q}`, url)
-			}
-			other := fmt.Sprintf(`{"command":%q,"args":["asking"]}`, self)
-			return serveFile(t, fmt.Sprintf(`{"mcpServers":{"one":%s,"two":%s},"holdfast":{"merge":true}}`, first, other), "--eras", "both") + "/mcp", "one_"
+			return serve(t, append(append([]string{"--eras", "both"}, flags...), "--", os.Args[0], "asking")...).URL, ""
+		}
+	}
+	remote := func(h http.Handler) func(t *testing.T) (string, string) {
+		return func(t *testing.T) (string, string) {
+			return serve(t, "--eras", "both", "--upstream", mcptest.Serve(t, h)).URL, ""
+		}
+	}
+	merged := func(first func(t *testing.T) string) func(t *testing.T) (string, string) {
+		return func(t *testing.T) (string, string) {
+			return serveFile(t, fmt.Sprintf(`{"mcpServers":{"one":%s,"two":%s},"holdfast":{"merge":true}}`, first(t), command), "--eras", "both") + "/mcp", "one_"
 		}
 	}
 	return map[string]func(t *testing.T) (string, string){
-		"process": func(t *testing.T) (string, string) {
-			t.Helper()
-			return serve(t, "--eras", "both", "--", os.Args[0], "asking").URL, ""
-		},
-		"process, few places": func(t *testing.T) (string, string) {
-			t.Helper()
-			return serve(t, "--eras", "both", "--max-processes", "3", "--max-share", "1", "--", os.Args[0], "asking").URL, ""
-		},
-		"remote": func(t *testing.T) (string, string) {
-			t.Helper()
-			return serve(t, "--eras", "both", "--upstream", over(mcp.NewStreamableHTTPHandler(server, nil))).URL, ""
-		},
-		"remote, HTTP+SSE": func(t *testing.T) (string, string) {
-			t.Helper()
-			return serve(t, "--eras", "both", "--upstream", over(mcp.NewSSEHandler(server, nil))).URL, ""
-		},
-		"merged": merged(""),
-		"merged, HTTP+SSE": func(t *testing.T) (string, string) {
-			t.Helper()
-			return merged(over(mcp.NewSSEHandler(server, nil)))(t)
-		},
+		"process": process(), "process, few places": process("--max-processes", "3", "--max-share", "1"),
+		"remote": remote(streamable), "remote, HTTP+SSE": remote(pair),
+		"merged":           merged(func(*testing.T) string { return command }),
+		"merged, HTTP+SSE": merged(func(t *testing.T) string { return fmt.Sprintf(`{"url":%q}`, mcptest.Serve(t, pair)) }),
 	}
 }
 
@@ -135,7 +105,7 @@ func askingAt(t *testing.T) map[string]func(t *testing.T) (url, prefix string) {
 // first answers, in all kinds of questions.
 func TestFailure30Questions(t *testing.T) {
 	t.Parallel()
-	for name, at := range askingAt(t) {
+	for name, at := range askingAt() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, prefix := at(t)
@@ -313,17 +283,10 @@ func TestFailure30TakeOver(t *testing.T) {
 // server, by its library, or Holdfast, when the server asks.
 func TestUndeclaredCapabilities(t *testing.T) {
 	t.Parallel()
-	ways := askingAt(t)
+	ways := askingAt()
 	ways["library"] = func(t *testing.T) (string, string) {
 		t.Helper()
-		s := askingServer()
-		h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, &holdfast.Options{Eras: holdfast.ErasBoth})
-		web := httptest.NewServer(h)
-		t.Cleanup(func() {
-			_ = h.Shutdown(context.Background())
-			web.Close()
-		})
-		return web.URL, ""
+		return library(t, askingServer(), &holdfast.Options{Eras: holdfast.ErasBoth}), ""
 	}
 	for name, at := range ways {
 		t.Run(name, func(t *testing.T) {
@@ -363,7 +326,7 @@ func TestUndeclaredCapabilities(t *testing.T) {
 // of them: the tool does not run.
 func TestForeignRequestState(t *testing.T) {
 	t.Parallel()
-	for name, at := range askingAt(t) {
+	for name, at := range askingAt() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url, prefix := at(t)

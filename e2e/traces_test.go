@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -22,7 +21,7 @@ import (
 
 // A spanReceiver takes spans as a collector does, by OTLP over HTTP.
 type spanReceiver struct {
-	*httptest.Server
+	URL   string
 	mu    sync.Mutex
 	spans []*otlp.Span
 	about string // the attributes of the last resource
@@ -31,7 +30,7 @@ type spanReceiver struct {
 
 func newSpanReceiver(t *testing.T) *spanReceiver {
 	r := &spanReceiver{}
-	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	r.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		var said collector.ExportTraceServiceRequest
 		if err == nil {
@@ -53,7 +52,6 @@ func newSpanReceiver(t *testing.T) *spanReceiver {
 		}
 		w.Header().Set("Content-Type", "application/x-protobuf")
 	}))
-	t.Cleanup(r.Close)
 	return r
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -14,21 +13,20 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
-// upstream serves an official server over HTTP, without an event store, and returns its URL.
-func upstream(t *testing.T, server *mcp.Server) string {
+// upstream serves an official server over HTTP, and returns its URL.
+func upstream(t *testing.T, server *mcp.Server, o *mcp.StreamableHTTPOptions) string {
 	t.Helper()
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
+	url := mcptest.Serve(t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, o))
 	t.Cleanup(func() {
 		for session := range server.Sessions() {
 			go session.Close() // which waits for its tools
 		}
-		s.CloseClientConnections()
-		s.Close()
 	})
-	return s.URL
+	return url
 }
 
 // bodyOf returns a request that calls a tool.
@@ -86,7 +84,7 @@ func TestUpstreamRestart(t *testing.T) {
 	testlong.Only(t, "it writes to the disk and waits for it")
 	t.Parallel()
 	traces := t.TempDir()
-	url := upstream(t, workServer(traces))
+	url := upstream(t, workServer(traces), nil)
 	f := &fleet{t: t, traces: traces}
 	for _, test := range []struct {
 		tool, want string
@@ -104,7 +102,7 @@ func TestUpstreamRestart(t *testing.T) {
 		l.until(2)
 		p.signal(t, os.Kill)
 		_ = p.wait(t, time.Minute)
-		c.url = serve(t, flags...).URL
+		c.URL = serve(t, flags...).URL
 		l = c.listen("GET", l.LastID, "").rest()
 		if last := l.received[len(l.received)-1]; !strings.HasPrefix(last, test.want) {
 			t.Errorf("%s: received %q, want %q", test.tool, last, test.want)

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"sync"
@@ -30,7 +29,7 @@ var hookFlags = []string{"--webhook-secret", hookSecret, "--webhook-allow", "127
 
 // A hookReceiver takes webhooks that are signed as they should be.
 type hookReceiver struct {
-	*httptest.Server
+	URL string
 
 	mu     sync.Mutex
 	status func(path string, try int) int // nil: always 200
@@ -46,7 +45,7 @@ func newHookReceiver(t *testing.T, status func(path string, try int) int) *hookR
 		t.Fatal(err)
 	}
 	r := &hookReceiver{status: status, tries: map[string]int{}, ids: map[string]map[string]bool{}, taken: map[string]string{}}
-	r.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+	r.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)
 		if err != nil {
 			return // its node was killed
@@ -73,7 +72,6 @@ func newHookReceiver(t *testing.T, status func(path string, try int) int) *hookR
 		}
 		r.taken[q.URL.Path] = event.Data.Status
 	}))
-	t.Cleanup(r.Close)
 	return r
 }
 

@@ -92,21 +92,10 @@ func front(t *testing.T, url string, opts *remote.Options, hopts *holdfast.Optio
 	}
 	ho.Logger, ho.Eras = o.Logger, holdfast.ErasBoth
 	h := holdfast.NewBackendHandler(remote.New(url, &o), &ho)
-	server := httptest.NewServer(h)
-	t.Cleanup(func() {
-		shutdown(h)
-		server.CloseClientConnections()
-		server.Close()
-		network.CloseIdleConnections()
-	})
-	return server.URL
-}
-
-// shutdown ends a Holdfast, whatever is in flight.
-func shutdown(h *holdfast.Handler) {
-	ctx, stop := context.WithTimeout(context.Background(), 2*time.Second)
-	defer stop()
-	_ = h.Shutdown(ctx)
+	t.Cleanup(network.CloseIdleConnections)
+	served := mcptest.Serve(t, h)
+	mcptest.ShutDownAtEnd(t, h, 2*time.Second)
+	return served
 }
 
 // ServeHTTP implements [http.Handler]: it is the network before the server.

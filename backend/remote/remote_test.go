@@ -10,11 +10,13 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
 	"holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -47,7 +49,7 @@ func TestServers(t *testing.T) {
 			w := begin(t, nil, func(s *mcp.Server) http.Handler {
 				h := handler(s)
 				if h, ok := h.(*holdfast.Handler); ok {
-					t.Cleanup(func() { shutdown(h) })
+					mcptest.ShutDownAtEnd(t, h, 2*time.Second)
 				}
 				return h
 			})
@@ -283,7 +285,7 @@ func TestCapabilities(t *testing.T) {
 	bodies := make(chan []byte, 100)
 	w := begin(t, nil, func(s *mcp.Server) http.Handler {
 		inner := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, nil)
-		t.Cleanup(func() { shutdown(inner) })
+		mcptest.ShutDownAtEnd(t, inner, 2*time.Second)
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			body, _ := io.ReadAll(r.Body)
 			r.Body = io.NopCloser(bytes.NewReader(body))

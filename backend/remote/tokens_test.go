@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/remote"
+	"holdfast/internal/mcptest"
 )
 
 // A gate is a network where the server cannot be reached with "narrow" in a message, until "broad" was
@@ -121,7 +122,7 @@ func TestAuthorizationOfWebSocket(t *testing.T) {
 		inner = holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, &holdfast.Options{Eras: holdfast.ErasBoth})
 		return inner
 	})
-	t.Cleanup(func() { shutdown(inner) })
+	mcptest.ShutDownAtEnd(t, inner, 2*time.Second)
 	url := front(t, "ws"+strings.TrimPrefix(w.upstream, "http"), &remote.Options{PassAuthorization: true},
 		&holdfast.Options{Principal: func(*http.Request) string { return "ada" }})
 	for _, who := range []string{"narrow", "broad", "narrow"} {

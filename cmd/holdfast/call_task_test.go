@@ -146,13 +146,6 @@ func TestCallAsTask(t *testing.T) {
 //
 //	assigns NAME
 func assigns(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: assigns NAME")
-	}
-	s := httptest.NewServer(&assigner{tasks: make(map[string]*assigned)})
-	ts.Defer(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	ts.Setenv(args[0], s.URL)
+	usage(ts, !neg && len(args) == 1, "assigns NAME")
+	served(ts, args[0], &assigner{tasks: make(map[string]*assigned)})
 }

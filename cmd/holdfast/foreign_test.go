@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
@@ -43,41 +42,30 @@ func foreign(t *testing.T) string {
 // pushy returns the URL of a legacy server that asks although its client has not declared that it can be asked, as
 // servers of some libraries do. Its tools return the answer as it came.
 func pushy(t *testing.T) string {
-	answers := make(chan []byte, 1)
-	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		m, perr := jsonrpc.Parse(body)
-		if err != nil || perr != nil || r.Method != http.MethodPost {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
-		}
-		result := `{}`
+	answers := make(chan string, 1)
+	script := func(m jsonrpc.Message, say func(string)) string {
 		switch {
 		case m.Kind == jsonrpc.Response:
-			answers <- bytes.Clone(m.Result)
-			fallthrough
+			answers <- string(m.Result)
 		case m.Kind == jsonrpc.Notification:
-			w.WriteHeader(http.StatusAccepted)
-			return
 		case m.Method == "initialize":
-			result = `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"pushy","version":"1"}}`
+			return mcptest.Result(m, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"pushy","version":"1"}}`)
 		case m.Method == "tools/list":
-			result = `{"tools":[{"name":"person","inputSchema":{"type":"object"}},{"name":"options","inputSchema":{"type":"object"}}]}`
+			return mcptest.Result(m, `{"tools":[{"name":"person","inputSchema":{"type":"object"}},{"name":"options","inputSchema":{"type":"object"}}]}`)
 		case m.Method == "tools/call":
-			w.Header().Set("Content-Type", "text/event-stream")
 			form := forms[jsonrpc.String(jsonrpc.Field(m.Params, "name"))]
-			fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"elicitation/create\",\"params\":{\"message\":\"Who?\",\"requestedSchema\":%s}}\n\n", form)
-			_ = http.NewResponseController(w).Flush()
+			say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"Who?","requestedSchema":%s}}`, form))
 			select {
 			case got := <-answers:
-				fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"content\":[{\"type\":\"text\",\"text\":%s}]}}\n\n", m.ID, jsonrpc.Quote(string(got)))
-			case <-r.Context().Done():
+				return mcptest.Text(m, got)
+			case <-t.Context().Done():
 			}
-			return
+		default:
+			return mcptest.Result(m, `{}`)
 		}
-		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
-	}))
+		return ""
+	}
+	return mcptest.Serve(t, &mcptest.Server{Stateless: true, New: func() mcptest.Script { return script }})
 }
 
 // holdfast call has the user answer the questions of a server without Holdfast, and sends no form

@@ -2,14 +2,12 @@ package main
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -81,15 +79,7 @@ func serves(ts *testscript.TestScript, neg bool, args []string) {
 	if neg {
 		ts.Fatalf("serves cannot be negated: use ! exec holdfast serve")
 	}
-	program := ""
-	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
-		if p := filepath.Join(dir, "holdfast"); program == "" {
-			if _, err := os.Stat(p); err == nil {
-				program = p
-			}
-		}
-	}
-	cmd := exec.Command(program, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
+	cmd := exec.Command(program(ts, "holdfast"), append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Dir = ts.MkAbs(".")
 	for _, name := range []string{"PATH", "HOME", "API_KEY", "AUTH_TOKEN", "HOLDFAST_DEMO", "HOLDFAST_PATH", "HOLDFAST_LOG_FORMAT"} {
 		if value := ts.Getenv(name); value != "" {
@@ -119,17 +109,6 @@ func serves(ts *testscript.TestScript, neg bool, args []string) {
 
 // exits runs a command that must end with an exit code.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits CODE COMMAND ARG...")
-	}
-	var exit *exec.ExitError
-	code := 0
-	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else if err != nil {
-		ts.Fatalf("%v", err)
-	}
-	if want := args[0]; strconv.Itoa(code) != want {
-		ts.Fatalf("exit code %d, want %s", code, want)
-	}
+	usage(ts, !neg && len(args) >= 2, "exits CODE COMMAND ARG...")
+	wantExit(ts, ts.Exec(args[1], args[2:]...), args[0])
 }

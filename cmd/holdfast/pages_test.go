@@ -3,9 +3,6 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -21,26 +18,20 @@ type paged struct {
 	calls atomic.Int32
 }
 
-func (p *paged) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		return
-	}
-	id, answer := jsonrpc.Field(body, "id"), `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`
-	switch jsonrpc.String(jsonrpc.Field(body, "method")) {
-	case "tools/list":
+// script is the server.
+func (p *paged) script(m jsonrpc.Message, _ func(string)) string {
+	answer := `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`
+	switch {
+	case m.Kind != jsonrpc.Request:
+		return ""
+	case m.Method == "tools/list":
 		p.lists.Add(1)
-		answer = p.pages[string(jsonrpc.Field(body, "params", "cursor"))]
-	case "tools/call":
+		answer = p.pages[string(jsonrpc.Field(m.Params, "cursor"))]
+	case m.Method == "tools/call":
 		p.calls.Add(1)
-		answer = `"result":{"content":[{"type":"text","text":` + string(jsonrpc.Quote(string(jsonrpc.Field(body, "params", "arguments")))) + `}]}`
+		return mcptest.Text(m, string(jsonrpc.Field(m.Params, "arguments")))
 	}
-	if id == nil {
-		w.WriteHeader(http.StatusAccepted)
-		return
-	}
-	w.Header().Set("Content-Type", "application/json")
-	fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, id, answer)
+	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, answer)
 }
 
 // onPage returns a page with a tool, and a cursor as JSON, or no cursor.
@@ -76,8 +67,7 @@ func TestPagesOfTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := &paged{pages: test.pages}
-			s := httptest.NewServer(p)
-			defer s.Close()
+			url := mcptest.Serve(t, &mcptest.Server{Stateless: true, New: func() mcptest.Script { return p.script }}) + "/json"
 			run := func(args ...string) (string, error) {
 				var out bytes.Buffer
 				var says mcptest.Log // of all commands in this process
@@ -89,7 +79,7 @@ func TestPagesOfTools(t *testing.T) {
 				err := cmd.ExecuteContext(t.Context())
 				return out.String(), err
 			}
-			out, err := run("tools", s.URL)
+			out, err := run("tools", url)
 			var names []string
 			for line := range strings.Lines(out) {
 				if name, _, _ := strings.Cut(line, " "); name != "" {
@@ -100,7 +90,7 @@ func TestPagesOfTools(t *testing.T) {
 				t.Errorf("listed %q, and %v", got, err)
 			}
 			p.lists.Store(0)
-			out, err = run("call", "--state=", s.URL, "b", "--arg", "n=5")
+			out, err = run("call", "--state=", url, "b", "--arg", "n=5")
 			if strings.TrimSpace(out) != test.last && (err == nil || !strings.Contains(err.Error(), test.last)) {
 				t.Errorf("the call is %q, %v", out, err)
 			}

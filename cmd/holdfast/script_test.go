@@ -54,6 +54,36 @@ func environment(ts *testscript.TestScript) []string {
 	return env
 }
 
+// usage ends a script that does not use a command rightly.
+func usage(ts *testscript.TestScript, ok bool, is string) {
+	if !ok {
+		ts.Fatalf("usage: %s", is)
+	}
+}
+
+// served serves a handler until the script ends, and sets a variable to the URL.
+func served(ts *testscript.TestScript, name string, h http.Handler) {
+	s := httptest.NewServer(h)
+	ts.Defer(func() {
+		s.CloseClientConnections()
+		s.Close()
+	})
+	ts.Setenv(name, s.URL)
+}
+
+// wantExit demands that a command has ended with an exit code (-1: it was killed).
+func wantExit(ts *testscript.TestScript, err error, want string) {
+	code, exit := 0, new(exec.ExitError)
+	if errors.As(err, &exit) {
+		code = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if strconv.Itoa(code) != want {
+		ts.Fatalf("exit code %d, want %s", code, want)
+	}
+}
+
 // servers are those that scripts have started with "server", by their URLs.
 var servers sync.Map
 
@@ -64,9 +94,7 @@ var servers sync.Map
 //
 // It runs until the script ends.
 func server(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: server NAME FLAG...")
-	}
+	usage(ts, !neg && len(args) >= 2, "server NAME FLAG...")
 	addr, stop := startServer(ts, "127.0.0.1:0", args[1:])
 	to := "http://" + addr + "/mcp"
 	ts.Setenv(args[0], to)
@@ -85,9 +113,7 @@ func server(ts *testscript.TestScript, neg bool, args []string) {
 //
 //	restart URL
 func restart(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: restart URL")
-	}
+	usage(ts, !neg && len(args) == 1, "restart URL")
 	again, ok := servers.Load(args[0])
 	if !ok {
 		ts.Fatalf("no server at %s", args[0])
@@ -132,9 +158,7 @@ func startServer(ts *testscript.TestScript, listen string, flags []string) (addr
 //
 //	proxy NAME URL AGE
 func proxy(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 3 {
-		ts.Fatalf("usage: proxy NAME URL AGE")
-	}
+	usage(ts, !neg && len(args) == 3, "proxy NAME URL AGE")
 	u, err := url.Parse(args[1])
 	ts.Check(err)
 	age, err := time.ParseDuration(args[2])
@@ -144,7 +168,7 @@ func proxy(ts *testscript.TestScript, neg bool, args []string) {
 		return e2e.Cut{After: age + time.Duration(cuts.Add(1))*age/20}
 	})
 	ts.Check(err)
-	ts.Defer(func() { _ = p.Close() })
+	ts.Defer(p.Close)
 	u.Host = p.Addr()
 	ts.Setenv(args[0], u.String())
 }
@@ -154,16 +178,9 @@ func proxy(ts *testscript.TestScript, neg bool, args []string) {
 //
 //	forgetful NAME
 func forgetful(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: forgetful NAME")
-	}
+	usage(ts, !neg && len(args) == 1, "forgetful NAME")
 	demo := newDemo()
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return demo }, nil))
-	ts.Defer(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	ts.Setenv(args[0], s.URL)
+	served(ts, args[0], mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return demo }, nil))
 }
 
 // curious starts a server with the tool "survey", which asks and then works on, halts
@@ -171,31 +188,24 @@ func forgetful(ts *testscript.TestScript, neg bool, args []string) {
 //
 //	curious NAME
 func curious(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: curious NAME")
-	}
+	usage(ts, !neg && len(args) == 1, "curious NAME")
 	server := mcp.NewServer(&mcp.Implementation{Name: "curious", Version: "1"}, nil)
 	mcp.AddTool(server, &mcp.Tool{Name: "survey"}, survey)
 	halting(server, there(ts.MkAbs("halt")))
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	s := httptest.NewServer(h)
+	served(ts, args[0], h)
 	ts.Defer(func() {
 		ctx, stop := context.WithCancel(context.Background())
 		stop() // nobody waits
 		_ = h.Shutdown(ctx)
-		s.CloseClientConnections()
-		s.Close()
 	})
-	ts.Setenv(args[0], s.URL)
 }
 
 // shelf starts a server of the go-sdk with resources, prompts and instructions, and sets a variable to its URL:
 //
 //	shelf NAME
 func shelf(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: shelf NAME")
-	}
+	usage(ts, !neg && len(args) == 1, "shelf NAME")
 	server := mcp.NewServer(&mcp.Implementation{Name: "shelf", Title: "A shelf", Version: "1.2"}, &mcp.ServerOptions{Instructions: "Read the letter.\nThen answer it."})
 	read := func(_ context.Context, r *mcp.ReadResourceRequest) (*mcp.ReadResourceResult, error) {
 		c := &mcp.ResourceContents{URI: r.Params.URI, MIMEType: "text/plain", Text: "Dear sir,\nno.\n"}
@@ -215,12 +225,7 @@ func shelf(ts *testscript.TestScript, neg bool, args []string) {
 				{Role: "assistant", Content: &mcp.TextContent{Text: "Hello"}},
 			}}, nil
 		})
-	s := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
-	ts.Defer(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	ts.Setenv(args[0], s.URL)
+	served(ts, args[0], mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil))
 }
 
 // survey asks for a name and a colour, and takes its time to think about them.
@@ -264,9 +269,7 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	for sep < len(args) && args[sep] != "--" {
 		sep++
 	}
-	if neg || sep >= len(args)-1 || sep < 3 || sep%2 == 0 {
-		ts.Fatalf("usage: signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...")
-	}
+	usage(ts, !neg && sep < len(args)-1 && sep >= 3 && sep%2 == 1, "signals CODE REGEXP SIGNAL [REGEXP SIGNAL]... -- COMMAND ARG...")
 	cmd := exec.Command(program(ts, args[sep+1]), args[sep+2:]...)
 	cmd.Env = environment(ts)
 	cmd.Dir = ts.MkAbs(".")
@@ -320,19 +323,10 @@ func signals(ts *testscript.TestScript, neg bool, args []string) {
 	err = cmd.Wait()
 	_, _ = stdout.WriteTo(ts.Stdout())
 	_, _ = io.WriteString(ts.Stderr(), said.String())
-	var exit *exec.ExitError
-	code := 0
-	if errors.As(err, &exit) {
-		code = exit.ExitCode()
-	} else {
-		ts.Check(err)
-	}
 	if len(steps) > 0 {
 		ts.Fatalf("it ended before %q", steps[0])
 	}
-	if strconv.Itoa(code) != args[0] {
-		ts.Fatalf("exit code %d, want %s", code, args[0])
-	}
+	wantExit(ts, err, args[0])
 }
 
 // progressOf is the number that a line says of progress.
@@ -377,9 +371,7 @@ func waitKept(ts *testscript.TestScript, command string, n int) {
 //
 //	chat FILE COMMAND ARG...
 func chat(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: chat FILE COMMAND ARG...")
-	}
+	usage(ts, !neg && len(args) >= 2, "chat FILE COMMAND ARG...")
 	cmd := exec.Command(program(ts, args[1]), args[2:]...)
 	cmd.Env = environment(ts)
 	var stderr bytes.Buffer

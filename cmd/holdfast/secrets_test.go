@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"net/http"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -379,7 +378,7 @@ func tokenFor(t *testing.T, to string) string {
 // repeater is a server that tells in its errors what it was sent, as many do.
 func repeater(t *testing.T) string {
 	t.Helper()
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return strings.TrimPrefix(mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, password, _ := r.BasicAuth()
 		about := fmt.Sprintf("%s %s:%s %s", r.RequestURI, user, password, r.Header.Get("Authorization"))
 		switch r.URL.Path {
@@ -399,12 +398,7 @@ func repeater(t *testing.T) string {
 				_ = c.Close()
 			}
 		}
-	}))
-	t.Cleanup(func() {
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.Listener.Addr().String()
+	})), "http://")
 }
 
 // demoAt is the URL of a server with the demo's tools.

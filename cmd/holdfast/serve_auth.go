@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/auth"
 	"holdfast/internal/config"
 	front "holdfast/internal/server"
+	"holdfast/internal/server/copying"
 	manyservers "holdfast/internal/servers"
 )
 
@@ -174,7 +175,7 @@ func (f *authFlags) shareNonces(opts *holdfast.Options) {
 
 // withRights has the handler look after the rights of clients whose connections stay open.
 func withRights(ctx context.Context, rights *auth.Rights) context.Context {
-	return front.WithRights(ctx, rights)
+	return copying.WithRights(ctx, rights)
 }
 
 // reload reads the keys again.

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"holdfast/internal/mcptest"
 )
 
 // evil is what a server says: it sets the title and rings, paints (C0, then C1), takes a
@@ -98,13 +99,9 @@ func evilServer(t *testing.T) string {
 			events(done)
 		}
 	})
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		close(answered)
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
+	url := mcptest.Serve(t, h)
+	t.Cleanup(func() { close(answered) })
+	return url
 }
 
 // A pty is a pseudo-terminal: what is written to the file is shown by shown.

@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +16,6 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	"holdfast"
 	"holdfast/internal/statefile"
 	"holdfast/internal/testlong"
 )
@@ -326,21 +323,13 @@ func TestCancelTakenOver(t *testing.T) {
 		}
 		return nil, nil, ctx.Err()
 	})
-	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond, Eras: holdfast.ErasBoth})
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		close(tested)
-		ctx, stop := context.WithCancel(context.Background())
-		stop() // nobody waits
-		_ = h.Shutdown(ctx)
-		s.CloseClientConnections()
-		s.Close()
-	})
+	url := serve(t, server)
+	t.Cleanup(func() { close(tested) })
 	state := t.TempDir()
 	wait := func(c *testHost, id int, tag string) {
 		c.send(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"wait","arguments":{"Tag":%q},"_meta":{"progressToken":%d}}}`, id, tag, id)
 	}
-	a, b := newHost(t, s.URL, state), newHost(t, s.URL, state)
+	a, b := newHost(t, url, state), newHost(t, url, state)
 	a.open()
 	b.open()
 	wait(a, 1, "a")
@@ -349,7 +338,7 @@ func TestCancelTakenOver(t *testing.T) {
 	b.read(`"progress":1`)
 	a.leave()
 	b.leave()
-	c := newHost(t, s.URL, state)
+	c := newHost(t, url, state)
 	c.open()
 	wait(c, 1, "a")
 	wait(c, 2, "b")

@@ -3,7 +3,6 @@ package bridge
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -61,13 +61,7 @@ func countServer(t *testing.T) (url string, halt *atomic.Bool) {
 func serve(t *testing.T, server *mcp.Server) string {
 	t.Helper()
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond, Eras: holdfast.ErasBoth})
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithCancel(context.Background())
-		stop() // nobody waits
-		_ = h.Shutdown(ctx)
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
+	url := mcptest.Serve(t, h)
+	mcptest.ShutDownAtEnd(t, h, 0) // nobody waits
+	return url
 }

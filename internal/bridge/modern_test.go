@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -96,10 +96,11 @@ func kinds(t *testing.T, let, late <-chan struct{}) map[string]string {
 	}
 	urls := map[string]string{"holdfast": serve(t, make())}
 	old := holdfast.NewHandler(func(*http.Request) *mcp.Server { return make() }, &holdfast.Options{Eras: holdfast.ErasLegacy, Retry: 10 * time.Millisecond})
-	urls["legacy"] = serveHandler(t, old, old.Shutdown)
+	urls["legacy"] = mcptest.Serve(t, old)
+	mcptest.ShutDownAtEnd(t, old, 0) // nobody waits
 	server := make()
 	only := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, &mcp.StreamableHTTPOptions{Stateless: true})
-	urls["modern"] = serveHandler(t, modernOnly(only), nil)
+	urls["modern"] = mcptest.Serve(t, modernOnly(only))
 	return urls
 }
 
@@ -114,21 +115,6 @@ func modernOnly(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-func serveHandler(t *testing.T, h http.Handler, shutdown func(context.Context) error) string {
-	t.Helper()
-	s := httptest.NewServer(h)
-	t.Cleanup(func() {
-		ctx, stop := context.WithCancel(context.Background())
-		stop() // nobody waits
-		if shutdown != nil {
-			_ = shutdown(ctx)
-		}
-		s.CloseClientConnections()
-		s.Close()
-	})
-	return s.URL
 }
 
 // A modern host can use a server of each era: it lists, calls, hears of progress, and is asked.

@@ -45,6 +45,10 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 	if st.like.IsZero() {
 		return false
 	}
+	if st.beside == nil && st.flight == nil && t.stranded.n.Load() == 0 && (t.peers == nil || t.hints.Kept() == 0 && t.far.Kept() == 0) { // as a rule
+		st.undecided.Store(false)
+		return false
+	}
 	a := &attachment{t: t, c: c, st: st, id: m.ID, came: time.Now(), safe: c.IsSafe(jsonrpc.String(jsonrpc.Field(m.Params, "name")))}
 	if st.beside != nil {
 		a.beside, st.beside = *st.beside, nil // which it would keep in memory

@@ -5,7 +5,7 @@
 //	Stream               the events of an answer, read one by one
 //	Script, Server       a server that says the text that the test wrote: over HTTP, HTTP+SSE, a WebSocket or stdio
 //	Process              a program under test, with its log
-//	Pipes                a listener in memory, for a synctest bubble
+//	Pipes, Duplex        a listener, and a connection, in memory, for a synctest bubble
 //	Serve                a handler that is served until the end of its test; ShutDownAtEnd shuts it down there
 //	Log                  a log that is read while it is written
 //	Eventually           the way to wait for what no channel tells of

@@ -2,6 +2,7 @@ package mcptest
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -66,4 +67,23 @@ func ServePipes(t testing.TB, h http.Handler) *http.Client {
 		work.Wait()
 	})
 	return &http.Client{Transport: transport}
+}
+
+// Duplex runs what serves a connection, such as the method ServeConn of a handler, on pipes in memory. What it says is to be read
+// to its end. The end of the test closes what it hears, and wants it to end without an error.
+func Duplex(t testing.TB, serve func(in io.Reader, out io.Writer) error) (say *io.PipeWriter, said *io.PipeReader) {
+	in, say := io.Pipe()
+	said, out := io.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		served <- serve(in, out)
+		_ = out.Close()
+	}()
+	t.Cleanup(func() {
+		_ = say.Close()
+		if err := <-served; err != nil {
+			t.Errorf("serving a connection: %v", err)
+		}
+	})
+	return say, said
 }

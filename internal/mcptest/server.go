@@ -82,6 +82,8 @@ type Server struct {
 	Open bool
 	// Listens: a GET in a session opens a stream.
 	Listens bool
+	// Stateless: no session has an id, over Streamable HTTP. Each message gets a script of its own.
+	Stateless bool
 
 	mu       sync.Mutex
 	sessions map[string]*session
@@ -184,6 +186,8 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/said":
 		s.session(r.URL.Query().Get("s")).said(w, m)
 		return
+	case s.Stateless:
+		begun = &session{script: s.New()}
 	case m.Method == "initialize":
 		id, begun = s.begin()
 		w.Header().Set("Mcp-Session-Id", id)

@@ -67,3 +67,23 @@ func (s *Stream) Until(t testing.TB, text string) sse.Event {
 
 // Close closes the answer, as a client does that leaves.
 func (s *Stream) Close() { _ = s.body.Close() }
+
+// Hear calls hear with each message of an answer, to its end: with the data of each event, or with the body if it is no stream.
+// It closes the answer.
+func Hear(resp *http.Response, hear func(message []byte)) {
+	defer resp.Body.Close()
+	if !strings.HasPrefix(resp.Header.Get("Content-Type"), sse.ContentType) {
+		body, _ := io.ReadAll(resp.Body)
+		hear(body)
+		return
+	}
+	for events := sse.NewReader(resp.Body, mostEvent); ; {
+		ev, err := events.Next()
+		if err != nil {
+			return
+		}
+		if len(ev.Data) > 0 {
+			hear(ev.Data)
+		}
+	}
+}

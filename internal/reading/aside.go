@@ -60,7 +60,7 @@ func (t *Streams) displace(r *Reader) {
 // boundAside ends the oldest of those that have stepped aside for r, if there are too many. t.mu is held.
 func (t *Streams) boundAside(r *Reader) {
 	n := 0
-	for old := r.beside.older; old != nil; old = old.beside.older {
+	for old := r.older; old != nil; old = old.older {
 		if n++; n > mostAside {
 			old.end()
 		}

@@ -25,11 +25,12 @@ type Reader struct {
 	ended           bool // Next has returned the last entry
 	endWritten      bool // and it was written to the client
 	cut             bool // see [Reader.NoteCut]
+	leaves          bool // its client has left, in a carrier; guarded by Streams.mu
 	gone            atomic.Bool
 	aside           aside
 	lostChanged     atomic.Bool
 	ready           chan<- struct{}
-	beside          beside
+	older           *Reader // another one of its stream beside it, in a carrier, if there is one; guarded by Streams.mu
 	outlet          *outlet // of a call that is told on its client's standalone stream; else nil
 	before          *Reader // the reader of that kind whose place this one has taken, or nil
 	stop            func()
@@ -37,12 +38,6 @@ type Reader struct {
 	observed        *observed      // nil where there are no observers
 	like            again.Likeness // of a call that had ended when the reader came
 	sent            Sent           // what it has written to its end; guarded by Streams.mu
-}
-
-// beside is what a reader has to do with others of its stream, in a carrier. Guarded by Streams.mu.
-type beside struct {
-	older  *Reader // another one, if there is one
-	leaves bool    // the reader's client has left
 }
 
 // Read attaches a reader of a kind to a stream, after the entry of a cursor, which says under which epoch that was written
@@ -203,7 +198,7 @@ func (r *Reader) wake() { Wake(r.ready) }
 // all calls do with the reader, which may be nil, and those that read the stream beside it.
 // Streams.mu is held.
 func (r *Reader) all(do func(*Reader)) {
-	for ; r != nil; r = r.beside.older {
+	for ; r != nil; r = r.older {
 		do(r)
 	}
 }
@@ -212,8 +207,8 @@ func (r *Reader) all(do func(*Reader)) {
 // is held.
 func (r *Reader) unlink(gone *Reader) {
 	r.all(func(x *Reader) {
-		if x.beside.older == gone {
-			x.beside.older = gone.beside.older
+		if x.older == gone {
+			x.older = gone.older
 		}
 	})
 }
@@ -224,9 +219,9 @@ func (r *Reader) LeavesLast() bool {
 	t := r.t
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.beside.leaves = true
+	r.leaves = true
 	last := true
-	t.streams[r.cursor.Stream.Number].reader.all(func(x *Reader) { last = last && x.beside.leaves })
+	t.streams[r.cursor.Stream.Number].reader.all(func(x *Reader) { last = last && x.leaves })
 	return last
 }
 
@@ -248,12 +243,12 @@ func (t *Streams) attach(r *Reader) {
 	switch old := t.streams[number].reader; {
 	case old == nil:
 	case t.carrier:
-		r.beside.older = old
+		r.older = old
 	case number == Standalone:
 		t.displace(old)
-		r.beside.older = old
+		r.older = old
 		if old.Gone() {
-			r.beside.older = old.beside.older
+			r.older = old.older
 		}
 		t.boundAside(r)
 	default:
@@ -426,10 +421,10 @@ func (t *Streams) detach(r *Reader, like again.Likeness, broke, ids, besides boo
 		t.superseded, t.left = nil, nil
 	}
 	number := r.cursor.Stream.Number
-	if newest := t.streams[number].reader; newest != r || r.beside.older != nil {
+	if newest := t.streams[number].reader; newest != r || r.older != nil {
 		if newest == r {
-			t.setReader(number, r.beside.older)
-			r.beside.older.comeBack()
+			t.setReader(number, r.older)
+			r.older.comeBack()
 		}
 		newest.unlink(r)
 		return false // another reads it

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/sse"
 )
 
@@ -12,40 +14,31 @@ import (
 // the Server"). Many that are not made with an SDK say nothing, or name one. They get what they take:
 // docs/decisions/0041-clients-as-they-are.md.
 
-// A form is in which form a client takes the answer to a POST.
-type form uint8
-
-const (
-	anyForm    form = iota // JSON or a stream of events, as the server chooses
-	onlyJSON               // one JSON text. Nothing can come before the response
-	onlyEvents             // a stream of events
-)
-
 // readPost reads and parses the body of a POST. If it is not what it should be the request
 // is answered, and it is false.
-func (h *Handler) readPost(w http.ResponseWriter, x *exchange) (ok bool) {
-	if accept := x.r.Header["Accept"]; len(accept) != 1 || accept[0] != usualAccept {
-		if x.form, ok = formOf(accept); !ok {
-			h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid,
+func (h *Handler) readPost(w http.ResponseWriter, x *exchange.Exchange) (ok bool) {
+	if accept := x.HTTP.Header["Accept"]; len(accept) != 1 || accept[0] != usualAccept {
+		if x.Form, ok = formOf(accept); !ok {
+			h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid,
 				"Accept must list application/json and text/event-stream, or at least one of them"))
 			return false
 		}
 	}
-	x.msgs, x.batch, ok = h.bodies.readMessages(w, x.r)
+	x.Msgs, x.Batch, ok = h.bodies.readMessages(w, x.HTTP)
 	return ok
 }
 
 // formOf returns the form that an Accept header asks for. It is false if there is none.
-func formOf(accept []string) (as form, ok bool) {
+func formOf(accept []string) (as answering.Form, ok bool) {
 	switch json, events := accepts(accept, "application/json"), accepts(accept, sse.ContentType); {
 	case json && events:
-		return anyForm, true
+		return answering.AnyForm, true
 	case json:
-		return onlyJSON, true
+		return answering.OnlyJSON, true
 	case events:
-		return onlyEvents, true
+		return answering.OnlyEvents, true
 	}
-	return anyForm, false
+	return answering.AnyForm, false
 }
 
 // usualAccept is what most clients accept.

@@ -13,13 +13,15 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/rpc"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
 
 // A bodyReader reads the bodies of requests, and answers those whose bodies it refuses.
 type bodyReader struct {
-	answers *answerer
+	answers *answering.Writer
 	callers *callers
 	most    int64 // bytes of a body
 	timeout time.Duration
@@ -60,10 +62,6 @@ const shortBody = 64 << 10
 // connection. So small requests and responses are read even when there is no room for more.
 const tinyBody = 8 << 10
 
-// errNoRoom refuses a message, because those that are being read take up the memory that
-// there is.
-var errNoRoom = errors.New("messages that are being read take up what --memory has room for")
-
 // read reads a body within the limits of size, memory and time: [Options.BodyTimeout],
 // and a second for each 64 KiB that have come.
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
@@ -74,7 +72,7 @@ func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error
 		if n > tinyBody {
 			tenant := b.callers.tenant(r)
 			if !b.flight.Read(tenant, n) {
-				return nil, errNoRoom
+				return nil, answering.ErrNoRoom
 			}
 			defer b.flight.Done(tenant, n)
 		}
@@ -110,7 +108,7 @@ func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 	if size < 0 {
 		room = tinyBody
 	} else if !x.count(max(size, room)) {
-		return nil, errNoRoom
+		return nil, answering.ErrNoRoom
 	}
 	data := make([]byte, 0, room)
 	for {
@@ -120,7 +118,7 @@ func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 				room = min(room, size+1) // which is read to see that it is the end
 			}
 			if size < 0 && !x.count(room-x.counted) {
-				return nil, errNoRoom
+				return nil, answering.ErrNoRoom
 			}
 			data = append(make([]byte, 0, room), data...)
 		}
@@ -165,7 +163,7 @@ func (x *pieces) Read(b []byte) (int, error) {
 	n, err := x.r.Read(b)
 	x.n += int64(n)
 	if x.n > tinyBody && x.n > x.counted && !x.count(x.n) { // at least twice as much
-		return n, errNoRoom
+		return n, answering.ErrNoRoom
 	}
 	return n, err
 }
@@ -191,12 +189,12 @@ func (x *pieces) Done() { x.done() }
 // false the request was answered.
 func (b *bodyReader) readMessages(w http.ResponseWriter, r *http.Request) (msgs []jsonrpc.Message, batch, ok bool) {
 	if !isJSON(r.Header["Content-Type"]) {
-		b.answers.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
+		b.answers.Reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid, "Content-Type must be application/json"))
 		return nil, false, false
 	}
 	if coding := codingOf(r.Header["Content-Encoding"]); coding != "" {
 		w.Header().Set("Accept-Encoding", "identity") // RFC 9110, section 15.5.16
-		b.answers.reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid,
+		b.answers.Reject(w, http.StatusUnsupportedMediaType, errf(codeInvalid,
 			"Content-Encoding %.40q is not understood here: send the body as it is, without Content-Encoding", coding))
 		return nil, false, false
 	}
@@ -209,7 +207,7 @@ func (b *bodyReader) readMessages(w http.ResponseWriter, r *http.Request) (msgs 
 	msgs, batch, err = parseBody(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
-		b.answers.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
+		b.answers.Reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
 		b.rejectInvalid(w, data, errf(codeInvalid, "%v", err))
 	}
@@ -224,38 +222,38 @@ func (b *bodyReader) rejectBody(w http.ResponseWriter, r *http.Request, err erro
 	var refused *protocol.Unauthorized
 	switch {
 	case errors.As(err, &tooLarge):
-		b.answers.reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
+		b.answers.Reject(w, http.StatusRequestEntityTooLarge, errf(codeInvalid, "the body is larger than %d bytes", tooLarge.Limit))
 	case errors.As(err, &refused): // what authenticates clients has looked at the body
-		b.answers.failDenied(w, err, b.answers.denied(r, nil, b.callers.asker(r)))
-	case errors.Is(err, errNoRoom):
+		b.answers.FailDenied(w, err, b.answers.Denied(r, nil, b.callers.asker(r)))
+	case errors.Is(err, answering.ErrNoRoom):
 		w.Header().Set("Connection", "close") // and what comes is not read
-		b.answers.fail(w, err)
+		b.answers.Fail(w, err)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		b.answers.reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
+		b.answers.Reject(w, http.StatusRequestTimeout, errf(jsonrpc.CodeParse, "the body took too long"))
 	default:
-		b.answers.reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
+		b.answers.Reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "the body ended early: %v", err))
 	}
 }
 
 // admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
 // the request was answered. A method that the era of the request does not have is not looked at: no server gets it, and
 // what its params may be is not known.
-func (b *bodyReader) admits(w http.ResponseWriter, x *exchange, ofModern bool) bool {
-	for i := range x.msgs {
-		m := &x.msgs[i]
+func (b *bodyReader) admits(w http.ResponseWriter, x *exchange.Exchange, ofModern bool) bool {
+	for i := range x.Msgs {
+		m := &x.Msgs[i]
 		if ofModern && m.Kind == jsonrpc.Request && modern.Removed(m.Method) {
 			continue
 		}
 		if why := protocol.CheckClear(m); why != nil {
 			e := &unclear{m, why}
-			b.answers.tellRefused(w, http.StatusBadRequest, why)
-			b.answers.rejectAs(w, http.StatusBadRequest, e.answer(x.msgs, x.batch))
+			b.answers.TellRefused(w, http.StatusBadRequest, why)
+			b.answers.RejectAs(w, http.StatusBadRequest, e.answer(x.Msgs, x.Batch))
 			return false
 		}
 	}
-	not, err := b.callers.permitted(x.r.Context(), x.msgs)
+	not, err := b.callers.permitted(x.HTTP.Context(), x.Msgs)
 	if err != nil {
-		b.answers.failDenied(w, err, b.answers.denied(x.r, not, b.callers.asker(x.r)))
+		b.answers.FailDenied(w, err, b.answers.Denied(x.HTTP, not, b.callers.asker(x.HTTP)))
 	}
 	return err == nil
 }
@@ -267,8 +265,8 @@ const mostBatch = 1000
 // read (JSON-RPC 2.0, section 5).
 func (b *bodyReader) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.Error) {
 	id, _ := rpc.RequestID(data)
-	b.answers.tellRefused(w, http.StatusBadRequest, e)
-	b.answers.rejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
+	b.answers.TellRefused(w, http.StatusBadRequest, e)
+	b.answers.RejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
 }
 
 // parseBody returns the messages that a client has sent. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
@@ -322,7 +320,7 @@ func (e *unclear) answer(msgs []jsonrpc.Message, batch bool) []byte {
 	if answers == nil {
 		return jsonrpc.AppendError(nil, nil, e.why)
 	}
-	return appendAnswers(nil, answers, batch)
+	return answering.Append(nil, answers, batch)
 }
 
 func isJSON(contentType []string) bool {

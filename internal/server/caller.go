@@ -6,9 +6,11 @@ import (
 	"net/http"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
-	"holdfast/internal/session"
+	"holdfast/internal/protocol"
+	"holdfast/jsonrpc"
 )
 
 // The callers are the clients of this node, and other nodes that forward requests: who makes a request, and what its
@@ -52,28 +54,6 @@ func (c *callers) asker(r *http.Request) string {
 	return c.whose(r)
 }
 
-// client returns who makes a request that belongs to no session.
-func (x *exchange) client(sessions *session.Manager) *session.Client {
-	c := sessions.ClientOf(x.r, x.principal, x.credential())
-	return &c
-}
-
-// credential returns that of an exchange's client: as another node has seen it, or in its header.
-func (x *exchange) credential() caller.Credential {
-	if x.from != nil && len(x.from.Credential) == len(caller.Credential{}) {
-		return caller.Credential(x.from.Credential)
-	}
-	return caller.CredentialOf(x.r.Header)
-}
-
-// apart returns the credential that tells an exchange's client apart, if it is nobody in particular; else none.
-func (x *exchange) apart() (credential caller.Credential) {
-	if x.principal.IsAnonymous() {
-		credential = x.credential()
-	}
-	return credential
-}
-
 type serverKey struct{}
 
 // WithServer returns a context for a request to the server of a name, where the handler has
@@ -112,4 +92,90 @@ func (c *callers) unpack(r *http.Request, info []byte) *http.Request {
 // its client in a session, the session knows ([session.Session.Tenant]).
 func (c *callers) tenant(r *http.Request) string {
 	return caller.TenantOf(c.principal(r), r.RemoteAddr)
+}
+
+type tellerKey struct{}
+
+// told returns the request with what [TellRefused] needs in its context.
+func (h *Handler) told(r *http.Request) *http.Request {
+	if h.opts.Observers == nil {
+		return r
+	}
+	return r.WithContext(context.WithValue(r.Context(), tellerKey{}, h))
+}
+
+// TellRefused tells observers of a request that Options.Authenticate refuses. The reason is one of few,
+// in lower case with underscores. With status 403, Options.Principal must say who was proven to make
+// the request, or "".
+func TellRefused(r *http.Request, reason string, status int) {
+	h, ok := r.Context().Value(tellerKey{}).(*Handler)
+	if !ok {
+		return
+	}
+	e := observe.Refused{Reason: reason, Status: status}
+	switch status {
+	case http.StatusUnauthorized:
+		e.Denied = h.answers.Denied(r, nil, "")
+	case http.StatusForbidden:
+		e.Denied = h.answers.Denied(r, nil, h.callers.asker(r))
+	}
+	h.opts.Observers.Happened(e)
+}
+
+// A Permit returns why the client of a request must not send a message, or nil.
+type Permit func(*jsonrpc.Message) error
+
+type permitKey struct{}
+
+// permits are what WithPermit was given.
+type permits struct {
+	permit      Permit
+	singleTools func() bool
+}
+
+// WithPermit returns a context for a request of a client who may not send everything: each message that it brings is looked
+// at. singleTools reports whether that depends on single tools, now. Then there are no new WebSockets for the client: what
+// comes on one may be for another node, and is not looked at here. Only Options.Authenticate may put it before the handler.
+func WithPermit(ctx context.Context, permit Permit, singleTools func() bool) context.Context {
+	return context.WithValue(ctx, permitKey{}, &permits{permit, singleTools})
+}
+
+// permit returns the permit of a request's client; nil: it may send everything. What another node
+// forwards was looked at there.
+func (c *callers) permit(ctx context.Context) Permit {
+	if !c.authenticated {
+		return nil
+	}
+	if p, _ := ctx.Value(permitKey{}).(*permits); p != nil {
+		return p.permit
+	}
+	return nil
+}
+
+// bySingleTools reports whether what a request's client may send depends on single tools.
+func (c *callers) bySingleTools(ctx context.Context) bool {
+	p, _ := ctx.Value(permitKey{}).(*permits)
+	return c.authenticated && p != nil && p.singleTools()
+}
+
+// permitted returns why the client of a request must not send messages, and the first that it must
+// not send; or nil.
+func (c *callers) permitted(ctx context.Context, msgs []jsonrpc.Message) (not *jsonrpc.Message, err error) {
+	permit := c.permit(ctx)
+	if permit == nil {
+		return nil, nil
+	}
+	defer panics.Catch(&err, c.logger, "Options.Authenticate", "")
+	for i := range msgs {
+		if err := permit(&msgs[i]); err != nil {
+			return &msgs[i], err
+		}
+	}
+	return nil, nil
+}
+
+// errNoSocket refuses a WebSocket.
+var errNoSocket = &protocol.Unauthorized{
+	Status: http.StatusForbidden,
+	Text:   "this server has scopes for single tools, and no WebSockets therefore: use Streamable HTTP",
 }

@@ -7,6 +7,7 @@ import (
 
 	"holdfast/internal/budget"
 	"holdfast/internal/caller"
+	"holdfast/internal/server/answering"
 	"holdfast/internal/server/guard"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/server/websocket"
@@ -17,7 +18,7 @@ import (
 type charges struct {
 	memory  *budget.Connections // nil: nothing is counted
 	guards  *guard.Guard
-	answers *answerer
+	answers *answering.Writer
 	logger  *slog.Logger
 }
 
@@ -67,7 +68,7 @@ func (c *charges) takes(w http.ResponseWriter, r *http.Request, cost int64) bool
 	if r.ProtoMajor == 1 {
 		w.Header().Set("Connection", "close") // and a body that comes is not read
 	}
-	c.answers.fail(w, budget.ErrConnections)
+	c.answers.Fail(w, budget.ErrConnections)
 	return false
 }
 

@@ -7,6 +7,8 @@ import (
 	"net/url"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/feature/handoff"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -16,17 +18,26 @@ import (
 type elsewhere struct{ h *Handler }
 
 // request returns a request to another node for what concerns a principal.
-func (e elsewhere) request(ctx context.Context, principal caller.Principal, method string, params []byte) (*exchange, error) {
+func (e elsewhere) request(ctx context.Context, principal caller.Principal, method string, params []byte) (*exchange.Exchange, error) {
 	m, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, []byte("0"), method, params))
 	if err != nil {
 		return nil, err
 	}
 	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: http.Header{}, Host: "localhost"}).WithContext(ctx)
-	return &exchange{purpose: forRequest, r: askFor(r), principal: principal, msgs: []jsonrpc.Message{m}}, nil
+	return &exchange.Exchange{Purpose: exchange.ForRequest, HTTP: askFor(r), Principal: principal, Msgs: []jsonrpc.Message{m}}, nil
 }
 
-// isBetweenNodes reports whether only nodes make requests of a method, and of each other.
-func isBetweenNodes(method string) bool { return betweenNodes[method] != nil }
+// betweenNodes are the methods by which nodes ask each other what their sessions know, with what answers them: the result for a
+// principal, of sessions in a range. No client can make such a request. The functions do not get the exchange, which would be on the
+// heap for that.
+var betweenNodes = map[string]func(context.Context, *session.Manager, caller.Principal, session.Range, []byte) ([]byte, error){
+	handoff.MethodAsk: func(ctx context.Context, sessions *session.Manager, of caller.Principal, _ session.Range, query []byte) ([]byte, error) {
+		return sessions.Answered(ctx, of, query)
+	},
+	exchange.MethodList: func(ctx context.Context, sessions *session.Manager, of caller.Principal, in session.Range, query []byte) ([]byte, error) {
+		return sessions.ListHere(ctx, of, in, query), nil
+	},
+}
 
 // Ask implements [session.Elsewhere].
 func (e elsewhere) Ask(ctx context.Context, method string, principal caller.Principal, query []byte) ([]byte, error) {
@@ -43,7 +54,7 @@ func (e elsewhere) Ask(ctx context.Context, method string, principal caller.Prin
 
 // List implements [session.Elsewhere].
 func (e elsewhere) List(ctx context.Context, principal caller.Principal, after stream.SessionKey, query []byte) ([]json.RawMessage, session.Range, error) {
-	x, err := e.request(ctx, principal, askList, query)
+	x, err := e.request(ctx, principal, exchange.MethodList, query)
 	if err != nil {
 		return nil, session.Range{}, err
 	}

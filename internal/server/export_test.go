@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/modern"
+	"holdfast/internal/server/modernfront"
 	"holdfast/jsonrpc"
 )
 
@@ -40,12 +43,12 @@ type Decoded struct {
 
 // DecodeModern decodes a POST.
 func (h *Handler) DecodeModern(w http.ResponseWriter, r *http.Request, msgs []jsonrpc.Message, batch bool) Decoded {
-	x := exchange{r: r, msgs: msgs, batch: batch}
-	if !isModern(&x) {
+	x := exchange.Exchange{HTTP: r, Msgs: msgs, Batch: batch}
+	if !modernfront.IsModern(&x) {
 		return Decoded{}
 	}
-	return Decoded{Modern: true, Taken: h.decodeModern(w, &x)}
+	return Decoded{Modern: true, Taken: h.modern.Decode(w, &x)}
 }
 
 // AddFeature adds a feature. It must be called before there is a request.
-func (h *Handler) AddFeature(f Feature) { h.features = append(h.features, f) }
+func (h *Handler) AddFeature(f modern.Feature) { h.modern.Features = append(h.modern.Features, f) }

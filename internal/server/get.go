@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,31 +13,35 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/internal/ticket"
+	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
 // stream answers an exchange with a stream of events. An error says that nothing was
 // answered: the session has left this node, and a call may be made where that is now.
-func (h *Handler) stream(w http.ResponseWriter, x *exchange, o *outcome) error {
+func (h *Handler) stream(w http.ResponseWriter, x *exchange.Exchange, o *outcome) error {
 	c, began, err := h.openStream(w, x, o)
 	if c == nil {
 		return err
 	}
 	if began == nil {
-		unwatch := c.watchRights(x.r.Context())
-		began = c.copy(x.r.Context())
+		unwatch := c.WatchRights(x.HTTP.Context())
+		began = c.Copy(x.HTTP.Context())
 		unwatch()
 	}
-	c.close(began)
+	c.Close(began)
 	switch {
 	case o.kind == outcomePair:
 		h.leftPair(x, began)
-	case errors.Is(began, errGoesOn):
+	case errors.Is(began, copying.ErrGoesOn):
 		h.goOn(w, x, c)
 	}
 	return nil
@@ -48,14 +51,14 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange, o *outcome) error {
 // event id to come back with.
 //
 //go:noinline
-func (h *Handler) goOn(w http.ResponseWriter, x *exchange, c *events) {
+func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *copying.Events) {
 	if _, ok := w.(placement.Ender); ok {
 		return // who has placed the exchange goes on with it
 	}
 	y := *x
 	p := h.newPlacement(w, &y)
-	if err := p.GoOn(c.s.ID(), string(c.eventID())); err != nil {
-		h.logger.Debug("stream not continued at another node", "session", c.s.Name(), "error", err)
+	if err := p.GoOn(c.Session.ID(), string(c.EventID())); err != nil {
+		h.logger.Debug("stream not continued at another node", "session", c.Session.Name(), "error", err)
 	}
 }
 
@@ -64,21 +67,21 @@ func (h *Handler) goOn(w http.ResponseWriter, x *exchange, c *events) {
 // of its own so that the stack of a call that waits stays small.
 //
 //go:noinline
-func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c *events, began, err error) {
-	c = h.newConn(w, x, o.session)
-	c.call = o.call
-	c.stays = o.kind != outcomePair && !c.via.isMuxed()
+func (h *Handler) openStream(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (c *copying.Events, began, err error) {
+	c = h.responses.To(w, x, o.Session)
+	c.Call = o.Call
+	c.Stays = o.kind != outcomePair && !c.Via.IsMuxed()
 	var first []byte
 	switch o.kind {
 	case outcomeStream:
-		if x.purpose == forMessages { // begun before
-			c.door = observe.DoorKey
+		if x.Purpose == exchange.ForMessages { // begun before
+			c.Door = observe.DoorKey
 		}
 		err = h.readOn(x, o, c)
 	case outcomeStandalone:
-		err = c.standalone(x.r.Context())
-		if err == nil && !c.via.isMuxed() { // else it is no sign that a call was lost
-			x.session.CameBack(0, nil)
+		err = c.Standalone(x.HTTP.Context())
+		if err == nil && !c.Via.IsMuxed() { // else it is no sign that a call was lost
+			x.Session.CameBack(0, nil)
 		}
 	case outcomePair:
 		first, err = h.readPair(x, o, c)
@@ -86,7 +89,7 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 		return h.openCall(w, x, o, c)
 	}
 	switch {
-	case err != nil && o.kind == outcomeStream && h.answers.forgotten(w, x, o, c, err):
+	case err != nil && o.kind == outcomeStream && h.forgotten(w, x, o, c, err):
 		return nil, nil, nil
 	case errors.Is(err, io.EOF) && o.kind == outcomeStream:
 		w.WriteHeader(http.StatusNoContent) // all was said; do not come back
@@ -94,9 +97,9 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 	case err != nil:
 		return nil, nil, err
 	}
-	began = c.open(first)
-	if began == nil && o.kind != outcomePair && c.isStandalone() && !c.via.isMuxed() {
-		c.continueLost(x.r.Context()) // after the header: its goroutines write, too
+	began = c.Open(first, false)
+	if began == nil && o.kind != outcomePair && c.IsStandalone() && !c.Via.IsMuxed() {
+		c.ContinueLost(x.HTTP.Context()) // after the header: its goroutines write, too
 	}
 	return c, began, nil
 }
@@ -104,55 +107,55 @@ func (h *Handler) openStream(w http.ResponseWriter, x *exchange, o *outcome) (c 
 // openCall does so for a call that has begun: it is read from its beginning. If it is
 // not light its messages go to the backend once the client can ask for it again, and not
 // at all if there is no stream to ask for.
-func (h *Handler) openCall(w http.ResponseWriter, x *exchange, o *outcome, c *events) (_ *events, began, err error) {
+func (h *Handler) openCall(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *copying.Events) (_ *copying.Events, began, err error) {
 	stored := o.kind != outcomeLight
-	if o.call.Method() == "initialize" {
-		c.primes = false // the revision is not settled
-		c.wants = wantsInitialize
+	if o.Call.Method() == "initialize" {
+		c.Primes = false // the revision is not settled
+		c.Wants = copying.WantsInitialize
 	}
-	if err := c.read(x.r.Context(), stream.Cursor{Stream: stream.ID{Number: o.call.Number()}}); err != nil {
+	if err := c.Read(x.HTTP.Context(), stream.Cursor{Stream: stream.ID{Number: o.Call.Number()}}); err != nil {
 		if stored {
-			return nil, nil, h.answers.undelivered(w, o.call, x.msgs, err)
+			return nil, nil, h.undelivered(w, o.Call, x.Msgs, err)
 		}
-		return nil, nil, h.answers.unreadable(w, x, o.call, err)
+		return nil, nil, h.unreadable(w, x, o.Call, err)
 	}
-	if x.purpose == forMessages && !c.via.isMuxed() && h.sessions.MayRefuse(x.r, x.msgs) {
+	if x.Purpose == exchange.ForMessages && !c.Via.IsMuxed() && h.sessions.MayRefuse(x.HTTP, x.Msgs) {
 		if stored { // else they are delivered, and its server has not answered them yet
-			o.deliver(x.values(), x.msgs, x.r.Header)
+			o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 			stored = false
 		}
-		if c.isRefused(x.r.Context(), o.call) {
+		if c.IsRefused(x.HTTP.Context(), o.Call) {
 			return nil, nil, nil
 		}
 	}
-	c.link()
-	if stored && c.via.isMuxed() { // whose node finds the call by its name, and forwards the next message when this one begins
-		o.deliver(x.values(), x.msgs, x.r.Header)
+	c.Link()
+	if stored && c.Via.IsMuxed() { // whose node finds the call by its name, and forwards the next message when this one begins
+		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 		stored = false
 	}
-	gone := c.gone()
-	began = c.open(nil)
-	if gone || x.r.Context().Err() != nil {
-		c.shown.Store(shownUnseen)
+	gone := c.Gone()
+	began = c.Open(nil, false)
+	if gone || x.HTTP.Context().Err() != nil {
+		c.Unseen()
 	}
 	if stored {
-		o.deliver(x.values(), x.msgs, x.r.Header)
+		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 	}
 	if !h.sessions.Shared() { // else a note may need them yet
-		clear(x.msgs) // the call may last for long, and must not hold the body
+		clear(x.Msgs) // the call may last for long, and must not hold the body
 	}
 	return c, began, nil
 }
 
 // unreadable answers the messages of a call that runs, and whose stream can't be read. An error says that nothing was
 // answered.
-func (a *answerer) unreadable(w http.ResponseWriter, x *exchange, call *session.Call, err error) error {
+func (h *Handler) unreadable(w http.ResponseWriter, x *exchange.Exchange, call *session.Call, err error) error {
 	if call.Retriable() {
 		return session.ErrMoved
 	}
 	call.ConnectionLost()
-	a.logger.Warn("stream of a call not opened", "session", x.session.Name(), "error", err)
-	a.failMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.msgs, x.batch)
+	h.logger.Warn("stream of a call not opened", "session", x.Session.Name(), "error", err)
+	h.answers.FailMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.Msgs, x.Batch)
 	return nil
 }
 
@@ -161,19 +164,19 @@ func (a *answerer) unreadable(w http.ResponseWriter, x *exchange, call *session.
 // the id that they resumed with when the connection ends before the next one, and
 // come back with nothing but the session. Both then read the standalone stream in
 // turns, and either may continue the call.
-func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
-	h.speakAs(x, o.session, c)
-	c.url = x.purpose == forStream || x.purpose == forAnswers
-	c.continues = x.continues
-	c.resumes = x.purpose == forRead
-	if err := c.read(x.r.Context(), o.at); err != nil {
+func (h *Handler) readOn(x *exchange.Exchange, o *outcome, c *copying.Events) error {
+	h.speakAs(x, o.Session, c)
+	c.URL = x.Purpose == exchange.ForStream || x.Purpose == exchange.ForAnswers
+	c.Continues = x.Continues
+	c.Resumes = x.Purpose == exchange.ForRead
+	if err := c.Read(x.HTTP.Context(), o.at); err != nil {
 		return err
 	}
-	c.link()
+	c.Link()
 	if o.at.Stream.Number != 0 {
-		c.wants = wantsResume
-		if !c.continues {
-			o.session.CameBack(o.at.Stream.Number, c.connection())
+		c.Wants = copying.WantsResume
+		if !c.Continues {
+			o.Session.CameBack(o.at.Stream.Number, c.Connection())
 		}
 	}
 	return nil
@@ -182,84 +185,65 @@ func (h *Handler) readOn(x *exchange, o *outcome, c *events) error {
 // forgotten answers a client that comes back for a call of which nothing is known any more, and whose event id names what the
 // client waits for: it is told so at once. Else it might come back again and again until it gives up. It reports whether it has
 // answered.
-func (a *answerer) forgotten(w http.ResponseWriter, x *exchange, o *outcome, c *events, err error) bool {
-	if x.continues || c.via.isMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
+func (h *Handler) forgotten(w http.ResponseWriter, x *exchange.Exchange, o *outcome, c *copying.Events, err error) bool {
+	if x.Continues || c.Via.IsMuxed() || !errors.Is(err, stream.ErrNotFound) && !errors.Is(err, stream.ErrTrimmed) {
 		return false
 	}
-	event := x.last
+	event := x.Last
 	if event == "" {
-		event = x.place()
+		event = x.Place()
 	}
-	e, bad := ticket.ParseEvent(o.session.ID(), event)
-	if bad != nil || e.Call == nil || o.at.Stream.Number == reading.Standalone || !o.session.Streams().IsForgotten(o.at) {
+	e, bad := ticket.ParseEvent(o.Session.ID(), event)
+	if bad != nil || e.Call == nil || o.at.Stream.Number == reading.Standalone || !o.Session.Streams().IsForgotten(o.at) {
 		return false // it is not of an earlier life of the session
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: nothing is known of this call any more, as its node has ended or what it said is no longer kept; "+
 		"see whether the tool has done its work before you call it again", placement.ErrUnknown)
-	head := w.Header()
-	head["Content-Type"], head["Cache-Control"], head["X-Accel-Buffering"] = typeSSE, noCache, unbuffered
+	answering.OpenEvents(w.Header())
 	w.WriteHeader(http.StatusOK)
 	place, tail := event[:strings.IndexByte(event, '~')], event[strings.LastIndexByte(event, '~'):]
 	fresh := append(strconv.AppendUint(append([]byte(place), '~'), uint64(rand.Uint32()), 36), tail...)
-	_ = a.finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, e.Call, says)))
+	_ = h.answers.Finish(w, sse.AppendMessage(nil, fresh, jsonrpc.AppendError(nil, e.Call, says)))
 	return true
-}
-
-// link offers the URL at which the stream can be resumed from where it is now
-// (SEP-1335, `rel="stream"` URL). It is relative to the request's own, so that
-// it is right behind proxies that rewrite paths.
-func (c *events) link() {
-	if c.name == "" {
-		return
-	}
-	id := c.eventID()
-	c.w.Header().Set("Link", `<?stream=`+c.s.Name()+"."+string(id)+`>; rel="stream"`)
 }
 
 // decodeGet decodes a GET, of a stream or for a WebSocket (2025-11-25, Transports,
 // "Listening for Messages from the Server", "Resumability and Redelivery"). If it is
 // false the request was answered.
-func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange) bool {
+func (h *Handler) decodeGet(w http.ResponseWriter, x *exchange.Exchange) bool {
 	switch {
-	case websocket.IsUpgrade(x.r):
-		x.purpose = forSocket
-		if h.callers.bySingleTools(x.r.Context()) {
-			h.answers.failDenied(w, errNoSocket, h.answers.denied(x.r, nil, h.callers.asker(x.r)))
+	case websocket.IsUpgrade(x.HTTP):
+		x.Purpose = exchange.ForSocket
+		if h.callers.bySingleTools(x.HTTP.Context()) {
+			h.answers.FailDenied(w, errNoSocket, h.answers.Denied(x.HTTP, nil, h.callers.asker(x.HTTP)))
 			return false
 		}
-		return h.identify(w, x) && !websocket.Refuse(w, x.r) // before anything is read for it
-	case !accepts(x.r.Header["Accept"], "text/event-stream"):
-		h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
+		return h.identify(w, x) && !websocket.Refuse(w, x.HTTP) // before anything is read for it
+	case !accepts(x.HTTP.Header["Accept"], "text/event-stream"):
+		h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
-	x.purpose = forRead
-	if x.ref = streamParam(x.r); x.ref != "" {
-		x.purpose = forStream
+	x.Purpose = exchange.ForRead
+	if x.Ref = streamParam(x.HTTP); x.Ref != "" {
+		x.Purpose = exchange.ForStream
 	}
 	return h.identify(w, x)
 }
 
-// standalone attaches to the standalone stream. Who knows how to resume, and shows no
-// id, has heard nothing of it.
-func (c *events) standalone(ctx context.Context) error {
-	whole := c.s.Resumes().EventIDs() || c.s.Resumes() != nil && !c.via.isMuxed()
-	return c.copier.standalone(ctx, c.h.logger, whole, !c.h.opts.Stateless)
-}
-
 // speakAs has a connection speak to the client as its own revision has it: the stream need
 // not be of the session that the client is in.
-func (h *Handler) speakAs(x *exchange, s *session.Session, c *events) {
-	if x.from != nil && x.from.Revision != "" {
-		c.primes = protocol.Primes(x.from.Revision)
+func (h *Handler) speakAs(x *exchange.Exchange, s *session.Session, c *copying.Events) {
+	if x.From != nil && x.From.Revision != "" {
+		c.Primes = protocol.Primes(x.From.Revision)
 		return
 	}
-	if x.r.Header[protocol.HeaderSession] == nil || s.HasID(x.secret) {
+	if x.HTTP.Header[protocol.HeaderSession] == nil || s.HasID(x.Secret) {
 		return
 	}
-	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
-		c.primes = protocol.Primes(v[0])
-	} else if mine, err := h.sessions.Find(x.secret, x.principal); err == nil {
-		c.primes = protocol.Primes(mine.Revision())
+	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
+		c.Primes = protocol.Primes(v[0])
+	} else if mine, err := h.sessions.Find(x.Secret, x.Principal); err == nil {
+		c.Primes = protocol.Primes(mine.Revision())
 	}
 }
 
@@ -267,28 +251,28 @@ func (h *Handler) speakAs(x *exchange, s *session.Session, c *events) {
 // has nothing to say answers 204, which asks the client to POST what it has. A client
 // that does not say how far it has come may not have heard the question: if it comes
 // back though nobody sent it away, or after that 204, it is told again.
-func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
-	s := x.session
+func (h *Handler) startStream(x *exchange.Exchange, o *outcome) (err error) {
+	s := x.Session
 	o.kind = outcomeStream
 	if o.at, err = h.streamAt(x); err != nil {
 		return err
 	}
-	if x.purpose == forAnswers {
-		if len(x.r.Header[protocol.HeaderLastEventID]) == 0 {
+	if x.Purpose == exchange.ForAnswers {
+		if len(x.HTTP.Header[protocol.HeaderLastEventID]) == 0 {
 			o.at = s.Streams().DeliveredAt(o.at)
 		}
 		return h.send(x)
 	}
 	told, number := o.at, o.at.Stream.Number
-	if x.last == "" && !s.Streams().IsRead(number) {
+	if x.Last == "" && !s.Streams().IsRead(number) {
 		told = s.Streams().DeliveredAt(o.at)
 	}
 	switch {
 	case !s.Streams().AwaitsInputAt(told):
-	case x.last != "" || s.SignalInputOnce(number):
+	case x.Last != "" || s.SignalInputOnce(number):
 		o.kind = outcomeNothing
 	case s.Streams().AwaitsInputAt(o.at): // nothing follows the place that the URL names
-		o.at.Seq, o.at.Epoch = s.Streams().Oldest(x.r.Context(), number), 0
+		o.at.Seq, o.at.Epoch = s.Streams().Oldest(x.HTTP.Context(), number), 0
 	}
 	return nil
 }
@@ -296,20 +280,129 @@ func (h *Handler) startStream(x *exchange, o *outcome) (err error) {
 // decodeAnswers decodes a POST of the responses that a client has gathered, at the URL of
 // the stream that waits for them (SEP-1335, "Multi-turn requests"). If it is false the
 // request was answered.
-func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange) bool {
-	if h.opts.Stateless || h.opts.Eras.refusesLegacy() && x.from == nil {
-		h.answers.reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
+func (h *Handler) decodeAnswers(w http.ResponseWriter, x *exchange.Exchange) bool {
+	if h.opts.Stateless || h.opts.Eras.RefusesLegacy() && x.From == nil {
+		h.answers.Reject(w, http.StatusNotFound, errf(codeInvalid, "an endpoint without sessions has no stream URLs"))
 		return false
 	}
 	if !h.readPost(w, x) {
 		return false
 	}
-	for i := range x.msgs {
-		if x.msgs[i].Kind != jsonrpc.Response {
-			h.answers.reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
+	for i := range x.Msgs {
+		if x.Msgs[i].Kind != jsonrpc.Response {
+			h.answers.Reject(w, http.StatusBadRequest, errf(codeInvalid, "only responses can be posted to a stream URL"))
 			return false
 		}
 	}
-	x.purpose, x.ref = forAnswers, streamParam(x.r)
+	x.Purpose, x.Ref = exchange.ForAnswers, streamParam(x.HTTP)
 	return h.identify(w, x)
+}
+
+// streamAt returns the place in its session's stream that a stream URL names. The URL is
+// enough: whoever has it was given it, but must still be the same principal.
+func (h *Handler) streamAt(x *exchange.Exchange) (at stream.Cursor, err error) {
+	s := x.Session
+	if !h.mayRead(x, s) {
+		return at, session.ErrNotFound
+	}
+	at, err = copying.CursorOf(s, x.Place())
+	if errors.Is(err, ticket.ErrBadEvent) {
+		return at, session.ErrNotFound // who guesses URLs learns nothing
+	}
+	if err == nil && x.Last != "" {
+		at, err = copying.CursorAfter(x.HTTP.Context(), s, at.Stream.Number, x.Last)
+	}
+	return at, err
+}
+
+// mayRead reports whether the session header of a request, if it has one, lets it have a
+// stream of s: it must not be another client's. A named principal may come with
+// another of its sessions, and so may a client that resumes its requests (SEP-975).
+func (h *Handler) mayRead(x *exchange.Exchange, s *session.Session) bool {
+	if x.HTTP.Header[protocol.HeaderSession] == nil || s.HasID(x.Secret) {
+		return true
+	}
+	_, err := h.sessions.Find(x.Secret, x.Principal)
+	if err != nil && h.nodes != nil {
+		_, _, err = h.sessions.Locate(x.HTTP.Context(), whereabouts.KeyOf(x.Secret), x.Principal)
+	}
+	return err == nil && (!x.Principal.IsAnonymous() || s.Resumes() != nil)
+}
+
+// streamParam returns the stream that a stream URL names, or "".
+func streamParam(r *http.Request) string {
+	if r.URL.RawQuery == "" {
+		return ""
+	}
+	return r.URL.Query().Get(protocol.ParamStream)
+}
+
+// What follows answers stored calls with plain JSON ([ResponseJSON]): the call is on
+// record before it runs, and its answer is stored before it is sent.
+
+// plain answers a POST with the responses of a stored call, as soon as it has ended; or
+// with its stream, if that has anything else in it that the client takes. An error says that nothing was
+// answered.
+func (h *Handler) plain(w http.ResponseWriter, x *exchange.Exchange, o *outcome) error {
+	r := x.HTTP
+	c := h.responses.To(w, x, o.Session)
+	c.Call = o.Call
+	err := c.Read(r.Context(), o.beginning())
+	switch {
+	case err == nil:
+	case o.kind == outcomeLight:
+		return h.unreadable(w, x, o.Call, err)
+	case o.Call != nil:
+		return h.undelivered(w, o.Call, x.Msgs, err)
+	case o.kind == outcomeStream && errors.Is(err, io.EOF):
+		w.WriteHeader(http.StatusNoContent) // all was said
+		return nil
+	default:
+		return err
+	}
+	if o.kind != outcomeLight { // else its messages are delivered
+		o.Deliver(x.Values(), x.Msgs, r.Header)
+		confirmDelivery(w, x)
+	}
+	err = c.Respond(r.Context(), x, o.Call)
+	switch {
+	case errors.Is(err, copying.ErrNotPlain):
+		c.Link()
+		if err = c.Open(nil, false); err == nil {
+			err = c.Copy(r.Context())
+		}
+		c.Close(err)
+		return nil
+	case err == nil, c.IsRead(), r.Context().Err() != nil:
+		c.Detach(err)
+		return nil
+	}
+	c.Detach(nil)
+	return h.interrupted(w, x, o, err)
+}
+
+// interrupted answers a POST whose call can't be read to its end here: as a rule its
+// session has left this node. Whoever sent the POST on asks for the call, by the name
+// that it has, where the session is now.
+func (h *Handler) interrupted(w http.ResponseWriter, x *exchange.Exchange, o *outcome, err error) error {
+	switch moved := errors.Is(err, session.ErrMoved); {
+	case moved && x.From != nil:
+		panic(http.ErrAbortHandler)
+	case moved && (x.Once.Name != "" || o.Call != nil && o.Call.Retriable()):
+		return session.ErrMoved
+	}
+	h.logger.Warn("call not read to its end", "session", o.Session.Name(), "error", err)
+	h.answers.FailMessages(w, fmt.Errorf("%w: %w", placement.ErrUnknown, err), x.Msgs, x.Batch)
+	return nil
+}
+
+// undelivered ends a call that has begun, and whose stream can't be read: it does not
+// run. The error says that nothing was answered.
+func (h *Handler) undelivered(w http.ResponseWriter, call *session.Call, msgs []jsonrpc.Message, err error) error {
+	call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+	if errors.Is(err, session.ErrMoved) {
+		return err
+	}
+	h.answers.Fail(w, err)
+	return nil
 }

@@ -2,9 +2,8 @@
 // SEP-1335, the HTTP+SSE pair of revision 2024-11-05, WebSocket, and a pair of
 // pipes.
 //
-// Each entry point decodes a request to an exchange, and placement finds its session. One
-// loop, in copy.go, copies what it reads into a sink: events, JSON, or messages of a
-// connection that carries many exchanges (mux.go).
+// Each entry point decodes a request to an exchange (package exchange), and placement finds its session. One loop, in package
+// copying, copies what it reads into a sink: events, JSON, or messages of a connection that carries many exchanges (mux.go).
 package server
 
 import (
@@ -20,9 +19,16 @@ import (
 	"holdfast/internal/defaults"
 	"holdfast/internal/placement"
 	"holdfast/internal/redact"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/guard"
+	"holdfast/internal/server/life"
+	"holdfast/internal/server/modern"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
+	"holdfast/jsonrpc"
 )
 
 // Response says how POST requests are answered.
@@ -64,8 +70,8 @@ type Options struct {
 	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
 	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
 	Connections     *budget.Connections // counts what open connections take; nil: nobody does
-	Eras            Eras                // which clients are served in which era; ErasBoth
-	Features        []Feature           // what is added to revision 2026-07-28
+	Eras            modernfront.Eras    // which clients are served in which era; modernfront.ErasBoth
+	Features        []modern.Feature    // what is added to revision 2026-07-28
 	Offers          bool                // server/discover says what the endpoint adds
 	AllowedOrigins  []string            // beside the server's own; "*" allows any
 	AllowedHosts    []string            // beside loopback names on a loopback address; "*" allows any
@@ -104,14 +110,14 @@ type Handler struct {
 
 	watched     watch.Connections
 	nodes       *placement.Nodes // nil where there is no other node
-	answers     answerer
+	answers     answering.Writer
 	callers     callers
 	bodies      bodyReader
 	charges     charges
-	life        life
-	starter     starter
-	features    features
-	cuts        cuts
+	life        life.Life
+	starter     exchange.Starter
+	responses   copying.Responses
+	modern      modernfront.Front
 	resumptions resumptions
 }
 
@@ -140,15 +146,16 @@ func New(opts Options) *Handler {
 		sessions: opts.Manager,
 		logger:   opts.Logger,
 		guards:   guard.New(opts.AllowedOrigins, opts.AllowedHosts, opts.TrustedProxies),
-		answers:  newAnswerer(&opts),
-		callers:  newCallers(&opts),
-		features: opts.Features,
+		answers: answering.Writer{
+			WriteTimeout: opts.WriteTimeout, Outage: opts.Outage, Observers: opts.Observers, Server: NameOf, Logger: opts.Logger,
+		},
+		callers: newCallers(&opts),
 	}
 	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}
-	h.life.begin(&opts)
+	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
+	h.life.Begin()
 	h.watched.Bound = h.charges.bound()
-	h.cuts = newCuts(&opts, h.features)
 	h.resumptions = resumptions{h.sessions}
 	h.entry = h.authenticated(h.endpoint)
 	if opts.Node != nil {
@@ -159,24 +166,37 @@ func New(opts Options) *Handler {
 			Host:          host{h},
 			Limits:        opts.Limits,
 			Page:          opts.Page,
-			Door:          h.life.isDoor(),
-			Draining:      h.life.draining,
-			Leaving:       h.life.leaving,
+			Door:          h.life.Door,
+			Draining:      h.life.Draining(),
+			Leaving:       h.life.Leaving(),
 			ForwardHeader: opts.ForwardHeader,
 			WriteTimeout:  opts.WriteTimeout,
 			Logger:        h.logger,
 		})
 	}
-	h.life.nodes = h.nodes
-	h.starter = starter{
-		sessions: h.sessions, nodes: h.nodes, watched: &h.watched,
-		response: opts.Response, stateless: opts.Stateless, draining: h.life.draining, observers: opts.Observers,
+	h.life.Nodes = h.nodes
+	h.starter = exchange.Starter{Sessions: h.sessions, Nodes: h.nodes, Watched: &h.watched, Draining: h.life.Draining(), Observers: opts.Observers}
+	h.responses = copying.Responses{
+		Stateless: opts.Stateless, Retry: opts.Retry, KeepAlive: opts.KeepAlive, PingAfter: opts.PingAfter, DisconnectAfter: opts.DisconnectAfter,
+		InputGrace: opts.InputGrace, WriteTimeout: opts.WriteTimeout,
+		Life: &h.life, Nodes: h.nodes, Watched: &h.watched, Answers: &h.answers, Logger: h.logger,
+	}
+	h.modern = modernfront.Front{
+		Sessions: h.sessions, Answers: &h.answers, Responses: &h.responses, Starter: &h.starter, Life: &h.life,
+		Features: opts.Features, Eras: opts.Eras, Offers: opts.Offers, Stateless: opts.Stateless, Streams: opts.Response == ResponseSSE,
+		Shares: h.nodes != nil, CutGrace: opts.CutGrace, Logger: h.logger, ServeOwn: h.serve,
 	}
 	if h.nodes != nil {
 		h.nodes.Start()
 	}
 	return h
 }
+
+// Drain ends the work of this node: [life.Life.Drain]. The Manager is to be closed afterwards.
+func (h *Handler) Drain(ctx context.Context) error { return h.life.Drain(ctx) }
+
+// Leaving is closed when the handler takes no more requests, as it is about to end: [life.Life.Leaving].
+func (h *Handler) Leaving() <-chan struct{} { return h.life.Leaving() }
 
 // Verify checks whether this node still owns its sessions: [placement.Nodes.Verify].
 func (h *Handler) Verify() {
@@ -223,8 +243,8 @@ func (h *Handler) authenticated(serve http.HandlerFunc) http.Handler {
 
 // enter has a request of a client served that may be, whoever makes it. methods are those that there are.
 func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, serve http.Handler) {
-	defer h.answers.caught(w)
-	if h.refuseAtWorker(w) || h.answers.refuseHeader(w, r) {
+	defer h.answers.Caught(w)
+	if h.refuseAtWorker(w) || h.refuseHeader(w, r) {
 		return
 	}
 	r, cost := h.charges.carries(r)
@@ -245,7 +265,7 @@ func (h *Handler) enter(w http.ResponseWriter, r *http.Request, methods string, 
 const mostFields = 250
 
 // refuseHeader refuses a request whose header has too many fields. It reports whether it did.
-func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
+func (h *Handler) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 	n := 0
 	for _, values := range r.Header {
 		n += len(values)
@@ -254,7 +274,7 @@ func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	w.Header().Set("Connection", "close") // else net/http waits for the body first, with the header in memory
-	a.reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
+	h.answers.Reject(w, http.StatusRequestHeaderFieldsTooLarge, errf(codeInvalid, "the request's header has more than %d fields", mostFields))
 	return true
 }
 
@@ -262,13 +282,13 @@ func (a *answerer) refuseHeader(w http.ResponseWriter, r *http.Request) bool {
 func (h *Handler) guard(w http.ResponseWriter, r *http.Request, methods string) bool {
 	passes, refusal := h.guards.Check(w, r, methods)
 	if refusal != nil {
-		h.answers.forbid(w, r, refusal)
+		h.answers.Forbid(w, r, refusal)
 	}
 	return passes
 }
 
 // hasNoSessions reports whether clients have no sessions here.
-func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.opts.Eras.refusesLegacy() }
+func (h *Handler) hasNoSessions() bool { return h.opts.Stateless || h.opts.Eras.RefusesLegacy() }
 
 // allow lists the methods that the endpoint has.
 func (h *Handler) allow() string {
@@ -276,4 +296,25 @@ func (h *Handler) allow() string {
 		return "POST, OPTIONS"
 	}
 	return "GET, POST, DELETE, OPTIONS"
+}
+
+// A Role is what a node does of the work of nodes that share a store. See
+// docs/decisions/0028-doors-and-workers.md.
+type Role int
+
+// The roles.
+const (
+	RoleBoth   Role = iota // it takes clients' connections, and owns sessions
+	RoleDoor               // it takes clients' connections, and sends their requests to other nodes
+	RoleWorker             // it owns sessions, and takes requests of other nodes only
+)
+
+// refuseAtWorker answers a client that is connected to a worker, and reports whether it is one.
+func (h *Handler) refuseAtWorker(w http.ResponseWriter) bool {
+	if h.opts.Role != RoleWorker {
+		return false
+	}
+	w.Header().Set("Retry-After", "1")
+	h.answers.Reject(w, http.StatusServiceUnavailable, errf(jsonrpc.CodeServer, "this node is a worker and serves no clients: connect to a door"))
+	return true
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/testwork"
 	"holdfast/jsonrpc"
@@ -41,7 +42,7 @@ func TestLinear(t *testing.T) {
 		},
 		"idempotency key": func(n int) func() {
 			m := request(`{"_meta":{"idempotencyKey":0,` + testwork.Many(n, `"x%d":0`) + `}}`)
-			return func() { _, _ = messageKey(m) }
+			return func() { _, _ = exchange.MessageKey(m) }
 		},
 		"answers to questions": func(n int) func() {
 			m := request(`{"inputResponses":{` + testwork.Many(n, `"x%d":{}`) + `}}`)

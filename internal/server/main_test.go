@@ -29,6 +29,7 @@ import (
 	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
+	"holdfast/internal/server/modern"
 	"holdfast/internal/server/task"
 	"holdfast/internal/session"
 	"holdfast/internal/sessionid"
@@ -79,7 +80,7 @@ func (c *config) manage(sessions *session.Manager) {
 		after = 0
 	}
 	c.server.Manager = sessions
-	c.server.Features, c.server.Offers = []server.Feature{task.New(sessions, after, c.server.Logger)}, after > 0
+	c.server.Features, c.server.Offers = []modern.Feature{task.New(sessions, after, c.server.Logger)}, after > 0
 }
 
 func newNode(t testing.TB, c config) *node {

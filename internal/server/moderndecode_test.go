@@ -11,6 +11,7 @@ import (
 
 	"holdfast/backend/message"
 	"holdfast/internal/server"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -191,15 +192,15 @@ func TestModernRefused(t *testing.T) {
 func TestModernSupported(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
-		eras  server.Eras
+		eras  modernfront.Eras
 		asked string
 		want  string
 	}{
-		"both":            {server.ErasBoth, "2031-01-01", `["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
-		"modern":          {server.ErasModern, "2031-01-01", `["2026-07-28"]`},
-		"legacy":          {server.ErasLegacy, "2026-07-28", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
-		"auto":            {server.ErasAuto, "2026-07-28", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
-		"auto, a new one": {server.ErasAuto, "2031-01-01", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"both":            {modernfront.ErasBoth, "2031-01-01", `["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"modern":          {modernfront.ErasModern, "2031-01-01", `["2026-07-28"]`},
+		"legacy":          {modernfront.ErasLegacy, "2026-07-28", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"auto":            {modernfront.ErasAuto, "2026-07-28", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
+		"auto, a new one": {modernfront.ErasAuto, "2031-01-01", `["2025-11-25","2025-06-18","2025-03-26","2024-11-05"]`},
 	} {
 		n := newNode(t, config{server: server.Options{Eras: c.eras}})
 		asked := c.asked
@@ -353,7 +354,7 @@ func TestModernParamsAgain(t *testing.T) {
 // TestModernLegacyOnly is what is answered to a modern request that is no POST.
 func TestModernLegacyOnly(t *testing.T) {
 	t.Parallel()
-	n := newNode(t, config{server: server.Options{Eras: server.ErasLegacy}})
+	n := newNode(t, config{server: server.Options{Eras: modernfront.ErasLegacy}})
 	for _, method := range []string{"GET", "DELETE"} {
 		r := (&peer{n: n}).open(method, "/mcp", "", "MCP-Protocol-Version: 2026-07-28").all()
 		if r.status != 400 || string(jsonrpc.Field(r.body, "error", "code")) != fmt.Sprint(codeUnsupported) {

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/copying"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -109,7 +110,7 @@ type muxClient struct {
 	address   string          // of that request
 	returns   bool            // the client can connect again, to the same session
 	door      observe.Door
-	rights    Rights // nil: they do not change
+	rights    copying.Rights // nil: they do not change
 }
 
 // Why a mux ends, besides.
@@ -134,14 +135,14 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 	m.times.opened = time.Now()
 	m.times.pinged = m.times.opened
 	if returns {
-		m.client.rights = rightsOf(r.Context())
+		m.client.rights = copying.RightsOf(r.Context())
 	} else {
 		m.client.door = observe.DoorPipe
 	}
 	m.queue.ready = m.ready
 	m.queue.room.L = &m.queue.mu
 	m.standalone = m.newExchange(s, key, nil)
-	m.standalone.ready = m.ready
+	m.standalone.Ready = m.ready
 	m.local.Store(s)
 	if s == nil {
 		m.remote = &remoteSession{serving: make(chan struct{})}
@@ -152,7 +153,7 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 
 // listen attaches to the standalone stream, after the last message that was delivered.
 func (m *mux) listen(ctx context.Context) error {
-	return m.standalone.standalone(ctx, m.h.logger, m.standalone.s.Resumes().EventIDs(), m.showsIDs())
+	return m.standalone.Standalone(ctx, m.h.logger, m.standalone.Session.Resumes().EventIDs(), m.showsIDs())
 }
 
 // serve carries messages until the client has left (then it returns the error of ctx or
@@ -204,12 +205,12 @@ func (m *mux) run(ctx context.Context) error {
 		case more:
 			continue
 		}
-		a := alarm{now: time.Now()}
+		a := copying.Alarm{Now: time.Now()}
 		if err := m.due(&a); err != nil {
 			return err
 		}
-		if !a.next.IsZero() {
-			timer.Reset(a.next.Sub(a.now))
+		if !a.Next.IsZero() {
+			timer.Reset(a.Next.Sub(a.Now))
 		}
 		select {
 		case <-m.ready:
@@ -223,23 +224,23 @@ func (m *mux) run(ctx context.Context) error {
 // copyStandalone writes what the standalone stream holds, and reports whether there may be
 // more. A stream that is read elsewhere, or over, is let go of.
 func (m *mux) copyStandalone(ctx context.Context) (more bool, err error) {
-	if m.standalone.r == nil {
+	if m.standalone.Reader == nil {
 		return false, nil
 	}
-	gone := m.standalone.r.Gone() // asked first, so that everything before is written
-	more, err = m.standalone.turn(ctx)
+	gone := m.standalone.Reader.Gone() // asked first, so that everything before is written
+	more, err = m.standalone.Turn(ctx)
 	trimmed := errors.Is(err, stream.ErrTrimmed) || errors.Is(err, stream.ErrNotFound)
-	if trimmed && !m.standalone.s.Moved() {
+	if trimmed && !m.standalone.Session.Moved() {
 		more, err = true, m.reattach(ctx)
 	}
 	switch {
-	case err != nil && m.standalone.s.Moved() && ctx.Err() == nil:
+	case err != nil && m.standalone.Session.Moved() && ctx.Err() == nil:
 		if !m.follows() {
-			return false, errComeBack
+			return false, copying.ErrComeBack
 		}
 		m.standalone.detach(false) // the rest is for the session's next client
 		return true, nil
-	case err == nil && !trimmed && (m.standalone.state >= last || gone && !more):
+	case err == nil && !trimmed && (m.standalone.IsRead() || gone && !more):
 		m.standalone.detach(false)
 	}
 	return more, err
@@ -248,12 +249,12 @@ func (m *mux) copyStandalone(ctx context.Context) (more bool, err error) {
 // reattach continues the standalone stream where part of it is no longer stored.
 func (m *mux) reattach(ctx context.Context) error {
 	m.standalone.detach(false)
-	s := m.standalone.s
+	s := m.standalone.Session
 	if s.Ended() {
 		return nil
 	}
 	m.h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
-	return m.standalone.read(ctx, stream.Cursor{Seq: s.Streams().Oldest(ctx, reading.Standalone)}, m.showsIDs())
+	return m.standalone.Read(ctx, stream.Cursor{Seq: s.Streams().Oldest(ctx, reading.Standalone)}, m.showsIDs())
 }
 
 // is reports whether the connection is in a state.
@@ -293,7 +294,7 @@ func (m *mux) close(err error) {
 	m.become(muxClosed)
 	m.mu.Unlock()
 	m.out.close()
-	m.stop(errOver)
+	m.stop(copying.ErrOver)
 	for _, x := range append(m.lights, m.queue.close()...) {
 		x.light.call.ConnectionLost()
 		x.light.call.Answered()
@@ -305,7 +306,7 @@ func (m *mux) close(err error) {
 	rest := slices.Collect(maps.Keys(m.open))
 	m.mu.Unlock()
 	for _, x := range rest {
-		x.detach(err != nil && x.state != delivered)
+		x.detach(err != nil && !x.IsDelivered())
 	}
 }
 
@@ -340,6 +341,6 @@ func (o *output) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.err == nil {
-		o.err = errOver
+		o.err = copying.ErrOver
 	}
 }

@@ -16,6 +16,9 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/reading"
 	"holdfast/internal/rpc"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -61,7 +64,7 @@ func (m *mux) take(data []byte) bool {
 	case m.isModern(msgs, batch):
 		m.takeModern(&msgs[0])
 		return true
-	case m.h.opts.Eras.refusesLegacy():
+	case m.h.opts.Eras.RefusesLegacy():
 		m.refuseLegacy(msgs, batch)
 		return true
 	default:
@@ -176,22 +179,22 @@ func (m *mux) resume(msg *jsonrpc.Message) {
 // status answers requests/getStatus, or requests/getStatus/all.
 func (m *mux) status(msg *jsonrpc.Message) {
 	m.awaitOrder()
-	x := m.exchangeFor(forRequest, msg)
+	x := m.exchangeFor(exchange.ForRequest, msg)
 	answer, err := m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
-		x.session = m.session()
+		x.Session = m.session()
 		answer, err = m.h.ask(&x)
 	}
 	if err != nil {
-		m.fail(x.msgs, err)
+		m.fail(x.Msgs, err)
 		return
 	}
 	m.queue.text(answer)
 }
 
 // exchangeFor returns what a message that came on the connection wants, as an exchange by itself.
-func (m *mux) exchangeFor(what purpose, msg *jsonrpc.Message) exchange {
-	return exchange{purpose: what, r: askFor(m.request()), principal: m.client.principal, msgs: []jsonrpc.Message{*msg}, mine: m.key}
+func (m *mux) exchangeFor(what exchange.Purpose, msg *jsonrpc.Message) exchange.Exchange {
+	return exchange.Exchange{Purpose: what, HTTP: askFor(m.request()), Principal: m.client.principal, Msgs: []jsonrpc.Message{*msg}, Mine: m.key}
 }
 
 // errClash refuses what its client could not tell from what is in flight already.
@@ -226,15 +229,15 @@ func (m *mux) request() *http.Request {
 func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
 	m.awaitOrder()
-	x := m.exchangeFor(forMessages, &msg)
+	x := m.exchangeFor(exchange.ForMessages, &msg)
 	_, err := m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
 		err = m.session().Send(m.client.values, msg, m.client.header)
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		if x.session = m.session(); !x.mayBeGuest(m.h.sessions) {
-			x = m.exchangeFor(forNamed, &msg)
+		if x.Session = m.session(); !x.MayBeGuest(m.h.sessions) {
+			x = m.exchangeFor(exchange.ForNamed, &msg)
 		}
 		_, err = m.h.ask(&x)
 	}
@@ -250,7 +253,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 	key := ""
 	var err error
 	if len(msgs) == 1 && msgs[0].Method != "initialize" {
-		key, err = messageKey(&msgs[0])
+		key, err = exchange.MessageKey(&msgs[0])
 	}
 	switch {
 	case err != nil:
@@ -272,32 +275,32 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 		return
 	}
 	values, header := m.client.values, m.client.header
-	light := key == "" && m.h.starter.light(values, header, s, msgs)
-	got, err := begin(s, msgs, light, runOnce{key: key}, m.origin(pass))
+	light := key == "" && m.h.light(values, header, s, msgs)
+	got, err := exchange.Begin(s, msgs, light, exchange.Once{Key: key}, m.origin(pass))
 	switch {
 	case errors.Is(err, session.ErrCancelled), err != nil && m.callInTurn(s, msgs, batch, err):
 		return
 	case err != nil:
 		m.elsewhere(msgs, batch, err)
 		return
-	case got.call == nil:
-		at, _ := cursorAfter(values, got.session, got.number, "") // from the oldest that is stored
-		m.attach(got.session, at, &msgs[0])
+	case got.Call == nil:
+		at, _ := copying.CursorAfter(values, got.Session, got.Number, "") // from the oldest that is stored
+		m.attach(got.Session, at, &msgs[0])
 		return
 	}
 	x := m.newExchange(s, m.key, msgs)
-	if got.number == 0 {
-		m.callLight(x, &lightCall{call: got.call, batch: batch}, msgs)
+	if got.Number == 0 {
+		m.callLight(x, &lightCall{call: got.Call, batch: batch}, msgs)
 		return
 	}
 	// The stream is attached to before the call runs, as over HTTP the client gets the
 	// URL of the stream before that.
-	if err := x.begin(stream.Cursor{Stream: stream.ID{Number: got.number}}); err != nil {
-		got.call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+	if err := x.begin(stream.Cursor{Stream: stream.ID{Number: got.Number}}); err != nil {
+		got.Call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
 		m.fail(msgs, err)
 		return
 	}
-	got.call.Deliver(values, msgs, header)
+	got.Call.Deliver(values, msgs, header)
 }
 
 // callLight delivers a light call, and has its answer waited for.
@@ -312,7 +315,7 @@ func (m *mux) callLight(x *muxExchange, l *lightCall, msgs []jsonrpc.Message) {
 		switch {
 		case m.madeAgain(x):
 		case len(answers) > 0: // else it was cancelled
-			m.queue.text(appendAnswers(nil, answers, l.batch))
+			m.queue.text(answering.Append(nil, answers, l.batch))
 		}
 		return
 	}
@@ -335,8 +338,8 @@ func sizeOf(answers [][]byte) (n int) {
 func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
 	x := m.newExchange(s, stream.SessionKey(s.Name()), one)
-	if x.door = observe.DoorResume; msg.Method != methodResume {
-		x.door = observe.DoorKey
+	if x.Door = observe.DoorResume; msg.Method != methodResume {
+		x.Door = observe.DoorKey
 	}
 	err := x.begin(at)
 	switch {
@@ -362,13 +365,13 @@ func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreErrorText(err) != ""
 	for i := range msgs {
 		msg := &msgs[i]
-		key, _ := messageKey(msg)
+		key, _ := exchange.MessageKey(msg)
 		again := msg.Method == methodResume && passes || key != "" && closing
 		if msg.Kind != jsonrpc.Request || !again {
 			return false
 		}
 	}
-	if !m.h.life.isDraining() {
+	if !m.h.life.IsDraining() {
 		m.comeBack()
 	}
 	return true

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/reading"
+	"holdfast/internal/server/copying"
 )
 
 // muxTimes are what [mux.run] goes by.
@@ -17,7 +18,7 @@ type muxTimes struct {
 }
 
 // due does what its time has come for.
-func (m *mux) due(a *alarm) error {
+func (m *mux) due(a *copying.Alarm) error {
 	opts, t := &m.h.opts, &m.times
 	if err := m.isGone(); err != nil {
 		return err
@@ -28,19 +29,19 @@ func (m *mux) due(a *alarm) error {
 		}
 	}
 	m.promoteLights(a)
-	m.awaitDrain(a.now)
+	m.awaitDrain(a.Now)
 	switch ended := m.ends(); {
 	case ended != nil:
 		return ended
-	case m.isSilent() && a.due(t.opened.Add(opts.BodyTimeout)):
+	case m.isSilent() && a.Due(t.opened.Add(opts.BodyTimeout)):
 		return errSilent
-	case m.isQuiet() && a.due(t.leaving):
+	case m.isQuiet() && a.Due(t.leaving):
 		return m.leave(opts.Retry + rand.N(opts.Retry+1))
-	case opts.DisconnectAfter > 0 && m.mayLeave() && a.due(t.opened.Add(opts.DisconnectAfter)):
+	case opts.DisconnectAfter > 0 && m.mayLeave() && a.Due(t.opened.Add(opts.DisconnectAfter)):
 		return m.leave(opts.Retry)
-	case opts.KeepAlive > 0 && a.due(t.pinged.Add(opts.KeepAlive)):
-		t.pinged = a.now
-		a.due(a.now.Add(opts.KeepAlive))
+	case opts.KeepAlive > 0 && a.Due(t.pinged.Add(opts.KeepAlive)):
+		t.pinged = a.Now
+		a.Due(a.Now.Add(opts.KeepAlive))
 		m.touch()
 		m.out.ping()
 	}
@@ -54,12 +55,12 @@ func (m *mux) ends() error {
 	switch {
 	case m.is(muxLeaving) && m.isIdle() && m.announced():
 		m.times.retry = m.h.opts.Retry
-		return errComeBack
+		return copying.ErrComeBack
 	case m.remoteEnded() && quiet:
 		return errSessionEnded
 	case s == nil:
 	case s.Moved() && (m.client.returns && !m.isAnyWaiting() || quiet):
-		return errComeBack
+		return copying.ErrComeBack
 	case s.Moved(): // what its client has asked for is gone on with elsewhere
 	case s.Ended() && quiet:
 		return errSessionEnded
@@ -71,12 +72,8 @@ func (m *mux) ends() error {
 // unanswered is waited for.
 func (m *mux) awaitDrain(now time.Time) {
 	m.times.drain = nil
-	switch {
-	case !m.times.leaving.IsZero() || !m.isQuiet():
-	case m.h.life.isDraining():
-		m.times.leaving = now.Add(rand.N(m.h.life.spread + 1))
-	default:
-		m.times.drain = m.h.life.draining
+	if m.times.leaving.IsZero() && m.isQuiet() {
+		m.times.leaving, m.times.drain = m.h.life.Departure(now)
 	}
 }
 
@@ -89,7 +86,7 @@ func (m *mux) disconnected() (retry time.Duration, ok bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for x := range m.open {
-		if asked := x.retry.Swap(nil); asked != nil {
+		if asked := x.Retry.Swap(nil); asked != nil {
 			if *asked < 0 {
 				return m.h.opts.Retry, true
 			}
@@ -106,7 +103,7 @@ func (m *mux) leave(retry time.Duration) error {
 		return nil
 	}
 	m.times.retry = retry
-	return errComeBack
+	return copying.ErrComeBack
 }
 
 // mayLeave reports whether the connection may be ended: the client can connect again
@@ -116,7 +113,7 @@ func (m *mux) mayLeave() bool {
 	switch {
 	case !m.isIdle():
 		return false
-	case m.h.life.isDraining():
+	case m.h.life.IsDraining():
 		return m.isAlone()
 	}
 	return m.client.returns && (m.isAlone() || m.resumes() && m.announced())
@@ -146,7 +143,7 @@ func (m *mux) announced() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for x := range m.open {
-		if !x.announced.Load() && (x.forward == nil || x.forward.unsafe) {
+		if !x.Announced.Load() && (x.forward == nil || x.forward.unsafe) {
 			return false
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -24,15 +26,15 @@ import (
 //
 // The fields light, r and forward are set in that state only.
 type muxExchange struct {
-	copier // of its stream; it is the sink of that. Without a session it is on another node
-	m      *mux
-	key    stream.SessionKey // of the session
-	ids    [][]byte          // of the requests
+	copying.Copier // of its stream; it is the sink of that. Without a session it is on another node
+	m              *mux
+	key            stream.SessionKey // of the session
+	ids            [][]byte          // of the requests
 
 	light   *lightCall
 	forward *forwardedExchange
 
-	parting
+	copying.Parting
 	quoted []byte // an event id
 }
 
@@ -49,8 +51,8 @@ type lightCall struct {
 // newExchange returns a new exchange in a session, which is nil if it is on another node.
 func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *muxExchange {
 	x := &muxExchange{m: m, key: key}
-	x.door = m.client.door
-	x.s, x.sink, x.yields = s, x, true
+	x.Door = m.client.door
+	x.Session, x.Sink, x.Yields = s, x, true
 	for i := range msgs {
 		if msgs[i].Kind == jsonrpc.Request {
 			x.ids = append(x.ids, bytes.Clone(msgs[i].ID)) // not to hold the whole message
@@ -63,8 +65,8 @@ func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []json
 // the connection has ended there is none, and no error.
 func (x *muxExchange) begin(at stream.Cursor) error {
 	m := x.m
-	x.ready = make(chan struct{}, 1)
-	if err := x.read(m.client.values, at, m.showsIDs()); err != nil {
+	x.Ready = make(chan struct{}, 1)
+	if err := x.Read(m.client.values, at, m.showsIDs()); err != nil {
 		return err
 	}
 	x.light = nil
@@ -74,9 +76,9 @@ func (x *muxExchange) begin(at stream.Cursor) error {
 		x.detach(true)
 		return nil
 	}
-	if x.s != m.session() {
+	if x.Session != m.session() {
 		m.otherSessions = true
-		m.claimIDs(x)
+		m.takeIDs(x)
 	}
 	m.open[x] = struct{}{}
 	m.work.Go(x.serve)
@@ -86,15 +88,15 @@ func (x *muxExchange) begin(at stream.Cursor) error {
 // serve copies the stream to its end.
 func (x *muxExchange) serve() {
 	m := x.m
-	err := x.run(m.ctx)
+	err := x.Run(m.ctx)
 	switch {
-	case m.ctx.Err() != nil && x.state != delivered: // the connection lets go of it
+	case m.ctx.Err() != nil && !x.IsDelivered(): // the connection lets go of it
 		return
-	case err == nil, errors.Is(err, errSuperseded): // its client reads it on another connection
+	case err == nil, errors.Is(err, copying.ErrSuperseded): // its client reads it on another connection
 	case errors.Is(err, session.ErrMoved):
 		if !m.forwardRest(x) {
 			if m.isMoved() {
-				err = errComeBack
+				err = copying.ErrComeBack
 			}
 			m.stop(err)
 			return
@@ -121,17 +123,17 @@ func (x *muxExchange) serve() {
 // continued where it comes back with nothing but the session, as if it had made
 // it with a POST.
 func (x *muxExchange) detach(broke bool) {
-	if x.r != nil {
+	if x.Reader != nil {
 		if broke {
-			x.r.NoteCut()
+			x.Reader.NoteCut()
 		}
-		x.r.Detach(broke && x.s == x.m.session() && x.s.Resumes() == nil, false, false)
-		x.r = nil
+		x.Reader.Detach(broke && x.Session == x.m.session() && x.Session.Resumes() == nil, false, false)
+		x.Reader = nil
 	}
 }
 
-// append implements [sink].
-func (x *muxExchange) append(text, id, data []byte) []byte {
+// Append implements [Sink].
+func (x *muxExchange) Append(text, id, data []byte) []byte {
 	if id != nil {
 		if !x.m.showsIDs() {
 			return appendTagged(text, nil, data)
@@ -151,9 +153,9 @@ func appendTagged(text, id, data []byte) []byte {
 	return append(append(text, data...), '\n')
 }
 
-// write implements [sink]. The ids of a call that is over are free before its client
+// Write implements [Sink]. The ids of a call that is over are free before its client
 // knows.
-func (x *muxExchange) write(lines []byte, last bool) error {
+func (x *muxExchange) Write(lines []byte, last bool) error {
 	if last {
 		x.m.freeIDs(x)
 	}
@@ -166,20 +168,20 @@ func (x *muxExchange) write(lines []byte, last bool) error {
 	return x.m.out.write(lines)
 }
 
-// finished implements [sink]: who resumes knows what has arrived.
-func (x *muxExchange) finished() {}
+// Finished implements [Sink]: who resumes knows what has arrived.
+func (x *muxExchange) Finished() {}
 
-// idle implements [sink].
-func (x *muxExchange) idle(context.Context, time.Time) (time.Time, error) {
-	if x.news(x.r) {
+// Idle implements [Sink].
+func (x *muxExchange) Idle(context.Context, time.Time) (time.Time, error) {
+	if x.News(x.Reader) {
 		reading.Wake(x.m.ready)
 	}
 	return time.Time{}, nil
 }
 
-// claimIDs notes that the ids of requests of another session are in use on the connection. A
+// takeIDs notes that the ids of requests of another session are in use on the connection. A
 // forwarded exchange with one of these ids is superseded. m.mu is held.
-func (m *mux) claimIDs(x *muxExchange) {
+func (m *mux) takeIDs(x *muxExchange) {
 	if m.foreign == nil {
 		m.foreign = make(map[string]*muxExchange)
 	}
@@ -223,9 +225,9 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	e, status := new(jsonrpc.Error), http.StatusBadRequest
 	if !errors.As(err, &e) {
-		status, e = m.h.answers.explain(err)
+		status, e = m.h.answers.Explain(err)
 	}
-	m.h.answers.tellRefused(nil, status, err)
+	m.h.answers.TellRefused(nil, status, err)
 	for _, id := range ids {
 		text = append(jsonrpc.AppendError(text, id, e), '\n')
 	}
@@ -240,14 +242,14 @@ func (m *mux) answerLights() (more bool, err error) {
 	if len(texts) == 0 && len(m.lights) == 0 {
 		return false, nil
 	}
-	p := pages.Get().(*page)
-	text := p.text[:0]
+	p := copying.TakePage()
+	text := p.Text[:0]
 	for _, answer := range texts {
 		text = append(append(text, answer...), '\n')
 	}
 	waiting, written := m.lights[:0], []*session.Call(nil)
 	for _, x := range m.lights {
-		if len(text) >= mostText {
+		if len(text) >= copying.MostText {
 			waiting, more = append(waiting, x), true
 			continue
 		}
@@ -269,7 +271,7 @@ func (m *mux) answerLights() (more bool, err error) {
 	if len(text) > 0 {
 		err = m.out.write(text)
 	}
-	p.release(text)
+	p.Release(text)
 	for _, call := range written {
 		call.Answered()
 	}
@@ -289,18 +291,18 @@ func (m *mux) answerLight(text []byte, x *muxExchange) (_ []byte, waits bool) {
 	case !done:
 		return text, true
 	case len(answers) > 0: // else it was cancelled
-		text = append(appendAnswers(text, answers, x.light.batch), '\n')
+		text = append(answering.Append(text, answers, x.light.batch), '\n')
 	}
 	return text, false
 }
 
 // promoteLights has calls stored that were light for too long. That tells [mux.run].
-func (m *mux) promoteLights(a *alarm) {
+func (m *mux) promoteLights(a *copying.Alarm) {
 	if m.h.opts.Response == ResponseJSON {
 		return
 	}
 	for _, x := range m.lights {
-		if !a.due(x.light.since.Add(m.h.opts.UpgradeAfter)) {
+		if !a.Due(x.light.since.Add(m.h.opts.UpgradeAfter)) {
 			return
 		}
 		x.light.call.Promote()

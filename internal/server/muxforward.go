@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/internal/ticket"
@@ -84,7 +85,7 @@ func (m *mux) forward(s *forwardedExchange) {
 	}
 	m.open[s.x] = struct{}{}
 	m.otherSessions = true
-	m.claimIDs(s.x)
+	m.takeIDs(s.x)
 }
 
 // read has the request answered, and returns when it is, or why it was not.
@@ -92,11 +93,11 @@ func (s *forwardedExchange) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
 	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
-	x := exchange{purpose: forMessages, r: r, principal: m.client.principal, msgs: s.msgs, batch: s.batch, muxed: true, muxDoor: m.client.door, unsafe: s.unsafe, mine: m.key}
+	x := exchange.Exchange{Purpose: exchange.ForMessages, HTTP: r, Principal: m.client.principal, Msgs: s.msgs, Batch: s.batch, Muxed: true, MuxDoor: m.client.door, Unsafe: s.unsafe, Mine: m.key}
 	if m.h.ours(&s.msgs[0]) {
-		x.purpose = forRequest
+		x.Purpose = exchange.ForRequest
 	}
-	x.once.again = s.again
+	x.Once.Again = s.again
 	p := m.h.newPlacement(s, &x)
 	p.InSession(s.x.key, s.at)
 	err = p.Run(placement.ErrNotHere)
@@ -185,7 +186,7 @@ func (s *forwardedExchange) fail(err error) {
 			err = resume.ErrBadToken
 		}
 	}
-	if status, _ := m.h.answers.explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
+	if status, _ := m.h.answers.Explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
 		m.comeBack()
 		return
 	}
@@ -250,7 +251,7 @@ func (s *forwardedExchange) Write(text []byte) (int, error) {
 		done = s.answers(ev.Data) || done
 		if jsonrpc.String(jsonrpc.Field(ev.Data, "method")) == protocol.MethodResumePolicy {
 			if s.policies++; s.policies >= len(s.x.ids) {
-				s.x.announced.Store(true)
+				s.x.Announced.Store(true)
 			}
 		}
 		var id []byte
@@ -319,7 +320,7 @@ func (s *forwardedExchange) SetReadDeadline(time.Time) error { return nil }
 // forwardRest continues an exchange whose session has left this node, by forwarding, if its
 // request can be resumed. It is false where the connection ends with the session.
 func (m *mux) forwardRest(x *muxExchange) bool {
-	if m.h.nodes == nil || x.s == m.session() && !m.follows() {
+	if m.h.nodes == nil || x.Session == m.session() && !m.follows() {
 		return false
 	}
 	m.mu.Lock()
@@ -328,8 +329,8 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	if other != nil && other.forward != nil {
 		return true // its client has resumed it again
 	}
-	at := x.r.Cursor()
-	token, ok := x.s.Resumes().Token(at.Stream.Number, x.ids[0])
+	at := x.Reader.Cursor()
+	token, ok := x.Session.Resumes().Token(at.Stream.Number, x.ids[0])
 	if !ok {
 		m.freeIDs(x)
 		err := errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
@@ -340,7 +341,7 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	}
 	params := jsonrpc.Object("resumeToken", token)
 	if at.Seq > 0 {
-		name, tail := x.s.StreamName(at.Stream.Number)
+		name, tail := x.Session.StreamName(at.Stream.Number)
 		id := append(ticket.AppendEvent(nil, name, at.Epoch, at.Seq), tail...)
 		params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "_meta", protocol.MetaLastEventID)
 	}

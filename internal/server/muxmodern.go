@@ -10,7 +10,9 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
@@ -92,7 +94,7 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 		return
 	}
 	var answer placement.Answer
-	m.h.answers.rejectLegacy(&answer, &exchange{r: m.request(), msgs: msgs, batch: batch})
+	m.h.modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
 	m.queue.text(answer.Text())
 }
 
@@ -111,7 +113,7 @@ func (m *mux) begins(x *muxModern) error {
 	case m.state == muxClosed:
 		x.cancel(nil)
 		return nil
-	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.isDraining():
+	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.IsDraining():
 		m.become(muxLeaving) // and its client asks again on the next connection
 		reading.Wake(m.ready)
 		x.cancel(nil)
@@ -187,8 +189,8 @@ func (x *muxModern) run() (err error) {
 			r.Header[protocol.HeaderName] = []string{protocol.EncodeHeader(name)}
 		}
 	}
-	ex := exchange{r: r, principal: x.m.client.principal, msgs: []jsonrpc.Message{x.msg}, muxed: true, muxDoor: x.m.client.door}
-	if h.bodies.admits(x, &ex, true) && h.decodeModern(x, &ex) {
+	ex := exchange.Exchange{HTTP: r, Principal: x.m.client.principal, Msgs: []jsonrpc.Message{x.msg}, Muxed: true, MuxDoor: x.m.client.door}
+	if h.bodies.admits(x, &ex, true) && h.modern.Decode(x, &ex) {
 		h.serve(x, &ex)
 	}
 	return nil
@@ -199,8 +201,8 @@ func (x *muxModern) withdraw() {
 	x.m.mu.Lock()
 	token := x.token
 	x.m.mu.Unlock()
-	x.cancel(errWithdrawn)
-	key, _ := messageKey(&x.msg)
+	x.cancel(modernfront.ErrWithdrawn)
+	key, _ := exchange.MessageKey(&x.msg)
 	if token == nil && key == "" {
 		return
 	}

@@ -12,6 +12,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
+	"holdfast/internal/server/modernfront"
 	"holdfast/jsonrpc"
 )
 
@@ -144,14 +145,14 @@ func TestDuplexEras(t *testing.T) {
 	initialize := `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}`
 	discover := modernAs("2", "server/discover", `{}`, `{}`)
 	for _, c := range []struct {
-		eras           server.Eras
+		eras           modernfront.Eras
 		legacy, modern string // in the answers
 	}{
-		{server.ErasBoth, `"result"`, "no server/discover"}, // says the server
+		{modernfront.ErasBoth, `"result"`, "no server/discover"}, // says the server
 
-		{server.ErasLegacy, `"result"`, `-32022`},
-		{server.ErasAuto, `"result"`, `-32022`}, // as the client's calls would end with their connection
-		{server.ErasModern, `-32022`, "no server/discover"},
+		{modernfront.ErasLegacy, `"result"`, `-32022`},
+		{modernfront.ErasAuto, `"result"`, `-32022`}, // as the client's calls would end with their connection
+		{modernfront.ErasModern, `-32022`, "no server/discover"},
 	} {
 		bothWays(t, func(t *testing.T, open dialer) {
 			n := newNode(t, config{server: server.Options{Eras: c.eras}})
@@ -164,7 +165,7 @@ func TestDuplexEras(t *testing.T) {
 			now.hears(`"id":2`, c.modern)
 		})
 	}
-	for eras, status := range map[server.Eras]int{server.ErasBoth: http.StatusSwitchingProtocols, server.ErasLegacy: http.StatusBadRequest, server.ErasModern: http.StatusSwitchingProtocols} {
+	for eras, status := range map[modernfront.Eras]int{modernfront.ErasBoth: http.StatusSwitchingProtocols, modernfront.ErasLegacy: http.StatusBadRequest, modernfront.ErasModern: http.StatusSwitchingProtocols} {
 		n := newNode(t, config{server: server.Options{Eras: eras}})
 		_, res, _ := n.dialSocket(0, "MCP-Protocol-Version: 2026-07-28")
 		if res == nil || res.StatusCode != status {

@@ -6,6 +6,9 @@ import (
 	"strconv"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
 	"holdfast/stream"
@@ -33,7 +36,7 @@ const (
 // [session.ErrMoved]: then the exchange is placed again.
 type outcome struct {
 	kind outcomeKind
-	begun
+	exchange.Begun
 	at   stream.Cursor
 	body []byte
 }
@@ -44,16 +47,16 @@ func (o *outcome) beginning() stream.Cursor {
 	case outcomeStream:
 		return o.at
 	case outcomeLight: // it was stored since
-		return stream.Cursor{Stream: stream.ID{Number: o.call.Number()}}
+		return stream.Cursor{Stream: stream.ID{Number: o.Call.Number()}}
 	}
-	return stream.Cursor{Stream: stream.ID{Number: o.number}}
+	return stream.Cursor{Stream: stream.ID{Number: o.Number}}
 }
 
 // serveIn serves an exchange in its session, which is here. An error says that nothing
 // was answered.
-func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
-	if x.purpose == forModern {
-		return h.serveModern(w, x) // which finds it now
+func (h *Handler) serveIn(w http.ResponseWriter, x *exchange.Exchange) error {
+	if x.Purpose == exchange.ForModern {
+		return h.modern.Serve(w, x) // which finds it now
 	}
 	var o outcome
 	if err := h.start(x, &o); err != nil {
@@ -64,12 +67,12 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 		if stored, err := h.answerLight(w, x, &o); !stored {
 			return err
 		}
-		if x.form == onlyJSON {
+		if x.Form == answering.OnlyJSON {
 			return h.plain(w, x, &o)
 		}
 		return h.stream(w, x, &o)
 	case outcomeCall, outcomeStream:
-		if x.form == onlyJSON {
+		if x.Form == answering.OnlyJSON {
 			return h.plain(w, x, &o)
 		}
 		return h.stream(w, x, &o)
@@ -82,52 +85,52 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange) error {
 // serveNew serves an exchange in a new session. An error says that nothing was answered: there is no
 // session, as the node is drained; or initialize came to a session that has left this node since
 // ([session.ErrMoved]). Any other error is answered.
-func (h *Handler) serveNew(w http.ResponseWriter, x *exchange) (err error) {
+func (h *Handler) serveNew(w http.ResponseWriter, x *exchange.Exchange) (err error) {
 	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
-		if err := h.starter.admitAlone(x); err != nil {
-			h.answers.failMessages(w, err, x.msgs, x.batch)
+		if err := h.starter.AdmitAlone(x); err != nil {
+			h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 			return nil
 		}
-		defer x.once.pass.Release() // what no call has taken
+		defer x.Once.Pass.Release() // what no call has taken
 	}
 	if err := h.open(x); errors.Is(err, session.ErrClosing) && !h.opts.Stateless {
 		return err
 	} else if err != nil {
-		h.answers.failMessages(w, err, x.msgs, x.batch)
+		h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 		return nil
 	}
-	if h.opts.Stateless || x.purpose == forSocket {
+	if h.opts.Stateless || x.Purpose == exchange.ForSocket {
 		defer h.settle(x, nil)
 	}
-	if x.purpose == forSession && !h.opts.Stateless {
-		w.Header()[protocol.HeaderSession] = []string{x.session.ID()}
+	if x.Purpose == exchange.ForSession && !h.opts.Stateless {
+		w.Header()[protocol.HeaderSession] = []string{x.Session.ID()}
 	}
 	if err = h.serveIn(w, x); err != nil {
 		w.Header().Del(protocol.HeaderSession)
 	}
 	h.settle(x, err)
 	switch {
-	case x.purpose == forSession && errors.Is(err, session.ErrMoved):
+	case x.Purpose == exchange.ForSession && errors.Is(err, session.ErrMoved):
 		return err
 	case err != nil:
-		h.answers.failMessages(w, err, x.msgs, x.batch)
+		h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 	}
 	return nil
 }
 
 // settle ends a session that was begun for an exchange, once that is over with err, if
 // its client can know nothing of it.
-func (h *Handler) settle(x *exchange, err error) {
-	s := x.session
+func (h *Handler) settle(x *exchange.Exchange, err error) {
+	s := x.Session
 	ends := s.Revision() == ""
 	switch {
 	case h.opts.Stateless:
 		ends = true
-	case x.purpose == forPairStream:
+	case x.Purpose == exchange.ForPairStream:
 		ends = err != nil
-	case x.purpose == forSession && ends: // initialize has failed, or its client has gone
+	case x.Purpose == exchange.ForSession && ends: // initialize has failed, or its client has gone
 		c := s.Initializing()
-		ends = c == nil || x.r.Context().Err() != nil
+		ends = c == nil || x.HTTP.Context().Err() != nil
 	}
 	if ends {
 		h.sessions.End(s)
@@ -137,59 +140,59 @@ func (h *Handler) settle(x *exchange, err error) {
 // start begins to serve an exchange in its session.
 //
 //go:noinline
-func (h *Handler) start(x *exchange, o *outcome) (err error) {
-	s := x.session
-	o.session = s
+func (h *Handler) start(x *exchange.Exchange, o *outcome) (err error) {
+	s := x.Session
+	o.Session = s
 	if s != nil && s.Modern() != "" {
 		return session.ErrNotFound // no client knows it
 	}
-	if s != nil && s.SingleStream() != x.pair() && x.purpose != forRequest {
-		if x.purpose == forPairStream {
+	if s != nil && s.SingleStream() != x.Pair() && x.Purpose != exchange.ForRequest {
+		if x.Purpose == exchange.ForPairStream {
 			return ticket.ErrBadEvent
 		}
 		return session.ErrNotFound // it speaks through other entry points
 	}
-	switch x.purpose {
-	case forSession:
+	switch x.Purpose {
+	case exchange.ForSession:
 		if h.opts.Stateless {
 			return h.startStateless(x, o)
 		}
 		return h.startCall(x, o)
-	case forMessages:
+	case exchange.ForMessages:
 		err = h.startMessages(x, o)
-	case forNamed:
+	case exchange.ForNamed:
 		o.kind = outcomeAccepted
-		for i := 0; i < len(x.msgs) && err == nil; i++ {
-			_, err = h.resumptions.deliver(x, &x.msgs[i])
+		for i := 0; i < len(x.Msgs) && err == nil; i++ {
+			_, err = h.resumptions.deliver(x, &x.Msgs[i])
 		}
-	case forRequest:
+	case exchange.ForRequest:
 		return h.startRequest(x, o)
-	case forRead:
+	case exchange.ForRead:
 		o.kind = outcomeStandalone
-		if x.last != "" {
+		if x.Last != "" {
 			o.kind = outcomeStream
-			o.at, err = cursorOf(s, x.last)
+			o.at, err = copying.CursorOf(s, x.Last)
 		}
-	case forStream, forAnswers:
+	case exchange.ForStream, exchange.ForAnswers:
 		return h.startStream(x, o)
-	case forEnd:
+	case exchange.ForEnd:
 		h.sessions.End(s)
 		o.kind = outcomeNothing
-	case forSocket:
+	case exchange.ForSocket:
 		o.kind = outcomeSocket
-	case forPairStream:
+	case exchange.ForPairStream:
 		o.kind = outcomePair
-		if x.ref != "" {
-			o.at, err = cursorOf(s, x.place())
+		if x.Ref != "" {
+			o.at, err = copying.CursorOf(s, x.Place())
 		}
 		if err == nil && o.at.Stream.Number != 0 {
 			err = ticket.ErrBadEvent
 		}
-	case forPairMessages:
+	case exchange.ForPairMessages:
 		err = h.startPairMessages(x, o)
 	}
 	if errors.Is(err, session.ErrCancelled) { // before it has begun
-		o.begun, o.kind, err = begun{session: s}, outcomeAccepted, nil
+		o.Begun, o.kind, err = exchange.Begun{Session: s}, outcomeAccepted, nil
 	}
 	return err
 }
@@ -197,26 +200,26 @@ func (h *Handler) start(x *exchange, o *outcome) (err error) {
 // write writes an outcome that is not a stream of events.
 //
 //go:noinline
-func (h *Handler) write(w http.ResponseWriter, x *exchange, o *outcome) error {
+func (h *Handler) write(w http.ResponseWriter, x *exchange.Exchange, o *outcome) error {
 	switch o.kind {
 	case outcomeNothing:
 		w.WriteHeader(http.StatusNoContent)
 	case outcomeAnswer:
-		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
+		_ = h.answers.Answer(w, x.Form, [][]byte{o.body}, false)
 	case outcomeBegun:
-		if x.form != onlyEvents {
+		if x.Form != answering.OnlyEvents {
 			w.Header()["Content-Length"] = []string{strconv.Itoa(len(o.body))}
 		}
-		_ = h.answers.answer(w, x.form, [][]byte{o.body}, false)
+		_ = h.answers.Answer(w, x.Form, [][]byte{o.body}, false)
 		_ = http.NewResponseController(w).Flush() // delivering may take its time
-		o.deliver(x.values(), x.msgs, x.r.Header)
+		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 	case outcomeJSON:
 		return h.plain(w, x, o)
 	case outcomeSocket:
 		return h.socketHere(w, x)
 	default:
-		h.answers.accepted(w, x)
-		o.deliver(x.values(), x.msgs, x.r.Header) // of 2024-11-05, whose answers go to the stream
+		h.accepted(w, x)
+		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header) // of 2024-11-05, whose answers go to the stream
 	}
 	return nil
 }

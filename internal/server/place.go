@@ -12,6 +12,9 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -22,8 +25,8 @@ import (
 
 // displaced reports whether an exchange was not served because its session is not here,
 // or because it is to be begun on another node.
-func (h *Handler) displaced(x *exchange, err error) bool {
-	return err != nil && h.nodes != nil && (placement.IsElsewhere(err) || x.anywhere() && errors.Is(err, session.ErrClosing))
+func (h *Handler) displaced(x *exchange.Exchange, err error) bool {
+	return err != nil && h.nodes != nil && (placement.IsElsewhere(err) || x.Anywhere() && errors.Is(err, session.ErrClosing))
 }
 
 // place goes on with an exchange that was not served because of err. If that is because
@@ -31,89 +34,89 @@ func (h *Handler) displaced(x *exchange, err error) bool {
 // or here once the session has come here. Any other error is the answer.
 //
 //go:noinline
-func (h *Handler) place(w http.ResponseWriter, x *exchange, err error) {
+func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) {
 	switch displaced := h.displaced(x, err); {
-	case displaced && x.purpose == forSocket && x.from == nil && !x.opens():
+	case displaced && x.Purpose == exchange.ForSocket && x.From == nil && !x.Opens():
 		if err = h.socketElsewhere(w, x); err == nil {
 			return
 		}
 	case displaced:
 		y := *x
-		defer h.bodies.holds(y.msgs)()
+		defer h.bodies.holds(y.Msgs)()
 		p := h.newPlacement(w, &y)
 		if err = p.Run(err); err == nil || p.Begun() {
 			return
 		}
 	}
-	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.r.Method == http.MethodGet && h.life.isLeaving() && h.life.alone() && x.from == nil {
+	if errors.Is(err, session.ErrClosing) && h.nodes != nil && x.HTTP.Method == http.MethodGet && h.life.IsLeaving() && h.life.IsAlone() && x.From == nil {
 		// A moment later nobody listens here: some clients who would try again then
 		// take 503 for the end of their session.
 		panic(http.ErrAbortHandler)
 	}
-	if x.purpose == forModern {
-		h.answers.failModern(w, x, err)
+	if x.Purpose == exchange.ForModern {
+		h.modern.Fail(w, x, err)
 		return
 	}
-	h.answers.failMessages(w, err, x.msgs, x.batch)
+	h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 }
 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
-func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange) *placement.Placement {
+func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange.Exchange) *placement.Placement {
 	p := &placed{h: h, x: x, began: time.Now()}
 	_, p.ours = w.(*placement.Answer)
-	if x.from == nil && !x.muxed && rightsOf(x.r.Context()) != nil {
-		ctx, deny := context.WithCancelCause(x.r.Context())
-		x.r, p.deny = x.r.WithContext(ctx), deny
+	if x.From == nil && !x.Muxed && copying.RightsOf(x.HTTP.Context()) != nil {
+		ctx, deny := context.WithCancelCause(x.HTTP.Context())
+		x.HTTP, p.deny = x.HTTP.WithContext(ctx), deny
 	}
 	p.req = placement.Request{
-		HTTP:      x.r,
+		HTTP:      x.HTTP,
 		Exchange:  p,
-		Principal: x.principal,
-		Key:       x.name(),
-		Revision:  versionOf(x.r),
-		From:      x.from,
-		Again:     x.once.again,
-		Anywhere:  x.anywhere(),
-		Modern:    x.purpose == forModern,
+		Principal: x.Principal,
+		Key:       x.Name(),
+		Revision:  versionOf(x.HTTP),
+		From:      x.From,
+		Again:     x.Once.Again,
+		Anywhere:  x.Anywhere(),
+		Modern:    x.Purpose == exchange.ForModern,
 	}
-	if x.purpose == forModern && x.method() == protocol.MethodCallTool && !x.modern.resumes {
-		key, _ := keyOf(x.r, x.msgs)
+	if x.Purpose == exchange.ForModern && x.Method() == protocol.MethodCallTool && !x.Modern.Resumes {
+		key, _ := exchange.KeyOf(x.HTTP, x.Msgs)
 		p.req.Cuts = key == ""
 	}
-	if x.names() {
-		p.req.ID = x.secret
+	if x.Names() {
+		p.req.ID = x.Secret
 	}
-	if x.from == nil {
+	if x.From == nil {
 		h.describe(x, &p.req)
 	}
 	return h.nodes.Place(w, &p.req)
 }
 
 // describe says what another node has to know of an exchange.
-func (h *Handler) describe(x *exchange, req *placement.Request) {
-	req.Messages, req.Batch, req.Conn = x.msgs, x.batch, h.watched.At(x.r)
+func (h *Handler) describe(x *exchange.Exchange, req *placement.Request) {
+	req.Messages, req.Batch, req.Conn = x.Msgs, x.Batch, h.watched.At(x.HTTP)
 	req.Visit = placement.Visit{
-		Principal: []byte(x.principal.Text()),
-		From:      x.r.RemoteAddr,
+		Principal: []byte(x.Principal.Text()),
+		From:      x.HTTP.RemoteAddr,
 		Watched:   req.Conn != nil,
-		Pair:      x.pair(),
-		Messages:  x.endpoint,
-		Stays:     x.muxed,
+		Pair:      x.Pair(),
+		Messages:  x.Endpoint,
+		Stays:     x.Muxed,
 		Revision:  h.revision(x),
-		Info:      h.callers.pack(x.r.Context()),
+		Info:      h.callers.pack(x.HTTP.Context()),
 	}
-	if x.purpose == forModern {
-		req.Visit.Credential = x.credential().Bytes()
+	if x.Purpose == exchange.ForModern {
+		req.Visit.Credential = x.Credential().Bytes()
 	}
-	if x.mayBeGuest(h.sessions) {
-		req.Visit.Own = string(x.ownSession())
+	if x.MayBeGuest(h.sessions) {
+		req.Visit.Own = string(x.OwnSession())
 	}
 	switch {
-	case x.purpose == forModern && x.isListen():
+	case x.Purpose == exchange.ForModern && x.IsListen():
 		req.Wait = placement.ForNews
-	case x.purpose == forModern:
+	case x.Purpose == exchange.ForModern:
 		req.Wait = placement.ForAnswer
-	case x.begins():
+	case x.Begins():
 		req.Visit.Once = rand.Text()
 		req.Wait = placement.ForAnswer
 	}
@@ -121,12 +124,12 @@ func (h *Handler) describe(x *exchange, req *placement.Request) {
 
 // revision returns the protocol revision that a client speaks, if that is known
 // here.
-func (h *Handler) revision(x *exchange) string {
-	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
+func (h *Handler) revision(x *exchange.Exchange) string {
+	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
 		return v[0]
 	}
-	if id := x.r.Header[protocol.HeaderSession]; len(id) > 0 {
-		if s, err := h.sessions.Find(id[0], x.principal); err == nil {
+	if id := x.HTTP.Header[protocol.HeaderSession]; len(id) > 0 {
+		if s, err := h.sessions.Find(id[0], x.Principal); err == nil {
 			return s.Revision()
 		}
 	}
@@ -136,7 +139,7 @@ func (h *Handler) revision(x *exchange) string {
 // A placed is an exchange as a [placement.Exchange].
 type placed struct {
 	h   *Handler
-	x   *exchange
+	x   *exchange.Exchange
 	req placement.Request // as which it is handed over
 
 	began time.Time
@@ -153,14 +156,14 @@ func (p *placed) Streams(head http.Header, calls bool) {
 		return
 	}
 	switch door, told := observe.DoorOf(head.Get(placement.HeaderDoor)); {
-	case p.x.muxed:
-		p.door = p.x.muxDoor
-	case p.x.purpose == forSocket:
+	case p.x.Muxed:
+		p.door = p.x.MuxDoor
+	case p.x.Purpose == exchange.ForSocket:
 		p.door = observe.DoorSocket
 	case told:
 		p.door = door
 	default:
-		p.door = p.x.door()
+		p.door = p.x.Door()
 	}
 	p.watchRights(head)
 	if p.h.opts.Observers != nil {
@@ -180,19 +183,19 @@ func (p *placed) Passed(how *placement.Passed) {
 		p.h.opts.Observers.Happened(observe.StreamPassedOver{Door: p.door, Why: how.Why})
 	}
 	p.h.opts.Observers.Happened(observe.RequestPassed{
-		Begins: p.x.begins(), Status: how.Status, Refused: how.Refused, Took: time.Since(p.began),
+		Begins: p.x.Begins(), Status: how.Status, Refused: how.Refused, Took: time.Since(p.began),
 	})
 }
 
 // Serve implements [placement.Exchange].
 func (p *placed) Serve(w http.ResponseWriter, run *placement.Run) error {
 	x := p.x
-	x.once.again = run.Again
+	x.Once.Again = run.Again
 	if run.Name != "" {
-		x.once.name = run.Name
+		x.Once.Name = run.Name
 	}
-	if !run.Redirected || x.session == nil && x.purpose != forRequest {
-		x.session = run.Session
+	if !run.Redirected || x.Session == nil && x.Purpose != exchange.ForRequest {
+		x.Session = run.Session
 	}
 	return p.h.serveIn(w, x)
 }
@@ -200,18 +203,18 @@ func (p *placed) Serve(w http.ResponseWriter, run *placement.Run) error {
 // Continue implements [placement.Exchange].
 func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string) error {
 	x := p.x
-	rest := exchange{purpose: forRead, r: x.r, principal: x.principal, session: s, secret: x.secret, last: last, muxed: x.muxed, continues: true}
-	switch x.purpose {
-	case forStream, forAnswers:
-		rest.purpose, rest.ref = forStream, x.ref
-	case forPairStream:
-		rest.purpose, rest.ref, rest.endpoint = forPairStream, last, x.endpoint
+	rest := exchange.Exchange{Purpose: exchange.ForRead, HTTP: x.HTTP, Principal: x.Principal, Session: s, Secret: x.Secret, Last: last, Muxed: x.Muxed, Continues: true}
+	switch x.Purpose {
+	case exchange.ForStream, exchange.ForAnswers:
+		rest.Purpose, rest.Ref = exchange.ForStream, x.Ref
+	case exchange.ForPairStream:
+		rest.Purpose, rest.Ref, rest.Endpoint = exchange.ForPairStream, last, x.Endpoint
 	}
 	err := p.h.serveIn(w, &rest)
 	if err == nil {
 		return nil
 	}
-	status, _ := p.h.answers.explain(err)
+	status, _ := p.h.answers.Explain(err)
 	if p.h.displaced(&rest, err) || status == http.StatusServiceUnavailable || status == http.StatusTooManyRequests {
 		return err
 	}
@@ -221,8 +224,8 @@ func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string
 // Repeatable implements [placement.Exchange].
 func (p *placed) Repeatable() bool {
 	x := p.x
-	key, _ := keyOf(x.r, x.msgs)
-	return x.muxed && !x.unsafe || key != "" && !x.pair() || p.h.sessions.Tools.Repeatable(x.principal.Server(), x.msgs)
+	key, _ := exchange.KeyOf(x.HTTP, x.Msgs)
+	return x.Muxed && !x.Unsafe || key != "" && !x.Pair() || p.h.sessions.Tools.Repeatable(x.Principal.Server(), x.Msgs)
 }
 
 // Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, is
@@ -230,16 +233,16 @@ func (p *placed) Repeatable() bool {
 // is to connect again. Others are told when to come back.
 func (p *placed) Lost() []byte {
 	switch {
-	case p.x.purpose == forSession:
-		return sse.AppendMessage(nil, nil, jsonrpc.AppendError(nil, p.x.msgs[0].ID, errNoAnswer))
-	case p.x.purpose != forModern:
+	case p.x.Purpose == exchange.ForSession:
+		return sse.AppendMessage(nil, nil, jsonrpc.AppendError(nil, p.x.Msgs[0].ID, errNoAnswer))
+	case p.x.Purpose != exchange.ForModern:
 		retry := p.h.opts.Retry
 		return sse.AppendRetry(nil, retry+mathrand.N(retry+1))
-	case p.x.isListen():
+	case p.x.IsListen():
 		return nil
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
-	return sse.AppendMessage(nil, nil, modernError(p.x.modern.ID, says))
+	return sse.AppendMessage(nil, nil, answering.Error(p.x.Modern.ID, says))
 }
 
 // errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without
@@ -251,7 +254,7 @@ type host struct{ *Handler }
 
 // Receive implements [placement.Host].
 func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit) {
-	defer h.answers.caught(w)
+	defer h.answers.Caught(w)
 	r = h.callers.unpack(r, v.Info)
 	r = r.WithContext(placement.WithVisit(r.Context(), v))
 	if v.Pair {
@@ -263,11 +266,11 @@ func (h host) Receive(w http.ResponseWriter, r *http.Request, v *placement.Visit
 
 // Reject implements [placement.Host].
 func (h host) Reject(w http.ResponseWriter, status int, e *jsonrpc.Error) {
-	h.answers.reject(w, status, e)
+	h.answers.Reject(w, status, e)
 }
 
 // Finish implements [placement.Host].
-func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.answers.finish(w, body) }
+func (h host) Finish(w http.ResponseWriter, body []byte) error { return h.answers.Finish(w, body) }
 
 // Client implements [placement.Host].
 func (h host) Client(address string) (open, left bool) { return h.watched.Client(address) }
@@ -285,14 +288,14 @@ func (b *bodyReader) holds(msgs []jsonrpc.Message) (done func()) {
 
 // everywhere makes a request on each other node that has sessions of the principal, for what
 // that node knows by itself: [placement.Nodes.Everywhere].
-func (h *Handler) everywhere(x *exchange, after stream.SessionKey) ([]json.RawMessage, session.Range, error) {
-	return h.nodes.Everywhere(x.r.Context(), &placement.Inquiry{
-		Principal: x.principal,
+func (h *Handler) everywhere(x *exchange.Exchange, after stream.SessionKey) ([]json.RawMessage, session.Range, error) {
+	return h.nodes.Everywhere(x.HTTP.Context(), &placement.Inquiry{
+		Principal: x.Principal,
 		After:     after,
-		Known:     !isBetweenNodes(x.msgs[0].Method),
+		Known:     !exchange.IsBetweenNodes(x.Msgs[0].Method),
 		Ask: func(w http.ResponseWriter) *placement.Placement {
 			y := *x
-			y.r, y.from, y.once = askFor(x.r), nil, runOnce{}
+			y.HTTP, y.From, y.Once = askFor(x.HTTP), nil, exchange.Once{}
 			return h.newPlacement(w, &y)
 		},
 	})
@@ -300,7 +303,7 @@ func (h *Handler) everywhere(x *exchange, after stream.SessionKey) ([]json.RawMe
 
 // ask serves an exchange whose answer stays here: its body is returned, nil if it has
 // none. The exchange's request is one of [askFor].
-func (h *Handler) ask(x *exchange) (answer []byte, err error) {
+func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 	got := &placement.Answer{}
 	if err = h.find(x); err == nil {
 		err = h.serveIn(got, x)
@@ -323,6 +326,6 @@ func askFor(r *http.Request) *http.Request {
 		to.Header.Del(name)
 	}
 	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
-	to.Header["Content-Type"] = typeJSON
+	to.Header["Content-Type"] = []string{"application/json"}
 	return to
 }

@@ -1,34 +1,37 @@
 package server
 
 import (
-	"bytes"
+	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
+	"holdfast/internal/server/modernfront"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
 )
 
 // decodePost decodes a POST of messages (2025-11-25, Transports, "Sending Messages to the
 // Server"). If it is false the request was answered.
-func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
+func (h *Handler) decodePost(w http.ResponseWriter, x *exchange.Exchange) bool {
 	if !h.readPost(w, x) {
 		return false
 	}
-	ofModern := isModern(x)
+	ofModern := modernfront.IsModern(x)
 	if !h.bodies.admits(w, x, ofModern) {
 		return false
 	}
 	if ofModern {
-		x.principal = h.callers.principal(x.r)
-		return h.decodeModern(w, x)
+		x.Principal = h.callers.principal(x.HTTP)
+		return h.modern.Decode(w, x)
 	}
-	if h.opts.Eras.refusesLegacy() && x.from == nil {
-		h.answers.rejectLegacy(w, x)
+	if h.opts.Eras.RefusesLegacy() && x.From == nil {
+		h.modern.RejectLegacy(w, x)
 		return false
 	}
 	if !h.identify(w, x) {
@@ -38,19 +41,19 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange) bool {
 	switch {
 	case h.opts.Stateless:
 		return h.decodeStateless(w, x)
-	case !x.batch && (h.ours(&x.msgs[0]) || x.from != nil && isBetweenNodes(x.msgs[0].Method)):
-		x.purpose = forRequest
-	case requests(x.msgs) == 0:
-		x.purpose = forMessages
+	case !x.Batch && (h.ours(&x.Msgs[0]) || x.From != nil && exchange.IsBetweenNodes(x.Msgs[0].Method)):
+		x.Purpose = exchange.ForRequest
+	case requests(x.Msgs) == 0:
+		x.Purpose = exchange.ForMessages
 		return h.roamed(w, x)
-	case initializes(x.msgs) && x.secret == "" && x.r.Header[protocol.HeaderSession] == nil:
-		x.purpose = forSession
-		err = checkMessages(x.msgs, x.batch, stageNew, "")
+	case initializes(x.Msgs) && x.Secret == "" && x.HTTP.Header[protocol.HeaderSession] == nil:
+		x.Purpose = exchange.ForSession
+		err = checkMessages(x.Msgs, x.Batch, stageNew, "")
 	default:
-		x.purpose = forMessages
+		x.Purpose = exchange.ForMessages
 	}
 	if err != nil {
-		h.answers.fail(w, err)
+		h.answers.Fail(w, err)
 	}
 	return err == nil
 }
@@ -66,26 +69,26 @@ func requests(msgs []jsonrpc.Message) (n int) {
 }
 
 // startMessages begins to serve what was POSTed to a session.
-func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
+func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 	revision := ""
-	if x.batch {
-		revision = x.session.Revision()
+	if x.Batch {
+		revision = x.Session.Revision()
 	}
-	if err := checkMessages(x.msgs, x.batch, stageOpen, revision); err != nil {
+	if err := checkMessages(x.Msgs, x.Batch, stageOpen, revision); err != nil {
 		return err
 	}
-	if requests(x.msgs) == 0 {
+	if requests(x.Msgs) == 0 {
 		o.kind = outcomeAccepted
 		return h.send(x)
 	}
-	if x.once.key, err = keyOf(x.r, x.msgs); err != nil {
+	if x.Once.Key, err = exchange.KeyOf(x.HTTP, x.Msgs); err != nil {
 		return errf(codeInvalid, "%v", err)
 	}
-	if len(x.msgs) == 1 {
-		if x.session, err = x.session.Home(&x.msgs[0]); err != nil {
+	if len(x.Msgs) == 1 {
+		if x.Session, err = x.Session.Home(&x.Msgs[0]); err != nil {
 			return err
 		}
-		if x.session.Defers(&x.msgs[0]) {
+		if x.Session.Defers(&x.Msgs[0]) {
 			return h.startAnswered(x, o)
 		}
 	}
@@ -94,70 +97,87 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 
 // startCall begins the call of the requests of an exchange, or finds the one that they
 // have begun before.
-func (h *Handler) startCall(x *exchange, o *outcome) (err error) {
-	light := x.once.key == "" && h.starter.light(x.r.Context(), x.r.Header, x.session, x.msgs)
-	from := h.starter.origin(x)
-	from.Guest = x.guest(h.sessions)
-	o.begun, err = begin(x.session, x.msgs, light, x.once, from)
+func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
+	light := x.Once.Key == "" && h.light(x.HTTP.Context(), x.HTTP.Header, x.Session, x.Msgs)
+	from := h.starter.Origin(x)
+	from.Guest = x.Guest(h.sessions)
+	o.Begun, err = exchange.Begin(x.Session, x.Msgs, light, x.Once, from)
 	for tries := 3; errors.Is(err, session.ErrDuplicate); tries-- {
 		var ended bool
-		switch o.begun, ended, err = h.starter.attach(x, from.Guest, err); {
+		switch o.Begun, ended, err = h.starter.Attach(x, from.Guest, err); {
 		case ended && tries > 0:
 			from.Pass, from.Admitted = nil, false // it was given back
-			o.begun, err = begin(x.session, x.msgs, light, x.once, from)
+			o.Begun, err = exchange.Begin(x.Session, x.Msgs, light, x.Once, from)
 		case err != nil:
 			return err
 		}
 	}
 	if err != nil {
-		if o.begun, err = h.starter.beginInTurn(x, x.msgs, light, err); err != nil {
+		if o.Begun, err = h.starter.BeginInTurn(x, x.Msgs, light, err); err != nil {
 			return err
 		}
 	}
 	switch {
-	case o.number == 0:
+	case o.Number == 0:
 		o.kind = outcomeLight
-	case h.opts.Response == ResponseJSON && x.once.key == "" && x.form != onlyEvents:
+	case h.opts.Response == ResponseJSON && x.Once.Key == "" && x.Form != answering.OnlyEvents:
 		o.kind = outcomeJSON
-	case o.call != nil:
+	case o.Call != nil:
 		o.kind = outcomeCall
 	default: // it was begun before: after the event that the client has last seen, or from the oldest that is kept
 		o.kind = outcomeStream
-		o.at, err = cursorAfter(x.r.Context(), o.session, o.number, x.last)
+		o.at, err = copying.CursorAfter(x.HTTP.Context(), o.Session, o.Number, x.Last)
 	}
 	return err
 }
 
+// light reports whether requests start light. Where other nodes may take the session over,
+// what is not safe to make again never does, whatever form the answer has.
+func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
+	switch {
+	case h.opts.Response == ResponseJSON && !h.sessions.Shared(), h.opts.Stateless:
+		return true
+	case h.opts.Response == ResponseSSE:
+		return false
+	}
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && !s.Tools.Light(ctx, &msgs[i], header) {
+			return false
+		}
+	}
+	return true
+}
+
 // accepted answers notifications and responses that were handed over, which have no answer.
-func (a *answerer) accepted(w http.ResponseWriter, x *exchange) {
+func (h *Handler) accepted(w http.ResponseWriter, x *exchange.Exchange) {
 	w.WriteHeader(http.StatusAccepted)
-	if x.purpose != forPairMessages {
+	if x.Purpose != exchange.ForPairMessages {
 		return
 	}
 	if _, err := io.WriteString(w, "Accepted"); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
-		a.logger.Debug("202 not written", "error", err)
+		h.logger.Debug("202 not written", "error", err)
 	}
 }
 
 // send hands over notifications and responses. A response that the backend does
 // not take now has to be sent again, and so has all that comes to a session which
 // is no longer here, or whose backend cannot be opened for now: that is an error.
-func (h *Handler) send(x *exchange) error {
-	ctx := x.values()
-	if guest := x.guest(h.sessions); guest != "" {
-		x.session.CancelGuest(guest, jsonrpc.Field(x.msgs[0].Params, "requestId"))
+func (h *Handler) send(x *exchange.Exchange) error {
+	ctx := x.Values()
+	if guest := x.Guest(h.sessions); guest != "" {
+		x.Session.CancelGuest(guest, jsonrpc.Field(x.Msgs[0].Params, "requestId"))
 		return nil
 	}
-	for i := range x.msgs {
-		err := x.session.Send(ctx, x.msgs[i], x.r.Header)
+	for i := range x.Msgs {
+		err := x.Session.Send(ctx, x.Msgs[i], x.HTTP.Header)
 		if errors.Is(err, session.ErrNotDelivered) || errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrBusy) {
 			return err
 		}
-		if x.mayBeGuest(h.sessions) && placement.IsElsewhere(err) { // that of a request which waits elsewhere
+		if x.MayBeGuest(h.sessions) && placement.IsElsewhere(err) { // that of a request which waits elsewhere
 			return err
 		}
 		if err != nil {
-			h.logger.Warn("message not delivered", "session", x.session.Name(), "method", x.msgs[i].Method, "error", err)
+			h.logger.Warn("message not delivered", "session", x.Session.Name(), "method", x.Msgs[i].Method, "error", err)
 		}
 	}
 	return nil
@@ -167,75 +187,94 @@ func (h *Handler) send(x *exchange) error {
 // it ends: then its stream is the answer.
 //
 //go:noinline
-func (h *Handler) answerLight(w http.ResponseWriter, x *exchange, o *outcome) (stored bool, err error) {
-	defer o.call.Answered()
-	o.deliver(x.values(), x.msgs, x.r.Header)
-	x.confirmDelivery(w)
+func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (stored bool, err error) {
+	defer o.Call.Answered()
+	o.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
+	confirmDelivery(w, x)
 	after := h.opts.UpgradeAfter
 	if h.opts.Response == ResponseJSON || h.opts.Stateless {
 		after = 0
 	}
-	ctx, attended := x.r.Context(), func() {}
-	if after == 0 && x.from != nil && x.once.name != "" { // it may take long
-		ctx, attended = h.nodes.WatchRequest(ctx, x.once.name)
+	ctx, attended := x.HTTP.Context(), func() {}
+	if after == 0 && x.From != nil && x.Once.Name != "" { // it may take long
+		ctx, attended = h.nodes.WatchRequest(ctx, x.Once.Name)
 	}
-	answers, done := o.call.Wait(ctx, after)
+	answers, done := o.Call.Wait(ctx, after)
 	left := ctx.Err() != nil
 	attended()
 	switch {
-	case o.call.Retriable():
+	case o.Call.Retriable():
 		return false, session.ErrMoved // and it may be made again there
-	case done && o.call.Refusal() != nil:
-		return false, o.call.Refusal()
+	case done && o.Call.Refusal() != nil:
+		return false, o.Call.Refusal()
 	case done:
-		if o.call.Method() == "initialize" {
-			if revision := o.session.Revision(); revision != "" {
+		if o.Call.Method() == "initialize" {
+			if revision := o.Session.Revision(); revision != "" {
 				w.Header()[protocol.HeaderVersion] = []string{revision}
-			} else if err := o.session.Refusal(); err != nil {
+			} else if err := o.Session.Refusal(); err != nil {
 				return false, err
 			} else {
 				w.Header().Del(protocol.HeaderSession) // it failed, and its session ends
 			}
 		}
-		_ = h.answers.answer(w, x.form, answers, x.batch) // what is lost on the way can be had only by asking again
+		_ = h.answers.Answer(w, x.Form, answers, x.Batch) // what is lost on the way can be had only by asking again
 		return false, nil
 	case left:
-		o.call.ConnectionLost()
+		o.Call.ConnectionLost()
 		return false, nil
 	}
 	return true, nil
 }
 
-// cancelsKeyed reports whether a message is a notifications/cancelled that comes with an
-// idempotency key.
-func cancelsKeyed(msg *jsonrpc.Message, header http.Header) bool {
-	return msg.Kind == jsonrpc.Notification && msg.Method == protocol.MethodCancelled &&
-		(header[protocol.HeaderIdempotencyKey] != nil || jsonrpc.Field(msg.Params, "_meta", protocol.MetaIdempotencyKey) != nil)
+const codeInvalid = jsonrpc.CodeInvalidRequest
+
+func errf(code int, format string, args ...any) *jsonrpc.Error {
+	return jsonrpc.Errorf(code, format, args...)
 }
 
-// keyOf returns the idempotency key of a POST, "" if it has none: the header's,
-// else that of its one message.
-func keyOf(r *http.Request, msgs []jsonrpc.Message) (string, error) {
-	switch header := r.Header[protocol.HeaderIdempotencyKey]; {
-	case len(header) > 1:
-		return "", fmt.Errorf("%s stands there twice", protocol.HeaderIdempotencyKey)
-	case len(header) == 1:
-		return protocol.IdempotencyKey(header[0])
-	case len(msgs) > 1:
-		return "", nil
+// A stage is how far the session has come that messages are for.
+type stage int
+
+const (
+	stageNone stage = iota // there is none: each request stands alone, or names its session itself
+	stageNew               // it waits for its initialize request
+	stageOpen              // its initialize request has come
+)
+
+// stageOf returns the stage of a session.
+func stageOf(s *session.Session) stage {
+	if s.Initializing() != nil || s.Revision() != "" { // in this order
+		return stageOpen
 	}
-	return messageKey(&msgs[0])
+	return stageNew
 }
 
-// messageKey returns the idempotency key that a message itself carries, or "".
-func messageKey(m *jsonrpc.Message) (string, error) {
-	if !bytes.Contains(m.Params, []byte("idempotencyKey")) { // as nearly always
-		return "", nil
+// checkMessages checks what came at a time against the stage and the protocol revision
+// of its session. Whether there are batches is decided by the revision that initialize
+// has settled on, and not by the header of one request, which could claim any.
+func checkMessages(msgs []jsonrpc.Message, batch bool, at stage, revision string) error {
+	initialize := initializes(msgs)
+	switch {
+	case initialize && len(msgs) > 1:
+		return errf(codeInvalid, "initialize must not be part of a batch")
+	case initialize && at == stageOpen:
+		return errf(codeInvalid, "the session is initialized already")
+	case initialize && len(msgs[0].Raw) > session.MaxInitialize: // before a backend is opened for it
+		return session.ErrInitialize
+	case !initialize && at == stageNew:
+		return errf(codeInvalid, "the first message must be an initialize request")
+	case batch && !protocol.Batches(revision):
+		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
 	}
-	raw := jsonrpc.Field(m.Params, "_meta", protocol.MetaIdempotencyKey)
-	if raw == nil {
-		return "", nil
+	return nil
+}
+
+// initializes reports whether one of the messages is an initialize request.
+func initializes(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
+			return true
+		}
 	}
-	key := jsonrpc.String(raw)
-	return key, protocol.CheckKey(key)
+	return false
 }

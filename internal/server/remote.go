@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"holdfast/internal/placement"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
@@ -22,25 +24,6 @@ import (
 // What follows is for a [mux] whose session is on another node: each of its calls is
 // forwarded by itself, and its standalone stream is a GET that is. If the session comes
 // here, what follows is served here.
-
-// headerClient is what the owner of a session tells the node that the client is
-// connected to, with the header of a stream: the words clientResumes and clientEventIDs.
-const (
-	headerClient   = "Holdfast-Client"
-	clientResumes  = "resumes"
-	clientEventIDs = "event-ids"
-)
-
-// clientOf returns what another node needs to know of the client of a session.
-func clientOf(s *session.Session) string {
-	switch {
-	case s.Resumes().EventIDs():
-		return clientResumes + " " + clientEventIDs
-	case s.Resumes() != nil:
-		return clientResumes
-	}
-	return "-"
-}
 
 // A remoteSession is what is known of a session on another node.
 type remoteSession struct {
@@ -55,10 +38,10 @@ type remoteSession struct {
 // learn reads what the owner reports about the client. An owner of an earlier build
 // reports nothing: then the client gets event ids, which do no harm.
 func (rh *remoteSession) learn(head http.Header) {
-	client := head.Get(headerClient)
+	client := head.Get(copying.HeaderClient)
 	rh.reports.Store(client != "")
-	rh.resumes = strings.Contains(client, clientResumes)
-	rh.eventIDs = client == "" || strings.Contains(client, clientEventIDs)
+	rh.resumes = strings.Contains(client, copying.ClientResumes)
+	rh.eventIDs = client == "" || strings.Contains(client, copying.ClientEventIDs)
 }
 
 // session returns the connection's own session, or nil if that is on another node.
@@ -160,15 +143,15 @@ func (s *forwardedExchange) ordered(ctx context.Context) context.Context {
 // connection.
 //
 //go:noinline
-func (x *exchange) confirmDelivery(w http.ResponseWriter) {
-	if x.from != nil && x.from.Stays {
+func confirmDelivery(w http.ResponseWriter, x *exchange.Exchange) {
+	if x.From != nil && x.From.Stays {
 		w.WriteHeader(http.StatusProcessing)
 	}
 }
 
 // home prepares the placement of an exchange with the connection's own session.
-func (m *mux) home(x *exchange, w http.ResponseWriter) *placement.Placement {
-	x.muxed, x.muxDoor = true, m.client.door
+func (m *mux) home(x *exchange.Exchange, w http.ResponseWriter) *placement.Placement {
+	x.Muxed, x.MuxDoor = true, m.client.door
 	p := m.h.newPlacement(w, x)
 	p.InSession(m.key, nil)
 	return p
@@ -176,7 +159,7 @@ func (m *mux) home(x *exchange, w http.ResponseWriter) *placement.Placement {
 
 // forwardHome forwards an exchange to the connection's own session, and returns its answer, nil
 // if it has none. The error is placement.ErrHere if the session is, or has come, here.
-func (m *mux) forwardHome(x *exchange) ([]byte, error) {
+func (m *mux) forwardHome(x *exchange.Exchange) ([]byte, error) {
 	if m.session() != nil {
 		return nil, placement.ErrHere
 	}
@@ -186,7 +169,7 @@ func (m *mux) forwardHome(x *exchange) ([]byte, error) {
 		if errors.Is(err, placement.ErrHere) && m.session() == nil {
 			err = placement.ErrUnreached
 		}
-		x.muxed = false
+		x.Muxed = false
 		return nil, err
 	}
 	text, err := got.Body()
@@ -210,15 +193,15 @@ func (m *mux) cancels(msg *jsonrpc.Message) {
 
 // socketElsewhere serves a WebSocket whose session is on another node. An error says that
 // the handshake was not answered.
-func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange) error {
-	if x.last != "" && !ticket.IsStandalone(ticket.NameOf(x.last)) {
+func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
+	if x.Last != "" && !ticket.IsStandalone(ticket.NameOf(x.Last)) {
 		return errOfCall
 	}
 	for range placement.MostMoves {
-		m := h.newMux(x.r, nil, x.name(), true)
-		refusal, err := m.listenRemote(x.last)
+		m := h.newMux(x.HTTP, nil, x.Name(), true)
+		refusal, err := m.listenRemote(x.Last)
 		if refusal == nil && err == nil {
-			h.accept(w, x.r, m, x.secret, h.callers.tenant(x.r))
+			h.accept(w, x.HTTP, m, x.Secret, h.callers.tenant(x.HTTP))
 			return nil
 		}
 		m.close(err)

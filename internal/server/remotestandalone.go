@@ -10,6 +10,7 @@ import (
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -61,7 +62,7 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 	m := a.m
 	for {
 		a.s = &forwardedExchange{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
-		x := exchange{purpose: forRead, r: a.request(), principal: m.client.principal, secret: a.secret(), last: a.last}
+		x := exchange.Exchange{Purpose: exchange.ForRead, HTTP: a.request(), Principal: m.client.principal, Secret: a.secret(), Last: a.last}
 		p := m.home(&x, a.s)
 		err := p.Run(placement.ErrNotHere)
 		if last := p.Last(); last != "" {
@@ -69,10 +70,10 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 		}
 		if errors.Is(err, placement.ErrHere) {
 			m.settle(m.key)
-			if x.session = m.session(); x.session == nil || !a.isOpen() {
+			if x.Session = m.session(); x.Session == nil || !a.isOpen() {
 				return nil, err
 			}
-			x.last = a.last
+			x.Last = a.last
 			err = m.h.serveIn(a.s, &x)
 		}
 		switch {
@@ -122,7 +123,7 @@ func (a *remoteStandalone) watch() error {
 		}
 		// Of all that Holdfast answers itself, this costs the least.
 		raw := jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodStatusAll, nil)
-		x := m.exchangeFor(forRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
+		x := m.exchangeFor(exchange.ForRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
 		p := m.home(&x, &placement.Answer{})
 		p.AskLocally(&session.Range{After: m.key, Until: m.key})
 		switch err := p.Run(placement.ErrNotHere); {

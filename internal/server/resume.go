@@ -9,6 +9,8 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
@@ -31,7 +33,7 @@ type resumptions struct{ sessions *session.Manager }
 // find returns where a requests/resume of the principal asks to go on: after
 // the event with the id last, or, if that is "", after the one that its _meta
 // names, or else from the oldest message that is kept. The error is one that
-// [answerer.explain] knows.
+// [answering.Writer.Explain] knows.
 func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	s, number, err := rs.sessions.Resumes().Find(token, m.ID, principal)
@@ -41,21 +43,21 @@ func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *
 	if last == "" {
 		last = jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaLastEventID))
 	}
-	at, err := cursorAfter(ctx, s, number, last)
+	at, err := copying.CursorAfter(ctx, s, number, last)
 	return s, at, err
 }
 
 // startRequest begins to serve a request to Holdfast itself. A session is not needed: a
 // token is enough, and counts for the principal's requests in any session, wherever that
 // is.
-func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
-	m := &x.msgs[0]
+func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
+	m := &x.Msgs[0]
 	if ask := betweenNodes[m.Method]; ask != nil {
 		var in session.Range
-		if x.from != nil && x.from.Local != nil {
-			in = *x.from.Local
+		if x.From != nil && x.From.Local != nil {
+			in = *x.From.Local
 		}
-		result, err := ask(x.r.Context(), h.sessions, x.principal, in, m.Params)
+		result, err := ask(x.HTTP.Context(), h.sessions, x.Principal, in, m.Params)
 		if err == nil {
 			o.kind, o.body = outcomeAnswer, jsonrpc.AppendResult(nil, m.ID, result)
 		}
@@ -63,33 +65,33 @@ func (h *Handler) startRequest(x *exchange, o *outcome) (err error) {
 	}
 	if m.Method == methodResume {
 		o.kind = outcomeStream
-		o.session, o.at, err = h.resumptions.find(x.r.Context(), x.principal, m, x.last)
+		o.Session, o.at, err = h.resumptions.find(x.HTTP.Context(), x.Principal, m, x.Last)
 	} else {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)
 	}
 	if errors.Is(err, resume.ErrBadToken) { // that there is no such request is an answer like others
-		_, e := h.answers.explain(err)
+		_, e := h.answers.Explain(err)
 		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
 	return err
 }
 
 // startStatus returns the answer to requests/getStatus, or requests/getStatus/all.
-func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
-	m := &x.msgs[0]
+func (h *Handler) startStatus(x *exchange.Exchange) (answer []byte, err error) {
+	m := &x.Msgs[0]
 	all := m.Method == protocol.MethodStatusAll
-	if all && x.session == nil && x.principal.IsAnonymous() && x.from == nil && x.secret != "" && h.nodes != nil {
-		_, at, err := h.sessions.Locate(x.r.Context(), whereabouts.KeyOf(x.secret), x.principal)
+	if all && x.Session == nil && x.Principal.IsAnonymous() && x.From == nil && x.Secret != "" && h.nodes != nil {
+		_, at, err := h.sessions.Locate(x.HTTP.Context(), whereabouts.KeyOf(x.Secret), x.Principal)
 		if err == nil && at != nil {
 			return nil, &session.Redirect{Remote: at}
 		}
 	}
-	if all && (x.from == nil || x.from.Local == nil) { // else it was counted where it was asked
-		if err := h.sessions.Gate.List(x.principal, x.r.RemoteAddr); err != nil {
+	if all && (x.From == nil || x.From.Local == nil) { // else it was counted where it was asked
+		if err := h.sessions.Gate.List(x.Principal, x.HTTP.RemoteAddr); err != nil {
 			return nil, err
 		}
-		done, err := h.sessions.ListTurn(x.r.Context(), x.principal, x.r.RemoteAddr)
+		done, err := h.sessions.ListTurn(x.HTTP.Context(), x.Principal, x.HTTP.RemoteAddr)
 		if err != nil {
 			return nil, err
 		}
@@ -98,9 +100,9 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	var more []resume.Listed
 	var in session.Range
 	switch {
-	case !all || x.principal.IsAnonymous() || h.nodes == nil:
-	case x.from != nil && x.from.Local != nil:
-		in = *x.from.Local
+	case !all || x.Principal.IsAnonymous() || h.nodes == nil:
+	case x.From != nil && x.From.Local != nil:
+		in = *x.From.Local
 	default:
 		y := *x // which other goroutines read
 		more, in, err = h.resumableElsewhere(&y)
@@ -108,7 +110,7 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := h.sessions.Resumes().Status(m, x.principal, x.session, more, in)
+	result, err := h.sessions.Resumes().Status(m, x.Principal, x.Session, more, in)
 	if err != nil {
 		return nil, err
 	}
@@ -117,8 +119,8 @@ func (h *Handler) startStatus(x *exchange) (answer []byte, err error) {
 
 // resumableElsewhere returns what other nodes know for a requests/getStatus/all, and of which
 // sessions that is.
-func (h *Handler) resumableElsewhere(x *exchange) (all []resume.Listed, in session.Range, err error) {
-	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.msgs[0].Params, "cursor")))
+func (h *Handler) resumableElsewhere(x *exchange.Exchange) (all []resume.Listed, in session.Range, err error) {
+	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.Msgs[0].Params, "cursor")))
 	results, in, err := h.everywhere(x, after)
 	for _, result := range results {
 		var said struct{ Requests []resume.Listed }
@@ -133,25 +135,25 @@ func (h *Handler) resumableElsewhere(x *exchange) (all []resume.Listed, in sessi
 // deliver takes a message of the principal that says itself which session it is for,
 // whatever connection it comes on: the answer to a backend's request, or the
 // cancellation of a request with its token. It is false for all others.
-func (rs *resumptions) deliver(x *exchange, m *jsonrpc.Message) (taken bool, err error) {
+func (rs *resumptions) deliver(x *exchange.Exchange, m *jsonrpc.Message) (taken bool, err error) {
 	if m.Kind == jsonrpc.Response {
-		return rs.sessions.Answer(x.values(), x.principal, *m, x.r.Header)
+		return rs.sessions.Answer(x.Values(), x.Principal, *m, x.HTTP.Header)
 	}
-	return rs.sessions.Resumes().Cancel(x.principal, m, x.r.Header)
+	return rs.sessions.Resumes().Cancel(x.Principal, m, x.HTTP.Header)
 }
 
 // roamed hands over those messages of a POST without requests that find their session by
 // themselves, each as an exchange of its own, and leaves the others. If it is false the
 // POST was answered: all were taken, or one was refused.
-func (h *Handler) roamed(w http.ResponseWriter, x *exchange) bool {
-	rest := x.msgs[:0]
-	for i := range x.msgs {
-		taken, err := h.resumptions.deliver(x, &x.msgs[i])
+func (h *Handler) roamed(w http.ResponseWriter, x *exchange.Exchange) bool {
+	rest := x.Msgs[:0]
+	for i := range x.Msgs {
+		taken, err := h.resumptions.deliver(x, &x.Msgs[i])
 		var away *session.Redirect
 		if errors.As(err, &away) {
 			one := *x
-			one.purpose, one.msgs = forNamed, x.msgs[i:i+1:i+1]
-			if x.from != nil { // that node sends it where its session is
+			one.Purpose, one.Msgs = exchange.ForNamed, x.Msgs[i:i+1:i+1]
+			if x.From != nil { // that node sends it where its session is
 				h.place(w, &one, err)
 				return false
 			}
@@ -160,13 +162,13 @@ func (h *Handler) roamed(w http.ResponseWriter, x *exchange) bool {
 		}
 		switch {
 		case err != nil:
-			h.answers.fail(w, err)
+			h.answers.Fail(w, err)
 			return false
 		case !taken:
-			rest = append(rest, x.msgs[i])
+			rest = append(rest, x.Msgs[i])
 		}
 	}
-	if x.msgs = rest; len(rest) == 0 {
+	if x.Msgs = rest; len(rest) == 0 {
 		w.WriteHeader(http.StatusAccepted)
 		return false
 	}

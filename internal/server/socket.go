@@ -8,19 +8,22 @@ import (
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/websocket"
 	"holdfast/internal/ticket"
 	"holdfast/internal/whereabouts"
 )
 
 // socketHere serves a WebSocket in a session of this node.
-func (h *Handler) socketHere(w http.ResponseWriter, x *exchange) error {
-	s := x.session
-	m := h.newMux(x.r, s, whereabouts.KeyOf(s.ID()), true)
-	if err := m.resumeStandalone(x.r); err != nil {
+func (h *Handler) socketHere(w http.ResponseWriter, x *exchange.Exchange) error {
+	s := x.Session
+	m := h.newMux(x.HTTP, s, whereabouts.KeyOf(s.ID()), true)
+	if err := m.resumeStandalone(x.HTTP); err != nil {
 		return err
 	}
-	h.accept(w, x.r, m, s.ID(), s.Tenant())
+	h.accept(w, x.HTTP, m, s.ID(), s.Tenant())
 	return nil
 }
 
@@ -49,14 +52,14 @@ func (m *mux) resumeStandalone(r *http.Request) error {
 	if len(last) == 0 || last[0] == "" {
 		return m.listen(r.Context())
 	}
-	at, err := cursorOf(m.standalone.s, last[0])
+	at, err := copying.CursorOf(m.standalone.Session, last[0])
 	if err == nil && at.Stream.Number != 0 {
 		err = errOfCall
 	}
 	if err != nil {
 		return err
 	}
-	return m.standalone.read(r.Context(), at, m.showsIDs())
+	return m.standalone.Read(r.Context(), at, m.showsIDs())
 }
 
 // errOfCall refuses an event id at which no connection goes on.
@@ -72,14 +75,14 @@ func (p socketPipe) Close(why error, retry time.Duration) {
 	switch {
 	case errors.As(why, &denied):
 		code, reason = websocket.StatusPolicyViolation, denied.Reason()
-	case errors.Is(why, errComeBack):
+	case errors.Is(why, copying.ErrComeBack):
 		code, reason = websocket.StatusGoingAway, fmt.Sprintf("going away; retry: %d", retry.Milliseconds())
 	case errors.Is(why, errSessionEnded):
 		code, reason = websocket.StatusNormalClosure, why.Error()
 	case errors.Is(why, errSilent):
 		code, reason = websocket.StatusPolicyViolation, why.Error()
-	case errors.Is(why, errNoRoom):
-		code, reason = websocket.StatusTryAgainLater, "try again later: "+errNoRoom.Error()
+	case errors.Is(why, answering.ErrNoRoom):
+		code, reason = websocket.StatusTryAgainLater, "try again later: "+answering.ErrNoRoom.Error()
 	}
 	p.Conn.Close(code, reason)
 }

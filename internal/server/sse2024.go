@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
@@ -28,7 +30,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 	serve := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if h.hasNoSessions() || r.Method != http.MethodGet && r.Method != http.MethodPost {
 			w.Header().Set("Allow", allow)
-			h.answers.reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
+			h.answers.Reject(w, http.StatusMethodNotAllowed, errf(codeInvalid, "method %s is not allowed here", r.Method))
 			return
 		}
 		pair.ServeHTTP(w, r)
@@ -38,7 +40,7 @@ func (h *Handler) SSE(messages string) http.Handler {
 
 // pair serves a request of the pair. Its Host and Origin were checked.
 func (h *Handler) pair(w http.ResponseWriter, r *http.Request, endpoint string) {
-	x := exchange{r: r, from: h.callers.visit(r), endpoint: endpointFor(r, endpoint)}
+	x := exchange.Exchange{HTTP: r, From: h.callers.visit(r), Endpoint: endpointFor(r, endpoint)}
 	if h.decodePair(w, &x) {
 		h.serve(w, &x)
 	}
@@ -74,89 +76,88 @@ func lastPart(path, dir string) (string, bool) {
 // decodePair decodes a request of the pair. If it is false the request was answered.
 //
 //go:noinline
-func (h *Handler) decodePair(w http.ResponseWriter, x *exchange) bool {
-	x.principal = h.callers.principal(x.r)
-	if x.from != nil {
-		x.once.name, x.once.again = x.from.Once, x.from.Again
+func (h *Handler) decodePair(w http.ResponseWriter, x *exchange.Exchange) bool {
+	x.Principal = h.callers.principal(x.HTTP)
+	if x.From != nil {
+		x.Once.Name, x.Once.Again = x.From.Once, x.From.Again
 	}
-	if x.r.Method == http.MethodPost {
+	if x.HTTP.Method == http.MethodPost {
 		return h.decodePairMessages(w, x)
 	}
-	if !accepts(x.r.Header["Accept"], sse.ContentType) {
-		h.answers.reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
+	if !accepts(x.HTTP.Header["Accept"], sse.ContentType) {
+		h.answers.Reject(w, http.StatusNotAcceptable, errf(codeInvalid, "Accept must list text/event-stream: what a GET gets is a stream"))
 		return false
 	}
 	// A new session, or the one that the last event id names.
-	x.purpose, x.ref = forPairStream, lastEventID(x.r)
+	x.Purpose, x.Ref = exchange.ForPairStream, exchange.LastEventID(x.HTTP)
 	return true
 }
 
 // decodePairMessages decodes a POST of messages. What they are answered with goes to the
 // stream.
-func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange) (ok bool) {
-	x.purpose, x.secret = forPairMessages, x.r.URL.Query().Get(protocol.ParamSession)
-	if x.secret == "" {
-		h.answers.reject(w, http.StatusBadRequest, errf(codeInvalid,
+func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange.Exchange) (ok bool) {
+	x.Purpose, x.Secret = exchange.ForPairMessages, x.HTTP.URL.Query().Get(protocol.ParamSession)
+	if x.Secret == "" {
+		h.answers.Reject(w, http.StatusBadRequest, errf(codeInvalid,
 			"missing %s: POST to the URL that the stream's endpoint event gives", protocol.ParamSession))
 		return false
 	}
-	s, err := h.sessions.Find(x.secret, x.principal)
+	s, err := h.sessions.Find(x.Secret, x.Principal)
 	if err == nil && !s.SingleStream() || err != nil && h.nodes == nil { // before the body is read
-		h.answers.fail(w, session.ErrNotFound)
+		h.answers.Fail(w, session.ErrNotFound)
 		return false
 	}
-	x.msgs, x.batch, ok = h.bodies.readMessages(w, x.r)
+	x.Msgs, x.Batch, ok = h.bodies.readMessages(w, x.HTTP)
 	return ok && h.bodies.admits(w, x, false)
 }
 
 // readPair has a connection read a session's one stream, and returns its first event.
-func (h *Handler) readPair(x *exchange, o *outcome, c *events) (first []byte, err error) {
-	s := x.session
-	c.primes = false
-	if err := c.read(x.r.Context(), o.at); err != nil {
+func (h *Handler) readPair(x *exchange.Exchange, o *outcome, c *copying.Events) (first []byte, err error) {
+	s := x.Session
+	c.Primes = false
+	if err := c.Read(x.HTTP.Context(), o.at); err != nil {
 		return nil, err
 	}
-	c.name = s.Name() + "." + c.name
+	c.NameSession()
 	// The endpoint event carries the first id, so that the stream can be resumed
 	// before its first message.
-	first = append([]byte("id: "), c.eventID()...)
+	first = append([]byte("id: "), c.EventID()...)
 	first = append(first, '\n')
-	c.shown.write()
-	return sse.AppendEvent(first, "endpoint", x.endpoint+"?"+protocol.ParamSession+"="+url.QueryEscape(s.ID())), nil
+	return sse.AppendEvent(first, "endpoint", x.Endpoint+"?"+protocol.ParamSession+"="+url.QueryEscape(s.ID())), nil
 }
 
 // leftPair is called when a connection that read a session's one stream has ended. If its
 // client has left before it has initialized the session, that ends: there is nothing to
 // come back for.
-func (h *Handler) leftPair(x *exchange, err error) {
-	if !errors.Is(err, errComeBack) && !errors.Is(err, errSuperseded) && !x.session.Moved() {
-		h.sessions.Abandon(x.session)
+func (h *Handler) leftPair(x *exchange.Exchange, err error) {
+	if !errors.Is(err, copying.ErrComeBack) && !errors.Is(err, copying.ErrSuperseded) && !x.Session.Moved() {
+		h.sessions.Abandon(x.Session)
 	}
 }
 
 // startPairMessages begins to serve messages.
-func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
-	s := x.session
-	if err := checkMessages(x.msgs, x.batch, stageOf(s), s.Revision()); err != nil {
+func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error) {
+	s := x.Session
+	if err := checkMessages(x.Msgs, x.Batch, stageOf(s), s.Revision()); err != nil {
 		return h.refuseOnStream(x, o, err)
 	}
-	ctx := x.values()
+	ctx := x.Values()
 	var calls []jsonrpc.Message
-	for i := range x.msgs {
-		if x.msgs[i].Kind == jsonrpc.Request {
-			calls = append(calls, x.msgs[i])
-		} else if err := s.Send(ctx, x.msgs[i], x.r.Header); errors.Is(err, session.ErrMoved) {
+	for i := range x.Msgs {
+		if x.Msgs[i].Kind == jsonrpc.Request {
+			calls = append(calls, x.Msgs[i])
+		} else if err := s.Send(ctx, x.Msgs[i], x.HTTP.Header); errors.Is(err, session.ErrMoved) {
 			return err
 		} else if err != nil {
-			h.logger.Warn("message not delivered", "session", s.Name(), "method", x.msgs[i].Method, "error", err)
+			h.logger.Warn("message not delivered", "session", s.Name(), "method", x.Msgs[i].Method, "error", err)
 		}
 	}
 	o.kind = outcomeAccepted
 	if len(calls) == 0 {
 		return nil
 	}
-	if o.begun, err = h.starter.start(x, calls, true); err == nil {
-		x.msgs = calls // the others were taken
+	if o.Begun, err = h.starter.Start(x, calls, true); err == nil {
+		x.Msgs = calls // the others were taken
 	}
 	return err
 }
@@ -164,9 +165,9 @@ func (h *Handler) startPairMessages(x *exchange, o *outcome) (err error) {
 // refuseOnStream answers a request that is refused on the stream, where all answers of 2024-11-05 are: clients end the
 // connection at a POST that fails, also where they only ask for another era (2026-07-28, server/discover). Else it returns
 // the error.
-func (h *Handler) refuseOnStream(x *exchange, o *outcome, err error) error {
+func (h *Handler) refuseOnStream(x *exchange.Exchange, o *outcome, err error) error {
 	var why *jsonrpc.Error
-	if errors.Is(err, session.ErrInitialize) || !errors.As(err, &why) || len(x.msgs) != 1 || x.batch || x.msgs[0].Kind != jsonrpc.Request || !x.session.Refuse(x.msgs[0].ID, why) {
+	if errors.Is(err, session.ErrInitialize) || !errors.As(err, &why) || len(x.Msgs) != 1 || x.Batch || x.Msgs[0].Kind != jsonrpc.Request || !x.Session.Refuse(x.Msgs[0].ID, why) {
 		return err
 	}
 	o.kind = outcomeAccepted

@@ -5,18 +5,19 @@ import (
 	"net/http"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/exchange"
 )
 
 // decodeStateless decodes a POST that stands alone: its session lives as long as the
 // request. There is nothing to come back to, so nothing is primed. If it is false the
 // request was answered.
-func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange) bool {
-	x.purpose = forSession
-	if err := checkMessages(x.msgs, x.batch, stageNone, statelessRevision(x)); err != nil {
-		h.answers.fail(w, err)
+func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange.Exchange) bool {
+	x.Purpose = exchange.ForSession
+	if err := checkMessages(x.Msgs, x.Batch, stageNone, statelessRevision(x)); err != nil {
+		h.answers.Fail(w, err)
 		return false
 	}
-	if requests(x.msgs) == 0 {
+	if requests(x.Msgs) == 0 {
 		w.WriteHeader(http.StatusAccepted) // there is nobody left whom it could concern
 		return false
 	}
@@ -24,9 +25,9 @@ func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange) bool {
 }
 
 // startStateless begins the calls of a POST that stands alone.
-func (h *Handler) startStateless(x *exchange, o *outcome) error {
-	if x.msgs[0].Method != "initialize" {
-		if err := x.session.Initialize(x.values(), initializeParams(statelessRevision(x)), x.r.Header); err != nil {
+func (h *Handler) startStateless(x *exchange.Exchange, o *outcome) error {
+	if x.Msgs[0].Method != "initialize" {
+		if err := x.Session.Initialize(x.Values(), initializeParams(statelessRevision(x)), x.HTTP.Header); err != nil {
 			return err
 		}
 	}
@@ -34,8 +35,8 @@ func (h *Handler) startStateless(x *exchange, o *outcome) error {
 }
 
 // statelessRevision returns the revision that a request names.
-func statelessRevision(x *exchange) string {
-	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
+func statelessRevision(x *exchange.Exchange) string {
+	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
 		return v[0]
 	}
 	return protocol.V20250326

@@ -7,6 +7,8 @@ import (
 	"net/http"
 
 	"holdfast/internal/panics"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/stdio"
 	"holdfast/internal/session"
 	"holdfast/internal/whereabouts"
@@ -39,11 +41,11 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	x := exchange{purpose: forSocket, r: req, principal: h.callers.principal(req)}
+	x := exchange.Exchange{Purpose: exchange.ForSocket, HTTP: req, Principal: h.callers.principal(req)}
 	if err := h.open(&x); err != nil {
 		return err
 	}
-	s := x.session
+	s := x.Session
 	defer func() {
 		if s.Revision() == "" {
 			h.sessions.End(s) // nothing was done in it
@@ -54,7 +56,7 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 		return err
 	}
 	err = m.serve(ctx, stdio.New(ctx, r, w, h.opts.MaxBody, h.opts.WriteTimeout))
-	if errors.Is(err, errComeBack) {
+	if errors.Is(err, copying.ErrComeBack) {
 		err = session.ErrClosing
 	}
 	return err

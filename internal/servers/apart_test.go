@@ -9,14 +9,12 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 
 	"holdfast"
 	"holdfast/backend"
@@ -328,19 +326,15 @@ func pour(w http.ResponseWriter, r *http.Request, said chan []byte, ends bool) {
 func socket(t *testing.T, d *diary) string {
 	t.Helper()
 	h := holdfast.NewBackendHandler(d, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Eras: holdfast.ErasLegacy, Principal: func(r *http.Request) string { return r.Header.Get("Authorization") }})
-	up := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if token := r.Header.Get("Authorization"); token == "" || token == "Bearer wrong" {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
 		h.ServeHTTP(w, r)
 	}))
-	t.Cleanup(func() {
-		shutdown(h)
-		up.CloseClientConnections()
-		up.Close()
-	})
-	return "ws" + strings.TrimPrefix(up.URL, "http")
+	t.Cleanup(func() { shutdown(h) })
+	return "ws" + strings.TrimPrefix(url, "http")
 }
 
 func shutdown(h *holdfast.Handler) {
@@ -407,7 +401,7 @@ type party struct {
 
 	session  string          // its id
 	endpoint string          // where it posts
-	socket   *websocket.Conn // or nil
+	socket   *mcptest.Socket // or nil
 	ids      int             // of its requests, so far
 
 	mu     sync.Mutex
@@ -479,30 +473,20 @@ func (p *party) response(id string) jsonrpc.Message {
 	return p.await("response "+id, func(m *jsonrpc.Message) bool { return m.Kind == jsonrpc.Response && string(m.ID) == id })
 }
 
-// headers are those of a request.
-func (p *party) headers() http.Header {
-	h := http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}}
+// headers are those of a request, in pairs.
+func (p *party) headers(more ...string) []string {
+	h := []string{"Who", p.is.who, "Mcp-Session-Id", p.session}
 	if p.is.token != "" {
-		h.Set("Authorization", "Bearer "+p.is.token)
+		h = append(h, "Authorization", "Bearer "+p.is.token)
 	}
-	if p.is.who != "" {
-		h.Set("Who", p.is.who)
-	}
-	if p.session != "" {
-		h.Set("Mcp-Session-Id", p.session)
-	}
-	return h
+	return append(h, more...)
 }
 
 // do makes an HTTP request, and has what comes be heard in the background. The status is that of its answer.
-func (p *party) do(method, path string, h http.Header, body string) (status int, head http.Header) {
+func (p *party) do(method, path, body string, header ...string) (status int, head http.Header) {
 	p.t.Helper()
-	r, err := http.NewRequestWithContext(p.ctx, method, p.base+path, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	r.Header = h
-	res, err := http.DefaultClient.Do(r) //nolint:bodyclose // it is closed where it has ended
+	header = p.headers(header...)
+	res, err := mcptest.Send(p.ctx, method, p.base+path, body, header...) //nolint:bodyclose // it is closed where it has ended
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -514,12 +498,12 @@ func (p *party) do(method, path string, h http.Header, body string) (status int,
 		p.hear([]byte(all.Body))
 		return all.Status, all.Header
 	}
-	go p.reads(res, path, h)
+	go p.reads(res, path, header)
 	return res.StatusCode, res.Header
 }
 
 // reads reads a stream of events, and comes back where it is sent away for a while, as a call is that waits for input.
-func (p *party) reads(res *http.Response, path string, h http.Header) {
+func (p *party) reads(res *http.Response, path string, header []string) {
 	for last := ""; ; {
 		for events := sse.NewReader(res.Body, 1<<20); ; {
 			ev, err := events.Next()
@@ -536,13 +520,8 @@ func (p *party) reads(res *http.Response, path string, h http.Header) {
 		if last == "" || p.transport != "legacy" {
 			return
 		}
-		r, err := http.NewRequestWithContext(p.ctx, http.MethodGet, p.base+path, nil)
-		if err != nil {
-			return
-		}
-		r.Header = h.Clone()
-		r.Header.Set("Last-Event-ID", last)
-		if res, err = http.DefaultClient.Do(r); err != nil || res.StatusCode != http.StatusOK {
+		var err error
+		if res, err = mcptest.Send(p.ctx, http.MethodGet, p.base+path, "", append(header, "Last-Event-ID", last)...); err != nil || res.StatusCode != http.StatusOK {
 			return
 		}
 	}
@@ -556,14 +535,11 @@ func (p *party) send(text string, key string) {
 			set, _ := jsonrpc.Set([]byte(text), jsonrpc.Quote(key), "params", "_meta", "holdfast/idempotencyKey")
 			text = string(set)
 		}
-		if err := p.socket.Write(p.ctx, websocket.MessageText, []byte(text)); err != nil {
-			p.t.Fatal(err)
-		}
+		p.socket.Say(p.t, text)
 		return
 	}
-	h := p.headers()
 	if key != "" {
-		h.Set("Idempotency-Key", fmt.Sprintf("%q", key))
+		key = strconv.Quote(key)
 	}
 	if p.modern() {
 		m := mcptest.Parse(text)
@@ -577,15 +553,8 @@ func (p *party) send(text string, key string) {
 		}
 		set, _ := jsonrpc.Set([]byte(text), meta, "params", "_meta")
 		text = string(set)
-		h.Set("Mcp-Protocol-Version", "2026-07-28")
-		h.Set("Mcp-Method", m.Method)
-		for _, field := range []string{"name", "uri", "taskId"} {
-			if name := jsonrpc.String(jsonrpc.Field(m.Params, field)); name != "" {
-				h.Set("Mcp-Name", name)
-			}
-		}
 	}
-	p.do(http.MethodPost, p.endpoint, h, text)
+	p.do(http.MethodPost, p.endpoint, text, "Idempotency-Key", key)
 }
 
 // ask makes a request, and returns its id. Parties use the same ones.
@@ -619,22 +588,16 @@ func (p *party) join() {
 		return
 	case "legacy":
 		p.ids++
-		status, head := p.do(http.MethodPost, p.endpoint, p.headers(), fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":%s}`, p.ids, hello))
+		status, head := p.do(http.MethodPost, p.endpoint, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"initialize","params":%s}`, p.ids, hello))
 		if p.in = status == http.StatusOK && p.response(fmt.Sprint(p.ids)).Result != nil; !p.in {
 			return
 		}
 		p.session = head.Get("Mcp-Session-Id")
 	case "WebSocket":
-		h := p.headers()
-		ws, res, err := websocket.Dial(p.ctx, "ws"+strings.TrimPrefix(p.base, "http")+p.endpoint, &websocket.DialOptions{HTTPHeader: h, Subprotocols: []string{"mcp"}}) //nolint:bodyclose // the handshake has none
-		if err != nil {
-			p.t.Fatalf("%v: %v", res, err)
-		}
-		p.socket = ws
-		p.t.Cleanup(func() { _ = ws.CloseNow() })
+		p.socket = mcptest.MustDial(p.t, p.ctx, p.base+p.endpoint, p.headers()...)
 		go func() {
 			for {
-				_, data, err := ws.Read(p.ctx)
+				_, data, err := p.socket.Read(p.ctx)
 				if err != nil {
 					return
 				}
@@ -642,7 +605,7 @@ func (p *party) join() {
 			}
 		}()
 	case "HTTP+SSE":
-		if status, _ := p.do(http.MethodGet, p.at.pair, p.headers(), ""); status != http.StatusOK {
+		if status, _ := p.do(http.MethodGet, p.at.pair, ""); status != http.StatusOK {
 			return
 		}
 		beside := strings.TrimSuffix(p.at.pair, "sse")
@@ -656,7 +619,7 @@ func (p *party) join() {
 	}
 	p.send(`{"jsonrpc":"2.0","method":"notifications/initialized"}`, "")
 	if p.transport == "legacy" {
-		p.do(http.MethodGet, p.endpoint, p.headers(), "")
+		p.do(http.MethodGet, p.endpoint, "")
 	}
 }
 
@@ -811,10 +774,8 @@ func (p *party) tries(k *known, knows bool) {
 		}
 	}
 	if k.session != "" {
-		h := p.headers()
-		h.Set("Mcp-Session-Id", k.session)
 		for method, body := range map[string]string{http.MethodGet: "", http.MethodPost: `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`, http.MethodDelete: ""} {
-			if status, _ := p.do(method, p.endpoint, h, body); status != http.StatusNotFound {
+			if status, _ := p.do(method, p.endpoint, body, "Mcp-Session-Id", k.session); status != http.StatusNotFound {
 				p.t.Errorf("%s with another's session id: %d", method, status)
 			}
 		}
@@ -954,18 +915,14 @@ func (d *diary) written() (all []string) {
 // enter begins a stage. in makes a client of it.
 func enter(t *testing.T, on *stage, d *diary, transport string) (in func(name string, is identity) *party) {
 	t.Helper()
-	front := httptest.NewServer(on.begin(t, d, &holdfast.Options{
+	front := mcptest.Serve(t, on.begin(t, d, &holdfast.Options{
 		Eras:   holdfast.ErasBoth,
 		Logger: slog.New(slog.DiscardHandler), TaskAfter: time.Millisecond, Principal: func(r *http.Request) string { return r.Header.Get("Who") },
 	}))
 	ctx, stop := context.WithCancel(context.Background())
-	t.Cleanup(func() {
-		stop()
-		front.CloseClientConnections()
-		front.Close()
-	})
+	t.Cleanup(stop)
 	return func(name string, is identity) *party {
-		return &party{t: t, is: is, name: name, transport: transport, at: on, base: front.URL, ctx: ctx, change: make(chan struct{})}
+		return &party{t: t, is: is, name: name, transport: transport, at: on, base: front, ctx: ctx, change: make(chan struct{})}
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -51,18 +50,18 @@ func newFarm(t testing.TB, conf string, names ...string) *farm {
 	}
 	t.Cleanup(f.release)
 	f.set = servers.New(f.parse(conf), slog.New(slog.DiscardHandler))
-	handler := holdfast.NewBackendHandler(f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: 20 * time.Millisecond, Eras: holdfast.ErasBoth})
-	front := httptest.NewServer(f.set.Handler(handler, true))
-	f.base = front.URL
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = handler.Shutdown(ctx)
-		_ = f.set.Close()
-		front.CloseClientConnections()
-		front.Close()
-	})
+	f.base = serveSet(t, f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler), Retry: 20 * time.Millisecond, Eras: holdfast.ErasBoth})
 	return f
+}
+
+// serveSet serves the servers of a set until the end of the test, and returns the URL.
+func serveSet(t testing.TB, set *servers.Set, o *holdfast.Options) (url string) {
+	t.Helper()
+	h := holdfast.NewBackendHandler(set, o)
+	url = mcptest.Serve(t, set.Handler(h, true))
+	t.Cleanup(func() { _ = set.Close() })
+	mcptest.ShutDownAtEnd(t, h, time.Second)
+	return url
 }
 
 // begin begins a server, whose tools say its name.
@@ -116,15 +115,12 @@ func (f *farm) begin(name string) {
 		s.AddResource(&mcp.Resource{Name: "r", URI: fmt.Sprintf("test://%s/%d", name, i+1)}, read)
 	}
 	s.AddResourceTemplate(&mcp.ResourceTemplate{Name: "t", URITemplate: "test://" + name + "/items/{id}"}, read)
-	up := httptest.NewServer(mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil))
 	f.t.Cleanup(func() {
-		up.CloseClientConnections()
-		up.Close()
 		for session := range s.Sessions() {
 			_ = session.Close()
 		}
 	})
-	f.up[name], f.server[name] = up.URL, s
+	f.up[name], f.server[name] = mcptest.Serve(f.t, mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return s }, nil)), s
 }
 
 // parse returns a configuration.

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -91,16 +89,7 @@ func TestHostsServed(t *testing.T) {
 				t.Fatal(err)
 			}
 			f := &farm{t: t, set: servers.New(file, slog.New(slog.DiscardHandler))}
-			handler := holdfast.NewBackendHandler(f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
-			front := httptest.NewServer(f.set.Handler(handler, true))
-			f.base = front.URL
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				defer cancel()
-				_ = handler.Shutdown(ctx)
-				_ = f.set.Close()
-				front.Close()
-			})
+			f.base = serveSet(t, f.set, &holdfast.Options{Logger: slog.New(slog.DiscardHandler)})
 			var names []string
 			for _, s := range f.set.List() {
 				names = append(names, s.Name)

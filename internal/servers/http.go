@@ -5,6 +5,7 @@ import (
 
 	"holdfast/internal/auth"
 	front "holdfast/internal/server"
+	"holdfast/internal/server/exchange"
 )
 
 // An Endpoint serves requests for all servers: a *holdfast.Handler.
@@ -35,7 +36,7 @@ func (s *Set) Handler(to Endpoint, pairs bool) http.Handler {
 		}
 		ctx := front.WithServer(r.Context(), at.server)
 		if one := s.table.Load().byName[at.server]; one != nil && at != found.place {
-			ctx = front.WithMoved(ctx, one.endpoint(at.pair != ""))
+			ctx = exchange.WithMoved(ctx, one.endpoint(at.pair != ""))
 		}
 		r = r.WithContext(ctx)
 		if at.pair != "" {

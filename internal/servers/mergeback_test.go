@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/internal/mcptest"
@@ -211,17 +210,8 @@ var watchers = map[string]func(t *testing.T, f *farm) watcher{
 func dialed(t *testing.T, f *farm) (say func(text string), until func(is func(m *jsonrpc.Message) bool) string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	t.Cleanup(cancel)
-	ws, _, err := websocket.Dial(ctx, strings.Replace(f.base, "http", "ws", 1)+"/mcp", &websocket.DialOptions{Subprotocols: []string{"mcp"}}) //nolint:bodyclose // it need not be, as package websocket says
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = ws.CloseNow() })
-	say = func(text string) {
-		if err := ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return say, func(is func(m *jsonrpc.Message) bool) string {
+	ws := mcptest.MustDial(t, ctx, f.base+"/mcp")
+	return func(text string) { ws.Say(t, text) }, func(is func(m *jsonrpc.Message) bool) string {
 		for {
 			_, data, err := ws.Read(ctx)
 			if err != nil {

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"holdfast"
 	"holdfast/internal/config"
@@ -47,15 +45,7 @@ func TestNotStarted(t *testing.T) {
 	var log mcptest.Log
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	set := servers.New(file, logger)
-	handler := holdfast.NewBackendHandler(set, &holdfast.Options{Logger: logger, Eras: holdfast.ErasBoth})
-	front := httptest.NewServer(set.Handler(handler, true))
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = handler.Shutdown(ctx)
-		_ = set.Close()
-		front.Close()
-	})
+	url := serveSet(t, set, &holdfast.Options{Logger: logger, Eras: holdfast.ErasBoth})
 	modern := func(name string) string {
 		return mcptest.ModernRequest(1, "tools/call", "{}", fmt.Sprintf(`"name":%q,"arguments":{}`, name))
 	}
@@ -63,7 +53,7 @@ func TestNotStarted(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		r, err := mcptest.Exchange(ctx, http.MethodPost, front.URL+path, body)
+		r, err := mcptest.Exchange(ctx, http.MethodPost, url+path, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -129,15 +119,7 @@ func TestStartsAgain(t *testing.T) {
 			var log mcptest.Log
 			logger := slog.New(slog.NewTextHandler(&log, nil))
 			set := servers.New(file, logger)
-			handler := holdfast.NewBackendHandler(set, &holdfast.Options{Logger: logger})
-			front := httptest.NewServer(set.Handler(handler, true))
-			t.Cleanup(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-				defer cancel()
-				_ = handler.Shutdown(ctx)
-				_ = set.Close()
-				front.Close()
-			})
+			url := serveSet(t, set, &holdfast.Options{Logger: logger})
 			set.TellNotRunnable()
 			for _, step := range []struct {
 				script string
@@ -163,7 +145,7 @@ func TestStartsAgain(t *testing.T) {
 				}
 				for range 4 {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
-					_, err := mcptest.Exchange(ctx, http.MethodPost, front.URL+door.path, mcptest.Initialize("2025-11-25", "{}"))
+					_, err := mcptest.Exchange(ctx, http.MethodPost, url+door.path, mcptest.Initialize("2025-11-25", "{}"))
 					cancel()
 					if err != nil {
 						t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -79,20 +78,14 @@ func newLoose(t testing.TB, kind string) *process.Backend {
 func newGround(t testing.TB, b backend.Backend, stop func()) *ground {
 	t.Helper()
 	h := holdfast.NewBackendHandler(b, quiet())
-	return serveGround(t, h, h, stop)
+	return serveGround(t, h, stop)
 }
 
-func serveGround(t testing.TB, front http.Handler, h *holdfast.Handler, stop func()) *ground {
-	web := httptest.NewServer(front)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		_ = h.Shutdown(ctx)
-		stop()
-		web.CloseClientConnections()
-		web.Close()
-	})
-	return &ground{url: web.URL + "/mcp"}
+func serveGround(t testing.TB, h *holdfast.Handler, stop func()) *ground {
+	url := mcptest.Serve(t, h)
+	t.Cleanup(stop)
+	mcptest.ShutDownAtEnd(t, h, time.Second)
+	return &ground{url: url + "/mcp"}
 }
 
 // newSetGround serves a configuration of two loose servers, of which the first has settings.
@@ -116,10 +109,7 @@ func newFileGround(t testing.TB, path, text string) *ground {
 		t.Fatal(err)
 	}
 	set := servers.New(file, slog.New(slog.DiscardHandler))
-	h := holdfast.NewBackendHandler(set, quiet())
-	s := serveGround(t, set.Handler(h, true), h, func() { _ = set.Close() })
-	s.url = strings.TrimSuffix(s.url, "/mcp") + path
-	return s
+	return &ground{url: serveSet(t, set, quiet()) + path}
 }
 
 func newSDKGround(t testing.TB) *ground {
@@ -141,7 +131,7 @@ func newSDKGround(t testing.TB) *ground {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: in.Text}}}, nil, nil
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return s }, quiet())
-	return serveGround(t, h, h, func() {})
+	return serveGround(t, h, func() {})
 }
 
 // modernMeta is what each modern client says of itself.

@@ -446,9 +446,10 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 	t.Cleanup(func() { cancel(); work.Wait() })
 	switch {
 	case through == "connect":
-		hostIn, toBridge := io.Pipe()
-		fromBridge, hostOut := io.Pipe()
-		work.Go(func() { _ = bridge.Run(ctx, g.url, hostIn, hostOut, &bridge.Options{}); _ = hostOut.Close() })
+		toBridge, fromBridge := mcptest.Duplex(t, func(in io.Reader, out io.Writer) error {
+			_ = bridge.Run(ctx, g.url, in, out, &bridge.Options{})
+			return nil
+		})
 		work.Go(func() {
 			lines := bufio.NewReader(fromBridge)
 			for {
@@ -459,7 +460,6 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 				c.hear(bytes.TrimSpace(line))
 			}
 		})
-		t.Cleanup(func() { _ = toBridge.Close() })
 		out := make(chan string, 100)
 		work.Go(func() {
 			for {
@@ -531,24 +531,9 @@ func passes(t *testing.T, era, through, on string, modern bool) {
 
 // postModern makes a request of 2026-07-28 over HTTP.
 func postModern(ctx context.Context, url, text string, hear func([]byte)) {
-	res, err := (&mcptest.Client{URL: url, HTTP: mcptest.Unpooled}).Send(ctx, http.MethodPost, text)
+	res, err := (&mcptest.Client{URL: url, HTTP: mcptest.Unpooled}).Send(ctx, http.MethodPost, text) //nolint:bodyclose // Hear closes it
 	if err != nil {
 		return
 	}
-	defer res.Body.Close()
-	if strings.HasPrefix(res.Header.Get("Content-Type"), "application/json") {
-		body, _ := io.ReadAll(res.Body)
-		hear(body)
-		return
-	}
-	lines := bufio.NewReader(res.Body)
-	for {
-		line, err := lines.ReadString('\n')
-		if data, ok := strings.CutPrefix(line, "data: "); ok {
-			hear([]byte(strings.TrimSpace(data)))
-		}
-		if err != nil {
-			return
-		}
-	}
+	mcptest.Hear(res, hear)
 }

@@ -19,15 +19,16 @@ func (s *Session) StreamName(number uint64) (name, tail string) {
 func requestOf(s *Session, number uint64) string {
 	if c := s.CallAt(number); c != nil {
 		c.mu.Lock()
-		var ids []string
-		if len(c.pending) > 0 {
-			ids = c.pending.ids()
+		n := len(c.pending)
+		var id string
+		if n > 0 {
+			id = c.pending[0].id
 		}
 		c.mu.Unlock()
-		switch len(ids) {
+		switch n {
 		case 0:
 		case 1:
-			return ids[0]
+			return id
 		default:
 			return ""
 		}

@@ -161,21 +161,21 @@ func (q *requests) withToken(one bool, is func(token string) bool) (found *Call)
 // An inflight is one request of a call, from the time it is taken until it is
 // answered or given up. Whoever takes it off the record is the one to end it.
 type inflight struct {
-	call *Call
-	id   string      // raw, as the client spelled it
-	sent bool        // the backend has it, or may have it
-	ours bool        // no backend hears of it: it calls one of our tools
-	adds bool        // our tools are added to the response
-	sum  uint64      // of its method and params: see [flight.SumOf]
-	size int32       // bytes that are counted as on their way until it is answered
-	list int32       // the [tools.List.Version] that it asks for, from the beginning of the list; 0: it asks for something else
-	slot *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
-	stop func()      // ends what is done for it besides; nil: nothing is
-	late *Late       // what is done if it takes long; nil: nothing is
+	call  *Call
+	id    string      // raw, as the client spelled it
+	sent  bool        // the backend has it, or may have it
+	ours  bool        // no backend hears of it: it calls one of our tools
+	adds  bool        // our tools are added to the response
+	acked bool        // its listen was acknowledged; guarded by Session.mu
+	sum   uint64      // of its method and params: see [flight.SumOf]
+	size  int32       // bytes that are counted as on their way until it is answered
+	list  int32       // the [tools.List.Version] that it asks for, from the beginning of the list; 0: it asks for something else
+	slot  *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
+	stop  func()      // ends what is done for it besides; nil: nothing is
+	late  *Late       // what is done if it takes long; nil: nothing is
 	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
 	// request. Guarded by Session.mu.
 	listen *backend.Inbound
-	acked  bool // that listen was acknowledged; guarded by Session.mu
 }
 
 // Again reports whether the call is that of one request, which is in flight, and m is this request once more; and whether its client has

@@ -1,5 +1,5 @@
 // Package testport finds TCP ports for tests that must know one before its server
-// listens, or while nobody does.
+// listens, or while nobody does, and stands in the place of servers as a [Relay].
 package testport
 
 import (

@@ -59,8 +59,7 @@ func Tail(secret string, number uint64, id []byte) string {
 	if len(id) == 0 || len(id) > mostNamed {
 		return ""
 	}
-	tail := make([]byte, 0, 96)
-	tail = append(append(tail, '~'), mark(secret, ofCall, number, id)...)
+	tail := appendMark(append(make([]byte, 0, 96), '~'), secret, ofCall, number, id)
 	return string(base64.RawURLEncoding.AppendEncode(tail, id))
 }
 

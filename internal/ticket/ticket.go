@@ -40,7 +40,7 @@ type Maker struct {
 // of no use for another; bound is what else it is bound to: a JSON value in any spelling, or nil.
 func (m Maker) Append(dst []byte, purpose string, number uint64, bound []byte) []byte {
 	dst = append(append(dst, m.Session...), '.')
-	dst = append(dst, mark(m.Secret, purpose, number, bound)...)
+	dst = appendMark(dst, m.Secret, purpose, number, bound)
 	return strconv.AppendUint(dst, number, 36)
 }
 
@@ -86,16 +86,17 @@ func After(session string) string {
 	return session + "." + strings.Repeat("0", MarkLen) + strconv.FormatUint(math.MaxUint64, 36)
 }
 
-// mark returns the mark that only the session with the secret id can make.
-func mark(secret, purpose string, number uint64, bound []byte) string {
-	text := append(make([]byte, 0, 64), purpose...)
+// appendMark appends the mark that only the session with the secret id can make.
+func appendMark(dst []byte, secret, purpose string, number uint64, bound []byte) []byte {
+	text := append(make([]byte, 0, 128), purpose...)
 	text = binary.BigEndian.AppendUint64(append(text, 0), number)
 	sum := macOf(secret, append(text, jsonrpc.Key(bound)...))
-	return base64.RawURLEncoding.EncodeToString(sum[:MarkLen*3/4])
+	return base64.RawURLEncoding.AppendEncode(dst, sum[:MarkLen*3/4])
 }
 
 func isMark(text, secret, purpose string, number uint64, bound []byte) bool {
-	return subtle.ConstantTimeCompare([]byte(text), []byte(mark(secret, purpose, number, bound))) == 1
+	var mark [MarkLen]byte
+	return subtle.ConstantTimeCompare([]byte(text), appendMark(mark[:0], secret, purpose, number, bound)) == 1
 }
 
 // macOf returns the HMAC-SHA256 of a text (RFC 2104). Package hmac makes an object of its own
@@ -103,7 +104,7 @@ func isMark(text, secret, purpose string, number uint64, bound []byte) bool {
 func macOf(secret string, text []byte) [sha256.Size]byte {
 	var key, inner, outer [sha256.BlockSize]byte
 	if len(secret) > len(key) {
-		sum := sha256.Sum256([]byte(secret))
+		sum := sha256.Sum256(append(make([]byte, 0, 512), secret...))
 		copy(key[:], sum[:])
 	} else {
 		copy(key[:], secret)

@@ -1,10 +1,11 @@
 package clustertest
 
 import (
-	"errors"
 	"net"
 	"sync"
 	"testing"
+
+	"holdfast/internal/testport"
 )
 
 // A Cut is what lies between a node and its engine.
@@ -23,114 +24,56 @@ const (
 // A Proxy is the network between a node and a server of its engine. Its methods may
 // be called concurrently.
 type Proxy struct {
-	target   string
-	listener net.Listener
-	done     sync.WaitGroup
+	relay testport.Relay
 
-	mu    sync.Mutex
-	cut   Cut
-	gate  chan struct{} // closed unless the cut is silent
-	conns map[net.Conn]struct{}
-	ended bool
+	mu   sync.Mutex
+	gate chan struct{} // closed unless the cut is silent
 }
 
 // NewProxy listens until the test ends, and passes on what comes to the server at
 // target, a host and port.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
+	p := &Proxy{gate: make(chan struct{})}
+	close(p.gate)
+	p.relay = testport.Relay{Target: target, Carry: p.carry}
+	if err := p.relay.Start(); err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{target: target, listener: l, conns: make(map[net.Conn]struct{}), gate: make(chan struct{})}
-	close(p.gate)
-	p.done.Go(p.accept)
-	t.Cleanup(p.close)
+	t.Cleanup(func() {
+		p.Cut(Reset)
+		p.relay.Close()
+	})
 	return p
 }
 
 // Addr is where the proxy listens: host and port.
-func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+func (p *Proxy) Addr() string { return p.relay.Addr() }
 
 // Cut changes what becomes of connections from now on.
 func (p *Proxy) Cut(c Cut) {
+	p.relay.Away(c == Reset, true)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended {
-		return
-	}
-	switch {
-	case c == Silent && p.cut != Silent:
-		p.gate = make(chan struct{})
-	case c != Silent && p.cut == Silent:
-		close(p.gate)
-	}
-	p.cut = c
-	if c == Reset {
-		p.reset()
-	}
-}
-
-// reset ends all connections; p is locked.
-func (p *Proxy) reset() {
-	for conn := range p.conns {
-		_ = conn.(*net.TCPConn).SetLinger(0)
-		conn.Close()
-	}
-	clear(p.conns)
-}
-
-func (p *Proxy) close() {
-	p.Cut(Reset)
-	p.mu.Lock()
-	p.ended = true
-	p.mu.Unlock()
-	p.listener.Close()
-	p.done.Wait()
-}
-
-func (p *Proxy) accept() {
-	for {
-		conn, err := p.listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
+	select {
+	case <-p.gate:
+		if c == Silent {
+			p.gate = make(chan struct{})
 		}
-		if err == nil {
-			p.done.Go(func() { p.serve(conn) })
+	default:
+		if c != Silent {
+			close(p.gate)
 		}
 	}
 }
 
-// keep notes a connection that a cut will end, or ends it if there is one.
-func (p *Proxy) keep(conn net.Conn) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.cut == Reset {
-		conn.Close()
-		return false
-	}
-	p.conns[conn] = struct{}{}
-	return true
-}
-
-func (p *Proxy) forget(conn net.Conn) {
-	p.mu.Lock()
-	delete(p.conns, conn)
-	p.mu.Unlock()
-	conn.Close()
-}
-
-func (p *Proxy) serve(client net.Conn) {
-	if !p.keep(client) {
-		return
-	}
-	defer p.forget(client)
+func (p *Proxy) carry(_ uint64, client *net.TCPConn) {
 	p.wait()
-	server, err := net.Dial("tcp", p.target)
-	if err != nil || !p.keep(server) {
+	server := p.relay.Dial()
+	if server == nil {
 		return
 	}
-	defer p.forget(server)
+	defer p.relay.Drop(server)
 	var both sync.WaitGroup
 	both.Go(func() { p.pass(client, server) })
 	both.Go(func() { p.pass(server, client) })

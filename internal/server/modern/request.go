@@ -26,6 +26,10 @@ type Request struct {
 	Alone        bool   // legacy clients are refused here
 	Returns      bool   // it brings a requestState, or answers
 
+	Sum     string // of what it asks for; see [SumOf]. "": that is not known
+	Resumes bool   // its client can come back for it
+	Follows bool   // it is Holdfast's own, as [Again] makes it
+
 	Method    string
 	Principal caller.Principal // who makes it
 	HTTP      *http.Request    // with which it came

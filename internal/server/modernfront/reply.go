@@ -1,14 +1,16 @@
-package server
+package modernfront
 
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/sse"
@@ -18,11 +20,12 @@ import (
 
 // A reply is the sink of a modern request's stream.
 type reply struct {
-	*events
-	x     *exchange
+	*copying.Events
+	front *Front
+	x     *exchange.Exchange
 	began time.Time
 
-	early   Feature        // which may answer before the call has ended; nil: none
+	early   modern.Feature // which may answer before the call has ended; nil: none
 	after   time.Duration  // how old the call is then
 	resumes bool           // its client can come back for the call, and gets event ids
 	listen  modern.Listen  // what a feature tells; nil: nothing
@@ -38,63 +41,61 @@ type reply struct {
 var errReplied = errors.New("the request was answered, and its call goes on")
 
 // newReply prepares the reply to a modern request.
-func (h *Handler) newReply(w http.ResponseWriter, x *exchange, s *session.Session, call *session.Call) *reply {
-	p := &reply{events: h.newConn(w, x, s), x: x, began: time.Now()}
-	p.primes, p.sink, p.call = false, p, call
-	p.resumes = x.modern.resumes
-	p.early, p.after = h.features.first(&x.modern.Request)
+func (fr *Front) newReply(w http.ResponseWriter, x *exchange.Exchange, s *session.Session, call *session.Call) *reply {
+	p := &reply{Events: fr.Responses.To(w, x, s), front: fr, x: x, began: time.Now()}
+	p.Primes, p.Sink, p.Call = false, p, call
+	p.resumes = x.Modern.Resumes
+	p.early, p.after = fr.Features.First(x.Modern)
 	return p
 }
 
 // json answers with one message.
-func (p *reply) json(message []byte) { p.h.answers.writeModern(p.w, p.x, message) }
+func (p *reply) json(message []byte) { p.front.write(p.W, p.x, message) }
 
-// answer copies a stream from a place in it to the client, until the response. An error says
-// that nothing was answered.
+// answer copies a stream from a place in it to the client, until the response. An error says that nothing was answered.
 func (p *reply) answer(ctx context.Context, number, seq uint64) error {
-	if p.r == nil {
-		if err := p.copier.read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, p.resumes); err != nil {
+	if p.Reader == nil {
+		if err := p.Copier.Read(ctx, stream.Cursor{Stream: stream.ID{Number: number}, Seq: seq}, p.resumes); err != nil {
 			switch {
-			case p.call == nil:
+			case p.Call == nil:
 			case ctx.Err() != nil:
-				p.h.cuts.cut(p.x, p.call)
+				p.front.cut(p.x, p.Call)
 			default:
-				p.call.Withdraw("its stream cannot be read")
+				p.Call.Withdraw("its stream cannot be read")
 			}
 			return err
 		}
 	}
-	defer p.watchRights(ctx)()
-	err := p.run(ctx)
+	defer p.WatchRights(ctx)()
+	err := p.Run(ctx)
 	for errors.Is(err, errReplied) {
 		if response := p.ends(); response != nil {
 			err = p.end(response)
 		} else {
-			err = p.run(ctx)
+			err = p.Run(ctx)
 		}
 	}
 	p.left(err)
 	if errors.Is(err, session.ErrMoved) || errors.Is(err, stream.ErrTrimmed) {
 		// The client cannot come back for it.
-		err = p.end(modernError(p.x.modern.ID, errf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
+		err = p.end(answering.Error(p.x.Modern.ID, jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "%v: %v", placement.ErrUnknown, err)))
 	}
-	p.close(err)
+	p.Close(err)
 	return nil
 }
 
-// left cancels the call if its client has left before it was answered, unless the client can
-// come back for it.
+// left cancels the call if its client has left before it was answered, unless the client can come back for it.
 func (p *reply) left(err error) {
-	if err == nil || p.state >= last || errors.Is(err, errSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
+	if err == nil || p.IsRead() || errors.Is(err, copying.ErrSuperseded) || errors.Is(err, session.ErrMoved) || p.goesOn {
 		return
 	}
-	c := p.s.CallAt(p.r.Cursor().Stream.Number)
+	c := p.Session.CallAt(p.Reader.Cursor().Stream.Number)
 	switch {
-	case c == nil || c.Keyed() || !p.r.LeavesLast():
+	case c == nil || c.Keyed() || !p.Reader.LeavesLast():
 	case p.resumes && p.opened:
-		c.AwaitReturn(p.h.sessions.Resumes().InputWait(), "its client did not come back in time")
+		c.AwaitReturn(p.front.Sessions.Resumes().InputWait(), "its client did not come back in time")
 	default:
-		p.h.cuts.cut(p.x, c)
+		p.front.cut(p.x, c)
 	}
 }
 
@@ -104,23 +105,23 @@ func (p *reply) end(response []byte) error {
 		p.json(response)
 		return nil
 	}
-	return p.flush(sse.AppendMessage(nil, nil, response), true)
+	return p.Flush(sse.AppendMessage(nil, nil, response), true)
 }
 
-// append implements [sink].
-func (p *reply) append(text, eventID, data []byte) []byte {
+// Append implements [Sink].
+func (p *reply) Append(text, eventID, data []byte) []byte {
 	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
 	switch {
 	case method == nil:
-		p.final = p.x.own(data)
+		p.final = p.front.own(p.x, data)
 		return text
 	case id != nil:
 		p.asked = append(p.asked, modern.Input{ID: id, Message: data})
 		return text
 	case p.withdrawn(jsonrpc.String(method), data):
 		return text
-	case p.x.isListen():
-		data = p.x.subscribed(data, "params")
+	case p.x.IsListen():
+		data = subscribed(p.x, data, "params")
 		if p.listen != nil && jsonrpc.String(method) == protocol.MethodAcknowledged {
 			p.acked, data = true, p.listen.Filter(data)
 		}
@@ -128,8 +129,7 @@ func (p *reply) append(text, eventID, data []byte) []byte {
 	return sse.AppendMessage(text, eventID, data)
 }
 
-// withdrawn takes in that the backend does not wait for a response any more, and reports
-// whether a notification says so.
+// withdrawn takes in that the backend does not wait for a response any more, and reports whether a notification says so.
 func (p *reply) withdrawn(method string, data []byte) bool {
 	if method != protocol.MethodCancelled {
 		return false
@@ -144,20 +144,20 @@ func (p *reply) withdrawn(method string, data []byte) bool {
 	return true
 }
 
-// write implements [sink].
-func (p *reply) write(text []byte, last bool) error {
+// Write implements [Sink].
+func (p *reply) Write(text []byte, last bool) error {
 	if last && p.final == nil && p.resumes { // it was cancelled, maybe from elsewhere
-		p.final = modernError(p.x.modern.ID, errCancelled)
+		p.final = answering.Error(p.x.Modern.ID, answering.ErrCancelled)
 	}
-	if p.x.form == onlyJSON { // it takes the response alone
+	if p.x.Form == answering.OnlyJSON { // it takes the response alone
 		text = text[:0]
 	}
 	switch {
-	case last && !p.opened && p.call != nil && p.call.Refusal() != nil:
-		p.h.answers.failModern(p.w, p.x, p.call.Refusal())
+	case last && !p.opened && p.Call != nil && p.Call.Refusal() != nil:
+		p.front.Fail(p.W, p.x, p.Call.Refusal())
 	case last && !p.opened && len(text) == 0:
 		if p.final == nil {
-			p.final = modernError(p.x.modern.ID, errCancelled)
+			p.final = answering.Error(p.x.Modern.ID, answering.ErrCancelled)
 		}
 		p.json(p.final)
 	case last && p.final != nil:
@@ -168,8 +168,8 @@ func (p *reply) write(text []byte, last bool) error {
 			return err
 		}
 	}
-	if last && p.gone() {
-		return errLeft
+	if last && p.Gone() {
+		return copying.ErrLeft
 	}
 	return nil
 }
@@ -177,60 +177,60 @@ func (p *reply) write(text []byte, last bool) error {
 // say writes events.
 func (p *reply) say(text []byte, last bool) error {
 	if p.opened {
-		return p.flush(text, last)
+		return p.Flush(text, last)
 	}
-	if p.resumes && p.r.Cursor().Stream.Number != 0 {
+	if p.resumes && p.Reader.Cursor().Stream.Number != 0 {
 		text = append(p.policy(), text...)
 	}
 	p.opened = true
-	if p.resumes && p.via.isForwarded() {
-		p.w.Header()[placement.HeaderReturns] = []string{"1"}
+	if p.resumes && p.Via.IsForwarded() {
+		p.W.Header()[placement.HeaderReturns] = []string{"1"}
 	}
-	return p.openTo(text, last)
+	return p.Open(text, last)
 }
 
-// idle implements [sink].
-func (p *reply) idle(_ context.Context, now time.Time) (time.Time, error) {
-	a := alarm{now: now}
+// Idle implements [Sink].
+func (p *reply) Idle(_ context.Context, now time.Time) (time.Time, error) {
+	a := copying.Alarm{Now: now}
 	switch {
 	case p.isDenied():
-		return a.next, errComeBack // and its client makes the request again, or comes back for its call
+		return a.Next, copying.ErrComeBack // and its client makes the request again, or comes back for its call
 	case p.waits(&a) || p.isEarly(&a):
-		return a.next, errReplied
-	case p.x.isListen() && p.drained(&a):
-		if p.h.life.alone() {
+		return a.Next, errReplied
+	case p.x.IsListen() && p.drained(&a):
+		if p.front.Life.IsAlone() {
 			p.ends = func() []byte { return p.endListen("the server is shutting down") }
-			return a.next, errReplied
+			return a.Next, errReplied
 		}
-		return a.next, errComeBack // at another node: an end would say that there is none
+		return a.Next, copying.ErrComeBack // at another node: an end would say that there is none
 	}
 	if p.listen != nil {
 		ended, err := p.tellNews()
 		if err != nil {
-			return a.next, err
+			return a.Next, err
 		}
 		if ended != "" {
 			p.ends = func() []byte { return p.endListen(ended) }
-			return a.next, errReplied
+			return a.Next, errReplied
 		}
 	}
-	if p.x.form == onlyJSON {
-		return a.next, nil
+	if p.x.Form == answering.OnlyJSON {
+		return a.Next, nil
 	}
-	if after := p.h.cuts.opensAfter(); !p.opened && (after > 0 || p.resumes) {
-		if !p.resumes && !a.due(p.began.Add(after)) { // who resumes is to know at once that it goes on
-			return a.next, nil
+	if after := p.front.opensAfter(); !p.opened && (after > 0 || p.resumes) {
+		if !p.resumes && !a.Due(p.began.Add(after)) { // who resumes is to know at once that it goes on
+			return a.Next, nil
 		}
 		if err := p.say(nil, false); err != nil {
-			return a.next, err
+			return a.Next, err
 		}
 	}
-	return a.next, p.keepAlive(&a)
+	return a.Next, p.KeepAlive(&a)
 }
 
 // isEarly reports whether a feature is to answer the request now, before its call has ended.
-func (p *reply) isEarly(a *alarm) bool {
-	if p.early == nil || !a.due(p.began.Add(p.after)) {
+func (p *reply) isEarly(a *copying.Alarm) bool {
+	if p.early == nil || !a.Due(p.began.Add(p.after)) {
 		return false
 	}
 	p.ends = p.answerEarly
@@ -241,15 +241,15 @@ func (p *reply) isEarly(a *alarm) bool {
 func (p *reply) answerEarly() []byte {
 	f := p.early
 	p.early = nil
-	if p.x.r.Context().Err() != nil { // nobody would learn of it, and the call is cancelled
+	if p.x.HTTP.Context().Err() != nil { // nobody would learn of it, and the call is cancelled
 		return nil
 	}
-	result := f.Answer(&p.x.modern.Request, &p.x.msgs[0], p.s, p.r.Cursor().Stream.Number)
+	result := f.Answer(p.x.Modern, &p.x.Msgs[0], p.Session, p.Reader.Cursor().Stream.Number)
 	if result == nil {
 		return nil
 	}
 	p.goesOn = true
-	return jsonrpc.AppendResult(nil, p.x.modern.ID, result)
+	return jsonrpc.AppendResult(nil, p.x.Modern.ID, result)
 }
 
 // tellNews tells the client what a feature has for its listen. ended says why the listen ends; "": there may be more.
@@ -258,7 +258,7 @@ func (p *reply) tellNews() (ended string, err error) {
 	if p.listen.Alone() && !p.acked {
 		p.acked = true
 		ack := []byte(`{"jsonrpc":"2.0","method":"` + protocol.MethodAcknowledged + `","params":{"notifications":{}}}`)
-		text = sse.AppendMessage(text, nil, p.listen.Filter(p.x.subscribed(ack, "params")))
+		text = sse.AppendMessage(text, nil, p.listen.Filter(subscribed(p.x, ack, "params")))
 	}
 	if !p.acked {
 		return "", nil
@@ -275,51 +275,47 @@ func (p *reply) tellNews() (ended string, err error) {
 
 // endListen ends a listen, for a reason.
 func (p *reply) endListen(why string) []byte {
-	if c := p.s.CallAt(p.r.Cursor().Stream.Number); c != nil {
+	if c := p.Session.CallAt(p.Reader.Cursor().Stream.Number); c != nil {
 		c.Withdraw(why)
 	}
-	return modern.ListenEnded(p.x.modern.ID)
+	return modern.ListenEnded(p.x.Modern.ID)
 }
 
-// listenModern serves a listen on which a feature tells something.
-func (h *Handler) listenModern(w http.ResponseWriter, x *exchange, l modern.Listen) error {
-	id := x.session.NextID()
-	x.msgs[0].Raw = x.msgs[0].WithID(id)
-	x.msgs[0].ID = id
-	b, err := h.starter.beginModern(x, h.starter.origin(x))
+// listen serves a listen on which a feature tells something.
+func (fr *Front) listen(w http.ResponseWriter, x *exchange.Exchange, l modern.Listen) error {
+	id := x.Session.NextID()
+	x.Msgs[0].Raw = x.Msgs[0].WithID(id)
+	x.Msgs[0].ID = id
+	b, err := fr.Starter.BeginModern(x, fr.Starter.Origin(x))
 	if err != nil {
 		return err
 	}
 	began := time.Now()
-	b.call.Promote()
+	b.Call.Promote()
 	if !l.Alone() {
-		b.deliver(x.values(), x.msgs, x.r.Header)
+		b.Deliver(x.Values(), x.Msgs, x.HTTP.Header)
 	}
-	p := h.newReply(w, x, b.session, b.call)
+	p := fr.newReply(w, x, b.Session, b.Call)
 	p.began, p.listen = began, l
-	l.Watch(x.values(), p.ready)
+	l.Watch(x.Values(), p.Ready)
 	defer l.Close()
-	return p.answer(x.r.Context(), b.call.Number(), 0)
+	return p.answer(x.HTTP.Context(), b.Call.Number(), 0)
 }
 
 // drained reports whether a listen is to end because the node is drained.
-func (p *reply) drained(a *alarm) bool {
-	switch {
-	case !p.leaving.IsZero():
-	case p.h.life.isDraining():
-		p.leaving, p.drain = a.now.Add(rand.N(p.h.life.spread+1)), nil
-	default:
-		p.drain = p.h.life.draining
+func (p *reply) drained(a *copying.Alarm) bool {
+	if p.Leaving.IsZero() {
+		p.Leaving, p.Drain = p.front.Life.Departure(a.Now)
 	}
-	return a.due(p.leaving)
+	return a.Due(p.Leaving)
 }
 
 // isDenied reports whether the client may not go on reading. A call that it cannot come back for goes on to its end.
 func (p *reply) isDenied() bool {
-	return p.rights != nil && denial(p.rights) != nil && (p.x.isListen() || p.resumes && p.opened)
+	return p.Rights != nil && copying.Denial(p.Rights) != nil && (p.x.IsListen() || p.resumes && p.opened)
 }
 
-// finished implements [sink].
-func (p *reply) finished() {
-	p.r.Completed(p.from, time.Now(), false, p.connection())
+// Finished implements [Sink].
+func (p *reply) Finished() {
+	p.Reader.Completed(p.From, time.Now(), false, p.Connection())
 }

@@ -1,4 +1,4 @@
-package server
+package modernfront
 
 import (
 	"encoding/hex"
@@ -11,6 +11,8 @@ import (
 	"holdfast/internal/caller"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -20,39 +22,36 @@ import (
 // an InputRequiredResult, and the client's retry continues the call (2026-07-28, Multi
 // Round-Trip Requests). A server that speaks the revision itself does all this by itself.
 
-// askedGrace is how long more requests of the backend are waited for after the last one, to
-// be asked together.
+// askedGrace is how long more requests of the backend are waited for after the last one, to be asked together.
 const askedGrace = 20 * time.Millisecond
 
-// waits reports whether the call waits for its client, so that the request is to be
-// answered with what it waits for.
-func (p *reply) waits(a *alarm) bool {
+// waits reports whether the call waits for its client, so that the request is to be answered with what it waits for.
+func (p *reply) waits(a *copying.Alarm) bool {
 	open := p.asked[:0:0]
 	for _, q := range p.asked {
-		if p.s.Asks(q.ID) {
+		if p.Session.Asks(q.ID) {
 			open = append(open, q)
 		}
 	}
 	if p.asked = open; len(open) == 0 {
-		p.asking = time.Time{}
+		p.Asking = time.Time{}
 		return false
 	}
-	if p.asking.IsZero() {
-		p.asking = a.now
+	if p.Asking.IsZero() {
+		p.Asking = a.Now
 	}
-	if !a.due(p.asking.Add(askedGrace)) {
+	if !a.Due(p.Asking.Add(askedGrace)) {
 		return false
 	}
 	p.ends = p.inputRequired
 	return true
 }
 
-// inputRequired returns the result that asks the client for input, and has the call wait for
-// that.
+// inputRequired returns the result that asks the client for input, and has the call wait for that.
 func (p *reply) inputRequired() []byte {
-	at := p.r.Cursor()
-	wait := p.h.sessions.Resumes().InputWait()
-	if c := p.s.CallAt(at.Stream.Number); c != nil {
+	at := p.Reader.Cursor()
+	wait := p.front.Sessions.Resumes().InputWait()
+	if c := p.Session.CallAt(at.Stream.Number); c != nil {
 		c.AwaitReturn(wait, "its client did not answer in time")
 	}
 	questions := []byte{'{'}
@@ -63,12 +62,11 @@ func (p *reply) inputRequired() []byte {
 	result := []byte(`{"resultType":"` + protocol.ResultInputRequired + `"}`)
 	result, _ = jsonrpc.Set(result, append(questions, '}'), "inputRequests")
 	s := waitingState{number: at.Stream.Number, told: at.Seq, until: time.Now().Add(wait)}
-	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.s, p.x.modern.sum, p.x.apart())), "requestState")
-	return jsonrpc.AppendResult(nil, p.x.modern.ID, result)
+	result, _ = jsonrpc.Set(result, jsonrpc.Quote(s.seal(p.Session, p.x.Modern.Sum, p.x.Apart())), "requestState")
+	return jsonrpc.AppendResult(nil, p.x.Modern.ID, result)
 }
 
-// A waitingState is what a requestState says: which call waits for its client, and how much
-// of what it said the client was told.
+// A waitingState is what a requestState says: which call waits for its client, and how much of what it said the client was told.
 type waitingState struct {
 	number, told uint64
 	until        time.Time
@@ -86,9 +84,8 @@ const sealInput = "holdfast request state"
 // freeState ends each requestState that is free.
 const freeState = ".free"
 
-// bound returns what a requestState is bound to beside the call, as a JSON string. sum is that of
-// the request, "" if it is free: no request has that. credential tells its client apart, see
-// [exchange.apart].
+// bound returns what a requestState is bound to beside the call, as a JSON string. sum is that of the request, "" if it is free:
+// no request has that. credential tells its client apart, see [exchange.Exchange.Apart].
 func (s *waitingState) bound(sum string, credential caller.Credential) []byte {
 	parts := []string{hex.EncodeToString([]byte(sum)), strconv.FormatUint(s.told, 36), strconv.FormatInt(s.until.Unix(), 36)}
 	if of := credential.Bytes(); of != nil {
@@ -122,19 +119,18 @@ func parseState(text string) (s waitingState, seal string, ok bool) {
 	return s, parts[0] + "." + parts[1], err1 == nil && err2 == nil
 }
 
-// isWaitingState reports whether a request's requestState is of Holdfast. Others are the
-// backend's own.
+// isWaitingState reports whether a request's requestState is of Holdfast. Others are the backend's own.
 func isWaitingState(m *jsonrpc.Message) bool {
 	return strings.HasPrefix(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")), statePrefix)
 }
 
 // errBadState refuses a requestState that is not good for a request.
-var errBadState = errf(jsonrpc.CodeInvalidParams,
+var errBadState = jsonrpc.Errorf(jsonrpc.CodeInvalidParams,
 	"requestState is not valid: it is of another request or client (who sends another Authorization is one), has expired, or was used before; make the request again without it")
 
-// continueModern serves a retry that brings what a call has waited for.
-func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
-	m := &x.msgs[0]
+// goOn serves a retry that brings what a call has waited for.
+func (fr *Front) goOn(w http.ResponseWriter, x *exchange.Exchange) error {
+	m := &x.Msgs[0]
 	at, seal, ok := parseState(jsonrpc.String(jsonrpc.Field(m.Params, "requestState")))
 	if !ok {
 		return errBadState
@@ -143,22 +139,22 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	if !at.free {
 		sum = modern.SumOf(m)
 	}
-	s, number, err := h.sessions.FindSeal(sealInput, seal, at.bound(sum, x.apart()), x.principal)
+	s, number, err := fr.Sessions.FindSeal(sealInput, seal, at.bound(sum, x.Apart()), x.Principal)
 	switch {
 	case errors.Is(err, session.ErrNotFound), err == nil && time.Now().After(at.until):
 		return errBadState
 	case err != nil:
 		return err
 	}
-	x.session = s
-	if !h.checkParams(w, x) {
+	x.Session = s
+	if !fr.checkParams(w, x) {
 		return nil
 	}
 	call := s.CallAt(number)
-	open, err := s.OpenRequests(x.r.Context(), number, at.told)
+	open, err := s.OpenRequests(x.HTTP.Context(), number, at.told)
 	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for them
-		if end := s.EndOf(x.r.Context(), number, at.told); end != nil {
-			h.answers.writeModern(w, x, x.own(end))
+		if end := s.EndOf(x.HTTP.Context(), number, at.told); end != nil {
+			fr.write(w, x, fr.own(x, end))
 			return nil
 		}
 		return errBadState
@@ -166,20 +162,20 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	if err != nil {
 		return err
 	}
-	p := h.newReply(w, x, s, call)
-	p.door = observe.DoorInput
-	p.x.modern.sum = sum
-	if p.call != nil {
-		p.call.Returned()
+	p := fr.newReply(w, x, s, call)
+	p.Door = observe.DoorInput
+	p.x.Modern.Sum = sum
+	if p.Call != nil {
+		p.Call.Returned()
 	}
 	// What is missing is asked for again.
-	p.asked, err = modern.Respond(x.values(), s, m, open)
+	p.asked, err = modern.Respond(x.Values(), s, m, open)
 	if err != nil {
 		return err
 	}
 	if len(p.asked) < len(open) {
 		s.Answered(number, at.told)
 	}
-	clear(x.msgs)
-	return p.answer(x.r.Context(), number, at.told)
+	clear(x.Msgs)
+	return p.answer(x.HTTP.Context(), number, at.told)
 }

@@ -1,4 +1,4 @@
-package server
+package modernfront
 
 import (
 	"encoding/json"
@@ -7,6 +7,8 @@ import (
 	"slices"
 
 	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/jsonrpc"
 )
@@ -27,18 +29,17 @@ const (
 	ErasModern Eras = "modern"
 )
 
-// refusesModern returns the error for a modern request that is not served in its era, or nil.
-// x.modern need not be read yet.
-func (h *Handler) refusesModern(x *exchange) *jsonrpc.Error {
-	if x.from != nil { // the node that sends it has decided
+// refuses returns the error for a modern request that is not served in its era, or nil. x.modern need not be read yet.
+func (fr *Front) refuses(x *exchange.Exchange) *jsonrpc.Error {
+	if x.From != nil { // the node that sends it has decided
 		return nil
 	}
-	m := &x.msgs[0]
-	switch h.opts.Eras {
+	m := &x.Msgs[0]
+	switch fr.Eras {
 	case ErasLegacy:
 		return unserved(requestedBy(x), protocol.Supported(), "begin with initialize, or start the server with --eras both (Options.Eras)")
 	case ErasAuto:
-		if m.Method != protocol.MethodDiscover || h.survivesCuts(m) {
+		if m.Method != protocol.MethodDiscover || fr.survivesCuts(m) {
 			return nil
 		}
 		return unserved(requestedBy(x), protocol.Supported(), "in it a call ends with its connection, and this client has no tasks: "+
@@ -49,18 +50,18 @@ func (h *Handler) refusesModern(x *exchange) *jsonrpc.Error {
 
 // survivesCuts reports whether the calls of a client survive a cut in the modern era as well as in the
 // legacy one, by the capabilities that its request declares.
-func (h *Handler) survivesCuts(m *jsonrpc.Message) bool {
-	if h.opts.Stateless {
+func (fr *Front) survivesCuts(m *jsonrpc.Message) bool {
+	if fr.Stateless {
 		return true // in none
 	}
 	q := modern.Request{Method: protocol.MethodCallTool, Capabilities: jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)}
-	f, _ := h.features.first(&q)
+	f, _ := fr.Features.First(&q)
 	return f != nil || q.Declares("extensions", protocol.ExtensionResume)
 }
 
 // requestedBy returns the revision that a modern request asks for.
-func requestedBy(x *exchange) string {
-	if v := jsonrpc.String(modern.MetaVersion(&x.msgs[0])); v != "" {
+func requestedBy(x *exchange.Exchange) string {
+	if v := jsonrpc.String(modern.MetaVersion(&x.Msgs[0])); v != "" {
 		return v
 	}
 	return protocol.V20260728
@@ -68,16 +69,16 @@ func requestedBy(x *exchange) string {
 
 // unserved is the error for a revision whose era is not served to a client. next says what to do.
 func unserved(version string, served []string, next string) *jsonrpc.Error {
-	e := errf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q: %s", version, next)
+	e := jsonrpc.Errorf(protocol.CodeUnsupportedVersion, "unsupported protocol version %.40q: %s", version, next)
 	e.Data, _ = json.Marshal(map[string]any{"supported": served, "requested": fmt.Sprintf("%.40s", version)})
 	return e
 }
 
 // discovered returns the response to server/discover with what the endpoint adds to it, and without the
 // revisions that it refuses.
-func (q *modernRequest) discovered(response []byte) []byte {
-	response = q.features.own(&q.Request, response)
-	if q.offers {
+func (fr *Front) discovered(q *modern.Request, response []byte) []byte {
+	response = fr.Features.Own(q, response)
+	if fr.Offers {
 		response = modern.Offer(response, protocol.ExtensionResume)
 	}
 	var offered []string
@@ -91,23 +92,23 @@ func (q *modernRequest) discovered(response []byte) []byte {
 	return response
 }
 
-// refusesLegacy reports whether legacy clients are refused.
-func (e Eras) refusesLegacy() bool { return e == ErasModern }
+// RefusesLegacy reports whether legacy clients are refused.
+func (e Eras) RefusesLegacy() bool { return e == ErasModern }
 
-// rejectLegacy answers a POST of a legacy client where those are refused.
-func (a *answerer) rejectLegacy(w http.ResponseWriter, x *exchange) {
+// RejectLegacy answers a POST of a legacy client where those are refused.
+func (fr *Front) RejectLegacy(w http.ResponseWriter, x *exchange.Exchange) {
 	version := protocol.V20250326
-	if v := x.r.Header[protocol.HeaderVersion]; len(v) > 0 {
+	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
 		version = v[0]
 	}
 	var id []byte
-	if m := &x.msgs[0]; m.Kind == jsonrpc.Request {
+	if m := &x.Msgs[0]; m.Kind == jsonrpc.Request {
 		id = m.ID
 		if v := jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")); m.Method == protocol.MethodInitialize && v != "" {
 			version = v
 		}
 	}
 	e := unserved(version, []string{protocol.V20260728}, "this server has no sessions: begin with server/discover, or start the server with --eras both (Options.Eras)")
-	a.tellRefused(w, http.StatusBadRequest, e)
-	a.rejectAs(w, http.StatusBadRequest, modernError(id, e))
+	fr.Answers.TellRefused(w, http.StatusBadRequest, e)
+	fr.Answers.RejectAs(w, http.StatusBadRequest, answering.Error(id, e))
 }

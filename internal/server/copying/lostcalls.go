@@ -1,4 +1,4 @@
-package server
+package copying
 
 import (
 	"context"
@@ -30,9 +30,9 @@ const (
 // continued are the calls that an event stream continues beside the standalone stream:
 // its response carries several streams. Each is copied by a goroutine.
 type continued struct {
-	c    *events
+	c    *Events
 	ctx  context.Context
-	stop context.CancelCauseFunc // ends them, and with a cause other than errOver the connection
+	stop context.CancelCauseFunc // ends them, and with a cause other than ErrOver the connection
 	work sync.WaitGroup
 
 	mu    sync.Mutex
@@ -42,17 +42,16 @@ type continued struct {
 
 // A continuedCall is one of them, and the sink of its stream.
 type continuedCall struct {
-	copier
-	parting
+	Copier
+	Parting
 	of *continued
 }
 
-// continueLost has the connection continue the calls that its client has lost, and notes
-// when there will be more: where an id was written, the client may be about to come
-// back with it, after the time that it was asked to wait.
-func (c *events) continueLost(ctx context.Context) {
+// ContinueLost has the connection continue the calls that its client has lost, and notes when there will be more: where an id was
+// written, the client may be about to come back with it, after the time that it was asked to wait.
+func (c *Events) ContinueLost(ctx context.Context) {
 	var lost []stream.Cursor
-	lost, c.due = c.s.Streams().Lost(ctx, max(2*c.h.opts.Retry, leastPatience))
+	lost, c.due = c.Session.Streams().Lost(ctx, max(2*c.of.Retry, leastPatience))
 	if len(lost) > 0 && c.continued == nil {
 		c.continued = &continued{c: c, calls: make(map[*continuedCall]struct{})}
 		c.continued.ctx, c.continued.stop = context.WithCancelCause(ctx)
@@ -60,28 +59,27 @@ func (c *events) continueLost(ctx context.Context) {
 	for _, at := range lost {
 		err := c.continued.begin(ctx, at)
 		if errors.Is(err, stream.ErrTrimmed) { // the end of it is better than nothing
-			at.Seq = c.s.Streams().Oldest(ctx, at.Stream.Number)
+			at.Seq = c.Session.Streams().Oldest(ctx, at.Stream.Number)
 			err = c.continued.begin(ctx, at)
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
-			c.h.logger.Warn("call not continued", "session", c.s.Name(), "error", err)
+			c.of.Logger.Warn("call not continued", "session", c.Session.Name(), "error", err)
 		}
 	}
 }
 
-// continueDue does so when it is time. The error is that of a call that ends the
-// connection.
-func (c *events) continueDue(ctx context.Context, a *alarm) error {
-	if !c.isStandalone() || c.via.isMuxed() || c.r.Aside(ctx) {
+// continueDue does so when it is time. The error is that of a call that ends the connection.
+func (c *Events) continueDue(ctx context.Context, a *Alarm) error {
+	if !c.IsStandalone() || c.Via.IsMuxed() || c.Reader.Aside(ctx) {
 		return nil
 	}
 	if x := c.continued; x != nil && x.ctx.Err() != nil {
 		return context.Cause(x.ctx)
 	}
-	lost := c.r.LostChanged()
-	if lost || a.due(c.due) {
-		c.continueLost(ctx)
-		a.due(c.due)
+	lost := c.Reader.LostChanged()
+	if lost || a.Due(c.due) {
+		c.ContinueLost(ctx)
+		a.Due(c.due)
 	}
 	return nil
 }
@@ -89,11 +87,11 @@ func (c *events) continueDue(ctx context.Context, a *alarm) error {
 // begin begins to copy a call.
 func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 	cc := &continuedCall{of: x}
-	cc.s, cc.ready, cc.sink, cc.yields, cc.door = x.c.s, make(chan struct{}, 1), cc, true, observe.DoorSession
-	if err := cc.read(ctx, at, x.c.name != ""); err != nil {
+	cc.Session, cc.Ready, cc.Sink, cc.Yields, cc.Door = x.c.Session, make(chan struct{}, 1), cc, true, observe.DoorSession
+	if err := cc.Read(ctx, at, x.c.name != ""); err != nil {
 		return err
 	}
-	cc.r.Beside(x.c.r, x.arrived)
+	cc.Reader.Beside(x.c.Reader, x.arrived)
 	x.mu.Lock()
 	x.calls[cc] = struct{}{}
 	x.mu.Unlock()
@@ -106,7 +104,7 @@ func (x *continued) begin(ctx context.Context, at stream.Cursor) error {
 func (cc *continuedCall) serve() {
 	x := cc.of
 	err := cc.copied()
-	over := err == nil || errors.Is(err, errSuperseded)
+	over := err == nil || errors.Is(err, ErrSuperseded)
 	if !over && !errors.Is(err, session.ErrMoved) { // which the connection finds out itself
 		x.stop(err)
 	}
@@ -117,36 +115,36 @@ func (cc *continuedCall) serve() {
 	}
 	x.mu.Unlock()
 	if over {
-		cc.r.Detach(false, x.c.shown.any(), true)
+		cc.Reader.Detach(false, x.c.shown.any(), true)
 	}
-	reading.Wake(x.c.ready)
+	reading.Wake(x.c.Ready)
 }
 
 // copied runs the copier. The connection's writer may be a user's, which may panic.
 func (cc *continuedCall) copied() (err error) {
-	defer panics.Catch(&err, cc.of.c.h.logger, "writing a continued call", "")
-	return cc.run(cc.of.ctx)
+	defer panics.Catch(&err, cc.of.c.of.Logger, "writing a continued call", "")
+	return cc.Run(cc.of.ctx)
 }
 
-// append implements [sink].
-func (cc *continuedCall) append(text, id, data []byte) []byte { return cc.of.c.append(text, id, data) }
+// Append implements [Sink].
+func (cc *continuedCall) Append(text, id, data []byte) []byte { return cc.of.c.Append(text, id, data) }
 
-// write implements [sink].
-func (cc *continuedCall) write(text []byte, last bool) error {
-	err := cc.of.c.flush(text, false)
-	if err == nil && last && cc.of.c.gone() {
-		return errLeft
+// Write implements [Sink].
+func (cc *continuedCall) Write(text []byte, last bool) error {
+	err := cc.of.c.Flush(text, false)
+	if err == nil && last && cc.of.c.Gone() {
+		return ErrLeft
 	}
 	return err
 }
 
-// finished implements [sink].
-func (cc *continuedCall) finished() { cc.of.c.arrives(&cc.copier, true) }
+// Finished implements [Sink].
+func (cc *continuedCall) Finished() { cc.of.c.arrives(&cc.Copier, true) }
 
-// idle implements [sink].
-func (cc *continuedCall) idle(context.Context, time.Time) (time.Time, error) {
-	if cc.news(cc.r) {
-		reading.Wake(cc.of.c.ready)
+// Idle implements [Sink].
+func (cc *continuedCall) Idle(context.Context, time.Time) (time.Time, error) {
+	if cc.News(cc.Reader) {
+		reading.Wake(cc.of.c.Ready)
 	}
 	return time.Time{}, nil
 }
@@ -159,7 +157,7 @@ const endsWithin = 250 * time.Millisecond
 // connection.
 func (x *continued) arrived() bool {
 	c := x.c
-	if c.via != direct || c.watched == nil || c.behind {
+	if c.Via != direct || c.watched == nil || c.behind {
 		return false
 	}
 	t := time.NewTimer(endsWithin)
@@ -182,8 +180,7 @@ func (x *continued) none() bool {
 	return len(x.calls) == 0
 }
 
-// announced reports whether the client got the tokens of all of them that have one. x may
-// be nil.
+// announced reports whether the client got the tokens of all of them that have one. x may be nil.
 func (x *continued) announced() bool {
 	if x == nil {
 		return true
@@ -191,7 +188,7 @@ func (x *continued) announced() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for cc := range x.calls {
-		if !cc.announced.Load() {
+		if !cc.Announced.Load() {
 			return false
 		}
 	}
@@ -203,7 +200,7 @@ func (x *continued) disconnected() (retry time.Duration, ok bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for cc := range x.calls {
-		if asked := cc.retry.Swap(nil); asked != nil {
+		if asked := cc.Retry.Swap(nil); asked != nil {
 			return *asked, true
 		}
 	}
@@ -214,7 +211,7 @@ func (x *continued) disconnected() (retry time.Duration, ok bool) {
 // returns why the connection ends. If the session has ended, so have they.
 func (x *continued) wait(err error) error {
 	if err != nil {
-		x.stop(errOver)
+		x.stop(ErrOver)
 	}
 	x.work.Wait()
 	if err == nil && x.ctx.Err() != nil {
@@ -223,14 +220,13 @@ func (x *continued) wait(err error) error {
 	return err
 }
 
-// detach lets go of the calls that had not ended when the connection did. Of a
-// connection that continued calls beside its own stream the client knows one id at the
-// most: it may come back for another stream.
+// detach lets go of the calls that had not ended when the connection did. Of a connection that continued calls beside its own
+// stream the client knows one id at the most: it may come back for another stream.
 func (x *continued) detach(broke bool) {
-	x.stop(errOver)
+	x.stop(ErrOver)
 	x.work.Wait()
 	for _, cc := range x.ended {
-		cc.r.Detach(broke && cc.state != delivered, x.c.shown.any(), true)
+		cc.Reader.Detach(broke && cc.state != delivered, x.c.shown.any(), true)
 	}
 	x.ended = nil
 }

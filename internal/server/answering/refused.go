@@ -1,7 +1,6 @@
-package server
+package answering
 
 import (
-	"context"
 	"errors"
 	"net/http"
 	"strings"
@@ -21,15 +20,13 @@ import (
 	"holdfast/stream"
 )
 
-// tellRefused tells observers of a request that is answered with a status because of err. w is nil for a message of
-// a connection.
-func (a *answerer) tellRefused(w http.ResponseWriter, status int, err error) {
-	a.tellDenied(w, status, err, nil)
+// TellRefused tells observers of a request that is answered with a status because of err. w is nil for a message of a connection.
+func (a *Writer) TellRefused(w http.ResponseWriter, status int, err error) {
+	a.TellDenied(w, status, err, nil)
 }
 
-// tellDenied is tellRefused for a request that may have been refused with status 401 or 403. denied
-// may be nil.
-func (a *answerer) tellDenied(w http.ResponseWriter, status int, err error, denied *observe.Denied) {
+// TellDenied is TellRefused for a request that may have been refused with status 401 or 403. denied may be nil.
+func (a *Writer) TellDenied(w http.ResponseWriter, status int, err error, denied *observe.Denied) {
 	if status < http.StatusBadRequest {
 		return
 	}
@@ -38,69 +35,40 @@ func (a *answerer) tellDenied(w http.ResponseWriter, status int, err error, deni
 			w.Header()[placement.HeaderRefused] = []string{reasonOf(status, err)}
 		}
 	}
-	if a.observers == nil {
+	if a.Observers == nil {
 		return
 	}
 	if status != http.StatusUnauthorized && status != http.StatusForbidden {
 		denied = nil
 	}
-	a.observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status, Denied: denied})
+	a.Observers.Happened(observe.Refused{Reason: reasonOf(status, err), Status: status, Denied: denied})
 }
 
-// denied returns what is known of a request that is not authorized: m is the message that is refused,
+// Denied returns what is known of a request that is not authorized: m is the message that is refused,
 // or nil; principal is who was proven to make it, or "". It is nil where nobody is told.
-func (a *answerer) denied(r *http.Request, m *jsonrpc.Message, principal string) *observe.Denied {
-	if a.observers == nil {
+func (a *Writer) Denied(r *http.Request, m *jsonrpc.Message, principal string) *observe.Denied {
+	if a.Observers == nil {
 		return nil
 	}
-	d := &observe.Denied{At: time.Now(), Server: NameOf(r.Context()), Principal: principal, HTTP: cut(r.Method), Remote: guard.Bare(r.RemoteAddr)}
+	d := &observe.Denied{At: time.Now(), Server: a.Server(r.Context()), Principal: principal, HTTP: begin(r.Method), Remote: guard.Bare(r.RemoteAddr)}
 	if m != nil {
-		d.Method = cut(m.Method)
+		d.Method = begin(m.Method)
 		if m.Method == protocol.MethodCallTool {
-			d.Tool = cut(jsonrpc.String(jsonrpc.Field(m.Params, "name")))
+			d.Tool = begin(jsonrpc.String(jsonrpc.Field(m.Params, "name")))
 		}
 	}
 	return d
 }
 
-// cut returns the beginning of what a client has sent, not longer than [observe.MostDenied].
-func cut(text string) string {
+// begin returns the beginning of what a client has sent, not longer than [observe.MostDenied].
+func begin(text string) string {
 	if len(text) <= observe.MostDenied {
 		return text
 	}
 	return strings.Clone(strings.ToValidUTF8(text[:observe.MostDenied], "")) // without the rest in memory
 }
 
-type tellerKey struct{}
-
-// told returns the request with what [TellRefused] needs in its context.
-func (h *Handler) told(r *http.Request) *http.Request {
-	if h.opts.Observers == nil {
-		return r
-	}
-	return r.WithContext(context.WithValue(r.Context(), tellerKey{}, h))
-}
-
-// TellRefused tells observers of a request that Options.Authenticate refuses. The reason is one of few,
-// in lower case with underscores. With status 403, Options.Principal must say who was proven to make
-// the request, or "".
-func TellRefused(r *http.Request, reason string, status int) {
-	h, ok := r.Context().Value(tellerKey{}).(*Handler)
-	if !ok {
-		return
-	}
-	e := observe.Refused{Reason: reason, Status: status}
-	switch status {
-	case http.StatusUnauthorized:
-		e.Denied = h.answers.denied(r, nil, "")
-	case http.StatusForbidden:
-		e.Denied = h.answers.denied(r, nil, h.callers.asker(r))
-	}
-	h.opts.Observers.Happened(e)
-}
-
-// A reasoned error says for which reason a request is refused. It is one of few, in lower case
-// with underscores.
+// A reasoned error says for which reason a request is refused. It is one of few, in lower case with underscores.
 type reasoned interface{ Reason() string }
 
 // reasons are those of errors, the first that fits.
@@ -113,7 +81,7 @@ var reasons = []struct {
 	{session.ErrDuplicate, "duplicate_id"},
 	{idempotency.ErrReused, "key_reused"},
 	{idempotency.ErrGone, "gone"},
-	{errNoRoom, "memory"},
+	{ErrNoRoom, "memory"},
 	{budget.ErrConnections, "memory"},
 	{session.ErrBusy, "busy"},
 	{session.ErrClosing, "draining"},
