@@ -93,6 +93,7 @@ var layers = []struct {
 	{"internal/clientkind", []string{"internal/protocol", "jsonrpc"}},
 	{"internal/moves", nil},
 	{"internal/processes", nil},
+	{"internal/departure", nil},
 	{"internal/again", []string{"internal/feature/handoff", "internal/protocol", "jsonrpc"}},
 	{"internal/observe", nil},
 	{"internal/observe/observetest", []string{"internal/observe"}},
@@ -102,7 +103,7 @@ var layers = []struct {
 	{"internal/tools", []string{"internal/panics", "internal/protocol", "jsonrpc"}}, // what servers say of theirs
 	{"internal/admission", []string{"internal/caller", "internal/feature/tasktext", "internal/limit", "internal/protocol", "internal/tools", "jsonrpc"}},
 	{"internal/whereabouts", []string{"internal/caller", "internal/engine/shared", "internal/reading", "stream"}},
-	{"internal/session", []string{"internal/flight", "internal/tools", "internal/whereabouts", "internal/admission", "internal/reading", "internal/journal", "internal/clientkind", "internal/moves", "internal/processes", "internal/again", "internal/caller", "internal/ticket", "internal/sessionid", "internal/revival", "internal/feature/idempotency", "internal/feature/resume", "internal/feature/hosts", "internal/feature/tasktext", "internal/feature/webhook", "internal/observe", "internal/outage", "backend", "internal/budget", "internal/limit", "stream", "internal/engine/shared", "jsonrpc", "internal/protocol", "internal/rpc", "internal/panics", "internal/defaults"}},
+	{"internal/session", []string{"internal/departure", "internal/flight", "internal/tools", "internal/whereabouts", "internal/admission", "internal/reading", "internal/journal", "internal/clientkind", "internal/moves", "internal/processes", "internal/again", "internal/caller", "internal/ticket", "internal/sessionid", "internal/revival", "internal/feature/idempotency", "internal/feature/resume", "internal/feature/hosts", "internal/feature/tasktext", "internal/feature/webhook", "internal/observe", "internal/outage", "backend", "internal/budget", "internal/limit", "stream", "internal/engine/shared", "jsonrpc", "internal/protocol", "internal/rpc", "internal/panics", "internal/defaults"}},
 	{"internal/feature/legacytask", []string{"internal/caller", "internal/feature/tasktext", "internal/protocol", "internal/session", "internal/whereabouts", "internal/ticket", "jsonrpc", "stream"}},
 	{"internal/feature/handles", []string{"internal/tools", "internal/caller", "internal/ticket", "internal/feature/handoff", "internal/feature/hosts", "internal/session", "jsonrpc", "internal/protocol"}},
 	{"internal/audit", []string{"internal/observe", "internal/protocol", "jsonrpc"}},

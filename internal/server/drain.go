@@ -50,30 +50,12 @@ func (h *Handler) Drain(ctx context.Context) error { return h.life.drain(ctx) }
 
 // drain is [Handler.Drain].
 func (l *life) drain(ctx context.Context) error {
-	if l.sessions.Shared() {
+	if l.sessions.Departure.Shared {
 		return l.handOver(ctx)
 	}
-	l.sessions.Stop()
-	l.sessions.WithdrawWaiting("the server is shutting down")
+	l.sessions.Departure.Stop()
 	l.drainOnce.Do(func() { close(l.draining) })
-	const often = 10 * time.Millisecond
-	t := time.NewTicker(often)
-	defer t.Stop()
-	patience := max(2*l.retry, time.Second)
-	for last := time.Now(); !l.sessions.Idle(patience); last = time.Now() {
-		select {
-		case <-ctx.Done():
-			l.sessions.LogUnfinished()
-			return ctx.Err()
-		case <-t.C:
-		}
-		// The time for which the process stood still does not count: clients that come back
-		// are still waiting to be accepted.
-		if late := time.Since(last) - often; late > time.Second {
-			patience += late
-		}
-	}
-	return nil
+	return l.sessions.Departure.AwaitIdle(ctx, max(2*l.retry, time.Second))
 }
 
 // spreadOf returns the time over which clients are disconnected, if the drain ends when ctx is
@@ -102,11 +84,11 @@ func (l *life) handOver(ctx context.Context) error {
 	if l.nodes != nil {
 		away.Go(func() { l.nodes.Disconnect(ctx, l.spread) })
 	}
-	l.sessions.DrainAlone(ctx, l.alone)
+	l.sessions.Departure.DrainAlone(ctx, l.alone)
 	if l.alone() {
 		l.leave()
 	}
-	err := l.sessions.HandOver(ctx)
+	err := l.sessions.Departure.HandOver(ctx)
 	away.Wait()
 	last()
 	return err
@@ -126,7 +108,7 @@ func (l *life) refuseLate(ctx context.Context) (last func()) {
 	var done sync.WaitGroup
 	done.Go(func() {
 		<-ctx.Done()
-		l.sessions.RefuseUnsafe()
+		l.sessions.Departure.RefuseUnsafe()
 		if !l.alone() {
 			l.leave()
 		}

@@ -120,7 +120,7 @@ func (c *Call) awaitLag(lag func(began time.Time) <-chan struct{}) {
 		select {
 		case <-room:
 		case <-tick.C:
-		case <-c.s.m.quit:
+		case <-c.s.m.work.Quit():
 			return
 		}
 	}

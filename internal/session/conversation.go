@@ -85,7 +85,7 @@ func (s *Session) open(ctx context.Context, r *http.Request) error {
 
 // connect opens the backend for the session. place is what it has taken for that; nil: it needs none.
 func (s *Session) connect(ctx context.Context, r *http.Request, place *processes.Place) (*link, error) {
-	if !s.m.startWork() {
+	if !s.m.work.Start() {
 		place.Free()
 		return nil, ErrClosing
 	}

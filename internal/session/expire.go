@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
 	"holdfast/stream"
@@ -45,7 +46,7 @@ func (m *Manager) Abandon(s *Session) {
 	}
 }
 
-// linger is how long the streams of an ended session are kept for readers that
+// lingerFor is how long the streams of an ended session are kept for readers that
 // have not read how their calls ended.
 const lingerFor = 5 * time.Second
 
@@ -71,24 +72,18 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)
 	}
-	if s.use.readers.Load() == 0 && !lingers || !m.startWork() {
-		m.stopLingering(s)
-		m.forget(s)
-		return
-	}
-	go func() {
-		defer m.work.Done()
+	if s.use.readers.Load() == 0 && !lingers || !m.work.Go(func() {
 		if lingers {
-			m.waitFor(reading.FollowFor, func() bool { return m.stops() || !s.streams.HasFollowers() })
+			m.work.WaitFor(reading.FollowFor, func() bool { return m.work.Reached(departure.HandingOver) || !s.streams.HasFollowers() })
 			m.stopLingering(s)
 		}
-		m.waitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
+		m.work.WaitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
 		m.forget(s)
-	}()
+	}) {
+		m.stopLingering(s)
+		m.forget(s)
+	}
 }
-
-// stops reports whether the node gives up its sessions, or ends.
-func (m *Manager) stops() bool { return m.drain.is(handingOver) }
 
 // stopLingering ends the time in which a session that has ended can be found by its tokens.
 func (m *Manager) stopLingering(s *Session) {
@@ -120,8 +115,8 @@ func (m *Manager) forget(s *Session) {
 	if m.shared != nil && s.leased().Epoch == 0 {
 		most = storeTimeout // nobody knows it
 	}
-	m.waitFor(storeTimeout, s.untold.HasTold)
-	ctx, stop := context.WithTimeout(m.ctx, most)
+	m.work.WaitFor(storeTimeout, s.untold.HasTold)
+	ctx, stop := context.WithTimeout(m.work.Context(), most)
 	defer stop()
 	s.step(sessionDeleted)
 	if err := m.store.Delete(ctx, s.key); err != nil {
@@ -134,7 +129,6 @@ func (m *Manager) forget(s *Session) {
 
 // expire ends sessions that have been idle for too long.
 func (m *Manager) expire() {
-	defer m.work.Done()
 	every := min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute)
 	if m.opts.SleepAfter > 0 {
 		every = min(every, max(m.opts.SleepAfter/8, 10*time.Millisecond))
@@ -153,7 +147,7 @@ func (m *Manager) expire() {
 	}
 	for next := m.clock() + every; ; next = m.clock() + every {
 		select {
-		case <-m.quit:
+		case <-m.work.Quit():
 			return
 		case at := <-t.C:
 			now := m.clock()
@@ -185,7 +179,7 @@ func (m *Manager) expire() {
 			}
 			m.fallAsleep(sleepy)
 			m.rest(quiet)
-			each(due, parallel, func(s *Session) {
+			departure.Each(due, departure.Parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
 				case expires(s, now) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())

@@ -18,7 +18,7 @@ func (c *Call) AwaitReturn(within time.Duration, reason string) {
 		stopTimer(c.record.unseen)
 	}
 	c.away = time.AfterFunc(within, func() {
-		if c.s.m.startWork() {
+		if c.s.m.work.Start() {
 			defer c.s.m.work.Done()
 			if !c.standing.IsFollowed() { // else another request of its client waits for it
 				c.Withdraw(reason)
@@ -64,7 +64,7 @@ func (c *Call) awaitClient() {
 	r := c.record
 	stopTimer(r.unseen)
 	r.unseen = time.AfterFunc(c.s.m.resumes.InputWait(), func() {
-		if c.s.m.startWork() {
+		if c.s.m.work.Start() {
 			defer c.s.m.work.Done()
 			c.endUnseen()
 		}

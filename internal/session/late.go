@@ -99,7 +99,7 @@ func (l *Late) State() (asking, sent bool) {
 
 // tendLate looks at the requests of a session that take long.
 func tendLate(s *Session) {
-	if !s.m.startWork() {
+	if !s.m.work.Start() {
 		return
 	}
 	defer s.m.work.Done()
@@ -107,12 +107,7 @@ func tendLate(s *Session) {
 	locked(s, func() { late = s.takeLate() })
 	s.log.Flush()
 	for _, l := range late {
-		if s.m.startWork() {
-			go func() {
-				defer s.m.work.Done()
-				s.m.added.Late(l)
-			}()
-		}
+		s.m.work.Go(func() { s.m.added.Late(l) })
 	}
 }
 

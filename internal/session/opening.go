@@ -17,7 +17,7 @@ import (
 func (rq *inflight) boundOpening(method string) {
 	m := rq.call.s.m
 	t := time.AfterFunc(openTimeout, func() {
-		if m.startWork() {
+		if m.work.Start() {
 			defer m.work.Done()
 			rq.openInVain(method)
 		}

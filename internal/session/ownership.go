@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/stream"
@@ -70,13 +70,9 @@ func (o logOwner) Lost(unstored []entry, err error) {
 // wait.
 func (m *Manager) VerifySession(key stream.SessionKey) {
 	s := m.find(key)
-	if s == nil || m.shared == nil || !m.startWork() {
-		return
+	if s != nil && m.shared != nil {
+		m.InBackground(func(ctx context.Context) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
 	}
-	go func() {
-		defer m.work.Done()
-		_ = m.checkOwner(m.ctx, s) // else it is found out with the next append
-	}()
 }
 
 // leaveNode has a session leave this node. Who reads it may read what there is for a
@@ -95,14 +91,14 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 	if had.from != sessionOpen {
 		return // it is kept for those who read the end: see forget and part
 	}
-	if linger == 0 || s.use.readers.Load() == 0 || !m.startWork() {
+	if linger == 0 || s.use.readers.Load() == 0 || !m.work.Start() {
 		m.shared.Forget(s.lease)
 		s.streams.Dismiss()
 		return
 	}
 	go func() {
 		defer m.work.Done()
-		m.waitFor(linger, func() bool { return s.use.readers.Load() == 0 })
+		m.work.WaitFor(linger, func() bool { return s.use.readers.Load() == 0 })
 		m.shared.Forget(s.lease)
 		s.streams.Dismiss()
 	}()
@@ -123,7 +119,7 @@ func (s *Session) leased() stream.Lease {
 	return s.lease
 }
 
-// asks bounds how long the store is asked for something that nobody has to have.
+// storeTimeout bounds how long the store is asked for something that nobody has to have.
 const storeTimeout = 5 * time.Second
 
 // Verify looks who owns the sessions here that are in use, and loses those that
@@ -138,7 +134,7 @@ func (m *Manager) Verify(ctx context.Context) {
 			used = append(used, s)
 		}
 	}
-	each(used, parallel, func(s *Session) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
+	departure.Each(used, departure.Parallel, func(s *Session) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
 }
 
 // checkOwner looks whether the session is still this node's, before its client is told
@@ -178,28 +174,7 @@ func (m *Manager) checkOwner(ctx context.Context, s *Session) error {
 	return nil
 }
 
-// For how many sessions the store is asked at a time, and how many are waited for,
-// mostly for their readers.
-const (
-	parallel           = 16
-	parallelDepartures = 256
-)
-
-// each calls f for all, for some at a time, and returns when that is done.
-func each[T any](all []T, some int, f func(T)) {
-	var group sync.WaitGroup
-	places := make(chan struct{}, some)
-	for _, s := range all {
-		places <- struct{}{}
-		group.Go(func() {
-			defer func() { <-places }()
-			f(s)
-		})
-	}
-	group.Wait()
-}
-
-// renew tells it, and loses the session if it is another's.
+// renew tells the store that the session is in use, and loses the session if it is another node's.
 func (m *Manager) renew(s *Session, now time.Duration) {
 	last := s.use.renewed.Swap(int64(now))
 	if err := m.touch(s); err != nil && !unavailable(err) {
@@ -213,7 +188,7 @@ func (m *Manager) renew(s *Session, now time.Duration) {
 // touch asks the store whether the session is still this node's, and starts its
 // idle time anew.
 func (m *Manager) touch(s *Session) error {
-	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 	defer stop()
 	return m.shared.Touch(ctx, s.lease)
 }
