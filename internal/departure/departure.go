@@ -29,7 +29,7 @@ const (
 	mostUnfinished = 20
 )
 
-// A Session is one of those that are given up.
+// A Session is one of those that are given up. It is comparable.
 type Session interface {
 	// IsQuiet reports whether no request is in flight, and readers have read what was said.
 	IsQuiet() bool
@@ -121,31 +121,26 @@ func (d *Departure) RefusesUnsafe() bool { return d.late.Load() }
 // cut gives up all sessions, whatever is in flight in them: first all are ended here, then
 // each is released as soon as its readers know.
 func (d *Departure) cut() {
-	type leaving struct {
-		Session
-		release func()
-	}
 	var mu sync.Mutex
-	var left []leaving
+	left := make(map[Session]func()) // with what releases them
 	Each(d.Sessions(), CutAtOnce, func(s Session) {
 		if release := s.Cut(); release != nil {
 			mu.Lock()
-			left = append(left, leaving{s, release})
-			mu.Unlock()
+			defer mu.Unlock()
+			left[s] = release
 		}
 	})
 	for end := time.Now().Add(ReadersGrace); len(left) > 0; {
 		late := time.Now().After(end) || d.work.ctx.Err() != nil
-		var told, rest []leaving
-		for _, s := range left {
+		var told []func()
+		for s, release := range left {
 			if late || s.IsQuiet() {
-				told = append(told, s)
-			} else {
-				rest = append(rest, s)
+				told = append(told, release)
+				delete(left, s)
 			}
 		}
-		Each(told, CutAtOnce, func(s leaving) { s.release() })
-		if left = rest; len(left) > 0 {
+		Each(told, CutAtOnce, func(release func()) { release() })
+		if len(left) > 0 {
 			time.Sleep(20 * time.Millisecond)
 		}
 	}

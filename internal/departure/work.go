@@ -115,6 +115,16 @@ func (w *Work) Go(f func()) bool {
 	return true
 }
 
+// After runs f as work after a time, unless Close has begun to wait by then.
+func (w *Work) After(wait time.Duration, f func()) *time.Timer {
+	return time.AfterFunc(wait, func() {
+		if w.Start() {
+			defer w.Done()
+			f()
+		}
+	})
+}
+
 // Context is done when Close has waited for long enough.
 func (w *Work) Context() context.Context { return w.ctx }
 

@@ -46,10 +46,8 @@ const mostLate = 2 * time.Second
 // Where it is shared, Drain hands all sessions over to other nodes, and calls in flight go on
 // here until they have ended. If ctx is done first, Drain returns its error. The Manager is
 // to be closed afterwards.
-func (h *Handler) Drain(ctx context.Context) error { return h.life.drain(ctx) }
-
-// drain is [Handler.Drain].
-func (l *life) drain(ctx context.Context) error {
+func (h *Handler) Drain(ctx context.Context) error {
+	l := &h.life
 	if l.sessions.Departure.Shared {
 		return l.handOver(ctx)
 	}
@@ -97,13 +95,12 @@ func (l *life) handOver(ctx context.Context) error {
 // refuseLate refuses calls that might be cut, from shortly before ctx's deadline on. The
 // function that it returns is called when no session is left here.
 func (l *life) refuseLate(ctx context.Context) (last func()) {
-	ctx, stop := context.WithCancel(ctx)
+	var stop context.CancelFunc
 	if end, ok := ctx.Deadline(); ok {
 		left := time.Until(end)
-		var release context.CancelFunc
-		ctx, release = context.WithTimeout(ctx, left-min(left/6, mostLate))
-		cancel := stop
-		stop = func() { release(); cancel() }
+		ctx, stop = context.WithTimeout(ctx, left-min(left/6, mostLate))
+	} else {
+		ctx, stop = context.WithCancel(ctx)
 	}
 	var done sync.WaitGroup
 	done.Go(func() {
@@ -132,19 +129,14 @@ func (l *life) leave() { l.leaveOnce.Do(func() { close(l.leaving) }) }
 func (l *life) alone() bool { return l.nodes == nil || l.nodes.Alone() }
 
 // isDraining reports whether nothing new is taken on.
-func (l *life) isDraining() bool {
-	select {
-	case <-l.draining:
-		return true
-	default:
-		return false
-	}
-}
+func (l *life) isDraining() bool { return isClosed(l.draining) }
 
 // isLeaving reports whether this node takes no requests any more, not even to forward them.
-func (l *life) isLeaving() bool {
+func (l *life) isLeaving() bool { return isClosed(l.leaving) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-l.leaving:
+	case <-c:
 		return true
 	default:
 		return false

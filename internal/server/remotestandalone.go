@@ -157,14 +157,7 @@ func (a *remoteStandalone) request() *http.Request {
 	return r
 }
 
-func (a *remoteStandalone) isOpen() bool {
-	select {
-	case <-a.opened:
-		return true
-	default:
-		return false
-	}
-}
+func (a *remoteStandalone) isOpen() bool { return isClosed(a.opened) }
 
 // begin notes that the stream is open. head is the header of the owner's response.
 func (a *remoteStandalone) begin(head http.Header) {

@@ -19,7 +19,7 @@ import (
 func (m *Manager) openFlights() {
 	m.flights = flight.New(flight.Options{
 		AttachWithin: m.opts.AttachWithin, Keep: max(m.opts.AttachWithin, m.namesKept()), CallIDs: m.opts.CallIDs,
-		Store: m.store, Context: m.work.Context(), Timeout: storeTimeout, Logger: m.logger, Begin: m.work.Start, Done: m.work.Done,
+		Store: m.store, Timeout: storeTimeout, Logger: m.logger, Work: &m.work,
 	})
 }
 

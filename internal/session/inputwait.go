@@ -17,12 +17,9 @@ func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	if c.record != nil {
 		stopTimer(c.record.unseen)
 	}
-	c.away = time.AfterFunc(within, func() {
-		if c.s.m.work.Start() {
-			defer c.s.m.work.Done()
-			if !c.standing.IsFollowed() { // else another request of its client waits for it
-				c.Withdraw(reason)
-			}
+	c.away = c.s.m.work.After(within, func() {
+		if !c.standing.IsFollowed() { // else another request of its client waits for it
+			c.Withdraw(reason)
 		}
 	})
 }
@@ -63,12 +60,7 @@ func (c *Call) awaitClient() {
 	}
 	r := c.record
 	stopTimer(r.unseen)
-	r.unseen = time.AfterFunc(c.s.m.resumes.InputWait(), func() {
-		if c.s.m.work.Start() {
-			defer c.s.m.work.Done()
-			c.endUnseen()
-		}
-	})
+	r.unseen = c.s.m.work.After(c.s.m.resumes.InputWait(), c.endUnseen)
 }
 
 // endUnseen ends the call if it waits for a client that has not come. One that is just there may

@@ -99,10 +99,6 @@ func (l *Late) State() (asking, sent bool) {
 
 // tendLate looks at the requests of a session that take long.
 func tendLate(s *Session) {
-	if !s.m.work.Start() {
-		return
-	}
-	defer s.m.work.Done()
 	var late []*Late
 	locked(s, func() { late = s.takeLate() })
 	s.log.Flush()

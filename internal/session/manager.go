@@ -110,8 +110,8 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		m.shared, _ = store.(shared.Store)
 	}
 	m.Finder = whereabouts.NewFinder(whereabouts.Options{
-		Store: m.shared, Logger: m.logger, NotFound: ErrNotFound, Closing: ErrClosing, Quit: m.work.Quit(),
-		IsHere: m.isHere, IsKnown: m.isKnown, Leaves: func() bool { return m.work.Reached(departure.HandingOver) }, TakeOver: m.adopt, WaitFor: m.work.WaitFor,
+		Store: m.shared, Logger: m.logger, NotFound: ErrNotFound, Work: &m.work,
+		IsHere: m.isHere, IsKnown: m.isKnown, TakeOver: m.adopt,
 	})
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.streamBytes = bounded.StreamBytes()

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"time"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -15,13 +14,7 @@ import (
 
 // boundOpening has a request that begins a conversation answered with an error, if the backend has not answered it in time.
 func (rq *inflight) boundOpening(method string) {
-	m := rq.call.s.m
-	t := time.AfterFunc(openTimeout, func() {
-		if m.work.Start() {
-			defer m.work.Done()
-			rq.openInVain(method)
-		}
-	})
+	t := rq.call.s.m.work.After(openTimeout, func() { rq.openInVain(method) })
 	rq.stop = func() { t.Stop() }
 }
 
