@@ -262,7 +262,7 @@ func leavesState(in *backend.Inbound) bool {
 	return !c.isRepeat()
 }
 
-// errUnbegun refuses what comes before the initialize request.
+// errNotInitialized refuses what comes before the initialize request.
 var errNotInitialized = errors.New("the session is not initialized")
 
 // reopen gives the session a new backend in the state that its client believes

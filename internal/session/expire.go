@@ -85,15 +85,9 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	}
 }
 
-// stopLingering ends the time in which a session that has ended can be found by its tokens.
+// stopLingering ends the time in which a session that is over can be found by its tokens.
 func (m *Manager) stopLingering(s *Session) {
-	left := false
-	locked(s, func() {
-		if left = s.isLingering(); left {
-			s.become(sessionEnded)
-		}
-	})
-	if left {
+	if s.step(sessionEnded) {
 		m.unlist(s)
 	}
 }
@@ -102,7 +96,7 @@ func (m *Manager) stopLingering(s *Session) {
 func (m *Manager) forget(s *Session) {
 	defer m.forgotten(s.key)
 	if lease := s.leased(); m.shared != nil && lease.Epoch != 0 {
-		err := m.touch(s)
+		err := s.confirm(m.work.Context())
 		if err != nil && !errors.Is(err, stream.ErrNotFound) || s.Moved() {
 			m.logger.Warn("session not deleted: it may be another's", "session", s.Name(), "error", err)
 			s.step(sessionMoved)
@@ -173,7 +167,7 @@ func (m *Manager) expire() {
 				if m.canSleep(s, now) {
 					sleepy = append(sleepy, s)
 				}
-				if expires(s, now) || m.shared != nil && s.use.renewDue(now, m.opts.TTL) {
+				if expires(s, now) || s.renewDue(now, m.opts.TTL) {
 					due = append(due, s)
 				}
 			}
@@ -185,8 +179,11 @@ func (m *Manager) expire() {
 					m.logger.Debug("session expired", "session", s.Name())
 					s.use.expired.Store(true)
 					m.end(s, errors.New("it was idle for too long"))
-				case m.shared != nil && s.use.renewDue(now, m.opts.TTL):
-					m.renew(s, now)
+				case s.renewDue(now, m.opts.TTL):
+					if err := s.renew(m.work.Context(), now); err != nil {
+						s.went(err)
+						m.leaveNode(s, 0)
+					}
 				}
 			})
 		}

@@ -116,13 +116,12 @@ func (d departing) release(left []*inflight) {
 	m.unlist(s)
 	lost := !s.step(sessionMoved) // meanwhile
 	s.streams.Dismiss()
-	if lost {
-		m.shared.Forget(s.lease)
-		return
+	err := stream.ErrFenced
+	if !lost {
+		ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
+		defer stop()
+		err = m.shared.Release(ctx, s.lease, open)
 	}
-	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
-	defer stop()
-	err := m.shared.Release(ctx, s.lease, open)
 	if err == nil {
 		m.moves.Add(moves.Kind{How: moves.WentReleased}, moves.Count{Sessions: 1})
 		return

@@ -201,7 +201,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		}
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
-		s.use.renewed.Store(int64(m.clock()))
+		s.renewed.Store(int64(m.clock()))
 		err = s.held.keep(sessionCost + s.carrier.cost())
 		if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
 			err = s.held.keep(sessionCost + s.carrier.cost())
@@ -228,7 +228,7 @@ func (m *Manager) list(s *Session) error {
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
-	s := &Session{m: m, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s := &Session{m: m, tenure: tenure{shared: m.shared}, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.Tools.Init(toolServer{s}, &m.Tools)
 	s.lists = m.listsOf(principal.Server())
 	s.use.times = &m.times

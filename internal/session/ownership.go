@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"time"
 
 	"holdfast/internal/departure"
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/stream"
@@ -64,15 +67,88 @@ func (o logOwner) Lost(unstored []entry, err error) {
 	s.m.leaveNode(s, lingerFor)
 }
 
+// A tenure is the time for which a session is this node's.
+type tenure struct {
+	shared  shared.Store // nil: no other node takes the session over
+	lease   stream.Lease // zero while the session is being made
+	renewed atomic.Int64 // when the store was last told that the session is used, by the manager's clock; 0: never
+}
+
+// renewDue reports whether the store should be told again that the session is in use.
+func (t *tenure) renewDue(now, ttl time.Duration) bool {
+	last := t.renewed.Load()
+	return t.shared != nil && last != 0 && now-time.Duration(last) >= ttl/3
+}
+
+// renew tells the store that the session is in use. The error says that the session is another node's, or is gone.
+func (t *tenure) renew(ctx context.Context, now time.Duration) error {
+	last := t.renewed.Swap(int64(now))
+	err := t.confirm(ctx)
+	if err != nil && unavailable(err) {
+		t.renewed.CompareAndSwap(int64(now), last) // the next time, then
+		return nil
+	}
+	return err
+}
+
+// confirm asks the store whether the session is still this node's, and starts its
+// idle time anew.
+func (t *tenure) confirm(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
+	defer stop()
+	return t.shared.Touch(ctx, t.lease)
+}
+
+// storeTimeout bounds how long the store is asked for something that no client waits for.
+const storeTimeout = 5 * time.Second
+
+// leased returns the session's lease, which is zero while it is being made.
+func (s *Session) leased() stream.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease
+}
+
 // VerifySession looks whether another node has taken a session, as is said, and forgets it
 // then: its readers leave without having seen an end, and its clients come back to
 // the new owner. What is said may be old: the session may be here again. It does not
 // wait.
 func (m *Manager) VerifySession(key stream.SessionKey) {
-	s := m.find(key)
-	if s != nil && m.shared != nil {
-		m.InBackground(func(ctx context.Context) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
+	if s := m.find(key); s != nil {
+		m.InBackground(func(ctx context.Context) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
 	}
+}
+
+// Verify looks who owns the sessions here that are in use, and loses those that
+// another has taken: for after a pause of this process, or of the store.
+func (m *Manager) Verify(ctx context.Context) {
+	used := slices.DeleteFunc(m.all(), func(s *Session) bool { return s.use.readers.Load() == 0 && !s.Busy() })
+	departure.Each(used, departure.Parallel, func(s *Session) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
+}
+
+// checkOwner looks who owns the session, and loses it if another node does: before its client is told
+// that something is not known which it was given in the session, a newer owner may
+// have given it, of which this node has not heard yet. The error is [ErrMoved] then,
+// or that of a store which can't tell.
+func (s *Session) checkOwner(ctx context.Context) error {
+	if s.shared == nil {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
+	defer stop()
+	lease := s.leased() // before: it may be new
+	at, err := s.shared.Lookup(ctx, s.key)
+	if err != nil && !errors.Is(err, stream.ErrNotFound) {
+		return fmt.Errorf("session not looked up: %w", err)
+	}
+	if lease.Epoch != 0 && (err != nil || at.Owner != s.shared.Node() || at.Epoch != lease.Epoch) {
+		s.went(err)
+		s.m.leaveNode(s, 0)
+	}
+	if s.Moved() {
+		return ErrMoved
+	}
+	return nil
 }
 
 // leaveNode has a session leave this node. Who reads it may read what there is for a
@@ -89,19 +165,18 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 		m.closeBackend(had.conn)
 	}
 	if had.from != sessionOpen {
-		return // it is kept for those who read the end: see forget and part
+		return // it is kept for those who read the end: see forget and release
 	}
-	if linger == 0 || s.use.readers.Load() == 0 || !m.work.Start() {
+	leave := func() {
 		m.shared.Forget(s.lease)
 		s.streams.Dismiss()
-		return
 	}
-	go func() {
-		defer m.work.Done()
+	if linger == 0 || s.use.readers.Load() == 0 || !m.work.Go(func() {
 		m.work.WaitFor(linger, func() bool { return s.use.readers.Load() == 0 })
-		m.shared.Forget(s.lease)
-		s.streams.Dismiss()
-	}()
+		leave()
+	}) {
+		leave()
+	}
 }
 
 // dropRequests lets go of requests that were taken off the record of a session that leaves.
@@ -110,85 +185,4 @@ func (m *Manager) dropRequests(s *Session, left []*inflight) {
 		rq.call.dropRequest(rq)
 	}
 	m.dismiss(s, int32(len(left)))
-}
-
-// leased returns the session's lease, which is zero while it is being made.
-func (s *Session) leased() stream.Lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lease
-}
-
-// storeTimeout bounds how long the store is asked for something that nobody has to have.
-const storeTimeout = 5 * time.Second
-
-// Verify looks who owns the sessions here that are in use, and loses those that
-// another has taken: for after a pause of this process, or of the store.
-func (m *Manager) Verify(ctx context.Context) {
-	if m.shared == nil {
-		return
-	}
-	var used []*Session
-	for _, s := range m.all() {
-		if s.use.readers.Load() > 0 || s.use.calls.Load() > 0 {
-			used = append(used, s)
-		}
-	}
-	departure.Each(used, departure.Parallel, func(s *Session) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
-}
-
-// checkOwner looks whether the session is still this node's, before its client is told
-// that something is not known which it was given in the session: a newer owner may
-// have given it, of which this node has not heard yet. The error is [ErrMoved] then,
-// or that of a store which can't tell.
-func (s *Session) checkOwner(ctx context.Context) error {
-	if s.m.shared == nil {
-		return nil
-	}
-	if err := s.m.checkOwner(ctx, s); err != nil {
-		return err
-	}
-	if s.Moved() {
-		return ErrMoved
-	}
-	return nil
-}
-
-// checkOwner looks who owns a session that is here, and loses it if another does. The
-// error is that of a store which can't tell.
-func (m *Manager) checkOwner(ctx context.Context, s *Session) error {
-	ctx, stop := context.WithTimeout(ctx, storeTimeout)
-	defer stop()
-	lease := s.leased() // before: it may be new
-	at, err := m.shared.Lookup(ctx, s.key)
-	if err != nil && !errors.Is(err, stream.ErrNotFound) {
-		return fmt.Errorf("session not looked up: %w", err)
-	}
-	if lease.Epoch == 0 {
-		return nil
-	}
-	if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
-		s.went(err)
-		m.leaveNode(s, 0)
-	}
-	return nil
-}
-
-// renew tells the store that the session is in use, and loses the session if it is another node's.
-func (m *Manager) renew(s *Session, now time.Duration) {
-	last := s.use.renewed.Swap(int64(now))
-	if err := m.touch(s); err != nil && !unavailable(err) {
-		s.went(err)
-		m.leaveNode(s, 0)
-	} else if err != nil {
-		s.use.renewed.CompareAndSwap(int64(now), last) // the next time, then
-	}
-}
-
-// touch asks the store whether the session is still this node's, and starts its
-// idle time anew.
-func (m *Manager) touch(s *Session) error {
-	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
-	defer stop()
-	return m.shared.Touch(ctx, s.lease)
 }

@@ -683,7 +683,7 @@ func TestLoseLate(t *testing.T) {
 	back := a.take(s)
 	c := begin(t, back, false, request(1))
 	a.VerifySession(s.key) // of when b took it
-	if err := a.checkOwner(t.Context(), back); err != nil {
+	if err := back.checkOwner(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if again := a.take(s); again != back {

@@ -48,7 +48,7 @@ var (
 	ErrDuplicate = errors.New("a request with this id is in flight in this session")
 	// ErrBusy refuses what is over a limit, for now.
 	ErrBusy = errors.New("too much is in flight")
-	// ErrNotTaken wraps a backend's refusal to take a message, which may be sent
+	// ErrNotDelivered wraps a backend's refusal to take a message, which may be sent
 	// again.
 	ErrNotDelivered = errors.New("the server did not take the message")
 	// ErrClosing refuses what comes while the node is shutting down.
@@ -65,12 +65,12 @@ var (
 type Session struct {
 	identity
 	sessionLife // see [sessionState]
-	m           *Manager
-	lease       stream.Lease
-	events      events
-	use         usage
-	Tools       tools.List // of its server
-	held        holding
+	tenure
+	m      *Manager
+	events events
+	use    usage
+	Tools  tools.List // of its server
+	held   holding
 
 	standalone *Call // whose stream carries what belongs to no call
 	streams    reading.Streams

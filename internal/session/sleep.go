@@ -244,7 +244,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 	m.dropRequests(s, had.inFlight) // there are none
 	s.streams.Dismiss()
 	if m.shared != nil {
-		if err := m.touch(s); err != nil && !errors.Is(err, stream.ErrNotFound) {
+		if err := s.confirm(m.work.Context()); err != nil && !errors.Is(err, stream.ErrNotFound) {
 			m.logger.Debug("session asleep, but not deleted: it may be another's", "session", s.Name(), "error", err)
 			m.shared.Forget(s.lease)
 			return

@@ -219,7 +219,7 @@ func (m *Manager) acquireFrom(ctx context.Context, at *Remote, was shared.Sessio
 func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, late lateFencer) (*Session, restored, error) {
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{single: at.SingleStream, modern: at.Modern})
 	s.lease, s.taken, s.firstEpoch = taken.Lease, true, at.Life
-	s.use.renewed.Store(int64(m.clock()))
+	s.renewed.Store(int64(m.clock()))
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
