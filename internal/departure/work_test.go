@@ -55,7 +55,16 @@ func TestWork(t *testing.T) {
 		if !w.Go(w.Done) { // what was begun first
 			t.Error("nothing ends after Stop")
 		}
+		ran := 0
+		for _, wait := range []time.Duration{time.Second, time.Minute} { // before Close has begun to wait, and later
+			w.After(wait, func() { ran++ })
+		}
+		time.Sleep(2 * time.Second)
 		d.Close(func() {})
+		time.Sleep(time.Hour)
+		if ran != 1 {
+			t.Errorf("after a time %d ran, want 1", ran)
+		}
 		if !ended || w.Start() || w.Context().Err() == nil {
 			t.Errorf("closed: ended %v, and more is begun, or %v", ended, w.Context().Err())
 		}
