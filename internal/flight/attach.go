@@ -79,7 +79,7 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 		st.undecided.Store(false)
 	}
 	go func() {
-		defer t.o.Done()
+		defer t.o.Work.Done()
 		defer stop()
 		a.token = jsonrpc.Field(msg.Params, "_meta", "progressToken")
 		if early {

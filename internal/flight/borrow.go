@@ -252,7 +252,7 @@ func (a *attachment) givenBack(q *loanQuery, node string) {
 	if err != nil {
 		return
 	}
-	ctx, stop := context.WithTimeout(a.t.o.Context, a.t.o.Timeout)
+	ctx, stop := context.WithTimeout(a.t.o.Work.Context(), a.t.o.Timeout)
 	defer stop()
 	if _, err := a.t.peers.Borrow(ctx, node, query); err != nil {
 		a.t.o.Logger.Warn("a call on another node was not cancelled", "node", node, "error", err)

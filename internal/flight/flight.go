@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/internal/again"
+	"holdfast/internal/departure"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -27,12 +28,9 @@ type Options struct {
 	Keep         time.Duration // for how long at the most a stranded call is known that has ended
 	CallIDs      []string      // see [again.LikenessOf]
 	Store        stream.Store
-	Context      context.Context // of notices to other nodes that are waited for
-	Timeout      time.Duration   // of each
+	Timeout      time.Duration // of a notice to another node that is waited for
 	Logger       *slog.Logger
-	// Begin notes that work begins which the node waits for at its end, until Done; false: it has ended.
-	Begin func() bool
-	Done  func()
+	Work         *departure.Work
 }
 
 // Peers are the other nodes. Their methods may be called concurrently.

@@ -108,12 +108,7 @@ func (t *Calls) tellSoon(f *flight, change func() bool) {
 		return
 	}
 	all.waits = true
-	time.AfterFunc(max(0, flyingEvery-time.Since(all.told)), func() {
-		if t.o.Begin() {
-			defer t.o.Done()
-			t.Tell()
-		}
-	})
+	t.o.Work.After(max(0, flyingEvery-time.Since(all.told)), t.Tell)
 }
 
 // Tell tells other nodes now what they are to know.

@@ -131,10 +131,10 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 		return false
 	}
 	msg, err := jsonrpc.Parse(q.Request)
-	if err != nil || len(q.Talk) != len(again.Digest{}) || len(q.Client) != len(again.Digest{}) || !t.o.Begin() {
+	if err != nil || len(q.Talk) != len(again.Digest{}) || len(q.Client) != len(again.Digest{}) || !t.o.Work.Start() {
 		return false
 	}
-	defer t.o.Done()
+	defer t.o.Work.Done()
 	sum := SumOf(&msg)
 	if q.ID != nil {
 		sum += idSum(q.ID)

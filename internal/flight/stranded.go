@@ -273,11 +273,8 @@ func (t *Calls) Drop(s Session, number uint64) {
 	if t.stranded.with(s, number, func(e *linked.Element) {
 		of = e.Value.(*stranded)
 		t.stranded.remove(e)
-	}) && t.peers != nil && t.o.Begin() {
-		go func() {
-			defer t.o.Done()
-			t.tellTaken(of)
-		}()
+	}) && t.peers != nil {
+		t.o.Work.Go(func() { t.tellTaken(of) })
 	}
 }
 

@@ -299,7 +299,7 @@ func TestDrainSocket(t *testing.T) {
 	}
 	c.say(strings.Replace(callAs("1", "hold", `{}`), "tools/call", "vendor/call", 1)) // unsafe, whatever is known of the tools
 	f.nodes[0].release(1)
-	f.nodes[0].sessions.RefuseUnsafe()
+	f.nodes[0].sessions.Departure.RefuseUnsafe()
 	c.say(callAs("2", "steps", `{"key":"late"}`))
 	if late := c.hears("shutting down"); string(jsonrpc.Field(late, "id")) != "2" || f.runs("late") != 0 {
 		t.Errorf("late: %s, %d runs", late, f.runs("late"))
@@ -377,7 +377,7 @@ func TestDrainSocketAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.sessions.Stop()
+	n.sessions.Departure.Stop()
 	c.say(strings.Replace(callAs("2", "echo", `{"text":"late"}`), `"_meta":{`, `"_meta":{"holdfast/idempotencyKey":"a",`, 1))
 	if late := c.hears("shutting down"); string(jsonrpc.Field(late, "id")) != "2" {
 		t.Errorf("late: %s", late)

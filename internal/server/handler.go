@@ -153,7 +153,7 @@ func New(opts Options) *Handler {
 	}
 	h.bodies = bodyReader{answers: &h.answers, callers: &h.callers, most: opts.MaxBody, timeout: opts.BodyTimeout, flight: opts.Flight}
 	h.charges = charges{memory: opts.Connections, guards: h.guards, answers: &h.answers, logger: opts.Logger}
-	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
+	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager.Departure, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
 	h.life.Begin()
 	h.watched.Bound = h.charges.bound()
 	h.resumptions = resumptions{h.sessions}

@@ -319,7 +319,7 @@ func TestSocketMakesAgain(t *testing.T) {
 	f.nodes[0].handle.Cut(true)
 	ctx, stop := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer stop()
-	_ = f.nodes[0].sessions.HandOver(ctx)
+	_ = f.nodes[0].sessions.Departure.HandOver(ctx)
 	for {
 		m, err := s.next()
 		if err != nil {

@@ -111,7 +111,7 @@ func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, hea
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	begun := false
 	rq := s.requests.with(c, m.ID, func(rq *inflight) {
-		if begun = s.m.startWork(); begun {
+		if begun = s.m.work.Start(); begun {
 			rq.stop, rq.ours = stop, true
 		}
 	})

@@ -19,7 +19,7 @@ import (
 func (m *Manager) openFlights() {
 	m.flights = flight.New(flight.Options{
 		AttachWithin: m.opts.AttachWithin, Keep: max(m.opts.AttachWithin, m.namesKept()), CallIDs: m.opts.CallIDs,
-		Store: m.store, Context: m.ctx, Timeout: storeTimeout, Logger: m.logger, Begin: m.startWork, Done: m.work.Done,
+		Store: m.store, Timeout: storeTimeout, Logger: m.logger, Work: &m.work,
 	})
 }
 
@@ -123,7 +123,7 @@ func (f flightCall) Attached(reason again.Reason, to string) {
 
 func (f flightCall) Attach(id []byte, stop func()) (ok bool) {
 	f.with(id, func(rq *inflight) {
-		if ok = f.s.m.startWork(); ok {
+		if ok = f.s.m.work.Start(); ok {
 			rq.stop, rq.ours = stop, true
 		}
 	})

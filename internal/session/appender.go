@@ -27,13 +27,13 @@ const (
 func (m *Manager) openJournal() {
 	m.journal = journal.Options{
 		Append:     m.store.Append,
-		Context:    m.ctx,
+		Context:    m.work.Context(),
 		MostQueued: int(min(mostQueued, m.opts.Flight.Most()/8)),
-		Go:         m.inBackground,
+		Go:         m.work.Go,
 	}
 	if m.shared != nil { // else an append does not wait
 		m.journal.Timeout, m.journal.Count, m.journal.Loses = appendTimeout, m.opts.Flight.Add, losesSession
-		m.untold.InBackground = m.inBackground
+		m.untold.InBackground = m.work.Go
 	}
 	if m.opts.OnEnded != nil && !m.opts.Stateless {
 		m.untold.Tell = m.callOnEnded

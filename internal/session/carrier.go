@@ -414,25 +414,6 @@ func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonr
 	return open, nil
 }
 
-// WithdrawWaiting ends calls of modern clients that wait for input, as nobody will be here to
-// take it.
-func (m *Manager) WithdrawWaiting(reason string) {
-	for _, s := range m.all() {
-		if s.modern == "" {
-			continue
-		}
-		var waiting []*Call
-		for rq := range s.requests.each {
-			if asking, _ := rq.call.AwaitsInput(); asking && !s.streams.IsRead(rq.call.Number()) {
-				waiting = append(waiting, rq.call)
-			}
-		}
-		for _, c := range waiting {
-			c.Withdraw(reason)
-		}
-	}
-}
-
 // infoOf returns the clientInfo in what a client says of itself, as [Manager.Carrier] gets it, or nil.
 func infoOf(says string) (info json.RawMessage) {
 	if json.NewDecoder(strings.NewReader(says)).Decode(&info) != nil {

@@ -85,7 +85,7 @@ func (s *Session) open(ctx context.Context, r *http.Request) error {
 
 // connect opens the backend for the session. place is what it has taken for that; nil: it needs none.
 func (s *Session) connect(ctx context.Context, r *http.Request, place *processes.Place) (*link, error) {
-	if !s.m.startWork() {
+	if !s.m.work.Start() {
 		place.Free()
 		return nil, ErrClosing
 	}
@@ -256,7 +256,7 @@ func leavesState(in *backend.Inbound) bool {
 	return !c.Repeated()
 }
 
-// errUnbegun refuses what comes before the initialize request.
+// errNotInitialized refuses what comes before the initialize request.
 var errNotInitialized = errors.New("the session is not initialized")
 
 // reopen gives the session a new backend in the state that its client believes

@@ -34,13 +34,13 @@ func requestOf(s *Session, number uint64) string {
 		}
 	}
 	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}}
-	_, next, err := s.m.store.Bounds(s.m.ctx, at.Stream)
+	_, next, err := s.m.store.Bounds(s.m.work.Context(), at.Stream)
 	if err != nil || next < 2 {
 		return ""
 	}
 	var end [1]stream.Entry
 	at.Seq = next - 2
-	got, err := s.m.store.Read(s.m.ctx, at, end[:0])
+	got, err := s.m.store.Read(s.m.work.Context(), at, end[:0])
 	if err != nil || len(got) == 0 || !got[0].Last || jsonrpc.Field(got[0].Data, "method") != nil {
 		return ""
 	}

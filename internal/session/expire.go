@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
 	"holdfast/stream"
@@ -45,7 +46,7 @@ func (m *Manager) Abandon(s *Session) {
 	}
 }
 
-// linger is how long the streams of an ended session are kept for readers that
+// lingerFor is how long the streams of an ended session are kept for readers that
 // have not read how their calls ended.
 const lingerFor = 5 * time.Second
 
@@ -71,34 +72,22 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	if had.conn != nil {
 		defer m.closeBackend(had.conn)
 	}
-	if s.use.readers.Load() == 0 && !lingers || !m.startWork() {
-		m.stopLingering(s)
-		m.forget(s)
-		return
-	}
-	go func() {
-		defer m.work.Done()
+	if s.use.readers.Load() == 0 && !lingers || !m.work.Go(func() {
 		if lingers {
-			m.waitFor(reading.FollowFor, func() bool { return m.stops() || !s.streams.HasFollowers() })
+			m.work.WaitFor(reading.FollowFor, func() bool { return m.work.Reached(departure.HandingOver) || !s.streams.HasFollowers() })
 			m.stopLingering(s)
 		}
-		m.waitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
+		m.work.WaitFor(lingerFor, func() bool { return s.use.readers.Load() == 0 })
 		m.forget(s)
-	}()
+	}) {
+		m.stopLingering(s)
+		m.forget(s)
+	}
 }
 
-// stops reports whether the node gives up its sessions, or ends.
-func (m *Manager) stops() bool { return m.drain.is(handingOver) }
-
-// stopLingering ends the time in which a session that has ended can be found by its tokens.
+// stopLingering ends the time in which a session that is over can be found by its tokens.
 func (m *Manager) stopLingering(s *Session) {
-	left := false
-	locked(s, func() {
-		if left = s.isLingering(); left {
-			s.become(sessionEnded)
-		}
-	})
-	if left {
+	if s.step(sessionEnded) {
 		m.unlist(s)
 	}
 }
@@ -107,7 +96,7 @@ func (m *Manager) stopLingering(s *Session) {
 func (m *Manager) forget(s *Session) {
 	defer m.forgotten(s.key)
 	if lease := s.leased(); m.shared != nil && lease.Epoch != 0 {
-		err := m.touch(s)
+		err := s.confirm(m.work.Context())
 		if err != nil && !errors.Is(err, stream.ErrNotFound) || s.Moved() {
 			m.logger.Warn("session not deleted: it may be another's", "session", s.Name(), "error", err)
 			s.step(sessionMoved)
@@ -120,8 +109,8 @@ func (m *Manager) forget(s *Session) {
 	if m.shared != nil && s.leased().Epoch == 0 {
 		most = storeTimeout // nobody knows it
 	}
-	m.waitFor(storeTimeout, s.untold.HasTold)
-	ctx, stop := context.WithTimeout(m.ctx, most)
+	m.work.WaitFor(storeTimeout, s.untold.HasTold)
+	ctx, stop := context.WithTimeout(m.work.Context(), most)
 	defer stop()
 	s.step(sessionDeleted)
 	if err := m.store.Delete(ctx, s.key); err != nil {
@@ -134,7 +123,6 @@ func (m *Manager) forget(s *Session) {
 
 // expire ends sessions that have been idle for too long.
 func (m *Manager) expire() {
-	defer m.work.Done()
 	every := min(max(m.opts.TTL/8, 10*time.Millisecond), time.Minute)
 	if m.opts.SleepAfter > 0 {
 		every = min(every, max(m.opts.SleepAfter/8, 10*time.Millisecond))
@@ -153,7 +141,7 @@ func (m *Manager) expire() {
 	}
 	for next := m.clock() + every; ; next = m.clock() + every {
 		select {
-		case <-m.quit:
+		case <-m.work.Quit():
 			return
 		case at := <-t.C:
 			now := m.clock()
@@ -179,20 +167,23 @@ func (m *Manager) expire() {
 				if m.canSleep(s, now) {
 					sleepy = append(sleepy, s)
 				}
-				if expires(s, now) || m.shared != nil && s.use.renewDue(now, m.opts.TTL) {
+				if expires(s, now) || s.renewDue(now, m.opts.TTL) {
 					due = append(due, s)
 				}
 			}
 			m.fallAsleep(sleepy)
 			m.rest(quiet)
-			each(due, parallel, func(s *Session) {
+			departure.Each(due, departure.Parallel, func(s *Session) {
 				switch { // looked at again: it may have waited for others
 				case expires(s, now) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())
 					s.use.expired.Store(true)
 					m.end(s, errors.New("it was idle for too long"))
-				case m.shared != nil && s.use.renewDue(now, m.opts.TTL):
-					m.renew(s, now)
+				case s.renewDue(now, m.opts.TTL):
+					if err := s.renew(m.work.Context(), now); err != nil {
+						s.went(err)
+						m.leaveNode(s, 0)
+					}
 				}
 			})
 		}

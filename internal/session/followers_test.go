@@ -100,7 +100,7 @@ func TestEndWithFollowersAndNode(t *testing.T) {
 	a.End(s)
 	ctx, stop := context.WithTimeout(t.Context(), reading.FollowFor/2)
 	defer stop()
-	if err := a.HandOver(ctx); err != nil {
+	if err := a.Departure.HandOver(ctx); err != nil {
 		t.Errorf("hand over: %v", err)
 	}
 	a.Close()

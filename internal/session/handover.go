@@ -5,182 +5,89 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/moves"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
-const (
-	// handOften is how often it is looked for sessions in which nothing is in flight.
-	handOverTick = 50 * time.Millisecond
+// departing is a session as the end of its node sees it.
+type departing struct{ *Session }
 
-	// farewell is how long readers are given to read what was said to the end, in a
-	// session that is cut.
-	readersGrace = 2 * time.Second
-)
+// newDeparture returns the end of a manager.
+func newDeparture(m *Manager) *departure.Departure {
+	return departure.New(&m.work, departure.Options{
+		Shared: m.shared != nil, Logger: m.logger, Calls: m.Calls, AwaitArrivals: m.awaitTakeOvers,
+		Sessions: func() (all []departure.Session) {
+			for _, s := range m.all() {
+				all = append(all, departing{s})
+			}
+			return all
+		},
+	})
+}
 
-// HandOver gives up all sessions for other nodes to take over, each as soon as
-// nothing is in flight in it. When ctx is done it cuts what is left: calls that
-// may be made again, or that no backend has got yet, are left to the next owner,
-// others end with their outcome unknown. It returns when no session is left; the
-// error is ctx's if it had to cut, which takes as long as [readersGrace] and what the
-// store needs, and [closePatience] if the store does not answer. It does nothing
-// where the store is not shared. From now on no session is taken over any more.
-func (m *Manager) HandOver(ctx context.Context) error {
-	if m.shared == nil {
-		return nil
-	}
-	m.drain.become(handingOver)
-	m.awaitTakeOvers(ctx)
-	tick := time.NewTicker(handOverTick)
-	defer tick.Stop()
-	for {
-		all := m.all()
-		if len(all) == 0 {
+// admit reports why requests are not to be begun in the session, as the node gives up its sessions. A session in which nothing
+// else is in flight is given up first: clients that make one call right after the other leave no other gap.
+func (d departing) admit(msgs []jsonrpc.Message) error {
+	switch d.m.work.State() {
+	case departure.WaitingAlone:
+		if slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
+			return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
+		}) {
+			return ErrClosing
+		}
+	case departure.HandingOver:
+		begun := false
+		locked(d.Session, func() { begun = d.backend.initialize != nil })
+		if !begun || d.Busy() {
 			return nil
 		}
-		var quiet []*Session
-		for _, s := range all {
-			if s.use.calls.Load() == 0 && !s.streams.Lags() {
-				quiet = append(quiet, s)
-			}
-		}
-		each(quiet, parallel, m.handOverIdle)
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			m.LogUnfinished()
-			late := time.AfterFunc(closePatience, m.stop)
-			defer late.Stop()
-			m.cut(m.all())
-			return ctx.Err()
+		d.m.work.WaitFor(departure.Tick, func() bool { return !d.streams.Lags() }) // a client may be faster than we
+		if d.HandOver(); d.Moved() {
+			return ErrMoved
 		}
 	}
+	return nil
 }
 
-// DrainAlone is what comes before [Manager.HandOver] as long as there is nobody to take
-// sessions over: they stay, and what listens to them may, but tools are called no more,
-// nor methods that the specification does not have: that is refused with [ErrClosing].
-// It returns when nothing is in flight, alone says that somebody has come, or ctx is
-// done. It does nothing where the store is not shared.
-func (m *Manager) DrainAlone(ctx context.Context, alone func() bool) {
-	if m.shared == nil {
-		return
-	}
-	m.drain.become(waitingAlone)
-	defer m.drain.become(serving)
-	tick := time.NewTicker(handOverTick)
-	defer tick.Stop()
-	for alone() && slices.ContainsFunc(m.all(), func(s *Session) bool { return s.use.calls.Load() > 0 || s.streams.Lags() }) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+func (d departing) IsQuiet() bool { return !d.Busy() && !d.streams.Lags() }
+
+func (d departing) IsAwaited(patience time.Duration) bool {
+	return d.use.readers.Load() > 0 || d.streams.Awaits(patience)
 }
 
-// refusesAlone reports whether requests are not to be begun because of [Manager.DrainAlone].
-func (m *Manager) refusesAlone(msgs []jsonrpc.Message) bool {
-	return m.drain.state() == waitingAlone && slices.ContainsFunc(msgs, func(x jsonrpc.Message) bool {
-		return x.Kind == jsonrpc.Request && !protocol.RetrySafe(x.Method, nil)
-	})
-}
-
-// RefuseUnsafe begins the end of [Manager.HandOver]: from now on a call that may not be
-// made again is refused with [ErrMoved] before it begins, as it would probably be cut.
-func (m *Manager) RefuseUnsafe() { m.drain.late.Store(true) }
-
-// handOverFirst gives up a session at the beginning of a request in it, if this node gives
-// up its sessions and nothing else is in flight in this one; it reports whether it
-// has. Clients that make one call right after the other leave no other gap.
-func (m *Manager) handOverFirst(s *Session) bool {
-	if m.drain.state() != handingOver {
-		return false
-	}
-	begun := false
-	locked(s, func() { begun = s.backend.initialize != nil })
-	if !begun || s.use.calls.Load() > 0 {
-		return false
-	}
-	m.waitFor(handOverTick, func() bool { return !s.streams.Lags() }) // a client may be faster than we
-	m.handOverIdle(s)
-	return s.Moved()
-}
-
-// handOverIdle gives up a session if nothing is in flight in it.
-func (m *Manager) handOverIdle(s *Session) {
-	had, ok := closeIf(s, sessionLeaving, func() bool { return s.requests.len() == 0 && s.use.calls.Load() == 0 })
+func (d departing) HandOver() {
+	had, ok := closeIf(d.Session, sessionLeaving, func() bool { return d.requests.len() == 0 && !d.Busy() })
 	if !ok {
 		return
 	}
 	if had.conn != nil {
-		defer m.closeBackend(had.conn)
+		defer d.m.closeBackend(had.conn)
 	}
-	m.release(s, false)
+	d.release(nil)
 }
 
-// leaving is a session that is being cut.
-type leaving struct {
-	*Session
-	calls []*Call // that are left to the next owner
-}
-
-// open reports whether the next owner will find calls that have not ended.
-func (l *leaving) open() bool { return slices.ContainsFunc(l.calls, (*Call).isStored) }
-
-// cut gives up sessions, whatever is in flight in them: first all are ended here, then
-// each is released as soon as its readers know.
-func (m *Manager) cut(all []*Session) {
-	var mu sync.Mutex
-	var left []leaving
-	each(all, parallelDepartures, func(s *Session) {
-		if calls, done := m.closeForHandOver(s); done {
-			mu.Lock()
-			left = append(left, leaving{s, calls})
-			mu.Unlock()
-		}
-	})
-	end := time.Now().Add(readersGrace)
-	for len(left) > 0 {
-		late := time.Now().After(end) || m.ctx.Err() != nil
-		var told, rest []leaving
-		for _, s := range left {
-			if late || s.use.calls.Load() == 0 && !s.streams.Lags() {
-				told = append(told, s)
-			} else {
-				rest = append(rest, s)
-			}
-		}
-		each(told, parallelDepartures, func(s leaving) { m.release(s.Session, s.open()) })
-		if left = rest; len(left) > 0 {
-			time.Sleep(20 * time.Millisecond)
-		}
-	}
-}
-
-// closeForHandOver ends what is in flight in a session that is cut, and its backend. It returns
-// the calls that are left to the next owner, and whether there was anything to be done.
-func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
-	had, ok := closeIf(s, sessionLeaving, nil)
+// Cut ends what is in flight in the session, and its backend. Calls that may be made again, and those that no backend has got, are left
+// to the next owner.
+func (d departing) Cut() (release func()) {
+	had, ok := closeIf(d.Session, sessionLeaving, nil)
 	if !ok {
-		return nil, false
+		return nil
 	}
 	if had.conn != nil {
-		defer m.closeBackend(had.conn)
+		defer d.m.closeBackend(had.conn)
 	}
 	var again []*inflight
-	s.log.InOneAppend(func() {
+	d.log.InOneAppend(func() {
 		var unsent, lost []*inflight
 		for _, rq := range had.inFlight {
 			switch goesOn, sent := rq.call.handOver(); {
 			case goesOn:
 				again = append(again, rq)
-				calls = append(calls, rq.call)
 			case sent:
 				lost = append(lost, rq)
 			default:
@@ -190,31 +97,31 @@ func (m *Manager) closeForHandOver(s *Session) (calls []*Call, done bool) {
 		failAll(lost, outcomeUnknown("the session ended: %v", ErrClosing))
 		failAll(unsent, errNotBegun)
 	})
-	m.dropRequests(s, again)
-	return calls, true
+	d.m.dropRequests(d.Session, again)
+	return func() { d.release(again) }
 }
 
-// errUnsent ends a call that has not begun, and whose client may make it again.
+// errNotBegun ends a call that has not begun, and whose client may make it again.
 var errNotBegun = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
 
-// release releases a session that was closed. open says that calls in it have not
-// ended.
-func (m *Manager) release(s *Session, open bool) {
+// release releases a session that was closed, with requests that are left to the next owner.
+func (d departing) release(left []*inflight) {
+	s, m := d.Session, d.m
+	open := slices.ContainsFunc(left, func(rq *inflight) bool { return rq.call.isStored() }) // the next owner finds calls that have not ended
 	s.untold.ReleaseAll()
-	m.waitFor(storeTimeout, s.untold.HasTold) // a session without an owner is not looked after
+	m.work.WaitFor(storeTimeout, s.untold.HasTold) // a session without an owner is not looked after
 	s.noteStored(false)
-	m.waitFor(appendTimeout, s.log.IsIdle) // what the backend has said is not given up before it is stored
+	m.work.WaitFor(appendTimeout, s.log.IsIdle) // what the backend has said is not given up before it is stored
 	open = open || !s.log.IsIdle()
 	m.unlist(s)
 	lost := !s.step(sessionMoved) // meanwhile
 	s.streams.Dismiss()
-	if lost {
-		m.shared.Forget(s.lease)
-		return
+	err := stream.ErrFenced
+	if !lost {
+		ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
+		defer stop()
+		err = m.shared.Release(ctx, s.lease, open)
 	}
-	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
-	defer stop()
-	err := m.shared.Release(ctx, s.lease, open)
 	if err == nil {
 		m.moves.Add(moves.Kind{How: moves.WentReleased}, moves.Count{Sessions: 1})
 		return
@@ -225,30 +132,37 @@ func (m *Manager) release(s *Session, open bool) {
 	m.shared.Forget(s.lease)
 }
 
-// mostUnfinished is how many calls one line of the log names.
-const mostUnfinished = 20
+// Unfinished names calls by what an operator knows of them.
+func (d departing) Unfinished(most int) (calls int, names []string) {
+	for rq := range d.requests.each {
+		if calls++; len(names) >= most {
+			continue
+		}
+		name := fmt.Sprintf("%s of session %s, id %.64s", rq.call.method, d.Name(), rq.id)
+		if d.modern != "" { // where the id is ours: its client has used another
+			name = fmt.Sprintf("%s of revision %s, in carrier %s", rq.call.method, d.modern, d.Name())
+			if who := d.Principal(); who != "" {
+				name += fmt.Sprintf(", of %.64q", who)
+			}
+		}
+		names = append(names, name)
+	}
+	return calls, names
+}
 
-// LogUnfinished logs which calls have not ended, because the time that they had at the end of this node is over.
-func (m *Manager) LogUnfinished() {
-	var names []string
-	n := 0
-	for _, s := range m.all() {
-		for rq := range s.requests.each {
-			if n++; len(names) >= mostUnfinished {
-				continue
-			}
-			name := fmt.Sprintf("%s of session %s, id %.64s", rq.call.method, s.Name(), rq.id)
-			if s.modern != "" { // where the id is ours: its client has used another
-				name = fmt.Sprintf("%s of revision %s, in carrier %s", rq.call.method, s.modern, s.Name())
-				if who := s.Principal(); who != "" {
-					name += fmt.Sprintf(", of %.64q", who)
-				}
-			}
-			names = append(names, name)
+// WithdrawWaiting ends calls of modern clients that wait for input, as no node will be here to
+// take it.
+func (d departing) WithdrawWaiting() {
+	if d.modern == "" {
+		return
+	}
+	var waiting []*Call
+	for rq := range d.requests.each {
+		if asking, _ := rq.call.AwaitsInput(); asking && !d.streams.IsRead(rq.call.Number()) {
+			waiting = append(waiting, rq.call)
 		}
 	}
-	if n > 0 {
-		slices.Sort(names)
-		m.logger.Warn("calls did not end in time", "calls", n, "which", names)
+	for _, c := range waiting {
+		c.Withdraw(ErrClosing.Error())
 	}
 }

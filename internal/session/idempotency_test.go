@@ -226,7 +226,7 @@ func TestKeyedNotBegun(t *testing.T) {
 
 	h.End(s)
 	refusal(t, s, "last", request(9), ErrNotFound)
-	h.Stop()
+	h.Departure.Stop()
 	refusal(t, s, "last", request(9), ErrClosing)
 	if n, _ := h.keys.Len(); n != 1 {
 		t.Errorf("%d keys are known, want 1", n)

@@ -85,15 +85,10 @@ func stopTimer(t *time.Timer) {
 	}
 }
 
-// later does something after a time, unless Close is called before.
-func later(m *Manager, after time.Duration, do func()) *time.Timer {
-	return time.AfterFunc(after, func() { m.inBackground(do) })
-}
-
 // AwaitReturn has the call end, for a reason, unless its client returns within a time.
 func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	c.s.use.hold(within)
-	c.client.leaves(later(c.s.m, within, func() {
+	c.client.leaves(c.s.m.work.After(within, func() {
 		if !c.standing.IsFollowed() { // else another request of its client waits for it
 			c.Withdraw(reason)
 		}
@@ -121,7 +116,7 @@ func (c *Call) boundAsking() {
 	if c.isOver() || c.isHeir() { // an heir may ask for as long as it can be asked for
 		return
 	}
-	c.client.bound(later(c.s.m, c.s.m.resumes.InputWait(), c.endUnseen))
+	c.client.bound(c.s.m.work.After(c.s.m.resumes.InputWait(), c.endUnseen))
 }
 
 // endUnseen ends the call if it waits for a client that has not come. One that is just there may

@@ -101,20 +101,11 @@ func (l *Late) State() (asking, sent bool) {
 
 // tendLate looks at the requests of a session that take long.
 func tendLate(s *Session) {
-	if !s.m.startWork() {
-		return
-	}
-	defer s.m.work.Done()
 	var late []*Late
 	locked(s, func() { late = s.takeLate() })
 	s.log.Flush()
 	for _, l := range late {
-		if s.m.startWork() {
-			go func() {
-				defer s.m.work.Done()
-				s.m.added.Late(l)
-			}()
-		}
+		s.m.work.Go(func() { s.m.added.Late(l) })
 	}
 }
 

@@ -68,7 +68,7 @@ func (m *Manager) redirect(key stream.SessionKey, principal caller.Principal) er
 	if m.shared == nil {
 		return ErrNotFound
 	}
-	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 	defer stop()
 	s, at, err := m.Locate(ctx, key, principal)
 	switch {

@@ -12,6 +12,7 @@ import (
 	"holdfast/internal/admission"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
+	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
@@ -30,7 +31,7 @@ import (
 // A Manager holds the sessions of one endpoint. Its methods may be called
 // concurrently.
 //
-// What it still takes on is a [drainState].
+// What it still takes on is a [departure.State].
 type Manager struct {
 	opts       Options
 	store      stream.Store
@@ -52,7 +53,9 @@ type Manager struct {
 	limits
 	load
 	times
-	running
+	work      departure.Work       // what it does by itself
+	Departure *departure.Departure // of its sessions, at the end of the node
+	waiters   sync.Pool            // see [Waiter]
 
 	Kinds clientkind.Table
 
@@ -91,7 +94,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		userCode:  userCode{backend, opts.OnEnded, opts.Safe, opts.Logger},
 		load:      load{most: opts.MaxCalls, share: opts.shareOf(opts.MaxCalls), ofSession: opts.SessionMax},
 		times:     times{zero: time.Now().Add(-time.Hour)}, // so that 0 is long ago
-		running:   running{quit: make(chan struct{})},
+		work:      departure.NewWork(),
 		roster:    newRoster(&opts),
 		processes: processes.Bound{Options: processes.Options{Most: opts.MaxProcesses, Share: opts.shareOf(opts.MaxProcesses), Busy: ErrBusy}},
 		takeOvers: takeOvers{takers: make(chan struct{}, takers), moves: moves.Log{Logger: opts.Logger}},
@@ -107,28 +110,27 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 		m.shared, _ = store.(shared.Store)
 	}
 	m.Finder = whereabouts.NewFinder(whereabouts.Options{
-		Store: m.shared, Logger: m.logger, NotFound: ErrNotFound, Closing: ErrClosing, Quit: m.quit,
-		IsHere: m.isHere, IsKnown: m.isKnown, Leaves: m.stops, TakeOver: m.adopt, WaitFor: m.waitFor,
+		Store: m.shared, Logger: m.logger, NotFound: ErrNotFound, Work: &m.work,
+		IsHere: m.isHere, IsKnown: m.isKnown, TakeOver: m.adopt,
 	})
 	if bounded, ok := store.(interface{ StreamBytes() int64 }); ok {
 		m.pace.Kept = bounded.StreamBytes()
 	}
 	m.pace.Room, _ = store.(pace.Room)
-	m.pace.Quit = m.quit
+	m.pace.Quit = m.work.Quit()
 	m.keeper, _ = store.(keeper)
 	m.many, _ = backend.(manyServers)
 	m.listTeller, _ = backend.(listTeller)
 	m.Tools = tools.Rules{Operator: m.saysRepeatable, Own: m.added, Logger: m.logger, Alone: m.shared == nil}
 	m.Gate = admission.Gate{Limiter: opts.Limits, Stateless: opts.Stateless, IsOurs: m.Tools.CallsOwn}
-	m.ctx, m.stop = context.WithCancel(context.Background())
+	m.Departure = newDeparture(m)
 	m.openJournal()
 	m.openKeys()
 	m.resumes.Sessions, m.resumes.Options = resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep}
 	m.openFlights()
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
 	m.watchServers()
-	m.work.Add(1)
-	go m.expire()
+	m.work.Go(m.expire)
 	return m
 }
 
@@ -189,11 +191,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 	ctx, stop := context.WithTimeout(r.Context(), storeTimeout)
 	lease, err := m.store.Create(ctx, s.key, record)
 	stop()
-	if err != nil && unavailable(err) && m.startWork() {
-		go func() { // it may be there all the same; that takes as long again
-			defer m.work.Done()
-			m.end(s, err)
-		}()
+	if err != nil && unavailable(err) && m.work.Go(func() { m.end(s, err) }) { // it may be there all the same; that takes as long again
 		return nil, fmt.Errorf("session not begun: %w", err)
 	}
 	if err == nil {
@@ -204,7 +202,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 		}
 		s.mu.Unlock()
 		m.store.Count(lease, s.tenant.name)
-		s.use.renewed.Store(int64(m.clock()))
+		s.renewed.Store(int64(m.clock()))
 		err = s.held.keep(sessionCost + s.carrier.cost())
 		if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
 			err = s.held.keep(sessionCost + s.carrier.cost())
@@ -225,13 +223,13 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 
 // list puts a new session on record, and counts work until work.Done.
 func (m *Manager) list(s *Session) error {
-	return m.add(s, func(err error) error { return m.start(stopped, err) })
+	return m.add(s, func(err error) error { return m.work.StartBefore(departure.Stopped, err) })
 }
 
 // session makes a session that is not known to anybody yet. It is counted for its
 // tenant.
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
-	s := &Session{m: m, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
+	s := &Session{m: m, tenure: tenure{shared: m.shared}, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.Tools.Init(toolServer{s}, &m.Tools)
 	s.lists = m.listsOf(principal.Server())
 	s.use.times = &m.times
@@ -248,6 +246,11 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 	return s
 }
 
+// InBackground runs f as work that Close waits for, unless Close has begun to wait. The context is done when Close has waited for long enough.
+func (m *Manager) InBackground(f func(context.Context)) bool {
+	return m.work.Go(func() { f(m.work.Context()) })
+}
+
 // closeBackend closes a backend's conversation, which was counted as work when it was
 // opened, on a goroutine of its own: it may wait for a process to end.
 func (m *Manager) closeBackend(conn backend.Conn) {
@@ -262,43 +265,14 @@ func (m *Manager) closeBackend(conn backend.Conn) {
 	}()
 }
 
-// Stop refuses new sessions and calls from now on.
-func (m *Manager) Stop() { m.drain.become(stopped) }
-
-// Idle reports whether nothing is in flight, nobody reads, and no client is likely
-// to come back, within patience, for the end of a call that it has yet to read.
-func (m *Manager) Idle(patience time.Duration) bool {
-	if m.calls.Load() > 0 {
-		return false
-	}
-	for _, s := range m.all() {
-		if s.use.readers.Load() > 0 || s.streams.Awaits(patience) {
-			return false
-		}
-	}
-	return true
-}
-
-// closePatience is how long Close waits for a store that does not answer.
-const closePatience = 10 * time.Second
-
 // Close ends all sessions, or, where the store is shared, leaves them to others, and
 // waits until their backends are closed.
 func (m *Manager) Close() {
-	m.Stop()
-	m.once.Do(func() { close(m.quit) })
-	late := time.AfterFunc(closePatience, m.stop)
-	defer m.stop()
-	defer late.Stop()
-	if m.shared != nil {
-		m.awaitTakeOvers(m.ctx)
-		m.cut(m.all())
-	}
-	for _, s := range m.all() {
-		m.end(s, ErrClosing)
-	}
-	m.flights.Tell()
-	m.drain.become(managerClosed)
-	m.work.Wait()
+	m.Departure.Close(func() {
+		for _, s := range m.all() {
+			m.end(s, ErrClosing)
+		}
+		m.flights.Tell()
+	})
 	m.moves.End()
 }

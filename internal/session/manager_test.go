@@ -14,6 +14,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/departure"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/feature/handoff"
 	"holdfast/internal/mcptest"
@@ -157,7 +158,7 @@ func TestRefusedSession(t *testing.T) {
 	}
 	h.desk.err = nil
 	h.open("")
-	h.Stop()
+	h.Departure.Stop()
 	if _, err := h.New(newRequest(), caller.Principal{}, false, nil); !errors.Is(err, ErrClosing) {
 		t.Errorf("got %v", err)
 	}
@@ -283,7 +284,7 @@ func TestIdleNoMore(t *testing.T) {
 		h := newHouse(t, Options{TTL: time.Minute}, func(s stream.Store) stream.Store { return slowDelete{s, gate} })
 		defer h.close()
 		var all []*Session
-		for range 2 * parallel {
+		for range 2 * departure.Parallel {
 			all = append(all, h.open(""))
 		}
 		time.Sleep(2 * time.Minute)
@@ -294,13 +295,13 @@ func TestIdleNoMore(t *testing.T) {
 				ended++
 			}
 		}
-		if ended != parallel {
-			t.Fatalf("%d sessions are being ended, want %d", ended, parallel)
+		if ended != departure.Parallel {
+			t.Fatalf("%d sessions are being ended, want %d", ended, departure.Parallel)
 		}
 		close(gate)
 		synctest.Wait()
-		if n := h.Sessions(); n != parallel {
-			t.Errorf("%d sessions are left, want %d", n, parallel)
+		if n := h.Sessions(); n != departure.Parallel {
+			t.Errorf("%d sessions are left, want %d", n, departure.Parallel)
 		}
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/caller"
+	"holdfast/internal/departure"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/shared"
@@ -158,13 +159,13 @@ func (f *fleet) stop(n *member, kill bool) {
 	f.ends.Go(func() {
 		took := spent()
 		defer func() {
-			if d := took(); d >= closePatience {
+			if d := took(); d >= departure.ClosePatience {
 				f.t.Errorf("a node took %v to stop", d)
 			}
 		}()
 		if !kill {
 			ctx, stop := context.WithTimeout(context.Background(), rand.N(20*time.Millisecond))
-			_ = n.HandOver(ctx)
+			_ = n.Departure.HandOver(ctx)
 			stop()
 		}
 		n.Close()

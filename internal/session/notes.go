@@ -174,7 +174,7 @@ func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (
 	defer panics.Catch(&err, s.m.logger, "", "")
 	c.recovery = &recovery{msgs: msgs}
 	switch {
-	case tools.Repeatable(msgs, func(m *jsonrpc.Message) bool { return s.Tools.Repeatable(s.m.ctx, m, nil) }):
+	case tools.Repeatable(msgs, func(m *jsonrpc.Message) bool { return s.Tools.Repeatable(s.m.work.Context(), m, nil) }):
 		c.recovery.retry = retryAllowed
 	case !s.Tools.IsComplete() && tools.Repeatable(msgs, func(*jsonrpc.Message) bool { return true }): // it is a matter of tools
 		c.recovery.retry = retryUnlisted
@@ -188,7 +188,7 @@ func (s *Session) prepareRecovery(c *Call, msgs []jsonrpc.Message, light bool) (
 // flushInBackground appends what is queued, on a goroutine of its own: it may take longer
 // than whoever calls will wait.
 func (s *Session) flushInBackground() {
-	if !s.m.inBackground(s.log.Flush) {
+	if !s.m.work.Go(s.log.Flush) {
 		s.log.Flush()
 	}
 }
@@ -226,7 +226,7 @@ func (m *Manager) sync() error {
 	if !ok {
 		return nil
 	}
-	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 	defer stop()
 	return store.Sync(ctx)
 }

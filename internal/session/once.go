@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/departure"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -161,7 +162,7 @@ func (c *Call) disown() {
 // openKeys makes the keys of the node.
 func (m *Manager) openKeys() {
 	m.keys = idempotency.New(idempotency.Options{
-		Sessions: keySessions{m}, Store: m.shared, Context: m.ctx, Timeout: storeTimeout,
+		Sessions: keySessions{m}, Store: m.shared, Context: m.work.Context(), Timeout: storeTimeout,
 		Keep: m.opts.Keep, KeepNames: m.namesKept(), Logger: m.logger,
 	})
 }
@@ -208,7 +209,7 @@ func (k keySessions) Tenant(session stream.SessionKey) (name string, ok bool) {
 }
 
 func (k keySessions) Work(all []idempotency.ID, do func(idempotency.ID)) {
-	k.m.inBackground(func() { each(all, parallel, do) })
+	k.m.work.Go(func() { departure.Each(all, departure.Parallel, do) })
 }
 
 // holder returns the session of a stream of which something is kept, or that is

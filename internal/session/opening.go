@@ -14,7 +14,7 @@ import (
 
 // boundOpening has a request that begins a conversation answered with an error, if the backend has not answered it in time.
 func (rq *inflight) boundOpening(method string) {
-	t := later(rq.call.s.m, openTimeout, func() { rq.openInVain(method) })
+	t := rq.call.s.m.work.After(openTimeout, func() { rq.openInVain(method) })
 	rq.stop = func() { t.Stop() }
 }
 

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
+	"sync/atomic"
 	"time"
 
+	"holdfast/internal/departure"
+	"holdfast/internal/engine/shared"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/stream"
@@ -64,19 +67,88 @@ func (o logOwner) Lost(unstored []entry, err error) {
 	s.m.leaveNode(s, lingerFor)
 }
 
+// A tenure is the time for which a session is this node's.
+type tenure struct {
+	shared  shared.Store // nil: no other node takes the session over
+	lease   stream.Lease // zero while the session is being made
+	renewed atomic.Int64 // when the store was last told that the session is used, by the manager's clock; 0: never
+}
+
+// renewDue reports whether the store should be told again that the session is in use.
+func (t *tenure) renewDue(now, ttl time.Duration) bool {
+	last := t.renewed.Load()
+	return t.shared != nil && last != 0 && now-time.Duration(last) >= ttl/3
+}
+
+// renew tells the store that the session is in use. The error says that the session is another node's, or is gone.
+func (t *tenure) renew(ctx context.Context, now time.Duration) error {
+	last := t.renewed.Swap(int64(now))
+	err := t.confirm(ctx)
+	if err != nil && unavailable(err) {
+		t.renewed.CompareAndSwap(int64(now), last) // the next time, then
+		return nil
+	}
+	return err
+}
+
+// confirm asks the store whether the session is still this node's, and starts its
+// idle time anew.
+func (t *tenure) confirm(ctx context.Context) error {
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
+	defer stop()
+	return t.shared.Touch(ctx, t.lease)
+}
+
+// storeTimeout bounds how long the store is asked for something that no client waits for.
+const storeTimeout = 5 * time.Second
+
+// leased returns the session's lease, which is zero while it is being made.
+func (s *Session) leased() stream.Lease {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lease
+}
+
 // VerifySession looks whether another node has taken a session, as is said, and forgets it
 // then: its readers leave without having seen an end, and its clients come back to
 // the new owner. What is said may be old: the session may be here again. It does not
 // wait.
 func (m *Manager) VerifySession(key stream.SessionKey) {
-	s := m.find(key)
-	if s == nil || m.shared == nil || !m.startWork() {
-		return
+	if s := m.find(key); s != nil {
+		m.InBackground(func(ctx context.Context) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
 	}
-	go func() {
-		defer m.work.Done()
-		_ = m.checkOwner(m.ctx, s) // else it is found out with the next append
-	}()
+}
+
+// Verify looks who owns the sessions here that are in use, and loses those that
+// another has taken: for after a pause of this process, or of the store.
+func (m *Manager) Verify(ctx context.Context) {
+	used := slices.DeleteFunc(m.all(), func(s *Session) bool { return s.use.readers.Load() == 0 && !s.Busy() })
+	departure.Each(used, departure.Parallel, func(s *Session) { _ = s.checkOwner(ctx) }) // else it is found out with the next append
+}
+
+// checkOwner looks who owns the session, and loses it if another node does: before its client is told
+// that something is not known which it was given in the session, a newer owner may
+// have given it, of which this node has not heard yet. The error is [ErrMoved] then,
+// or that of a store which can't tell.
+func (s *Session) checkOwner(ctx context.Context) error {
+	if s.shared == nil {
+		return nil
+	}
+	ctx, stop := context.WithTimeout(ctx, storeTimeout)
+	defer stop()
+	lease := s.leased() // before: it may be new
+	at, err := s.shared.Lookup(ctx, s.key)
+	if err != nil && !errors.Is(err, stream.ErrNotFound) {
+		return fmt.Errorf("session not looked up: %w", err)
+	}
+	if lease.Epoch != 0 && (err != nil || at.Owner != s.shared.Node() || at.Epoch != lease.Epoch) {
+		s.went(err)
+		s.m.leaveNode(s, 0)
+	}
+	if s.Moved() {
+		return ErrMoved
+	}
+	return nil
 }
 
 // leaveNode has a session leave this node. Who reads it may read what there is for a
@@ -93,19 +165,18 @@ func (m *Manager) leaveNode(s *Session, linger time.Duration) {
 		m.closeBackend(had.conn)
 	}
 	if had.from != sessionOpen {
-		return // it is kept for those who read the end: see forget and part
+		return // it is kept for those who read the end: see forget and release
 	}
-	if linger == 0 || s.use.readers.Load() == 0 || !m.startWork() {
+	leave := func() {
 		m.shared.Forget(s.lease)
 		s.streams.Dismiss()
-		return
 	}
-	go func() {
-		defer m.work.Done()
-		m.waitFor(linger, func() bool { return s.use.readers.Load() == 0 })
-		m.shared.Forget(s.lease)
-		s.streams.Dismiss()
-	}()
+	if linger == 0 || s.use.readers.Load() == 0 || !m.work.Go(func() {
+		m.work.WaitFor(linger, func() bool { return s.use.readers.Load() == 0 })
+		leave()
+	}) {
+		leave()
+	}
 }
 
 // dropRequests lets go of requests that were taken off the record of a session that leaves.
@@ -114,106 +185,4 @@ func (m *Manager) dropRequests(s *Session, left []*inflight) {
 		rq.call.dropRequest(rq)
 	}
 	m.dismiss(s, int32(len(left)))
-}
-
-// leased returns the session's lease, which is zero while it is being made.
-func (s *Session) leased() stream.Lease {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lease
-}
-
-// asks bounds how long the store is asked for something that nobody has to have.
-const storeTimeout = 5 * time.Second
-
-// Verify looks who owns the sessions here that are in use, and loses those that
-// another has taken: for after a pause of this process, or of the store.
-func (m *Manager) Verify(ctx context.Context) {
-	if m.shared == nil {
-		return
-	}
-	var used []*Session
-	for _, s := range m.all() {
-		if s.use.readers.Load() > 0 || s.use.calls.Load() > 0 {
-			used = append(used, s)
-		}
-	}
-	each(used, parallel, func(s *Session) { _ = m.checkOwner(ctx, s) }) // else it is found out with the next append
-}
-
-// checkOwner looks whether the session is still this node's, before its client is told
-// that something is not known which it was given in the session: a newer owner may
-// have given it, of which this node has not heard yet. The error is [ErrMoved] then,
-// or that of a store which can't tell.
-func (s *Session) checkOwner(ctx context.Context) error {
-	if s.m.shared == nil {
-		return nil
-	}
-	if err := s.m.checkOwner(ctx, s); err != nil {
-		return err
-	}
-	if s.Moved() {
-		return ErrMoved
-	}
-	return nil
-}
-
-// checkOwner looks who owns a session that is here, and loses it if another does. The
-// error is that of a store which can't tell.
-func (m *Manager) checkOwner(ctx context.Context, s *Session) error {
-	ctx, stop := context.WithTimeout(ctx, storeTimeout)
-	defer stop()
-	lease := s.leased() // before: it may be new
-	at, err := m.shared.Lookup(ctx, s.key)
-	if err != nil && !errors.Is(err, stream.ErrNotFound) {
-		return fmt.Errorf("session not looked up: %w", err)
-	}
-	if lease.Epoch == 0 {
-		return nil
-	}
-	if err != nil || at.Owner != m.shared.Node() || at.Epoch != lease.Epoch {
-		s.went(err)
-		m.leaveNode(s, 0)
-	}
-	return nil
-}
-
-// For how many sessions the store is asked at a time, and how many are waited for,
-// mostly for their readers.
-const (
-	parallel           = 16
-	parallelDepartures = 256
-)
-
-// each calls f for all, for some at a time, and returns when that is done.
-func each[T any](all []T, some int, f func(T)) {
-	var group sync.WaitGroup
-	places := make(chan struct{}, some)
-	for _, s := range all {
-		places <- struct{}{}
-		group.Go(func() {
-			defer func() { <-places }()
-			f(s)
-		})
-	}
-	group.Wait()
-}
-
-// renew tells it, and loses the session if it is another's.
-func (m *Manager) renew(s *Session, now time.Duration) {
-	last := s.use.renewed.Swap(int64(now))
-	if err := m.touch(s); err != nil && !unavailable(err) {
-		s.went(err)
-		m.leaveNode(s, 0)
-	} else if err != nil {
-		s.use.renewed.CompareAndSwap(int64(now), last) // the next time, then
-	}
-}
-
-// touch asks the store whether the session is still this node's, and starts its
-// idle time anew.
-func (m *Manager) touch(s *Session) error {
-	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
-	defer stop()
-	return m.shared.Touch(ctx, s.lease)
 }

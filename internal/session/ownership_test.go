@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/mcptest"
@@ -238,7 +239,7 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan error, 1)
-	go func() { done <- a.HandOver(t.Context()) }()
+	go func() { done <- a.Departure.HandOver(t.Context()) }()
 	mcptest.Eventually(t, "the quiet one to be released", time.Minute, func() bool { return f.session(quiet.key).Owner == "" })
 	if !r.Gone() || f.session(quiet.key).Open {
 		t.Error("its reader stays, or it was released as open")
@@ -289,7 +290,7 @@ func TestHandOverCuts(t *testing.T) {
 		} else {
 			ctx, stop := context.WithCancel(t.Context())
 			stop()
-			if err := a.HandOver(ctx); !errors.Is(err, context.Canceled) {
+			if err := a.Departure.HandOver(ctx); !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
 		}
@@ -365,7 +366,7 @@ func TestHandOverUnsent(t *testing.T) {
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		if err := a.HandOver(ctx); !errors.Is(err, context.Canceled) {
+		if err := a.Departure.HandOver(ctx); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 		r.Detach(false, true, false)
@@ -418,12 +419,12 @@ func TestHandOverUnsentOnce(t *testing.T) {
 		}
 		over, stop := context.WithCancel(t.Context())
 		stop()
-		_ = a.HandOver(over) // it cuts
+		_ = a.Departure.HandOver(over) // it cuts
 		b.take(s)
 		mcptest.Eventually(t, "a backend", time.Minute, func() bool { return b.desk.opened() == 1 })
 		b.desk.last().next(t, "tools/call")
 		if drain {
-			_ = b.HandOver(over)
+			_ = b.Departure.HandOver(over)
 		} else {
 			b.kill()
 		}
@@ -440,7 +441,7 @@ func TestHandOverBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newShelf()
 		a := f.add(t, "a", safeTools())
-		for range 3 * parallelDepartures {
+		for range 3 * departure.CutAtOnce {
 			s := a.open("alice")
 			c := begin(t, s, false, request(1))
 			if _, err := s.Read(t.Context(), c.Number(), 0, 0, make(chan struct{}, 1)); err != nil { // and is stuck
@@ -450,9 +451,9 @@ func TestHandOverBounded(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
 		began := time.Now()
-		_ = a.HandOver(ctx)
-		if took := time.Since(began); took < readersGrace || took > 5*readersGrace/4 {
-			t.Errorf("it took %v, want %v", took, readersGrace)
+		_ = a.Departure.HandOver(ctx)
+		if took := time.Since(began); took < departure.ReadersGrace || took > 5*departure.ReadersGrace/4 {
+			t.Errorf("it took %v, want %v", took, departure.ReadersGrace)
 		}
 		if n := a.Sessions(); n > 0 {
 			t.Errorf("%d sessions are left", n)
@@ -468,7 +469,7 @@ func TestLastCall(t *testing.T) {
 	f := newShelf()
 	a := f.add(t, "a", safeTools())
 	s := a.open("alice")
-	a.RefuseUnsafe()
+	a.Departure.RefuseUnsafe()
 	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(1))}, false); !errors.Is(err, ErrMoved) {
 		t.Errorf("begun: %v", err)
 	}
@@ -490,7 +491,16 @@ func TestHandOverBetween(t *testing.T) {
 	a, b := f.add(t, "a", safeTools()), f.add(t, "b", safeTools())
 	s := a.open("alice")
 	c := begin(t, s, false, request(1))
-	a.drain.become(handingOver)              // HandOver has begun, and does not look just now
+	looks := make(chan struct{})
+	a.Departure.AwaitArrivals = func(ctx context.Context) {
+		select {
+		case <-looks:
+		case <-ctx.Done():
+		}
+	}
+	var handsOver sync.WaitGroup
+	handsOver.Go(func() { _ = a.Departure.HandOver(t.Context()) }) // it does not look just now
+	mcptest.Eventually(t, "HandOver", time.Minute, func() bool { return a.work.State() == departure.HandingOver })
 	second := begin(t, s, false, request(2)) // as a call is in flight
 	a.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":"done"}`)
 	a.desk.last().say(second, `{"jsonrpc":"2.0","id":2,"result":"done"}`)
@@ -498,6 +508,8 @@ func TestHandOverBetween(t *testing.T) {
 	if _, err := s.Begin([]jsonrpc.Message{mcptest.Parse(request(3))}, false); !errors.Is(err, ErrMoved) || !s.Moved() {
 		t.Errorf("a new request: %v, moved: %v", err, s.Moved())
 	}
+	close(looks)
+	handsOver.Wait()
 	if b.take(s).Revision() == "" {
 		t.Error("forgotten")
 	}
@@ -667,11 +679,11 @@ func TestLoseLate(t *testing.T) {
 	a.node.dead.Store(false)
 	a.VerifySession(s.key)
 	mcptest.Eventually(t, "a to lose what b has taken", time.Minute, func() bool { return a.Sessions() == 0 })
-	_ = b.HandOver(t.Context())
+	_ = b.Departure.HandOver(t.Context())
 	back := a.take(s)
 	c := begin(t, back, false, request(1))
 	a.VerifySession(s.key) // of when b took it
-	if err := a.checkOwner(t.Context(), back); err != nil {
+	if err := back.checkOwner(t.Context()); err != nil {
 		t.Error(err)
 	}
 	if again := a.take(s); again != back {
@@ -698,7 +710,7 @@ func TestLoseHandedOver(t *testing.T) {
 	for len(ready) > 0 {
 		<-ready
 	}
-	if err := a.HandOver(t.Context()); err != nil {
+	if err := a.Departure.HandOver(t.Context()); err != nil {
 		t.Error(err)
 	}
 	select {

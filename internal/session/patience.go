@@ -67,7 +67,7 @@ func (p *patience) wake(s *Session, at time.Duration) {
 	p.at = at
 	d := max(at-s.m.clock(), 0)
 	if p.timer == nil {
-		p.timer = time.AfterFunc(d, func() { tendLate(s) })
+		p.timer = s.m.work.After(d, func() { tendLate(s) })
 		return
 	}
 	p.timer.Reset(d)

@@ -199,11 +199,10 @@ func (s *Session) onlyListens() (all []*inflight, only bool) {
 
 // listenAgain makes listens again, in the next conversation.
 func (s *Session) listenAgain(listens []*inflight) {
-	if len(listens) == 0 || !s.m.startWork() {
+	if len(listens) == 0 {
 		return
 	}
-	go func() {
-		defer s.m.work.Done()
+	s.m.work.Go(func() {
 		for _, rq := range listens {
 			ctx := rq.listen.Context
 			if ctx == nil {
@@ -213,5 +212,5 @@ func (s *Session) listenAgain(listens []*inflight) {
 				s.requests.fail(rq.listen.ID, rq.call, notDelivered(err))
 			}
 		}
-	}()
+	})
 }

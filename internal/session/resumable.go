@@ -72,7 +72,7 @@ func (c resumable) Told(seq uint64) { paced(c).told(seq) }
 func (c resumable) IsKept() bool    { return c.s.m.holder(c.s.key, c.Number()) != nil }
 
 func (c resumable) Cancel(ids []string, why string) {
-	if !c.s.m.startWork() {
+	if !c.s.m.work.Start() {
 		return // all calls end now
 	}
 	defer c.s.m.work.Done()
@@ -93,7 +93,7 @@ func (r resumeSessions) Sealed(t ticket.Ticket, purpose string, bound []byte, of
 				s.streams.Asked(t.Number)
 				return s, nil
 			}
-			err = s.checkOwner(r.m.ctx)
+			err = s.checkOwner(r.m.work.Context())
 		}
 		switch {
 		case err == nil, errors.Is(err, ErrNotFound):

@@ -170,7 +170,7 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 		return nil, err
 	}
 	defer m.work.Done()
-	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 	defer stop()
 	s.lease, err = store.CreateUnder(ctx, s.key, at.begins.life)
 	if err != nil {
@@ -281,13 +281,13 @@ const tendKeysEvery = time.Minute
 
 // tendKeys looks after the keys of session ids, when it is time. Only the goroutine of expire calls it.
 func (m *Manager) tendKeys(now time.Duration) {
-	if m.opts.Revival == nil || m.shared == nil || now-m.keysTended < tendKeysEvery || !m.startWork() {
+	if m.opts.Revival == nil || m.shared == nil || now-m.keysTended < tendKeysEvery || !m.work.Start() {
 		return
 	}
 	m.keysTended = now
 	go func() {
 		defer m.work.Done()
-		ctx, stop := context.WithTimeout(m.ctx, appendTimeout)
+		ctx, stop := context.WithTimeout(m.work.Context(), appendTimeout)
 		defer stop()
 		if err := m.opts.Revival.Tend(ctx); err != nil {
 			m.logger.Debug("session keys not looked after", "error", err)
@@ -304,7 +304,7 @@ func (m *Manager) bury(s *Session) {
 		m.opts.Revival.Refuse(s.key)
 		return
 	}
-	ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 	defer stop()
 	c, ok, err := m.opts.Revival.Open(ctx, s.id)
 	if ok {

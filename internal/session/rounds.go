@@ -126,19 +126,15 @@ func (w *round) answered(name string, m *jsonrpc.Message) {
 // later makes the request again, after a time.
 func (w *round) later(after time.Duration) {
 	m := w.c.s.m
-	if !m.startWork() {
-		return
-	}
-	go func() {
-		defer m.work.Done()
+	m.work.Go(func() {
 		timer := time.NewTimer(after)
 		defer timer.Stop()
 		select {
 		case <-timer.C:
 			w.again()
-		case <-m.quit:
+		case <-m.work.Quit():
 		}
-	}()
+	})
 }
 
 // again makes the request again, with the client's answers.
@@ -160,5 +156,5 @@ func (w *round) again() {
 		failAll(w.c.s.requests.takeCall(w.c), jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", err))
 		return
 	}
-	w.c.deliverOne(w.c.s.m.ctx, again, w.of.header, notDelivered)
+	w.c.deliverOne(w.c.s.m.work.Context(), again, w.of.header, notDelivered)
 }

@@ -266,7 +266,7 @@ func refusalOf(m *jsonrpc.Message, why string) *jsonrpc.Error {
 func (l *link) reply(response []byte) {
 	s := l.s
 	m, err := jsonrpc.Parse(response)
-	if err != nil || !s.m.startWork() {
+	if err != nil || !s.m.work.Start() {
 		return
 	}
 	s.mu.Lock()

@@ -74,11 +74,7 @@ func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok 
 // serversChanged ends the sessions of servers that are there no more, once their calls have
 // ended, and closes the conversations that are to be replaced and have nothing to do.
 func (m *Manager) serversChanged() {
-	if !m.startWork() {
-		return
-	}
-	go func() {
-		defer m.work.Done()
+	m.work.Go(func() {
 		t := time.NewTicker(removedAgain)
 		defer t.Stop()
 		for began := time.Now(); ; {
@@ -92,11 +88,11 @@ func (m *Manager) serversChanged() {
 			}
 			select {
 			case <-t.C:
-			case <-m.quit:
+			case <-m.work.Quit():
 				return
 			}
 		}
-	}()
+	})
 }
 
 // tend does what the server of a session demands. It reports whether the session is to end, or its conversation

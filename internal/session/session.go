@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests and of what is held,
-// that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that,
+// that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and that of [departure.Work] after that,
 // and those of the streams and of Session.Tools last. Of two
 // calls' locks the standalone stream's comes second. Those of a call's clientWait and pace come after its own. None is held while the store or the
 // backend is called.
@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 
 	"holdfast/backend"
+	"holdfast/internal/departure"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/journal"
@@ -48,11 +49,11 @@ var (
 	ErrDuplicate = errors.New("a request with this id is in flight in this session")
 	// ErrBusy refuses what is over a limit, for now.
 	ErrBusy = errors.New("too much is in flight")
-	// ErrNotTaken wraps a backend's refusal to take a message, which may be sent
+	// ErrNotDelivered wraps a backend's refusal to take a message, which may be sent
 	// again.
 	ErrNotDelivered = errors.New("the server did not take the message")
 	// ErrClosing refuses what comes while the node is shutting down.
-	ErrClosing = errors.New("the server is shutting down")
+	ErrClosing = departure.ErrClosing
 	// ErrRefused wraps a backend's refusal to open a session.
 	ErrRefused = errors.New("the server refused the session")
 )
@@ -65,12 +66,12 @@ var (
 type Session struct {
 	identity
 	sessionLife // see [sessionState]
-	m           *Manager
-	lease       stream.Lease
-	events      events
-	use         usage
-	Tools       tools.List // of its server
-	held        holding
+	tenure
+	m      *Manager
+	events events
+	use    usage
+	Tools  tools.List // of its server
+	held   holding
 
 	standalone *Call // whose stream carries what belongs to no call
 	streams    reading.Streams
@@ -158,12 +159,10 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 		}
 	}
 	light = light && !s.m.outlivesNode(msgs)
-	switch {
-	case n == 0 || s.m.shared == nil:
-	case s.m.refusesAlone(msgs):
-		return ErrClosing
-	case s.m.handOverFirst(s):
-		return ErrMoved
+	if n > 0 && s.m.shared != nil {
+		if err := (departing{s}).admit(msgs); err != nil {
+			return err
+		}
 	}
 	if n > 0 && !light && s.m.storeCrowded() {
 		return stream.ErrFull
@@ -192,7 +191,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 
 // record counts a new call, which has n requests, and puts it on record.
 func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, pass *limit.Pass) error {
-	if s.m.drain.is(stopped) {
+	if s.m.work.Reached(departure.Stopped) {
 		return ErrClosing
 	}
 	if err := s.m.admit(s, n, s.aboutBegun(msgs)); err != nil {
@@ -203,7 +202,7 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, p
 			s.m.dismiss(s, n)
 			return err
 		}
-		if n > 0 && !c.recovery.isSafe() && s.m.drain.late.Load() {
+		if n > 0 && !c.recovery.isSafe() && s.m.Departure.RefusesUnsafe() {
 			s.m.dismiss(s, n)
 			return ErrMoved
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/departure"
 	"holdfast/internal/moves"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
@@ -138,7 +139,7 @@ func isSure(s *Session) bool {
 func (m *Manager) canSleep(s *Session, now time.Duration) bool {
 	after := m.opts.SleepAfter
 	if after <= 0 || m.opts.Revival == nil || s.modern != "" || s.single || s.state() != sessionOpen ||
-		s.use.sinceSeen(now) <= after || !s.use.isIdle() || s.use.isLeft() || s.use.isHeld(now) || !sessionid.MayBe(s.id) || m.drain.is(handingOver) {
+		s.use.sinceSeen(now) <= after || !s.use.isIdle() || s.use.isLeft() || s.use.isHeld(now) || !sessionid.MayBe(s.id) || m.work.Reached(departure.HandingOver) {
 		return false
 	}
 	store, ok := m.store.(keepsSaying)
@@ -200,8 +201,8 @@ func (m *Manager) fallAsleep(all []*Session) {
 			break
 		}
 	}
-	each(all, parallel, func(s *Session) {
-		ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+	departure.Each(all, departure.Parallel, func(s *Session) {
+		ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 		defer stop()
 		c, ok, err := m.opts.Revival.Open(ctx, s.id)
 		if err == nil && ok && m.opts.Revival.Rest(c.Began) > m.opts.TTL { // else it lives longer if it stays awake
@@ -243,7 +244,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 	m.dropRequests(s, had.inFlight) // there are none
 	s.streams.Dismiss()
 	if m.shared != nil {
-		if err := m.touch(s); err != nil && !errors.Is(err, stream.ErrNotFound) {
+		if err := s.confirm(m.work.Context()); err != nil && !errors.Is(err, stream.ErrNotFound) {
 			m.logger.Debug("session asleep, but not deleted: it may be another's", "session", s.Name(), "error", err)
 			m.shared.Forget(s.lease)
 			return

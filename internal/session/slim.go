@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/tools"
 	"holdfast/internal/whereabouts"
 )
@@ -21,11 +22,11 @@ func (m *Manager) mayRest(s *Session) bool {
 // rest has the store take the marks of sessions away. If it does not answer, the others have time.
 func (m *Manager) rest(all []*Session) {
 	var silent atomic.Bool
-	each(all, parallel, func(s *Session) {
+	departure.Each(all, departure.Parallel, func(s *Session) {
 		if silent.Load() {
 			return
 		}
-		ctx, stop := context.WithTimeout(m.ctx, storeTimeout)
+		ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 		defer stop()
 		if err := m.store.(whereabouts.Marking).Rest(ctx, s.leased()); err != nil {
 			silent.Store(unavailable(err))

@@ -54,42 +54,6 @@ var sessionSteps = [...][]sessionState{
 	sessionMoved:     {},
 }
 
-// A drainState says what a manager still takes on.
-//
-//	state         what it means
-//	serving       everything
-//	waitingAlone  no tool is called: the node ends, and there is no other
-//	handingOver   no session is taken over any more: they are for other nodes
-//	stopped       nothing new: no session, and no call
-//	closed        Close waits for what is left
-//
-//	from                                to            when
-//	serving                             waitingAlone  [Manager.DrainAlone] begins
-//	waitingAlone                        serving       it ends
-//	serving, waitingAlone               handingOver   [Manager.HandOver]
-//	serving, waitingAlone, handingOver  stopped       [Manager.Stop], [Manager.Close]
-//	stopped                             closed        [Manager.Close]
-//
-// [drain.become] makes all of them.
-type drainState uint32
-
-const (
-	serving drainState = iota
-	waitingAlone
-	handingOver
-	stopped
-	managerClosed
-)
-
-// drainSteps are the states that may follow each.
-var drainSteps = [...][]drainState{
-	serving:       {waitingAlone, handingOver, stopped},
-	waitingAlone:  {serving, handingOver, stopped},
-	handingOver:   {stopped},
-	stopped:       {managerClosed},
-	managerClosed: {},
-}
-
 // A callState says what becomes of what a call says.
 //
 //	state     what it means

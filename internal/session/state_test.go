@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/internal/caller"
+	"holdfast/internal/departure"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/reading"
 	"holdfast/stream"
@@ -66,9 +67,10 @@ func testSessionStates(t *testing.T) {
 		end     = func(s *Session) { n.end(s, why) }
 		linger  = func(s *Session) { follow(s); n.endAs(s, sessionLingering, why) }
 		stop    = func(s *Session) { n.stopLingering(s) }
-		sever   = func(s *Session) { n.closeForHandOver(s) }
+		sever   = func(s *Session) { departing{s}.Cut() }
 		lose    = func(s *Session) { n.leaveNode(s, 0) }
-		release = func(s *Session) { n.release(s, false) }
+		release = func(s *Session) { departing{s}.release(nil) }
+		give    = func(s *Session) { departing{s}.HandOver() }
 	)
 	for what, steps := range map[string][]step{
 		"ended before it was opened": {{end, sessionDeleted}, {lose, sessionDeleted}},
@@ -78,7 +80,7 @@ func testSessionStates(t *testing.T) {
 		"lingering and lost":         {{nil, sessionOpen}, {attach, sessionOpen}, {linger, sessionLingering}, {lose, sessionMoved}, {stop, sessionMoved}, {detach, sessionMoved}},
 		"ended and lost":             {{nil, sessionOpen}, {attach, sessionOpen}, {end, sessionEnded}, {lose, sessionMoved}, {detach, sessionMoved}},
 		"lost":                       {{nil, sessionOpen}, {lose, sessionMoved}, {end, sessionMoved}},
-		"handed over":                {{nil, sessionOpen}, {n.handOverIdle, sessionMoved}, {sever, sessionMoved}},
+		"handed over":                {{nil, sessionOpen}, {give, sessionMoved}, {sever, sessionMoved}},
 		"cut":                        {{nil, sessionOpen}, {sever, sessionLeaving}, {end, sessionLeaving}, {release, sessionMoved}},
 		"cut and lost":               {{nil, sessionOpen}, {sever, sessionLeaving}, {lose, sessionMoved}, {release, sessionMoved}},
 		"cut, and not begun":         {{nil, sessionOpen}, {sever, sessionLeaving}, {n.forget, sessionDeleted}, {release, sessionDeleted}},
@@ -207,45 +209,26 @@ func TestRecoverySteps(t *testing.T) {
 	}
 }
 
-// A manager takes the steps of its table and no others.
-func TestDrainSteps(t *testing.T) {
-	t.Parallel()
-	for from := serving; from <= managerClosed; from++ {
-		for to := serving; to <= managerClosed; to++ {
-			m := &Manager{}
-			m.drain.now.Store(uint32(from))
-			want := slices.Contains(drainSteps[from], to)
-			is := from
-			if want {
-				is = to
-			}
-			if ok := m.drain.become(to); ok != want || m.drain.state() != is {
-				t.Errorf("from %d to %d: %v, is %d", from, to, ok, m.drain.state())
-			}
-		}
-	}
-}
-
 // What ends a manager brings it through its states.
 func TestDrainStates(t *testing.T) {
 	t.Parallel()
 	f := newShelf()
 	n := f.add(t, "a", Options{})
 	n.open("alice")
-	var is []drainState
-	look := func() { is = append(is, n.drain.state()) }
+	var is []departure.State
+	look := func() { is = append(is, n.work.State()) }
 	look()
-	n.DrainAlone(t.Context(), func() bool { look(); return false })
+	n.Departure.DrainAlone(t.Context(), func() bool { look(); return false })
 	look()
-	if err := n.HandOver(t.Context()); err != nil {
+	if err := n.Departure.HandOver(t.Context()); err != nil {
 		t.Error(err)
 	}
 	look()
-	n.Stop()
+	n.Departure.Stop()
 	look()
 	n.Close()
 	look()
-	if want := []drainState{serving, waitingAlone, serving, handingOver, stopped, managerClosed}; !slices.Equal(is, want) {
+	if want := []departure.State{departure.Serving, departure.WaitingAlone, departure.Serving, departure.HandingOver, departure.Stopped, departure.Closed}; !slices.Equal(is, want) {
 		t.Errorf("the states were %d, want %d", is, want)
 	}
 }

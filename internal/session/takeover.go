@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/observe"
 	"holdfast/internal/whereabouts"
@@ -61,7 +62,7 @@ func (m *Manager) takeOverOnce(ctx context.Context, at *Remote) (*Session, error
 	if m.shared == nil && at.begins == nil {
 		return nil, ErrNotFound
 	}
-	t, begun, old, err := m.take(at.Key, at.begins != nil, func(err error) error { return m.start(handingOver, err) })
+	t, begun, old, err := m.take(at.Key, at.begins != nil, func(err error) error { return m.work.StartBefore(departure.HandingOver, err) })
 	switch {
 	case err != nil:
 		return nil, err
@@ -114,7 +115,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		}
 		m.leaveNode(old, 0) // without having noticed
 	}
-	ctx, stop := context.WithTimeout(m.ctx, appendTimeout)
+	ctx, stop := context.WithTimeout(m.work.Context(), appendTimeout)
 	defer stop()
 	select {
 	case m.takers <- struct{}{}:
@@ -154,7 +155,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	m.awaitReturn(found)
 	s.use.touch()
 	s.use.calls.Add(-1)
-	if len(found.retry) > 0 && m.startWork() {
+	if len(found.retry) > 0 && m.work.Start() {
 		go m.retryCalls(values, found.retry)
 	}
 	if s.Moved() {
@@ -223,7 +224,7 @@ func (m *Manager) acquireFrom(ctx context.Context, at *Remote, was shared.Sessio
 func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, late lateFencer) (*Session, restored, error) {
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{single: at.SingleStream, modern: at.Modern})
 	s.lease, s.taken, s.firstEpoch = taken.Lease, true, at.Life
-	s.use.renewed.Store(int64(m.clock()))
+	s.renewed.Store(int64(m.clock()))
 	s.use.calls.Store(1) // not idle, until it is done
 	m.store.Count(s.lease, s.tenant.name)
 	found := s.restore(ctx, taken.Streams)
@@ -272,7 +273,7 @@ func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 		defer turn.Stop()
 		select {
 		case <-turn.C:
-		case <-m.quit: // they end at once
+		case <-m.work.Quit(): // they end at once
 		}
 	}
 	for _, r := range all {
@@ -319,7 +320,7 @@ const returnIn = 5 * time.Second
 // awaitReturn tells the outcomes of calls that have ended besides, unless their clients come
 // back, and forgets to hold back those of calls that go on.
 func (m *Manager) awaitReturn(f restored) {
-	if len(f.untold) == 0 || !m.startWork() {
+	if len(f.untold) == 0 || !m.work.Start() {
 		return
 	}
 	go func() {
@@ -328,7 +329,7 @@ func (m *Manager) awaitReturn(f restored) {
 		defer late.Stop()
 		select {
 		case <-late.C:
-		case <-m.quit:
+		case <-m.work.Quit():
 		}
 		for number, h := range f.untold {
 			h.Release(number)

@@ -208,7 +208,7 @@ func TestTakeOverSafeLate(t *testing.T) {
 		"ended": func(a *fleetNode) {
 			ctx, stop := context.WithCancel(context.Background())
 			stop()
-			_ = a.HandOver(ctx)
+			_ = a.Departure.HandOver(ctx)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

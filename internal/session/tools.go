@@ -20,7 +20,7 @@ func (s toolServer) Asks(ctx context.Context, m *jsonrpc.Message, header http.He
 	l := s.backend.link
 	isOpen := l != nil && l.conn != nil && s.revision != ""
 	s.mu.Unlock()
-	if !isOpen || !s.m.startWork() {
+	if !isOpen || !s.m.work.Start() {
 		return nil, nil
 	}
 	in := backend.Inbound{Context: context.WithoutCancel(ctx), Header: header}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -145,17 +146,21 @@ func TestSlowToolsHoldUpOnce(t *testing.T) {
 // While a node that is alone ends, only what the specification has goes on.
 func TestSettles(t *testing.T) {
 	t.Parallel()
-	m := &Manager{}
-	m.drain.become(waitingAlone)
-	for text, want := range map[string]bool{
-		charge:         true,
-		safeRequest(1): true,
-		request(1):     true,
-		`{"jsonrpc":"2.0","id":1,"method":"ping"}`:             false,
-		`{"jsonrpc":"2.0","method":"vendor/said","params":{}}`: false,
-	} {
-		if got := m.refusesAlone([]jsonrpc.Message{mcptest.Parse(text)}); got != want {
-			t.Errorf("%s is refused: %v", text, got)
+	n := newShelf().add(t, "a", Options{})
+	s := n.open("alice")
+	n.Departure.DrainAlone(t.Context(), func() bool {
+		for text, want := range map[string]bool{
+			charge:         true,
+			safeRequest(1): true,
+			request(1):     true,
+			`{"jsonrpc":"2.0","id":1,"method":"ping"}`:             false,
+			`{"jsonrpc":"2.0","method":"vendor/said","params":{}}`: false,
+		} {
+			err := departing{s}.admit([]jsonrpc.Message{mcptest.Parse(text)})
+			if want != errors.Is(err, ErrClosing) || !want && err != nil {
+				t.Errorf("%s is refused: %v", text, err)
+			}
 		}
-	}
+		return false
+	})
 }

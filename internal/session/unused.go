@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/departure"
 )
 
 // What follows closes what sessions have that nobody needs now, and ends such sessions where there are too many.
@@ -93,7 +94,7 @@ func (m *Manager) endUnused(t *tenant) bool {
 		}
 	}
 	found = append(found, unused[:min(mostThinned-len(found), len(unused))]...)
-	each(found, parallel, func(s *Session) { m.end(s, errUnused) })
+	departure.Each(found, departure.Parallel, func(s *Session) { m.end(s, errUnused) })
 	if len(found) > 0 {
 		looked.Store(last)
 	}

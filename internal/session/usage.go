@@ -29,7 +29,6 @@ func (t *times) noteStandstill(now, due, ttl time.Duration) {
 // A usage says how much a session is used, and when it was. It needs no lock.
 type usage struct {
 	times     *times
-	renewed   atomic.Int64 // when the store was last told that it is used, by the manager's clock; 0: never
 	lastSeen  atomic.Int64 // when the client last sent something, by the manager's clock
 	heldUntil atomic.Int64 // until when it does not expire, by the manager's clock
 	reserved  atomic.Int32 // requests that have it as their carrier, and may not have begun
@@ -68,12 +67,6 @@ func (u *usage) expires(now, ttl time.Duration, opens bool) bool {
 		return quiet > max(ttl, 24*time.Hour)
 	}
 	return quiet > ttl
-}
-
-// renewDue reports whether the store should be told again that the session is in use.
-func (u *usage) renewDue(now, ttl time.Duration) bool {
-	last := u.renewed.Load()
-	return last != 0 && now-time.Duration(last) >= ttl/3
 }
 
 // isLeft reports whether the session's client has ended it.

@@ -184,7 +184,7 @@ func (s *Session) lastMessage(t *watched, number uint64) string {
 // progressMessage returns the message of the last progress in a stream, or "". If there are tokens
 // it is that of requests with one of them: a batch has the progress of several.
 func (s *Session) progressMessage(number uint64, tokens []string) (message string) {
-	_ = s.EachEntry(s.m.ctx, number, math.MaxUint64, func(e *stream.Entry) {
+	_ = s.EachEntry(s.m.work.Context(), number, math.MaxUint64, func(e *stream.Entry) {
 		text, ok := progressText(e.Data)
 		if ok && (tokens == nil || slices.Contains(tokens, string(jsonrpc.Key(jsonrpc.Field(e.Data, "params", "progressToken"))))) {
 			message = text

@@ -104,7 +104,7 @@ func hookID(id int) string { return string(rune('0' + id)) }
 func TestToldBeforeGone(t *testing.T) {
 	t.Parallel()
 	for name, leave := range map[string]func(*fleetNode, *Session){
-		"released": func(n *fleetNode, _ *Session) { _ = n.HandOver(t.Context()) },
+		"released": func(n *fleetNode, _ *Session) { _ = n.Departure.HandOver(t.Context()) },
 		"deleted":  func(n *fleetNode, s *Session) { n.End(s) },
 	} {
 		t.Run(name, func(t *testing.T) {

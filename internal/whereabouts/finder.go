@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
 	"holdfast/stream"
 )
@@ -19,18 +20,13 @@ const storeTimeout = 5 * time.Second
 type Options struct {
 	Store    shared.Store // nil: there is nothing to be found
 	Logger   *slog.Logger
-	NotFound error           // of sessions that have no record
-	Closing  error           // once Quit is closed
-	Quit     <-chan struct{} // closed at the end of the node
+	NotFound error // of sessions that have no record
+	Work     *departure.Work
 
 	// IsHere reports whether a session is here, or about to end, and IsKnown whether it is that, or about to come.
 	IsHere, IsKnown func(key stream.SessionKey) bool
-	// Leaves reports whether the node gives up its sessions.
-	Leaves func() bool
 	// TakeOver takes over a session for a sweep.
 	TakeOver func(ctx context.Context, at *Record)
-	// WaitFor waits until something is so, but not for long.
-	WaitFor func(wait time.Duration, so func() bool)
 }
 
 // A Finder finds sessions that are not on this node. Its methods may be called concurrently, but for Sweep.

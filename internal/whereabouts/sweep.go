@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/reading"
 	"holdfast/stream"
@@ -32,12 +33,12 @@ const (
 // have not ended and nobody to look after them: their owner is gone, as gone says
 // of its name, or gave them up. It begins while the store still lists sessions, and where the store marks such
 // sessions it looks at those alone, but now and then. It is not called concurrently. The
-// error is that of the store, ctx's, or [Options.Closing].
+// error is that of the store, ctx's, or [departure.ErrClosing].
 func (f *Finder) Sweep(ctx context.Context, gone func(node string) bool, mine func(stream.SessionKey) bool) error {
 	if f.Store == nil {
 		return nil
 	}
-	f.WaitFor(GiveWayFor, func() bool { return f.wanted.Load() == 0 || ctx.Err() != nil })
+	f.Work.WaitFor(GiveWayFor, func() bool { return f.wanted.Load() == 0 || ctx.Err() != nil })
 	sw := &sweep{f: f, more: make(chan struct{}, 1)}
 	var work sync.WaitGroup
 	var swept error
@@ -212,8 +213,8 @@ func (sw *sweep) adopt(ctx context.Context) error {
 		case <-sw.more:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-f.Quit:
-			return f.Closing
+		case <-f.Work.Quit():
+			return departure.ErrClosing
 		}
 	}
 }
@@ -225,8 +226,8 @@ func (f *Finder) wait(ctx context.Context, places chan<- struct{}, paced <-chan 
 		case <-paced:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-f.Quit:
-			return f.Closing
+		case <-f.Work.Quit():
+			return departure.ErrClosing
 		}
 	}
 	select {
@@ -234,7 +235,7 @@ func (f *Finder) wait(ctx context.Context, places chan<- struct{}, paced <-chan 
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-f.Quit:
-		return f.Closing
+	case <-f.Work.Quit():
+		return departure.ErrClosing
 	}
 }

@@ -7,13 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/departure"
 	"holdfast/internal/placement"
 	"holdfast/internal/session"
 )
 
 // A Life is that of one node. Its methods may be called concurrently.
 type Life struct {
-	Sessions *session.Manager
+	Sessions *departure.Departure
 	Nodes    *placement.Nodes // nil where there is no other node. It is set before there is a request
 	Door     bool             // the node owns no sessions
 	Retry    time.Duration    // what clients are told to wait before they come back
@@ -43,30 +44,12 @@ const mostLate = 2 * time.Second
 // flight go on here until they have ended. If ctx is done first, Drain returns its error. The sessions' manager is to be closed
 // afterwards.
 func (l *Life) Drain(ctx context.Context) error {
-	if l.Sessions.Shared() {
+	if l.Sessions.Shared {
 		return l.handOver(ctx)
 	}
 	l.Sessions.Stop()
-	l.Sessions.WithdrawWaiting("the server is shutting down")
 	l.drainOnce.Do(func() { close(l.draining) })
-	const often = 10 * time.Millisecond
-	t := time.NewTicker(often)
-	defer t.Stop()
-	patience := max(2*l.Retry, time.Second)
-	for last := time.Now(); !l.Sessions.Idle(patience); last = time.Now() {
-		select {
-		case <-ctx.Done():
-			l.Sessions.LogUnfinished()
-			return ctx.Err()
-		case <-t.C:
-		}
-		// The time for which the process stood still does not count: clients that come back
-		// are still waiting to be accepted.
-		if late := time.Since(last) - often; late > time.Second {
-			patience += late
-		}
-	}
-	return nil
+	return l.Sessions.AwaitIdle(ctx, max(2*l.Retry, time.Second))
 }
 
 // spreadOf returns the time over which clients are disconnected, if the drain ends when ctx is
@@ -107,13 +90,12 @@ func (l *Life) handOver(ctx context.Context) error {
 // refuseLate refuses calls that might be cut, from shortly before ctx's deadline on. The
 // function that it returns is called when no session is left here.
 func (l *Life) refuseLate(ctx context.Context) (last func()) {
-	ctx, stop := context.WithCancel(ctx)
+	var stop context.CancelFunc
 	if end, ok := ctx.Deadline(); ok {
 		left := time.Until(end)
-		var release context.CancelFunc
-		ctx, release = context.WithTimeout(ctx, left-min(left/6, mostLate))
-		cancel := stop
-		stop = func() { release(); cancel() }
+		ctx, stop = context.WithTimeout(ctx, left-min(left/6, mostLate))
+	} else {
+		ctx, stop = context.WithCancel(ctx)
 	}
 	var done sync.WaitGroup
 	done.Go(func() {

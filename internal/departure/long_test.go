@@ -1,0 +1,3 @@
+package departure
+
+import _ "holdfast/internal/testlong" // the flag -long
