@@ -157,7 +157,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 	call := s.CallAt(number)
 	open, err := s.OpenRequests(x.r.Context(), number, at.told)
 	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for them
-		if end := s.EndOf(x.r.Context(), number, at.told); end != nil {
+		if end := s.Watched.EndOf(x.r.Context(), number, at.told); end != nil {
 			h.answers.writeModern(w, x, x.own(end))
 			return nil
 		}
@@ -178,7 +178,7 @@ func (h *Handler) continueModern(w http.ResponseWriter, x *exchange) error {
 		return err
 	}
 	if len(p.asked) < len(open) {
-		s.Answered(number, at.told)
+		s.Watched.Answered(number, at.told)
 	}
 	clear(x.msgs)
 	return p.answer(x.r.Context(), number, at.told)

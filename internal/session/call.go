@@ -190,7 +190,7 @@ func (c *Call) emit(data []byte, asks bool) bool {
 	}
 	c.push(data, false)
 	if c.record != nil && c.record.watched != nil {
-		c.record.watched.said(data)
+		c.record.watched.Said(data)
 	}
 	c.mu.Unlock()
 	c.s.log.Flush()

@@ -400,7 +400,7 @@ func (s *Session) Asks(id []byte) bool {
 // a response. The error is that of the store.
 func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonrpc.Message, error) {
 	var open []jsonrpc.Message
-	err := s.EachEntry(ctx, number, seq, func(e *stream.Entry) {
+	err := s.streams.Each(ctx, number, seq, func(e *stream.Entry) {
 		if jsonrpc.Field(e.Data, "method") == nil || jsonrpc.Field(e.Data, "id") == nil {
 			return
 		}

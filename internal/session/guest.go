@@ -57,16 +57,6 @@ func requestKey(guest stream.SessionKey, id []byte) []byte {
 	return append(append(append([]byte{'@'}, guest...), ' '), key...)
 }
 
-// ofGuest returns a request from another session by its id alone, or nil.
-func (q *requests) ofGuest(id string) *inflight {
-	for rq := range q.each {
-		if rq.id == id && rq.call.guestOf() != "" {
-			return rq
-		}
-	}
-	return nil
-}
-
 // A waitAbroad is a request of the session's client that waits in another session.
 type waitAbroad struct {
 	key  string // of its id

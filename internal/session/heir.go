@@ -38,14 +38,11 @@ func (l *Late) heir(c *Call) *Call {
 		h.recovery = &recovery{retry: c.recovery.retry, repeat: c.recovery.repeat, msgs: l.msgs, stored: make(chan struct{})}
 		h.recovery.become(recoveryDelivered)
 	}
-	t := s.addWatched(h, h.number)
 	message := ""
 	if n := c.Number(); n != 0 && len(l.tokens) > 0 {
-		message = s.progressMessage(n, l.tokens)
+		message = s.Watched.Progress(n, l.tokens)
 	}
-	t.of.mu.Lock()
-	t.tool, t.message = l.tool, message
-	t.of.mu.Unlock()
+	s.Watched.Record(h, h.number).Inherit(l.tool, message)
 	h.mu.Lock()
 	h.note(h.number)
 	h.mu.Unlock()
@@ -132,10 +129,7 @@ func (c *Call) abandon() {
 	c.end()
 	c.mu.Unlock()
 	c.s.log.Flush()
-	all := c.s.watchedTable()
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	delete(all.all, c.number)
+	c.s.Watched.Drop(c.number)
 }
 
 // inherits returns what is known of the call, which may get heirs, or has some. Session.mu and Call.mu are held, or no other goroutine
@@ -216,13 +210,12 @@ func (s *Session) hasAnswered(ctx context.Context, of *shared.Stream, msgs []jso
 // was made for goes on by itself.
 func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote, msgs []jsonrpc.Message, told, notified bool, f *restored) {
 	s.use.hold(s.m.KeepEnded())
-	all, tool := s.watchedTable(), ""
+	tool := ""
 	if len(msgs) > 0 {
 		tool = tools.Called(&msgs[0])
 	}
 	if st.Ended {
-		now := time.Now()
-		all.all[st.Number] = &watched{of: all, tool: tool, updated: now, ended: now}
+		s.Watched.AddEnded(st.Number, tool)
 		if told && !notified && s.m.opts.OnEnded != nil {
 			f.tell(&Call{s: s, number: st.Number}, st.Number, msgs, s.answers(ctx, st.Number, false))
 		}
@@ -246,38 +239,10 @@ func (s *Session) restoreHeir(ctx context.Context, st *shared.Stream, n callNote
 	if u := c.untold(); u != nil {
 		f.untold[st.Number] = u
 	}
-	t := s.addWatched(c, st.Number)
-	t.tool = tool
+	s.Watched.Record(c, st.Number).Inherit(tool, "")
 	if safe && len(c.pending) > 0 {
 		f.retry = append(f.retry, retryCall{call: c, msgs: msgs})
 	} else {
 		f.lost = append(f.lost, c)
 	}
-}
-
-// keepsHeirs reports whether heirs of the session run, or can be asked for.
-func (s *Session) keepsHeirs() bool {
-	all := s.watched.Load()
-	if all == nil || s.modern != "" {
-		return false
-	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for _, t := range all.all {
-		if t.tool != "" && (t.ended.IsZero() || time.Since(t.ended) < s.m.KeepEnded()) {
-			return true
-		}
-	}
-	return false
-}
-
-// HeirTool returns the tool that the request of an heir calls; "" if there is no such heir.
-func (s *Session) HeirTool(number uint64) string {
-	all := s.watchedTable()
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if is := all.all[number]; is != nil {
-		return is.tool
-	}
-	return ""
 }

@@ -91,13 +91,7 @@ func (c *Call) endUnseen() {
 func (c *Call) isAskedFor() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.record == nil || c.record.watched == nil {
-		return false
-	}
-	t := c.record.watched
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	return t.askedFor
+	return c.record != nil && c.record.watched != nil && c.record.watched.IsAskedFor()
 }
 
 // stopTimer stops a timer, which may be nil.

@@ -22,6 +22,7 @@ import (
 	"holdfast/internal/processes"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
+	"holdfast/internal/watched"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
@@ -36,6 +37,7 @@ type Manager struct {
 	journal    journal.Options // of the logs of sessions
 	untold     webhook.Options // of what is told besides to clients
 	reading    reading.Options // of their streams
+	watched    watched.Options // of calls that are asked for by a name
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
 	listTeller listTeller      // the same, if their lists may change
@@ -125,6 +127,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.resumes.Sessions, m.resumes.Options = resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep}
 	m.openFlights()
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
+	m.watched = watched.Options{Context: m.ctx, Keep: m.KeepEnded(), NotFound: ErrNotFound, Progress: progressText}
 	m.watchServers()
 	m.work.Add(1)
 	go m.expire()
@@ -242,6 +245,7 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 		s.standalone.record = &record{untold: s.untold.Share()}
 	}
 	s.log.Init(logOwner{s}, &m.journal)
+	s.Watched.Init(watchedOwner{s}, &m.watched)
 	s.streams.Init(readerOwner{s}, s.key, writer{s.standalone}, kind.modern != "", &m.reading)
 	s.use.touch()
 	return s

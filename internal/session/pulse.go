@@ -133,6 +133,6 @@ func (c *Call) tell(data []byte) {
 	}
 	to.push(data, false)
 	if to.record != nil && to.record.watched != nil {
-		to.record.watched.said(data)
+		to.record.watched.Said(data)
 	}
 }

@@ -3,11 +3,10 @@ package session
 import (
 	"context"
 	"errors"
-	"slices"
-	"time"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/ticket"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -52,24 +51,12 @@ type deferrer interface {
 	// Defers reports whether the call of a request is to be deferred.
 	Defers(m *jsonrpc.Message) bool
 	// Begun returns what is known of such a call, which no other goroutine knows yet.
-	Begun(s *Session) Deferred
+	Begun(s *Session) watched.Deferred
 	// Restored is Begun for the call of a note; nil: that was not deferred.
-	Restored(s *Session, note []byte) Deferred
+	Restored(s *Session, note []byte) watched.Deferred
 	// Deferral returns what the client is told at once: the response to the request with the id. The rest is as
-	// [Session.Deferred] returns it.
-	Deferral(id []byte, d Deferred, st *Standing, err error) []byte
-}
-
-// A Deferred is what a service knows of a call that it has deferred.
-type Deferred interface {
-	// Stored is told the stream that the call has got. Call.mu is held, or no other goroutine knows the call.
-	Stored(number uint64)
-	// AppendNote appends the members by which Restored knows the call again.
-	AppendNote(dst []byte) []byte
-	// Plain returns the call's request as the backend gets it.
-	Plain(m jsonrpc.Message) jsonrpc.Message
-	// Changed is told that something of the call may have changed.
-	Changed()
+	// [watched.Calls.Deferred] returns it.
+	Deferral(id []byte, d watched.Deferred, st *watched.Standing, err error) []byte
 }
 
 // offered calls yield for each service that is offered to the session's clients.
@@ -166,7 +153,7 @@ func (s *Session) Defers(m *jsonrpc.Message) bool { return s.deferrer(m) != nil 
 
 // Deferral returns the response to a request whose call, which is that of a stream, is deferred.
 func (s *Session) Deferral(ctx context.Context, number uint64, m *jsonrpc.Message) []byte {
-	d, st, err := s.Deferred(ctx, number)
+	d, st, err := s.Watched.Deferred(ctx, number)
 	if c := s.CallAt(number); c != nil && err == nil {
 		c.untold().Release(number) // no client waits for it on this connection
 	}
@@ -190,16 +177,11 @@ func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in R
 }
 
 // deferred returns what the service knows that has deferred the call, or nil. It does not change.
-func (c *Call) deferred() Deferred {
+func (c *Call) deferred() watched.Deferred {
 	if c.s.modern != "" || c.record == nil || c.record.watched == nil {
 		return nil
 	}
-	return c.record.watched.deferred
-}
-
-// begun returns the record of a call that a service has deferred, and that no other goroutine knows yet.
-func (all *watchedCalls) begun(d Deferred) *watched {
-	return &watched{of: all, updated: time.Now(), deferred: d}
+	return c.record.watched.Deferred()
 }
 
 // restoreDeferred takes in a call that no other goroutine knows yet, if it was deferred. note is the call's.
@@ -211,45 +193,11 @@ func (c *Call) restoreDeferred(note []byte) {
 			continue
 		}
 		s.use.hold(s.m.KeepEnded())
-		w := s.watchedTable().begun(d)
+		w := s.Watched.Begin(d)
 		if c.isOver() {
-			w.ended = w.updated
+			w.End(false)
 		}
 		c.recorded().watched = w
-		w.stored(c)
+		watching{w}.stored(c)
 	}
-}
-
-// Deferred returns what the service knows that has deferred the call of a stream, and how the call stands. The error is that of
-// [Session.Standing].
-func (s *Session) Deferred(ctx context.Context, number uint64) (d Deferred, st Standing, err error) {
-	all := s.watchedTable()
-	all.mu.Lock()
-	w := all.all[number]
-	if w != nil && (w.ended.IsZero() || time.Since(w.ended) <= s.m.KeepEnded()) {
-		d = w.deferred
-	}
-	all.mu.Unlock()
-	if d == nil {
-		return nil, st, ErrNotFound
-	}
-	st, err = s.Standing(ctx, number)
-	return d, st, err
-}
-
-// DeferredCalls returns the streams of the session's calls that are deferred, oldest first.
-func (s *Session) DeferredCalls() (numbers []uint64) {
-	all := s.watched.Load()
-	if all == nil {
-		return nil
-	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for number, w := range all.all {
-		if w.deferred != nil {
-			numbers = append(numbers, number)
-		}
-	}
-	slices.Sort(numbers)
-	return numbers
 }

@@ -9,7 +9,7 @@
 // state.go and recovery.go.
 //
 // Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests and of what is held,
-// that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and drain.mu after that,
+// that of untold outcomes, that of the log, turns.mu, that of resumable requests, that of watched calls, roster.mu or that of processes; carriers.mu and drain.mu after that,
 // and those of the streams and of Session.Tools last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
 // backend is called.
@@ -31,6 +31,7 @@ import (
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -78,8 +79,8 @@ type Session struct {
 	offers     atomic.Uint32                  // the services that are offered to its clients: the bit 1<<i for Manager.services[i]
 	ids        atomic.Uint64                  // that were given to requests of a carrier
 	resumes    atomic.Pointer[resume.Session] // nil but for clients of SEP-975
-	watched    atomic.Pointer[watchedCalls]   // nil if there were none
-	untold     *webhook.Session               // outcomes that may be told besides to the clients; nil if none are
+	Watched    watched.Calls
+	untold     *webhook.Session // outcomes that may be told besides to the clients; nil if none are
 
 	requests requests       // in flight
 	asked    serverRequests // of its server
@@ -151,7 +152,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if len(msgs) == 1 {
 		if f := s.deferrer(&msgs[0]); f != nil {
-			c.recorded().watched, light = s.watchedTable().begun(f.Begun(s)), false
+			c.recorded().watched, light = s.Watched.Begin(f.Begun(s)), false
 		}
 	}
 	light = light && !s.m.outlivesNode(msgs)
@@ -337,7 +338,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if a.round != nil {
 		a.round.answered(a.name, &m)
 	}
-	s.WakeWatchers(a.call.Number())
+	s.Watched.Wake(a.call.Number())
 	return nil
 }
 

@@ -151,7 +151,7 @@ func (m *Manager) maySleep(s *Session) bool {
 	switch {
 	case s.use.sinceSeen(m.clock()) <= m.opts.SleepAfter, !s.isQuietLocked(), !s.use.isIdle(), !s.waiting.isEmpty(), len(b.own.waiting) > 0, b.refused != nil:
 		return false
-	case s.Resumes() != nil || s.watched.Load() != nil || s.lateProgress:
+	case s.Resumes() != nil || s.Watched.WereUsed() || s.lateProgress:
 		return false // what is known of their calls outlives what these have said
 	case !s.isUnread() || !s.log.IsIdle():
 		return false
