@@ -361,7 +361,7 @@ func (t *Streams) End(ctx context.Context, number uint64) (*stream.Entry, error)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
-	if len(got) == 0 || !got[0].Last || t.IsBlind(number) {
+	if len(got) == 0 || !got[0].Last {
 		return nil, nil
 	}
 	return &got[0], nil

@@ -82,10 +82,11 @@ func (h *Handler) startMessages(x *exchange, o *outcome) (err error) {
 		return errf(codeInvalid, "%v", err)
 	}
 	if len(x.msgs) == 1 {
-		if x.session, err = x.session.Home(&x.msgs[0]); err != nil {
+		var defers bool
+		if x.session, defers, err = x.session.Home(&x.msgs[0]); err != nil {
 			return err
 		}
-		if x.session.Defers(&x.msgs[0]) {
+		if defers {
 			return h.startAnswered(x, o)
 		}
 	}

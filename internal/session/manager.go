@@ -235,7 +235,7 @@ func (m *Manager) list(s *Session) error {
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.Tools.Init(toolServer{s}, &m.Tools)
-	s.lists = m.listsOf(principal.Server())
+	s.offering.lists = m.listsOf(principal.Server())
 	s.use.times = &m.times
 	s.held = holding{keeper: m.keeper, lease: &s.lease}
 	s.events = events{&m.opts.Observers, &s.identity}

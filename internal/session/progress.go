@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"math"
 
 	"holdfast/internal/engine/shared"
 	"holdfast/internal/protocol"
@@ -39,7 +40,12 @@ func (c *Call) restoreProgress(ctx context.Context, st *shared.Stream, f *restor
 	}
 	said := f.progress
 	if said == nil {
-		said = progressIn(ctx, c.s.m.store, stream.ID{Session: c.s.key, Number: number})
+		said = make(progress)
+		_ = c.s.streams.Each(ctx, number, math.MaxUint64, func(e *stream.Entry) {
+			if jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodProgress {
+				said.passes(jsonrpc.Field(e.Data, "params"))
+			}
+		})
 	}
 	if c.s.single {
 		f.progress = said
@@ -48,15 +54,4 @@ func (c *Call) restoreProgress(ctx context.Context, st *shared.Stream, f *restor
 		return
 	}
 	c.recorded().progress = said
-}
-
-// progressIn returns the progress that a stream tells of.
-func progressIn(ctx context.Context, store stream.Store, of stream.ID) progress {
-	said := make(progress)
-	eachStored(ctx, store, of, func(e *stream.Entry) {
-		if jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodProgress {
-			said.passes(jsonrpc.Field(e.Data, "params"))
-		}
-	})
-	return said
 }

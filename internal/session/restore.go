@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"math"
 	"slices"
 	"time"
 
@@ -283,7 +284,7 @@ type outcome struct {
 // stream that a call of a single session has names its responses.
 func (s *Session) answers(ctx context.Context, number uint64, named bool) map[string]outcome {
 	all := make(map[string]outcome)
-	eachStored(ctx, s.m.store, stream.ID{Session: s.key, Number: number}, func(e *stream.Entry) {
+	_ = s.streams.Each(ctx, number, math.MaxUint64, func(e *stream.Entry) {
 		id := jsonrpc.Field(e.Data, "id")
 		switch {
 		case len(e.Data) == 0:
@@ -294,24 +295,4 @@ func (s *Session) answers(ctx context.Context, number uint64, named bool) map[st
 		}
 	})
 	return all
-}
-
-// eachStored calls do for each entry of a stream, until one cannot be read: there is none, as a rule.
-func eachStored(ctx context.Context, store stream.Store, of stream.ID, do func(*stream.Entry)) {
-	oldest, _, err := store.Bounds(ctx, of)
-	if err != nil {
-		return
-	}
-	at := stream.Cursor{Stream: of, Seq: oldest - 1}
-	buf := make([]stream.Entry, 0, 64)
-	for {
-		got, err := store.Read(ctx, at, buf[:0])
-		if err != nil || len(got) == 0 {
-			return
-		}
-		for i := range got {
-			at.Seq, at.Epoch = got[i].Seq, got[i].Epoch
-			do(&got[i])
-		}
-	}
 }

@@ -261,7 +261,7 @@ func (c *beginning) apply(s *Session) {
 	}
 	s.firstEpoch = c.life
 	s.streams.Resume((c.life - 1) << 32) // there may be streams that were taken over
-	s.backend.initialize, s.backend.initialized, s.backend.revived = m.Raw, true, true
+	s.backend.initialize, s.backend.initialized = m.Raw, true
 	s.revision = c.revision
 	s.takeCapabilities(m.Params)
 	var n sleepNote
@@ -272,8 +272,8 @@ func (c *beginning) apply(s *Session) {
 	}
 	n.apply(s)
 	was, woke := s.m.sleepers.wake(s.key, s.Server())
-	if c.woke = woke; woke {
-		s.backend.answer, s.lists = was.answer, was.lists
+	if c.woke, s.offering.begins = woke, true; woke {
+		s.offering.answer, s.offering.lists = was.answer, was.lists
 	}
 }
 

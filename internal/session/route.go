@@ -121,7 +121,6 @@ func (l *link) responded(call *Call, m jsonrpc.Message) {
 			m = noRevision(m)
 		}
 		s.noteOffer(m.Result)
-		s.backend.answer = hashOf(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
 	}
 	s.mu.Unlock()
@@ -329,7 +328,7 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			call = s.standalone
 		}
 	case protocol.MethodAcknowledged:
-		if acknowledgedAgain(s, call) {
+		if s.requests.acknowledgedAgain(call) {
 			s.mu.Unlock()
 			return
 		}

@@ -122,34 +122,31 @@ func (c *Call) AnswerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer)
 func (c *Call) IsOver() bool { return c.isOver() }
 
 // Home returns the session that a request of the session's client is for: another one of
-// the same principal if it is about a call of that one. The error is a [*Redirect], that of a
+// the same principal if it is about a call of that one. defers says that it is this one, and that the call which [Session.Begin] makes of
+// the request is deferred: its client is answered at once, with [Session.Deferral]. The error is a [*Redirect], that of a
 // store which can't tell, or [ErrDuplicate].
-func (s *Session) Home(m *jsonrpc.Message) (*Session, error) {
+func (s *Session) Home(m *jsonrpc.Message) (home *Session, defers bool, err error) {
 	f := s.owner(m.Method)
 	if f == nil || m.Kind != jsonrpc.Request {
-		return s, nil
+		return s, s.deferrer(m) != nil, nil
 	}
 	purpose, text, waits := f.About(m)
 	t, ok := ticket.Parse(text)
 	if !ok || t.Session == s.Name() {
-		return s, nil
+		return s, false, nil
 	}
 	if s.CallFrom("", m.ID) != nil {
-		return nil, ErrDuplicate
+		return nil, false, ErrDuplicate
 	}
-	home, _, err := s.m.FindSeal(purpose, text, nil, s.principal)
+	home, _, err = s.m.FindSeal(purpose, text, nil, s.principal)
 	if errors.Is(err, ErrNotFound) {
-		return s, nil // which says so
+		return s, false, nil // which says so
 	}
 	if waits {
-		s.goesAbroad(m.ID, stream.SessionKey(t.Session))
+		s.abroad.add(m.ID, stream.SessionKey(t.Session))
 	}
-	return home, err
+	return home, false, err
 }
-
-// Defers reports whether the call that [Session.Begin] makes of a request of the session's client is deferred: its
-// client is answered at once, with [Session.Deferral].
-func (s *Session) Defers(m *jsonrpc.Message) bool { return s.deferrer(m) != nil }
 
 // Deferral returns the response to a request whose call, which is that of a stream, is deferred.
 func (s *Session) Deferral(ctx context.Context, number uint64, m *jsonrpc.Message) []byte {

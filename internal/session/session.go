@@ -8,7 +8,7 @@
 // The states of sessions and calls, and what leads from one to another, are the tables in
 // state.go and recovery.go.
 //
-// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests and of what is held,
+// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests, of what it offers and of what is held,
 // that of untold outcomes, that of the log, turns.mu, that of resumable requests, that of watched calls, roster.mu or that of processes; carriers.mu and drain.mu after that,
 // and those of the streams and of Session.Tools last. Of two
 // calls' locks the standalone stream's comes second. None is held while the store or the
@@ -84,19 +84,17 @@ type Session struct {
 
 	requests requests       // in flight
 	asked    serverRequests // of its server
+	abroad   abroad         // requests of its client that wait in other sessions
+	offering offering       // what its server offers
 
 	mu           sync.Mutex
 	revision     string
-	lateProgress bool         // a call has ended whose progress goes on, as it is a task of the backend
-	noted        uint64       // how far the standalone stream was told, as the store knows
-	rung         []uint64     // calls whose outcomes were told besides, as the session's note says
-	abroad       []waitAbroad // oldest first
+	lateProgress bool     // a call has ended whose progress goes on, as it is a task of the backend
+	noted        uint64   // how far the standalone stream was told, as the store knows
+	rung         []uint64 // calls whose outcomes were told besides, as the session's note says
 	patience     patience
 	waiting      turns // requests that a limit has wait, by the key of their id
 	backend      conversation
-	lists        uint64 // those that its clients were last told of; see relist.go
-	differs      bool   // the server answers otherwise than when its clients were last told
-	lacks        uint8  // lists that its server does not have: bits
 
 	relisted struct{ after, through uint64 } // what of the standalone stream is of [relist]; guarded by its call's lock
 }

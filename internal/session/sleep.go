@@ -41,7 +41,7 @@ const mostAsleep = 1 << 16
 
 // An asleep is what a session's client was last told that the server offers.
 type asleep struct {
-	answer, lists uint64 // as in [conversation] and [Session]
+	answer, lists uint64 // as in [offering]
 	changed       uint64 // as in sleepers.lists
 }
 
@@ -164,7 +164,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	}
 	if ours {
-		b.answer = 0 // the client has yet to hear of it
+		s.offering.forget() // the client has yet to hear of it
 	}
 	if m.opts.Forgets || isSure(s) || keepsNothing(b.link) {
 		return true
@@ -220,7 +220,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 			s.backend.noted = written
 		}
 		may = m.maySleep(s) && bytes.Equal(says.Initialize, jsonrpc.Field(s.backend.initialize, "params"))
-		is, note = asleep{answer: s.backend.answer, lists: s.lists}, sleepNoteOf(s)
+		is, note = s.offering.known(), sleepNoteOf(s)
 		return may && bytes.Equal(note, s.backend.noted)
 	}
 	had, ok := closeIf(s, sessionMoved, look)

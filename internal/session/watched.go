@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"time"
@@ -14,17 +15,9 @@ import (
 
 // What follows is for calls whose clients were given a name in the place of the response: see package watched.
 
-// keepUnknown is how long an ended call is kept at the least where it is not known how long
-// the store keeps an ended call.
-const keepUnknown = 10 * time.Minute
-
 // KeepEnded is how long a call can be asked for by a name after its end, and how long a name stays of which nothing else is kept.
-func (m *Manager) KeepEnded() time.Duration {
-	if m.opts.Keep > 0 {
-		return m.opts.Keep
-	}
-	return keepUnknown
-}
+// If it is not known how long the store keeps an ended call, that is how long it does at the least.
+func (m *Manager) KeepEnded() time.Duration { return cmp.Or(max(m.opts.Keep, 0), 10*time.Minute) }
 
 // NameCall has the client of the call of a stream be given a name for it: who knows it can ask for the call until some
 // time after its end, on any node. The store has by then what another owner needs for that. The request is kept, so that

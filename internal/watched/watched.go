@@ -1,6 +1,6 @@
 // Package watched has what is known of calls whose clients were given a name in the place of the response: that of a task, or of an heir.
-// All that there is of such a call is in its stream. What is kept beside it saves reading the stream, and is made again from
-// it where the session is taken over.
+// All that there is of such a call is in its stream. What is kept beside it saves reading the stream, and is made again from it where the
+// session is taken over.
 //
 // It knows nothing of tasks. What defers a call is a [Deferred], and the session is an [Owner]. The lock of the calls is taken last, and
 // not held while one of those is called.
@@ -217,8 +217,8 @@ func (c *Call) IsAskedFor() (is bool) {
 	return is
 }
 
-// Progress returns the message of the last progress in a stream, or "". If there are tokens
-// it is that of requests with one of them: a batch has the progress of several.
+// Progress returns the message of the last progress in a stream, or "". If there are tokens it is that of requests with one of them: a
+// batch has the progress of several.
 func (all *Calls) Progress(number uint64, tokens []string) (message string) {
 	_ = all.owner.Streams().Each(all.opts.Context, number, math.MaxUint64, func(e *stream.Entry) {
 		text, ok := all.opts.Progress(e.Data)
@@ -229,8 +229,7 @@ func (all *Calls) Progress(number uint64, tokens []string) (message string) {
 	return message
 }
 
-// Wake tells those who watch a call that what it says was stored, or that its client has
-// answered.
+// Wake tells those who watch a call that what it says was stored, or that its client has answered.
 func (all *Calls) Wake(number uint64) {
 	var d Deferred
 	all.locked(func() {
@@ -298,8 +297,7 @@ func (all *Calls) Tool(number uint64) string {
 	return ""
 }
 
-// Deferred returns what has deferred the call of a stream, and how the call stands. The error is that of
-// [Calls.Standing].
+// Deferred returns what has deferred the call of a stream, and how the call stands. The error is that of [Calls.Standing].
 func (all *Calls) Deferred(ctx context.Context, number uint64) (d Deferred, st Standing, err error) {
 	all.locked(func() {
 		if c := all.use()[number]; c != nil && c.canBeAskedFor() {
@@ -326,8 +324,8 @@ func (all *Calls) AllDeferred() (numbers []uint64) {
 	return numbers
 }
 
-// Standing returns how the call of a stream stands. The error is Options.NotFound if nothing is
-// kept of it, [reading.ErrMoved], or that of the store.
+// Standing returns how the call of a stream stands. The error is Options.NotFound if nothing is kept of it, [reading.ErrMoved], or that of
+// the store.
 func (all *Calls) Standing(ctx context.Context, number uint64) (st Standing, err error) {
 	r := all.owner.Running(number)
 	if r == nil {
@@ -367,8 +365,8 @@ func (all *Calls) Standing(ctx context.Context, number uint64) (st Standing, err
 // storedWithin bounds how long the end of a cancelled call is waited for, where another goroutine appends it.
 const storedWithin = 5 * time.Second
 
-// awaitEndStored waits until the store has the end of a call, which was cancelled, so that the next owner of the session says the same
-// of it.
+// awaitEndStored waits until the store has the end of a call, which was cancelled, so that the next owner of the session says the same of
+// it.
 func (all *Calls) awaitEndStored(ctx context.Context, r Running, number uint64) {
 	ready := make(chan struct{}, 1)
 	defer all.Watch(number, ready)()
@@ -394,6 +392,9 @@ func (all *Calls) ended(ctx context.Context, number uint64) (st Standing, err er
 		}
 	})
 	end, err := all.owner.Streams().End(ctx, number)
+	if all.owner.Streams().IsBlind(number) {
+		end = nil
+	}
 	switch {
 	case err != nil && all.owner.Moved():
 		return st, reading.ErrMoved
@@ -432,9 +433,8 @@ func (all *Calls) Answered(number, seq uint64) {
 	all.answered[number] = max(all.answered[number], seq)
 }
 
-// EndOf returns the response of a call that has ended without the answers to what it had asked by seq:
-// its backend has not waited for them, or nobody knows its outcome. It is nil where the client has
-// answered, where the call has no response, and where none is kept.
+// EndOf returns the response of a call that has ended without the answers to what it had asked by seq: its backend has not waited for them,
+// or nobody knows its outcome. It is nil where the client has answered, where the call has no response, and where none is kept.
 func (all *Calls) EndOf(ctx context.Context, number, seq uint64) []byte {
 	st, err := all.ended(ctx, number)
 	switch {
