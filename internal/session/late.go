@@ -104,23 +104,18 @@ func tendLate(s *Session) {
 	}
 	defer s.m.work.Done()
 	var late []*Late
-	locked(s, func() { late = s.takeLate() })
+	locked(s, func() { late = s.patience.takeLate(s) })
 	s.log.Flush()
 	for _, l := range late {
-		if s.m.startWork() {
-			go func() {
-				defer s.m.work.Done()
-				s.m.added.Late(l)
-			}()
-		}
+		s.m.inBackground(func() { s.m.added.Late(l) })
 	}
 }
 
 // takeLate returns the requests whose time has come, sends the progress that is due, and sets the time of the next look. s.mu is held;
 // the log must be flushed after.
-func (s *Session) takeLate() (late []*Late) {
+func (p *patience) takeLate(s *Session) (late []*Late) {
 	now := s.m.clock()
-	s.patience.at = 0
+	p.at = 0
 	next := time.Duration(math.MaxInt64)
 	for rq := range s.requests.each {
 		l := rq.late
@@ -131,9 +126,9 @@ func (s *Session) takeLate() (late []*Late) {
 			l.due = 0
 			late = append(late, l)
 		}
-		if p := l.pulse; p != nil && p.due <= now {
-			p.due = now + p.every
-			rq.call.tell(p.beat(rq.sent || rq.ours, rq.call.record.progress))
+		if is := l.pulse; is != nil && is.due <= now {
+			is.due = now + is.every
+			rq.call.tell(is.beat(rq.sent || rq.ours, rq.call.record.progress))
 		}
 		if l.due > 0 {
 			next = min(next, l.due)
@@ -143,7 +138,7 @@ func (s *Session) takeLate() (late []*Late) {
 		}
 	}
 	if next != math.MaxInt64 {
-		s.patience.wake(s, next)
+		p.wake(s, next)
 	}
 	return late
 }

@@ -235,11 +235,10 @@ func (q *requests) acknowledgedAgain(c *Call) (again bool) {
 
 // listenAgain makes listens again, in the next conversation.
 func (s *Session) listenAgain(listens []*inflight) {
-	if len(listens) == 0 || !s.m.startWork() {
+	if len(listens) == 0 {
 		return
 	}
-	go func() {
-		defer s.m.work.Done()
+	s.m.inBackground(func() {
 		for _, rq := range listens {
 			ctx := rq.listen.Context
 			if ctx == nil {
@@ -249,5 +248,5 @@ func (s *Session) listenAgain(listens []*inflight) {
 				s.requests.fail(rq.listen.ID, rq.call, notDelivered(err))
 			}
 		}
-	}()
+	})
 }

@@ -126,11 +126,7 @@ func (w *round) answered(name string, m *jsonrpc.Message) {
 // later makes the request again, after a time.
 func (w *round) later(after time.Duration) {
 	m := w.c.s.m
-	if !m.startWork() {
-		return
-	}
-	go func() {
-		defer m.work.Done()
+	m.inBackground(func() {
 		timer := time.NewTimer(after)
 		defer timer.Stop()
 		select {
@@ -138,7 +134,7 @@ func (w *round) later(after time.Duration) {
 			w.again()
 		case <-m.quit:
 		}
-	}()
+	})
 }
 
 // again makes the request again, with the client's answers.

@@ -264,23 +264,18 @@ func refusalOf(m *jsonrpc.Message, why string) *jsonrpc.Error {
 func (l *link) reply(response []byte) {
 	s := l.s
 	m, err := jsonrpc.Parse(response)
-	if err != nil || !s.m.startWork() {
+	if err != nil {
 		return
 	}
-	s.mu.Lock()
-	if l.conn == nil && !l.over {
-		if len(l.replies) < mostServerRequests {
+	waits := false
+	locked(s, func() {
+		if waits = l.conn == nil && !l.over; waits && len(l.replies) < mostServerRequests {
 			l.replies = append(l.replies, m)
 		}
-		s.mu.Unlock()
-		s.m.work.Done()
-		return
+	})
+	if !waits {
+		s.m.inBackground(func() { l.replyNow(m) }) // the backend may be in the middle of its own writing
 	}
-	s.mu.Unlock()
-	go func() { // the backend may be in the middle of its own writing
-		defer s.m.work.Done()
-		l.replyNow(m)
-	}()
 }
 
 // replyNow delivers such a response.

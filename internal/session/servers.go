@@ -74,11 +74,7 @@ func (m *Manager) serverOf(ctx context.Context, name string) (server string, ok 
 // serversChanged ends the sessions of servers that are there no more, once their calls have
 // ended, and closes the conversations that are to be replaced and have nothing to do.
 func (m *Manager) serversChanged() {
-	if !m.startWork() {
-		return
-	}
-	go func() {
-		defer m.work.Done()
+	m.inBackground(func() {
 		t := time.NewTicker(removedAgain)
 		defer t.Stop()
 		for began := time.Now(); ; {
@@ -96,7 +92,7 @@ func (m *Manager) serversChanged() {
 				return
 			}
 		}
-	}()
+	})
 }
 
 // tend does what the server of a session demands. It reports whether the session is to end, or its conversation

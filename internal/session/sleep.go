@@ -153,7 +153,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	case s.Resumes() != nil || s.Watched.WereUsed() || s.lateProgress:
 		return false // what is known of their calls outlives what these have said
-	case !s.isUnread() || !s.log.IsIdle():
+	case !s.streams.IsUnused() || !s.untold.IsIdle() || !s.log.IsIdle():
 		return false
 	}
 	s.standalone.mu.Lock()
@@ -188,9 +188,6 @@ func keepsNothing(l *link) bool {
 	c, ok := conn.(interface{ Sessionless() bool })
 	return ok && c.Sessionless()
 }
-
-// isUnread reports whether no stream is written or read, and no outcome waits to be told besides.
-func (s *Session) isUnread() bool { return s.streams.IsUnused() && s.untold.IsIdle() }
 
 // fallAsleep has sessions fall asleep that can.
 func (m *Manager) fallAsleep(all []*Session) {

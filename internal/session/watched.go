@@ -100,7 +100,6 @@ func progressText(data []byte) (text string, ok bool) {
 // A watchedOwner is a session as its watched calls know it. It implements [watched.Owner].
 type watchedOwner struct{ *Session }
 
-// Running implements [watched.Owner].
 func (o watchedOwner) Running(number uint64) watched.Running {
 	if c := o.CallAt(number); c != nil {
 		return c
@@ -108,7 +107,6 @@ func (o watchedOwner) Running(number uint64) watched.Running {
 	return nil
 }
 
-// Record implements [watched.Owner].
 func (o watchedOwner) Record(r watched.Running, begin func(over bool) *watched.Call) *watched.Call {
 	c := r.(*Call)
 	o.mu.Lock()
@@ -124,10 +122,7 @@ func (o watchedOwner) Record(r watched.Running, begin func(over bool) *watched.C
 	return of.watched
 }
 
-// Hold implements [watched.Owner].
-func (o watchedOwner) Hold() { o.use.hold(o.m.KeepEnded()) }
-
-// Taken implements [watched.Owner].
+func (o watchedOwner) Hold()       { o.use.hold(o.m.KeepEnded()) }
 func (o watchedOwner) Taken() bool { return o.taken }
 
 // watching is a call's [feature].
