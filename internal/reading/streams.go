@@ -2,6 +2,8 @@ package reading
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 	"sync"
 	"time"
@@ -323,6 +325,46 @@ func (t *Streams) Oldest(ctx context.Context, number uint64) uint64 {
 		return 0
 	}
 	return oldest - 1
+}
+
+// Each calls do with the entries of a stream up to one, as far as they are kept. The error
+// is that of the store.
+func (t *Streams) Each(ctx context.Context, number, seq uint64, do func(*stream.Entry)) error {
+	at := stream.Cursor{Stream: t.id(number), Seq: t.Oldest(ctx, number)}
+	buf := make([]stream.Entry, 0, 64)
+	for at.Seq < seq {
+		got, err := t.opts.Store.Read(ctx, at, buf[:0])
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		for i := range got {
+			if got[i].Seq <= seq {
+				do(&got[i])
+			}
+			at.Seq, at.Epoch = got[i].Seq, got[i].Epoch
+		}
+		if err != nil || len(got) == 0 {
+			break
+		}
+	}
+	return nil
+}
+
+// End returns the last entry of the stream of a call that has ended; nil: it is not kept. The error is that of the store.
+func (t *Streams) End(ctx context.Context, number uint64) (*stream.Entry, error) {
+	_, next, err := t.opts.Store.Bounds(ctx, t.id(number))
+	var end [1]stream.Entry
+	got := end[:0]
+	if err == nil && next > 1 {
+		got, err = t.opts.Store.Read(ctx, stream.Cursor{Stream: t.id(number), Seq: next - 2}, got)
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	if len(got) == 0 || !got[0].Last {
+		return nil, nil
+	}
+	return &got[0], nil
 }
 
 // HasAll notes that the client has all that the stream of a call says, if that has

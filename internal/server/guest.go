@@ -28,13 +28,13 @@ func (h *Handler) startAnswered(x *exchange.Exchange, o *outcome) (err error) {
 // callOfHome makes a request that is answered at once, or is for another session than the connection's. It
 // reports whether a request is that.
 func (m *mux) callOfHome(s *session.Session, msg *jsonrpc.Message, key string, pass *limit.Pass) bool {
-	home, err := s.Home(msg)
+	home, defers, err := s.Home(msg)
 	switch {
 	case err != nil:
 		m.elsewhere([]jsonrpc.Message{*msg}, false, err)
 	case home != s:
 		m.callInHome(home, msg)
-	case s.Defers(msg):
+	case defers:
 		m.callAnswered(s, msg, key, pass)
 	default:
 		return false

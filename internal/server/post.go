@@ -85,10 +85,11 @@ func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 		return errf(codeInvalid, "%v", err)
 	}
 	if len(x.Msgs) == 1 {
-		if x.Session, err = x.Session.Home(&x.Msgs[0]); err != nil {
+		var defers bool
+		if x.Session, defers, err = x.Session.Home(&x.Msgs[0]); err != nil {
 			return err
 		}
-		if x.Session.Defers(&x.Msgs[0]) {
+		if defers {
 			return h.startAnswered(x, o)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 // openFlights begins to know the calls that may come again.
 func (m *Manager) openFlights() {
 	m.flights = flight.New(flight.Options{
-		AttachWithin: m.opts.AttachWithin, Keep: max(m.opts.AttachWithin, m.namesKept()), CallIDs: m.opts.CallIDs,
+		AttachWithin: m.opts.AttachWithin, Keep: max(m.opts.AttachWithin, m.KeepEnded()), CallIDs: m.opts.CallIDs,
 		Store: m.store, Timeout: storeTimeout, Logger: m.logger, Work: &m.work,
 	})
 }

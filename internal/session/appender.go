@@ -64,7 +64,7 @@ func (o logOwner) Stored(c *Call, r *stream.Record) {
 	if r.Last {
 		o.streamEnded(c, r.Number)
 	}
-	o.s.WakeWatchers(r.Number)
+	o.s.Watched.Wake(r.Number)
 }
 
 // streamEnded ends a stream that has its last entry.
@@ -128,7 +128,7 @@ func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 		o.s.streams.Wake(x.Number)
 		x.By.untold().End(x.Number)
 		x.By.untold().Dispatch(x.Number)
-		o.s.WakeWatchers(x.Number)
+		o.s.Watched.Wake(x.Number)
 	}
 	o.s.m.logger.Error("end of a call not stored", "session", o.s.Name(), "stream", x.Number, "error", err)
 }

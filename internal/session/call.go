@@ -181,7 +181,7 @@ func (c *Call) tell(data []byte, asks bool) (by *Call) {
 	}
 	c.push(data, false)
 	if c.record != nil && c.record.watched != nil {
-		c.record.watched.said(data)
+		c.record.watched.Said(data)
 	}
 	return c
 }

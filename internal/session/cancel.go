@@ -56,8 +56,12 @@ var errOperator = jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by an operator")
 // that it was in flight.
 func (s *Session) CancelByOperator(id string) (done bool) {
 	rq := s.requests.at("", []byte(id))
-	if rq == nil {
-		rq = s.requests.ofGuest(id)
+	if rq == nil { // it may have come from another session
+		for other := range s.requests.each {
+			if other.id == id && other.call.guestOf() != "" {
+				rq = other
+			}
+		}
 	}
 	if rq == nil || rq.call.method == protocol.MethodInitialize {
 		return false

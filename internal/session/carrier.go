@@ -152,35 +152,7 @@ type carrier struct {
 	// capabilities are those of its clients, as JSON; nil: they are not known.
 	capabilities []byte
 	kind         clientkind.Kind
-
-	// The others of its tenant; nil if it is not among them. Guarded by carriers.mu.
-	tenant     *tenant
-	next, prev *carrier
-}
-
-// link puts the carrier among those of its tenant. carriers.mu is held.
-func (c *carrier) link() {
-	c.tenant = c.s.tenant
-	if c.next = c.tenant.carriers; c.next != nil {
-		c.next.prev = c
-	}
-	c.tenant.carriers = c
-}
-
-// unlink takes it out again, if it is there. carriers.mu is held.
-func (c *carrier) unlink() {
-	switch {
-	case c.tenant == nil:
-		return
-	case c.prev != nil:
-		c.prev.next = c.next
-	default:
-		c.tenant.carriers = c.next
-	}
-	if c.next != nil {
-		c.next.prev = c.prev
-	}
-	c.tenant, c.next, c.prev = nil, nil, nil
+	tenant       *tenant // among whose carriers it is; nil: among none; guarded by carriers.mu
 }
 
 // Carrier returns the session that a modern request is a call of: one that is there for
@@ -298,7 +270,10 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
 	if m.carriers.open[c.key] == c { // else it has ended
-		c.link()
+		if c.tenant = c.s.tenant; c.tenant.carriers == nil {
+			c.tenant.carriers = make(map[*carrier]struct{})
+		}
+		c.tenant.carriers[c] = struct{}{}
 	}
 }
 
@@ -317,7 +292,9 @@ func (all *carriers) drop(c *carrier) {
 	if all.open[c.key] == c {
 		delete(all.open, c.key)
 	}
-	c.unlink()
+	if c.tenant != nil {
+		delete(c.tenant.carriers, c)
+	}
 }
 
 // endIdleCarriers ends the carrier of a tenant that was used longest ago, where many have nothing
@@ -330,7 +307,10 @@ func (m *Manager) endIdleCarriers(tenant string) {
 	m.carriers.mu.Lock()
 	var oldest *carrier
 	idle, looked, now := 0, 0, m.clock()
-	for c := t.carriers; c != nil && looked < mostLooked; c, looked = c.next, looked+1 {
+	for c := range t.carriers {
+		if looked++; looked > mostLooked {
+			break
+		}
 		if c.s.use.isIdle() && !c.s.use.isHeld(now) {
 			if idle++; oldest == nil || byLastSeen(c.s, oldest.s) < 0 {
 				oldest = c
@@ -400,7 +380,7 @@ func (s *Session) Asks(id []byte) bool {
 // a response. The error is that of the store.
 func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonrpc.Message, error) {
 	var open []jsonrpc.Message
-	err := s.EachEntry(ctx, number, seq, func(e *stream.Entry) {
+	err := s.streams.Each(ctx, number, seq, func(e *stream.Entry) {
 		if jsonrpc.Field(e.Data, "method") == nil || jsonrpc.Field(e.Data, "id") == nil {
 			return
 		}

@@ -256,9 +256,7 @@ func TestEndedCarriersAreForgotten(t *testing.T) {
 			h.mu.RLock()
 			h.carriers.mu.Lock()
 			for _, of := range h.tenants {
-				for c := of.carriers; c != nil; c = c.next {
-					linked++
-				}
+				linked += len(of.carriers)
 			}
 			open := len(h.carriers.open)
 			h.carriers.mu.Unlock()

@@ -32,8 +32,6 @@ type conversation struct {
 	initialize  []byte // the raw request
 	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
 	initialized bool   // the client has sent notifications/initialized
-	revived     bool   // the session has begun again, and the server has not answered to initialize since
-	answer      uint64 // what the server has answered to it, as a hash; 0: that is not known
 	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
 	own         ownRequests
 	settings    settings
@@ -144,7 +142,7 @@ func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
 		l, opening := s.backend.link, s.backend.opening
 		if l != nil && opening == nil {
 			rq, begun := s.requests.deliver(&in)
-			s.keepListen(rq, &in)
+			rq.keepListen(&in)
 			s.backend.stateful = s.backend.stateful || leavesState(&in)
 			if begun && !s.backend.settings.take(&in.Message) && !s.use.lasts.Load() && leavesMore(s, &in) {
 				s.use.lasts.Store(true)

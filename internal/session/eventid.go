@@ -3,7 +3,6 @@ package session
 import (
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
 // StreamName returns a stream's name as clients see it in event ids and URLs, and what the ids of its events end with: the JSON-RPC id of the
@@ -33,16 +32,9 @@ func requestOf(s *Session, number uint64) string {
 			return ""
 		}
 	}
-	at := stream.Cursor{Stream: stream.ID{Session: s.key, Number: number}}
-	_, next, err := s.m.store.Bounds(s.m.work.Context(), at.Stream)
-	if err != nil || next < 2 {
+	end, err := s.streams.End(s.m.work.Context(), number)
+	if err != nil || end == nil || jsonrpc.Field(end.Data, "method") != nil {
 		return ""
 	}
-	var end [1]stream.Entry
-	at.Seq = next - 2
-	got, err := s.m.store.Read(s.m.work.Context(), at, end[:0])
-	if err != nil || len(got) == 0 || !got[0].Last || jsonrpc.Field(got[0].Data, "method") != nil {
-		return ""
-	}
-	return string(jsonrpc.Field(got[0].Data, "id"))
+	return string(jsonrpc.Field(end.Data, "id"))
 }

@@ -27,7 +27,7 @@ func (m *Manager) EndByOperator(s *Session) { m.endFor(s, errOperatorEnded) }
 
 func (m *Manager) endFor(s *Session, why error) {
 	m.bury(s)
-	if s.keepsHeirs() {
+	if s.modern == "" && s.Watched.HasHeirs() {
 		m.leave(s, why)
 		return
 	}
@@ -151,7 +151,7 @@ func (m *Manager) expire() {
 			var due, sleepy, quiet []*Session
 			for _, s := range m.all() {
 				s.Resumes().Sweep(at)
-				s.sweepWatched(at)
+				s.Watched.Sweep(at)
 				if m.opts.Unused > 0 && s.modern == "" && s.use.sinceSeen(now) > m.opts.Unused && s.isUnused() {
 					s.closeUnused()
 				}

@@ -6,6 +6,7 @@ import (
 	"holdfast/internal/feature/webhook"
 	"holdfast/internal/protocol"
 	"holdfast/internal/pulse"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -14,8 +15,9 @@ import (
 type record struct {
 	key      *idempotency.Record // nil if it was begun under no idempotency key
 	untold   *webhook.Call       // its outcomes that are told besides to its client; nil if none are
-	watched  *watched            // nil if its client has no name for it; written with Session.mu and Call.mu held
+	watched  *watched.Call       // nil if its client has no name for it; written with Session.mu and Call.mu held
 	inherits *inheritance        // nil if none of its requests may pass to an heir, and it is no heir
+	rounds   *rounds             // nil if its request is not kept to be made again; guarded by Session.mu
 	resume   *resume.Call        // nil if its client can't resume it (SEP-975); it does not change after Begin
 	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
 	guest stream.SessionKey
@@ -98,6 +100,6 @@ func (c *Call) features(yield func(feature) bool) {
 		return
 	}
 	if r.watched != nil {
-		yield(r.watched)
+		yield(watching{r.watched})
 	}
 }

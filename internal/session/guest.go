@@ -3,6 +3,7 @@ package session
 import (
 	"errors"
 	"slices"
+	"sync"
 
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
@@ -57,17 +58,13 @@ func requestKey(guest stream.SessionKey, id []byte) []byte {
 	return append(append(append([]byte{'@'}, guest...), ' '), key...)
 }
 
-// ofGuest returns a request from another session by its id alone, or nil.
-func (q *requests) ofGuest(id string) *inflight {
-	for rq := range q.each {
-		if rq.id == id && rq.call.guestOf() != "" {
-			return rq
-		}
-	}
-	return nil
+// abroad are requests of a session's client that wait in other sessions. Its methods may be called concurrently.
+type abroad struct {
+	mu  sync.Mutex
+	all []waitAbroad // oldest first
 }
 
-// A waitAbroad is a request of the session's client that waits in another session.
+// A waitAbroad is such a request.
 type waitAbroad struct {
 	key  string // of its id
 	home stream.SessionKey
@@ -76,30 +73,38 @@ type waitAbroad struct {
 // mostAbroad bounds how many of them are known: to cancel one of the others does nothing.
 const mostAbroad = 16
 
-// goesAbroad notes that a request waits in another session, or has.
-func (s *Session) goesAbroad(id []byte, home stream.SessionKey) {
+// add notes that a request waits in another session, or has.
+func (a *abroad) add(id []byte, home stream.SessionKey) {
 	key := string(jsonrpc.Key(id))
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.abroad = slices.DeleteFunc(s.abroad, func(w waitAbroad) bool { return w.key == key })
-	if len(s.abroad) >= mostAbroad {
-		s.abroad = slices.Delete(s.abroad, 0, 1)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all = slices.DeleteFunc(a.all, func(w waitAbroad) bool { return w.key == key })
+	if len(a.all) >= mostAbroad {
+		a.all = slices.Delete(a.all, 0, 1)
 	}
-	s.abroad = append(s.abroad, waitAbroad{key, home})
+	a.all = append(a.all, waitAbroad{key, home})
+}
+
+// home returns the session in which a request waits, or has; "": none.
+func (a *abroad) home(id []byte) stream.SessionKey {
+	key := string(jsonrpc.Key(id))
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.all {
+		if w.key == key {
+			return w.home
+		}
+	}
+	return ""
 }
 
 // cancelAbroad cancels a request of the session's client that waits in another session, and reports
 // whether that may be. The error is a [*Redirect], or that of a store which can't tell.
 func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
-	key := string(jsonrpc.Key(id))
-	s.mu.Lock()
-	i := slices.IndexFunc(s.abroad, func(w waitAbroad) bool { return w.key == key })
-	if i < 0 || s.requests.at("", id) != nil || s.waiting.has(key) {
-		s.mu.Unlock()
+	at := s.abroad.home(id)
+	if at == "" || s.requests.at("", id) != nil || s.waiting.has(string(jsonrpc.Key(id))) {
 		return false, nil
 	}
-	at := s.abroad[i].home
-	s.mu.Unlock()
 	home, err := s.m.findIf(string(at), s.principal, func(string) bool { return true })
 	if errors.Is(err, ErrNotFound) {
 		return true, nil

@@ -56,14 +56,11 @@ func (l *Late) heir(c *Call) *Call {
 		h.recovery = &recovery{retry: c.recovery.retry, repeat: c.recovery.repeat, msgs: l.msgs, stored: make(chan struct{})}
 		h.recovery.become(recoveryDelivered)
 	}
-	t := s.addWatched(h, h.number)
 	message := ""
 	if n := c.Number(); n != 0 && len(l.tokens) > 0 {
-		message = s.progressMessage(n, l.tokens)
+		message = s.Watched.Progress(n, l.tokens)
 	}
-	t.of.mu.Lock()
-	t.tool, t.message = l.tool, message
-	t.of.mu.Unlock()
+	s.Watched.Record(h, h.number).Inherit(l.tool, message)
 	h.mu.Lock()
 	h.note(h.number)
 	h.mu.Unlock()
@@ -150,10 +147,7 @@ func (c *Call) abandon() {
 	c.end()
 	c.mu.Unlock()
 	c.s.log.Flush()
-	all := c.s.watchedTable()
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	delete(all.all, c.number)
+	c.s.Watched.Drop(c.number)
 }
 
 // inherits returns what is known of the call, which may get heirs, or has some. Session.mu and Call.mu are held, or no other goroutine
@@ -223,31 +217,4 @@ func (f *restored) knowsHeir(ctx context.Context, h *Call) bool {
 	}
 	_, ok := f.answers(ctx, from, f.s.single)[string(jsonrpc.Key(h.recovery.msgs[0].ID))]
 	return ok
-}
-
-// keepsHeirs reports whether heirs of the session run, or can be asked for.
-func (s *Session) keepsHeirs() bool {
-	all := s.watched.Load()
-	if all == nil || s.modern != "" {
-		return false
-	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for _, t := range all.all {
-		if t.tool != "" && (t.ended.IsZero() || time.Since(t.ended) < s.m.KeepEnded()) {
-			return true
-		}
-	}
-	return false
-}
-
-// HeirTool returns the tool that the request of an heir calls; "" if there is no such heir.
-func (s *Session) HeirTool(number uint64) string {
-	all := s.watchedTable()
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	if is := all.all[number]; is != nil {
-		return is.tool
-	}
-	return ""
 }

@@ -136,11 +136,5 @@ func (c *Call) endUnseen() {
 
 // isAskedFor reports whether the client was told a name for a call, or has asked for it. Call.mu is held. r may be nil.
 func (r *record) isAskedFor() bool {
-	if r == nil || r.watched == nil {
-		return false
-	}
-	t := r.watched
-	t.of.mu.Lock()
-	defer t.of.mu.Unlock()
-	return t.askedFor
+	return r != nil && r.watched != nil && r.watched.IsAskedFor()
 }

@@ -102,7 +102,7 @@ func (l *Late) State() (asking, sent bool) {
 // tendLate looks at the requests of a session that take long.
 func tendLate(s *Session) {
 	var late []*Late
-	locked(s, func() { late = s.takeLate() })
+	locked(s, func() { late = s.patience.takeLate(s) })
 	s.log.Flush()
 	for _, l := range late {
 		s.m.work.Go(func() { s.m.added.Late(l) })
@@ -111,9 +111,9 @@ func tendLate(s *Session) {
 
 // takeLate returns the requests whose time has come, sends the progress that is due, and sets the time of the next look. s.mu is held;
 // the log must be flushed after.
-func (s *Session) takeLate() (late []*Late) {
+func (p *patience) takeLate(s *Session) (late []*Late) {
 	now := s.m.clock()
-	s.patience.at = 0
+	p.at = 0
 	next := time.Duration(math.MaxInt64)
 	for rq := range s.requests.each {
 		l := rq.late
@@ -133,7 +133,7 @@ func (s *Session) takeLate() (late []*Late) {
 		next = min(next, l.pulse.Due())
 	}
 	if next != math.MaxInt64 {
-		s.patience.wake(s, next)
+		p.wake(s, next)
 	}
 	return late
 }

@@ -18,7 +18,7 @@ type tenant struct {
 	// manager's clock.
 	looked atomic.Int64
 
-	carriers *carrier // the first of its carriers on this node; guarded by carriers.mu
+	carriers map[*carrier]struct{} // on this node; guarded by carriers.mu
 
 	sessions int // guarded by roster.mu
 }

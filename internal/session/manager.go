@@ -24,6 +24,7 @@ import (
 	"holdfast/internal/processes"
 	"holdfast/internal/reading"
 	"holdfast/internal/tools"
+	"holdfast/internal/watched"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
 )
@@ -38,6 +39,7 @@ type Manager struct {
 	journal    journal.Options // of the logs of sessions
 	untold     webhook.Options // of what is told besides to clients
 	reading    reading.Options // of their streams
+	watched    watched.Options // of calls that are asked for by a name
 	shared     shared.Store    // the store, if other nodes take its sessions over; else nil
 	many       manyServers     // the backend, if it has many servers; else nil
 	listTeller listTeller      // the same, if their lists may change
@@ -129,6 +131,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.resumes.Sessions, m.resumes.Options = resumeSessions{m}, resume.Options{MinWait: opts.MinWait, MaxWait: opts.MaxWait, TTL: opts.TTL, Keep: opts.Keep}
 	m.openFlights()
 	m.reading = reading.Options{Store: m.store, Shared: m.shared != nil, Observed: m.opts.Observers != nil, IsOld: isProgress}
+	m.watched = watched.Options{Context: m.work.Context(), Keep: m.KeepEnded(), NotFound: ErrNotFound, Progress: progressText}
 	m.watchServers()
 	m.work.Go(m.expire)
 	return m
@@ -231,7 +234,7 @@ func (m *Manager) list(s *Session) error {
 func (m *Manager) session(id string, principal caller.Principal, tenant string, kind kind) *Session {
 	s := &Session{m: m, tenure: tenure{shared: m.shared}, identity: identity{id: id, key: whereabouts.KeyOf(id), principal: principal, tenant: m.countIn(tenant), kind: kind}, revision: kind.modern}
 	s.Tools.Init(toolServer{s}, &m.Tools)
-	s.lists = m.listsOf(principal.Server())
+	s.offering.lists = m.listsOf(principal.Server())
 	s.use.times = &m.times
 	s.held = holding{keeper: m.keeper, lease: &s.lease}
 	s.events = events{&m.opts.Observers, &s.identity}
@@ -241,6 +244,7 @@ func (m *Manager) session(id string, principal caller.Principal, tenant string, 
 		s.standalone.record = &record{untold: s.untold.Share()}
 	}
 	s.log.Init(logOwner{s}, &m.journal)
+	s.Watched.Init(watchedOwner{s}, &m.watched)
 	s.streams.Init(readerOwner{s}, s.key, writer{s.standalone}, kind.modern != "", &m.reading)
 	s.use.touch()
 	return s

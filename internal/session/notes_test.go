@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -25,7 +26,7 @@ func (deferring) Suits(*Session, string, []byte) bool     { return true }
 func (deferring) Change(_ string, response []byte) []byte { return response }
 func (deferring) Owns(string) bool                        { return false }
 func (deferring) Defers(*jsonrpc.Message) bool            { return false }
-func (deferring) Restored(_ *Session, note []byte) Deferred {
+func (deferring) Restored(_ *Session, note []byte) watched.Deferred {
 	n, err := strconv.Atoi(string(jsonrpc.Field(note, "later")))
 	if err != nil {
 		return nil
@@ -79,7 +80,7 @@ func TestCallNoteBytes(t *testing.T) {
 			c.recovery.retry, c.recovery.state = retryAllowed, recoveryLeft
 			c.recovery.msgs = []jsonrpc.Message{m, {Kind: jsonrpc.Notification, Method: "x", Raw: []byte(`{}`)}, other}
 			c.recorded().key = idempotency.Key(idempotency.OfPrincipal("alice"), "k", idempotency.SumOf([]byte("test")), idempotency.ID{1, 2, 3, 4, 5, 6, 7, 8})
-			c.record.watched = s.watchedTable().begun(&laterCall{n: 7})
+			c.record.watched = s.Watched.Begin(&laterCall{n: 7})
 			c.cameAsGuest("guest\"s")
 			c.inherits().began = time.UnixMilli(1234567890123)
 			a.flights.Came(&c.standing, nil, &clientConn{})
@@ -217,8 +218,8 @@ func TestNotesRestored(t *testing.T) {
 		t.Errorf("call 15 is of %q", guest)
 	}
 	wantTexts(t, "call 16", readAll(t, s, 16), `"resumeToken"`, lostWith)
-	if c := s.CallAt(17); !c.isHeir() || c.record.inherits.from != 99 || s.HeirTool(17) != "safe" || !c.Repeated() || s.HeirTool(26) != "x" {
-		t.Errorf("call 17 is an heir: %v, of %q", c.isHeir(), s.HeirTool(17))
+	if c := s.CallAt(17); !c.isHeir() || c.record.inherits.from != 99 || s.Watched.Tool(17) != "safe" || !c.Repeated() || s.Watched.Tool(26) != "x" {
+		t.Errorf("call 17 is an heir: %v, of %q", c.isHeir(), s.Watched.Tool(17))
 	}
 	if said := readAll(t, s, 18); len(said) > 0 {
 		t.Errorf("call 18 said %q", said)
@@ -226,7 +227,7 @@ func TestNotesRestored(t *testing.T) {
 	if d, ok := s.CallAt(19).deferred().(*laterCall); !ok || *d != (laterCall{7, 19}) || s.CallAt(19).record.inherits.began.UnixMilli() != 1234567890123 {
 		t.Errorf("call 19 is deferred: %+v", d)
 	}
-	if d, st, err := s.Deferred(t.Context(), 27); err != nil || *d.(*laterCall) != (laterCall{9, 27}) || string(st.Response) != response(27) {
+	if d, st, err := s.Watched.Deferred(t.Context(), 27); err != nil || *d.(*laterCall) != (laterCall{9, 27}) || string(st.Response) != response(27) {
 		t.Errorf("call 27 is deferred: %+v, %v, %v", d, st, err)
 	}
 	wantTexts(t, "call 22", readAll(t, s, 22))
@@ -294,7 +295,7 @@ func TestNotesRestoredSingle(t *testing.T) {
 		t.Error("calls have the wrong streams")
 	}
 	entries := 0
-	_ = s.EachEntry(context.Background(), standalone, 100, func(e *stream.Entry) {
+	_ = s.streams.Each(context.Background(), standalone, 100, func(e *stream.Entry) {
 		if entries++; entries == 5 {
 			wantTexts(t, "call 19", []string{string(e.Data)}, lostWith)
 		}

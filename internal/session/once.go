@@ -1,10 +1,8 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"time"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/departure"
@@ -163,12 +161,9 @@ func (c *Call) disown() {
 func (m *Manager) openKeys() {
 	m.keys = idempotency.New(idempotency.Options{
 		Sessions: keySessions{m}, Store: m.shared, Context: m.work.Context(), Timeout: storeTimeout,
-		Keep: m.opts.Keep, KeepNames: m.namesKept(), Logger: m.logger,
+		Keep: m.opts.Keep, KeepNames: m.KeepEnded(), Logger: m.logger,
 	})
 }
-
-// namesKept is how long a name of a call stays of which nothing else is kept.
-func (m *Manager) namesKept() time.Duration { return cmp.Or(m.opts.Keep, 10*time.Minute) }
 
 // keySessions are the sessions of a manager as keys know them: [idempotency.Sessions].
 type keySessions struct{ m *Manager }

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"math"
 
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -39,7 +40,7 @@ func (f *restored) progressOf(ctx context.Context, c *Call) {
 	said := f.progress
 	if said == nil {
 		said = make(progress)
-		eachStored(ctx, c.s.m.store, stream.ID{Session: c.s.key, Number: number}, func(e *stream.Entry) {
+		_ = c.s.streams.Each(ctx, number, math.MaxUint64, func(e *stream.Entry) {
 			if jsonrpc.String(jsonrpc.Field(e.Data, "method")) == protocol.MethodProgress {
 				said.passes(jsonrpc.Field(e.Data, "params"))
 			}

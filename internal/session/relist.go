@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"hash/fnv"
+	"sync"
 
 	"holdfast/backend"
 	"holdfast/internal/protocol"
@@ -35,26 +36,87 @@ func (m *Manager) listsOf(server string) uint64 {
 	return m.listTeller.Lists(server)
 }
 
+// An offering is what a session's server offers, and what of that its clients know. Its methods may be called concurrently, and its lock
+// is taken after Session.mu.
+type offering struct {
+	mu      sync.Mutex
+	lists   uint64 // of which clients were last told: a number of [listTeller]
+	answer  uint64 // what the server has answered to initialize, as a hash; 0: that is not known
+	differs bool   // it answers otherwise than when clients were last told
+	begins  bool   // the session has begun again, and the server has not answered to initialize since
+	lacks   uint8  // lists that the server does not have: bits
+}
+
+// known returns what clients were last told, as it is remembered of a session that is asleep.
+func (o *offering) known() asleep {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return asleep{answer: o.answer, lists: o.lists}
+}
+
+// forget has clients be told in any case, when the server has answered again.
+func (o *offering) forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.answer = 0
+}
+
+// take takes in the server's answer to initialize: of lists that it does not have clients are told nothing.
+func (o *offering) take(result []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.lacks, o.answer = 0, hashOf(result)
+	capabilities := jsonrpc.Field(result, "capabilities")
+	for i, list := range changedLists {
+		if capabilities != nil && jsonrpc.Field(capabilities, list.capability) == nil {
+			o.lacks |= 1 << i
+		}
+	}
+}
+
+// compare takes in the answer to an initialize that was made again, and reports whether the session has begun again, and whether the
+// answer is another one than before. lists is the number of the lists; 0: the conversation itself tells of them.
+func (o *offering) compare(result []byte, lists uint64) (begun, differs bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	is := hashOf(result)
+	begun, o.begins = o.begins, false
+	switch {
+	case begun:
+		return true, o.answer != is
+	case lists == 0:
+		return false, false
+	}
+	o.differs = o.differs || o.answer != 0 && o.answer != is
+	o.answer = is
+	return false, o.differs
+}
+
+// changed reports whether clients are to be told that the lists have changed, and notes that they are. lists is their number, and lacks
+// are those that the server does not have.
+func (o *offering) changed(lists uint64) (lacks uint8, changed bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	changed = o.lists != lists || o.differs
+	o.lists, o.differs = lists, false
+	return o.lacks, changed
+}
+
 // tellLists tells the session's clients that the lists have changed, if they have since the clients were last told. One
 // that has not said yet that the session is initialized is told later.
 func (s *Session) tellLists() {
-	now := s.m.listsOf(s.Server())
-	s.mu.Lock()
-	if s.lists == now && !s.differs || s.isClosed() || s.modern == "" && !s.backend.initialized {
-		s.mu.Unlock()
-		return
-	}
-	s.lists, s.differs = now, false
-	s.Tools.Forget()
+	now, lacks, changed := s.m.listsOf(s.Server()), uint8(0), false
 	var listens []*inflight
-	for rq := range s.requests.each {
-		if rq.listen != nil {
-			listens = append(listens, rq)
+	locked(s, func() {
+		if !s.isClosed() && (s.modern != "" || s.backend.initialized) {
+			lacks, changed = s.offering.changed(now)
 		}
-	}
-	lacks := s.lacks
-	s.mu.Unlock()
-	if now == 0 {
+		if changed {
+			s.Tools.Forget()
+			listens, _ = s.requests.listens()
+		}
+	})
+	if !changed || now == 0 {
 		return
 	}
 	var all []string
@@ -99,18 +161,15 @@ func relist(s *Session, methods []string) {
 // another version of the server, and clients are told. So they are where the session has begun again, as the server knows nothing of it;
 // but one that was asleep has lost nothing.
 func (s *Session) answeredAgain(result []byte) {
-	s.mu.Lock()
-	revived, is := s.backend.revived, hashOf(result)
-	same := s.backend.answer == is
-	if s.backend.revived = false; revived {
-		s.noteOffer(result)
-		s.backend.answer = is
+	begun, differs := s.offering.compare(result, s.m.listsOf(s.Server()))
+	if begun {
+		locked(s, func() { s.noteOffer(result) })
 	}
-	s.mu.Unlock()
-	if revived && same {
-		return
-	}
-	if revived {
+	switch {
+	case !differs:
+	case !begun:
+		s.tellLists()
+	default:
 		var all []string
 		for _, list := range changedLists {
 			if string(jsonrpc.Field(result, "capabilities", list.capability, "listChanged")) == "true" {
@@ -118,18 +177,6 @@ func (s *Session) answeredAgain(result []byte) {
 			}
 		}
 		relist(s, all)
-		return
-	}
-	if s.m.listsOf(s.Server()) == 0 {
-		return
-	}
-	s.mu.Lock()
-	s.differs = s.differs || s.backend.answer != 0 && s.backend.answer != is
-	s.backend.answer = is
-	differs := s.differs
-	s.mu.Unlock()
-	if differs {
-		s.tellLists()
 	}
 }
 
@@ -140,23 +187,16 @@ func hashOf(text []byte) uint64 {
 	return max(h.Sum64(), 1)
 }
 
-// noteOffer takes in what a server offers, by its answer to initialize: of lists that it does not have clients are told
-// nothing. s.mu is held.
+// noteOffer takes in what a server offers, by its answer to initialize. s.mu is held.
 func (s *Session) noteOffer(result []byte) {
 	s.offers.Store(offers(s.m, func(f Service) bool { return f.Suits(s, s.revision, result) }))
-	s.lacks = 0
-	capabilities := jsonrpc.Field(result, "capabilities")
-	for i, list := range changedLists {
-		if capabilities != nil && jsonrpc.Field(capabilities, list.capability) == nil {
-			s.lacks |= 1 << i
-		}
-	}
+	s.offering.take(result)
 }
 
-// keepListen keeps a subscriptions/listen that is about to be delivered: if the conversation is replaced it is made
-// again in the next one, and its client need not know. rq may be nil. s.mu is held.
-func (s *Session) keepListen(rq *inflight, in *backend.Inbound) {
-	if rq == nil || s.modern == "" || s.m.listTeller == nil || in.Method != protocol.MethodSubscriptions || rq.listen != nil {
+// keepListen keeps a subscriptions/listen of a carrier that is about to be delivered: if the conversation is replaced it is made
+// again in the next one, and its client need not know. rq may be nil. Session.mu is held.
+func (rq *inflight) keepListen(in *backend.Inbound) {
+	if rq == nil || in.Method != protocol.MethodSubscriptions || rq.listen != nil || rq.call.s.modern == "" || rq.call.s.m.listTeller == nil {
 		return
 	}
 	m, err := jsonrpc.Parse(bytes.Clone(in.Raw)) // and not the body with it
@@ -169,32 +209,28 @@ func (s *Session) keepListen(rq *inflight, in *backend.Inbound) {
 	}
 }
 
-// acknowledgedAgain notes that a listen was acknowledged, and reports whether it was before: by the conversation before this one.
-// s.mu is held.
-func acknowledgedAgain(s *Session, c *Call) bool {
-	for rq := range s.requests.each {
-		if rq.call == c && rq.listen != nil {
-			again := rq.acked
-			rq.acked = true
-			return again
+// listens returns the requests that can be made again in another conversation, and reports whether there are no others. Session.mu is
+// held.
+func (q *requests) listens() (all []*inflight, only bool) {
+	others := false
+	for rq := range q.each {
+		if others = others || rq.listen == nil; rq.listen != nil {
+			all = append(all, rq)
 		}
 	}
-	return false
+	return all, !others && len(all) > 0
 }
 
-// onlyListens returns the requests in flight in a carrier, if there are no others than listens, which can be made again in
-// another conversation. s.mu is held.
-func (s *Session) onlyListens() (all []*inflight, only bool) {
-	if s.modern == "" || s.lists == 0 || s.isClosed() || s.backend.opening != nil || s.Tools.IsReading() || s.asked.len() > 0 {
-		return nil, false
-	}
-	for rq := range s.requests.each {
-		if rq.listen == nil {
-			return nil, false
+// acknowledgedAgain notes that a listen was acknowledged, and reports whether it was before: by the conversation before this one.
+// Session.mu is held.
+func (q *requests) acknowledgedAgain(c *Call) (again bool) {
+	all, _ := q.listens()
+	for _, rq := range all {
+		if rq.call == c {
+			again, rq.acked = rq.acked, true
 		}
-		all = append(all, rq)
 	}
-	return all, len(all) > 0 && int(s.use.calls.Load()) == len(all)
+	return again
 }
 
 // listenAgain makes listens again, in the next conversation.

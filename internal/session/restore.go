@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"slices"
 
 	"holdfast/internal/engine/shared"
@@ -242,7 +243,7 @@ type outcome struct {
 // stream that a call of a single session has names its responses.
 func (f *restored) answers(ctx context.Context, number uint64, named bool) map[string]outcome {
 	all := make(map[string]outcome)
-	eachStored(ctx, f.s.m.store, stream.ID{Session: f.s.key, Number: number}, func(e *stream.Entry) {
+	_ = f.s.streams.Each(ctx, number, math.MaxUint64, func(e *stream.Entry) {
 		id := jsonrpc.Field(e.Data, "id")
 		switch {
 		case len(e.Data) == 0:
@@ -253,24 +254,4 @@ func (f *restored) answers(ctx context.Context, number uint64, named bool) map[s
 		}
 	})
 	return all
-}
-
-// eachStored calls do for each entry of a stream, until one cannot be read: there is none, as a rule.
-func eachStored(ctx context.Context, store stream.Store, of stream.ID, do func(*stream.Entry)) {
-	oldest, _, err := store.Bounds(ctx, of)
-	if err != nil {
-		return
-	}
-	at := stream.Cursor{Stream: of, Seq: oldest - 1}
-	buf := make([]stream.Entry, 0, 64)
-	for {
-		got, err := store.Read(ctx, at, buf[:0])
-		if err != nil || len(got) == 0 {
-			return
-		}
-		for i := range got {
-			at.Seq, at.Epoch = got[i].Seq, got[i].Epoch
-			do(&got[i])
-		}
-	}
 }

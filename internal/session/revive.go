@@ -262,7 +262,7 @@ func (c *beginning) apply(s *Session) {
 	s.firstEpoch = c.life
 	s.streams.Resume((c.life - 1) << 32) // there may be streams that were taken over
 	s.takeInitialize(m.Raw, m.Params)
-	s.revision, s.backend.initialized, s.backend.revived = c.revision, true, true
+	s.revision, s.backend.initialized = c.revision, true
 	var n sleepNote
 	if s.backend.noted = c.note; len(c.note) > 0 {
 		if err := json.Unmarshal(c.note, &n); err != nil {
@@ -271,8 +271,8 @@ func (c *beginning) apply(s *Session) {
 	}
 	n.apply(s)
 	was, woke := s.m.sleepers.wake(s.key, s.Server())
-	if c.woke = woke; woke {
-		s.backend.answer, s.lists = was.answer, was.lists
+	if c.woke, s.offering.begins = woke, true; woke {
+		s.offering.answer, s.offering.lists = was.answer, was.lists
 	}
 }
 

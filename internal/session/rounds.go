@@ -53,7 +53,7 @@ func newRounds(m *jsonrpc.Message, header http.Header) *rounds {
 // that. The request stays in flight.
 func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 	s := l.s
-	if s.modern == "" || s.watched.Load() == nil || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
+	if s.modern == "" || !s.Watched.WereUsed() || jsonrpc.String(jsonrpc.Field(m.Result, "resultType")) != protocol.ResultInputRequired {
 		return false
 	}
 	mayNot := s.carrier.checkInput(m.ID, m) != nil
@@ -69,12 +69,12 @@ func (l *link) asksInRounds(call *Call, m *jsonrpc.Message) bool {
 	})
 	s.mu.Lock()
 	rq := s.requests.at("", m.ID)
-	if l.over || rq == nil || call != nil && rq.call != call || rq.call.record == nil || rq.call.record.watched == nil {
+	if l.over || rq == nil || call != nil && rq.call != call || rq.call.record == nil || rq.call.record.rounds == nil {
 		s.mu.Unlock()
 		return false
 	}
-	c, of := rq.call, rq.call.record.watched.rounds
-	if of == nil || mayNot {
+	c, of := rq.call, rq.call.record.rounds
+	if mayNot {
 		s.mu.Unlock()
 		return false // it ends with that
 	}

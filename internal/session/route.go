@@ -122,7 +122,6 @@ func (l *link) responded(call *Call, m jsonrpc.Message) {
 			m = noRevision(m)
 		}
 		s.noteOffer(m.Result)
-		s.backend.answer = hashOf(m.Result)
 		noted = s.revision != "" && s.m.shared != nil
 	}
 	s.mu.Unlock()
@@ -266,23 +265,18 @@ func refusalOf(m *jsonrpc.Message, why string) *jsonrpc.Error {
 func (l *link) reply(response []byte) {
 	s := l.s
 	m, err := jsonrpc.Parse(response)
-	if err != nil || !s.m.work.Start() {
+	if err != nil {
 		return
 	}
-	s.mu.Lock()
-	if l.conn == nil && !l.over {
-		if len(l.replies) < mostServerRequests {
+	waits := false
+	locked(s, func() {
+		if waits = l.conn == nil && !l.over; waits && len(l.replies) < mostServerRequests {
 			l.replies = append(l.replies, m)
 		}
-		s.mu.Unlock()
-		s.m.work.Done()
-		return
+	})
+	if !waits {
+		s.m.work.Go(func() { l.replyNow(m) }) // the backend may be in the middle of its own writing
 	}
-	s.mu.Unlock()
-	go func() { // the backend may be in the middle of its own writing
-		defer s.m.work.Done()
-		l.replyNow(m)
-	}()
 }
 
 // replyNow delivers such a response.
@@ -330,7 +324,7 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			call = s.standalone
 		}
 	case protocol.MethodAcknowledged:
-		if acknowledgedAgain(s, call) {
+		if s.requests.acknowledgedAgain(call) {
 			s.mu.Unlock()
 			return
 		}

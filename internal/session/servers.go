@@ -123,8 +123,9 @@ func (s *Session) closeQuiet(version uint64) bool {
 	s.mu.Lock()
 	l := s.backend.link
 	listens, quiet := []*inflight(nil), s.isQuietLocked()
-	if version != 0 && !quiet {
-		listens, quiet = s.onlyListens()
+	if version != 0 && !quiet && s.modern != "" && s.offering.known().lists != 0 && s.isStill() {
+		listens, quiet = s.requests.listens()
+		quiet = quiet && int(s.use.calls.Load()) == len(listens)
 	}
 	if l == nil || l.conn == nil || l.version == version || !quiet {
 		done := l == nil || l.conn == nil || l.version == version || s.isClosed()
@@ -133,7 +134,7 @@ func (s *Session) closeQuiet(version uint64) bool {
 	}
 	conn := l.finish()
 	if version != 0 {
-		s.backend.answer = 0 // clients are told in any case
+		s.offering.forget()
 	}
 	s.mu.Unlock()
 	if conn != nil {
@@ -147,6 +148,10 @@ func (s *Session) closeQuiet(version uint64) bool {
 // isQuietLocked reports whether nothing is in flight or about to be. s.mu is held.
 func (s *Session) isQuietLocked() bool {
 	initialized := s.backend.initialize != nil && s.revision != "" || s.modern != ""
-	return initialized && !s.isClosed() && s.requests.len() == 0 && s.asked.len() == 0 && s.backend.opening == nil &&
-		!s.Tools.IsReading() && s.use.calls.Load() == 0 && s.use.reserved.Load() == 0
+	return initialized && s.isStill() && s.requests.len() == 0 && s.use.calls.Load() == 0 && s.use.reserved.Load() == 0
+}
+
+// isStill reports whether the session lives, and nothing but requests of its clients is on its way. s.mu is held.
+func (s *Session) isStill() bool {
+	return !s.isClosed() && s.asked.len() == 0 && s.backend.opening == nil && !s.Tools.IsReading()
 }

@@ -3,11 +3,10 @@ package session
 import (
 	"context"
 	"errors"
-	"slices"
-	"time"
 
 	"holdfast/internal/caller"
 	"holdfast/internal/ticket"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -52,24 +51,12 @@ type deferrer interface {
 	// Defers reports whether the call of a request is to be deferred.
 	Defers(m *jsonrpc.Message) bool
 	// Begun returns what is known of such a call, which no other goroutine knows yet.
-	Begun(s *Session) Deferred
+	Begun(s *Session) watched.Deferred
 	// Restored is Begun for the call of a note; nil: that was not deferred.
-	Restored(s *Session, note []byte) Deferred
+	Restored(s *Session, note []byte) watched.Deferred
 	// Deferral returns what the client is told at once: the response to the request with the id. The rest is as
-	// [Session.Deferred] returns it.
-	Deferral(id []byte, d Deferred, st *Standing, err error) []byte
-}
-
-// A Deferred is what a service knows of a call that it has deferred.
-type Deferred interface {
-	// Stored is told the stream that the call has got. Call.mu is held, or no other goroutine knows the call.
-	Stored(number uint64)
-	// AppendNote appends the members by which Restored knows the call again.
-	AppendNote(dst []byte) []byte
-	// Plain returns the call's request as the backend gets it.
-	Plain(m jsonrpc.Message) jsonrpc.Message
-	// Changed is told that something of the call may have changed.
-	Changed()
+	// [watched.Calls.Deferred] returns it.
+	Deferral(id []byte, d watched.Deferred, st *watched.Standing, err error) []byte
 }
 
 // offered calls yield for each service that is offered to the session's clients.
@@ -132,38 +119,35 @@ func (c *Call) answerBy(f Service, m jsonrpc.Message) {
 func (c *Call) AnswerOwn(id, answer []byte) { c.s.requests.answer(id, c, answer) }
 
 // Home returns the session that a request of the session's client is for: another one of
-// the same principal if it is about a call of that one. The error is a [*Redirect], that of a
+// the same principal if it is about a call of that one. defers says that it is this one, and that the call which [Session.Begin] makes of
+// the request is deferred: its client is answered at once, with [Session.Deferral]. The error is a [*Redirect], that of a
 // store which can't tell, or [ErrDuplicate].
-func (s *Session) Home(m *jsonrpc.Message) (*Session, error) {
+func (s *Session) Home(m *jsonrpc.Message) (home *Session, defers bool, err error) {
 	f := s.owner(m.Method)
 	if f == nil || m.Kind != jsonrpc.Request {
-		return s, nil
+		return s, s.deferrer(m) != nil, nil
 	}
 	purpose, text, waits := f.About(m)
 	t, ok := ticket.Parse(text)
 	if !ok || t.Session == s.Name() {
-		return s, nil
+		return s, false, nil
 	}
 	if s.CallFrom("", m.ID) != nil {
-		return nil, ErrDuplicate
+		return nil, false, ErrDuplicate
 	}
-	home, _, err := s.m.FindSeal(purpose, text, nil, s.principal)
+	home, _, err = s.m.FindSeal(purpose, text, nil, s.principal)
 	if errors.Is(err, ErrNotFound) {
-		return s, nil // which says so
+		return s, false, nil // which says so
 	}
 	if waits {
-		s.goesAbroad(m.ID, stream.SessionKey(t.Session))
+		s.abroad.add(m.ID, stream.SessionKey(t.Session))
 	}
-	return home, err
+	return home, false, err
 }
-
-// Defers reports whether the call that [Session.Begin] makes of a request of the session's client is deferred: its
-// client is answered at once, with [Session.Deferral].
-func (s *Session) Defers(m *jsonrpc.Message) bool { return s.deferrer(m) != nil }
 
 // Deferral returns the response to a request whose call, which is that of a stream, is deferred.
 func (s *Session) Deferral(ctx context.Context, number uint64, m *jsonrpc.Message) []byte {
-	d, st, err := s.Deferred(ctx, number)
+	d, st, err := s.Watched.Deferred(ctx, number)
 	if c := s.CallAt(number); c != nil && err == nil {
 		c.untold().Release(number) // no client waits for it on this connection
 	}
@@ -187,16 +171,11 @@ func (m *Manager) ListHere(ctx context.Context, principal caller.Principal, in R
 }
 
 // deferred returns what the service knows that has deferred the call, or nil. It does not change.
-func (c *Call) deferred() Deferred {
+func (c *Call) deferred() watched.Deferred {
 	if c.s.modern != "" || c.record == nil || c.record.watched == nil {
 		return nil
 	}
-	return c.record.watched.deferred
-}
-
-// begun returns the record of a call that a service has deferred, and that no other goroutine knows yet.
-func (all *watchedCalls) begun(d Deferred) *watched {
-	return &watched{of: all, updated: time.Now(), deferred: d}
+	return c.record.watched.Deferred()
 }
 
 // restoreDeferred takes in a call that no other goroutine knows yet, if it was deferred. note is the call's.
@@ -211,45 +190,11 @@ func (c *Call) restoreDeferred(note []byte) {
 			continue
 		}
 		s.use.hold(s.m.KeepEnded())
-		w := s.watchedTable().begun(d)
+		w := s.Watched.Begin(d)
 		if c.isOver() {
-			w.ended = w.updated
+			w.End(false)
 		}
 		c.recorded().watched = w
-		w.stored(c)
+		watching{w}.stored(c)
 	}
-}
-
-// Deferred returns what the service knows that has deferred the call of a stream, and how the call stands. The error is that of
-// [Session.Standing].
-func (s *Session) Deferred(ctx context.Context, number uint64) (d Deferred, st Standing, err error) {
-	all := s.watchedTable()
-	all.mu.Lock()
-	w := all.all[number]
-	if w != nil && (w.ended.IsZero() || time.Since(w.ended) <= s.m.KeepEnded()) {
-		d = w.deferred
-	}
-	all.mu.Unlock()
-	if d == nil {
-		return nil, st, ErrNotFound
-	}
-	st, err = s.Standing(ctx, number)
-	return d, st, err
-}
-
-// DeferredCalls returns the streams of the session's calls that are deferred, oldest first.
-func (s *Session) DeferredCalls() (numbers []uint64) {
-	all := s.watched.Load()
-	if all == nil {
-		return nil
-	}
-	all.mu.Lock()
-	defer all.mu.Unlock()
-	for number, w := range all.all {
-		if w.deferred != nil {
-			numbers = append(numbers, number)
-		}
-	}
-	slices.Sort(numbers)
-	return numbers
 }

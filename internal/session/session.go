@@ -8,8 +8,8 @@
 // The states of sessions and calls, and what leads from one to another, are the tables in
 // state.go and recovery.go.
 //
-// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests and of what is held,
-// that of untold outcomes, that of the log, turns.mu, that of resumable requests, watchedCalls.mu, roster.mu or that of processes; carriers.mu and that of [departure.Work] after that,
+// Locks, in the order in which they may be taken: Session.mu, that of its requests in flight, Call.mu, then those of the server's requests, of what it offers and of what is held,
+// that of untold outcomes, that of the log, turns.mu, that of resumable requests, that of watched calls, roster.mu or that of processes; carriers.mu and that of [departure.Work] after that,
 // and those of the streams and of Session.Tools last. Of two
 // calls' locks the standalone stream's comes second. Those of a call's clientWait and pace come after its own. None is held while the store or the
 // backend is called.
@@ -33,6 +33,7 @@ import (
 	"holdfast/internal/reading"
 	"holdfast/internal/spans"
 	"holdfast/internal/tools"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -80,24 +81,22 @@ type Session struct {
 	offers     atomic.Uint32                  // the services that are offered to its clients: the bit 1<<i for Manager.services[i]
 	ids        atomic.Uint64                  // that were given to requests of a carrier
 	resumes    atomic.Pointer[resume.Session] // nil but for clients of SEP-975
-	watched    atomic.Pointer[watchedCalls]   // nil if there were none
-	untold     *webhook.Session               // outcomes that may be told besides to the clients; nil if none are
+	Watched    watched.Calls
+	untold     *webhook.Session // outcomes that may be told besides to the clients; nil if none are
 
 	requests requests       // in flight
 	asked    serverRequests // of its server
+	abroad   abroad         // requests of its client that wait in other sessions
+	offering offering       // what its server offers
 
 	mu           sync.Mutex
 	revision     string
-	lateProgress bool         // a call has ended whose progress goes on, as it is a task of the backend
-	noted        uint64       // how far the standalone stream was told, as the store knows
-	rung         []uint64     // calls whose outcomes were told besides, as the session's note says
-	abroad       []waitAbroad // oldest first
+	lateProgress bool     // a call has ended whose progress goes on, as it is a task of the backend
+	noted        uint64   // how far the standalone stream was told, as the store knows
+	rung         []uint64 // calls whose outcomes were told besides, as the session's note says
 	patience     patience
 	waiting      turns // requests that a limit has wait, by the key of their id
 	backend      conversation
-	lists        uint64 // those that its clients were last told of; see relist.go
-	differs      bool   // the server answers otherwise than when its clients were last told
-	lacks        uint8  // lists that its server does not have: bits
 
 	relisted struct{ after, through uint64 } // what of the standalone stream is of [relist]; guarded by its call's lock
 }
@@ -155,7 +154,7 @@ func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Orig
 	}
 	if len(msgs) == 1 {
 		if f := s.deferrer(&msgs[0]); f != nil {
-			c.recorded().watched, light = s.watchedTable().begun(f.Begun(s)), false
+			c.recorded().watched, light = s.Watched.Begin(f.Begun(s)), false
 		}
 	}
 	light = light && !s.m.outlivesNode(msgs)
@@ -339,7 +338,7 @@ func (s *Session) answer(ctx context.Context, m jsonrpc.Message, header http.Hea
 	if a.round != nil {
 		a.round.answered(a.name, &m)
 	}
-	s.WakeWatchers(a.call.Number())
+	s.Watched.Wake(a.call.Number())
 	return nil
 }
 

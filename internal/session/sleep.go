@@ -42,7 +42,7 @@ const mostAsleep = 1 << 16
 
 // An asleep is what a session's client was last told that the server offers.
 type asleep struct {
-	answer, lists uint64 // as in [conversation] and [Session]
+	answer, lists uint64 // as in [offering]
 	changed       uint64 // as in sleepers.lists
 }
 
@@ -152,9 +152,9 @@ func (m *Manager) maySleep(s *Session) bool {
 	switch {
 	case s.use.sinceSeen(m.clock()) <= m.opts.SleepAfter, !s.isQuietLocked(), !s.use.isIdle(), !s.waiting.isEmpty(), len(b.own.waiting) > 0, b.refused != nil:
 		return false
-	case s.Resumes() != nil || s.watched.Load() != nil || s.lateProgress:
+	case s.Resumes() != nil || s.Watched.WereUsed() || s.lateProgress:
 		return false // what is known of their calls outlives what these have said
-	case !s.isUnread() || !s.log.IsIdle():
+	case !s.streams.IsUnused() || !s.untold.IsIdle() || !s.log.IsIdle():
 		return false
 	}
 	s.standalone.mu.Lock()
@@ -165,7 +165,7 @@ func (m *Manager) maySleep(s *Session) bool {
 		return false
 	}
 	if ours {
-		b.answer = 0 // the client has yet to hear of it
+		s.offering.forget() // the client has yet to hear of it
 	}
 	if m.opts.Forgets || isSure(s) || keepsNothing(b.link) {
 		return true
@@ -189,9 +189,6 @@ func keepsNothing(l *link) bool {
 	c, ok := conn.(interface{ Sessionless() bool })
 	return ok && c.Sessionless()
 }
-
-// isUnread reports whether no stream is written or read, and no outcome waits to be told besides.
-func (s *Session) isUnread() bool { return s.streams.IsUnused() && s.untold.IsIdle() }
 
 // fallAsleep has sessions fall asleep that can.
 func (m *Manager) fallAsleep(all []*Session) {
@@ -221,7 +218,7 @@ func (m *Manager) sleep(ctx context.Context, s *Session, says *sessionid.Claims)
 			s.backend.noted = written
 		}
 		may = m.maySleep(s) && bytes.Equal(says.Initialize, jsonrpc.Field(s.backend.initialize, "params"))
-		is, note = asleep{answer: s.backend.answer, lists: s.lists}, sleepNoteOf(s)
+		is, note = s.offering.known(), sleepNoteOf(s)
 		return may && bytes.Equal(note, s.backend.noted)
 	}
 	had, ok := closeIf(s, sessionMoved, look)

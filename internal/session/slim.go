@@ -16,7 +16,7 @@ const slimAfter = 10 * time.Second
 // mayRest reports whether a store marks a session that another node need not go on with.
 func (m *Manager) mayRest(s *Session) bool {
 	store, ok := m.store.(whereabouts.Marking)
-	return ok && !store.Rests(s.key) && !s.keyed.Load() && s.watched.Load() == nil && s.Resumes() == nil && s.use.calls.Load() == 0 && s.isUnread()
+	return ok && !store.Rests(s.key) && !s.keyed.Load() && !s.Watched.WereUsed() && s.Resumes() == nil && s.use.calls.Load() == 0 && s.streams.IsUnused() && s.untold.IsIdle()
 }
 
 // rest has the store take the marks of sessions away. If it does not answer, the others have time.

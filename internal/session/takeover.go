@@ -138,7 +138,7 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 		m.flights.Strand(flightSession{s}, c.number, c.standing.Like())
 	}
 	m.put(s)
-	if s.Resumes() != nil || s.watched.Load() != nil {
+	if s.Resumes() != nil || s.Watched.WereUsed() {
 		m.resumer(s)
 	}
 	m.logger.Debug("session taken over", "session", s.Name(), "from", was.Owner, "again", len(found.retry), "unknown", len(found.lost))

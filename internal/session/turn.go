@@ -42,18 +42,14 @@ func (w *turns) add(parent context.Context, name string) (ctx context.Context, r
 	w.all[name] = append(w.all[name], t)
 	return ctx, func() {
 		stop(nil)
-		w.remove(name, t)
-	}
-}
-
-func (w *turns) remove(name string, t *turn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.all[name] = slices.DeleteFunc(w.all[name], func(other *turn) bool { return other == t }); len(w.all[name]) == 0 {
-		delete(w.all, name)
-	}
-	if len(w.all) == 0 {
-		w.all = nil
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.all[name] = slices.DeleteFunc(w.all[name], func(other *turn) bool { return other == t }); len(w.all[name]) == 0 {
+			delete(w.all, name)
+		}
+		if len(w.all) == 0 {
+			w.all = nil
+		}
 	}
 }
 

@@ -16,13 +16,9 @@ import (
 // were made again after a take-over, nor is, and no client is connected: then its backend
 // is in the state in which another would be that is opened for it when it is needed. Of a
 // carrier, whose requests stand alone, it says whether none is in flight.
-func (s *Session) isUnused() bool {
-	if !s.use.isIdle() {
-		return false
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.isUnusedLocked()
+func (s *Session) isUnused() (is bool) {
+	locked(s, func() { is = s.isUnusedLocked() })
+	return is
 }
 
 // isUnusedLocked is unused for who holds s.mu, beside what is counted without it.
@@ -30,7 +26,7 @@ func (s *Session) isUnusedLocked() bool {
 	if s.modern == "" && (s.backend.stateful || s.backend.initialize == nil || s.revision == "") {
 		return false
 	}
-	return !s.isClosed() && s.requests.len() == 0 && s.asked.len() == 0 && s.backend.opening == nil && !s.Tools.IsReading() && s.use.isIdle()
+	return s.isStill() && s.requests.len() == 0 && s.use.isIdle()
 }
 
 // closeUnused closes the session's conversation if it is unused. It is opened again when there

@@ -86,7 +86,7 @@ func (h *Handles) askHere(ctx context.Context, principal caller.Principal, q *qu
 		host := s.HostOf(nil)
 		q.Host = &host
 	}
-	tool := s.HeirTool(number)
+	tool := s.Watched.Tool(number)
 	a := answer{State: handoff.State{Tool: tool}, Most: h.mostWait(s, tool, *q.Host)}
 	seconds, _ := json.Marshal(q)
 	wait := handoff.Seconds(seconds, a.Most)
@@ -109,14 +109,14 @@ func (h *Handles) askHere(ctx context.Context, principal caller.Principal, q *qu
 // backend asks goes to the client of the call of our tool.
 func awaitHeir(ctx context.Context, s *session.Session, number uint64, of *toolCall, a *handoff.State) error {
 	ready := make(chan struct{}, 1)
-	defer s.Watch(number, ready)()
+	defer s.Watched.Watch(number, ready)()
 	if of == nil || of.call.Session() != s {
 		of = nil
 	} else if c := s.CallAt(number); c != nil {
 		defer asksOf(c).attend()()
 	}
 	for {
-		st, err := s.Standing(context.WithoutCancel(ctx), number)
+		st, err := s.Watched.Standing(context.WithoutCancel(ctx), number)
 		if err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (a *asks) Asked(data []byte) {
 	a.mu.Unlock()
 	switch {
 	case !direct:
-		s.WakeWatchers(a.call.Number())
+		s.Watched.Wake(a.call.Number())
 	case s.Asks(jsonrpc.Field(data, "id")):
 		s.Say(data)
 	}
@@ -245,7 +245,7 @@ func (t *toolCall) untell(a *asks) {
 	a.mu.Lock()
 	a.waiting = append(t.told, a.waiting...)
 	a.mu.Unlock()
-	a.call.Session().WakeWatchers(a.call.Number()) // others may wait
+	a.call.Session().Watched.Wake(a.call.Number()) // others may wait
 }
 
 // isAsked reports whether a modern client was told a request on this call before.

@@ -77,7 +77,7 @@ func (t *tasks) List(ctx context.Context, principal caller.Principal, in session
 func listOf(ctx context.Context, sessions []*session.Session, after place) []*told {
 	list := []*told{}
 	for _, s := range sessions {
-		for _, number := range s.DeferredCalls() {
+		for _, number := range s.Watched.AllDeferred() {
 			if after.compare(place{Session: s.Name(), Number: number}) >= 0 {
 				continue
 			}

@@ -8,6 +8,7 @@ import (
 
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -67,7 +68,7 @@ func (w *wait) copyNew(ctx context.Context) error {
 		return nil
 	}
 	_, seq := said.AwaitsInput()
-	err := t.s.EachEntry(ctx, t.number, seq, func(e *stream.Entry) {
+	err := t.s.Streams().Each(ctx, t.number, seq, func(e *stream.Entry) {
 		if e.Seq <= w.seq || len(e.Data) == 0 {
 			return
 		}
@@ -96,7 +97,7 @@ func (t *task) related() []byte { return jsonrpc.Object("taskId", t.id()) }
 var errCancelled = jsonrpc.Errorf(jsonrpc.CodeServer, "the task was cancelled")
 
 // result returns the answer to a tasks/result: the response that ended the task.
-func (t *task) result(id []byte, st *session.Standing) []byte {
+func (t *task) result(id []byte, st *watched.Standing) []byte {
 	if st.Response == nil {
 		return jsonrpc.AppendError(nil, id, errCancelled)
 	}

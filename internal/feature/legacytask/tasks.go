@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/feature/tasktext"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 )
 
@@ -74,7 +75,7 @@ func (*tasks) Defers(m *jsonrpc.Message) bool {
 	return len(asks) > 0 && asks[0] == '{'
 }
 
-func (t *tasks) Begun(s *session.Session) session.Deferred { return t.begun(s, time.Now()) }
+func (t *tasks) Begun(s *session.Session) watched.Deferred { return t.begun(s, time.Now()) }
 
 func (t *tasks) begun(s *session.Session, at time.Time) *task {
 	is := &task{of: t, s: s, created: at.Truncate(time.Millisecond), status: protocol.TaskWorking}
@@ -82,7 +83,7 @@ func (t *tasks) begun(s *session.Session, at time.Time) *task {
 	return is
 }
 
-func (t *tasks) Restored(s *session.Session, note []byte) session.Deferred {
+func (t *tasks) Restored(s *session.Session, note []byte) watched.Deferred {
 	created, err := strconv.ParseInt(string(jsonrpc.Field(note, "task")), 10, 64)
 	if err != nil {
 		return nil
@@ -90,7 +91,7 @@ func (t *tasks) Restored(s *session.Session, note []byte) session.Deferred {
 	return t.begun(s, time.UnixMilli(created))
 }
 
-func (t *tasks) Deferral(id []byte, d session.Deferred, st *session.Standing, err error) []byte {
+func (t *tasks) Deferral(id []byte, d watched.Deferred, st *watched.Standing, err error) []byte {
 	if err != nil {
 		return failure(id, err)
 	}
@@ -98,7 +99,7 @@ func (t *tasks) Deferral(id []byte, d session.Deferred, st *session.Standing, er
 	return jsonrpc.AppendResult(nil, id, text)
 }
 
-// A task is what is known of a task beside what its session knows of the call: a [session.Deferred].
+// A task is what is known of a task beside what its session knows of the call: a [watched.Deferred].
 type task struct {
 	of      *tasks
 	s       *session.Session
@@ -142,7 +143,7 @@ func (t *task) Changed() {
 func (t *task) id() string { return t.s.Tickets().Make(seal, t.number, nil) }
 
 // text returns what the client is told of the task.
-func (t *task) text(st *session.Standing) *told {
+func (t *task) text(st *watched.Standing) *told {
 	is := newTold(t.id(), t.created, st.Updated, st.Ended, t.of.sessions.KeepEnded())
 	switch is.Message = st.Message; {
 	case !st.Running:
@@ -168,9 +169,9 @@ func failure(id []byte, err error) []byte {
 	return jsonrpc.AppendError(nil, id, e)
 }
 
-// find returns a task of a session, and how its call stands. The error is that of [session.Session.Standing].
-func find(ctx context.Context, s *session.Session, number uint64) (t *task, st session.Standing, err error) {
-	d, st, err := s.Deferred(ctx, number)
+// find returns a task of a session, and how its call stands. The error is that of [watched.Calls.Standing].
+func find(ctx context.Context, s *session.Session, number uint64) (t *task, st watched.Standing, err error) {
+	d, st, err := s.Watched.Deferred(ctx, number)
 	t, ok := d.(*task)
 	if err == nil && !ok {
 		err = session.ErrNotFound
@@ -202,14 +203,14 @@ func (t *tasks) Answer(ctx context.Context, c *session.Call, m *jsonrpc.Message,
 }
 
 // cancel cancels the task, if it runs. st is how its call stands, which changes.
-func (t *task) cancel(ctx context.Context, st *session.Standing) (err error) {
+func (t *task) cancel(ctx context.Context, st *watched.Standing) (err error) {
 	if c := t.s.CallAt(t.number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
-		_, _ = t.s.Standing(ctx, t.number) // waits until the store has the end; the task is cancelled in any case
-		*st = session.Standing{Updated: time.Now(), Ended: time.Now()}
+		_, _ = t.s.Watched.Standing(ctx, t.number) // waits until the store has the end; the task is cancelled in any case
+		*st = watched.Standing{Updated: time.Now(), Ended: time.Now()}
 		return nil
 	}
 	if st.Running { // it has ended just now
-		if *st, err = t.s.Standing(ctx, t.number); err != nil {
+		if *st, err = t.s.Watched.Standing(ctx, t.number); err != nil {
 			return err
 		}
 	}

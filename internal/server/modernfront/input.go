@@ -153,7 +153,7 @@ func (fr *Front) goOn(w http.ResponseWriter, x *exchange.Exchange) error {
 	call := s.CallAt(number)
 	open, err := s.OpenRequests(x.HTTP.Context(), number, at.told)
 	if len(open) == 0 && call == nil { // its node is lost, or the backend has not waited for them
-		if end := s.EndOf(x.HTTP.Context(), number, at.told); end != nil {
+		if end := s.Watched.EndOf(x.HTTP.Context(), number, at.told); end != nil {
 			fr.write(w, x, fr.own(x, end))
 			return nil
 		}
@@ -174,7 +174,7 @@ func (fr *Front) goOn(w http.ResponseWriter, x *exchange.Exchange) error {
 		return err
 	}
 	if len(p.asked) < len(open) {
-		s.Answered(number, at.told)
+		s.Watched.Answered(number, at.told)
 	}
 	clear(x.Msgs)
 	return p.answer(x.HTTP.Context(), number, at.told)

@@ -108,7 +108,7 @@ func (l *Listen) Alone() bool { return l.alone }
 func (l *Listen) Watch(ctx context.Context, ready chan<- struct{}) {
 	for i := range l.tasks {
 		if t := &l.tasks[i]; t.s != nil {
-			t.stop = t.s.Watch(t.number, ready)
+			t.stop = t.s.Watched.Watch(t.number, ready)
 		}
 	}
 	if l.far != nil {
@@ -176,7 +176,7 @@ func (l *Listen) tell(to [][]byte, t *watchedTask) [][]byte {
 		}
 		return l.notify(to, t, &n.Text, n.params)
 	}
-	st, err := t.s.Standing(l.q.Values(), t.number)
+	st, err := t.s.Watched.Standing(l.q.Values(), t.number)
 	if err != nil {
 		t.over = true // its client asks, and hears why
 		return to

@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
+	"holdfast/internal/watched"
 	"holdfast/jsonrpc"
 )
 
@@ -111,7 +112,7 @@ func (t *Tasks) result(q *modern.Request, m *jsonrpc.Message, id *taskID) (resul
 	if err != nil {
 		return nil, err
 	}
-	st, err := s.Standing(q.Values(), number)
+	st, err := s.Watched.Standing(q.Values(), number)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +138,7 @@ func (*Tasks) NotFound(method string) *jsonrpc.Error {
 }
 
 // text returns what the client is told of a task.
-func (t *Tasks) text(id *taskID, st *session.Standing, resultType string) *tasktext.Text {
+func (t *Tasks) text(id *taskID, st *watched.Standing, resultType string) *tasktext.Text {
 	now := time.Now()
 	end := st.Ended
 	if end.IsZero() {
@@ -193,7 +194,7 @@ func (t *Tasks) Answer(q *modern.Request, m *jsonrpc.Message, s *session.Session
 		return nil
 	}
 	id := newTaskID(s, number, since)
-	st, err := s.Standing(q.Values(), number)
+	st, err := s.Watched.Standing(q.Values(), number)
 	if err != nil || !st.Running {
 		return nil // its end comes
 	}

@@ -1,0 +1,3 @@
+package watched
+
+import _ "holdfast/internal/testlong" // the flag -long
