@@ -27,8 +27,8 @@ func TestCutSoon(t *testing.T) {
 	f := newFarm(t, 3, c)
 	over := make(chan struct{})
 	var answering sync.WaitGroup
-	defer answering.Wait()
-	defer close(over)
+	t.Cleanup(answering.Wait)
+	t.Cleanup(func() { close(over) })
 	for _, n := range f.nodes { // a tool that takes as long as it is told
 		answering.Go(func() {
 			for tick := time.NewTicker(time.Millisecond); ; {
@@ -59,6 +59,7 @@ func TestCutSoon(t *testing.T) {
 			for _, gap := range []time.Duration{0, 1, 5, -1} {
 				gap *= time.Millisecond
 				t.Run(fmt.Sprint(cuts, life, gap), func(t *testing.T) {
+					t.Parallel()
 					owner := f.nodes[rand.N(3)]
 					me := asksAt(owner, "me", false)
 					twice, lost := 0, 0

@@ -10,6 +10,7 @@ package testlong
 
 import (
 	"flag"
+	"hash/fnv"
 	"strconv"
 	"testing"
 )
@@ -25,6 +26,18 @@ func Only(t testing.TB, why string) {
 	t.Helper()
 	if !Wanted() {
 		t.Skipf("only with -long: %s", why)
+	}
+}
+
+// Part skips t unless -long is set or t is among a third of the cases of a table, which its name decides: cases that are alike, and
+// start a program each.
+func Part(t testing.TB) {
+	t.Helper()
+	if sum := fnv.New32a(); !Wanted() {
+		_, _ = sum.Write([]byte(t.Name()))
+		if sum.Sum32()%3 != 0 {
+			t.Skip("only with -long: a third of the cases is tried without")
+		}
 	}
 }
 
