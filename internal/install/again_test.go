@@ -81,7 +81,7 @@ func TestAddedAndRemoved(t *testing.T) {
 				files[name+", CRLF"] = strings.ReplaceAll(before, "\n", "\r\n")
 			}
 			for j, name := range slices.Sorted(maps.Keys(files)) {
-				if !testlong.Wanted() && (i+j)%3 != 0 { // the next host has the next third
+				if !testlong.All() && (i+j)%3 != 0 { // the next host has the next third
 					continue
 				}
 				before := files[name]

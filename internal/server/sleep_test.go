@@ -301,7 +301,7 @@ func TestFallsAsleepUnderRequests(t *testing.T) {
 			p := nodes[0].connect("2025-11-25", nil)
 			var all sync.WaitGroup
 			var asleep atomic.Int64
-			end := time.Now().Add(testlong.Either(500*time.Millisecond, 8*time.Second))
+			end := time.Now().Add(testlong.Either(time.Second, 8*time.Second))
 			for i := range 4 {
 				q := p.restarted(nodes[i%len(nodes)])
 				all.Go(func() {

@@ -29,11 +29,14 @@ func Only(t testing.TB, why string) {
 	}
 }
 
-// Part skips t unless -long is set or t is among a third of the cases of a table, which its name decides: cases that are alike, and
-// start a program each.
+// All reports whether cases that are alike are all tried: with -long, and under the race detector, which CI runs without -long.
+func All() bool { return Wanted() || Race }
+
+// Part skips t unless all cases of its table are tried, or it is among a third of them, which its name decides: cases that are
+// alike, and start a program each.
 func Part(t testing.TB) {
 	t.Helper()
-	if sum := fnv.New32a(); !Wanted() {
+	if sum := fnv.New32a(); !All() {
 		_, _ = sum.Write([]byte(t.Name()))
 		if sum.Sum32()%3 != 0 {
 			t.Skip("only with -long: a third of the cases is tried without")
