@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 )
 
 // A call of a session that is cut again and again within milliseconds, also about when its answer comes, and whose requests come by way of
@@ -27,8 +28,8 @@ func TestCutSoon(t *testing.T) {
 	f := newFarm(t, 3, c)
 	over := make(chan struct{})
 	var answering sync.WaitGroup
-	t.Cleanup(answering.Wait)
-	t.Cleanup(func() { close(over) })
+	defer answering.Wait()
+	defer close(over)
 	for _, n := range f.nodes { // a tool that takes as long as it is told
 		answering.Go(func() {
 			for tick := time.NewTicker(time.Millisecond); ; {
@@ -59,7 +60,7 @@ func TestCutSoon(t *testing.T) {
 			for _, gap := range []time.Duration{0, 1, 5, -1} {
 				gap *= time.Millisecond
 				t.Run(fmt.Sprint(cuts, life, gap), func(t *testing.T) {
-					t.Parallel()
+					testlong.Part(t)
 					owner := f.nodes[rand.N(3)]
 					me := asksAt(owner, "me", false)
 					twice, lost := 0, 0

@@ -33,7 +33,7 @@ func Only(t testing.TB, why string) {
 func All() bool { return Wanted() || Race }
 
 // Part skips t unless all cases of its table are tried, or it is among a third of them, which its name decides: cases that are
-// alike, and start a program each.
+// alike, and take long together.
 func Part(t testing.TB) {
 	t.Helper()
 	if sum := fnv.New32a(); !All() {
