@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -34,7 +35,7 @@ func TestEras(t *testing.T) {
 		ended <- struct{}{}
 		return nil, nil, ctx.Err()
 	})
-	for revision, o := range map[string]*holdfast.Options{"2026-07-28": {Eras: holdfast.ErasBoth}, "2025-11-25": nil} {
+	for revision, o := range map[string]*holdfast.Options{"2026-07-28": {Eras: holdfast.ErasBoth, CutGrace: time.Second}, "2025-11-25": nil} {
 		for over, connect := range map[string]func(*testing.T, *holdfast.Handler) mcp.Transport{
 			"HTTP": func(t *testing.T, h *holdfast.Handler) mcp.Transport {
 				web := mcptest.Serve(t, h)

@@ -288,6 +288,7 @@ func TestAsk(t *testing.T) {
 // TestComesBackNoMore has both TypeScript clients give up a call after a second, and cancel it. They come back for its stream, as
 // they do for each that ends without a response, and are told that there is nothing.
 func TestComesBackNoMore(t *testing.T) {
+	npm(t, sdk1, sdk2)
 	for sdk, tests := range [][]struct {
 		name string
 		cut  Cut

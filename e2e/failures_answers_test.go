@@ -82,6 +82,7 @@ func TestFailure20NearlyJSON(t *testing.T) {
 					if !backend.one {
 						t.Parallel()
 					}
+					testlong.Part(t)
 					want := odd.on(backend.body, backend.pipe)
 					c := connect(t, &program{URL: url})
 					began := time.Now()
@@ -151,6 +152,7 @@ func TestFailure20Beginnings(t *testing.T) {
 	for _, answer := range []string{"NaN", "an error under id null", "text before the message", "no jsonrpc", "an error that is text", "over lines", "single quotes"} {
 		t.Run(answer, func(t *testing.T) {
 			t.Parallel()
+			testlong.Part(t)
 			r := post(t, serve(t, "--", self, "odd", "initialize", answer).URL, "", "", initialize)
 			if !strings.Contains(r.Message(), `"error"`) || r.Status == http.StatusOK && !strings.Contains(r.Body, `"id":7`) {
 				t.Errorf("initialize is answered with %d %s", r.Status, r.Body)

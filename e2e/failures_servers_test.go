@@ -109,6 +109,7 @@ func TestFailure22BadServer(t *testing.T) {
 				testlong.Only(t, "a server may take fifteen seconds to start")
 			}
 			t.Parallel()
+			testlong.Part(t)
 			base := serveFile(t, fmt.Sprintf(`{"mcpServers":{"bad":%s,"good":{"command":%q,"args":["odd"]}},"holdfast":{"merge":true}}`, entry, self))
 			c := connect(t, &program{URL: base + "/mcp"})
 			wantOdd(t, c.ask(oddCall(7, "good_even", "")), 7, "even")

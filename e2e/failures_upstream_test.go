@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"holdfast/internal/mcptest"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -158,6 +159,7 @@ func TestFailure21ForgottenSession(t *testing.T) {
 	for words, reply := range lostSessions() {
 		t.Run(words, func(t *testing.T) {
 			t.Parallel()
+			testlong.Part(t)
 			f := &forgetful{words: reply}
 			url := mcptest.Serve(t, f)
 			backends := map[string]struct {
@@ -270,6 +272,7 @@ func TestFailure21Noise(t *testing.T) {
 	for name, reply := range replies {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			testlong.Part(t)
 			f := &forgetful{call: reply}
 			url := mcptest.Serve(t, f)
 			c := connect(t, serve(t, "--upstream", url))

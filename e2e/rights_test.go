@@ -22,6 +22,7 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
+	"holdfast/internal/testlong"
 )
 
 // A rightsClient has connections of each kind open at a server, with one key.
@@ -219,6 +220,7 @@ func TestOpenRightsDoor(t *testing.T) {
 	for name, change := range rightsChanges {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			testlong.Part(t)
 			store := e + rand.Text()
 			change.bridged = true
 			testOpenRights(t, change, func(args ...string) *program {

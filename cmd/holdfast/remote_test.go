@@ -40,7 +40,7 @@ func TestOutOfReach(t *testing.T) {
 				w.WriteHeader(tc.status)
 			}))
 			defer s.Close()
-			conn, err := dial(s.URL, &client.Options{NoListen: true, Transport: client.HTTP, ConnectTimeout: tc.timeout})
+			conn, err := dial(s.URL, &client.Options{NoListen: true, Transport: client.HTTP, ConnectTimeout: tc.timeout, BeginWithin: 2 * time.Second})
 			if err != nil {
 				t.Fatal(err)
 			}

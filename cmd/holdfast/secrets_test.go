@@ -336,6 +336,10 @@ func runTry(t *testing.T, args []string, env, stdin string) (said, names string)
 	}()
 	select {
 	case <-ended:
+	case <-time.After(testlong.Either(3*time.Second, soon)): // some try for 25 s before they say anything
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = in.Close()
+		<-ended
 	case <-out.first:
 		select {
 		case <-ended:

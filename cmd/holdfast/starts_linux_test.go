@@ -232,6 +232,7 @@ func TestWrongStarts(t *testing.T) {
 			if row.waits {
 				testlong.Only(t, "it waits for what may start at the same time")
 			}
+			testlong.Part(t)
 			at.try(t, row)
 		})
 	}

@@ -140,7 +140,11 @@ func TestCutAtEveryByte(t *testing.T) {
 	t.Parallel()
 	var tests sync.WaitGroup // they wait more than they do
 	defer tests.Wait()
-	few := make(chan struct{}, 6)
+	atOnce := 18
+	if testlong.All() {
+		atOnce = 6
+	}
+	few := make(chan struct{}, atOnce)
 	for _, version := range []string{"2025-03-26", "2025-06-18", "2025-11-25"} {
 		for _, how := range []cut{fin, rst, ghost} {
 			for _, pause := range []int{0, 1} {

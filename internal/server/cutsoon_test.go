@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
+	"holdfast/internal/testlong"
 )
 
 // A call of a session that is cut again and again within milliseconds, also about when its answer comes, and whose requests come by way of
@@ -59,6 +60,7 @@ func TestCutSoon(t *testing.T) {
 			for _, gap := range []time.Duration{0, 1, 5, -1} {
 				gap *= time.Millisecond
 				t.Run(fmt.Sprint(cuts, life, gap), func(t *testing.T) {
+					testlong.Part(t)
 					owner := f.nodes[rand.N(3)]
 					me := asksAt(owner, "me", false)
 					twice, lost := 0, 0

@@ -23,6 +23,7 @@ import (
 	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/internal/servers"
+	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
 
@@ -392,7 +393,11 @@ func TestTwoClientsRefused(t *testing.T) {
 					s.refuses(t, modernOf(body))
 					s.refusesSocket(t, socket, body)
 				}
-				for n := range 30 { // whatever id the server knows it by
+				ids := 10
+				if testlong.All() {
+					ids = 30
+				}
+				for n := range ids { // whatever id the server knows it by
 					for _, body := range refusals(n)[:5] {
 						s.refuses(t, errand{session: hostile, body: body})
 						s.refuses(t, modernOf(body))

@@ -352,6 +352,7 @@ func TestOnceForgotten(t *testing.T) {
 func TestKeysBounded(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
+	testlong.Only(t, "it makes 140,000 calls")
 	h := newHouse(t, Options{}, with(t, memory.Options{SessionBytes: 100 << 10}))
 	defer h.close()
 	s := h.open("alice")

@@ -10,6 +10,7 @@ package testlong
 
 import (
 	"flag"
+	"hash/fnv"
 	"strconv"
 	"testing"
 )
@@ -25,6 +26,21 @@ func Only(t testing.TB, why string) {
 	t.Helper()
 	if !Wanted() {
 		t.Skipf("only with -long: %s", why)
+	}
+}
+
+// All reports whether cases that are alike are all tried: with -long, and under the race detector, which CI runs without -long.
+func All() bool { return Wanted() || Race }
+
+// Part skips t unless all cases of its table are tried, or it is among a third of them, which its name decides: cases that are
+// alike, and take long together.
+func Part(t testing.TB) {
+	t.Helper()
+	if sum := fnv.New32a(); !All() {
+		_, _ = sum.Write([]byte(t.Name()))
+		if sum.Sum32()%3 != 0 {
+			t.Skip("only with -long: a third of the cases is tried without")
+		}
 	}
 }
 
