@@ -15,6 +15,7 @@ import (
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
+	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 )
 
@@ -164,7 +165,7 @@ func TestContinuedFromWhatIsKept(t *testing.T) {
 // reads from it.
 func TestGoneUnread(t *testing.T) {
 	t.Parallel()
-	h := server.New(server.Options{})
+	h := server.New(server.Options{Manager: new(session.Manager)})
 	plain, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
