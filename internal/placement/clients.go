@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/flight"
+	"holdfast/internal/again"
 	"holdfast/internal/session"
 )
 
@@ -51,9 +51,9 @@ type farClient struct {
 	address string
 
 	mu     sync.Mutex
-	lost   time.Time     // when it was known to have left with something unread; zero: it has not
-	served bool          // it has left, and has read all: it is not asked for again
-	source flight.Source // of what was last written to it; nil: nothing was, or it has that
+	lost   time.Time    // when it was known to have left with something unread; zero: it has not
+	served bool         // it has left, and has read all: it is not asked for again
+	source again.Source // of what was last written to it; nil: nothing was, or it has that
 }
 
 // farClients are clients of other nodes. The zero value is ready to use. Its methods may be called concurrently.
@@ -147,7 +147,7 @@ func (c *farClient) left() {
 }
 
 // Wrote implements [session.Connection].
-func (c *farClient) Wrote(what flight.Source) {
+func (c *farClient) Wrote(what again.Source) {
 	c.mu.Lock()
 	c.source = what
 	lost := !c.lost.IsZero()

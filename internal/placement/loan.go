@@ -8,10 +8,10 @@ import (
 	"io"
 	"net/http"
 
-	"holdfast/internal/flight"
+	"holdfast/internal/again"
 )
 
-// What follows is for calls that clients make again at another node than that which knows them: [flight.Calls.Lend].
+// What follows is for calls that clients make again at another node than that which knows them: [again.Calls.Lend].
 
 // headerLoan says that a request between nodes is for a stranded call, in the place of a visit. A node of an older build finds no visit in
 // it, and refuses it.
@@ -20,22 +20,22 @@ const headerLoan = "Holdfast-Loan"
 // mostLoanQuery bounds such a request: the client's, and what is said of it.
 const mostLoanQuery = 64 << 20
 
-// Strand implements [flight.Peers].
+// Strand implements [again.Peers].
 func (n *Nodes) Strand(keys []byte, name uint64) {
 	n.notifyAll(&notice{Node: n.node.Name(), Stranded: keys, Call: name})
 }
 
-// Unstrand implements [flight.Peers].
+// Unstrand implements [again.Peers].
 func (n *Nodes) Unstrand(node string, keys []byte, name uint64) {
 	n.notifyAll(&notice{Node: cmp.Or(node, n.node.Name()), Returned: keys, Call: name})
 }
 
-// Fly implements [flight.Peers].
-func (n *Nodes) Fly(all []flight.Flight) {
+// Fly implements [again.Peers].
+func (n *Nodes) Fly(all []again.Flight) {
 	n.notifyAll(&notice{Node: n.node.Name(), Flights: all})
 }
 
-// Borrow implements [flight.Peers].
+// Borrow implements [again.Peers].
 func (n *Nodes) Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+node+"/", bytes.NewReader(query))
 	if err != nil {

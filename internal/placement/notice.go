@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"time"
 
+	"holdfast/internal/again"
 	"holdfast/internal/caller"
-	"holdfast/internal/flight"
 	"holdfast/internal/limit"
 	"holdfast/stream"
 )
@@ -36,7 +36,7 @@ type notice struct {
 	Returned []byte `json:"returned,omitempty"`
 	Call     uint64 `json:"call,omitempty"` // what Node calls that call
 	// Flights are calls that Node has in flight.
-	Flights []flight.Flight `json:"flights,omitempty"`
+	Flights []again.Flight `json:"flights,omitempty"`
 
 	// Node has counted Limits, for which there are limits on all nodes.
 	Node   string         `json:"node,omitempty"`

@@ -11,8 +11,8 @@ import (
 	"errors"
 	"time"
 
-	"holdfast/internal/again"
 	"holdfast/internal/journal"
+	"holdfast/internal/likeness"
 	"holdfast/internal/observe"
 	"holdfast/stream"
 )
@@ -76,7 +76,7 @@ type Call interface {
 	// Came notes that a reader has come that begins after an entry. It returns the disconnect that was asked for before; nil: none was.
 	Came(after uint64) *Disconnect
 	// Likeness is what other requests are compared with; zero: nothing is like the call.
-	Likeness() again.Likeness
+	Likeness() likeness.Likeness
 	// Observe returns what observers know of the call; nil: there are none.
 	Observe() *observe.Watch
 	// Ping has the call say something, if it has not said anything yet.

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/stream"
 )
 
@@ -30,8 +30,8 @@ type gap struct {
 	from string
 	// alone: no other client may ask how the call ended (see [Owner.IsAlone]).
 	alone bool
-	like  again.Likeness // of the call
-	sent  Sent           // nil: it is like no other
+	like  likeness.Likeness // of the call
+	sent  Sent              // nil: it is like no other
 }
 
 // A gapKind says what was written to the client of a gap.
@@ -319,7 +319,7 @@ func (t *Streams) wakeStandalone() {
 func (r *Reader) LostChanged() bool { return r.lostChanged.Swap(false) }
 
 // Cut notes that the connection of a call's client broke before anything was written to it. If it is not back, hear is called.
-func (t *Streams) Cut(number uint64, like again.Likeness, hear func()) {
+func (t *Streams) Cut(number uint64, like likeness.Likeness, hear func()) {
 	t.loses(number, func() bool {
 		if t.streams[number].reader != nil {
 			return false
@@ -344,7 +344,7 @@ func (t *Streams) Restored(number uint64, over bool) {
 }
 
 // likeness returns that of the call whose stream has a gap.
-func (g *gaps) likeness(number uint64) (l again.Likeness) {
+func (g *gaps) likeness(number uint64) (l likeness.Likeness) {
 	for i := range g.all {
 		if g.all[i].number == number {
 			l = g.all[i].like

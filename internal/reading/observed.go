@@ -4,7 +4,7 @@ import (
 	"math"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/internal/observe"
 )
 
@@ -17,7 +17,7 @@ type observed struct {
 
 // Through says through which door the reader came, and what its call is compared by, if that has ended and it is known (else zero).
 // Observers are told of no other reader.
-func (r *Reader) Through(door observe.Door, like again.Likeness) {
+func (r *Reader) Through(door observe.Door, like likeness.Likeness) {
 	if r.call == nil && !like.IsZero() {
 		r.like = like
 	}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/stream"
 )
 
@@ -35,9 +35,9 @@ type Reader struct {
 	before          *Reader // the reader of that kind whose place this one has taken, or nil
 	stop            func()
 	disconnectAsked atomic.Pointer[Disconnect]
-	observed        *observed      // nil where there are no observers
-	like            again.Likeness // of a call that had ended when the reader came
-	sent            Sent           // what it has written to its end; guarded by Streams.mu
+	observed        *observed         // nil where there are no observers
+	like            likeness.Likeness // of a call that had ended when the reader came
+	sent            Sent              // what it has written to its end; guarded by Streams.mu
 }
 
 // Read attaches a reader of a kind to a stream, after the entry of a cursor, which says under which epoch that was written
@@ -329,7 +329,7 @@ func (r *Reader) Has() uint64 { return r.has }
 func (r *Reader) Call() Call { return r.call }
 
 // Likeness is what other requests are compared with, to see whether they are the reader's call made again.
-func (r *Reader) Likeness() again.Likeness {
+func (r *Reader) Likeness() likeness.Likeness {
 	if r.call == nil {
 		return r.like
 	}
@@ -414,7 +414,7 @@ func (r *Reader) Detach(broke, ids, besides bool) {
 }
 
 // detach reports whether the stream's client has lost it. t.mu is held.
-func (t *Streams) detach(r *Reader, like again.Likeness, broke, ids, besides bool) (lost bool) {
+func (t *Streams) detach(r *Reader, like likeness.Likeness, broke, ids, besides bool) (lost bool) {
 	t.stopTelling(r)
 	if t.superseded == r {
 		close(t.left)

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"holdfast/internal/again"
 	"holdfast/internal/engine/memory"
 	"holdfast/internal/journal"
+	"holdfast/internal/likeness"
 	"holdfast/internal/observe"
 	"holdfast/stream"
 )
@@ -69,12 +69,12 @@ type voice struct {
 	parked     *Disconnect
 }
 
-func (v *voice) Track() *journal.Track    { return &v.track }
-func (v *voice) Progress() Progress       { return Progress{Said: v.said, Told: v.told, Asks: v.asks} }
-func (v *voice) Came(uint64) *Disconnect  { k := v.parked; v.parked = nil; return k }
-func (v *voice) Likeness() again.Likeness { return again.Likeness{} }
-func (v *voice) Observe() *observe.Watch  { return nil }
-func (v *voice) Ping()                    {}
+func (v *voice) Track() *journal.Track       { return &v.track }
+func (v *voice) Progress() Progress          { return Progress{Said: v.said, Told: v.told, Asks: v.asks} }
+func (v *voice) Came(uint64) *Disconnect     { k := v.parked; v.parked = nil; return k }
+func (v *voice) Likeness() likeness.Likeness { return likeness.Likeness{} }
+func (v *voice) Observe() *observe.Watch     { return nil }
+func (v *voice) Ping()                       {}
 
 // begin begins a call.
 func (h *house) begin() (number uint64) {
@@ -136,7 +136,7 @@ func TestHeard(t *testing.T) {
 	number := h.begin()
 	h.say(number, "a", "")
 	r := h.must(Says, number)
-	r.Through(observe.DoorReplay, again.Likeness{})
+	r.Through(observe.DoorReplay, likeness.Likeness{})
 	h.tell(r)
 	r.Detach(true, true, false)
 	if want := []Event{Comes, Came, Back, Told, Leaves, Lost, Left}; !slices.Equal(h.heard, want) {
@@ -168,7 +168,7 @@ func TestBackAtOnce(t *testing.T) {
 				back = h.streams.ReadBesides(number, nil)
 			}
 			if cut {
-				h.streams.Cut(number, again.Likeness{}, lost)
+				h.streams.Cut(number, likeness.Likeness{}, lost)
 			} else {
 				h.say(number, "a")
 				r := h.must(Says, number)

@@ -7,24 +7,24 @@ import (
 	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
-	"holdfast/internal/flight"
+	"holdfast/internal/likeness"
 	"holdfast/internal/observe"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 )
 
-// What follows is what calls that their clients make again need of sessions: see internal/flight.
+// What follows is what calls that their clients make again need of sessions: see internal/again.
 
 // openFlights begins to know the calls that may come again.
 func (m *Manager) openFlights() {
-	m.flights = flight.New(flight.Options{
+	m.flights = again.New(again.Options{
 		AttachWithin: m.opts.AttachWithin, Keep: max(m.opts.AttachWithin, m.KeepEnded()), CallIDs: m.opts.CallIDs,
 		Store: m.store, Timeout: storeTimeout, Logger: m.logger, Work: &m.work,
 	})
 }
 
 // Flights returns the calls that may come again, for other nodes.
-func (m *Manager) Flights() *flight.Calls { return m.flights }
+func (m *Manager) Flights() *again.Calls { return m.flights }
 
 // compare finds calls that are like the one of a request. The locks of s and of its requests are held.
 func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
@@ -38,7 +38,7 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 		}
 	}
 	if all := s.m.flights; all.Liken(&c.standing, m, rq.sum) {
-		if in := s.requests.all; len(in) <= flight.MostCompared {
+		if in := s.requests.all; len(in) <= again.MostCompared {
 			for _, other := range in {
 				all.Meets(&c.standing, flightCall{other.call})
 			}
@@ -47,30 +47,30 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	}
 }
 
-// A flightSession is a session as [flight.Calls] know it: a [flight.Session].
+// A flightSession is a session as [again.Calls] know it: a [again.Session].
 type flightSession struct{ *Session }
 
 func (f flightSession) IsAnonymous() bool { return f.principal.IsAnonymous() }
 func (f flightSession) IsClosed() bool    { return f.isClosed() }
 
-func (f flightSession) Call(number uint64) flight.Call {
+func (f flightSession) Call(number uint64) again.Call {
 	if c := f.CallAt(number); c != nil {
 		return flightCall{c}
 	}
 	return nil
 }
 
-// Places implements [flight.Session]. Clients who are nobody in particular have nothing in common but their session, or, where there is none, their
+// Places implements [again.Session]. Clients who are nobody in particular have nothing in common but their session, or, where there is none, their
 // credential and address.
-func (f flightSession) Places() (talk, client again.Digest) {
-	own := again.PlaceOf("session", f.Name())
+func (f flightSession) Places() (talk, client likeness.Digest) {
+	own := likeness.PlaceOf("session", f.Name())
 	if f.modern == "" {
 		if f.principal.IsAnonymous() {
 			return own, own
 		}
 		var kind clientkind.Kind
 		locked(f.Session, func() { kind = clientkind.Of(jsonrpc.Field(f.backend.initialize, "params", "clientInfo")) })
-		return own, again.PlaceOf("client", f.principal.Text(), kind.Name, kind.Version)
+		return own, likeness.PlaceOf("client", f.principal.Text(), kind.Name, kind.Version)
 	}
 	if f.carrier == nil { // it was taken over, and no other request gets it
 		return own, own
@@ -83,16 +83,16 @@ func (f flightSession) Places() (talk, client again.Digest) {
 	if key.credential != (caller.Credential{}) {
 		who = append(who, string(key.credential[:]))
 	}
-	client = again.PlaceOf("client", who...)
+	client = likeness.PlaceOf("client", who...)
 	return client, client
 }
 
-// A flightCall is a call as [flight.Calls] know it: a [flight.Call].
+// A flightCall is a call as [again.Calls] know it: a [again.Call].
 type flightCall struct{ *Call }
 
-func (f flightCall) Standing() *flight.Standing { return &f.standing }
-func (f flightCall) In() flight.Session         { return flightSession{f.s} }
-func (f flightCall) Writer() reading.Call       { return writer(f) }
+func (f flightCall) Standing() *again.Standing { return &f.standing }
+func (f flightCall) In() again.Session         { return flightSession{f.s} }
+func (f flightCall) Writer() reading.Call      { return writer(f) }
 
 func (f flightCall) Stored() uint64 {
 	f.Promote()
@@ -104,7 +104,7 @@ func (f flightCall) Stored() uint64 {
 
 func (f flightCall) IsSafe(tool string) bool { return f.s.Tools.IsRepeatable(tool) }
 
-// MayLeave implements [flight.Call]: a client need not stay that has a task, waits for a webhook, or comes back with a key or a token.
+// MayLeave implements [again.Call]: a client need not stay that has a task, waits for a webhook, or comes back with a key or a token.
 func (f flightCall) MayLeave() (may bool) {
 	locked(f.s, func() {
 		r := f.record
@@ -113,7 +113,7 @@ func (f flightCall) MayLeave() (may bool) {
 	return may
 }
 
-func (f flightCall) Attached(reason again.Reason, to string) {
+func (f flightCall) Attached(reason likeness.Reason, to string) {
 	f.s.m.logger.Info("a request came again after its connection broke: its client gets the result of the first one",
 		"reason", reason.String(), "session", f.s.Name(), "first", to, "method", f.method)
 	if f.watch != nil {
@@ -147,7 +147,7 @@ func (f flightCall) with(id []byte, do func(*inflight)) {
 
 func (f flightCall) Begins(id []byte) { f.with(id, (*inflight).delivered) }
 
-// Say implements [flight.Call]. If the request has passed to an heir, that says it.
+// Say implements [again.Call]. If the request has passed to an heir, that says it.
 func (f flightCall) Say(id, data, asks []byte) {
 	s, to := f.s, f.Call
 	var from *Call

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/flight"
+	"holdfast/internal/again"
 	"holdfast/internal/journal"
 	"holdfast/internal/observe"
 	"holdfast/internal/pace"
@@ -45,9 +45,9 @@ type Call struct {
 	refused error               // how the backend has refused it: a [protocol.Unauthorized], or nil
 
 	client   clientWait
-	pace     pace.Pace       // of its reader
-	standing flight.Standing // to other calls that are like it
-	track    journal.Track   // how far the store has what it says
+	pace     pace.Pace      // of its reader
+	standing again.Standing // to other calls that are like it
+	track    journal.Track  // how far the store has what it says
 }
 
 // standalone is the number of the stream that carries what belongs to no call.

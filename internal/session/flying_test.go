@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"holdfast/internal/flight"
+	"holdfast/internal/again"
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
@@ -24,7 +24,7 @@ type neighbour struct {
 }
 
 func (n *neighbour) Alone() bool                     { return n.house == nil }
-func (n *neighbour) Fly(all []flight.Flight)         { n.house.Flights().HintFlights(n.name, all) }
+func (n *neighbour) Fly(all []again.Flight)          { n.house.Flights().HintFlights(n.name, all) }
 func (n *neighbour) Strand(keys []byte, call uint64) { n.house.Flights().Hint(n.name, keys, call) }
 func (n *neighbour) Unstrand(node string, keys []byte, c uint64) {
 	if node == "" {
@@ -57,10 +57,10 @@ func neighbours(t *testing.T) (a, b *house) {
 // clientConn is the connection of a client.
 type clientConn struct{ left atomic.Bool }
 
-func (c *clientConn) Unsettled() bool     { return false }
-func (c *clientConn) HasLeft() bool       { return c.left.Load() }
-func (c *clientConn) IsFar() bool         { return false }
-func (c *clientConn) Wrote(flight.Source) {}
+func (c *clientConn) Unsettled() bool    { return false }
+func (c *clientConn) HasLeft() bool      { return c.left.Load() }
+func (c *clientConn) IsFar() bool        { return false }
+func (c *clientConn) Wrote(again.Source) {}
 
 // call makes a call in the carrier of a client of 2026-07-28 at a house.
 func (h *house) call(id int, conn *clientConn) *Call {

@@ -7,7 +7,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/again"
-	"holdfast/internal/flight"
+	"holdfast/internal/likeness"
 	"holdfast/internal/limit"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
@@ -167,7 +167,7 @@ type inflight struct {
 	ours  bool        // no backend hears of it: it calls one of our tools
 	adds  bool        // our tools are added to the response
 	acked bool        // its listen was acknowledged; guarded by Session.mu
-	sum   uint64      // of its method and params: see [flight.SumOf]
+	sum   uint64      // of its method and params: see [again.SumOf]
 	size  int32       // bytes that are counted as on their way until it is answered
 	list  int32       // the [tools.List.Version] that it asks for, from the beginning of the list; 0: it asks for something else
 	slot  *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
@@ -183,14 +183,14 @@ type inflight struct {
 // it again since, is not the same.
 func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	c.mu.Lock()
-	same = len(c.pending) == 1 && c.pending[0].sum == flight.SumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
+	same = len(c.pending) == 1 && c.pending[0].sum == again.SumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
 	c.mu.Unlock()
 	same = same && (conn == nil || !conn.HasLeft())
 	if lost = c.s.streams.IsLost(c.Number()); same && lost {
 		if !c.standing.CameBack(conn) {
 			return true, false // it is about to end
 		}
-		flightCall{c}.Attached(again.Whole, c.s.Name())
+		flightCall{c}.Attached(likeness.Whole, c.s.Name())
 	}
 	return same, lost
 }
@@ -288,7 +288,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if q.all == nil {
 			q.all = make(map[string]*inflight)
 		}
-		rq := &inflight{call: c, id: string(m.ID), sum: flight.SumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
+		rq := &inflight{call: c, id: string(m.ID), sum: again.SumOf(m), size: int32(len(m.Raw))} // a copy: the call may live for long, and must not hold the body
 		if pass != nil && s.m.Gate.IsLimited(m) {
 			rq.slot = pass.Next()
 		}

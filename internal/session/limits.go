@@ -3,8 +3,8 @@ package session
 import (
 	"net/http"
 
+	"holdfast/internal/again"
 	"holdfast/internal/caller"
-	"holdfast/internal/flight"
 	"holdfast/internal/limit"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -28,7 +28,7 @@ type Origin struct {
 }
 
 // A Connection is one that can be asked for its client.
-type Connection = flight.Connection
+type Connection = again.Connection
 
 // aboutBegun reports whether a request is about calls that were begun before: one about tasks,
 // or a call of one of our tools.

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/admission"
+	"holdfast/internal/again"
 	"holdfast/internal/caller"
 	"holdfast/internal/clientkind"
 	"holdfast/internal/departure"
@@ -17,7 +18,6 @@ import (
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/feature/webhook"
-	"holdfast/internal/flight"
 	"holdfast/internal/journal"
 	"holdfast/internal/moves"
 	"holdfast/internal/pace"
@@ -65,7 +65,7 @@ type Manager struct {
 	processes  processes.Bound // which has a lock of its own
 	carriers   carriers        // which have a lock of their own
 	keyedTurns turns           // of modern requests, by [idempotency.KeyID]
-	flights    *flight.Calls
+	flights    *again.Calls
 	takeOvers
 	sleepers sleepers
 }

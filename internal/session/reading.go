@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
@@ -169,9 +169,9 @@ func (w writer) Came(after uint64) *reading.Disconnect {
 }
 
 // Likeness implements [reading.Call].
-func (w writer) Likeness() again.Likeness {
+func (w writer) Likeness() likeness.Likeness {
 	if w.standing.IsLate() {
-		return again.Likeness{}
+		return likeness.Likeness{}
 	}
 	return w.standing.Like()
 }
@@ -180,9 +180,9 @@ func (w writer) Likeness() again.Likeness {
 func (w writer) Observe() *observe.Watch { return w.watch }
 
 // Like is what other requests are compared with, to see whether they are the call made again. c may be nil: nothing is like it.
-func (c *Call) Like() again.Likeness {
+func (c *Call) Like() likeness.Likeness {
 	if c == nil {
-		return again.Likeness{}
+		return likeness.Likeness{}
 	}
 	return c.standing.Like()
 }

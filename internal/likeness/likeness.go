@@ -1,7 +1,7 @@
-// Package again says when two requests are one that was made twice: by the HTTP client of a host, by the host, or by its model. It
-// keeps what other nodes have told of calls that may come again. What becomes of such a request is internal/session's.
+// Package likeness says when two requests are one that was made twice: by the HTTP client of a host, by the host, or by its model. It
+// keeps what other nodes have told of calls that may come again. What becomes of such a request is internal/again's.
 // See docs/decisions/0053-calls-that-come-again.md.
-package again
+package likeness
 
 import (
 	"cmp"

@@ -1,22 +1,22 @@
-package flight
+package again
 
 import (
 	"encoding/binary"
 	"testing"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/internal/reading"
 )
 
 // Of more stranded calls than a node knows the oldest is forgotten, and of their answers no more is kept than may be.
 func TestManyStranded(t *testing.T) {
 	t.Parallel()
-	key := func(i int) (k again.Keys) {
-		k[again.Asked] = again.DigestOf(binary.AppendUvarint(nil, uint64(i)))
+	key := func(i int) (k likeness.Keys) {
+		k[likeness.Asked] = likeness.DigestOf(binary.AppendUvarint(nil, uint64(i)))
 		return k
 	}
-	any := func(*stranded, again.Reason) bool { return true }
+	any := func(*stranded, likeness.Reason) bool { return true }
 	var all strandings
 	now := time.Now()
 	for i := range mostStranded + 10 {
@@ -50,16 +50,18 @@ type place struct {
 	streams reading.Streams
 }
 
-func (p *place) Name() string                        { return "place" }
-func (p *place) Modern() string                      { return "" }
-func (p *place) Streams() *reading.Streams           { return &p.streams }
-func (p *place) Call(uint64) Call                    { return nil }
-func (p *place) Places() (talk, client again.Digest) { return again.Digest{1}, again.Digest{2} }
+func (p *place) Name() string              { return "place" }
+func (p *place) Modern() string            { return "" }
+func (p *place) Streams() *reading.Streams { return &p.streams }
+func (p *place) Call(uint64) Call          { return nil }
+func (p *place) Places() (talk, client likeness.Digest) {
+	return likeness.Digest{1}, likeness.Digest{2}
+}
 
 // A request that did not begin is not stranded by who notices late that its client has left.
 func TestStrandedLate(t *testing.T) {
 	t.Parallel()
-	all, s, like := New(Options{Keep: time.Hour}), &place{}, again.Likeness{Asked: again.Digest{1}}
+	all, s, like := New(Options{Keep: time.Hour}), &place{}, likeness.Likeness{Asked: likeness.Digest{1}}
 	all.Strand(s, 7, like)
 	all.dropLate(s, 7)
 	all.Strand(s, 7, like)

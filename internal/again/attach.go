@@ -1,4 +1,4 @@
-package flight
+package again
 
 import (
 	"context"
@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/jsonrpc"
 )
 
@@ -267,6 +267,6 @@ func (a *attachment) isTwin() bool {
 	}
 	s := a.c.In()
 	a.of, a.call = &stranded{s: s, number: number}, call
-	a.c.Attached(again.Named, s.Name())
+	a.c.Attached(likeness.Named, s.Name())
 	return true
 }

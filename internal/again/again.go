@@ -1,9 +1,9 @@
-// Package flight is how a client that has nothing but an equal request comes back to a call. It knows which calls of a node are in flight, were
+// Package again is how a client that has nothing but an equal request comes back to a call. It knows which calls of a node are in flight, were
 // answered last, or are stranded: those whose clients are known to have lost their connections before they had the answer, and have not
 // come back. A request that is a stranded call made again is attached to it, also where another node knows that call. What makes two requests
-// one is internal/again's, and what a call is, the session's: see [Call] and [Session].
+// one is internal/likeness's, and what a call is, the session's: see [Call] and [Session].
 // See docs/decisions/0053-calls-that-come-again.md.
-package flight
+package again
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/again"
 	"holdfast/internal/departure"
+	"holdfast/internal/likeness"
 	"holdfast/internal/reading"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -26,7 +26,7 @@ type Options struct {
 	// AttachWithin is for how long after its connection has broken a call is attached to that its client's model asks for again; 0 or less: not at all.
 	AttachWithin time.Duration
 	Keep         time.Duration // for how long at the most a stranded call is known that has ended
-	CallIDs      []string      // see [again.LikenessOf]
+	CallIDs      []string      // see [likeness.LikenessOf]
 	Store        stream.Store
 	Timeout      time.Duration // of a notice to another node that is waited for
 	Logger       *slog.Logger
@@ -58,7 +58,7 @@ type Session interface {
 	// Call returns the call whose stream is still written, or nil.
 	Call(number uint64) Call
 	// Places returns where two calls of the session's client may be one: in the same conversation, and if they have one id of the host's.
-	Places() (talk, client again.Digest)
+	Places() (talk, client likeness.Digest)
 }
 
 // A Call is one of a session. Two of its values are equal if they are one call.
@@ -83,7 +83,7 @@ type request interface {
 	// MayLeave reports whether its client need not stay for the answer, and makes no other request in its place.
 	MayLeave() bool
 	// Attached says in the log, and to observers, that it is taken for another call made again.
-	Attached(reason again.Reason, to string)
+	Attached(reason likeness.Reason, to string)
 	// Attach has stop called at its end. It is false if that has come; else work has begun, as with [Options].Begin.
 	Attach(id []byte, stop func()) bool
 	// Deliver hands it to the backend, and forgets that it was attached. header and failed are those of [Calls.Attach].
@@ -123,9 +123,9 @@ type Calls struct {
 	answered answeredRing
 	stranded strandings
 	flying   flying
-	hints    again.Hints // of stranded calls of other nodes
-	far      again.Hints // of their calls in flight
-	loans    sync.Map    // each a *loan, by its name
+	hints    likeness.Hints // of stranded calls of other nodes
+	far      likeness.Hints // of their calls in flight
+	loans    sync.Map       // each a *loan, by its name
 }
 
 // New returns the calls of a node.
@@ -157,7 +157,7 @@ func SumOf(m *jsonrpc.Message) uint64 {
 func idSum(id []byte) uint64 { return maphash.Bytes(sums, jsonrpc.Key(id)) * 31 }
 
 // keysIn returns what calls like one in a session are found by, where its client may find them.
-func keysIn(l *again.Likeness, s Session) again.Keys { return l.KeysAt(s.Places()) }
+func keysIn(l *likeness.Likeness, s Session) likeness.Keys { return l.KeysAt(s.Places()) }
 
 // resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
 // reasons for that.

@@ -1,4 +1,4 @@
-package flight
+package again
 
 import (
 	"math"
@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 )
 
 // What follows tells other nodes of calls in flight, before any cut: a client that makes its request again at once, at another node, comes
@@ -38,7 +38,7 @@ type flying struct {
 	due     []*flight // of which something is to be told
 	waits   bool      // it will be, soon
 	told    time.Time
-	by      map[again.Digest][]*flight // what others were told
+	by      map[likeness.Digest][]*flight // what others were told
 }
 
 // A flight is what a call in flight is to other nodes. It is guarded by flying.mu.
@@ -54,7 +54,7 @@ type flight struct {
 // mayFly prepares a call of which other nodes may be told. Its session's lock is held.
 func (t *Calls) mayFly(c Call) {
 	st, s := c.Standing(), c.In()
-	if t.peers == nil || st.flight != nil || s.Modern() == "" && (s.IsAnonymous() || st.like.Named == again.Digest{}) {
+	if t.peers == nil || st.flight != nil || s.Modern() == "" && (s.IsAnonymous() || st.like.Named == likeness.Digest{}) {
 		return
 	}
 	st.flight = &flight{call: c, name: rand.Uint64()}
@@ -63,7 +63,7 @@ func (t *Calls) mayFly(c Call) {
 // takeOff has other nodes be told of a call, if it is not over by then. A request for a tool that is safe to call again is attached only by the
 // host's own id.
 func (t *Calls) takeOff(s *Standing, safe bool) {
-	if s.flight != nil && (!safe || s.like.Named != again.Digest{}) {
+	if s.flight != nil && (!safe || s.like.Named != likeness.Digest{}) {
 		t.tellSoon(s.flight, func() bool { return true })
 	}
 }
@@ -162,7 +162,7 @@ func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
 		}
 		found := keysIn(&st.like, s)
 		if t.o.AttachWithin <= 0 {
-			found[again.Asked] = again.Digest{}
+			found[likeness.Asked] = likeness.Digest{}
 		}
 		if keys = keysElsewhere(found, s); keys == nil { // its host gives it no id of its own
 			return Flight{}, false
@@ -179,9 +179,9 @@ func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
 	if f.keys == nil {
 		f.keys = keys
 		if all.by == nil {
-			all.by = make(map[again.Digest][]*flight)
+			all.by = make(map[likeness.Digest][]*flight)
 		}
-		for key := range again.EachKey(keys) {
+		for key := range likeness.EachKey(keys) {
 			all.by[key] = append(all.by[key], f)
 		}
 	}
@@ -193,7 +193,7 @@ func (t *flying) remove(all []*flight) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, f := range all {
-		for key := range again.EachKey(f.keys) {
+		for key := range likeness.EachKey(f.keys) {
 			if rest := slices.DeleteFunc(t.by[key], func(other *flight) bool { return other == f }); len(rest) > 0 {
 				t.by[key] = rest
 			} else {
@@ -211,7 +211,7 @@ func (t *flying) kept() int {
 }
 
 // find returns the flights here with one of the keys, as they are now: those of calls in flight, and others. Of each key it returns the last ones.
-func (t *flying) find(keys again.Keys, most int) (aloft, landed []flight) {
+func (t *flying) find(keys likeness.Keys, most int) (aloft, landed []flight) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, key := range keys {
@@ -228,7 +228,7 @@ func (t *flying) find(keys again.Keys, most int) (aloft, landed []flight) {
 
 // leaves reports whether the client of a call here with one of the keys has left, so that the call is about to be stranded, or may be. A call that is
 // lent may be given back; soon says that there was no time for that.
-func (t *Calls) leaves(keys again.Keys, soon bool) bool {
+func (t *Calls) leaves(keys likeness.Keys, soon bool) bool {
 	aloft, landed := t.flying.find(keys, MostCompared)
 	return slices.ContainsFunc(landed, func(f flight) bool { return f.conn != nil && f.conn.Unsettled() }) || slices.ContainsFunc(aloft, func(f flight) bool {
 		st := f.call.Standing()
@@ -245,7 +245,7 @@ func (t *Calls) leaves(keys again.Keys, soon bool) bool {
 }
 
 // allWait reports whether nothing that is here with one of the keys has begun, or will: its clients have left.
-func (t *flying) allWait(keys again.Keys) bool {
+func (t *flying) allWait(keys likeness.Keys) bool {
 	aloft, landed := t.find(keys, math.MaxInt)
 	return len(aloft)+len(landed) > 0 && !slices.ContainsFunc(landed, func(f flight) bool { return !f.late }) && !slices.ContainsFunc(aloft, func(f flight) bool {
 		st := f.call.Standing()
@@ -264,8 +264,8 @@ func (t *Calls) HintFlights(node string, all []Flight) {
 			t.far.Land(f.Keys, node, f.Call)
 			continue
 		}
-		for key := range again.EachKey(f.Keys) {
-			t.far.Add(&again.Hint{Key: key, Node: node, Name: f.Call, InFlight: true, Near: f.Near, Since: now}, longestFlight)
+		for key := range likeness.EachKey(f.Keys) {
+			t.far.Add(&likeness.Hint{Key: key, Node: node, Name: f.Call, InFlight: true, Near: f.Near, Since: now}, longestFlight)
 		}
 	}
 	if len(landed) == 0 {
@@ -273,7 +273,7 @@ func (t *Calls) HintFlights(node string, all []Flight) {
 	}
 	time.AfterFunc(resetWithin, func() {
 		for _, f := range landed {
-			for key := range again.EachKey(f.Keys) {
+			for key := range likeness.EachKey(f.Keys) {
 				t.far.Forget(key, node, f.Call)
 			}
 		}
@@ -284,7 +284,7 @@ func (t *Calls) HintFlights(node string, all []Flight) {
 func (t *Calls) NodeLost(node string) {
 	for _, h := range t.far.Take(node) {
 		if h.Near {
-			t.hints.Add(&again.Hint{Key: h.Key, Node: node, Name: h.Name, Near: true, Since: time.Now()}, t.o.Keep)
+			t.hints.Add(&likeness.Hint{Key: h.Key, Node: node, Name: h.Name, Near: true, Since: time.Now()}, t.o.Keep)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package flight
+package again
 
 import (
 	linked "container/list"
@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/internal/reading"
 	"holdfast/stream"
 )
@@ -21,7 +21,7 @@ const (
 
 // A stranded call. One that was answered, or cancelled, is none.
 type stranded struct {
-	keys   again.Keys
+	keys   likeness.Keys
 	s      Session
 	number uint64    // of its stream; 0: its answer is here
 	answer []byte    // of a call that is stored nowhere
@@ -38,7 +38,7 @@ type strandings struct {
 	n     atomic.Int64
 	mu    sync.Mutex
 	all   linked.List // of *stranded, the oldest first
-	by    map[again.Digest][]*linked.Element
+	by    map[likeness.Digest][]*linked.Element
 	at    map[strandedAt]*linked.Element
 	bytes int
 	// late are the last streams of requests that did not begin, a ring: who notices now that their clients have left is too late.
@@ -65,7 +65,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 		return
 	}
 	if t.by == nil {
-		t.by, t.at = make(map[again.Digest][]*linked.Element), make(map[strandedAt]*linked.Element)
+		t.by, t.at = make(map[likeness.Digest][]*linked.Element), make(map[strandedAt]*linked.Element)
 	}
 	for e := t.all.Front(); e != nil; e = t.all.Front() {
 		old := e.Value.(*stranded)
@@ -80,7 +80,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 		t.at[at] = e
 	}
 	for _, key := range c.keys {
-		if key != (again.Digest{}) {
+		if key != (likeness.Digest{}) {
 			t.by[key] = append(t.by[key], e)
 		}
 	}
@@ -95,7 +95,7 @@ func (t *strandings) remove(e *linked.Element) {
 		delete(t.at, at)
 	}
 	for _, key := range c.keys {
-		if key == (again.Digest{}) {
+		if key == (likeness.Digest{}) {
 			continue
 		}
 		if rest := slices.DeleteFunc(t.by[key], func(other *linked.Element) bool { return other == e }); len(rest) > 0 {
@@ -179,7 +179,7 @@ func (t *strandings) leave(s *Standing) {
 }
 
 // has reports whether another call than that of a stream is found by one of the keys.
-func (t *strandings) has(keys *again.Keys, s Session, number uint64) bool {
+func (t *strandings) has(keys *likeness.Keys, s Session, number uint64) bool {
 	if t.n.Load() == 0 { // as a rule
 		return false
 	}
@@ -196,14 +196,14 @@ func (t *strandings) has(keys *again.Keys, s Session, number uint64) bool {
 }
 
 // take takes out the oldest call that is found by one of the keys, and for which good says that it is one.
-func (t *strandings) take(keys again.Keys, good func(*stranded, again.Reason) bool) (*stranded, again.Reason) {
+func (t *strandings) take(keys likeness.Keys, good func(*stranded, likeness.Reason) bool) (*stranded, likeness.Reason) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for reason, key := range keys {
 		for _, e := range t.by[key] {
-			if c := e.Value.(*stranded); good(c, again.Reason(reason)) {
+			if c := e.Value.(*stranded); good(c, likeness.Reason(reason)) {
 				t.remove(e)
-				return c, again.Reason(reason)
+				return c, likeness.Reason(reason)
 			}
 		}
 	}
@@ -216,9 +216,9 @@ const wholeWithin = 30 * time.Second
 
 // take takes a stranded call, which is not known as such any more; nil: there is none. The call is nil if it has ended. safe says
 // that the tool may run twice, and came when the request came. by is the call that makes it again, or nil.
-func (t *Calls) take(keys again.Keys, safe bool, came time.Time, by Call) (*stranded, Call, again.Reason) {
+func (t *Calls) take(keys likeness.Keys, safe bool, came time.Time, by Call) (*stranded, Call, likeness.Reason) {
 	now := time.Now()
-	of, reason := t.stranded.take(keys, func(of *stranded, reason again.Reason) bool {
+	of, reason := t.stranded.take(keys, func(of *stranded, reason likeness.Reason) bool {
 		if !of.told.IsZero() && of.told.Before(came) || !t.isMeant(of, reason, safe, now.Sub(of.since)) {
 			return false
 		}
@@ -256,11 +256,11 @@ func (t *Calls) take(keys again.Keys, safe bool, came time.Time, by Call) (*stra
 }
 
 // isMeant reports whether a stranded call of an age is the one that a request makes again which is like it, for a reason.
-func (t *Calls) isMeant(of *stranded, reason again.Reason, safe bool, age time.Duration) bool {
+func (t *Calls) isMeant(of *stranded, reason likeness.Reason, safe bool, age time.Duration) bool {
 	switch reason {
-	case again.Whole:
+	case likeness.Whole:
 		return of.s.Modern() == "" || age <= max(t.o.AttachWithin, wholeWithin) // ids of two runs of a program may be the same
-	case again.Named:
+	case likeness.Named:
 		return !of.doubtful
 	default:
 		return !of.doubtful && !safe && age <= t.o.AttachWithin
@@ -292,12 +292,12 @@ func (t *Calls) dropLate(s Session, number uint64) {
 }
 
 // Strand notes that the client of a call with a likeness has lost its connection before it had what the stream says.
-func (t *Calls) Strand(s Session, number uint64, like again.Likeness) {
+func (t *Calls) Strand(s Session, number uint64, like likeness.Likeness) {
 	t.strand(s, number, like, false, nil)
 }
 
 // strand is Strand, or notes that this is doubtful. A reader may have come since. by is what was sent by the reader that has lost it; nil: that has left.
-func (t *Calls) strand(s Session, number uint64, like again.Likeness, doubtful bool, by reading.Sent) {
+func (t *Calls) strand(s Session, number uint64, like likeness.Likeness, doubtful bool, by reading.Sent) {
 	if like.IsZero() || number == 0 || doubtful && s.Modern() != "" {
 		return
 	}
@@ -331,7 +331,7 @@ func (t *Calls) StrandAnswer(c Call, answer []byte) {
 }
 
 // strandAnswer strands the answer to a call with a likeness.
-func (t *Calls) strandAnswer(s Session, like again.Likeness, answer []byte) {
+func (t *Calls) strandAnswer(s Session, like likeness.Likeness, answer []byte) {
 	if like.IsZero() || !mayKeep(answer) {
 		return
 	}
@@ -345,7 +345,7 @@ type sent struct {
 	t      *Calls
 	s      Session
 	number uint64 // of the stream; 0: it is the answer
-	like   again.Likeness
+	like   likeness.Likeness
 	answer []byte
 	at     time.Time
 	once   sync.Once
@@ -353,7 +353,7 @@ type sent struct {
 
 // Sent returns what stands for the answer of a call with a likeness, in a stream, or nil if nothing is like it. besides says that it is written on the
 // standalone stream.
-func (t *Calls) Sent(s Session, number uint64, like again.Likeness, besides bool) reading.Sent {
+func (t *Calls) Sent(s Session, number uint64, like likeness.Likeness, besides bool) reading.Sent {
 	if besides {
 		t.stranded.tell(s, number)
 	}

@@ -1,4 +1,4 @@
-package again
+package likeness
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package flight
+package again
 
 import (
 	"bytes"
@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -101,15 +101,15 @@ func (t *Calls) keysElsewhere(of *stranded) []byte {
 }
 
 // keysElsewhere returns the keys that other nodes may find a call of a session by; nil: there are none.
-func keysElsewhere(of again.Keys, s Session) (keys []byte) {
+func keysElsewhere(of likeness.Keys, s Session) (keys []byte) {
 	if s.Modern() == "" { // a session's requests come to its node, but for those in other sessions
-		of[again.Asked] = again.Digest{}
+		of[likeness.Asked] = likeness.Digest{}
 		if s.IsAnonymous() {
 			return nil
 		}
 	}
-	for _, reason := range []again.Reason{again.Asked, again.Named} {
-		if key := of[reason]; key != (again.Digest{}) {
+	for _, reason := range []likeness.Reason{likeness.Asked, likeness.Named} {
+		if key := of[reason]; key != (likeness.Digest{}) {
 			keys = append(keys, key[:]...)
 		}
 	}
@@ -131,7 +131,7 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 		return false
 	}
 	msg, err := jsonrpc.Parse(q.Request)
-	if err != nil || len(q.Talk) != len(again.Digest{}) || len(q.Client) != len(again.Digest{}) || !t.o.Work.Start() {
+	if err != nil || len(q.Talk) != len(likeness.Digest{}) || len(q.Client) != len(likeness.Digest{}) || !t.o.Work.Start() {
 		return false
 	}
 	defer t.o.Work.Done()
@@ -139,11 +139,11 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 	if q.ID != nil {
 		sum += idSum(q.ID)
 	}
-	like := again.LikenessOf(&msg, sum, t.o.CallIDs)
+	like := likeness.LikenessOf(&msg, sum, t.o.CallIDs)
 	if like.IsZero() {
 		return false
 	}
-	keys := like.KeysAt(again.Digest(q.Talk), again.Digest(q.Client))
+	keys := like.KeysAt(likeness.Digest(q.Talk), likeness.Digest(q.Client))
 	of, call, reason := t.takeFlying(ctx, keys, &q)
 	if of == nil {
 		return q.Left && t.flying.allWait(keys) && writeFrame(w, frameWaits, nil) == nil
@@ -171,10 +171,10 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 const landsWithin = 500 * time.Millisecond
 
 // takeFlying takes a stranded call, as take does. It waits for one in flight whose client has left.
-func (t *Calls) takeFlying(ctx context.Context, keys again.Keys, q *loanQuery) (*stranded, Call, again.Reason) {
+func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery) (*stranded, Call, likeness.Reason) {
 	found := keys
 	if q.Safe {
-		found[again.Asked] = again.Digest{}
+		found[likeness.Asked] = likeness.Digest{}
 	}
 	came, wait := time.Now(), time.Millisecond
 	for {
@@ -189,7 +189,7 @@ func (t *Calls) takeFlying(ctx context.Context, keys again.Keys, q *loanQuery) (
 }
 
 // lend writes what a call says, and reports whether that was written to its end.
-func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason again.Reason, w io.Writer) bool {
+func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason likeness.Reason, w io.Writer) bool {
 	if call != nil {
 		defer followed(call)()
 	}

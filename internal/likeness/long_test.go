@@ -1,3 +1,3 @@
-package flight
+package likeness
 
 import _ "holdfast/internal/testlong" // the flag -long

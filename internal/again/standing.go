@@ -1,4 +1,4 @@
-package flight
+package again
 
 import (
 	"bytes"
@@ -7,17 +7,17 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/jsonrpc"
 )
 
 // A Standing is how a call stands to others that are like it. The zero value is that of one that nothing is like.
 type Standing struct {
 	// They do not change after [Calls.Compared].
-	like   again.Likeness // of its one request; zero: nothing is like it
-	conn   Connection     // on which the request came; nil: it cannot be asked
-	beside *beside        // what is known of it until it is attached or delivered, if anything is
-	flight *flight        // nil: no other node is to know it
+	like   likeness.Likeness // of its one request; zero: nothing is like it
+	conn   Connection        // on which the request came; nil: it cannot be asked
+	beside *beside           // what is known of it until it is attached or delivered, if anything is
+	flight *flight           // nil: no other node is to know it
 
 	followers atomic.Int32 // requests that say what it says
 	undecided atomic.Bool  // whether it is another call made again
@@ -48,7 +48,7 @@ func (s *Standing) more() *beside {
 }
 
 // Like is what other requests are compared with, to see whether they are the call made again.
-func (s *Standing) Like() again.Likeness { return s.like }
+func (s *Standing) Like() likeness.Likeness { return s.like }
 
 // IsLate reports whether the call has ended as one whose client had left before it began.
 func (s *Standing) IsLate() bool { return s.back.Load() == &gone }
@@ -103,7 +103,7 @@ func (t *Calls) Cancelled(c Call, number uint64) {
 
 // A twin is another call that is like one.
 type twin struct {
-	like *again.Likeness
+	like *likeness.Likeness
 	conn Connection // nil: it cannot be asked
 	call Call       // nil: it was answered
 }
@@ -118,7 +118,7 @@ func (t *Calls) Liken(s *Standing, m *jsonrpc.Message, sum uint64) bool {
 	if id == 0 {
 		id = idSum(m.ID)
 	}
-	s.like = again.LikenessOf(m, sum+id, t.o.CallIDs)
+	s.like = likeness.LikenessOf(m, sum+id, t.o.CallIDs)
 	return !s.like.IsZero()
 }
 
@@ -179,7 +179,7 @@ type answeredRing struct {
 // An answered call.
 type answered struct {
 	s    Session
-	like again.Likeness
+	like likeness.Likeness
 	conn Connection
 	at   time.Time
 }

@@ -1,4 +1,4 @@
-package flight
+package again
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"holdfast/internal/again"
+	"holdfast/internal/likeness"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -18,14 +18,14 @@ import (
 
 // Hint notes that a node knows a stranded call, by a name.
 func (t *Calls) Hint(node string, keys []byte, name uint64) {
-	for key := range again.EachKey(keys) {
-		t.hints.Add(&again.Hint{Key: key, Node: node, Name: name, Since: time.Now()}, t.o.Keep)
+	for key := range likeness.EachKey(keys) {
+		t.hints.Add(&likeness.Hint{Key: key, Node: node, Name: name, Since: time.Now()}, t.o.Keep)
 	}
 }
 
 // Unhint notes that a node does not know a call any more. It reports whether the call was known.
 func (t *Calls) Unhint(node string, keys []byte, name uint64) (known bool) {
-	for key := range again.EachKey(keys) {
+	for key := range likeness.EachKey(keys) {
 		known = t.hints.Forget(key, node, name) || known
 		known = t.far.Forget(key, node, name) || known
 	}
@@ -34,7 +34,7 @@ func (t *Calls) Unhint(node string, keys []byte, name uint64) (known bool) {
 
 // hints returns what other nodes have told of calls that the request may be, the stranded ones first. Of the calls that a node has in flight it
 // has one, as all are asked for at once.
-func (a *attachment) hints() []again.Hint {
+func (a *attachment) hints() []likeness.Hint {
 	t := a.t
 	if t.hints.Kept() == 0 && t.far.Kept() == 0 { // as a rule
 		return nil
@@ -42,7 +42,7 @@ func (a *attachment) hints() []again.Hint {
 	keys := a.keysFar()
 	all := t.hints.Find(keys, t.o.Keep)
 	for _, h := range t.far.Find(keys, longestFlight) {
-		switch i := slices.IndexFunc(all, func(other again.Hint) bool { return other.Node == h.Node }); {
+		switch i := slices.IndexFunc(all, func(other likeness.Hint) bool { return other.Node == h.Node }); {
 		case i < 0:
 			all = append(all, h)
 		case all[i].InFlight && h.Near:
@@ -53,12 +53,12 @@ func (a *attachment) hints() []again.Hint {
 }
 
 // keysFar returns what other nodes may know the request's call by.
-func (a *attachment) keysFar() (keys again.Keys) {
+func (a *attachment) keysFar() (keys likeness.Keys) {
 	s := a.c.In()
 	keys = keysIn(&a.st.like, s)
-	keys[again.Whole] = again.Digest{} // of this node
+	keys[likeness.Whole] = likeness.Digest{} // of this node
 	if s.Modern() == "" {
-		keys[again.Asked] = again.Digest{}
+		keys[likeness.Asked] = likeness.Digest{}
 	}
 	return keys
 }
@@ -76,8 +76,8 @@ const lostWithin = 3 * time.Second
 func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 	talk, client := a.c.In().Places()
 	q := loanQuery{Name: rand.Text(), ID: a.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
-	asked := make(map[again.Hint]bool)
-	var lost *again.Hint // of a node that may be lost
+	asked := make(map[likeness.Hint]bool)
+	var lost *likeness.Hint // of a node that may be lost
 	wait := time.Time{}
 	for ctx.Err() == nil {
 		alike := false // there is, or was until just now, another call that is like it
@@ -123,7 +123,7 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 
 // lose ends the request, as the node is lost that has told of its call, and nobody has taken that over. It is false if the node is back, or another request
 // was told so.
-func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *again.Hint) bool {
+func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *likeness.Hint) bool {
 	says, err := a.borrowFrom(ctx, q, lost.Node)
 	if says == loanTaken {
 		return true
@@ -143,11 +143,11 @@ func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *again.Hint) b
 
 // isMeant reports whether the request would be attached to the call that a node, which is lost, has told of. The tool of a request that is safe may
 // run twice.
-func (a *attachment) isMeant(h *again.Hint) bool {
+func (a *attachment) isMeant(h *likeness.Hint) bool {
 	switch {
 	case a.safe, h.InFlight && !h.Near: // the latter's client hears of it at its own node
 		return false
-	case h.InFlight, h.Key == a.keysFar()[again.Named]:
+	case h.InFlight, h.Key == a.keysFar()[likeness.Named]:
 		return true
 	}
 	return time.Since(h.Since) <= a.t.o.AttachWithin
@@ -204,8 +204,8 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string) 
 		case err != nil, kind == frameUnknown:
 			a.end(nil)
 			return loanTaken, nil
-		case kind == frameTaken && len(data) == 1 && data[0] < byte(again.Reasons):
-			a.c.Attached(again.Reason(data[0]), "on node "+node)
+		case kind == frameTaken && len(data) == 1 && data[0] < byte(likeness.Reasons):
+			a.c.Attached(likeness.Reason(data[0]), "on node "+node)
 		case kind == frameAnswer:
 			a.end(data)
 			return loanTaken, nil
