@@ -26,7 +26,7 @@ type Options struct {
 	// AttachWithin is for how long after its connection has broken a call is attached to that its client's model asks for again; 0 or less: not at all.
 	AttachWithin time.Duration
 	Keep         time.Duration // for how long at the most a stranded call is known that has ended
-	CallIDs      []string      // see [likeness.LikenessOf]
+	CallIDs      []string      // see [likeness.Of]
 	Store        stream.Store
 	Timeout      time.Duration // of a notice to another node that is waited for
 	Logger       *slog.Logger

@@ -139,7 +139,7 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 	if q.ID != nil {
 		sum += idSum(q.ID)
 	}
-	like := likeness.LikenessOf(&msg, sum, t.o.CallIDs)
+	like := likeness.Of(&msg, sum, t.o.CallIDs)
 	if like.IsZero() {
 		return false
 	}

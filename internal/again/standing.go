@@ -118,7 +118,7 @@ func (t *Calls) Liken(s *Standing, m *jsonrpc.Message, sum uint64) bool {
 	if id == 0 {
 		id = idSum(m.ID)
 	}
-	s.like = likeness.LikenessOf(m, sum+id, t.o.CallIDs)
+	s.like = likeness.Of(m, sum+id, t.o.CallIDs)
 	return !s.like.IsZero()
 }
 

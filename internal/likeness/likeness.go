@@ -54,9 +54,9 @@ const largeText = 8 << 10
 // texts are what digests are made of.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// LikenessOf returns the likeness of a request, whose sum is known. It is zero for all but calls of tools of the server, and for one that
+// Of returns the likeness of a request, whose sum is known. It is zero for all but calls of tools of the server, and for one that
 // goes on with another, or is to become a task. more are members of _meta in which the host's id of a call may be, besides callIDs.
-func LikenessOf(m *jsonrpc.Message, sum uint64, more []string) (l Likeness) {
+func Of(m *jsonrpc.Message, sum uint64, more []string) (l Likeness) {
 	if m.Method != protocol.MethodCallTool {
 		return l
 	}

@@ -17,7 +17,7 @@ func TestLikeness(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return LikenessOf(&m, 1, []string{"own"})
+		return Of(&m, 1, []string{"own"})
 	}
 	first := of(`{"name":"a","arguments":{"x":[1,{"z":"a b"}],"y":{"p":1,"q":2}},"_meta":{"progressToken":1,"own":"i","sessionId":"s"}}`)
 	for params, want := range map[string][2]bool{ // whether it is asked again, and by the host
