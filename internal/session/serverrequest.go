@@ -1,8 +1,13 @@
 package session
 
 import (
+	"context"
+	"errors"
+	"net/http"
 	"sync"
 
+	"holdfast/internal/caller"
+	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 )
 
@@ -129,4 +134,29 @@ func (q *serverRequests) redirect(id int64, to *Call) (from *Call) {
 	from, r.call = r.call, to
 	q.pending[id] = r
 	return from
+}
+
+// Answer takes a client's answer to a request of a backend, if the request's id
+// names the session that it was made in: from whatever connection or session of
+// the same principal. taken says so; else the answer may be one for the session
+// that it came in. The error is that of [Session.Send], or a [*Redirect].
+func (m *Manager) Answer(ctx context.Context, principal caller.Principal, msg jsonrpc.Message, header http.Header) (taken bool, err error) {
+	if msg.Kind != jsonrpc.Response || len(msg.ID) == 0 || msg.ID[0] != '"' {
+		return false, nil
+	}
+	t, ok := ticket.Parse(jsonrpc.String(msg.ID))
+	if !ok {
+		return false, nil
+	}
+	s, err := m.findSealed(t, askedSeal, nil, principal)
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return false, nil
+	case err != nil:
+		return true, err
+	case s.Resumes() == nil && s.offers.Load() == 0:
+		return false, nil
+	}
+	s.use.touch()
+	return true, s.answer(ctx, msg, header)
 }
