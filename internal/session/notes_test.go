@@ -47,7 +47,7 @@ func (*laterCall) Changed()                                {}
 // notingOptions are those of a node whose calls may have all that a note has.
 func notingOptions() Options {
 	o := safeTools()
-	o.Addition, o.Polls = passAfter(time.Hour), true
+	o.Addition, o.Polls = passAfter(100*365*24*time.Hour), true // a note may say that a call began long ago
 	o.Services = []func(*Manager, *Options) Service{func(*Manager, *Options) Service { return deferring{} }}
 	return o
 }
