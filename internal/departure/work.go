@@ -133,6 +133,9 @@ func (w *Work) Quit() <-chan struct{} { return w.quit }
 
 // WaitFor waits until something is so, but not for long.
 func (w *Work) WaitFor(wait time.Duration, so func() bool) {
+	if so() { // as a rule
+		return
+	}
 	end := time.Now().Add(wait)
 	_ = every(w.ctx, 20*time.Millisecond, func() bool { return !so() && time.Now().Before(end) })
 }

@@ -144,9 +144,8 @@ func (f *restored) endsUnanswered(ctx context.Context, st *shared.Stream) bool {
 	if !st.Ended || st.Next <= st.Oldest {
 		return !st.Ended
 	}
-	var end [1]stream.Entry
-	got, err := f.s.m.store.Read(ctx, stream.Cursor{Stream: stream.ID{Session: f.s.key, Number: st.Number}, Seq: st.Next - 2}, end[:0])
-	return err == nil && len(got) == 1 && len(got[0].Data) == 0
+	end, err := f.s.streams.End(ctx, st.Number)
+	return err == nil && end != nil && len(end.Data) == 0
 }
 
 // runs takes in a call that has not ended.
