@@ -171,8 +171,8 @@ func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 			waiting[i] = r.outgoing(waiting[i])
 		}
 	}
+	p.path.Store(to) // before the server has what waits: it may answer at once
 	p.out.later(waiting...)
-	p.path.Store(to)
 	return to
 }
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -360,5 +361,32 @@ func TestBothEras(t *testing.T) {
 	}
 	if h := converse(t, b, ""); h.conn.(*taskCaller).conn.(*scriptConn) == nil {
 		t.Error("a legacy conversation with a legacy server is translated")
+	}
+}
+
+// A server that answers at once a request that has waited for its era: the answer finds the client.
+func TestModernProbeAnsweredAtOnce(t *testing.T) {
+	t.Parallel()
+	for range 300 {
+		s, b := unknown(t, never)
+		s.answer = func(s *script, in backend.Inbound) bool {
+			if in.Method == protocol.MethodDiscover {
+				return false
+			}
+			s.say(in.Call.(*call), `{"jsonrpc":"2.0","id":`+string(in.ID)+`,"result":{}}`)
+			return true
+		}
+		h := converse(t, b, protocol.V20260728)
+		a := &call{"a"}
+		first := h.deliverLater(a, modernRequest("0", "tools/list", "", ""))
+		id := s.hears(probed)
+		for i := range 20 {
+			h.deliver(a, modernRequest(strconv.Itoa(i+1), "tools/list", "", ""))
+		}
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, discoverable))
+		wait(t, first)
+		for range 21 {
+			h.next()
+		}
 	}
 }
