@@ -274,14 +274,22 @@ func (c *conn) respond(m *sdkrpc.Response) error {
 	return nil
 }
 
-// emit passes a response on. One that is long waits for its turn.
+// emit passes a response on.
 func (c *conn) emit(call backend.Call, m jsonrpc.Message) {
-	if n := int64(len(m.Raw)); n > budget.Uncounted {
-		arrival := budget.Of(c.sink).Arrive(c.done)
-		defer arrival.Done()
-		if err := arrival.Grow(n, n); err != nil {
-			m = failure(m.ID, &sdkrpc.Error{Code: protocol.CodeOutcomeUnknown, Message: protocol.TextOutcomeUnknown + ": " + err.Error()})
-		}
+	if len(m.Raw) > budget.Uncounted {
+		c.emitLong(call, m)
+		return
+	}
+	c.sink.Emit(call, m)
+}
+
+// emitLong is emit for a response that is long: it waits for its turn.
+func (c *conn) emitLong(call backend.Call, m jsonrpc.Message) {
+	n := int64(len(m.Raw))
+	arrival := budget.Of(c.sink).Arrive(c.done)
+	defer arrival.Done()
+	if err := arrival.Grow(n, n); err != nil {
+		m = failure(m.ID, &sdkrpc.Error{Code: protocol.CodeOutcomeUnknown, Message: protocol.TextOutcomeUnknown + ": " + err.Error()})
 	}
 	c.sink.Emit(call, m)
 }

@@ -25,13 +25,13 @@ func (o *ownRequests) add() (id []byte, answer chan jsonrpc.Message) {
 }
 
 // answer reports whether a response is to a request of ours, and hands it over.
-func (o *ownRequests) answer(m jsonrpc.Message) bool {
+func (o *ownRequests) answer(m *jsonrpc.Message) bool {
 	answer := o.waiting[string(m.ID)]
 	if answer == nil {
 		return false
 	}
 	o.drop(m.ID)
-	answer <- m
+	answer <- *m
 	return true
 }
 

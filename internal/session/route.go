@@ -24,13 +24,13 @@ func (l *link) Emit(of backend.Call, m jsonrpc.Message) {
 		l.s.m.logger.Error("message dropped: the backend sent it in a call that is not one of its session", "session", l.s.Name(), "method", m.Method)
 		return
 	}
-	l.take(call, m)
+	l.take(call, &m)
 }
 
 // take takes a message of the backend, of a call or of none (nil). What is named like a message of another kind
 // is none: a request is refused, and a notification dropped.
-func (l *link) take(call *Call, m jsonrpc.Message) {
-	switch why := protocol.CheckKind(&m); {
+func (l *link) take(call *Call, m *jsonrpc.Message) {
+	switch why := protocol.CheckKind(m); {
 	case m.Kind == jsonrpc.Response:
 		l.responded(call, m)
 	case why != nil && m.Kind == jsonrpc.Request:
@@ -53,7 +53,7 @@ func (l *link) EmitUnrelated(m jsonrpc.Message) {
 	if m.Kind == jsonrpc.Response {
 		call = nil // it is matched by its id
 	}
-	l.take(call, m)
+	l.take(call, &m)
 }
 
 // repair makes good what a backend has left out of a message, or got wrong in a way
@@ -90,10 +90,11 @@ func (l *link) repair(m *jsonrpc.Message) bool {
 }
 
 // responded takes the backend's response to its call. One that comes for another
-// call than the one in flight under its id is too late.
-func (l *link) responded(call *Call, m jsonrpc.Message) {
+// call than the one in flight under its id is too late. What is rare is done by functions of its own: the stack of who
+// answers a call has 4 KiB (see growStack in backend/sdk), and to move it takes a fifth of the call's time.
+func (l *link) responded(call *Call, m *jsonrpc.Message) {
 	s := l.s
-	if l.asksInRounds(call, &m) {
+	if l.asksInRounds(call, m) {
 		return
 	}
 	s.mu.Lock()
@@ -112,62 +113,84 @@ func (l *link) responded(call *Call, m jsonrpc.Message) {
 		return // it was cancelled, and nobody wants it
 	}
 	s.lateProgress = s.lateProgress || mayGoOn(rq.call, m.Result)
-	noted, listed, list := false, false, s.Tools.Version()
+	list := s.Tools.Version()
 	var initialize []byte // if the session has begun with this
 	if rq.call.method == protocol.MethodInitialize {
-		s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
-		if s.revision != "" {
-			initialize = s.backend.initialize
-		} else if m.Error == nil {
-			m = noRevision(m)
-		}
-		s.noteOffer(m.Result)
-		noted = s.revision != "" && s.m.shared != nil
+		initialize = s.initialized(m)
 	}
 	s.mu.Unlock()
 	if initialize != nil {
-		s.m.Kinds.Spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
+		s.begun(initialize)
 	}
-	adds, host := false, hosts.Host{}
-	if rq.call.method == protocol.MethodToolsList {
-		listed = s.Tools.Learn(m.Result, list, rq.list == list) && s.m.shared != nil
-		s.events.toolsPage(m.Result)
-		s.mu.Lock()
-		if adds = rq.adds && !s.Tools.Clashes() && m.Result != nil; adds {
-			host = s.patience.host
-			s.patience.hears(s)
-		}
-		s.mu.Unlock()
-	}
-	if noted {
-		// Who knows the session from its answer finds it on any node, and after the
-		// machine has lost its power: as it is, or, if that fails, not at all.
-		s.noteStored(true)
-		_ = s.m.sync()
-	}
-	if listed { // the next owner cannot ask before it opens a backend
-		s.noteSession(nil, true)
-		s.flushInBackground()
-	}
+	adds := rq.call.method == protocol.MethodToolsList && s.listed(rq, m.Result, list)
 	data := m.Raw
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it
 	}
-	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil && !s.single && !s.m.opts.Stateless {
-		data = idempotency.Advertise(data)
-	}
 	if m.Result != nil {
-		for f := range s.offered {
-			data = f.Change(rq.call.method, data)
-		}
+		data = s.changed(rq.call.method, data)
 	}
 	if adds {
-		data = s.m.added.Add(s, data, host)
+		data = s.addTools(data)
 	}
-	if refusal := s.carrier.checkInput([]byte(rq.id), &m); refusal != nil {
+	if refusal := s.carrier.checkInput([]byte(rq.id), m); refusal != nil {
 		data = refusal
 	}
 	rq.answer(data)
+}
+
+// initialized takes in the answer to the client's initialize, and returns that, if the session has begun with it. s.mu is held.
+func (s *Session) initialized(m *jsonrpc.Message) (initialize []byte) {
+	s.revision = jsonrpc.String(jsonrpc.Field(m.Result, "protocolVersion"))
+	if s.revision != "" {
+		initialize = s.backend.initialize
+	} else if m.Error == nil {
+		*m = noRevision(*m)
+	}
+	s.noteOffer(m.Result)
+	return initialize
+}
+
+// begun notes that the session has begun with an initialize. Who knows the session from the answer finds it on any node, and after the
+// machine has lost its power: as it is, or, if that fails, not at all.
+func (s *Session) begun(initialize []byte) {
+	s.m.Kinds.Spoke(s.m.logger, time.Now(), jsonrpc.Field(initialize, "params", "clientInfo"), s.Revision())
+	if s.m.shared != nil {
+		s.noteStored(true)
+		_ = s.m.sync()
+	}
+}
+
+// listed takes in the answer to a tools/list, which was given at a version of the list, and reports whether our tools are to be added.
+func (s *Session) listed(rq *inflight, result []byte, at int32) (adds bool) {
+	listed := s.Tools.Learn(result, at, rq.list == at)
+	s.events.toolsPage(result)
+	if listed && s.m.shared != nil { // the next owner cannot ask before it opens a backend
+		s.noteSession(nil, true)
+		s.flushInBackground()
+	}
+	return rq.adds && !s.Tools.Clashes() && result != nil
+}
+
+// addTools adds our tools to an answer to tools/list.
+func (s *Session) addTools(data []byte) []byte {
+	var host hosts.Host
+	locked(s, func() {
+		host = s.patience.host
+		s.patience.hears(s)
+	})
+	return s.m.added.Add(s, data, host)
+}
+
+// changed returns the answer to a request of a method with what is said of our own services in it.
+func (s *Session) changed(method string, data []byte) []byte {
+	if (method == protocol.MethodInitialize || method == protocol.MethodDiscover) && !s.single && !s.m.opts.Stateless {
+		data = idempotency.Advertise(data)
+	}
+	for f := range s.offered {
+		data = f.Change(method, data)
+	}
+	return data
 }
 
 // noRevision returns the error that an answer to initialize becomes which names no revision: no client takes it, and
@@ -184,13 +207,13 @@ func noRevision(m jsonrpc.Message) jsonrpc.Message {
 // request takes a request of the backend to the client, under an id that is
 // unique in the session for as long as it lives. What only asks whether its peer is there is answered here, whether or
 // not the client is. See docs/decisions/0033-pings-of-servers.md.
-func (l *link) request(call *Call, m jsonrpc.Message) {
+func (l *link) request(call *Call, m *jsonrpc.Message) {
 	s := l.s
 	if m.Method == protocol.MethodPing {
 		l.reply(jsonrpc.AppendResult(nil, m.ID, nil))
 		return
 	}
-	call, id, refusal := l.admit(call, &m)
+	call, id, refusal := l.admit(call, m)
 	if refusal != nil {
 		l.reply(jsonrpc.AppendError(nil, m.ID, refusal))
 	}
@@ -209,7 +232,7 @@ func (l *link) request(call *Call, m jsonrpc.Message) {
 		s.standalone.emit(data, true)
 	default:
 		s.asked.take(id)
-		l.refuse(m, "the request that it belongs to is over")
+		l.refuse(*m, "the request that it belongs to is over")
 	}
 }
 
@@ -287,7 +310,7 @@ func (l *link) replyNow(m jsonrpc.Message) {
 }
 
 // notified takes a notification of the backend to the client.
-func (l *link) notified(call *Call, m jsonrpc.Message) {
+func (l *link) notified(call *Call, m *jsonrpc.Message) {
 	s := l.s
 	s.mu.Lock()
 	if l.over {
@@ -348,7 +371,7 @@ func (l *link) notified(call *Call, m jsonrpc.Message) {
 			p = pulse.Of(r.pulses, m.Params)
 		}
 		if p != nil {
-			call.tell(p.Hear(&m, s.m.clock()), false)
+			call.tell(p.Hear(m, s.m.clock()), false)
 			s.mu.Unlock()
 			s.log.Flush()
 			call.pace.Await(&s.m.pace, paced{call})
