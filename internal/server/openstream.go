@@ -52,7 +52,8 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange.Exchange, o *outcome
 //
 //go:noinline
 func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *copying.Events) {
-	if _, ok := w.(placement.Ender); ok {
+	_, ends := w.(placement.Ender)
+	if _, ok := w.(*placement.Answer); ok || ends {
 		return // who has placed the exchange goes on with it
 	}
 	y := *x

@@ -63,7 +63,8 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
 func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange.Exchange) *placement.Placement {
 	p := &placed{h: h, x: x, began: time.Now()}
-	_, p.ours = w.(*placement.Answer)
+	answer, stays := w.(*placement.Answer)
+	p.ours = stays && answer.Events == nil
 	if x.From == nil && !x.Muxed && copying.RightsOf(x.HTTP.Context()) != nil {
 		ctx, deny := context.WithCancelCause(x.HTTP.Context())
 		x.HTTP, p.deny = x.HTTP.WithContext(ctx), deny
@@ -201,16 +202,16 @@ func (p *placed) Serve(w http.ResponseWriter, run *placement.Run) error {
 }
 
 // Continue implements [placement.Exchange].
-func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string) error {
+func (p *placed) Continue(to *placement.Answer, s *session.Session) error {
 	x := p.x
-	rest := exchange.Exchange{Purpose: exchange.ForRead, HTTP: x.HTTP, Principal: x.Principal, Session: s, Secret: x.Secret, Last: last, Muxed: x.Muxed, Continues: true}
+	rest := exchange.Exchange{Purpose: exchange.ForRead, HTTP: x.HTTP, Principal: x.Principal, Session: s, Secret: x.Secret, Last: to.Last, Muxed: x.Muxed, Continues: true}
 	switch x.Purpose {
 	case exchange.ForStream, exchange.ForAnswers:
 		rest.Purpose, rest.Ref = exchange.ForStream, x.Ref
 	case exchange.ForPairStream:
-		rest.Purpose, rest.Ref, rest.Endpoint = exchange.ForPairStream, last, x.Endpoint
+		rest.Purpose, rest.Ref, rest.Endpoint = exchange.ForPairStream, to.Last, x.Endpoint
 	}
-	err := p.h.serveIn(w, &rest)
+	err := p.h.serveIn(to, &rest)
 	if err == nil {
 		return nil
 	}
@@ -231,18 +232,18 @@ func (p *placed) Repeatable() bool {
 // Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, is
 // told that nobody knows how its call ended; a listen is left to be made again. Who sent an initialize
 // is to connect again. Others are told when to come back.
-func (p *placed) Lost() []byte {
+func (p *placed) Lost() (message []byte, retry time.Duration) {
 	switch {
 	case p.x.Purpose == exchange.ForSession:
-		return sse.AppendMessage(nil, nil, jsonrpc.AppendError(nil, p.x.Msgs[0].ID, errNoAnswer))
+		return jsonrpc.AppendError(nil, p.x.Msgs[0].ID, errNoAnswer), -1
 	case p.x.Purpose != exchange.ForModern:
-		retry := p.h.opts.Retry
-		return sse.AppendRetry(nil, retry+mathrand.N(retry+1))
+		retry = p.h.opts.Retry
+		return nil, retry + mathrand.N(retry+1)
 	case p.x.IsListen():
-		return nil
+		return nil, -1
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
-	return sse.AppendMessage(nil, nil, answering.Error(p.x.Modern.ID, says))
+	return answering.Error(p.x.Modern.ID, says), -1
 }
 
 // errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without
