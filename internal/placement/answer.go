@@ -29,8 +29,8 @@ type Answer struct {
 type Sink interface {
 	// Open says that the stream begins, with the header that the node gives it which has its session.
 	Open(head http.Header)
-	// Append appends an event to text, as Write takes it. id is nil if it has none, and data is empty if there is nothing to
-	// tell but the id.
+	// Append appends an event to text, as Write takes it. id is empty if it has none, and data if there is nothing to tell but
+	// the id.
 	Append(text, id, data []byte) []byte
 	// Write takes what was appended; nothing is a sign of life. After an error the client is told no more.
 	Write(text []byte) error

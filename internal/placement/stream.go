@@ -59,20 +59,10 @@ func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 	if to := SinkOf(p.w); to != nil {
 		to.Open(res.Header)
 	}
-	if w, ok := p.w.(Opener); ok {
-		w.Opens(res.Header)
-	}
 	p.w.WriteHeader(http.StatusOK)
 	p.streams(res.Header)
 	return f.copy(res)
 }
-
-// An Opener is an [http.ResponseWriter] to which the header of a stream is shown, as the node
-// has it that the stream comes from.
-type Opener interface{ Opens(head http.Header) }
-
-// An Ender is an [http.ResponseWriter] of a stream that wants to know how that ends.
-type Ender interface{ Ends(how Ending) }
 
 // An Ending is why a stream that is passed on has ended.
 type Ending uint8
@@ -279,10 +269,6 @@ func tell(to Sink, text []byte) error {
 		if err != nil { // the end of the text
 			return to.Write(said)
 		}
-		var id []byte
-		if ev.ID != "" {
-			id = []byte(ev.ID)
-		}
-		said = to.Append(said, id, ev.Data)
+		said = to.Append(said, []byte(ev.ID), ev.Data)
 	}
 }

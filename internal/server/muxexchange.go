@@ -134,7 +134,7 @@ func (x *muxExchange) detach(broke bool) {
 
 // Append implements [Sink].
 func (x *muxExchange) Append(text, id, data []byte) []byte {
-	if id != nil {
+	if len(id) > 0 {
 		if !x.m.showsIDs() {
 			return appendTagged(text, nil, data)
 		}
@@ -145,9 +145,9 @@ func (x *muxExchange) Append(text, id, data []byte) []byte {
 }
 
 // appendTagged appends a message, with the id of its event, as JSON, unless that is
-// nil or there is no place for it.
+// empty or there is no place for it.
 func appendTagged(text, id, data []byte) []byte {
-	if id != nil && jsonrpc.Field(data, "method") != nil {
+	if len(id) > 0 && jsonrpc.Field(data, "method") != nil {
 		data, _ = jsonrpc.Set(data, id, "params", "_meta", protocol.MetaEventID)
 	}
 	return append(append(text, data...), '\n')

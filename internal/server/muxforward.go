@@ -1,13 +1,11 @@
 package server
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"slices"
-	"time"
 
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/feature/resume"
@@ -17,7 +15,6 @@ import (
 	"holdfast/internal/reading"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -27,11 +24,9 @@ import (
 // connection is there, or the client has resumed a call there by its token, or made it again
 // under its key. The request is sent where the session is, like one that came over
 // Streamable HTTP, and the answer is written between the others of the connection. When that
-// node is lost, it is continued as any such answer is.
-//
-// As an [http.ResponseWriter] it takes the answer.
+// node is lost, it is continued as any such answer is. It is the sink of an answer that is a stream.
 type forwardedExchange struct {
-	placement.Answer
+	got placement.Answer
 	muxRequest
 	x    *muxExchange
 	ctx  context.Context
@@ -41,10 +36,9 @@ type forwardedExchange struct {
 	delivery   *delivery         // nil where nobody wants to know
 	wanted     wanted            // guarded by mux.mu
 
-	events   eventParts
-	policies int // how many resume policies were passed on: one for each request
-	left     int // how many of the requests were not answered
-	ending   placement.Ending
+	policies int  // how many resume policies were passed on: one for each request
+	left     int  // how many of the requests were not answered
+	done     bool // all of them were
 }
 
 // A muxRequest is what is forwarded of a [mux].
@@ -98,13 +92,14 @@ func (s *forwardedExchange) read() (err error) {
 		x.Purpose = exchange.ForRequest
 	}
 	x.Once.Again = s.again
-	p := m.h.newPlacement(s, &x)
+	s.got.Events = s
+	p := m.h.newPlacement(&s.got, &x)
 	p.InSession(s.x.key, s.at)
 	err = p.Run(placement.ErrNotHere)
 	if !errors.Is(err, placement.ErrHere) {
 		s.delivery.end() // or else the messages that follow would wait
 	}
-	moved := s.ending == placement.EndsMoved
+	moved := s.got.Ending == placement.EndsMoved
 	if err == nil && moved {
 		err = session.ErrMoved
 	}
@@ -117,16 +112,16 @@ func (s *forwardedExchange) read() (err error) {
 		return fmt.Errorf("%w: %w", placement.ErrUnknown, err)
 	case err != nil:
 		return err
-	case !placement.IsEvents(s.Header()):
-		text, err := s.Body()
-		if err == nil && text == nil && s.Status() == http.StatusNoContent {
+	case !placement.IsEvents(s.got.Header()):
+		text, err := s.got.Body()
+		if err == nil && text == nil && s.got.Status() == http.StatusNoContent {
 			err = errNothingLeft
 		}
 		if err == nil && text != nil {
 			s.say(append(text, '\n'), true)
 		}
 		return err
-	case s.ending != placement.EndsItself, s.isCancelled(), p.Taken():
+	case s.got.Ending != placement.EndsItself, s.isCancelled(), p.Taken():
 		return nil
 	}
 	return stream.ErrTrimmed // or else its end would have come
@@ -196,7 +191,7 @@ func (s *forwardedExchange) fail(err error) {
 // say sends messages to the client. done reports that the last response is among them.
 func (s *forwardedExchange) say(lines []byte, done bool) {
 	if done {
-		s.ending = max(s.ending, placement.EndsAnswered)
+		s.got.Ending = max(s.got.Ending, placement.EndsAnswered)
 		s.x.m.freeIDs(s.x) // before the client knows
 	}
 	s.write(lines)
@@ -226,44 +221,38 @@ func (s *forwardedExchange) write(lines []byte) {
 	}
 }
 
-// Write implements [http.ResponseWriter].
-func (s *forwardedExchange) Write(text []byte) (int, error) {
-	if !placement.IsEvents(s.Header()) {
-		return s.Answer.Write(text)
+// Open implements [placement.Sink].
+func (s *forwardedExchange) Open(head http.Header) {
+	s.delivery.end()
+	if s.standalone != nil {
+		s.standalone.begin(head)
 	}
-	if err := s.x.m.hears(s.ctx); err != nil {
-		return 0, err
+}
+
+// Append implements [placement.Sink].
+func (s *forwardedExchange) Append(text, id, data []byte) []byte {
+	if s.standalone != nil && len(id) > 0 {
+		s.standalone.last = string(id)
 	}
-	var lines []byte
-	done := false
-	ids := s.x.m.showsIDs()
-	for rd := s.events.add(text); ; {
-		ev, err := rd.Next()
-		if err != nil {
-			break
-		}
-		if s.standalone != nil && ev.ID != "" {
-			s.standalone.last = ev.ID
-		}
-		if len(ev.Data) == 0 {
-			continue
-		}
-		done = s.answers(ev.Data) || done
-		if jsonrpc.String(jsonrpc.Field(ev.Data, "method")) == protocol.MethodResumePolicy {
-			if s.policies++; s.policies >= len(s.x.ids) {
-				s.x.Announced.Store(true)
-			}
-		}
-		var id []byte
-		if ids {
-			id = jsonrpc.Quote(ev.ID)
-		}
-		lines = appendTagged(lines, id, ev.Data)
+	if len(data) == 0 {
+		return text
 	}
-	if len(lines) > 0 {
-		s.say(lines, done)
+	s.done = s.answers(data) || s.done
+	if jsonrpc.String(jsonrpc.Field(data, "method")) == protocol.MethodResumePolicy {
+		if s.policies++; s.policies >= len(s.x.ids) {
+			s.x.Announced.Store(true)
+		}
 	}
-	return len(text), nil
+	return s.x.Append(text, id, data)
+}
+
+// Write implements [placement.Sink].
+func (s *forwardedExchange) Write(lines []byte) error {
+	err := s.x.m.hears(s.ctx)
+	if err == nil && len(lines) > 0 {
+		s.say(lines, s.done)
+	}
+	return err
 }
 
 // answers reports whether a message answers the last of the requests.
@@ -281,41 +270,12 @@ func (s *forwardedExchange) answers(data []byte) bool {
 	return false
 }
 
-// WriteHeader implements [http.ResponseWriter].
-func (s *forwardedExchange) WriteHeader(status int) {
-	s.delivery.end()
-	if status < http.StatusOK {
-		return // a sign that the requests were delivered
-	}
-	s.Answer.WriteHeader(status)
-	if status == http.StatusOK {
-		s.Opens(s.Header())
-	}
-}
-
-// Ends implements [placement.Ender].
-func (s *forwardedExchange) Ends(how placement.Ending) { s.ending = max(s.ending, how) }
-
-// Opens implements [placement.Opener].
-func (s *forwardedExchange) Opens(head http.Header) {
-	if s.standalone != nil {
-		s.standalone.begin(head)
-	}
-}
-
 // isCancelled reports whether the client wants no answer.
 func (s *forwardedExchange) isCancelled() bool {
 	s.x.m.mu.Lock()
 	defer s.x.m.mu.Unlock()
 	return s.wanted == wantedNoMore
 }
-
-// Flush and the deadlines are there for [http.ResponseController]: what is sent
-// waits for room on the client's connection, which has deadlines of its own.
-func (s *forwardedExchange) Flush() {}
-
-// SetReadDeadline is one of them.
-func (s *forwardedExchange) SetReadDeadline(time.Time) error { return nil }
 
 // forwardRest continues an exchange whose session has left this node, by forwarding, if its
 // request can be resumed. It is false where the connection ends with the session.
@@ -350,26 +310,4 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	to := &muxExchange{m: m, key: x.key, ids: x.ids}
 	m.forward(&forwardedExchange{x: to, muxRequest: muxRequest{msgs: []jsonrpc.Message{msg}}})
 	return true
-}
-
-// eventParts are the events of a stream that is written in parts: the last byte of the last event is written by itself, see [events.flush]. The
-// zero value is ready to use.
-type eventParts struct {
-	rest []byte // the beginning of an event
-}
-
-// add adds a part, and returns the events that are whole by now.
-func (p *eventParts) add(part []byte) *sse.Reader {
-	if len(p.rest) > 0 {
-		part = append(p.rest, part...)
-		p.rest = nil
-	}
-	end := bytes.LastIndex(part, []byte("\n\n")) + len("\n\n")
-	if end < len("\n\n") {
-		end = 0
-	}
-	if end < len(part) {
-		p.rest = bytes.Clone(part[end:])
-	}
-	return sse.NewReader(bytes.NewReader(part[:end]), end+1)
 }

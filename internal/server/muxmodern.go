@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"net/http"
-	"time"
 
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
@@ -24,16 +23,15 @@ import (
 // mostModern is how many requests of that revision a connection has in flight: as many as a session.
 const mostModern = mostBatch
 
-// A muxModern is a request of revision 2026-07-28 on a [mux]. As an [http.ResponseWriter] it takes the answer.
+// A muxModern is a request of revision 2026-07-28 on a [mux], and the sink of an answer that is a stream.
 type muxModern struct {
-	placement.Answer
+	got    placement.Answer
 	m      *mux
 	msg    jsonrpc.Message
 	ctx    context.Context         // ends with the connection, or when the client cancels the request
 	cancel context.CancelCauseFunc // nil: its connection has ended, or it is over
 	token  []byte                  // of the request's call, which its client can come back for; nil: it has none
-	events eventParts
-	last   bool // the response was written
+	last   bool                    // the response was written
 }
 
 // isModern reports whether a message is of revision 2026-07-28: it says so, or it cancels a request that did.
@@ -70,6 +68,7 @@ func (m *mux) takeModern(msg *jsonrpc.Message) {
 		return
 	}
 	x := &muxModern{m: m, msg: *msg}
+	x.got.Events = x
 	x.ctx, x.cancel = context.WithCancelCause(m.ctx)
 	if err := m.begins(x); err != nil {
 		x.cancel(nil)
@@ -160,12 +159,12 @@ func (x *muxModern) serve() {
 		return
 	case err != nil:
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, err))
-	case placement.IsEvents(x.Header()) && x.msg.Method == protocol.MethodSubscriptions: // which its client is to make again
+	case placement.IsEvents(x.got.Header()) && x.msg.Method == protocol.MethodSubscriptions: // which its client is to make again
 		x.answer(append(modern.ListenEnded(x.msg.ID), '\n'))
-	case placement.IsEvents(x.Header()): // over HTTP it would end without a response
+	case placement.IsEvents(x.got.Header()): // over HTTP it would end without a response
 		x.answer(x.m.refusal([][]byte{x.msg.ID}, placement.ErrUnknown))
 	default:
-		if text := bytes.TrimSpace(x.Text()); len(text) > 0 {
+		if text := bytes.TrimSpace(x.got.Text()); len(text) > 0 {
 			x.answer(append(text, '\n'))
 		}
 	}
@@ -190,8 +189,8 @@ func (x *muxModern) run() (err error) {
 		}
 	}
 	ex := exchange.Exchange{HTTP: r, Principal: x.m.client.principal, Msgs: []jsonrpc.Message{x.msg}, Muxed: true, MuxDoor: x.m.client.door}
-	if h.bodies.admits(x, &ex, true) && h.modern.Decode(x, &ex) {
-		h.serve(x, &ex)
+	if h.bodies.admits(&x.got, &ex, true) && h.modern.Decode(&x.got, &ex) {
+		h.serve(&x.got, &ex)
 	}
 	return nil
 }
@@ -223,42 +222,38 @@ func (x *muxModern) withdraw() {
 	}
 }
 
-// Write implements [http.ResponseWriter].
-func (x *muxModern) Write(text []byte) (int, error) {
-	if !placement.IsEvents(x.Header()) {
-		return x.Answer.Write(text)
+// Open implements [placement.Sink].
+func (x *muxModern) Open(http.Header) {}
+
+// Append implements [placement.Sink].
+func (x *muxModern) Append(text, id, data []byte) []byte {
+	if len(data) == 0 {
+		return text
 	}
+	switch method := jsonrpc.Field(data, "method"); {
+	case method == nil:
+		x.last = true
+	case jsonrpc.String(method) == protocol.MethodResumePolicy:
+		x.m.mu.Lock()
+		x.token = bytes.Clone(jsonrpc.Field(data, "params", "resumeToken"))
+		x.m.mu.Unlock()
+	}
+	if len(id) > 0 {
+		id = jsonrpc.Quote(string(id))
+	}
+	return appendTagged(text, id, data)
+}
+
+// Write implements [placement.Sink].
+func (x *muxModern) Write(lines []byte) error {
 	if err := x.m.hears(x.ctx); err != nil {
-		return 0, err
-	}
-	var lines []byte
-	for rd := x.events.add(text); ; {
-		ev, err := rd.Next()
-		if err != nil {
-			break
-		}
-		if len(ev.Data) == 0 {
-			continue
-		}
-		switch method := jsonrpc.Field(ev.Data, "method"); {
-		case method == nil:
-			x.last = true
-		case jsonrpc.String(method) == protocol.MethodResumePolicy:
-			x.m.mu.Lock()
-			x.token = jsonrpc.Field(ev.Data, "params", "resumeToken")
-			x.m.mu.Unlock()
-		}
-		var id []byte
-		if ev.ID != "" {
-			id = jsonrpc.Quote(ev.ID)
-		}
-		lines = appendTagged(lines, id, ev.Data)
+		return err
 	}
 	if x.last {
 		x.free()
 	}
 	x.say(lines)
-	return len(text), nil
+	return nil
 }
 
 // answer writes the response. The id of a request that is answered is free before its client knows.
@@ -276,11 +271,3 @@ func (x *muxModern) say(lines []byte) {
 		x.m.stop(err)
 	}
 }
-
-// Flush and the deadlines are there for [http.ResponseController], as those of a forwardedExchange are.
-func (x *muxModern) Flush() {}
-
-// SetReadDeadline is one of them.
-func (x *muxModern) SetReadDeadline(time.Time) error { return nil }
-
-var _ http.ResponseWriter = (*muxModern)(nil)

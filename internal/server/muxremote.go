@@ -150,9 +150,9 @@ func confirmDelivery(w http.ResponseWriter, x *exchange.Exchange) {
 }
 
 // home prepares the placement of an exchange with the connection's own session.
-func (m *mux) home(x *exchange.Exchange, w http.ResponseWriter) *placement.Placement {
+func (m *mux) home(x *exchange.Exchange, to *placement.Answer) *placement.Placement {
 	x.Muxed, x.MuxDoor = true, m.client.door
-	p := m.h.newPlacement(w, x)
+	p := m.h.newPlacement(to, x)
 	p.InSession(m.key, nil)
 	return p
 }

@@ -62,8 +62,9 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 	m := a.m
 	for {
 		a.s = &forwardedExchange{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
+		a.s.got.Events = a.s
 		x := exchange.Exchange{Purpose: exchange.ForRead, HTTP: a.request(), Principal: m.client.principal, Secret: a.secret(), Last: a.last}
-		p := m.home(&x, a.s)
+		p := m.home(&x, &a.s.got)
 		err := p.Run(placement.ErrNotHere)
 		if last := p.Last(); last != "" {
 			a.last = last
@@ -74,7 +75,7 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 				return nil, err
 			}
 			x.Last = a.last
-			err = m.h.serveIn(a.s, &x)
+			err = m.h.serveIn(&a.s.got, &x)
 		}
 		switch {
 		case m.ctx.Err() != nil:
@@ -85,10 +86,10 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 			return nil, nil
 		case err != nil:
 			return nil, err
-		case a.s.ending == placement.EndsTaken, p.Taken(): // its client reads it on another connection
+		case a.s.got.Ending == placement.EndsTaken, p.Taken(): // its client reads it on another connection
 			return nil, a.watch()
-		case !placement.IsEvents(a.s.Header()):
-			return &a.s.Answer, a.refused()
+		case !placement.IsEvents(a.s.got.Header()):
+			return &a.s.got, a.refused()
 		}
 		select { // the node has let go of it, with the session maybe
 		case <-time.After(100 * time.Millisecond):
@@ -182,7 +183,7 @@ func (a *remoteStandalone) refused() error {
 	switch {
 	case !a.isOpen():
 		return nil
-	case a.s.Status() == http.StatusNotFound || a.s.Status() == http.StatusNoContent:
+	case a.s.got.Status() == http.StatusNotFound || a.s.got.Status() == http.StatusNoContent:
 		m.endRemote()
 		return nil
 	}

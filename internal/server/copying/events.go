@@ -49,7 +49,7 @@ type Events struct {
 	of *Responses
 	W  http.ResponseWriter
 	c  *http.ResponseController
-	to *placement.Answer // nil: its client made a request for it, and waits for no more than that
+	to *placement.Answer // what the response is, or goes on with; nil: it is that of an HTTP request, and begins here
 
 	Rights Rights // of the client; nil: they do not change, or another node watches them
 
@@ -275,18 +275,12 @@ func (c *Events) Write(text []byte, last bool) error {
 
 // Flush writes and flushes. The time that it may take is bounded: a client that does not read holds up nobody but itself, and not
 // for ever. The last of a response goes out with its end: see [placement.WriteLast].
-func (c *Events) Flush(text []byte, last bool) error {
+func (c *Events) Flush(text []byte, last bool) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	err := c.flush(text, last)
-	if err != nil && c.to != nil {
-		c.to.Broken = err
+	if c.to != nil {
+		defer func() { c.to.Broken = err }()
 	}
-	return err
-}
-
-// flush does so. c.mu is held.
-func (c *Events) flush(text []byte, last bool) error {
 	c.written = time.Now()
 	c.wrote += len(text)
 	if to := placement.SinkOf(c.W); to != nil {
@@ -297,11 +291,11 @@ func (c *Events) flush(text []byte, last bool) error {
 		return placement.WriteLast(c.W, text, c.wrote)
 	}
 	if len(text) > 0 {
-		if _, err := c.W.Write(text); err != nil {
+		if _, err = c.W.Write(text); err != nil {
 			return err
 		}
 	}
-	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err = c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil
@@ -398,12 +392,9 @@ func (c *Events) Close(err error) {
 	case errors.Is(err, ErrSuperseded):
 		how = placement.EndsTaken
 	}
-	w, ok := c.W.(placement.Ender)
 	switch {
 	case c.to != nil:
-		c.to.Rest = placement.Rest{Last: string(c.EventID()), Others: c.continued != nil, Ending: how, Broken: c.to.Broken}
-	case ok:
-		w.Ends(how)
+		c.to.Last, c.to.Others, c.to.Ending = string(c.EventID()), c.continued != nil, max(c.to.Ending, how)
 	case how == placement.EndsMoved && c.Via.IsForwarded():
 		panic(http.ErrAbortHandler) // the node goes on with it where the session is
 	case c.Via.IsForwarded() && how == placement.EndsTaken, c.Via.IsMuxed() && how == placement.EndsTaken:
