@@ -60,6 +60,22 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) 
 	h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 }
 
+// socketElsewhere serves a WebSocket whose session is on another node. An error says that the handshake was not answered.
+func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
+	for range placement.MostMoves {
+		err := h.mux.SocketElsewhere(w, x)
+		if errors.Is(err, placement.ErrHere) {
+			if err = h.find(x); err == nil {
+				err = h.mux.Socket(w, x)
+			}
+		}
+		if !errors.Is(err, placement.ErrNotHere) && !errors.Is(err, session.ErrMoved) {
+			return err
+		}
+	}
+	return placement.ErrUnreached
+}
+
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
 func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange.Exchange) *placement.Placement {
 	p := &placed{h: h, x: x, began: time.Now()}
@@ -295,14 +311,14 @@ func (h *Handler) everywhere(x *exchange.Exchange, after stream.SessionKey) ([]j
 		Known:     !exchange.IsBetweenNodes(x.Msgs[0].Method),
 		Ask: func(w http.ResponseWriter) *placement.Placement {
 			y := *x
-			y.HTTP, y.From, y.Once = askFor(x.HTTP), nil, exchange.Once{}
+			y.HTTP, y.From, y.Once = exchange.OwnPost(x.HTTP), nil, exchange.Once{}
 			return h.newPlacement(w, &y)
 		},
 	})
 }
 
 // ask serves an exchange whose answer stays here: its body is returned, nil if it has
-// none. The exchange's request is one of [askFor].
+// none. The exchange's request is one of [exchange.OwnPost].
 func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 	got := &placement.Answer{}
 	if err = h.find(x); err == nil {
@@ -315,17 +331,4 @@ func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 		return nil, err
 	}
 	return got.Body()
-}
-
-// askFor is a POST of our own in the place of a request, or on its connection.
-func askFor(r *http.Request) *http.Request {
-	to := r.Clone(placement.WithVisit(r.Context(), nil))
-	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
-	to.URL.RawQuery = ""
-	for _, name := range []string{protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey, "Upgrade", "Connection"} {
-		to.Header.Del(name)
-	}
-	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
-	to.Header["Content-Type"] = []string{"application/json"}
-	return to
 }

@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"bytes"
@@ -22,10 +22,10 @@ import (
 // end of its POST does over HTTP (2026-07-28, Cancellation, "stdio").
 
 // mostModern is how many requests of that revision a connection has in flight: as many as a session.
-const mostModern = mostBatch
+const mostModern = exchange.MostBatch
 
-// A muxModern is a request of revision 2026-07-28 on a [mux]. As an [http.ResponseWriter] it takes the answer.
-type muxModern struct {
+// A modernRequest is a request of revision 2026-07-28 on a [mux]. As an [http.ResponseWriter] it takes the answer.
+type modernRequest struct {
 	placement.Answer
 	m      *mux
 	msg    jsonrpc.Message
@@ -49,7 +49,7 @@ func (m *mux) isModern(msgs []jsonrpc.Message, batch bool) bool {
 }
 
 // cancelled returns the request in flight that a message cancels, or nil.
-func (m *mux) cancelled(msg *jsonrpc.Message) *muxModern {
+func (m *mux) cancelled(msg *jsonrpc.Message) *modernRequest {
 	if msg.Kind != jsonrpc.Notification || msg.Method != protocol.MethodCancelled {
 		return nil
 	}
@@ -64,12 +64,12 @@ func (m *mux) takeModern(msg *jsonrpc.Message) {
 	if of := m.cancelled(msg); of != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.state != muxClosed {
+		if m.state != stateClosed {
 			m.work.Go(of.withdraw)
 		}
 		return
 	}
-	x := &muxModern{m: m, msg: *msg}
+	x := &modernRequest{m: m, msg: *msg}
 	x.ctx, x.cancel = context.WithCancelCause(m.ctx)
 	if err := m.begins(x); err != nil {
 		x.cancel(nil)
@@ -90,16 +90,16 @@ func (m *mux) stopListens() {
 
 // refuseLegacy answers messages of revisions that have sessions, where those are refused.
 func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
-	if requests(msgs) == 0 {
+	if exchange.Requests(msgs) == 0 {
 		return
 	}
 	var answer placement.Answer
-	m.h.modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
+	m.front.Modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
 	m.queue.text(answer.Text())
 }
 
 // begins has a request served with a goroutine of its own.
-func (m *mux) begins(x *muxModern) error {
+func (m *mux) begins(x *modernRequest) error {
 	key := ""
 	if x.msg.Kind == jsonrpc.Request {
 		if m.clashes("", x.msg.ID) {
@@ -110,19 +110,19 @@ func (m *mux) begins(x *muxModern) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.state == muxClosed:
+	case m.state == stateClosed:
 		x.cancel(nil)
 		return nil
-	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.IsDraining():
-		m.become(muxLeaving) // and its client asks again on the next connection
+	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.front.Life.IsDraining():
+		m.become(stateLeaving) // and its client asks again on the next connection
 		reading.Wake(m.ready)
 		x.cancel(nil)
 		return nil
 	case len(m.modern) >= mostModern:
-		return errf(codeInvalid, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
+		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
 	}
 	if m.modern == nil {
-		m.modern = make(map[string]*muxModern)
+		m.modern = make(map[string]*modernRequest)
 	}
 	m.otherSessions = true
 	m.modern[key] = x // what is no request has no id, and is over soon
@@ -140,7 +140,7 @@ func (m *mux) begins(x *muxModern) error {
 }
 
 // free frees the id of the request.
-func (x *muxModern) free() {
+func (x *modernRequest) free() {
 	key := ""
 	if x.msg.Kind == jsonrpc.Request {
 		key = string(jsonrpc.Key(x.msg.ID))
@@ -153,7 +153,7 @@ func (x *muxModern) free() {
 }
 
 // serve has the request answered.
-func (x *muxModern) serve() {
+func (x *modernRequest) serve() {
 	err := x.run()
 	switch {
 	case x.msg.Kind != jsonrpc.Request || x.last || x.ctx.Err() != nil:
@@ -172,10 +172,9 @@ func (x *muxModern) serve() {
 }
 
 // run serves the request as a POST.
-func (x *muxModern) run() (err error) {
-	h := x.m.h
-	defer panics.Catch(&err, h.logger, "a connection's request", "")
-	r := askFor(x.m.request()).WithContext(x.ctx)
+func (x *modernRequest) run() (err error) {
+	defer panics.Catch(&err, x.m.front.Logger, "a connection's request", "")
+	r := exchange.OwnPost(x.m.request()).WithContext(x.ctx)
 	r.Header.Del(protocol.HeaderSession)
 	r.Header[protocol.HeaderMethod] = []string{x.msg.Method}
 	if version := jsonrpc.String(modern.MetaVersion(&x.msg)); version != "" {
@@ -190,14 +189,12 @@ func (x *muxModern) run() (err error) {
 		}
 	}
 	ex := exchange.Exchange{HTTP: r, Principal: x.m.client.principal, Msgs: []jsonrpc.Message{x.msg}, Muxed: true, MuxDoor: x.m.client.door}
-	if h.bodies.admits(x, &ex, true) && h.modern.Decode(x, &ex) {
-		h.serve(x, &ex)
-	}
+	x.m.front.ServeModern(x, &ex)
 	return nil
 }
 
 // withdraw cancels the request. One that goes on without its connection is cancelled by its token or its key, wherever it is.
-func (x *muxModern) withdraw() {
+func (x *modernRequest) withdraw() {
 	x.m.mu.Lock()
 	token := x.token
 	x.m.mu.Unlock()
@@ -215,16 +212,16 @@ func (x *muxModern) withdraw() {
 	params, _ = jsonrpc.Set(params, jsonrpc.Quote(protocol.V20260728), "_meta", protocol.MetaProtocolVersion)
 	msg, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params))
 	if err == nil {
-		no := &muxModern{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func(error) {}}
+		no := &modernRequest{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func(error) {}}
 		err = no.run()
 	}
 	if err != nil {
-		x.m.h.logger.Warn("a request was not cancelled", "method", x.msg.Method, "error", err)
+		x.m.front.Logger.Warn("a request was not cancelled", "method", x.msg.Method, "error", err)
 	}
 }
 
 // Write implements [http.ResponseWriter].
-func (x *muxModern) Write(text []byte) (int, error) {
+func (x *modernRequest) Write(text []byte) (int, error) {
 	if !placement.IsEvents(x.Header()) {
 		return x.Answer.Write(text)
 	}
@@ -262,13 +259,13 @@ func (x *muxModern) Write(text []byte) (int, error) {
 }
 
 // answer writes the response. The id of a request that is answered is free before its client knows.
-func (x *muxModern) answer(lines []byte) {
+func (x *modernRequest) answer(lines []byte) {
 	x.free()
 	x.say(lines)
 }
 
 // say writes messages to the client.
-func (x *muxModern) say(lines []byte) {
+func (x *modernRequest) say(lines []byte) {
 	if len(lines) == 0 {
 		return
 	}
@@ -277,10 +274,10 @@ func (x *muxModern) say(lines []byte) {
 	}
 }
 
-// Flush and the deadlines are there for [http.ResponseController], as those of a forwardedExchange are.
-func (x *muxModern) Flush() {}
+// Flush and the deadlines are there for [http.ResponseController], as those of a forwarded are.
+func (x *modernRequest) Flush() {}
 
 // SetReadDeadline is one of them.
-func (x *muxModern) SetReadDeadline(time.Time) error { return nil }
+func (x *modernRequest) SetReadDeadline(time.Time) error { return nil }
 
-var _ http.ResponseWriter = (*muxModern)(nil)
+var _ http.ResponseWriter = (*modernRequest)(nil)
