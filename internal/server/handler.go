@@ -3,7 +3,7 @@
 // pipes.
 //
 // Each entry point decodes a request to an exchange (package exchange), and placement finds its session. One loop, in package
-// copying, copies what it reads into a sink: events, JSON, or messages of a connection that carries many exchanges (mux.go).
+// copying, copies what it reads into a sink: events, JSON, or messages of a connection that carries many exchanges (package mux).
 package server
 
 import (
@@ -26,6 +26,7 @@ import (
 	"holdfast/internal/server/life"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/server/modernfront"
+	"holdfast/internal/server/mux"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -118,6 +119,7 @@ type Handler struct {
 	starter     exchange.Starter
 	responses   copying.Responses
 	modern      modernfront.Front
+	mux         mux.Front
 	resumptions resumptions
 }
 
@@ -184,7 +186,20 @@ func New(opts Options) *Handler {
 	h.modern = modernfront.Front{
 		Sessions: h.sessions, Answers: &h.answers, Responses: &h.responses, Starter: &h.starter, Life: &h.life,
 		Features: opts.Features, Eras: opts.Eras, Offers: opts.Offers, Stateless: opts.Stateless, Streams: opts.Response == ResponseSSE,
-		Shares: h.nodes != nil, CutGrace: opts.CutGrace, Logger: h.logger, ServeOwn: h.serve,
+		Shares: h.nodes != nil, CutGrace: opts.CutGrace, Logger: h.logger,
+		ServeOwn: func(to *placement.Answer, x *exchange.Exchange) { h.serve(to, x) },
+	}
+	h.mux = mux.Front{
+		Sessions: h.sessions, Nodes: h.nodes, Answers: &h.answers, Starter: &h.starter, Modern: &h.modern, Life: &h.life, Logger: h.logger,
+		Retry: opts.Retry, KeepAlive: opts.KeepAlive, WriteTimeout: opts.WriteTimeout, BodyTimeout: opts.BodyTimeout,
+		DisconnectAfter: opts.DisconnectAfter, MaxBody: opts.MaxBody,
+		Meter: h.bodies.meter, Permitted: h.callers.permitted, Asker: h.callers.asker, Light: h.light,
+		Serve: func(to *placement.Answer, x *exchange.Exchange) error { return h.serveIn(to, x) },
+		Place: func(to *placement.Answer, x *exchange.Exchange) *placement.Placement { return h.newPlacement(to, x) },
+		Ask:   h.ask, ServeModern: h.serveModern,
+	}
+	if opts.Response != ResponseJSON {
+		h.mux.UpgradeAfter = opts.UpgradeAfter
 	}
 	if h.nodes != nil {
 		h.nodes.Start()

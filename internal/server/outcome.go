@@ -216,7 +216,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 	case outcomeJSON:
 		return h.plain(w, x, o)
 	case outcomeSocket:
-		return h.socketHere(w, x)
+		return h.mux.Socket(w, x)
 	default:
 		h.accepted(w, x)
 		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header) // of 2024-11-05, whose answers go to the stream

@@ -16,7 +16,6 @@ import (
 	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -58,6 +57,22 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) 
 		return
 	}
 	h.answers.FailMessages(w, err, x.Msgs, x.Batch)
+}
+
+// socketElsewhere serves a WebSocket whose session is on another node. An error says that the handshake was not answered.
+func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
+	for range placement.MostMoves {
+		err := h.mux.SocketElsewhere(w, x)
+		if errors.Is(err, placement.ErrHere) {
+			if err = h.find(x); err == nil {
+				err = h.mux.Socket(w, x)
+			}
+		}
+		if !errors.Is(err, placement.ErrNotHere) && !errors.Is(err, session.ErrMoved) {
+			return err
+		}
+	}
+	return placement.ErrUnreached
 }
 
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
@@ -294,16 +309,16 @@ func (h *Handler) everywhere(x *exchange.Exchange, after stream.SessionKey) ([]j
 		Principal: x.Principal,
 		After:     after,
 		Known:     !exchange.IsBetweenNodes(x.Msgs[0].Method),
-		Ask: func(w http.ResponseWriter) *placement.Placement {
+		Ask: func(to *placement.Answer) *placement.Placement {
 			y := *x
-			y.HTTP, y.From, y.Once = askFor(x.HTTP), nil, exchange.Once{}
-			return h.newPlacement(w, &y)
+			y.HTTP, y.From, y.Once = exchange.OwnPost(x.HTTP), nil, exchange.Once{}
+			return h.newPlacement(to, &y)
 		},
 	})
 }
 
 // ask serves an exchange whose answer stays here: its body is returned, nil if it has
-// none. The exchange's request is one of [askFor].
+// none. The exchange's request is one of [exchange.OwnPost].
 func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 	got := &placement.Answer{}
 	if err = h.find(x); err == nil {
@@ -316,17 +331,4 @@ func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 		return nil, err
 	}
 	return got.Body()
-}
-
-// askFor is a POST of our own in the place of a request, or on its connection.
-func askFor(r *http.Request) *http.Request {
-	to := r.Clone(placement.WithVisit(r.Context(), nil))
-	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
-	to.URL.RawQuery = ""
-	for _, name := range []string{protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey, "Upgrade", "Connection"} {
-		to.Header.Del(name)
-	}
-	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
-	to.Header["Content-Type"] = []string{"application/json"}
-	return to
 }

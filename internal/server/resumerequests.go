@@ -1,12 +1,10 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 
-	"holdfast/internal/caller"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/copying"
@@ -20,32 +18,8 @@ import (
 // What follows is SEP-975 without a transport, and how it is over Streamable HTTP.
 // What is asked here is asked of Holdfast, and no backend hears of it.
 
-const methodResume = protocol.MethodResume
-
-// ours reports whether a message is a request to Holdfast itself.
-func (h *Handler) ours(m *jsonrpc.Message) bool {
-	return !h.opts.Stateless && m.Kind == jsonrpc.Request && protocol.Resumes(m.Method)
-}
-
 // The resumptions are what clients ask for with the tokens of their calls, in whatever session.
 type resumptions struct{ sessions *session.Manager }
-
-// find returns where a requests/resume of the principal asks to go on: after
-// the event with the id last, or, if that is "", after the one that its _meta
-// names, or else from the oldest message that is kept. The error is one that
-// [answering.Writer.Explain] knows.
-func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
-	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := rs.sessions.Resumes().Find(token, m.ID, principal)
-	if err != nil {
-		return nil, stream.Cursor{}, err
-	}
-	if last == "" {
-		last = jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaLastEventID))
-	}
-	at, err := copying.CursorAfter(ctx, s, number, last)
-	return s, at, err
-}
 
 // startRequest begins to serve a request to Holdfast itself. A session is not needed: a
 // token is enough, and counts for the principal's requests in any session, wherever that
@@ -63,9 +37,9 @@ func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
 		}
 		return err
 	}
-	if m.Method == methodResume {
+	if m.Method == protocol.MethodResume {
 		o.kind = outcomeStream
-		o.Session, o.at, err = h.resumptions.find(x.HTTP.Context(), x.Principal, m, x.Last)
+		o.Session, o.at, err = copying.ResumedAt(x.HTTP.Context(), h.sessions, x.Principal, m, x.Last)
 	} else {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)

@@ -138,7 +138,7 @@ func (h *Handler) leftPair(x *exchange.Exchange, err error) {
 // startPairMessages begins to serve messages.
 func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error) {
 	s := x.Session
-	if err := checkMessages(x.Msgs, x.Batch, stageOf(s), s.Revision()); err != nil {
+	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageOf(s), s.Revision()); err != nil {
 		return h.refuseOnStream(x, o, err)
 	}
 	ctx := x.Values()

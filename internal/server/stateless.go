@@ -13,11 +13,11 @@ import (
 // request was answered.
 func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange.Exchange) bool {
 	x.Purpose = exchange.ForSession
-	if err := checkMessages(x.Msgs, x.Batch, stageNone, statelessRevision(x)); err != nil {
+	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageNone, statelessRevision(x)); err != nil {
 		h.answers.Fail(w, err)
 		return false
 	}
-	if requests(x.Msgs) == 0 {
+	if exchange.Requests(x.Msgs) == 0 {
 		w.WriteHeader(http.StatusAccepted) // there is nobody left whom it could concern
 		return false
 	}

@@ -7,11 +7,7 @@ import (
 	"net/http"
 
 	"holdfast/internal/panics"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
-	"holdfast/internal/server/stdio"
-	"holdfast/internal/session"
-	"holdfast/internal/whereabouts"
 )
 
 // ServeConn serves one client over a pair of pipes, such as a process's standard
@@ -51,13 +47,5 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 			h.sessions.End(s) // nothing was done in it
 		}
 	}()
-	m := h.newMux(req, s, whereabouts.KeyOf(s.ID()), false)
-	if err := m.listen(ctx); err != nil {
-		return err
-	}
-	err = m.serve(ctx, stdio.New(ctx, r, w, h.opts.MaxBody, h.opts.WriteTimeout))
-	if errors.Is(err, copying.ErrComeBack) {
-		err = session.ErrClosing
-	}
-	return err
+	return h.mux.Pipes(ctx, &x, r, w)
 }

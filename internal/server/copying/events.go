@@ -1,6 +1,7 @@
 package copying
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -239,7 +240,7 @@ func (c *Events) prime(retry time.Duration) []byte {
 	c.shown.write()
 	id = append(id, c.tail...)
 	if to := placement.SinkOf(c.W); to != nil {
-		return to.Append(nil, id, nil)
+		return to.Append(nil, bytes.Clone(id), nil) // or each id would be on the heap
 	}
 	return sse.AppendPriming(make([]byte, 0, 192), id, retry)
 }

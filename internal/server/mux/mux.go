@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/reading"
 	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/stream"
 )
@@ -37,24 +38,24 @@ type pipe interface {
 }
 
 // A mux is a connection that carries many exchanges at a time, of one session or of
-// several. One goroutine takes what comes in (muxdispatch.go). Another, [mux.run], answers
+// several. One goroutine takes what comes in (dispatch.go). Another, [mux.run], answers
 // light calls, which wait without a goroutine, and copies the standalone stream of the
 // connection's session. Each call that streams has a goroutine of its own: it copies
-// the stream from the log (muxexchange.go), or from another node (muxforward.go).
+// the stream from the log (carried.go), or from another node (forward.go).
 type mux struct {
-	h *Handler
+	front *Front
 	muxSession
-	client     *muxClient
+	client     *client
 	out        output
-	standalone *muxExchange  // reads the standalone stream
+	standalone *carried      // reads the standalone stream
 	ready      chan struct{} // signalled when [mux.run] may have something to do
-	times      muxTimes
+	times      times
 
 	queue  queue
-	lights []*muxExchange // the light calls, oldest first; used by run only
+	lights []*carried // the light calls, oldest first; used by run only
 
 	mu    sync.Mutex
-	state muxState
+	state state
 	muxExchanges
 	ctx  context.Context // of all that have a goroutine
 	stop context.CancelCauseFunc
@@ -69,15 +70,15 @@ type muxSession struct {
 
 // muxExchanges are those of a mux that have a goroutine. They are guarded by mux.mu.
 type muxExchanges struct {
-	open          map[*muxExchange]struct{}
-	foreign       map[string]*muxExchange // those of other sessions, by the ids of their requests
-	otherSessions bool                    // a call of another session was resumed here, or a request has come that needs none
-	modern        map[string]*muxModern   // the requests of revision 2026-07-28 in flight, by their ids
-	work          sync.WaitGroup          // those that copy from the log, or wait for their turn
-	waiting       int                     // calls that a limit has wait, and requests of revision 2026-07-28 that are served
+	open          map[*carried]struct{}
+	foreign       map[string]*carried       // those of other sessions, by the ids of their requests
+	otherSessions bool                      // a call of another session was resumed here, or a request has come that needs none
+	modern        map[string]*modernRequest // the requests of revision 2026-07-28 in flight, by their ids
+	work          sync.WaitGroup            // those that copy from the log, or wait for their turn
+	waiting       int                       // calls that a limit has wait, and requests of revision 2026-07-28 that are served
 }
 
-// A muxState is what may still happen on a connection:
+// A state is what may still happen on a connection:
 //
 //	open      messages come in        → leaving: what can't be gone on with here was asked for
 //	open      the client sends no more → finished
@@ -86,24 +87,24 @@ type muxExchanges struct {
 //	any       → closed: it has ended
 //
 // A connection stays leaving when its client sends no more: something is unanswered.
-type muxState uint8
+type state uint8
 
 const (
-	muxOpen muxState = iota
-	muxLeaving
-	muxFinished
-	muxClosed
+	stateOpen state = iota
+	stateLeaving
+	stateFinished
+	stateClosed
 )
 
 // become makes a transition, unless the connection is beyond it. m.mu is held.
-func (m *mux) become(to muxState) {
-	if m.state == muxOpen || to == muxClosed {
+func (m *mux) become(to state) {
+	if m.state == stateOpen || to == stateClosed {
 		m.state = to
 	}
 }
 
-// A muxClient is the client of a mux.
-type muxClient struct {
+// A client is the client of a mux.
+type client struct {
 	principal caller.Principal
 	values    context.Context // of the request that began the connection; it does not end with it
 	header    http.Header     // of that request
@@ -120,16 +121,17 @@ var (
 	errPanicked     = errors.New("a message was not handled to its end")
 )
 
-// newMux prepares a connection in the session with a key, which is nil if it is on another
-// node. r is the request that began the connection.
-func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.SessionKey, returns bool) *mux {
+// newMux prepares a connection in the session of the exchange that began it, which is nil if it is on another node. key is
+// that session's.
+func (fr *Front) newMux(x *exchange.Exchange, key stream.SessionKey, returns bool) *mux {
+	r, s := x.HTTP, x.Session
 	m := &mux{
-		h:            h,
+		front:        fr,
 		muxSession:   muxSession{key: key},
 		ready:        make(chan struct{}, 1),
-		muxExchanges: muxExchanges{open: make(map[*muxExchange]struct{})},
-		client: &muxClient{
-			principal: h.callers.principal(r), values: context.WithoutCancel(r.Context()), header: r.Header, address: r.RemoteAddr, returns: returns, door: observe.DoorSocket,
+		muxExchanges: muxExchanges{open: make(map[*carried]struct{})},
+		client: &client{
+			principal: x.Principal, values: context.WithoutCancel(r.Context()), header: r.Header, address: r.RemoteAddr, returns: returns, door: observe.DoorSocket,
 		},
 	}
 	m.times.opened = time.Now()
@@ -153,7 +155,7 @@ func (h *Handler) newMux(r *http.Request, s *session.Session, key stream.Session
 
 // listen attaches to the standalone stream, after the last message that was delivered.
 func (m *mux) listen(ctx context.Context) error {
-	return m.standalone.Standalone(ctx, m.h.logger, m.standalone.Session.Resumes().EventIDs(), m.showsIDs())
+	return m.standalone.Standalone(ctx, m.front.Logger, m.standalone.Session.Resumes().EventIDs(), m.showsIDs())
 }
 
 // serve carries messages until the client has left (then it returns the error of ctx or
@@ -253,12 +255,12 @@ func (m *mux) reattach(ctx context.Context) error {
 	if s.Ended() {
 		return nil
 	}
-	m.h.logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
+	m.front.Logger.Warn("messages of the standalone stream were dropped unread", "session", s.Name())
 	return m.standalone.Read(ctx, stream.Cursor{Seq: s.Streams().Oldest(ctx, reading.Standalone)}, m.showsIDs())
 }
 
 // is reports whether the connection is in a state.
-func (m *mux) is(state muxState) bool {
+func (m *mux) is(state state) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state == state
@@ -291,7 +293,7 @@ func (m *mux) touch() {
 // err.
 func (m *mux) close(err error) {
 	m.mu.Lock()
-	m.become(muxClosed)
+	m.become(stateClosed)
 	m.mu.Unlock()
 	m.out.close()
 	m.stop(copying.ErrOver)

@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"errors"
@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
+	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/rpc"
 	"holdfast/internal/server/answering"
@@ -34,7 +35,7 @@ func (m *mux) receive() {
 			m.queue.text(jsonrpc.AppendError(nil, nil, left))
 		case errors.Is(err, io.EOF):
 			m.mu.Lock()
-			m.become(muxFinished)
+			m.become(stateFinished)
 			m.mu.Unlock()
 			m.stopListens()
 			reading.Wake(m.ready)
@@ -56,39 +57,36 @@ func (m *mux) take(data []byte) bool {
 	}
 	defer m.queue.done()
 	m.touch()
-	msgs, batch, err := parseBody(data)
+	msgs, batch, err := exchange.Parse(data)
 	switch {
+	case errors.Is(err, jsonrpc.ErrParse):
+		m.reject(data, jsonrpc.Errorf(jsonrpc.CodeParse, "%v", err))
 	case err != nil:
+		m.reject(data, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
 	case m.refuses(msgs):
-		return true
 	case m.isModern(msgs, batch):
 		m.takeModern(&msgs[0])
-		return true
-	case m.h.opts.Eras.RefusesLegacy():
+	case m.front.Modern.Eras.RefusesLegacy():
 		m.refuseLegacy(msgs, batch)
-		return true
 	default:
-		err = checkClear(msgs)
+		m.takeLegacy(msgs, batch)
 	}
-	switch {
-	case err != nil && isUnclear(err) != nil:
-		if requests(msgs) > 0 { // else nobody waits for an answer
-			m.queue.text(isUnclear(err).answer(msgs, batch))
+	return true
+}
+
+// takeLegacy takes messages of revisions that have sessions.
+func (m *mux) takeLegacy(msgs []jsonrpc.Message, batch bool) {
+	if e := exchange.CheckClear(msgs, false); e != nil {
+		if exchange.Requests(msgs) > 0 { // else nobody waits for an answer
+			m.queue.text(e.Answer(msgs, batch))
 		}
-		return true
-	case errors.Is(err, jsonrpc.ErrParse):
-		m.reject(data, errf(jsonrpc.CodeParse, "%v", err))
-		return true
-	case err != nil:
-		m.reject(data, errf(codeInvalid, "%v", err))
-		return true
+		return
 	}
 	if err := m.fits(msgs, batch); err != nil {
 		m.fail(msgs, err)
-		return true
+		return
 	}
 	m.dispatch(msgs, batch, nil)
-	return true
 }
 
 // reject answers a text that is no message. The error has the id of a request if that can be read.
@@ -101,7 +99,7 @@ func (m *mux) reject(data []byte, e *jsonrpc.Error) {
 // dispatch handles messages, whose array it uses. before is the exchange that had them, if
 // they were to be forwarded, and the session has come here. If code of the user panics they
 // fail, and the connection goes on.
-func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwardedExchange) {
+func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwarded) {
 	var err error
 	calls := msgs[:0]
 	defer func() {
@@ -109,7 +107,7 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwardedExch
 			m.fail(calls, err)
 		}
 	}()
-	defer panics.Catch(&err, m.h.logger, "a connection's request", "")
+	defer panics.Catch(&err, m.front.Logger, "a connection's request", "")
 	for i := range msgs {
 		calls = append(calls, msgs[i]) // until it is handled
 		if last := len(calls) - 1; m.serves(&calls[last]) {
@@ -125,13 +123,13 @@ func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwardedExch
 func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
 	s := m.session()
 	if s == nil { // whose revision its owner knows
-		return checkMessages(msgs, false, stageOpen, "")
+		return exchange.Check(msgs, false, exchange.StageOpen, "")
 	}
-	at := stageOf(s)
-	if at == stageNew && !initializes(msgs) && !slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return !m.namesSession(&msg) }) {
-		at = stageNone
+	at := exchange.StageOf(s)
+	if at == exchange.StageNew && !exchange.Initializes(msgs) && !slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return !m.namesSession(&msg) }) {
+		at = exchange.StageNone
 	}
-	return checkMessages(msgs, batch, at, s.Revision())
+	return exchange.Check(msgs, batch, at, s.Revision())
 }
 
 // namesSession reports whether a message itself names the session that it is for, by a
@@ -139,7 +137,7 @@ func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
 func (m *mux) namesSession(msg *jsonrpc.Message) bool {
 	switch msg.Kind {
 	case jsonrpc.Request:
-		return m.h.ours(msg)
+		return protocol.Resumes(msg.Method)
 	case jsonrpc.Response:
 		return true
 	}
@@ -152,9 +150,9 @@ func (m *mux) serves(msg *jsonrpc.Message) bool {
 	switch {
 	case msg.Kind != jsonrpc.Request:
 		m.send(*msg)
-	case !m.h.ours(msg):
+	case !protocol.Resumes(msg.Method):
 		return false
-	case msg.Method == methodResume:
+	case msg.Method == protocol.MethodResume:
 		m.resume(msg)
 	default:
 		m.status(msg)
@@ -165,7 +163,7 @@ func (m *mux) serves(msg *jsonrpc.Message) bool {
 // resume goes on with the call that a requests/resume names.
 func (m *mux) resume(msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
-	s, at, err := m.h.resumptions.find(m.client.values, m.client.principal, msg, "")
+	s, at, err := copying.ResumedAt(m.client.values, m.front.Sessions, m.client.principal, msg, "")
 	switch {
 	case err != nil:
 		m.elsewhere(one, false, err)
@@ -183,7 +181,7 @@ func (m *mux) status(msg *jsonrpc.Message) {
 	answer, err := m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
 		x.Session = m.session()
-		answer, err = m.h.ask(&x)
+		answer, err = m.front.Ask(&x)
 	}
 	if err != nil {
 		m.fail(x.Msgs, err)
@@ -194,11 +192,11 @@ func (m *mux) status(msg *jsonrpc.Message) {
 
 // exchangeFor returns what a message that came on the connection wants, as an exchange by itself.
 func (m *mux) exchangeFor(what exchange.Purpose, msg *jsonrpc.Message) exchange.Exchange {
-	return exchange.Exchange{Purpose: what, HTTP: askFor(m.request()), Principal: m.client.principal, Msgs: []jsonrpc.Message{*msg}, Mine: m.key}
+	return exchange.Exchange{Purpose: what, HTTP: exchange.OwnPost(m.request()), Principal: m.client.principal, Msgs: []jsonrpc.Message{*msg}, Mine: m.key}
 }
 
 // errClash refuses what its client could not tell from what is in flight already.
-var errClash = errf(codeInvalid, "a request of another session with this id is in flight on this connection: resume it on another")
+var errClash = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "a request of another session with this id is in flight on this connection: resume it on another")
 
 // elsewhere fails a request with an error, unless that says that the call which it
 // asks for is in a session on another node, or to be begun there: then it is.
@@ -207,14 +205,14 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	switch {
 	case errors.Is(err, session.ErrMoved) && m.follows():
 		m.makeAgain(msgs, batch)
-	case m.h.nodes == nil || !errors.As(err, &away):
+	case m.front.Nodes == nil || !errors.As(err, &away):
 		m.fail(msgs, err)
 	case away.Key == m.key && m.session() != nil && !m.follows():
 		m.fail(msgs, session.ErrMoved)
 	case m.clashes(away.Key, msgs[0].ID):
 		m.fail(msgs, errClash)
 	default:
-		m.forward(&forwardedExchange{x: m.newExchange(nil, away.Key, msgs[:1]), muxRequest: muxRequest{msgs: msgs, at: away.Remote}})
+		m.forward(&forwarded{x: m.newExchange(nil, away.Key, msgs[:1]), requests: requests{msgs: msgs, at: away.Remote}})
 	}
 }
 
@@ -236,20 +234,20 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 	var away *session.Redirect
 	if errors.As(err, &away) {
-		if x.Session = m.session(); !x.MayBeGuest(m.h.sessions) {
+		if x.Session = m.session(); !x.MayBeGuest(m.front.Sessions) {
 			x = m.exchangeFor(exchange.ForNamed, &msg)
 		}
-		_, err = m.h.ask(&x)
+		_, err = m.front.Ask(&x)
 	}
 	if err != nil {
-		m.h.logger.Warn("message not delivered", "session", m.key, "method", msg.Method, "error", err)
+		m.front.Logger.Warn("message not delivered", "session", m.key, "method", msg.Method, "error", err)
 	}
 }
 
 // call begins the call of requests. Its messages come from its stream, or, if it is light,
 // from [mux.answerLights]. before is as in [mux.dispatch]. pass is what the call was admitted with,
 // if it has waited for that.
-func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange, pass *limit.Pass) {
+func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *limit.Pass) {
 	key := ""
 	var err error
 	if len(msgs) == 1 && msgs[0].Method != "initialize" {
@@ -257,7 +255,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 	}
 	switch {
 	case err != nil:
-		m.fail(msgs, errf(codeInvalid, "%v", err))
+		m.fail(msgs, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
 		return
 	case slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return m.clashes(m.key, msg.ID) }):
 		m.fail(msgs, session.ErrDuplicate)
@@ -275,7 +273,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 		return
 	}
 	values, header := m.client.values, m.client.header
-	light := key == "" && m.h.light(values, header, s, msgs)
+	light := key == "" && m.front.Light(values, header, s, msgs)
 	got, err := exchange.Begin(s, msgs, light, exchange.Once{Key: key}, m.origin(pass))
 	switch {
 	case errors.Is(err, session.ErrCancelled), err != nil && m.callInTurn(s, msgs, batch, err):
@@ -296,7 +294,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 	// The stream is attached to before the call runs, as over HTTP the client gets the
 	// URL of the stream before that.
 	if err := x.begin(stream.Cursor{Stream: stream.ID{Number: got.Number}}); err != nil {
-		got.Call.Abort(msgs, errf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
+		got.Call.Abort(msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
 		m.fail(msgs, err)
 		return
 	}
@@ -304,7 +302,7 @@ func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwardedExchange
 }
 
 // callLight delivers a light call, and has its answer waited for.
-func (m *mux) callLight(x *muxExchange, l *lightCall, msgs []jsonrpc.Message) {
+func (m *mux) callLight(x *carried, l *lightCall, msgs []jsonrpc.Message) {
 	x.light = l
 	if m.follows() {
 		l.msgs = msgs
@@ -338,7 +336,7 @@ func sizeOf(answers [][]byte) (n int) {
 func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
 	one := []jsonrpc.Message{*msg}
 	x := m.newExchange(s, stream.SessionKey(s.Name()), one)
-	if x.Door = observe.DoorResume; msg.Method != methodResume {
+	if x.Door = observe.DoorResume; msg.Method != protocol.MethodResume {
 		x.Door = observe.DoorKey
 	}
 	err := x.begin(at)
@@ -346,8 +344,8 @@ func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message)
 	case err == nil:
 	case errors.Is(err, io.EOF):
 		m.fail(one, errNothingLeft)
-	case errors.Is(err, session.ErrMoved) && m.h.nodes != nil && (s != m.session() || m.follows()):
-		m.forward(&forwardedExchange{x: m.newExchange(nil, stream.SessionKey(s.Name()), one), muxRequest: muxRequest{msgs: one}})
+	case errors.Is(err, session.ErrMoved) && m.front.Nodes != nil && (s != m.session() || m.follows()):
+		m.forward(&forwarded{x: m.newExchange(nil, stream.SessionKey(s.Name()), one), requests: requests{msgs: one}})
 	default:
 		m.fail(one, err)
 	}
@@ -361,17 +359,17 @@ func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 		return false
 	}
 	// Where the store is not shared nothing goes on after the node.
-	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing) && m.h.sessions.Shared()
+	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing) && m.front.Sessions.Shared()
 	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreErrorText(err) != ""
 	for i := range msgs {
 		msg := &msgs[i]
 		key, _ := exchange.MessageKey(msg)
-		again := msg.Method == methodResume && passes || key != "" && closing
+		again := msg.Method == protocol.MethodResume && passes || key != "" && closing
 		if msg.Kind != jsonrpc.Request || !again {
 			return false
 		}
 	}
-	if !m.h.life.IsDraining() {
+	if !m.front.Life.IsDraining() {
 		m.comeBack()
 	}
 	return true

@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"context"
@@ -30,14 +30,14 @@ func (m *mux) callInTurn(s *session.Session, msgs []jsonrpc.Message, batch bool,
 	ctx, over := s.AwaitTurn(m.ctx, msgs[0].ID)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state == muxClosed {
+	if m.state == stateClosed {
 		over()
 		return true
 	}
 	m.waiting++
 	turn := full.Queue() // here: calls have their turns in the order in which they came
 	m.work.Go(func() {
-		pass, err := m.h.starter.AwaitTurn(ctx, turn)
+		pass, err := m.front.Starter.AwaitTurn(ctx, turn)
 		switch {
 		case m.ctx.Err() != nil, errors.Is(context.Cause(ctx), session.ErrCancelled):
 			pass.Release()
@@ -72,6 +72,6 @@ func (m *mux) callAdmitted(msgs []jsonrpc.Message, batch bool, pass *limit.Pass)
 			m.fail(msgs, err)
 		}
 	}()
-	defer panics.Catch(&err, m.h.logger, "a connection's request", "")
-	m.call(msgs, batch, &forwardedExchange{}, pass)
+	defer panics.Catch(&err, m.front.Logger, "a connection's request", "")
+	m.call(msgs, batch, &forwarded{}, pass)
 }

@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"bytes"
@@ -21,10 +21,10 @@ import (
 // end of its POST does over HTTP (2026-07-28, Cancellation, "stdio").
 
 // mostModern is how many requests of that revision a connection has in flight: as many as a session.
-const mostModern = mostBatch
+const mostModern = exchange.MostBatch
 
-// A muxModern is a request of revision 2026-07-28 on a [mux], and the sink of an answer that is a stream.
-type muxModern struct {
+// A modernRequest is a request of revision 2026-07-28 on a [mux], and the sink of an answer that is a stream.
+type modernRequest struct {
 	got    placement.Answer
 	m      *mux
 	msg    jsonrpc.Message
@@ -47,7 +47,7 @@ func (m *mux) isModern(msgs []jsonrpc.Message, batch bool) bool {
 }
 
 // cancelled returns the request in flight that a message cancels, or nil.
-func (m *mux) cancelled(msg *jsonrpc.Message) *muxModern {
+func (m *mux) cancelled(msg *jsonrpc.Message) *modernRequest {
 	if msg.Kind != jsonrpc.Notification || msg.Method != protocol.MethodCancelled {
 		return nil
 	}
@@ -62,12 +62,12 @@ func (m *mux) takeModern(msg *jsonrpc.Message) {
 	if of := m.cancelled(msg); of != nil {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.state != muxClosed {
+		if m.state != stateClosed {
 			m.work.Go(of.withdraw)
 		}
 		return
 	}
-	x := &muxModern{m: m, msg: *msg}
+	x := &modernRequest{m: m, msg: *msg}
 	x.got.Events = x
 	x.ctx, x.cancel = context.WithCancelCause(m.ctx)
 	if err := m.begins(x); err != nil {
@@ -89,16 +89,16 @@ func (m *mux) stopListens() {
 
 // refuseLegacy answers messages of revisions that have sessions, where those are refused.
 func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
-	if requests(msgs) == 0 {
+	if exchange.Requests(msgs) == 0 {
 		return
 	}
 	var answer placement.Answer
-	m.h.modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
+	m.front.Modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
 	m.queue.text(answer.Text())
 }
 
 // begins has a request served with a goroutine of its own.
-func (m *mux) begins(x *muxModern) error {
+func (m *mux) begins(x *modernRequest) error {
 	key := ""
 	if x.msg.Kind == jsonrpc.Request {
 		if m.clashes("", x.msg.ID) {
@@ -109,19 +109,19 @@ func (m *mux) begins(x *muxModern) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
-	case m.state == muxClosed:
+	case m.state == stateClosed:
 		x.cancel(nil)
 		return nil
-	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.h.life.IsDraining():
-		m.become(muxLeaving) // and its client asks again on the next connection
+	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.front.Life.IsDraining():
+		m.become(stateLeaving) // and its client asks again on the next connection
 		reading.Wake(m.ready)
 		x.cancel(nil)
 		return nil
 	case len(m.modern) >= mostModern:
-		return errf(codeInvalid, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
+		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
 	}
 	if m.modern == nil {
-		m.modern = make(map[string]*muxModern)
+		m.modern = make(map[string]*modernRequest)
 	}
 	m.otherSessions = true
 	m.modern[key] = x // what is no request has no id, and is over soon
@@ -139,7 +139,7 @@ func (m *mux) begins(x *muxModern) error {
 }
 
 // free frees the id of the request.
-func (x *muxModern) free() {
+func (x *modernRequest) free() {
 	key := ""
 	if x.msg.Kind == jsonrpc.Request {
 		key = string(jsonrpc.Key(x.msg.ID))
@@ -152,7 +152,7 @@ func (x *muxModern) free() {
 }
 
 // serve has the request answered.
-func (x *muxModern) serve() {
+func (x *modernRequest) serve() {
 	err := x.run()
 	switch {
 	case x.msg.Kind != jsonrpc.Request || x.last || x.ctx.Err() != nil:
@@ -171,10 +171,9 @@ func (x *muxModern) serve() {
 }
 
 // run serves the request as a POST.
-func (x *muxModern) run() (err error) {
-	h := x.m.h
-	defer panics.Catch(&err, h.logger, "a connection's request", "")
-	r := askFor(x.m.request()).WithContext(x.ctx)
+func (x *modernRequest) run() (err error) {
+	defer panics.Catch(&err, x.m.front.Logger, "a connection's request", "")
+	r := exchange.OwnPost(x.m.request()).WithContext(x.ctx)
 	r.Header.Del(protocol.HeaderSession)
 	r.Header[protocol.HeaderMethod] = []string{x.msg.Method}
 	if version := jsonrpc.String(modern.MetaVersion(&x.msg)); version != "" {
@@ -189,14 +188,12 @@ func (x *muxModern) run() (err error) {
 		}
 	}
 	ex := exchange.Exchange{HTTP: r, Principal: x.m.client.principal, Msgs: []jsonrpc.Message{x.msg}, Muxed: true, MuxDoor: x.m.client.door}
-	if h.bodies.admits(&x.got, &ex, true) && h.modern.Decode(&x.got, &ex) {
-		h.serve(&x.got, &ex)
-	}
+	x.m.front.ServeModern(&x.got, &ex)
 	return nil
 }
 
 // withdraw cancels the request. One that goes on without its connection is cancelled by its token or its key, wherever it is.
-func (x *muxModern) withdraw() {
+func (x *modernRequest) withdraw() {
 	x.m.mu.Lock()
 	token := x.token
 	x.m.mu.Unlock()
@@ -214,19 +211,19 @@ func (x *muxModern) withdraw() {
 	params, _ = jsonrpc.Set(params, jsonrpc.Quote(protocol.V20260728), "_meta", protocol.MetaProtocolVersion)
 	msg, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params))
 	if err == nil {
-		no := &muxModern{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func(error) {}}
+		no := &modernRequest{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func(error) {}}
 		err = no.run()
 	}
 	if err != nil {
-		x.m.h.logger.Warn("a request was not cancelled", "method", x.msg.Method, "error", err)
+		x.m.front.Logger.Warn("a request was not cancelled", "method", x.msg.Method, "error", err)
 	}
 }
 
 // Open implements [placement.Sink].
-func (x *muxModern) Open(http.Header) {}
+func (x *modernRequest) Open(http.Header) {}
 
 // Append implements [placement.Sink].
-func (x *muxModern) Append(text, id, data []byte) []byte {
+func (x *modernRequest) Append(text, id, data []byte) []byte {
 	if len(data) == 0 {
 		return text
 	}
@@ -245,7 +242,7 @@ func (x *muxModern) Append(text, id, data []byte) []byte {
 }
 
 // Write implements [placement.Sink].
-func (x *muxModern) Write(lines []byte) error {
+func (x *modernRequest) Write(lines []byte) error {
 	if err := x.m.hears(x.ctx); err != nil {
 		return err
 	}
@@ -257,13 +254,13 @@ func (x *muxModern) Write(lines []byte) error {
 }
 
 // answer writes the response. The id of a request that is answered is free before its client knows.
-func (x *muxModern) answer(lines []byte) {
+func (x *modernRequest) answer(lines []byte) {
 	x.free()
 	x.say(lines)
 }
 
 // say writes messages to the client.
-func (x *muxModern) say(lines []byte) {
+func (x *modernRequest) say(lines []byte) {
 	if len(lines) == 0 {
 		return
 	}

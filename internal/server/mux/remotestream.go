@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 // A remoteStandalone reads the standalone stream of a session on another node.
 type remoteStandalone struct {
 	m      *mux
-	s      *forwardedExchange
+	s      *forwarded
 	last   string // the id of the event that was received last
 	opened chan struct{}
 	open   sync.Once
@@ -35,10 +35,10 @@ type remoteStandalone struct {
 func (m *mux) listenRemote(last string) (refusal *placement.Answer, err error) {
 	a := &remoteStandalone{m: m, last: last, opened: make(chan struct{})}
 	over := make(chan struct{})
-	ok := m.h.nodes.Go(func() {
+	ok := m.front.Nodes.Go(func() {
 		defer close(over)
 		func() {
-			defer panics.Catch(&a.err, m.h.logger, "a connection's stream of another node", "")
+			defer panics.Catch(&a.err, m.front.Logger, "a connection's stream of another node", "")
 			a.refusal, a.err = a.run()
 		}()
 		if a.err != nil && a.isOpen() && m.ctx.Err() == nil {
@@ -61,7 +61,7 @@ func (m *mux) listenRemote(last string) (refusal *placement.Answer, err error) {
 func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 	m := a.m
 	for {
-		a.s = &forwardedExchange{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
+		a.s = &forwarded{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
 		a.s.got.Events = a.s
 		x := exchange.Exchange{Purpose: exchange.ForRead, HTTP: a.request(), Principal: m.client.principal, Secret: a.secret(), Last: a.last}
 		p := m.home(&x, &a.s.got)
@@ -75,7 +75,7 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 				return nil, err
 			}
 			x.Last = a.last
-			err = m.h.serveIn(&a.s.got, &x)
+			err = m.front.Serve(&a.s.got, &x)
 		}
 		switch {
 		case m.ctx.Err() != nil:
@@ -110,7 +110,7 @@ func (a *remoteStandalone) secret() string {
 // connection has.
 func (a *remoteStandalone) watch() error {
 	m := a.m
-	every := m.h.opts.KeepAlive
+	every := m.front.KeepAlive
 	if every <= 0 {
 		every = 15 * time.Second
 	}
@@ -149,7 +149,7 @@ func (m *mux) endRemote() {
 
 // request is the GET that is forwarded.
 func (a *remoteStandalone) request() *http.Request {
-	r := askFor(a.m.request()).WithContext(a.m.ctx)
+	r := exchange.OwnPost(a.m.request()).WithContext(a.m.ctx)
 	r.Method = http.MethodGet
 	r.Header.Del("Content-Type")
 	r.Header["Accept"] = []string{sse.ContentType}

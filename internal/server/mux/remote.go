@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"bytes"
@@ -16,7 +16,6 @@ import (
 	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
-	"holdfast/internal/ticket"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -53,15 +52,15 @@ func (m *mux) settle(key stream.SessionKey) {
 	if key != m.key || m.session() != nil {
 		return
 	}
-	if s, err := m.h.sessions.FindName(string(key), m.client.principal); err == nil {
+	if s, err := m.front.Sessions.FindName(string(key), m.client.principal); err == nil {
 		m.local.CompareAndSwap(nil, s)
 	}
 }
 
 // forwardCall forwards requests to the connection's own session. before is the exchange that
 // had them, if they were forwarded already, for a session that came here and has left again.
-func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before *forwardedExchange) {
-	s := &forwardedExchange{x: m.newExchange(nil, m.key, msgs), muxRequest: muxRequest{msgs: msgs, batch: batch, unsafe: key == ""}}
+func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before *forwarded) {
+	s := &forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, unsafe: key == ""}}
 	for _, id := range s.x.ids {
 		m.mu.Lock()
 		other := m.foreign[string(jsonrpc.Key(id))]
@@ -126,7 +125,7 @@ func (m *mux) awaitOrder() {
 
 // ordered has the exchange learn when its request was delivered: with the status 102, which
 // the owner of the session sends for that.
-func (s *forwardedExchange) ordered(ctx context.Context) context.Context {
+func (s *forwarded) ordered(ctx context.Context) context.Context {
 	d := s.delivery
 	if d == nil {
 		return ctx
@@ -139,20 +138,10 @@ func (s *forwardedExchange) ordered(ctx context.Context) context.Context {
 	})
 }
 
-// confirmDelivery sends that status to a node whose client has more exchanges on its
-// connection.
-//
-//go:noinline
-func confirmDelivery(w http.ResponseWriter, x *exchange.Exchange) {
-	if x.From != nil && x.From.Stays {
-		w.WriteHeader(http.StatusProcessing)
-	}
-}
-
 // home prepares the placement of an exchange with the connection's own session.
 func (m *mux) home(x *exchange.Exchange, to *placement.Answer) *placement.Placement {
 	x.Muxed, x.MuxDoor = true, m.client.door
-	p := m.h.newPlacement(to, x)
+	p := m.front.Place(to, x)
 	p.InSession(m.key, nil)
 	return p
 }
@@ -189,34 +178,4 @@ func (m *mux) cancels(msg *jsonrpc.Message) {
 		x.forward.wanted = max(x.forward.wanted, wantedNoMore)
 		delete(m.foreign, key)
 	}
-}
-
-// socketElsewhere serves a WebSocket whose session is on another node. An error says that
-// the handshake was not answered.
-func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
-	if x.Last != "" && !ticket.IsStandalone(ticket.NameOf(x.Last)) {
-		return errOfCall
-	}
-	for range placement.MostMoves {
-		m := h.newMux(x.HTTP, nil, x.Name(), true)
-		refusal, err := m.listenRemote(x.Last)
-		if refusal == nil && err == nil {
-			h.accept(w, x.HTTP, m, x.Secret, h.callers.tenant(x.HTTP))
-			return nil
-		}
-		m.close(err)
-		if refusal != nil {
-			refusal.WriteTo(w)
-			return nil
-		}
-		if errors.Is(err, placement.ErrHere) {
-			if err = h.find(x); err == nil {
-				err = h.socketHere(w, x)
-			}
-		}
-		if !errors.Is(err, placement.ErrNotHere) && !errors.Is(err, session.ErrMoved) {
-			return err
-		}
-	}
-	return placement.ErrUnreached
 }

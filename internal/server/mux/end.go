@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"math/rand/v2"
@@ -8,8 +8,8 @@ import (
 	"holdfast/internal/server/copying"
 )
 
-// muxTimes are what [mux.run] goes by.
-type muxTimes struct {
+// times are what [mux.run] goes by.
+type times struct {
 	opened  time.Time
 	pinged  time.Time
 	leaving time.Time       // when to leave, as the node is drained; zero: it is not
@@ -19,7 +19,7 @@ type muxTimes struct {
 
 // due does what its time has come for.
 func (m *mux) due(a *copying.Alarm) error {
-	opts, t := &m.h.opts, &m.times
+	opts, t := m.front, &m.times
 	if err := m.isGone(); err != nil {
 		return err
 	}
@@ -53,8 +53,8 @@ func (m *mux) ends() error {
 	quiet := m.isIdle() && m.isAlone()
 	s := m.session()
 	switch {
-	case m.is(muxLeaving) && m.isIdle() && m.announced():
-		m.times.retry = m.h.opts.Retry
+	case m.is(stateLeaving) && m.isIdle() && m.announced():
+		m.times.retry = m.front.Retry
 		return copying.ErrComeBack
 	case m.remoteEnded() && quiet:
 		return errSessionEnded
@@ -73,7 +73,7 @@ func (m *mux) ends() error {
 func (m *mux) awaitDrain(now time.Time) {
 	m.times.drain = nil
 	if m.times.leaving.IsZero() && m.isQuiet() {
-		m.times.leaving, m.times.drain = m.h.life.Departure(now)
+		m.times.leaving, m.times.drain = m.front.Life.Departure(now)
 	}
 }
 
@@ -88,7 +88,7 @@ func (m *mux) disconnected() (retry time.Duration, ok bool) {
 	for x := range m.open {
 		if asked := x.Retry.Swap(nil); asked != nil {
 			if *asked < 0 {
-				return m.h.opts.Retry, true
+				return m.front.Retry, true
 			}
 			return *asked, true
 		}
@@ -113,7 +113,7 @@ func (m *mux) mayLeave() bool {
 	switch {
 	case !m.isIdle():
 		return false
-	case m.h.life.IsDraining():
+	case m.front.Life.IsDraining():
 		return m.isAlone()
 	}
 	return m.client.returns && (m.isAlone() || m.resumes() && m.announced())
@@ -136,7 +136,7 @@ func (m *mux) isAlone() bool {
 func (m *mux) isQuiet() bool { return m.isIdle() && m.isAlone() }
 
 // isOver reports whether everything was sent to a client that sends no more.
-func (m *mux) isOver() bool { return m.is(muxFinished) && m.isAlone() && m.isIdle() }
+func (m *mux) isOver() bool { return m.is(stateFinished) && m.isAlone() && m.isIdle() }
 
 // announced reports whether the client got the tokens of all calls here that have one.
 func (m *mux) announced() bool {
@@ -185,7 +185,7 @@ func (m *mux) remoteEnded() bool {
 // be gone on with here.
 func (m *mux) comeBack() {
 	m.mu.Lock()
-	m.become(muxLeaving)
+	m.become(stateLeaving)
 	m.mu.Unlock()
 	reading.Wake(m.ready)
 }

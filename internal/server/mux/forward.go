@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"context"
@@ -20,15 +20,15 @@ import (
 	"holdfast/stream"
 )
 
-// A forwardedExchange is an exchange of a [mux] that another node serves: the session of the
+// A forwarded is an exchange of a [mux] that another node serves: the session of the
 // connection is there, or the client has resumed a call there by its token, or made it again
 // under its key. The request is sent where the session is, like one that came over
 // Streamable HTTP, and the answer is written between the others of the connection. When that
 // node is lost, it is continued as any such answer is. It is the sink of an answer that is a stream.
-type forwardedExchange struct {
+type forwarded struct {
 	got placement.Answer
-	muxRequest
-	x    *muxExchange
+	requests
+	x    *carried
 	ctx  context.Context
 	stop context.CancelFunc
 
@@ -41,8 +41,8 @@ type forwardedExchange struct {
 	done     bool // all of them were
 }
 
-// A muxRequest is what is forwarded of a [mux].
-type muxRequest struct {
+// A requests is what is forwarded of a [mux].
+type requests struct {
 	msgs   []jsonrpc.Message
 	batch  bool
 	at     *session.Remote // where the session was just now, if that is known
@@ -60,20 +60,20 @@ const (
 )
 
 // forward goes on with messages whose session is on another node.
-func (m *mux) forward(s *forwardedExchange) {
+func (m *mux) forward(s *forwarded) {
 	s.left = len(s.x.ids)
 	s.x.forward = s
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state == muxClosed {
+	if m.state == stateClosed {
 		s.delivery.end() // nothing is waited for
 		return
 	}
 	s.ctx, s.stop = context.WithCancel(m.ctx)
-	if !m.h.nodes.Go(func() { s.over(s.read()) }) { // which has to wait for m.mu
+	if !m.front.Nodes.Go(func() { s.over(s.read()) }) { // which has to wait for m.mu
 		s.stop()
 		s.delivery.end()
-		m.become(muxLeaving) // this node ends
+		m.become(stateLeaving) // this node ends
 		reading.Wake(m.ready)
 		return
 	}
@@ -83,17 +83,17 @@ func (m *mux) forward(s *forwardedExchange) {
 }
 
 // read has the request answered, and returns when it is, or why it was not.
-func (s *forwardedExchange) read() (err error) {
+func (s *forwarded) read() (err error) {
 	m := s.x.m
-	defer panics.Catch(&err, m.h.logger, "a connection's request to another node", "")
-	r := askFor(m.request()).WithContext(s.ordered(s.ctx))
+	defer panics.Catch(&err, m.front.Logger, "a connection's request to another node", "")
+	r := exchange.OwnPost(m.request()).WithContext(s.ordered(s.ctx))
 	x := exchange.Exchange{Purpose: exchange.ForMessages, HTTP: r, Principal: m.client.principal, Msgs: s.msgs, Batch: s.batch, Muxed: true, MuxDoor: m.client.door, Unsafe: s.unsafe, Mine: m.key}
-	if m.h.ours(&s.msgs[0]) {
+	if s.msgs[0].Kind == jsonrpc.Request && protocol.Resumes(s.msgs[0].Method) {
 		x.Purpose = exchange.ForRequest
 	}
 	x.Once.Again = s.again
 	s.got.Events = s
-	p := m.h.newPlacement(&s.got, &x)
+	p := m.front.Place(&s.got, &x)
 	p.InSession(s.x.key, s.at)
 	err = p.Run(placement.ErrNotHere)
 	if !errors.Is(err, placement.ErrHere) {
@@ -129,11 +129,11 @@ func (s *forwardedExchange) read() (err error) {
 
 // follows reports whether the connection goes on with what was asked here in its own
 // session after that has left: its client can't come back where the session is.
-func (m *mux) follows() bool { return !m.client.returns && m.h.nodes != nil }
+func (m *mux) follows() bool { return !m.client.returns && m.front.Nodes != nil }
 
 // madeAgain reports whether a light call was not answered, as its session has left, and
 // is made again where that is: by a client that comes back there, or else from here.
-func (m *mux) madeAgain(x *muxExchange) bool {
+func (m *mux) madeAgain(x *carried) bool {
 	switch {
 	case !m.client.returns && !m.follows() || !x.light.call.Retriable():
 		return false
@@ -146,14 +146,14 @@ func (m *mux) madeAgain(x *muxExchange) bool {
 // makeAgain makes requests of the connection's own session where that is now. They
 // did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
-	m.forward(&forwardedExchange{x: m.newExchange(nil, m.key, msgs), muxRequest: muxRequest{msgs: msgs, batch: batch, again: true}})
+	m.forward(&forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, again: true}})
 }
 
 // errNothingLeft answers a client that resumes a call whose response it has received.
-var errNothingLeft = errf(codeInvalid, "all was said before this, the response too")
+var errNothingLeft = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "all was said before this, the response too")
 
 // over ends the exchange, and sends the client an error if it must.
-func (s *forwardedExchange) over(err error) {
+func (s *forwarded) over(err error) {
 	m := s.x.m
 	m.freeIDs(s.x)
 	switch {
@@ -173,15 +173,15 @@ func (s *forwardedExchange) over(err error) {
 }
 
 // fail sends the client an error, or has it come back for the rest.
-func (s *forwardedExchange) fail(err error) {
+func (s *forwarded) fail(err error) {
 	m := s.x.m
 	if errors.Is(err, session.ErrNotFound) && (s.x.key != m.key || s.again) {
 		err = idempotency.ErrGone
-		if s.msgs[0].Method == methodResume {
+		if s.msgs[0].Method == protocol.MethodResume {
 			err = resume.ErrBadToken
 		}
 	}
-	if status, _ := m.h.answers.Explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
+	if status, _ := m.front.Answers.Explain(err); status == http.StatusServiceUnavailable && !s.unsafe && m.client.returns && m.resumes() {
 		m.comeBack()
 		return
 	}
@@ -189,7 +189,7 @@ func (s *forwardedExchange) fail(err error) {
 }
 
 // say sends messages to the client. done reports that the last response is among them.
-func (s *forwardedExchange) say(lines []byte, done bool) {
+func (s *forwarded) say(lines []byte, done bool) {
 	if done {
 		s.got.Ending = max(s.got.Ending, placement.EndsAnswered)
 		s.x.m.freeIDs(s.x) // before the client knows
@@ -199,7 +199,7 @@ func (s *forwardedExchange) say(lines []byte, done bool) {
 
 // write writes messages to the client, unless it wants to hear no more. A client that
 // can't be written to has left.
-func (s *forwardedExchange) write(lines []byte) {
+func (s *forwarded) write(lines []byte) {
 	m := s.x.m
 	if m.remote != nil {
 		select {
@@ -222,7 +222,7 @@ func (s *forwardedExchange) write(lines []byte) {
 }
 
 // Open implements [placement.Sink].
-func (s *forwardedExchange) Open(head http.Header) {
+func (s *forwarded) Open(head http.Header) {
 	s.delivery.end()
 	if s.standalone != nil {
 		s.standalone.begin(head)
@@ -230,7 +230,7 @@ func (s *forwardedExchange) Open(head http.Header) {
 }
 
 // Append implements [placement.Sink].
-func (s *forwardedExchange) Append(text, id, data []byte) []byte {
+func (s *forwarded) Append(text, id, data []byte) []byte {
 	if s.standalone != nil && len(id) > 0 {
 		s.standalone.last = string(id)
 	}
@@ -247,7 +247,7 @@ func (s *forwardedExchange) Append(text, id, data []byte) []byte {
 }
 
 // Write implements [placement.Sink].
-func (s *forwardedExchange) Write(lines []byte) error {
+func (s *forwarded) Write(lines []byte) error {
 	err := s.x.m.hears(s.ctx)
 	if err == nil && len(lines) > 0 {
 		s.say(lines, s.done)
@@ -256,7 +256,7 @@ func (s *forwardedExchange) Write(lines []byte) error {
 }
 
 // answers reports whether a message answers the last of the requests.
-func (s *forwardedExchange) answers(data []byte) bool {
+func (s *forwarded) answers(data []byte) bool {
 	id := jsonrpc.Field(data, "id")
 	if id == nil || jsonrpc.Field(data, "method") != nil {
 		return false
@@ -271,7 +271,7 @@ func (s *forwardedExchange) answers(data []byte) bool {
 }
 
 // isCancelled reports whether the client wants no answer.
-func (s *forwardedExchange) isCancelled() bool {
+func (s *forwarded) isCancelled() bool {
 	s.x.m.mu.Lock()
 	defer s.x.m.mu.Unlock()
 	return s.wanted == wantedNoMore
@@ -279,8 +279,8 @@ func (s *forwardedExchange) isCancelled() bool {
 
 // forwardRest continues an exchange whose session has left this node, by forwarding, if its
 // request can be resumed. It is false where the connection ends with the session.
-func (m *mux) forwardRest(x *muxExchange) bool {
-	if m.h.nodes == nil || x.Session == m.session() && !m.follows() {
+func (m *mux) forwardRest(x *carried) bool {
+	if m.front.Nodes == nil || x.Session == m.session() && !m.follows() {
 		return false
 	}
 	m.mu.Lock()
@@ -293,7 +293,7 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 	token, ok := x.Session.Resumes().Token(at.Stream.Number, x.ids[0])
 	if !ok {
 		m.freeIDs(x)
-		err := errf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
+		err := jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
 		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
 			m.stop(err)
 		}
@@ -305,9 +305,9 @@ func (m *mux) forwardRest(x *muxExchange) bool {
 		id := append(ticket.AppendEvent(nil, name, at.Epoch, at.Seq), tail...)
 		params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "_meta", protocol.MetaLastEventID)
 	}
-	raw := jsonrpc.AppendRequest(nil, x.ids[0], methodResume, params)
-	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: methodResume, Params: params, Raw: raw}
-	to := &muxExchange{m: m, key: x.key, ids: x.ids}
-	m.forward(&forwardedExchange{x: to, muxRequest: muxRequest{msgs: []jsonrpc.Message{msg}}})
+	raw := jsonrpc.AppendRequest(nil, x.ids[0], protocol.MethodResume, params)
+	msg := jsonrpc.Message{Kind: jsonrpc.Request, ID: x.ids[0], Method: protocol.MethodResume, Params: params, Raw: raw}
+	to := &carried{m: m, key: x.key, ids: x.ids}
+	m.forward(&forwarded{x: to, requests: requests{msgs: []jsonrpc.Message{msg}}})
 	return true
 }

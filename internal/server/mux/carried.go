@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"holdfast/stream"
 )
 
-// A muxExchange is one of the exchanges that a [mux] carries: a call that was made or resumed on
+// A carried is one of the exchanges that a [mux] carries: a call that was made or resumed on
 // it, of whichever session; or the session's standalone stream. It is
 //
 //	light      waits for its answer, without a goroutine → streamed: it has a stream now; over
@@ -25,14 +25,14 @@ import (
 //	forwarded  another node serves it                    → over; light or streamed here, as another exchange
 //
 // The fields light, r and forward are set in that state only.
-type muxExchange struct {
+type carried struct {
 	copying.Copier // of its stream; it is the sink of that. Without a session it is on another node
 	m              *mux
 	key            stream.SessionKey // of the session
 	ids            [][]byte          // of the requests
 
 	light   *lightCall
-	forward *forwardedExchange
+	forward *forwarded
 
 	copying.Parting
 	quoted []byte // an event id
@@ -49,8 +49,8 @@ type lightCall struct {
 }
 
 // newExchange returns a new exchange in a session, which is nil if it is on another node.
-func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *muxExchange {
-	x := &muxExchange{m: m, key: key}
+func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *carried {
+	x := &carried{m: m, key: key}
 	x.Door = m.client.door
 	x.Session, x.Sink, x.Yields = s, x, true
 	for i := range msgs {
@@ -63,7 +63,7 @@ func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []json
 
 // begin copies the exchange's stream from a place on, with a goroutine of its own. If
 // the connection has ended there is none, and no error.
-func (x *muxExchange) begin(at stream.Cursor) error {
+func (x *carried) begin(at stream.Cursor) error {
 	m := x.m
 	x.Ready = make(chan struct{}, 1)
 	if err := x.Read(m.client.values, at, m.showsIDs()); err != nil {
@@ -72,7 +72,7 @@ func (x *muxExchange) begin(at stream.Cursor) error {
 	x.light = nil
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.state == muxClosed {
+	if m.state == stateClosed {
 		x.detach(true)
 		return nil
 	}
@@ -86,7 +86,7 @@ func (x *muxExchange) begin(at stream.Cursor) error {
 }
 
 // serve copies the stream to its end.
-func (x *muxExchange) serve() {
+func (x *carried) serve() {
 	m := x.m
 	err := x.Run(m.ctx)
 	switch {
@@ -122,7 +122,7 @@ func (x *muxExchange) serve() {
 // its end: then a client that has no tokens to resume its calls by can have it
 // continued where it comes back with nothing but the session, as if it had made
 // it with a POST.
-func (x *muxExchange) detach(broke bool) {
+func (x *carried) detach(broke bool) {
 	if x.Reader != nil {
 		if broke {
 			x.Reader.NoteCut()
@@ -133,7 +133,7 @@ func (x *muxExchange) detach(broke bool) {
 }
 
 // Append implements [Sink].
-func (x *muxExchange) Append(text, id, data []byte) []byte {
+func (x *carried) Append(text, id, data []byte) []byte {
 	if len(id) > 0 {
 		if !x.m.showsIDs() {
 			return appendTagged(text, nil, data)
@@ -155,7 +155,7 @@ func appendTagged(text, id, data []byte) []byte {
 
 // Write implements [Sink]. The ids of a call that is over are free before its client
 // knows.
-func (x *muxExchange) Write(lines []byte, last bool) error {
+func (x *carried) Write(lines []byte, last bool) error {
 	if last {
 		x.m.freeIDs(x)
 	}
@@ -169,10 +169,10 @@ func (x *muxExchange) Write(lines []byte, last bool) error {
 }
 
 // Finished implements [Sink]: who resumes knows what has arrived.
-func (x *muxExchange) Finished() {}
+func (x *carried) Finished() {}
 
 // Idle implements [Sink].
-func (x *muxExchange) Idle(context.Context, time.Time) (time.Time, error) {
+func (x *carried) Idle(context.Context, time.Time) (time.Time, error) {
 	if x.News(x.Reader) {
 		reading.Wake(x.m.ready)
 	}
@@ -181,9 +181,9 @@ func (x *muxExchange) Idle(context.Context, time.Time) (time.Time, error) {
 
 // takeIDs notes that the ids of requests of another session are in use on the connection. A
 // forwarded exchange with one of these ids is superseded. m.mu is held.
-func (m *mux) takeIDs(x *muxExchange) {
+func (m *mux) takeIDs(x *carried) {
 	if m.foreign == nil {
-		m.foreign = make(map[string]*muxExchange)
+		m.foreign = make(map[string]*carried)
 	}
 	for _, id := range x.ids {
 		key := string(jsonrpc.Key(id))
@@ -196,7 +196,7 @@ func (m *mux) takeIDs(x *muxExchange) {
 }
 
 // freeIDs frees them again.
-func (m *mux) freeIDs(x *muxExchange) {
+func (m *mux) freeIDs(x *carried) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.foreign) == 0 {
@@ -225,9 +225,9 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	e, status := new(jsonrpc.Error), http.StatusBadRequest
 	if !errors.As(err, &e) {
-		status, e = m.h.answers.Explain(err)
+		status, e = m.front.Answers.Explain(err)
 	}
-	m.h.answers.TellRefused(nil, status, err)
+	m.front.Answers.TellRefused(nil, status, err)
 	for _, id := range ids {
 		text = append(jsonrpc.AppendError(text, id, e), '\n')
 	}
@@ -280,7 +280,7 @@ func (m *mux) answerLights() (more bool, err error) {
 
 // answerLight appends the answers of a light call, or has its stream copied if it has
 // one by now. It reports whether the call still has to be waited for.
-func (m *mux) answerLight(text []byte, x *muxExchange) (_ []byte, waits bool) {
+func (m *mux) answerLight(text []byte, x *carried) (_ []byte, waits bool) {
 	answers, done, number := x.light.call.Answers()
 	switch {
 	case m.madeAgain(x):
@@ -298,11 +298,11 @@ func (m *mux) answerLight(text []byte, x *muxExchange) (_ []byte, waits bool) {
 
 // promoteLights has calls stored that were light for too long. That tells [mux.run].
 func (m *mux) promoteLights(a *copying.Alarm) {
-	if m.h.opts.Response == ResponseJSON {
+	if m.front.UpgradeAfter == 0 {
 		return
 	}
 	for _, x := range m.lights {
-		if !a.Due(x.light.since.Add(m.h.opts.UpgradeAfter)) {
+		if !a.Due(x.light.since.Add(m.front.UpgradeAfter)) {
 			return
 		}
 		x.light.call.Promote()
