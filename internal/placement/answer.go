@@ -11,18 +11,19 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An Answer is how an exchange is answered on this node whose client does not wait for just that: a question of our own, or the
-// rest of a stream. What is no stream is kept, as an [http.ResponseWriter] takes it.
+// An Answer is the answer to an exchange that is no HTTP request of a client: a question of our own, one of many exchanges on a
+// connection, or the rest of a stream. What is no stream is kept: to write that, it is an [http.ResponseWriter].
 type Answer struct {
 	head   http.Header
 	status int
 	body   bytes.Buffer
 
-	// Events takes the events of a stream; nil: no stream is expected, or it goes onto another response.
-	Events Sink
-	// Onto is a response that has begun with a stream, which the answer goes on with; nil: there is none.
-	Onto http.ResponseWriter
-	Rest
+	Events Sink                // takes the events of a stream; nil: no stream is expected, or it goes onto a response
+	Onto   http.ResponseWriter // a response that has begun with a stream, which the answer goes on with; nil: there is none
+	Last   string              // the id of the event up to which that was written
+	Others bool                // events of other streams were written beside
+	Ending Ending              // why the stream has ended
+	Broken error               // why its client can't be written to
 }
 
 // A Sink takes the events of a stream as what they say, and not as their text over HTTP. It is used by one goroutine at a time.
@@ -50,14 +51,6 @@ func AppendEvent(w http.ResponseWriter, text, id, data []byte) []byte {
 		return to.Append(text, id, data)
 	}
 	return sse.AppendMessage(text, id, data)
-}
-
-// A Rest is how a stream has gone on.
-type Rest struct {
-	Last   string // the id of the event up to which it was written
-	Others bool   // events of other streams were written beside
-	Ending Ending
-	Broken error // why the client can't be written to
 }
 
 // Status returns the status, 0 if there is none yet.

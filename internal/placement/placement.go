@@ -371,7 +371,7 @@ func (p *Placement) serveIn(s *session.Session) error {
 // continueIn has the stream that answers go on with what this node has of it.
 func (p *Placement) continueIn(s *session.Session) error {
 	p.to(streaming)
-	to := Answer{Onto: p.w, Rest: Rest{Last: p.out.last}}
+	to := Answer{Onto: p.w, Last: p.out.last}
 	if err := p.req.Exchange.Continue(&to, s); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
