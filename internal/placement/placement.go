@@ -52,8 +52,8 @@ func IsElsewhere(err error) bool {
 type Exchange interface {
 	// Serve serves the exchange on this node. An error says that nothing was answered.
 	Serve(w http.ResponseWriter, run *Run) error
-	// Continue has a response, to which a stream was written up to an event, go on with it, as the session
-	// has come here. An error says that it is to be tried again.
+	// Continue has to.Onto, to which a stream was written up to the event to.Last, go on with it, as the
+	// session has come here. An error says that it is to be tried again.
 	Continue(to *Answer, s *session.Session) error
 	// Repeatable reports whether its requests can be made again without harm, by this node or by
 	// its client.
