@@ -27,9 +27,8 @@ type bodyReader struct {
 	flight  *budget.Flight // nil: bytes on their way are not counted
 }
 
-// limit bounds the time until a request's body begins, and, if the body is short, until it has
-// come; [bodyReader.read] bounds longer ones. The bound also holds where net/http discards a
-// body. It is not set if the http.Server has a ReadTimeout.
+// limit bounds the time until a request's body begins, and, if the body is short, until it has come; [bodyReader.read] bounds
+// longer ones. The bound also holds where net/http discards a body. It is not set if the http.Server has a ReadTimeout.
 //
 //go:noinline
 func (b *bodyReader) limit(w http.ResponseWriter, r *http.Request) {
@@ -39,8 +38,7 @@ func (b *bodyReader) limit(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.timeout))
 }
 
-// unlimit is called when the body has been read. net/http continues to read the connection, to
-// notice when the client disconnects.
+// unlimit is called when the body has been read. net/http continues to read the connection, to notice when the client disconnects.
 func (b *bodyReader) unlimit(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && !serverLimits(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
@@ -53,16 +51,14 @@ func serverLimits(r *http.Request) bool {
 	return ok && s.ReadTimeout > 0
 }
 
-// shortBody is the size, in bytes, up to which a body is read at once, within
-// [Options.BodyTimeout].
+// shortBody is the size, in bytes, up to which a body is read at once, within [Options.BodyTimeout].
 const shortBody = 64 << 10
 
 // tinyBody is the size, in bytes, up to which a body is not counted: it costs less than its
 // connection. So small requests and responses are read even when there is no room for more.
 const tinyBody = 8 << 10
 
-// read reads a body within the limits of size, memory and time: [Options.BodyTimeout],
-// and a second for each 64 KiB that have come.
+// read reads a body within the limits of size, memory and time: [Options.BodyTimeout], and a second for each 64 KiB that have come.
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > b.most {
 		return nil, &http.MaxBytesError{Limit: b.most}
@@ -98,9 +94,8 @@ type intake struct {
 	counted  int64
 }
 
-// read reads r to its end, which comes after size bytes; -1: that is not known. Memory is
-// allocated as bytes come, and not for the size that was announced. What was read stays
-// counted until done.
+// read reads r to its end, which comes after size bytes; -1: that is not known. Memory is allocated as bytes come, and not for the
+// size that was announced. What was read stays counted until done.
 func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 	began := time.Now()
 	room := int64(shortBody)
@@ -152,8 +147,7 @@ func (x *intake) done() {
 	x.counted = 0
 }
 
-// Read reads a message that comes in pieces. They are counted, as those of a body are, and must
-// come in time.
+// Read reads a message that comes in pieces. They are counted, as those of a body are, and must come in time.
 func (x *pieces) Read(b []byte) (int, error) {
 	if x.n == 0 {
 		x.began = time.Now()

@@ -109,18 +109,17 @@ type Handler struct {
 
 	entry http.Handler // the endpoint, behind Options.Authenticate if there is one
 
-	watched     watch.Connections
-	nodes       *placement.Nodes // nil where there is no other node
-	answers     answering.Writer
-	callers     callers
-	bodies      bodyReader
-	charges     charges
-	life        life.Life
-	starter     exchange.Starter
-	responses   copying.Responses
-	modern      modernfront.Front
-	mux         mux.Front
-	resumptions resumptions
+	watched   watch.Connections
+	nodes     *placement.Nodes // nil where there is no other node
+	answers   answering.Writer
+	callers   callers
+	bodies    bodyReader
+	charges   charges
+	life      life.Life
+	starter   exchange.Starter
+	responses copying.Responses
+	modern    modernfront.Front
+	mux       mux.Front
 }
 
 // New returns a handler. One with a Node must be closed.
@@ -158,7 +157,6 @@ func New(opts Options) *Handler {
 	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager.Departure, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
 	h.life.Begin()
 	h.watched.Bound = h.charges.bound()
-	h.resumptions = resumptions{h.sessions}
 	h.entry = h.authenticated(h.endpoint)
 	if opts.Node != nil {
 		h.sessions.OnElsewhere(elsewhere{h})
@@ -190,9 +188,7 @@ func New(opts Options) *Handler {
 		ServeOwn: func(to *placement.Answer, x *exchange.Exchange) { h.serve(to, x) },
 	}
 	h.mux = mux.Front{
-		Sessions: h.sessions, Nodes: h.nodes, Answers: &h.answers, Starter: &h.starter, Modern: &h.modern, Life: &h.life, Logger: h.logger,
-		Retry: opts.Retry, KeepAlive: opts.KeepAlive, WriteTimeout: opts.WriteTimeout, BodyTimeout: opts.BodyTimeout,
-		DisconnectAfter: opts.DisconnectAfter, MaxBody: opts.MaxBody,
+		Responses: &h.responses, Sessions: h.sessions, Starter: &h.starter, Modern: &h.modern, BodyTimeout: opts.BodyTimeout, MaxBody: opts.MaxBody,
 		Meter: h.bodies.meter, Permitted: h.callers.permitted, Asker: h.callers.asker, Light: h.light,
 		Serve: func(to *placement.Answer, x *exchange.Exchange) error { return h.serveIn(to, x) },
 		Place: func(to *placement.Answer, x *exchange.Exchange) *placement.Placement { return h.newPlacement(to, x) },

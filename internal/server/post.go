@@ -93,8 +93,7 @@ func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 	return h.startCall(x, o)
 }
 
-// startCall begins the call of the requests of an exchange, or finds the one that they
-// have begun before.
+// startCall begins the call of the requests of an exchange, or finds the one that they have begun before.
 func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 	light := x.Once.Key == "" && h.light(x.HTTP.Context(), x.HTTP.Header, x.Session, x.Msgs)
 	from := h.starter.Origin(x)
@@ -129,6 +128,17 @@ func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 	return err
 }
 
+// startAnswered begins a call whose request is answered at once, or finds the one that the same request has begun before. It goes on when
+// its request was answered: an experimental task of revision 2025-11-25 (package legacytask), which package session knows as a service.
+func (h *Handler) startAnswered(x *exchange.Exchange, o *outcome) (err error) {
+	if o.Begun, err = h.starter.Start(x, x.Msgs, false); err != nil {
+		return err
+	}
+	o.kind = outcomeBegun
+	o.body = o.Session.Deferral(x.HTTP.Context(), o.Number, &x.Msgs[0])
+	return nil
+}
+
 // light reports whether requests start light. Where other nodes may take the session over,
 // what is not safe to make again never does, whatever form the answer has.
 func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
@@ -157,9 +167,8 @@ func (h *Handler) accepted(w http.ResponseWriter, x *exchange.Exchange) {
 	}
 }
 
-// send hands over notifications and responses. A response that the backend does
-// not take now has to be sent again, and so has all that comes to a session which
-// is no longer here, or whose backend cannot be opened for now: that is an error.
+// send hands over notifications and responses. A response that the backend does not take now has to be sent again, and so has all
+// that comes to a session which is no longer here, or whose backend cannot be opened for now: that is an error.
 func (h *Handler) send(x *exchange.Exchange) error {
 	ctx := x.Values()
 	if guest := x.Guest(h.sessions); guest != "" {
@@ -181,8 +190,7 @@ func (h *Handler) send(x *exchange.Exchange) error {
 	return nil
 }
 
-// answerLight answers requests whose call is light with JSON, unless it is stored before
-// it ends: then its stream is the answer.
+// answerLight answers requests whose call is light with JSON, unless it is stored before it ends: then its stream is the answer.
 //
 //go:noinline
 func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (stored bool, err error) {

@@ -43,8 +43,7 @@ type lightCall struct {
 	call  *session.Call
 	since time.Time
 	batch bool // its answers are
-	// msgs have to be asked again where the session is, if it leaves; nil where the
-	// client does that.
+	// msgs have to be asked again where the session is, if it leaves; nil where the client does that.
 	msgs []jsonrpc.Message
 }
 
@@ -70,18 +69,9 @@ func (x *carried) begin(at stream.Cursor) error {
 		return err
 	}
 	x.light = nil
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state == stateClosed {
+	if !m.carry(x, x.Session != m.session(), func() bool { m.work.Go(x.serve); return true }) {
 		x.detach(true)
-		return nil
 	}
-	if x.Session != m.session() {
-		m.otherSessions = true
-		m.takeIDs(x)
-	}
-	m.open[x] = struct{}{}
-	m.work.Go(x.serve)
 	return nil
 }
 
@@ -94,7 +84,7 @@ func (x *carried) serve() {
 		return
 	case err == nil, errors.Is(err, copying.ErrSuperseded): // its client reads it on another connection
 	case errors.Is(err, session.ErrMoved):
-		if !m.forwardRest(x) {
+		if !x.forwardRest() {
 			if m.isMoved() {
 				err = copying.ErrComeBack
 			}
@@ -103,25 +93,17 @@ func (x *carried) serve() {
 		}
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
 		m.freeIDs(x)
-		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
-			m.stop(err)
-		}
+		m.say(m.refusal(x.ids, err))
 	default:
 		m.stop(err)
 		return
 	}
 	x.detach(false)
-	m.freeIDs(x)
-	m.mu.Lock()
-	delete(m.open, x)
-	m.mu.Unlock()
-	reading.Wake(m.ready)
+	m.drop(x)
 }
 
-// detach ends the reading of a stream. broke says that the connection broke before
-// its end: then a client that has no tokens to resume its calls by can have it
-// continued where it comes back with nothing but the session, as if it had made
-// it with a POST.
+// detach ends the reading of a stream. broke says that the connection broke before its end: then a client that has no tokens to
+// resume its calls by can have it continued where it comes back with nothing but the session, as if it had made it with a POST.
 func (x *carried) detach(broke bool) {
 	if x.Reader != nil {
 		if broke {
@@ -144,8 +126,7 @@ func (x *carried) Append(text, id, data []byte) []byte {
 	return appendTagged(text, id, data)
 }
 
-// appendTagged appends a message, with the id of its event, as JSON, unless that is
-// empty or there is no place for it.
+// appendTagged appends a message, with the id of its event, as JSON, unless that is empty or there is no place for it.
 func appendTagged(text, id, data []byte) []byte {
 	if len(id) > 0 && jsonrpc.Field(data, "method") != nil {
 		data, _ = jsonrpc.Set(data, id, "params", "_meta", protocol.MetaEventID)
@@ -153,8 +134,7 @@ func appendTagged(text, id, data []byte) []byte {
 	return append(append(text, data...), '\n')
 }
 
-// Write implements [Sink]. The ids of a call that is over are free before its client
-// knows.
+// Write implements [Sink]. The ids of a call that is over are free before its client knows.
 func (x *carried) Write(lines []byte, last bool) error {
 	if last {
 		x.m.freeIDs(x)
@@ -162,7 +142,7 @@ func (x *carried) Write(lines []byte, last bool) error {
 	if len(lines) == 0 {
 		return nil
 	}
-	if err := x.m.mayHear(); err != nil {
+	if err := x.m.client.mayHear(); err != nil {
 		return err
 	}
 	return x.m.out.write(lines)
@@ -179,46 +159,13 @@ func (x *carried) Idle(context.Context, time.Time) (time.Time, error) {
 	return time.Time{}, nil
 }
 
-// takeIDs notes that the ids of requests of another session are in use on the connection. A
-// forwarded exchange with one of these ids is superseded. m.mu is held.
-func (m *mux) takeIDs(x *carried) {
-	if m.foreign == nil {
-		m.foreign = make(map[string]*carried)
-	}
-	for _, id := range x.ids {
-		key := string(jsonrpc.Key(id))
-		if old := m.foreign[key]; old != nil && old.forward != nil && old != x {
-			old.forward.wanted = wantedBySuccessor
-			old.forward.stop()
-		}
-		m.foreign[key] = x
-	}
-}
-
-// freeIDs frees them again.
-func (m *mux) freeIDs(x *carried) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.foreign) == 0 {
-		return
-	}
-	for _, id := range x.ids {
-		if key := string(jsonrpc.Key(id)); m.foreign[key] == x {
-			delete(m.foreign, key)
-		}
-	}
-}
-
 // clashes reports whether a request's id is that of one that is in flight on this
 // connection, and of another session: its client could not tell them apart.
 func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 	if s := m.session(); s != nil && key != m.key && s.CallFrom("", id) != nil {
 		return true
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	other := m.foreign[string(jsonrpc.Key(id))]
-	return other != nil && other.key != key || m.modern[string(jsonrpc.Key(id))] != nil
+	return m.isTaken(key, id)
 }
 
 // refusal returns, for each request, the error that err means.
@@ -234,8 +181,7 @@ func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	return text
 }
 
-// answerLights writes the answers that are queued, and those of light calls. It reports
-// whether some are left for the next turn.
+// answerLights writes the answers that are queued, and those of light calls. It reports whether some are left for the next turn.
 func (m *mux) answerLights() (more bool, err error) {
 	texts, lights := m.queue.take()
 	m.lights = append(m.lights, lights...)
@@ -255,7 +201,7 @@ func (m *mux) answerLights() (more bool, err error) {
 		}
 		var waits bool
 		before, call := len(text), x.light.call
-		switch text, waits = m.answerLight(text, x); {
+		switch text, waits = x.answerLight(text); {
 		case waits:
 			waiting = append(waiting, x)
 		case len(text)-before > budget.Uncounted: // which counts until it is written
@@ -280,13 +226,13 @@ func (m *mux) answerLights() (more bool, err error) {
 
 // answerLight appends the answers of a light call, or has its stream copied if it has
 // one by now. It reports whether the call still has to be waited for.
-func (m *mux) answerLight(text []byte, x *carried) (_ []byte, waits bool) {
+func (x *carried) answerLight(text []byte) (_ []byte, waits bool) {
 	answers, done, number := x.light.call.Answers()
 	switch {
-	case m.madeAgain(x):
+	case x.madeAgain():
 	case number != 0:
 		if err := x.begin(stream.Cursor{Stream: stream.ID{Number: number}}); err != nil {
-			text = append(text, m.refusal(x.ids, err)...)
+			text = append(text, x.m.refusal(x.ids, err)...)
 		}
 	case !done:
 		return text, true

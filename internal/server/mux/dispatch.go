@@ -3,21 +3,14 @@ package mux
 import (
 	"errors"
 	"io"
-	"net/http"
-	"net/url"
 	"slices"
-	"time"
 
-	"holdfast/internal/budget"
 	"holdfast/internal/feature/resume"
-	"holdfast/internal/limit"
-	"holdfast/internal/observe"
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/rpc"
-	"holdfast/internal/server/answering"
 	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
@@ -34,11 +27,8 @@ func (m *mux) receive() {
 		case errors.As(err, &left):
 			m.queue.text(jsonrpc.AppendError(nil, nil, left))
 		case errors.Is(err, io.EOF):
-			m.mu.Lock()
 			m.become(stateFinished)
-			m.mu.Unlock()
 			m.stopListens()
-			reading.Wake(m.ready)
 			return
 		case err != nil:
 			m.stop(err)
@@ -49,8 +39,7 @@ func (m *mux) receive() {
 	}
 }
 
-// take takes what came as one: a message, or in old revisions a batch. It is false
-// when the connection is over.
+// take takes what came as one: a message, or in old revisions a batch. It is false when the connection is over.
 func (m *mux) take(data []byte) bool {
 	if !m.queue.begin() {
 		return false // its sender knows that the connection has ended
@@ -89,6 +78,25 @@ func (m *mux) takeLegacy(msgs []jsonrpc.Message, batch bool) {
 	m.dispatch(msgs, batch, nil)
 }
 
+// refuses reports whether the client must not send messages. If so, those that are requests were answered, as a POST of them is.
+func (m *mux) refuses(msgs []jsonrpc.Message) bool {
+	var why error
+	var not *jsonrpc.Message
+	if denied := copying.Denial(m.client.rights); denied != nil {
+		why, not = denied, &msgs[0]
+	} else if not, why = m.front.Permitted(m.client.values, msgs); why == nil {
+		return false
+	}
+	status, e := m.front.Answers.Explain(why)
+	m.front.Answers.TellDenied(nil, status, why, m.front.Answers.Denied(m.client.request(), not, m.front.Asker(m.client.request())))
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			m.queue.text(jsonrpc.AppendError(nil, msgs[i].ID, e))
+		}
+	}
+	return true
+}
+
 // reject answers a text that is no message. The error has the id of a request if that can be read.
 func (m *mux) reject(data []byte, e *jsonrpc.Error) {
 	if id, answered := rpc.RequestID(data); answered {
@@ -96,9 +104,8 @@ func (m *mux) reject(data []byte, e *jsonrpc.Error) {
 	}
 }
 
-// dispatch handles messages, whose array it uses. before is the exchange that had them, if
-// they were to be forwarded, and the session has come here. If code of the user panics they
-// fail, and the connection goes on.
+// dispatch handles messages, whose array it uses. before is the exchange that had them, if they were to be forwarded, and the
+// session has come here. If code of the user panics they fail, and the connection goes on.
 func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwarded) {
 	var err error
 	calls := msgs[:0]
@@ -144,8 +151,7 @@ func (m *mux) namesSession(msg *jsonrpc.Message) bool {
 	return resume.Cancels(msg)
 }
 
-// serves does what is asked of Holdfast itself, and hands over what is no request.
-// It is false for a request that makes a call.
+// serves does what is asked of Holdfast itself, and hands over what is no request. It is false for a request that makes a call.
 func (m *mux) serves(msg *jsonrpc.Message) bool {
 	switch {
 	case msg.Kind != jsonrpc.Request:
@@ -176,7 +182,7 @@ func (m *mux) resume(msg *jsonrpc.Message) {
 
 // status answers requests/getStatus, or requests/getStatus/all.
 func (m *mux) status(msg *jsonrpc.Message) {
-	m.awaitOrder()
+	m.remote.awaitOrder(m.ctx)
 	x := m.exchangeFor(exchange.ForRequest, msg)
 	answer, err := m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
@@ -192,7 +198,7 @@ func (m *mux) status(msg *jsonrpc.Message) {
 
 // exchangeFor returns what a message that came on the connection wants, as an exchange by itself.
 func (m *mux) exchangeFor(what exchange.Purpose, msg *jsonrpc.Message) exchange.Exchange {
-	return exchange.Exchange{Purpose: what, HTTP: exchange.OwnPost(m.request()), Principal: m.client.principal, Msgs: []jsonrpc.Message{*msg}, Mine: m.key}
+	return exchange.Exchange{Purpose: what, HTTP: exchange.OwnPost(m.client.request()), Principal: m.client.principal, Msgs: []jsonrpc.Message{*msg}, Mine: m.key}
 }
 
 // errClash refuses what its client could not tell from what is in flight already.
@@ -216,17 +222,11 @@ func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
 	}
 }
 
-// request stands for the request that began the connection.
-func (m *mux) request() *http.Request {
-	r := &http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: m.client.header, RemoteAddr: m.client.address, Host: "localhost"}
-	return r.WithContext(m.client.values)
-}
-
 // send hands over a notification or a response. If the backend does not accept it, the
 // client is not informed: neither has an answer.
 func (m *mux) send(msg jsonrpc.Message) {
 	m.cancels(&msg)
-	m.awaitOrder()
+	m.remote.awaitOrder(m.ctx)
 	x := m.exchangeFor(exchange.ForMessages, &msg)
 	_, err := m.forwardHome(&x)
 	if errors.Is(err, placement.ErrHere) {
@@ -244,116 +244,8 @@ func (m *mux) send(msg jsonrpc.Message) {
 	}
 }
 
-// call begins the call of requests. Its messages come from its stream, or, if it is light,
-// from [mux.answerLights]. before is as in [mux.dispatch]. pass is what the call was admitted with,
-// if it has waited for that.
-func (m *mux) call(msgs []jsonrpc.Message, batch bool, before *forwarded, pass *limit.Pass) {
-	key := ""
-	var err error
-	if len(msgs) == 1 && msgs[0].Method != "initialize" {
-		key, err = exchange.MessageKey(&msgs[0])
-	}
-	switch {
-	case err != nil:
-		m.fail(msgs, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
-		return
-	case slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return m.clashes(m.key, msg.ID) }):
-		m.fail(msgs, session.ErrDuplicate)
-		return
-	}
-	if before == nil { // else what follows waits for it
-		m.awaitOrder()
-	}
-	s := m.session()
-	if s == nil {
-		m.forwardCall(msgs, batch, key, before)
-		return
-	}
-	if len(msgs) == 1 && m.callOfHome(s, &msgs[0], key, pass) {
-		return
-	}
-	values, header := m.client.values, m.client.header
-	light := key == "" && m.front.Light(values, header, s, msgs)
-	got, err := exchange.Begin(s, msgs, light, exchange.Once{Key: key}, m.origin(pass))
-	switch {
-	case errors.Is(err, session.ErrCancelled), err != nil && m.callInTurn(s, msgs, batch, err):
-		return
-	case err != nil:
-		m.elsewhere(msgs, batch, err)
-		return
-	case got.Call == nil:
-		at, _ := copying.CursorAfter(values, got.Session, got.Number, "") // from the oldest that is stored
-		m.attach(got.Session, at, &msgs[0])
-		return
-	}
-	x := m.newExchange(s, m.key, msgs)
-	if got.Number == 0 {
-		m.callLight(x, &lightCall{call: got.Call, batch: batch}, msgs)
-		return
-	}
-	// The stream is attached to before the call runs, as over HTTP the client gets the
-	// URL of the stream before that.
-	if err := x.begin(stream.Cursor{Stream: stream.ID{Number: got.Number}}); err != nil {
-		got.Call.Abort(msgs, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its stream cannot be read: %v", err))
-		m.fail(msgs, err)
-		return
-	}
-	got.Call.Deliver(values, msgs, header)
-}
-
-// callLight delivers a light call, and has its answer waited for.
-func (m *mux) callLight(x *carried, l *lightCall, msgs []jsonrpc.Message) {
-	x.light = l
-	if m.follows() {
-		l.msgs = msgs
-	}
-	l.since = time.Now()
-	l.call.Deliver(m.client.values, msgs, m.client.header)
-	if answers, done, _ := l.call.Answers(); done && sizeOf(answers) <= budget.Uncounted {
-		switch {
-		case m.madeAgain(x):
-		case len(answers) > 0: // else it was cancelled
-			m.queue.text(answering.Append(nil, answers, l.batch))
-		}
-		return
-	}
-	l.call.Notify(m.ready)
-	if !m.queue.light(x) {
-		l.call.ConnectionLost()
-		l.call.Answered()
-	}
-}
-
-// sizeOf returns how many bytes answers have.
-func sizeOf(answers [][]byte) (n int) {
-	for _, a := range answers {
-		n += len(a)
-	}
-	return n
-}
-
-// attach goes on with a call that is there already, for a request.
-func (m *mux) attach(s *session.Session, at stream.Cursor, msg *jsonrpc.Message) {
-	one := []jsonrpc.Message{*msg}
-	x := m.newExchange(s, stream.SessionKey(s.Name()), one)
-	if x.Door = observe.DoorResume; msg.Method != protocol.MethodResume {
-		x.Door = observe.DoorKey
-	}
-	err := x.begin(at)
-	switch {
-	case err == nil:
-	case errors.Is(err, io.EOF):
-		m.fail(one, errNothingLeft)
-	case errors.Is(err, session.ErrMoved) && m.front.Nodes != nil && (s != m.session() || m.follows()):
-		m.forward(&forwarded{x: m.newExchange(nil, stream.SessionKey(s.Name()), one), requests: requests{msgs: one}})
-	default:
-		m.fail(one, err)
-	}
-}
-
-// later reports whether a request is not answered here, as its client asks again on the
-// next connection: the node is about to end this one, with the session, or it is ended
-// for that. An error would be taken for the end of the call.
+// later reports whether a request is not answered here, as its client asks again on the next connection: the node is about to end
+// this one, with the session, or it is ended for that. An error would be taken for the end of the call.
 func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 	if !m.client.returns || !m.resumes() {
 		return false
@@ -375,8 +267,7 @@ func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
 	return true
 }
 
-// fail answers requests with the error that err means; to other messages, which
-// have no answer, there is nothing to say.
+// fail answers requests with the error that err means; to other messages, which have no answer, there is nothing to say.
 func (m *mux) fail(msgs []jsonrpc.Message, err error) {
 	switch {
 	case m.later(msgs, err):
@@ -397,10 +288,4 @@ func (m *mux) fail(msgs []jsonrpc.Message, err error) {
 	if text := m.refusal(ids, err); len(text) > 0 {
 		m.queue.text(text[:len(text)-1])
 	}
-}
-
-// isMoved reports whether the connection's session was here, and has left.
-func (m *mux) isMoved() bool {
-	s := m.session()
-	return s != nil && s.Moved()
 }

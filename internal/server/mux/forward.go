@@ -12,7 +12,6 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
-	"holdfast/internal/reading"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
@@ -20,11 +19,10 @@ import (
 	"holdfast/stream"
 )
 
-// A forwarded is an exchange of a [mux] that another node serves: the session of the
-// connection is there, or the client has resumed a call there by its token, or made it again
-// under its key. The request is sent where the session is, like one that came over
-// Streamable HTTP, and the answer is written between the others of the connection. When that
-// node is lost, it is continued as any such answer is. It is the sink of an answer that is a stream.
+// A forwarded is an exchange of a [mux] that another node serves: the session of the connection is there, or the client has resumed
+// a call there by its token, or made it again under its key. The request is sent where the session is, like one that came over
+// Streamable HTTP, and the answer is written between the others of the connection. When that node is lost, it is continued as any
+// such answer is. It is the sink of an answer that is a stream.
 type forwarded struct {
 	got placement.Answer
 	requests
@@ -34,7 +32,7 @@ type forwarded struct {
 
 	standalone *remoteStandalone // set for the standalone stream only
 	delivery   *delivery         // nil where nobody wants to know
-	wanted     wanted            // guarded by mux.mu
+	wanted     wanted            // guarded by traffic.mu
 
 	policies int  // how many resume policies were passed on: one for each request
 	left     int  // how many of the requests were not answered
@@ -63,30 +61,19 @@ const (
 func (m *mux) forward(s *forwarded) {
 	s.left = len(s.x.ids)
 	s.x.forward = s
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state == stateClosed {
-		s.delivery.end() // nothing is waited for
-		return
-	}
 	s.ctx, s.stop = context.WithCancel(m.ctx)
-	if !m.front.Nodes.Go(func() { s.over(s.read()) }) { // which has to wait for m.mu
+	if !m.carry(s.x, true, func() bool { return m.front.Nodes.Go(func() { s.over(s.read()) }) }) {
 		s.stop()
-		s.delivery.end()
-		m.become(stateLeaving) // this node ends
-		reading.Wake(m.ready)
-		return
+		s.delivery.end() // nothing is waited for
+		m.comeBack()     // this node ends, if the connection has not
 	}
-	m.open[s.x] = struct{}{}
-	m.otherSessions = true
-	m.takeIDs(s.x)
 }
 
 // read has the request answered, and returns when it is, or why it was not.
 func (s *forwarded) read() (err error) {
 	m := s.x.m
 	defer panics.Catch(&err, m.front.Logger, "a connection's request to another node", "")
-	r := exchange.OwnPost(m.request()).WithContext(s.ordered(s.ctx))
+	r := exchange.OwnPost(m.client.request()).WithContext(s.ordered(s.ctx))
 	x := exchange.Exchange{Purpose: exchange.ForMessages, HTTP: r, Principal: m.client.principal, Msgs: s.msgs, Batch: s.batch, Muxed: true, MuxDoor: m.client.door, Unsafe: s.unsafe, Mine: m.key}
 	if s.msgs[0].Kind == jsonrpc.Request && protocol.Resumes(s.msgs[0].Method) {
 		x.Purpose = exchange.ForRequest
@@ -133,7 +120,8 @@ func (m *mux) follows() bool { return !m.client.returns && m.front.Nodes != nil 
 
 // madeAgain reports whether a light call was not answered, as its session has left, and
 // is made again where that is: by a client that comes back there, or else from here.
-func (m *mux) madeAgain(x *carried) bool {
+func (x *carried) madeAgain() bool {
+	m := x.m
 	switch {
 	case !m.client.returns && !m.follows() || !x.light.call.Retriable():
 		return false
@@ -143,8 +131,7 @@ func (m *mux) madeAgain(x *carried) bool {
 	return true
 }
 
-// makeAgain makes requests of the connection's own session where that is now. They
-// did not begin here, or may be made again.
+// makeAgain makes requests of the connection's own session where that is now. They did not begin here, or may be made again.
 func (m *mux) makeAgain(msgs []jsonrpc.Message, batch bool) {
 	m.forward(&forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, again: true}})
 }
@@ -166,10 +153,7 @@ func (s *forwarded) over(err error) {
 	}
 	s.delivery.end()
 	s.stop()
-	m.mu.Lock()
-	delete(m.open, s.x)
-	m.mu.Unlock()
-	reading.Wake(m.ready)
+	m.drop(s.x)
 }
 
 // fail sends the client an error, or has it come back for the rest.
@@ -197,8 +181,7 @@ func (s *forwarded) say(lines []byte, done bool) {
 	s.write(lines)
 }
 
-// write writes messages to the client, unless it wants to hear no more. A client that
-// can't be written to has left.
+// write writes messages to the client, unless it wants to hear no more. A client that can't be written to has left.
 func (s *forwarded) write(lines []byte) {
 	m := s.x.m
 	if m.remote != nil {
@@ -210,10 +193,7 @@ func (s *forwarded) write(lines []byte) {
 	}
 	m.out.mu.Lock()
 	defer m.out.mu.Unlock()
-	m.mu.Lock()
-	superseded := s.wanted == wantedBySuccessor
-	m.mu.Unlock()
-	if superseded || m.out.err != nil {
+	if m.wants(s) == wantedBySuccessor || m.out.err != nil {
 		return
 	}
 	if m.out.err = m.out.pipe.Write(lines); m.out.err != nil {
@@ -271,22 +251,16 @@ func (s *forwarded) answers(data []byte) bool {
 }
 
 // isCancelled reports whether the client wants no answer.
-func (s *forwarded) isCancelled() bool {
-	s.x.m.mu.Lock()
-	defer s.x.m.mu.Unlock()
-	return s.wanted == wantedNoMore
-}
+func (s *forwarded) isCancelled() bool { return s.x.m.wants(s) == wantedNoMore }
 
 // forwardRest continues an exchange whose session has left this node, by forwarding, if its
 // request can be resumed. It is false where the connection ends with the session.
-func (m *mux) forwardRest(x *carried) bool {
+func (x *carried) forwardRest() bool {
+	m := x.m
 	if m.front.Nodes == nil || x.Session == m.session() && !m.follows() {
 		return false
 	}
-	m.mu.Lock()
-	other := m.foreign[string(jsonrpc.Key(x.ids[0]))]
-	m.mu.Unlock()
-	if other != nil && other.forward != nil {
+	if other := m.foreignWith(x.ids[0]); other != nil && other.forward != nil {
 		return true // its client has resumed it again
 	}
 	at := x.Reader.Cursor()
@@ -294,9 +268,7 @@ func (m *mux) forwardRest(x *carried) bool {
 	if !ok {
 		m.freeIDs(x)
 		err := jsonrpc.Errorf(protocol.CodeOutcomeUnknown, "outcome unknown: %v", session.ErrMoved)
-		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
-			m.stop(err)
-		}
+		m.say(m.refusal(x.ids, err))
 		return true
 	}
 	params := jsonrpc.Object("resumeToken", token)

@@ -5,15 +5,12 @@ import (
 	"context"
 	"errors"
 	"io"
-	"log/slog"
 	"net/http"
 	"time"
 
 	"holdfast/internal/placement"
-	"holdfast/internal/server/answering"
 	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
-	"holdfast/internal/server/life"
 	"holdfast/internal/server/modernfront"
 	"holdfast/internal/server/stdio"
 	"holdfast/internal/server/websocket"
@@ -24,21 +21,13 @@ import (
 
 // A Front serves connections that carry many exchanges. Its methods may be called concurrently.
 type Front struct {
-	Sessions *session.Manager
-	Nodes    *placement.Nodes // nil where there is no other node
-	Answers  *answering.Writer
-	Starter  *exchange.Starter
-	Modern   *modernfront.Front
-	Life     *life.Life
-	Logger   *slog.Logger
-
-	Retry           time.Duration // what clients are told to wait before they come back
-	KeepAlive       time.Duration // how often a client is pinged; negative: never
-	WriteTimeout    time.Duration // how long one write may wait for a slow client
-	BodyTimeout     time.Duration // how long the first message of a WebSocket may take
-	DisconnectAfter time.Duration // age at which a connection is ended, to be made again; 0: never
-	UpgradeAfter    time.Duration // how long an answer is waited for before its call is stored; 0: for ever
-	MaxBody         int64         // bytes of a message
+	*copying.Responses // what holds for the streams of all connections
+	Sessions           *session.Manager
+	Starter            *exchange.Starter
+	Modern             *modernfront.Front
+	BodyTimeout        time.Duration // how long the first message of a WebSocket may take
+	UpgradeAfter       time.Duration // how long an answer is waited for before its call is stored; 0: for ever
+	MaxBody            int64         // bytes of a message
 
 	// Meter returns what counts and bounds the messages of a WebSocket of a tenant.
 	Meter func(tenant string, setDeadline func(time.Time) error) websocket.Meter
@@ -61,7 +50,7 @@ type Front struct {
 // client has sent all, and got all. The error is [session.ErrClosing] if this node ends.
 func (fr *Front) Pipes(ctx context.Context, x *exchange.Exchange, r io.Reader, w io.Writer) error {
 	m := fr.newMux(x, whereabouts.KeyOf(x.Session.ID()), false)
-	if err := m.listen(ctx); err != nil {
+	if err := m.standalone.listen(ctx); err != nil {
 		return err
 	}
 	err := m.serve(ctx, stdio.New(ctx, r, w, fr.MaxBody, fr.WriteTimeout))

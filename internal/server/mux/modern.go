@@ -8,7 +8,6 @@ import (
 	"holdfast/internal/panics"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
-	"holdfast/internal/reading"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/server/modernfront"
@@ -20,9 +19,6 @@ import (
 // with what its headers would repeat. Such a connection needs no session. notifications/cancelled ends a request, as the
 // end of its POST does over HTTP (2026-07-28, Cancellation, "stdio").
 
-// mostModern is how many requests of that revision a connection has in flight: as many as a session.
-const mostModern = exchange.MostBatch
-
 // A modernRequest is a request of revision 2026-07-28 on a [mux], and the sink of an answer that is a stream.
 type modernRequest struct {
 	got    placement.Answer
@@ -30,7 +26,7 @@ type modernRequest struct {
 	msg    jsonrpc.Message
 	ctx    context.Context         // ends with the connection, or when the client cancels the request
 	cancel context.CancelCauseFunc // nil: its connection has ended, or it is over
-	token  []byte                  // of the request's call, which its client can come back for; nil: it has none
+	token  []byte                  // of the request's call, which its client can come back for; nil: it has none. Guarded by traffic.mu
 	last   bool                    // the response was written
 }
 
@@ -43,47 +39,32 @@ func (m *mux) isModern(msgs []jsonrpc.Message, batch bool) bool {
 	case msg.Kind == jsonrpc.Request && msg.Method == protocol.MethodDiscover, modern.MetaVersion(msg) != nil:
 		return true
 	}
-	return m.cancelled(msg) != nil
-}
-
-// cancelled returns the request in flight that a message cancels, or nil.
-func (m *mux) cancelled(msg *jsonrpc.Message) *modernRequest {
-	if msg.Kind != jsonrpc.Notification || msg.Method != protocol.MethodCancelled {
-		return nil
-	}
-	key := jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId"))
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.modern[string(key)]
+	return m.withdrawn(msg) != nil
 }
 
 // takeModern takes a message of revision 2026-07-28. It does not wait.
 func (m *mux) takeModern(msg *jsonrpc.Message) {
-	if of := m.cancelled(msg); of != nil {
-		m.mu.Lock()
-		defer m.mu.Unlock()
-		if m.state != stateClosed {
-			m.work.Go(of.withdraw)
-		}
+	of := m.withdrawn(msg)
+	switch {
+	case of != nil:
+		m.await(func() func() { return of.withdraw })
+		return
+	case msg.Kind == jsonrpc.Request && m.clashes("", msg.ID):
+		m.fail([]jsonrpc.Message{*msg}, session.ErrDuplicate)
+		return
+	case m.client.returns && msg.Method == protocol.MethodSubscriptions && m.front.Life.IsDraining():
+		m.comeBack() // and its client asks again on the next connection
 		return
 	}
 	x := &modernRequest{m: m, msg: *msg}
 	x.got.Events = x
 	x.ctx, x.cancel = context.WithCancelCause(m.ctx)
-	if err := m.begins(x); err != nil {
+	taken, err := m.serveModern(x)
+	if !taken {
 		x.cancel(nil)
-		m.fail([]jsonrpc.Message{*msg}, err)
 	}
-}
-
-// stopListens ends what would never end by itself, for a client that sends no more.
-func (m *mux) stopListens() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, x := range m.modern {
-		if x.msg.Method == protocol.MethodSubscriptions {
-			x.cancel(nil)
-		}
+	if err != nil {
+		m.fail([]jsonrpc.Message{*msg}, err)
 	}
 }
 
@@ -93,62 +74,16 @@ func (m *mux) refuseLegacy(msgs []jsonrpc.Message, batch bool) {
 		return
 	}
 	var answer placement.Answer
-	m.front.Modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.request(), Msgs: msgs, Batch: batch})
+	m.front.Modern.RejectLegacy(&answer, &exchange.Exchange{HTTP: m.client.request(), Msgs: msgs, Batch: batch})
 	m.queue.text(answer.Text())
 }
 
-// begins has a request served with a goroutine of its own.
-func (m *mux) begins(x *modernRequest) error {
-	key := ""
-	if x.msg.Kind == jsonrpc.Request {
-		if m.clashes("", x.msg.ID) {
-			return session.ErrDuplicate
-		}
-		key = string(jsonrpc.Key(x.msg.ID))
+// key is the id of the request among those in flight. What is no request has none, and is over soon.
+func (x *modernRequest) key() string {
+	if x.msg.Kind != jsonrpc.Request {
+		return ""
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch {
-	case m.state == stateClosed:
-		x.cancel(nil)
-		return nil
-	case m.client.returns && x.msg.Method == protocol.MethodSubscriptions && m.front.Life.IsDraining():
-		m.become(stateLeaving) // and its client asks again on the next connection
-		reading.Wake(m.ready)
-		x.cancel(nil)
-		return nil
-	case len(m.modern) >= mostModern:
-		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
-	}
-	if m.modern == nil {
-		m.modern = make(map[string]*modernRequest)
-	}
-	m.otherSessions = true
-	m.modern[key] = x // what is no request has no id, and is over soon
-	m.waiting++
-	m.work.Go(func() {
-		x.serve()
-		x.cancel(nil)
-		x.free()
-		m.mu.Lock()
-		m.waiting--
-		m.mu.Unlock()
-		reading.Wake(m.ready)
-	})
-	return nil
-}
-
-// free frees the id of the request.
-func (x *modernRequest) free() {
-	key := ""
-	if x.msg.Kind == jsonrpc.Request {
-		key = string(jsonrpc.Key(x.msg.ID))
-	}
-	x.m.mu.Lock()
-	defer x.m.mu.Unlock()
-	if x.m.modern[key] == x {
-		delete(x.m.modern, key)
-	}
+	return string(jsonrpc.Key(x.msg.ID))
 }
 
 // serve has the request answered.
@@ -173,7 +108,7 @@ func (x *modernRequest) serve() {
 // run serves the request as a POST.
 func (x *modernRequest) run() (err error) {
 	defer panics.Catch(&err, x.m.front.Logger, "a connection's request", "")
-	r := exchange.OwnPost(x.m.request()).WithContext(x.ctx)
+	r := exchange.OwnPost(x.m.client.request()).WithContext(x.ctx)
 	r.Header.Del(protocol.HeaderSession)
 	r.Header[protocol.HeaderMethod] = []string{x.msg.Method}
 	if version := jsonrpc.String(modern.MetaVersion(&x.msg)); version != "" {
@@ -247,7 +182,7 @@ func (x *modernRequest) Write(lines []byte) error {
 		return err
 	}
 	if x.last {
-		x.free()
+		x.m.freeModern(x)
 	}
 	x.say(lines)
 	return nil
@@ -255,16 +190,13 @@ func (x *modernRequest) Write(lines []byte) error {
 
 // answer writes the response. The id of a request that is answered is free before its client knows.
 func (x *modernRequest) answer(lines []byte) {
-	x.free()
+	x.m.freeModern(x)
 	x.say(lines)
 }
 
 // say writes messages to the client.
 func (x *modernRequest) say(lines []byte) {
-	if len(lines) == 0 {
-		return
-	}
-	if err := x.m.out.write(lines); err != nil {
-		x.m.stop(err)
+	if len(lines) > 0 {
+		x.m.say(lines)
 	}
 }

@@ -6,8 +6,7 @@ import (
 	"holdfast/internal/reading"
 )
 
-// Until they are written, so many answers, and so many bytes of them, may wait: then
-// nothing more is taken off the connection.
+// Until they are written, so many answers, and so many bytes of them, may wait: then nothing more is taken off the connection.
 const (
 	mostQueued      = 64
 	mostQueuedBytes = 64 << 10
@@ -66,8 +65,7 @@ func (q *queue) done() {
 	}
 }
 
-// isEmpty reports whether nothing is queued, or on its way. If something is, q.ready is
-// signalled when it comes.
+// isEmpty reports whether nothing is queued, or on its way. If something is, q.ready is signalled when it comes.
 func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

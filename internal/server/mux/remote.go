@@ -17,19 +17,17 @@ import (
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
-	"holdfast/stream"
 )
 
-// What follows is for a [mux] whose session is on another node: each of its calls is
-// forwarded by itself, and its standalone stream is a GET that is. If the session comes
-// here, what follows is served here.
+// What follows is for a [mux] whose session is on another node: each of its calls is forwarded by itself, and its standalone stream
+// is a GET that is. If the session comes here, what follows is served here.
 
 // A remoteSession is what is known of a session on another node.
 type remoteSession struct {
 	reports  atomic.Bool   // its owner reports that a request was delivered
 	resumes  bool          // its client can resume requests
 	eventIDs bool          // and wants event ids
-	ended    bool          // the session has ended; guarded by mux.mu
+	ended    atomic.Bool   // the session has ended
 	serving  chan struct{} // closed when the client can be written to
 	last     *delivery     // of the request that was forwarded last; used by the goroutine that takes messages in
 }
@@ -43,29 +41,12 @@ func (rh *remoteSession) learn(head http.Header) {
 	rh.eventIDs = client == "" || strings.Contains(client, copying.ClientEventIDs)
 }
 
-// session returns the connection's own session, or nil if that is on another node.
-func (m *mux) session() *session.Session { return m.local.Load() }
-
-// settle has what follows be served here, if the connection's session, or another, has
-// come to this node.
-func (m *mux) settle(key stream.SessionKey) {
-	if key != m.key || m.session() != nil {
-		return
-	}
-	if s, err := m.front.Sessions.FindName(string(key), m.client.principal); err == nil {
-		m.local.CompareAndSwap(nil, s)
-	}
-}
-
 // forwardCall forwards requests to the connection's own session. before is the exchange that
 // had them, if they were forwarded already, for a session that came here and has left again.
 func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before *forwarded) {
 	s := &forwarded{x: m.newExchange(nil, m.key, msgs), requests: requests{msgs: msgs, batch: batch, unsafe: key == ""}}
 	for _, id := range s.x.ids {
-		m.mu.Lock()
-		other := m.foreign[string(jsonrpc.Key(id))]
-		m.mu.Unlock()
-		if other != nil && key == "" {
+		if key == "" && m.foreignWith(id) != nil {
 			m.fail(msgs, session.ErrDuplicate)
 			return
 		}
@@ -79,48 +60,44 @@ func (m *mux) forwardCall(msgs []jsonrpc.Message, batch bool, key string, before
 	m.forward(s)
 }
 
-// A delivery is whether requests that were forwarded have reached the backend, wherever
-// their session is by then.
+// A delivery is whether requests that were forwarded have reached the backend, wherever their session is by then.
 type delivery struct {
 	done chan struct{} // closed when they have, or are given up
 	once sync.Once     // closes it
 }
 
-// end notes that the requests have reached the backend, or are given up. d is nil where nobody
-// wants to know.
+// end notes that the requests have reached the backend, or are given up. d is nil where nobody wants to know.
 func (d *delivery) end() {
 	if d != nil {
 		d.once.Do(func() { close(d.done) })
 	}
 }
 
-// orderPatience bounds how long a message waits for the one before it to be delivered, which
-// may have to wait for the backend to be opened. An owner of an earlier build does not report
-// that a request was delivered: earlierPatience.
+// orderPatience bounds how long a message waits for the one before it to be delivered, which may have to wait for the backend to be
+// opened. An owner of an earlier build does not report that a request was delivered: earlierPatience.
 const (
 	orderPatience   = 35 * time.Second
 	earlierPatience = time.Second
 )
 
-// awaitOrder waits until the request that was forwarded last was delivered, so that
-// no message of the client overtakes another, such as a cancellation its request. That
-// request may be delivered here by now, if the session has come.
-func (m *mux) awaitOrder() {
-	if m.remote == nil || m.remote.last == nil {
+// awaitOrder waits until the request that was forwarded last was delivered, so that no message of the client overtakes another,
+// such as a cancellation its request. That request may be delivered here by now, if the session has come.
+func (rh *remoteSession) awaitOrder(ctx context.Context) {
+	if rh == nil || rh.last == nil {
 		return
 	}
 	patience := orderPatience
-	if !m.remote.reports.Load() {
+	if !rh.reports.Load() {
 		patience = earlierPatience
 	}
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
-	case <-m.remote.last.done:
-	case <-m.ctx.Done():
+	case <-rh.last.done:
+	case <-ctx.Done():
 	case <-t.C:
 	}
-	m.remote.last = nil
+	rh.last = nil
 }
 
 // ordered has the exchange learn when its request was delivered: with the status 102, which
@@ -138,8 +115,8 @@ func (s *forwarded) ordered(ctx context.Context) context.Context {
 	})
 }
 
-// home prepares the placement of an exchange with the connection's own session.
-func (m *mux) home(x *exchange.Exchange, to *placement.Answer) *placement.Placement {
+// placeHome prepares the placement of an exchange with the connection's own session.
+func (m *mux) placeHome(x *exchange.Exchange, to *placement.Answer) *placement.Placement {
 	x.Muxed, x.MuxDoor = true, m.client.door
 	p := m.front.Place(to, x)
 	p.InSession(m.key, nil)
@@ -153,7 +130,7 @@ func (m *mux) forwardHome(x *exchange.Exchange) ([]byte, error) {
 		return nil, placement.ErrHere
 	}
 	got := &placement.Answer{}
-	if err := m.home(x, got).Run(placement.ErrNotHere); err != nil {
+	if err := m.placeHome(x, got).Run(placement.ErrNotHere); err != nil {
 		m.settle(m.key)
 		if errors.Is(err, placement.ErrHere) && m.session() == nil {
 			err = placement.ErrUnreached
@@ -163,19 +140,4 @@ func (m *mux) forwardHome(x *exchange.Exchange) ([]byte, error) {
 	}
 	text, err := got.Body()
 	return bytes.Clone(text), err
-}
-
-// cancels notes that a client cancels a request. If it was forwarded its stream may end without
-// a response, and its id is free, as it is at the owner.
-func (m *mux) cancels(msg *jsonrpc.Message) {
-	if msg.Method != "notifications/cancelled" {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	key := string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))
-	if x := m.foreign[key]; x != nil && x.forward != nil {
-		x.forward.wanted = max(x.forward.wanted, wantedNoMore)
-		delete(m.foreign, key)
-	}
 }

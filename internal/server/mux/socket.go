@@ -21,7 +21,7 @@ import (
 func (fr *Front) Socket(w http.ResponseWriter, x *exchange.Exchange) error {
 	s := x.Session
 	m := fr.newMux(x, whereabouts.KeyOf(s.ID()), true)
-	if err := m.resumeStandalone(x.HTTP); err != nil {
+	if err := m.standalone.resume(x.HTTP); err != nil {
 		return err
 	}
 	fr.accept(w, x.HTTP, m, s.ID(), s.Tenant())
@@ -67,22 +67,6 @@ func (fr *Front) accept(w http.ResponseWriter, r *http.Request, m *mux, id, tena
 	}
 	err = m.serve(m.client.values, socketPipe{ws})
 	fr.Logger.Debug("websocket ended", "session", m.key, "cause", err)
-}
-
-// resumeStandalone has the connection read the standalone stream from where its client is.
-func (m *mux) resumeStandalone(r *http.Request) error {
-	last := r.Header[protocol.HeaderLastEventID]
-	if len(last) == 0 || last[0] == "" {
-		return m.listen(r.Context())
-	}
-	at, err := copying.CursorOf(m.standalone.Session, last[0])
-	if err == nil && at.Stream.Number != 0 {
-		err = errOfCall
-	}
-	if err != nil {
-		return err
-	}
-	return m.standalone.Read(r.Context(), at, m.showsIDs())
 }
 
 // errOfCall refuses an event id at which no connection goes on.
