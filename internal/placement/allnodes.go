@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"sync"
 	"time"
 
@@ -30,7 +29,7 @@ type Inquiry struct {
 	Principal caller.Principal
 	After     stream.SessionKey // of those sessions: after this one
 	// Ask prepares the placement of the request. It is called by several goroutines.
-	Ask func(w http.ResponseWriter) *Placement
+	Ask func(to *Answer) *Placement
 	// Known says that nodes of older builds know its method. Else they may refuse it.
 	Known bool
 }

@@ -52,14 +52,15 @@ func IsElsewhere(err error) bool {
 type Exchange interface {
 	// Serve serves the exchange on this node. An error says that nothing was answered.
 	Serve(w http.ResponseWriter, run *Run) error
-	// Continue has w, to which a stream was written up to an event, go on with it, as the session
-	// has come here. An error says that it is to be tried again.
-	Continue(w http.ResponseWriter, s *session.Session, last string) error
+	// Continue has to.Onto, to which a stream was written up to the event to.Last, go on with it, as the
+	// session has come here. An error says that it is to be tried again.
+	Continue(to *Answer, s *session.Session) error
 	// Repeatable reports whether its requests can be made again without harm, by this node or by
 	// its client.
 	Repeatable() bool
-	// Lost returns what its client is told at the end of a stream that nobody can continue.
-	Lost() []byte
+	// Lost returns what its client is told at the end of a stream that nobody can continue: a message, or after which time it is to
+	// come back; nil and a negative time: nothing.
+	Lost() (message []byte, retry time.Duration)
 	// Streams says that a stream begins to be passed on to its client, which has begun at another node with a
 	// header, or was begun here (nil). calls says that it is of calls, and not a standalone one.
 	Streams(head http.Header, calls bool)
@@ -370,18 +371,25 @@ func (p *Placement) serveIn(s *session.Session) error {
 // continueIn has the stream that answers go on with what this node has of it.
 func (p *Placement) continueIn(s *session.Session) error {
 	p.to(streaming)
-	p.out.continued = true
-	p.out.rest = p.out.rest[:0] // half an event, which comes again
-	if err := p.req.Exchange.Continue(p.out, s, p.out.last); err != nil {
+	to := Answer{Onto: p.w, Last: p.out.last}
+	if err := p.req.Exchange.Continue(&to, s); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
+	if to.Last != p.out.last {
+		p.leaving.hasID()
+	}
+	p.out.last, p.out.ending, p.out.broken = to.Last, to.Ending, to.Broken
+	p.out.others = p.out.others || to.Others
 	switch {
-	case p.out.ending == EndsTaken:
+	case to.Ending == EndsTaken:
 		p.endsAs(observe.Superseded)
-	case p.req.HTTP.Context().Err() != nil || p.out.broken != nil:
+	case p.req.HTTP.Context().Err() != nil || to.Broken != nil:
 		p.endsAs(observe.Cut)
 	}
-	return p.out.result() // if nothing is kept, a client that comes back is told
+	if to.Ending == EndsMoved {
+		return errAgain
+	}
+	return nil // if nothing is kept, a client that comes back is told
 }
 
 // pause waits between two tries, which others who want the same session make too.

@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/protocol"
 	"holdfast/internal/session"
+	"holdfast/internal/sse"
 	"holdfast/internal/ticket"
 	"holdfast/internal/whereabouts"
 	"holdfast/stream"
@@ -18,8 +19,7 @@ import (
 
 // A forwardedStream copies a stream of events from another node to a client, whole events only,
 // and knows the last event id. When that node is lost the stream continues from another
-// node, in the same response. It continues from this node if the session comes here: then
-// the forwardedStream is the [http.ResponseWriter] of that.
+// node, in the same response, or from this node if the session comes here.
 type forwardedStream struct {
 	p *Placement
 	c *http.ResponseController
@@ -34,8 +34,6 @@ type forwardedStream struct {
 	continued bool
 	ending    Ending
 	ends      bool // what is written is the last
-
-	recorded // what this node answers that goes on with the stream
 }
 
 // begin begins to answer with a stream of events.
@@ -58,23 +56,13 @@ func (p *Placement) begin(res *http.Response, at *session.Remote) error {
 		p.key = stream.SessionKey(f.base)
 	}
 	_ = f.c.SetReadDeadline(time.Time{}) // which is meant for requests
-	if w, ok := p.w.(Opener); ok {
-		w.Opens(res.Header)
+	if to := SinkOf(p.w); to != nil {
+		to.Open(res.Header)
 	}
 	p.w.WriteHeader(http.StatusOK)
 	p.streams(res.Header)
 	return f.copy(res)
 }
-
-// Ends implements [Ender].
-func (f *forwardedStream) Ends(how Ending) { f.ending = how }
-
-// An Opener is an [http.ResponseWriter] to which the header of a stream is shown, as the node
-// has it that the stream comes from.
-type Opener interface{ Opens(head http.Header) }
-
-// An Ender is an [http.ResponseWriter] of a stream that wants to know how that ends.
-type Ender interface{ Ends(how Ending) }
 
 // An Ending is why a stream that is passed on has ended.
 type Ending uint8
@@ -107,7 +95,7 @@ func (f *forwardedStream) copy(from *http.Response) error {
 		n, err := from.Body.Read(chunk[:])
 		f.ends = n > 0 && errors.Is(err, io.EOF)
 		late = late || n > 0 && f.p.req.HTTP.Context().Err() != nil
-		if _, werr := f.Write(chunk[:n]); werr != nil {
+		if f.take(chunk[:n]); f.broken != nil {
 			f.p.leftNotice().send()
 			f.p.endsAs(observe.Cut)
 			return nil // the client has left
@@ -165,32 +153,13 @@ func (f *forwardedStream) continueFrom(res *http.Response) error {
 // isTaken reports whether a newer connection reads the stream. f is nil if none has begun.
 func (f *forwardedStream) isTaken() bool { return f != nil && f.ending == EndsTaken }
 
-// result returns how the stream goes on after this node has continued it.
-func (f *forwardedStream) result() error {
-	if f.ending == EndsMoved {
-		f.ending, f.recorded = EndsItself, recorded{}
-		return errAgain
-	}
-	switch f.status {
-	case http.StatusServiceUnavailable, http.StatusTooManyRequests, http.StatusMisdirectedRequest:
-		return errAgain
-	}
-	return nil
-}
-
-// Unwrap gives [http.ResponseController] the connection.
-func (f *forwardedStream) Unwrap() http.ResponseWriter { return f.p.w }
-
-// Write implements [http.ResponseWriter].
-func (f *forwardedStream) Write(text []byte) (int, error) {
-	if f.broken != nil || f.head != nil && f.status != http.StatusOK {
-		return len(text), f.broken // the words of a refusal
-	}
+// take takes a part of the stream, and writes the events that are whole by now.
+func (f *forwardedStream) take(text []byte) {
 	from := max(0, len(f.rest)-1)
 	f.rest = append(f.rest, text...)
 	end := bytes.LastIndex(f.rest[from:], []byte("\n\n"))
 	if end < 0 {
-		return len(text), nil
+		return
 	}
 	end += from + 2
 	f.broken = f.writeEvents(f.rest[:end])
@@ -198,7 +167,6 @@ func (f *forwardedStream) Write(text []byte) (int, error) {
 	if cap(f.rest) > 4*mostRest && len(f.rest) < mostRest {
 		f.rest = bytes.Clone(f.rest)
 	}
-	return len(text), f.broken
 }
 
 // writeEvents writes whole events.
@@ -260,6 +228,9 @@ func WriteLast(w http.ResponseWriter, text []byte, wrote int) error {
 
 // write writes and flushes, in bounded time.
 func (f *forwardedStream) write(text []byte) error {
+	if to := SinkOf(f.p.w); to != nil {
+		return tell(to, text)
+	}
 	_ = f.c.SetWriteDeadline(time.Now().Add(f.p.nodes.opts.WriteTimeout))
 	if f.ends {
 		return WriteLast(f.p.w, text, len(text))
@@ -275,7 +246,29 @@ func (f *forwardedStream) write(text []byte) error {
 
 // end tells the client what there is to tell at the end of a stream that nobody continues.
 func (f *forwardedStream) end() {
-	if text := f.p.req.Exchange.Lost(); f.broken == nil && len(text) > 0 {
-		_ = f.write(text)
+	if f.broken != nil {
+		return
+	}
+	message, retry := f.p.req.Exchange.Lost()
+	switch to := SinkOf(f.p.w); {
+	case to != nil && message != nil:
+		_ = to.Write(to.Append(nil, nil, message))
+	case to != nil:
+	case message != nil:
+		_ = f.write(sse.AppendMessage(nil, nil, message))
+	case retry >= 0:
+		_ = f.write(sse.AppendRetry(nil, retry))
+	}
+}
+
+// tell has a sink take whole events of another node.
+func tell(to Sink, text []byte) error {
+	var said []byte
+	for events := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
+		ev, err := events.Next()
+		if err != nil { // the end of the text
+			return to.Write(said)
+		}
+		said = to.Append(said, []byte(ev.ID), ev.Data)
 	}
 }

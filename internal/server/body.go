@@ -2,7 +2,6 @@ package server
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"mime"
 	"net/http"
@@ -15,7 +14,7 @@ import (
 	"holdfast/internal/rpc"
 	"holdfast/internal/server/answering"
 	"holdfast/internal/server/exchange"
-	"holdfast/internal/server/modern"
+	"holdfast/internal/server/websocket"
 	"holdfast/jsonrpc"
 )
 
@@ -28,9 +27,8 @@ type bodyReader struct {
 	flight  *budget.Flight // nil: bytes on their way are not counted
 }
 
-// limit bounds the time until a request's body begins, and, if the body is short, until it has
-// come; [bodyReader.read] bounds longer ones. The bound also holds where net/http discards a
-// body. It is not set if the http.Server has a ReadTimeout.
+// limit bounds the time until a request's body begins, and, if the body is short, until it has come; [bodyReader.read] bounds
+// longer ones. The bound also holds where net/http discards a body. It is not set if the http.Server has a ReadTimeout.
 //
 //go:noinline
 func (b *bodyReader) limit(w http.ResponseWriter, r *http.Request) {
@@ -40,8 +38,7 @@ func (b *bodyReader) limit(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(b.timeout))
 }
 
-// unlimit is called when the body has been read. net/http continues to read the connection, to
-// notice when the client disconnects.
+// unlimit is called when the body has been read. net/http continues to read the connection, to notice when the client disconnects.
 func (b *bodyReader) unlimit(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 && !serverLimits(r) {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
@@ -54,16 +51,14 @@ func serverLimits(r *http.Request) bool {
 	return ok && s.ReadTimeout > 0
 }
 
-// shortBody is the size, in bytes, up to which a body is read at once, within
-// [Options.BodyTimeout].
+// shortBody is the size, in bytes, up to which a body is read at once, within [Options.BodyTimeout].
 const shortBody = 64 << 10
 
 // tinyBody is the size, in bytes, up to which a body is not counted: it costs less than its
 // connection. So small requests and responses are read even when there is no room for more.
 const tinyBody = 8 << 10
 
-// read reads a body within the limits of size, memory and time: [Options.BodyTimeout],
-// and a second for each 64 KiB that have come.
+// read reads a body within the limits of size, memory and time: [Options.BodyTimeout], and a second for each 64 KiB that have come.
 func (b *bodyReader) read(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if r.ContentLength > b.most {
 		return nil, &http.MaxBytesError{Limit: b.most}
@@ -99,9 +94,8 @@ type intake struct {
 	counted  int64
 }
 
-// read reads r to its end, which comes after size bytes; -1: that is not known. Memory is
-// allocated as bytes come, and not for the size that was announced. What was read stays
-// counted until done.
+// read reads r to its end, which comes after size bytes; -1: that is not known. Memory is allocated as bytes come, and not for the
+// size that was announced. What was read stays counted until done.
 func (x *intake) read(r io.Reader, size int64) ([]byte, error) {
 	began := time.Now()
 	room := int64(shortBody)
@@ -153,8 +147,7 @@ func (x *intake) done() {
 	x.counted = 0
 }
 
-// Read reads a message that comes in pieces. They are counted, as those of a body are, and must
-// come in time.
+// Read reads a message that comes in pieces. They are counted, as those of a body are, and must come in time.
 func (x *pieces) Read(b []byte) (int, error) {
 	if x.n == 0 {
 		x.began = time.Now()
@@ -174,6 +167,11 @@ type pieces struct {
 	r     io.Reader
 	n     int64 // bytes of the message that have come
 	began time.Time
+}
+
+// meter returns what counts the messages of a WebSocket of a tenant.
+func (b *bodyReader) meter(tenant string, deadline func(time.Time) error) websocket.Meter {
+	return &pieces{intake: intake{flight: b.flight, tenant: tenant, patience: b.timeout, deadline: deadline}}
 }
 
 // Begin begins to read a message.
@@ -204,7 +202,7 @@ func (b *bodyReader) readMessages(w http.ResponseWriter, r *http.Request) (msgs 
 		return nil, false, false
 	}
 	b.unlimit(w, r)
-	msgs, batch, err = parseBody(data)
+	msgs, batch, err = exchange.Parse(data)
 	switch {
 	case errors.Is(err, jsonrpc.ErrParse):
 		b.answers.Reject(w, http.StatusBadRequest, errf(jsonrpc.CodeParse, "%v", err))
@@ -236,20 +234,12 @@ func (b *bodyReader) rejectBody(w http.ResponseWriter, r *http.Request, err erro
 }
 
 // admits reports whether the messages of an exchange mean the same to every server, and its client may send them. If not,
-// the request was answered. A method that the era of the request does not have is not looked at: no server gets it, and
-// what its params may be is not known.
+// the request was answered.
 func (b *bodyReader) admits(w http.ResponseWriter, x *exchange.Exchange, ofModern bool) bool {
-	for i := range x.Msgs {
-		m := &x.Msgs[i]
-		if ofModern && m.Kind == jsonrpc.Request && modern.Removed(m.Method) {
-			continue
-		}
-		if why := protocol.CheckClear(m); why != nil {
-			e := &unclear{m, why}
-			b.answers.TellRefused(w, http.StatusBadRequest, why)
-			b.answers.RejectAs(w, http.StatusBadRequest, e.answer(x.Msgs, x.Batch))
-			return false
-		}
+	if e := exchange.CheckClear(x.Msgs, ofModern); e != nil {
+		b.answers.TellRefused(w, http.StatusBadRequest, e.Why)
+		b.answers.RejectAs(w, http.StatusBadRequest, e.Answer(x.Msgs, x.Batch))
+		return false
 	}
 	not, err := b.callers.permitted(x.HTTP.Context(), x.Msgs)
 	if err != nil {
@@ -258,69 +248,12 @@ func (b *bodyReader) admits(w http.ResponseWriter, x *exchange.Exchange, ofModer
 	return err == nil
 }
 
-// mostBatch is how many messages a batch may have: as many as a session may have requests in flight.
-const mostBatch = 1000
-
 // rejectInvalid is reject with status 400, for JSON that is no message. The error has the id of a request if that can be
 // read (JSON-RPC 2.0, section 5).
 func (b *bodyReader) rejectInvalid(w http.ResponseWriter, data []byte, e *jsonrpc.Error) {
 	id, _ := rpc.RequestID(data)
 	b.answers.TellRefused(w, http.StatusBadRequest, e)
 	b.answers.RejectAs(w, http.StatusBadRequest, jsonrpc.AppendError(nil, id, e))
-}
-
-// parseBody returns the messages that a client has sent. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
-func parseBody(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
-	msgs, batch, err = jsonrpc.ParseBody(data)
-	if err == nil && len(msgs) > mostBatch {
-		return nil, true, fmt.Errorf("%w: a batch of %d messages: send at most %d at a time", jsonrpc.ErrInvalid, len(msgs), mostBatch)
-	}
-	return msgs, batch, err
-}
-
-// checkClear returns an [*unclear] for the first message that is not clear.
-func checkClear(msgs []jsonrpc.Message) error {
-	for i := range msgs {
-		if why := protocol.CheckClear(&msgs[i]); why != nil {
-			return &unclear{&msgs[i], why}
-		}
-	}
-	return nil
-}
-
-// An unclear is the error of messages of which one is not clear: none of them is taken.
-type unclear struct {
-	at  *jsonrpc.Message
-	why *jsonrpc.Error
-}
-
-// Error implements error.
-func (e *unclear) Error() string { return e.why.Message }
-
-// isUnclear returns what an error says is not clear, or nil.
-func isUnclear(err error) *unclear {
-	var e *unclear
-	errors.As(err, &e)
-	return e
-}
-
-// answer returns what the messages are answered with: each request gets an error under its id.
-func (e *unclear) answer(msgs []jsonrpc.Message, batch bool) []byte {
-	var answers [][]byte
-	for i := range msgs {
-		m := &msgs[i]
-		switch {
-		case m.Kind != jsonrpc.Request:
-		case m == e.at:
-			answers = append(answers, jsonrpc.AppendError(nil, m.ID, e.why))
-		default:
-			answers = append(answers, jsonrpc.AppendError(nil, m.ID, errf(codeInvalid, "not taken, because of another message of the batch: %s", e.why.Message)))
-		}
-	}
-	if answers == nil {
-		return jsonrpc.AppendError(nil, nil, e.why)
-	}
-	return answering.Append(nil, answers, batch)
 }
 
 func isJSON(contentType []string) bool {

@@ -24,7 +24,7 @@ func (e elsewhere) request(ctx context.Context, principal caller.Principal, meth
 		return nil, err
 	}
 	r := (&http.Request{Method: http.MethodPost, URL: &url.URL{Path: "/"}, Header: http.Header{}, Host: "localhost"}).WithContext(ctx)
-	return &exchange.Exchange{Purpose: exchange.ForRequest, HTTP: askFor(r), Principal: principal, Msgs: []jsonrpc.Message{m}}, nil
+	return &exchange.Exchange{Purpose: exchange.ForRequest, HTTP: exchange.OwnPost(r), Principal: principal, Msgs: []jsonrpc.Message{m}}, nil
 }
 
 // betweenNodes are the methods by which nodes ask each other what their sessions know, with what answers them: the result for a

@@ -3,7 +3,7 @@
 // pipes.
 //
 // Each entry point decodes a request to an exchange (package exchange), and placement finds its session. One loop, in package
-// copying, copies what it reads into a sink: events, JSON, or messages of a connection that carries many exchanges (mux.go).
+// copying, copies what it reads into a sink: events, JSON, or messages of a connection that carries many exchanges (package mux).
 package server
 
 import (
@@ -26,6 +26,7 @@ import (
 	"holdfast/internal/server/life"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/server/modernfront"
+	"holdfast/internal/server/mux"
 	"holdfast/internal/server/watch"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -108,17 +109,17 @@ type Handler struct {
 
 	entry http.Handler // the endpoint, behind Options.Authenticate if there is one
 
-	watched     watch.Connections
-	nodes       *placement.Nodes // nil where there is no other node
-	answers     answering.Writer
-	callers     callers
-	bodies      bodyReader
-	charges     charges
-	life        life.Life
-	starter     exchange.Starter
-	responses   copying.Responses
-	modern      modernfront.Front
-	resumptions resumptions
+	watched   watch.Connections
+	nodes     *placement.Nodes // nil where there is no other node
+	answers   answering.Writer
+	callers   callers
+	bodies    bodyReader
+	charges   charges
+	life      life.Life
+	starter   exchange.Starter
+	responses copying.Responses
+	modern    modernfront.Front
+	mux       mux.Front
 }
 
 // New returns a handler. One with a Node must be closed.
@@ -156,7 +157,6 @@ func New(opts Options) *Handler {
 	h.life.Sessions, h.life.Door, h.life.Retry, h.life.Spread = opts.Manager.Departure, opts.Role == RoleDoor, opts.Retry, opts.DrainSpread
 	h.life.Begin()
 	h.watched.Bound = h.charges.bound()
-	h.resumptions = resumptions{h.sessions}
 	h.entry = h.authenticated(h.endpoint)
 	if opts.Node != nil {
 		h.sessions.OnElsewhere(elsewhere{h})
@@ -184,7 +184,18 @@ func New(opts Options) *Handler {
 	h.modern = modernfront.Front{
 		Sessions: h.sessions, Answers: &h.answers, Responses: &h.responses, Starter: &h.starter, Life: &h.life,
 		Features: opts.Features, Eras: opts.Eras, Offers: opts.Offers, Stateless: opts.Stateless, Streams: opts.Response == ResponseSSE,
-		Shares: h.nodes != nil, CutGrace: opts.CutGrace, Logger: h.logger, ServeOwn: h.serve,
+		Shares: h.nodes != nil, CutGrace: opts.CutGrace, Logger: h.logger,
+		ServeOwn: func(to *placement.Answer, x *exchange.Exchange) { h.serve(to, x) },
+	}
+	h.mux = mux.Front{
+		Responses: &h.responses, Sessions: h.sessions, Starter: &h.starter, Modern: &h.modern, BodyTimeout: opts.BodyTimeout, MaxBody: opts.MaxBody,
+		Meter: h.bodies.meter, Permitted: h.callers.permitted, Asker: h.callers.asker, Light: h.light,
+		Serve: func(to *placement.Answer, x *exchange.Exchange) error { return h.serveIn(to, x) },
+		Place: func(to *placement.Answer, x *exchange.Exchange) *placement.Placement { return h.newPlacement(to, x) },
+		Ask:   h.ask, ServeModern: h.serveModern,
+	}
+	if opts.Response != ResponseJSON {
+		h.mux.UpgradeAfter = opts.UpgradeAfter
 	}
 	if h.nodes != nil {
 		h.nodes.Start()

@@ -74,10 +74,10 @@ func TestLinear(t *testing.T) {
 // A batch with very many messages is refused.
 func TestBatchBound(t *testing.T) {
 	const ping = `{"jsonrpc":"2.0","id":%d,"method":"ping"}`
-	if msgs, batch, err := parseBody([]byte(`[` + testwork.Many(mostBatch, ping) + `]`)); len(msgs) != mostBatch || !batch || err != nil {
+	if msgs, batch, err := exchange.Parse([]byte(`[` + testwork.Many(exchange.MostBatch, ping) + `]`)); len(msgs) != exchange.MostBatch || !batch || err != nil {
 		t.Errorf("the longest: %d messages, %v", len(msgs), err)
 	}
-	if _, _, err := parseBody([]byte(`[` + testwork.Many(mostBatch+1, ping) + `]`)); err == nil || !strings.Contains(err.Error(), "at most 1000") {
+	if _, _, err := exchange.Parse([]byte(`[` + testwork.Many(exchange.MostBatch+1, ping) + `]`)); err == nil || !strings.Contains(err.Error(), "at most 1000") {
 		t.Errorf("a longer one: %v", err)
 	}
 }

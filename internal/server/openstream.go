@@ -52,7 +52,7 @@ func (h *Handler) stream(w http.ResponseWriter, x *exchange.Exchange, o *outcome
 //
 //go:noinline
 func (h *Handler) goOn(w http.ResponseWriter, x *exchange.Exchange, c *copying.Events) {
-	if _, ok := w.(placement.Ender); ok {
+	if _, ok := w.(*placement.Answer); ok {
 		return // who has placed the exchange goes on with it
 	}
 	y := *x

@@ -31,9 +31,8 @@ const (
 	outcomeSocket                        // the connection becomes a WebSocket
 )
 
-// An outcome is how serving an exchange begins. That it concerns another session is the
-// error *[session.Redirect], and that its session is elsewhere is placement.ErrNotHere or
-// [session.ErrMoved]: then the exchange is placed again.
+// An outcome is how serving an exchange begins. That it concerns another session is the error *[session.Redirect], and that its
+// session is elsewhere is placement.ErrNotHere or [session.ErrMoved]: then the exchange is placed again.
 type outcome struct {
 	kind outcomeKind
 	exchange.Begun
@@ -52,8 +51,7 @@ func (o *outcome) beginning() stream.Cursor {
 	return stream.Cursor{Stream: stream.ID{Number: o.Number}}
 }
 
-// serveIn serves an exchange in its session, which is here. An error says that nothing
-// was answered.
+// serveIn serves an exchange in its session, which is here. An error says that nothing was answered.
 func (h *Handler) serveIn(w http.ResponseWriter, x *exchange.Exchange) error {
 	if x.Purpose == exchange.ForModern {
 		return h.modern.Serve(w, x) // which finds it now
@@ -82,9 +80,8 @@ func (h *Handler) serveIn(w http.ResponseWriter, x *exchange.Exchange) error {
 	return h.write(w, x, &o)
 }
 
-// serveNew serves an exchange in a new session. An error says that nothing was answered: there is no
-// session, as the node is drained; or initialize came to a session that has left this node since
-// ([session.ErrMoved]). Any other error is answered.
+// serveNew serves an exchange in a new session. An error says that nothing was answered: there is no session, as the node is
+// drained; or initialize came to a session that has left this node since ([session.ErrMoved]). Any other error is answered.
 func (h *Handler) serveNew(w http.ResponseWriter, x *exchange.Exchange) (err error) {
 	if h.opts.Stateless && h.opts.Limits.Bounds() { // before a backend is opened for it
 		if err := h.starter.AdmitAlone(x); err != nil {
@@ -118,8 +115,7 @@ func (h *Handler) serveNew(w http.ResponseWriter, x *exchange.Exchange) (err err
 	return nil
 }
 
-// settle ends a session that was begun for an exchange, once that is over with err, if
-// its client can know nothing of it.
+// settle ends a session that was begun for an exchange, once that is over with err, if its client can know nothing of it.
 func (h *Handler) settle(x *exchange.Exchange, err error) {
 	s := x.Session
 	ends := s.Revision() == ""
@@ -163,7 +159,7 @@ func (h *Handler) start(x *exchange.Exchange, o *outcome) (err error) {
 	case exchange.ForNamed:
 		o.kind = outcomeAccepted
 		for i := 0; i < len(x.Msgs) && err == nil; i++ {
-			_, err = h.resumptions.deliver(x, &x.Msgs[i])
+			_, err = h.deliver(x, &x.Msgs[i])
 		}
 	case exchange.ForRequest:
 		return h.startRequest(x, o)
@@ -216,7 +212,7 @@ func (h *Handler) write(w http.ResponseWriter, x *exchange.Exchange, o *outcome)
 	case outcomeJSON:
 		return h.plain(w, x, o)
 	case outcomeSocket:
-		return h.socketHere(w, x)
+		return h.mux.Socket(w, x)
 	default:
 		h.accepted(w, x)
 		o.Deliver(x.Values(), x.Msgs, x.HTTP.Header) // of 2024-11-05, whose answers go to the stream

@@ -16,7 +16,6 @@ import (
 	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -60,10 +59,27 @@ func (h *Handler) place(w http.ResponseWriter, x *exchange.Exchange, err error) 
 	h.answers.FailMessages(w, err, x.Msgs, x.Batch)
 }
 
+// socketElsewhere serves a WebSocket whose session is on another node. An error says that the handshake was not answered.
+func (h *Handler) socketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
+	for range placement.MostMoves {
+		err := h.mux.SocketElsewhere(w, x)
+		if errors.Is(err, placement.ErrHere) {
+			if err = h.find(x); err == nil {
+				err = h.mux.Socket(w, x)
+			}
+		}
+		if !errors.Is(err, placement.ErrNotHere) && !errors.Is(err, session.ErrMoved) {
+			return err
+		}
+	}
+	return placement.ErrUnreached
+}
+
 // newPlacement prepares the placement of an exchange that is not served here. It keeps x.
 func (h *Handler) newPlacement(w http.ResponseWriter, x *exchange.Exchange) *placement.Placement {
 	p := &placed{h: h, x: x, began: time.Now()}
-	_, p.ours = w.(*placement.Answer)
+	answer, stays := w.(*placement.Answer)
+	p.ours = stays && answer.Events == nil
 	if x.From == nil && !x.Muxed && copying.RightsOf(x.HTTP.Context()) != nil {
 		ctx, deny := context.WithCancelCause(x.HTTP.Context())
 		x.HTTP, p.deny = x.HTTP.WithContext(ctx), deny
@@ -171,6 +187,28 @@ func (p *placed) Streams(head http.Header, calls bool) {
 	}
 }
 
+// watchRights is that of an exchange that another node serves, which has begun a stream with a header: the request ends, and
+// with it what that node says.
+func (p *placed) watchRights(head http.Header) {
+	x := p.x
+	if p.deny == nil || p.unwatch != nil {
+		return
+	}
+	rights, returns := copying.RightsOf(x.HTTP.Context()), head[placement.HeaderReturns] != nil || copying.GoesWithRights(p.door)
+	if rights == nil || !returns && x.Purpose != exchange.ForSocket && (x.Purpose != exchange.ForModern || !x.IsListen()) {
+		return
+	}
+	p.unwatch = rights.Watch(func() {
+		why := copying.Denial(rights)
+		if why == nil && x.Purpose == exchange.ForSocket && p.h.callers.bySingleTools(x.HTTP.Context()) {
+			why = errNoSocket // what comes on it is not looked at here
+		}
+		if why != nil {
+			p.deny(&placement.NotAllowed{Why: why.Text})
+		}
+	})
+}
+
 // Passed implements [placement.Exchange].
 func (p *placed) Passed(how *placement.Passed) {
 	if p.unwatch != nil {
@@ -201,16 +239,16 @@ func (p *placed) Serve(w http.ResponseWriter, run *placement.Run) error {
 }
 
 // Continue implements [placement.Exchange].
-func (p *placed) Continue(w http.ResponseWriter, s *session.Session, last string) error {
+func (p *placed) Continue(to *placement.Answer, s *session.Session) error {
 	x := p.x
-	rest := exchange.Exchange{Purpose: exchange.ForRead, HTTP: x.HTTP, Principal: x.Principal, Session: s, Secret: x.Secret, Last: last, Muxed: x.Muxed, Continues: true}
+	rest := exchange.Exchange{Purpose: exchange.ForRead, HTTP: x.HTTP, Principal: x.Principal, Session: s, Secret: x.Secret, Last: to.Last, Muxed: x.Muxed, Continues: true}
 	switch x.Purpose {
 	case exchange.ForStream, exchange.ForAnswers:
 		rest.Purpose, rest.Ref = exchange.ForStream, x.Ref
 	case exchange.ForPairStream:
-		rest.Purpose, rest.Ref, rest.Endpoint = exchange.ForPairStream, last, x.Endpoint
+		rest.Purpose, rest.Ref, rest.Endpoint = exchange.ForPairStream, to.Last, x.Endpoint
 	}
-	err := p.h.serveIn(w, &rest)
+	err := p.h.serveIn(to, &rest)
 	if err == nil {
 		return nil
 	}
@@ -231,18 +269,18 @@ func (p *placed) Repeatable() bool {
 // Lost implements [placement.Exchange]. A modern client, which cannot come back for the rest, is
 // told that nobody knows how its call ended; a listen is left to be made again. Who sent an initialize
 // is to connect again. Others are told when to come back.
-func (p *placed) Lost() []byte {
+func (p *placed) Lost() (message []byte, retry time.Duration) {
 	switch {
 	case p.x.Purpose == exchange.ForSession:
-		return sse.AppendMessage(nil, nil, jsonrpc.AppendError(nil, p.x.Msgs[0].ID, errNoAnswer))
+		return jsonrpc.AppendError(nil, p.x.Msgs[0].ID, errNoAnswer), -1
 	case p.x.Purpose != exchange.ForModern:
-		retry := p.h.opts.Retry
-		return sse.AppendRetry(nil, retry+mathrand.N(retry+1))
+		retry = p.h.opts.Retry
+		return nil, retry + mathrand.N(retry+1)
 	case p.x.IsListen():
-		return nil
+		return nil, -1
 	}
 	says := errf(protocol.CodeOutcomeUnknown, "%v: the node that ran this call was lost", placement.ErrUnknown)
-	return sse.AppendMessage(nil, nil, answering.Error(p.x.Modern.ID, says))
+	return answering.Error(p.x.Modern.ID, says), -1
 }
 
 // errNoAnswer answers an initialize whose stream nobody goes on with. Clients do not come back for it: without
@@ -293,16 +331,16 @@ func (h *Handler) everywhere(x *exchange.Exchange, after stream.SessionKey) ([]j
 		Principal: x.Principal,
 		After:     after,
 		Known:     !exchange.IsBetweenNodes(x.Msgs[0].Method),
-		Ask: func(w http.ResponseWriter) *placement.Placement {
+		Ask: func(to *placement.Answer) *placement.Placement {
 			y := *x
-			y.HTTP, y.From, y.Once = askFor(x.HTTP), nil, exchange.Once{}
-			return h.newPlacement(w, &y)
+			y.HTTP, y.From, y.Once = exchange.OwnPost(x.HTTP), nil, exchange.Once{}
+			return h.newPlacement(to, &y)
 		},
 	})
 }
 
 // ask serves an exchange whose answer stays here: its body is returned, nil if it has
-// none. The exchange's request is one of [askFor].
+// none. The exchange's request is one of [exchange.OwnPost].
 func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 	got := &placement.Answer{}
 	if err = h.find(x); err == nil {
@@ -315,17 +353,4 @@ func (h *Handler) ask(x *exchange.Exchange) (answer []byte, err error) {
 		return nil, err
 	}
 	return got.Body()
-}
-
-// askFor is a POST of our own in the place of a request, or on its connection.
-func askFor(r *http.Request) *http.Request {
-	to := r.Clone(placement.WithVisit(r.Context(), nil))
-	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
-	to.URL.RawQuery = ""
-	for _, name := range []string{protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey, "Upgrade", "Connection"} {
-		to.Header.Del(name)
-	}
-	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
-	to.Header["Content-Type"] = []string{"application/json"}
-	return to
 }

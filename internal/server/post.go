@@ -41,14 +41,14 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange.Exchange) bool {
 	switch {
 	case h.opts.Stateless:
 		return h.decodeStateless(w, x)
-	case !x.Batch && (h.ours(&x.Msgs[0]) || x.From != nil && exchange.IsBetweenNodes(x.Msgs[0].Method)):
+	case !x.Batch && (x.Msgs[0].Kind == jsonrpc.Request && protocol.Resumes(x.Msgs[0].Method) || x.From != nil && exchange.IsBetweenNodes(x.Msgs[0].Method)):
 		x.Purpose = exchange.ForRequest
-	case requests(x.Msgs) == 0:
+	case exchange.Requests(x.Msgs) == 0:
 		x.Purpose = exchange.ForMessages
 		return h.roamed(w, x)
-	case initializes(x.Msgs) && x.Secret == "" && x.HTTP.Header[protocol.HeaderSession] == nil:
+	case exchange.Initializes(x.Msgs) && x.Secret == "" && x.HTTP.Header[protocol.HeaderSession] == nil:
 		x.Purpose = exchange.ForSession
-		err = checkMessages(x.Msgs, x.Batch, stageNew, "")
+		err = exchange.Check(x.Msgs, x.Batch, exchange.StageNew, "")
 	default:
 		x.Purpose = exchange.ForMessages
 	}
@@ -58,14 +58,11 @@ func (h *Handler) decodePost(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return err == nil
 }
 
-// requests returns how many of the messages are requests.
-func requests(msgs []jsonrpc.Message) (n int) {
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request {
-			n++
-		}
+// serveModern serves a request of revision 2026-07-28 that came on a connection with others.
+func (h *Handler) serveModern(to *placement.Answer, x *exchange.Exchange) {
+	if h.bodies.admits(to, x, true) && h.modern.Decode(to, x) {
+		h.serve(to, x)
 	}
-	return n
 }
 
 // startMessages begins to serve what was POSTed to a session.
@@ -74,10 +71,10 @@ func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 	if x.Batch {
 		revision = x.Session.Revision()
 	}
-	if err := checkMessages(x.Msgs, x.Batch, stageOpen, revision); err != nil {
+	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageOpen, revision); err != nil {
 		return err
 	}
-	if requests(x.Msgs) == 0 {
+	if exchange.Requests(x.Msgs) == 0 {
 		o.kind = outcomeAccepted
 		return h.send(x)
 	}
@@ -96,8 +93,7 @@ func (h *Handler) startMessages(x *exchange.Exchange, o *outcome) (err error) {
 	return h.startCall(x, o)
 }
 
-// startCall begins the call of the requests of an exchange, or finds the one that they
-// have begun before.
+// startCall begins the call of the requests of an exchange, or finds the one that they have begun before.
 func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 	light := x.Once.Key == "" && h.light(x.HTTP.Context(), x.HTTP.Header, x.Session, x.Msgs)
 	from := h.starter.Origin(x)
@@ -132,6 +128,17 @@ func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 	return err
 }
 
+// startAnswered begins a call whose request is answered at once, or finds the one that the same request has begun before. It goes on when
+// its request was answered: an experimental task of revision 2025-11-25 (package legacytask), which package session knows as a service.
+func (h *Handler) startAnswered(x *exchange.Exchange, o *outcome) (err error) {
+	if o.Begun, err = h.starter.Start(x, x.Msgs, false); err != nil {
+		return err
+	}
+	o.kind = outcomeBegun
+	o.body = o.Session.Deferral(x.HTTP.Context(), o.Number, &x.Msgs[0])
+	return nil
+}
+
 // light reports whether requests start light. Where other nodes may take the session over,
 // what is not safe to make again never does, whatever form the answer has.
 func (h *Handler) light(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool {
@@ -160,9 +167,8 @@ func (h *Handler) accepted(w http.ResponseWriter, x *exchange.Exchange) {
 	}
 }
 
-// send hands over notifications and responses. A response that the backend does
-// not take now has to be sent again, and so has all that comes to a session which
-// is no longer here, or whose backend cannot be opened for now: that is an error.
+// send hands over notifications and responses. A response that the backend does not take now has to be sent again, and so has all
+// that comes to a session which is no longer here, or whose backend cannot be opened for now: that is an error.
 func (h *Handler) send(x *exchange.Exchange) error {
 	ctx := x.Values()
 	if guest := x.Guest(h.sessions); guest != "" {
@@ -184,8 +190,7 @@ func (h *Handler) send(x *exchange.Exchange) error {
 	return nil
 }
 
-// answerLight answers requests whose call is light with JSON, unless it is stored before
-// it ends: then its stream is the answer.
+// answerLight answers requests whose call is light with JSON, unless it is stored before it ends: then its stream is the answer.
 //
 //go:noinline
 func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *outcome) (stored bool, err error) {
@@ -227,55 +232,17 @@ func (h *Handler) answerLight(w http.ResponseWriter, x *exchange.Exchange, o *ou
 	return true, nil
 }
 
+// confirmDelivery tells a node whose client has more exchanges on its connection that a request was delivered: with the status 102.
+//
+//go:noinline
+func confirmDelivery(w http.ResponseWriter, x *exchange.Exchange) {
+	if x.From != nil && x.From.Stays {
+		w.WriteHeader(http.StatusProcessing)
+	}
+}
+
 const codeInvalid = jsonrpc.CodeInvalidRequest
 
 func errf(code int, format string, args ...any) *jsonrpc.Error {
 	return jsonrpc.Errorf(code, format, args...)
-}
-
-// A stage is how far the session has come that messages are for.
-type stage int
-
-const (
-	stageNone stage = iota // there is none: each request stands alone, or names its session itself
-	stageNew               // it waits for its initialize request
-	stageOpen              // its initialize request has come
-)
-
-// stageOf returns the stage of a session.
-func stageOf(s *session.Session) stage {
-	if s.Initializing() != nil || s.Revision() != "" { // in this order
-		return stageOpen
-	}
-	return stageNew
-}
-
-// checkMessages checks what came at a time against the stage and the protocol revision
-// of its session. Whether there are batches is decided by the revision that initialize
-// has settled on, and not by the header of one request, which could claim any.
-func checkMessages(msgs []jsonrpc.Message, batch bool, at stage, revision string) error {
-	initialize := initializes(msgs)
-	switch {
-	case initialize && len(msgs) > 1:
-		return errf(codeInvalid, "initialize must not be part of a batch")
-	case initialize && at == stageOpen:
-		return errf(codeInvalid, "the session is initialized already")
-	case initialize && len(msgs[0].Raw) > session.MaxInitialize: // before a backend is opened for it
-		return session.ErrInitialize
-	case !initialize && at == stageNew:
-		return errf(codeInvalid, "the first message must be an initialize request")
-	case batch && !protocol.Batches(revision):
-		return errf(codeInvalid, "protocol revision %s has no batches: send one message", revision)
-	}
-	return nil
-}
-
-// initializes reports whether one of the messages is an initialize request.
-func initializes(msgs []jsonrpc.Message) bool {
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
-			return true
-		}
-	}
-	return false
 }

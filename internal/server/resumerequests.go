@@ -1,12 +1,10 @@
 package server
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
 
-	"holdfast/internal/caller"
 	"holdfast/internal/feature/resume"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/copying"
@@ -20,36 +18,8 @@ import (
 // What follows is SEP-975 without a transport, and how it is over Streamable HTTP.
 // What is asked here is asked of Holdfast, and no backend hears of it.
 
-const methodResume = protocol.MethodResume
-
-// ours reports whether a message is a request to Holdfast itself.
-func (h *Handler) ours(m *jsonrpc.Message) bool {
-	return !h.opts.Stateless && m.Kind == jsonrpc.Request && protocol.Resumes(m.Method)
-}
-
-// The resumptions are what clients ask for with the tokens of their calls, in whatever session.
-type resumptions struct{ sessions *session.Manager }
-
-// find returns where a requests/resume of the principal asks to go on: after
-// the event with the id last, or, if that is "", after the one that its _meta
-// names, or else from the oldest message that is kept. The error is one that
-// [answering.Writer.Explain] knows.
-func (rs *resumptions) find(ctx context.Context, principal caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
-	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
-	s, number, err := rs.sessions.Resumes().Find(token, m.ID, principal)
-	if err != nil {
-		return nil, stream.Cursor{}, err
-	}
-	if last == "" {
-		last = jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaLastEventID))
-	}
-	at, err := copying.CursorAfter(ctx, s, number, last)
-	return s, at, err
-}
-
-// startRequest begins to serve a request to Holdfast itself. A session is not needed: a
-// token is enough, and counts for the principal's requests in any session, wherever that
-// is.
+// startRequest begins to serve a request to Holdfast itself. A session is not needed: a token is enough, and counts for the
+// principal's requests in any session, wherever that is.
 func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
 	m := &x.Msgs[0]
 	if ask := betweenNodes[m.Method]; ask != nil {
@@ -63,9 +33,9 @@ func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
 		}
 		return err
 	}
-	if m.Method == methodResume {
+	if m.Method == protocol.MethodResume {
 		o.kind = outcomeStream
-		o.Session, o.at, err = h.resumptions.find(x.HTTP.Context(), x.Principal, m, x.Last)
+		o.Session, o.at, err = copying.ResumedAt(x.HTTP.Context(), h.sessions, x.Principal, m, x.Last)
 	} else {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)
@@ -117,8 +87,7 @@ func (h *Handler) startStatus(x *exchange.Exchange) (answer []byte, err error) {
 	return jsonrpc.AppendResult(nil, m.ID, result), nil
 }
 
-// resumableElsewhere returns what other nodes know for a requests/getStatus/all, and of which
-// sessions that is.
+// resumableElsewhere returns what other nodes know for a requests/getStatus/all, and of which sessions that is.
 func (h *Handler) resumableElsewhere(x *exchange.Exchange) (all []resume.Listed, in session.Range, err error) {
 	after := stream.SessionKey(jsonrpc.String(jsonrpc.Field(x.Msgs[0].Params, "cursor")))
 	results, in, err := h.everywhere(x, after)
@@ -132,23 +101,21 @@ func (h *Handler) resumableElsewhere(x *exchange.Exchange) (all []resume.Listed,
 	return all, in, err
 }
 
-// deliver takes a message of the principal that says itself which session it is for,
-// whatever connection it comes on: the answer to a backend's request, or the
-// cancellation of a request with its token. It is false for all others.
-func (rs *resumptions) deliver(x *exchange.Exchange, m *jsonrpc.Message) (taken bool, err error) {
+// deliver takes a message of the principal that says itself which session it is for, whatever connection it comes on: the answer to
+// a backend's request, or the cancellation of a request with its token. It is false for all others.
+func (h *Handler) deliver(x *exchange.Exchange, m *jsonrpc.Message) (taken bool, err error) {
 	if m.Kind == jsonrpc.Response {
-		return rs.sessions.Answer(x.Values(), x.Principal, *m, x.HTTP.Header)
+		return h.sessions.Answer(x.Values(), x.Principal, *m, x.HTTP.Header)
 	}
-	return rs.sessions.Resumes().Cancel(x.Principal, m, x.HTTP.Header)
+	return h.sessions.Resumes().Cancel(x.Principal, m, x.HTTP.Header)
 }
 
-// roamed hands over those messages of a POST without requests that find their session by
-// themselves, each as an exchange of its own, and leaves the others. If it is false the
-// POST was answered: all were taken, or one was refused.
+// roamed hands over those messages of a POST without requests that find their session by themselves, each as an exchange of its
+// own, and leaves the others. If it is false the POST was answered: all were taken, or one was refused.
 func (h *Handler) roamed(w http.ResponseWriter, x *exchange.Exchange) bool {
 	rest := x.Msgs[:0]
 	for i := range x.Msgs {
-		taken, err := h.resumptions.deliver(x, &x.Msgs[i])
+		taken, err := h.deliver(x, &x.Msgs[i])
 		var away *session.Redirect
 		if errors.As(err, &away) {
 			one := *x

@@ -14,13 +14,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// SSE returns the pair of endpoints of revision 2024-11-05: GET opens the session's
-// one stream, and POST, at the URL that the stream's first event gives, takes
-// messages. messages is that URL, relative to the GET's. If it is a path beside the GET's, clients are told the last part of
-// it alone: so it is right behind proxies that remove a prefix from paths.
+// SSE returns the pair of endpoints of revision 2024-11-05: GET opens the session's one stream, and POST, at the URL that the
+// stream's first event gives, takes messages. messages is that URL, relative to the GET's. If it is a path beside the GET's,
+// clients are told the last part of it alone: so it is right behind proxies that remove a prefix from paths.
 //
-// Unlike others of its kind the stream can be resumed: event ids name the
-// session.
+// Unlike others of its kind the stream can be resumed: event ids name the session.
 func (h *Handler) SSE(messages string) http.Handler {
 	allow := "GET, POST, OPTIONS"
 	if h.hasNoSessions() {
@@ -93,8 +91,7 @@ func (h *Handler) decodePair(w http.ResponseWriter, x *exchange.Exchange) bool {
 	return true
 }
 
-// decodePairMessages decodes a POST of messages. What they are answered with goes to the
-// stream.
+// decodePairMessages decodes a POST of messages. What they are answered with goes to the stream.
 func (h *Handler) decodePairMessages(w http.ResponseWriter, x *exchange.Exchange) (ok bool) {
 	x.Purpose, x.Secret = exchange.ForPairMessages, x.HTTP.URL.Query().Get(protocol.ParamSession)
 	if x.Secret == "" {
@@ -119,16 +116,14 @@ func (h *Handler) readPair(x *exchange.Exchange, o *outcome, c *copying.Events) 
 		return nil, err
 	}
 	c.NameSession()
-	// The endpoint event carries the first id, so that the stream can be resumed
-	// before its first message.
+	// The endpoint event carries the first id, so that the stream can be resumed before its first message.
 	first = append([]byte("id: "), c.EventID()...)
 	first = append(first, '\n')
 	return sse.AppendEvent(first, "endpoint", x.Endpoint+"?"+protocol.ParamSession+"="+url.QueryEscape(s.ID())), nil
 }
 
-// leftPair is called when a connection that read a session's one stream has ended. If its
-// client has left before it has initialized the session, that ends: there is nothing to
-// come back for.
+// leftPair is called when a connection that read a session's one stream has ended. If its client has left before it has initialized
+// the session, that ends: there is nothing to come back for.
 func (h *Handler) leftPair(x *exchange.Exchange, err error) {
 	if !errors.Is(err, copying.ErrComeBack) && !errors.Is(err, copying.ErrSuperseded) && !x.Session.Moved() {
 		h.sessions.Abandon(x.Session)
@@ -138,7 +133,7 @@ func (h *Handler) leftPair(x *exchange.Exchange, err error) {
 // startPairMessages begins to serve messages.
 func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error) {
 	s := x.Session
-	if err := checkMessages(x.Msgs, x.Batch, stageOf(s), s.Revision()); err != nil {
+	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageOf(s), s.Revision()); err != nil {
 		return h.refuseOnStream(x, o, err)
 	}
 	ctx := x.Values()
@@ -162,9 +157,8 @@ func (h *Handler) startPairMessages(x *exchange.Exchange, o *outcome) (err error
 	return err
 }
 
-// refuseOnStream answers a request that is refused on the stream, where all answers of 2024-11-05 are: clients end the
-// connection at a POST that fails, also where they only ask for another era (2026-07-28, server/discover). Else it returns
-// the error.
+// refuseOnStream answers a request that is refused on the stream, where all answers of 2024-11-05 are: clients end the connection
+// at a POST that fails, also where they only ask for another era (2026-07-28, server/discover). Else it returns the error.
 func (h *Handler) refuseOnStream(x *exchange.Exchange, o *outcome, err error) error {
 	var why *jsonrpc.Error
 	if errors.Is(err, session.ErrInitialize) || !errors.As(err, &why) || len(x.Msgs) != 1 || x.Batch || x.Msgs[0].Kind != jsonrpc.Request || !x.Session.Refuse(x.Msgs[0].ID, why) {

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 
@@ -8,16 +9,15 @@ import (
 	"holdfast/internal/server/exchange"
 )
 
-// decodeStateless decodes a POST that stands alone: its session lives as long as the
-// request. There is nothing to come back to, so nothing is primed. If it is false the
-// request was answered.
+// decodeStateless decodes a POST that stands alone: its session lives as long as the request. There is nothing to come back to, so
+// nothing is primed. If it is false the request was answered.
 func (h *Handler) decodeStateless(w http.ResponseWriter, x *exchange.Exchange) bool {
 	x.Purpose = exchange.ForSession
-	if err := checkMessages(x.Msgs, x.Batch, stageNone, statelessRevision(x)); err != nil {
+	if err := exchange.Check(x.Msgs, x.Batch, exchange.StageNone, statelessRevision(x)); err != nil {
 		h.answers.Fail(w, err)
 		return false
 	}
-	if requests(x.Msgs) == 0 {
+	if exchange.Requests(x.Msgs) == 0 {
 		w.WriteHeader(http.StatusAccepted) // there is nobody left whom it could concern
 		return false
 	}
@@ -36,10 +36,7 @@ func (h *Handler) startStateless(x *exchange.Exchange, o *outcome) error {
 
 // statelessRevision returns the revision that a request names.
 func statelessRevision(x *exchange.Exchange) string {
-	if v := x.HTTP.Header[protocol.HeaderVersion]; len(v) > 0 {
-		return v[0]
-	}
-	return protocol.V20250326
+	return cmp.Or(versionOf(x.HTTP), protocol.V20250326)
 }
 
 // initializeParams are what a backend is told of a client that it will see once.

@@ -7,25 +7,18 @@ import (
 	"net/http"
 
 	"holdfast/internal/panics"
-	"holdfast/internal/server/copying"
 	"holdfast/internal/server/exchange"
-	"holdfast/internal/server/stdio"
-	"holdfast/internal/session"
-	"holdfast/internal/whereabouts"
 )
 
-// ServeConn serves one client over a pair of pipes, such as a process's standard
-// input and output: one JSON-RPC message on each line (2025-11-25, Transports,
-// "stdio"), in either era. It begins a session for clients of revisions with sessions, which outlives the connection as those of other
-// transports do: calls that are cut off go on, and their client can take them up
-// on another connection (SEP-975).
+// ServeConn serves one client over a pair of pipes, such as a process's standard input and output: one JSON-RPC message on each
+// line (2025-11-25, Transports, "stdio"), in either era. It begins a session for clients of revisions with sessions, which outlives
+// the connection as those of other transports do: calls that are cut off go on, and their client can take them up on another
+// connection (SEP-975).
 //
-// It returns nil when r has ended and all that the client asked for has been
-// written; ctx's error when ctx is done; an error that wraps [session.ErrClosing]
-// when the handler is drained and no call of the connection is in flight; and
-// otherwise what went wrong in reading or writing. It closes neither r nor w. A
-// Read that is waiting when it returns ends with r, unless r has a read deadline;
-// so does a Write that was given up after WriteTimeout.
+// It returns nil when r has ended and all that the client asked for has been written; ctx's error when ctx is done; an error that
+// wraps [session.ErrClosing] when the handler is drained and no call of the connection is in flight; and otherwise what went wrong
+// in reading or writing. It closes neither r nor w. A Read that is waiting when it returns ends with r, unless r has a read
+// deadline; so does a Write that was given up after WriteTimeout.
 //
 // It may be called concurrently for different pipes. The values in ctx are those
 // of the request that Principal and backends are shown.
@@ -51,13 +44,5 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) (err 
 			h.sessions.End(s) // nothing was done in it
 		}
 	}()
-	m := h.newMux(req, s, whereabouts.KeyOf(s.ID()), false)
-	if err := m.listen(ctx); err != nil {
-		return err
-	}
-	err = m.serve(ctx, stdio.New(ctx, r, w, h.opts.MaxBody, h.opts.WriteTimeout))
-	if errors.Is(err, copying.ErrComeBack) {
-		err = session.ErrClosing
-	}
-	return err
+	return h.mux.Pipes(ctx, &x, r, w)
 }

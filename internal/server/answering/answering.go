@@ -14,6 +14,7 @@ import (
 	"holdfast/internal/observe"
 	"holdfast/internal/outage"
 	"holdfast/internal/panics"
+	"holdfast/internal/placement"
 	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
@@ -66,9 +67,12 @@ func (a *Writer) Answer(w http.ResponseWriter, as Form, answers [][]byte, batch 
 func (a *Writer) answerEvents(w http.ResponseWriter, answers [][]byte) error {
 	var text []byte
 	for _, a := range answers {
-		text = sse.AppendMessage(text, nil, a)
+		text = placement.AppendEvent(w, text, nil, a)
 	}
 	OpenEvents(w.Header())
+	if to := placement.SinkOf(w); to != nil {
+		return to.Write(text)
+	}
 	return a.Finish(w, text)
 }
 

@@ -11,10 +11,13 @@ import (
 	"sync"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/observe"
+	"holdfast/internal/protocol"
 	"holdfast/internal/reading"
 	"holdfast/internal/session"
 	"holdfast/internal/ticket"
+	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
 
@@ -314,6 +317,20 @@ func CursorOf(s *session.Session, id string) (at stream.Cursor, err error) {
 		return at, err
 	}
 	return stream.Cursor{Stream: stream.ID{Session: stream.SessionKey(s.Name()), Number: e.Number}, Epoch: e.Epoch, Seq: e.Seq}, nil
+}
+
+// ResumedAt returns where a requests/resume of a principal asks to go on: after the event with the id last, or, if that is "", after
+// the one that its _meta names, or else from the oldest message that is kept. The error is one that [answering.Writer.Explain] knows.
+func ResumedAt(ctx context.Context, sessions *session.Manager, of caller.Principal, m *jsonrpc.Message, last string) (*session.Session, stream.Cursor, error) {
+	s, number, err := sessions.Resumes().Find(jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken")), m.ID, of)
+	if err != nil {
+		return nil, stream.Cursor{}, err
+	}
+	if last == "" {
+		last = jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaLastEventID))
+	}
+	at, err := CursorAfter(ctx, s, number, last)
+	return s, at, err
 }
 
 // CursorAfter returns the place in a stream after an event, or, where its id is "", before the oldest that is kept.

@@ -1,6 +1,7 @@
 package copying
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -49,6 +50,7 @@ type Events struct {
 	of *Responses
 	W  http.ResponseWriter
 	c  *http.ResponseController
+	to *placement.Answer // what the response is, or goes on with; nil: it is that of an HTTP request, and begins here
 
 	Rights Rights // of the client; nil: they do not change, or another node watches them
 
@@ -152,12 +154,11 @@ func (s *shown) any() bool { return s.Load() == shownWritten }
 
 // To prepares the event stream of an exchange, of a session; nothing is written yet.
 func (of *Responses) To(w http.ResponseWriter, x *exchange.Exchange, s *session.Session) *Events {
-	c := &Events{
-		of:     of,
-		W:      w,
-		c:      http.NewResponseController(w),
-		opened: time.Now(),
+	c := &Events{of: of, W: w, opened: time.Now()}
+	if c.to, _ = w.(*placement.Answer); c.goesOn() {
+		c.W = c.to.Onto
 	}
+	c.c = http.NewResponseController(c.W)
 	c.Session, c.Ready, c.Sink = s, make(chan struct{}, 1), c
 	c.Door = x.Door()
 	c.From, c.Via = x.HTTP.RemoteAddr, viaOf(x)
@@ -185,6 +186,25 @@ func (c *Events) Read(ctx context.Context, cursor stream.Cursor) error {
 func (c *Events) Open(first []byte, last bool) error {
 	// A server's timeouts are meant for requests; a stream has its own.
 	_ = c.c.SetReadDeadline(time.Time{})
+	if !c.goesOn() {
+		c.begin()
+	}
+	switch {
+	case c.Primes:
+		first = c.prime(c.of.Retry)
+	case c.goesOn() && len(first) > 0:
+		return nil // its client has it
+	case len(first) == 0:
+		first = c.comment() // some proxies hold the header until there is a body
+	}
+	return c.Flush(first, last)
+}
+
+// goesOn reports whether the response has begun.
+func (c *Events) goesOn() bool { return c.to != nil && c.to.Onto != nil }
+
+// begin sends the header.
+func (c *Events) begin() {
 	head := c.W.Header()
 	answering.OpenEvents(head)
 	if c.Via.IsForwarded() {
@@ -198,13 +218,17 @@ func (c *Events) Open(first []byte, last bool) error {
 		head[HeaderClient] = []string{clientOf(c.Session)}
 	}
 	c.W.WriteHeader(http.StatusOK)
-	switch {
-	case c.Primes:
-		first = c.prime(c.of.Retry)
-	case len(first) == 0:
-		first = []byte(sse.Comment) // some proxies hold the header until there is a body
+	if to := placement.SinkOf(c.W); to != nil {
+		to.Open(head)
 	}
-	return c.Flush(first, last)
+}
+
+// comment returns what says nothing, to a client that would get no sign of life otherwise.
+func (c *Events) comment() []byte {
+	if placement.SinkOf(c.W) != nil {
+		return nil
+	}
+	return []byte(sse.Comment)
 }
 
 // prime returns an event that carries a new id for the place that the stream was copied to.
@@ -214,7 +238,11 @@ func (c *Events) prime(retry time.Duration) []byte {
 	id = append(id, '~')
 	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
 	c.shown.write()
-	return sse.AppendPriming(make([]byte, 0, 192), append(id, c.tail...), retry)
+	id = append(id, c.tail...)
+	if to := placement.SinkOf(c.W); to != nil {
+		return to.Append(nil, bytes.Clone(id), nil) // or each id would be on the heap
+	}
+	return sse.AppendPriming(make([]byte, 0, 192), id, retry)
 }
 
 // EventID returns the id of the event that was copied last.
@@ -228,7 +256,12 @@ func (c *Events) Append(text, id, data []byte) []byte {
 	if id != nil {
 		c.shown.write()
 	}
-	return sse.AppendMessage(text, id, data)
+	return c.Event(text, id, data)
+}
+
+// Event appends an event to text, as Flush takes it.
+func (c *Events) Event(text, id, data []byte) []byte {
+	return placement.AppendEvent(c.W, text, id, data)
 }
 
 // Write implements [Sink]. Before a whole stream counts as delivered, the network is
@@ -243,21 +276,27 @@ func (c *Events) Write(text []byte, last bool) error {
 
 // Flush writes and flushes. The time that it may take is bounded: a client that does not read holds up nobody but itself, and not
 // for ever. The last of a response goes out with its end: see [placement.WriteLast].
-func (c *Events) Flush(text []byte, last bool) error {
+func (c *Events) Flush(text []byte, last bool) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.to != nil {
+		defer func() { c.to.Broken = err }()
+	}
 	c.written = time.Now()
 	c.wrote += len(text)
+	if to := placement.SinkOf(c.W); to != nil {
+		return to.Write(text)
+	}
 	_ = c.c.SetWriteDeadline(c.written.Add(c.of.WriteTimeout))
 	if last {
 		return placement.WriteLast(c.W, text, c.wrote)
 	}
 	if len(text) > 0 {
-		if _, err := c.W.Write(text); err != nil {
+		if _, err = c.W.Write(text); err != nil {
 			return err
 		}
 	}
-	if err := c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+	if err = c.c.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
 	return nil
@@ -354,10 +393,9 @@ func (c *Events) Close(err error) {
 	case errors.Is(err, ErrSuperseded):
 		how = placement.EndsTaken
 	}
-	w, ok := c.W.(placement.Ender)
 	switch {
-	case ok:
-		w.Ends(how)
+	case c.to != nil:
+		c.to.Last, c.to.Others, c.to.Ending = string(c.EventID()), c.continued != nil, max(c.to.Ending, how)
 	case how == placement.EndsMoved && c.Via.IsForwarded():
 		panic(http.ErrAbortHandler) // the node goes on with it where the session is
 	case c.Via.IsForwarded() && how == placement.EndsTaken, c.Via.IsMuxed() && how == placement.EndsTaken:
@@ -385,7 +423,7 @@ func (c *Events) Detach(err error) {
 // Link offers the URL at which the stream can be resumed from where it is now (SEP-1335, `rel="stream"` URL). It is relative to
 // the request's own, so that it is right behind proxies that rewrite paths.
 func (c *Events) Link() {
-	if c.name == "" {
+	if c.name == "" || c.goesOn() {
 		return
 	}
 	id := c.EventID()

@@ -88,7 +88,7 @@ func (c *Events) KeepAlive(a *Alarm) error {
 		return nil
 	}
 	a.Due(a.Now.Add(every))
-	return c.Flush([]byte(sse.Comment), false)
+	return c.Flush(c.comment(), false)
 }
 
 // disconnected reports whether the connection is to end because the call, or one that

@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/server/answering"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
+	"holdfast/internal/sse"
 	"holdfast/internal/whereabouts"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
@@ -254,6 +255,19 @@ func IsBetweenNodes(method string) bool {
 
 // MethodList is the method by which a node asks others what their sessions know of all that a principal has begun.
 const MethodList = "holdfast/tasks"
+
+// OwnPost returns a POST of our own in the place of a request, or on its connection.
+func OwnPost(r *http.Request) *http.Request {
+	to := r.Clone(placement.WithVisit(r.Context(), nil))
+	to.Method, to.Body, to.ContentLength = http.MethodPost, http.NoBody, 0
+	to.URL.RawQuery = ""
+	for _, name := range []string{protocol.HeaderLastEventID, protocol.HeaderIdempotencyKey, "Upgrade", "Connection"} {
+		to.Header.Del(name)
+	}
+	to.Header["Accept"] = []string{"application/json, " + sse.ContentType}
+	to.Header["Content-Type"] = []string{"application/json"}
+	return to
+}
 
 type movedKey struct{}
 

@@ -2,7 +2,6 @@ package modern
 
 import (
 	"context"
-	"net/http"
 	"time"
 
 	"holdfast/internal/protocol"
@@ -80,9 +79,9 @@ type Listen interface {
 	Close()
 }
 
-// Again serves a subscriptions/listen of ours in the place of a client's: where the session is that m is about. What it is
-// answered with is written to w.
-type Again func(ctx context.Context, w http.ResponseWriter, m jsonrpc.Message)
+// Again serves a subscriptions/listen of ours in the place of a client's: where the session is that m is about. hear is called with
+// each message of the stream that answers.
+type Again func(ctx context.Context, m jsonrpc.Message, hear func(message []byte))
 
 // ListenEnded returns the response that ends the subscriptions/listen with an id.
 func ListenEnded(id []byte) []byte {

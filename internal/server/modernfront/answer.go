@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/defaults"
 	"holdfast/internal/observe"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
 	"holdfast/internal/server/exchange"
@@ -94,13 +95,30 @@ func (fr *Front) again(x *exchange.Exchange) modern.Again {
 	}
 	of := *x
 	of.Session, of.Msgs = nil, nil
-	return func(ctx context.Context, w http.ResponseWriter, m jsonrpc.Message) {
+	return func(ctx context.Context, m jsonrpc.Message, hear func(message []byte)) {
 		y, own := of, *of.Modern
 		own.ID, own.Follows = m.ID, true
 		y.Modern, y.Msgs, y.HTTP = &own, []jsonrpc.Message{m}, of.HTTP.WithContext(ctx)
-		fr.ServeOwn(w, &y)
+		fr.ServeOwn(&placement.Answer{Events: hearing(hear)}, &y)
 	}
 }
+
+// hearing is called with each message of a stream, whose sink it is.
+type hearing func(message []byte)
+
+// Open implements [placement.Sink].
+func (hearing) Open(http.Header) {}
+
+// Append implements [placement.Sink].
+func (hear hearing) Append(text, _, data []byte) []byte {
+	if len(data) > 0 {
+		hear(data)
+	}
+	return text
+}
+
+// Write implements [placement.Sink].
+func (hearing) Write([]byte) error { return nil }
 
 // call begins the call of a modern request in its carrier, and answers it. came is the request as it came.
 func (fr *Front) call(w http.ResponseWriter, x *exchange.Exchange, came []jsonrpc.Message) error {

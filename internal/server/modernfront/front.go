@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/internal/feature/resume"
+	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
 	"holdfast/internal/server/copying"
@@ -38,7 +39,7 @@ type Front struct {
 	CutGrace  time.Duration // how long a tool's call goes on whose client's connection was cut, to be attached to; 0 or less: not at all
 	Logger    *slog.Logger
 	// ServeOwn serves a request of ours, wherever it is to be served.
-	ServeOwn func(w http.ResponseWriter, x *exchange.Exchange)
+	ServeOwn func(to *placement.Answer, x *exchange.Exchange)
 }
 
 // IsModern reports whether a POST is of revision 2026-07-28 or later: its header or its _meta

@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -105,7 +104,7 @@ func (p *reply) end(response []byte) error {
 		p.json(response)
 		return nil
 	}
-	return p.Flush(sse.AppendMessage(nil, nil, response), true)
+	return p.Flush(p.Event(nil, nil, response), true)
 }
 
 // Append implements [Sink].
@@ -126,7 +125,7 @@ func (p *reply) Append(text, eventID, data []byte) []byte {
 			p.acked, data = true, p.listen.Filter(data)
 		}
 	}
-	return sse.AppendMessage(text, eventID, data)
+	return p.Event(text, eventID, data)
 }
 
 // withdrawn takes in that the backend does not wait for a response any more, and reports whether a notification says so.
@@ -161,7 +160,7 @@ func (p *reply) Write(text []byte, last bool) error {
 		}
 		p.json(p.final)
 	case last && p.final != nil:
-		text = sse.AppendMessage(text, nil, p.final)
+		text = p.Event(text, nil, p.final)
 		fallthrough
 	case len(text) > 0 || last:
 		if err := p.say(text, last); err != nil {
@@ -258,14 +257,14 @@ func (p *reply) tellNews() (ended string, err error) {
 	if p.listen.Alone() && !p.acked {
 		p.acked = true
 		ack := []byte(`{"jsonrpc":"2.0","method":"` + protocol.MethodAcknowledged + `","params":{"notifications":{}}}`)
-		text = sse.AppendMessage(text, nil, p.listen.Filter(subscribed(p.x, ack, "params")))
+		text = p.Event(text, nil, p.listen.Filter(subscribed(p.x, ack, "params")))
 	}
 	if !p.acked {
 		return "", nil
 	}
 	news, ended := p.listen.News()
 	for _, message := range news {
-		text = sse.AppendMessage(text, nil, message)
+		text = p.Event(text, nil, message)
 	}
 	if len(text) > 0 {
 		err = p.say(text, false)

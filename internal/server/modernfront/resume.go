@@ -13,7 +13,6 @@ import (
 	"holdfast/internal/server/exchange"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 	"holdfast/stream"
 )
@@ -34,7 +33,7 @@ func (fr *Front) resumes(x *exchange.Exchange) bool {
 func (p *reply) policy() []byte {
 	token := p.Session.Tickets().Make(sealResume, p.Reader.Cursor().Stream.Number, p.x.Modern.ID)
 	wait := max(p.front.Sessions.Resumes().InputWait().Truncate(time.Second), time.Second)
-	return sse.AppendMessage(nil, nil, resume.Policy(p.x.Modern.ID, token, 0, wait))
+	return p.Event(nil, nil, resume.Policy(p.x.Modern.ID, token, 0, wait))
 }
 
 // resume serves a requests/resume of a modern client.

@@ -16,7 +16,6 @@ import (
 	"holdfast/internal/reading"
 	"holdfast/internal/server/modern"
 	"holdfast/internal/session"
-	"holdfast/internal/sse"
 	"holdfast/jsonrpc"
 )
 
@@ -71,7 +70,7 @@ func (f *follower) run(ctx context.Context, ids []taskID) {
 		if len(ids) == 0 {
 			return
 		}
-		l := following{f: f, head: make(http.Header), open: ids}
+		l := following{f: f, open: ids}
 		l.listen(ctx)
 		if wait = min(2*wait, mostFollowWait); l.useful {
 			wait = minFollowWait
@@ -117,11 +116,9 @@ func (f *follower) news(id string) (news, bool) {
 	return n, ok
 }
 
-// A following is one listen of a follower, and the [http.ResponseWriter] of what it hears.
+// A following is one listen of a follower.
 type following struct {
 	f      *follower
-	head   http.Header
-	status int
 	open   []taskID // of which more is to be heard
 	agreed []string // the ids of those that are told of
 	useful bool     // something was heard
@@ -150,27 +147,11 @@ func (l *following) listen(ctx context.Context) {
 			}
 		}
 	}()
-	l.f.again(ctx, l, m)
-}
-
-// Header implements [http.ResponseWriter].
-func (l *following) Header() http.Header { return l.head }
-
-// WriteHeader implements [http.ResponseWriter].
-func (l *following) WriteHeader(status int) { l.status = status }
-
-// Write implements [http.ResponseWriter]. What it gets are whole events, or an answer without
-// events.
-func (l *following) Write(text []byte) (int, error) {
-	for events := sse.NewReader(bytes.NewReader(text), len(text)+1); ; {
-		ev, err := events.Next()
-		if err != nil {
-			return len(text), nil //nolint:nilerr // the end of the text
-		}
-		if m, err := jsonrpc.Parse(ev.Data); err == nil {
+	l.f.again(ctx, m, func(message []byte) {
+		if m, err := jsonrpc.Parse(message); err == nil {
 			l.hear(m)
 		}
-	}
+	})
 }
 
 // hear takes one message of the listen.

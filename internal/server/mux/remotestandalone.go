@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 // A remoteStandalone reads the standalone stream of a session on another node.
 type remoteStandalone struct {
 	m      *mux
-	s      *forwardedExchange
+	s      *forwarded
 	last   string // the id of the event that was received last
 	opened chan struct{}
 	open   sync.Once
@@ -29,16 +29,15 @@ type remoteStandalone struct {
 	err     error
 }
 
-// listenRemote has the standalone stream be read on another node, after the event with
-// an id, or after the last message that was delivered. The error is placement.ErrHere if the session has come here.
-// A refusal is what that node answers instead.
+// listenRemote has the standalone stream be read on another node, after the event with an id, or after the last message that was
+// delivered. The error is placement.ErrHere if the session has come here. A refusal is what that node answers instead.
 func (m *mux) listenRemote(last string) (refusal *placement.Answer, err error) {
 	a := &remoteStandalone{m: m, last: last, opened: make(chan struct{})}
 	over := make(chan struct{})
-	ok := m.h.nodes.Go(func() {
+	ok := m.front.Nodes.Go(func() {
 		defer close(over)
 		func() {
-			defer panics.Catch(&a.err, m.h.logger, "a connection's stream of another node", "")
+			defer panics.Catch(&a.err, m.front.Logger, "a connection's stream of another node", "")
 			a.refusal, a.err = a.run()
 		}()
 		if a.err != nil && a.isOpen() && m.ctx.Err() == nil {
@@ -56,14 +55,14 @@ func (m *mux) listenRemote(last string) (refusal *placement.Answer, err error) {
 	}
 }
 
-// run reads the stream until it is over, from one node after the other. What it returns
-// is of use before the stream was open.
+// run reads the stream until it is over, from one node after the other. What it returns is of use before the stream was open.
 func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 	m := a.m
 	for {
-		a.s = &forwardedExchange{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
+		a.s = &forwarded{x: m.newExchange(nil, m.key, nil), ctx: m.ctx, stop: func() {}, standalone: a}
+		a.s.got.Events = a.s
 		x := exchange.Exchange{Purpose: exchange.ForRead, HTTP: a.request(), Principal: m.client.principal, Secret: a.secret(), Last: a.last}
-		p := m.home(&x, a.s)
+		p := m.placeHome(&x, &a.s.got)
 		err := p.Run(placement.ErrNotHere)
 		if last := p.Last(); last != "" {
 			a.last = last
@@ -74,7 +73,7 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 				return nil, err
 			}
 			x.Last = a.last
-			err = m.h.serveIn(a.s, &x)
+			err = m.front.Serve(&a.s.got, &x)
 		}
 		switch {
 		case m.ctx.Err() != nil:
@@ -85,10 +84,10 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 			return nil, nil
 		case err != nil:
 			return nil, err
-		case a.s.ending == placement.EndsTaken, p.Taken(): // its client reads it on another connection
+		case a.s.got.Ending == placement.EndsTaken, p.Taken(): // its client reads it on another connection
 			return nil, a.watch()
-		case !placement.IsEvents(a.s.Header()):
-			return &a.s.Answer, a.refused()
+		case !placement.IsEvents(a.s.got.Header()):
+			return &a.s.got, a.refused()
 		}
 		select { // the node has let go of it, with the session maybe
 		case <-time.After(100 * time.Millisecond):
@@ -99,17 +98,13 @@ func (a *remoteStandalone) run() (refusal *placement.Answer, err error) {
 
 // secret is the id of the session, as the handshake named it.
 func (a *remoteStandalone) secret() string {
-	if id := a.m.client.header[protocol.HeaderSession]; len(id) > 0 {
-		return id[0]
-	}
-	return ""
+	return a.m.client.header.Get(protocol.HeaderSession)
 }
 
-// watch keeps the session in use without reading its stream, until it has ended, or the
-// connection has.
+// watch keeps the session in use without reading its stream, until it has ended, or the connection has.
 func (a *remoteStandalone) watch() error {
 	m := a.m
-	every := m.h.opts.KeepAlive
+	every := m.front.KeepAlive
 	if every <= 0 {
 		every = 15 * time.Second
 	}
@@ -124,7 +119,7 @@ func (a *remoteStandalone) watch() error {
 		// Of all that Holdfast answers itself, this costs the least.
 		raw := jsonrpc.AppendRequest(nil, []byte("0"), protocol.MethodStatusAll, nil)
 		x := m.exchangeFor(exchange.ForRequest, &jsonrpc.Message{Kind: jsonrpc.Request, ID: []byte("0"), Method: protocol.MethodStatusAll, Raw: raw})
-		p := m.home(&x, &placement.Answer{})
+		p := m.placeHome(&x, &placement.Answer{})
 		p.AskLocally(&session.Range{After: m.key, Until: m.key})
 		switch err := p.Run(placement.ErrNotHere); {
 		case errors.Is(err, placement.ErrHere):
@@ -140,15 +135,13 @@ func (a *remoteStandalone) watch() error {
 
 // endRemote notes that the session has ended.
 func (m *mux) endRemote() {
-	m.mu.Lock()
-	m.remote.ended = true
-	m.mu.Unlock()
+	m.remote.ended.Store(true)
 	reading.Wake(m.ready)
 }
 
 // request is the GET that is forwarded.
 func (a *remoteStandalone) request() *http.Request {
-	r := askFor(a.m.request()).WithContext(a.m.ctx)
+	r := exchange.OwnPost(a.m.client.request()).WithContext(a.m.ctx)
 	r.Method = http.MethodGet
 	r.Header.Del("Content-Type")
 	r.Header["Accept"] = []string{sse.ContentType}
@@ -182,7 +175,7 @@ func (a *remoteStandalone) refused() error {
 	switch {
 	case !a.isOpen():
 		return nil
-	case a.s.Status() == http.StatusNotFound || a.s.Status() == http.StatusNoContent:
+	case a.s.got.Status() == http.StatusNotFound || a.s.got.Status() == http.StatusNoContent:
 		m.endRemote()
 		return nil
 	}

@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"sync"
@@ -6,8 +6,7 @@ import (
 	"holdfast/internal/reading"
 )
 
-// Until they are written, so many answers, and so many bytes of them, may wait: then
-// nothing more is taken off the connection.
+// Until they are written, so many answers, and so many bytes of them, may wait: then nothing more is taken off the connection.
 const (
 	mostQueued      = 64
 	mostQueuedBytes = 64 << 10
@@ -21,7 +20,7 @@ type queue struct {
 	mu     sync.Mutex
 	room   sync.Cond // signalled when it was emptied, and at the end
 	texts  [][]byte
-	lights []*muxExchange
+	lights []*carried
 	bytes  int // of texts
 	state  queueState
 }
@@ -66,8 +65,7 @@ func (q *queue) done() {
 	}
 }
 
-// isEmpty reports whether nothing is queued, or on its way. If something is, q.ready is
-// signalled when it comes.
+// isEmpty reports whether nothing is queued, or on its way. If something is, q.ready is signalled when it comes.
 func (q *queue) isEmpty() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -81,10 +79,10 @@ func (q *queue) isEmpty() bool {
 func (q *queue) text(text []byte) { q.put(text, nil) }
 
 // light queues a light call. It is false when the connection has ended.
-func (q *queue) light(x *muxExchange) bool { return q.put(nil, x) }
+func (q *queue) light(x *carried) bool { return q.put(nil, x) }
 
 // put waits while too much is queued.
-func (q *queue) put(text []byte, x *muxExchange) bool {
+func (q *queue) put(text []byte, x *carried) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for q.state != queueClosed && (len(q.texts)+len(q.lights) >= mostQueued || q.bytes > mostQueuedBytes) {
@@ -104,7 +102,7 @@ func (q *queue) put(text []byte, x *muxExchange) bool {
 }
 
 // take empties the queue.
-func (q *queue) take() (texts [][]byte, lights []*muxExchange) {
+func (q *queue) take() (texts [][]byte, lights []*carried) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	texts, lights = q.texts, q.lights
@@ -114,7 +112,7 @@ func (q *queue) take() (texts [][]byte, lights []*muxExchange) {
 }
 
 // close ends the queue, and returns the light calls that nobody will wait for.
-func (q *queue) close() []*muxExchange {
+func (q *queue) close() []*carried {
 	q.mu.Lock()
 	q.state = queueClosed
 	q.mu.Unlock()

@@ -1,15 +1,14 @@
-package server
+package mux
 
 import (
 	"math/rand/v2"
 	"time"
 
-	"holdfast/internal/reading"
 	"holdfast/internal/server/copying"
 )
 
-// muxTimes are what [mux.run] goes by.
-type muxTimes struct {
+// times are what [mux.run] goes by.
+type times struct {
 	opened  time.Time
 	pinged  time.Time
 	leaving time.Time       // when to leave, as the node is drained; zero: it is not
@@ -19,8 +18,8 @@ type muxTimes struct {
 
 // due does what its time has come for.
 func (m *mux) due(a *copying.Alarm) error {
-	opts, t := &m.h.opts, &m.times
-	if err := m.isGone(); err != nil {
+	opts, t := m.front, &m.times
+	if err := m.client.isGone(); err != nil {
 		return err
 	}
 	if retry, ok := m.disconnected(); ok {
@@ -53,10 +52,10 @@ func (m *mux) ends() error {
 	quiet := m.isIdle() && m.isAlone()
 	s := m.session()
 	switch {
-	case m.is(muxLeaving) && m.isIdle() && m.announced():
-		m.times.retry = m.h.opts.Retry
+	case m.is(stateLeaving) && m.isIdle() && m.announced():
+		m.times.retry = m.front.Retry
 		return copying.ErrComeBack
-	case m.remoteEnded() && quiet:
+	case m.remote != nil && m.remote.ended.Load() && quiet:
 		return errSessionEnded
 	case s == nil:
 	case s.Moved() && (m.client.returns && !m.isAnyWaiting() || quiet):
@@ -68,36 +67,23 @@ func (m *mux) ends() error {
 	return nil
 }
 
-// awaitDrain sets when the connection is to end, if the node is drained. What is
-// unanswered is waited for.
+// awaitDrain sets when the connection is to end, if the node is drained. What is unanswered is waited for.
 func (m *mux) awaitDrain(now time.Time) {
 	m.times.drain = nil
 	if m.times.leaving.IsZero() && m.isQuiet() {
-		m.times.leaving, m.times.drain = m.h.life.Departure(now)
+		m.times.leaving, m.times.drain = m.front.Life.Departure(now)
 	}
 }
 
-// disconnected reports whether a call has asked for the connection's end, and its
-// client knows how to come back.
+// disconnected reports whether a call has asked for the connection's end, and its client knows how to come back.
 func (m *mux) disconnected() (retry time.Duration, ok bool) {
 	if !m.isIdle() || !m.announced() {
 		return 0, false
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for x := range m.open {
-		if asked := x.Retry.Swap(nil); asked != nil {
-			if *asked < 0 {
-				return m.h.opts.Retry, true
-			}
-			return *asked, true
-		}
-	}
-	return 0, false
+	return m.disconnects(m.front.Retry)
 }
 
-// leave ends the connection, and has the client come back after a time. Where it could
-// not come back, it stays.
+// leave ends the connection, and has the client come back after a time. Where it could not come back, it stays.
 func (m *mux) leave(retry time.Duration) error {
 	if !m.mayLeave() {
 		return nil
@@ -106,49 +92,28 @@ func (m *mux) leave(retry time.Duration) error {
 	return copying.ErrComeBack
 }
 
-// mayLeave reports whether the connection may be ended: the client can connect again
-// and find all that it has asked for, or is being sent away by a node that has
-// nothing more to tell it.
+// mayLeave reports whether the connection may be ended: the client can connect again and find all that it has asked for, or is
+// being sent away by a node that has nothing more to tell it.
 func (m *mux) mayLeave() bool {
 	switch {
 	case !m.isIdle():
 		return false
-	case m.h.life.IsDraining():
+	case m.front.Life.IsDraining():
 		return m.isAlone()
 	}
 	return m.client.returns && (m.isAlone() || m.resumes() && m.announced())
 }
 
-// isIdle reports whether nothing that was asked here is unanswered, but what is copied
-// from a stream.
+// isIdle reports whether nothing that was asked here is unanswered, but what is copied from a stream.
 func (m *mux) isIdle() bool {
 	return !m.isAnyWaiting() && m.queue.isEmpty() && len(m.lights) == 0 // in this order
-}
-
-// isAlone reports whether no call is copied from a stream, here or from another node.
-func (m *mux) isAlone() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.open) == 0
 }
 
 // isQuiet reports whether the client waits for nothing in particular.
 func (m *mux) isQuiet() bool { return m.isIdle() && m.isAlone() }
 
 // isOver reports whether everything was sent to a client that sends no more.
-func (m *mux) isOver() bool { return m.is(muxFinished) && m.isAlone() && m.isIdle() }
-
-// announced reports whether the client got the tokens of all calls here that have one.
-func (m *mux) announced() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for x := range m.open {
-		if !x.Announced.Load() && (x.forward == nil || x.forward.unsafe) {
-			return false
-		}
-	}
-	return true
-}
+func (m *mux) isOver() bool { return m.is(stateFinished) && m.isAlone() && m.isIdle() }
 
 // isSilent reports whether the client of a connection that can be made again has yet to
 // begin. One whose initialize has failed gets its answer first.
@@ -156,14 +121,8 @@ func (m *mux) isSilent() bool {
 	return m.client.returns && !m.begun() && !m.isBare() && m.isQuiet()
 }
 
-// isBare reports whether the client came for calls of other sessions, and has begun
-// none here.
-func (m *mux) isBare() bool {
-	m.mu.Lock()
-	otherSessions := m.otherSessions
-	m.mu.Unlock()
-	return otherSessions && !m.begun()
-}
+// isBare reports whether the client came for calls of other sessions, and has begun none here.
+func (m *mux) isBare() bool { return m.hasOthers() && !m.begun() }
 
 // resumes reports whether the client can resume the calls that it receives here.
 func (m *mux) resumes() bool {
@@ -172,20 +131,4 @@ func (m *mux) resumes() bool {
 		return m.remote.resumes
 	}
 	return s.Resumes() != nil && s.Revision() != "" || m.isBare()
-}
-
-// remoteEnded reports whether the session, which was on another node, has ended.
-func (m *mux) remoteEnded() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.remote != nil && m.remote.ended
-}
-
-// comeBack has the client come back, as soon as nothing is unanswered, for what can't
-// be gone on with here.
-func (m *mux) comeBack() {
-	m.mu.Lock()
-	m.become(muxLeaving)
-	m.mu.Unlock()
-	reading.Wake(m.ready)
 }

@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"errors"
@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"holdfast/internal/caller"
 	"holdfast/internal/placement"
 	"holdfast/internal/protocol"
 	"holdfast/internal/server/answering"
@@ -16,26 +17,48 @@ import (
 	"holdfast/internal/whereabouts"
 )
 
-// socketHere serves a WebSocket in a session of this node.
-func (h *Handler) socketHere(w http.ResponseWriter, x *exchange.Exchange) error {
+// Socket serves a WebSocket in a session of this node. An error says that the handshake was not answered.
+func (fr *Front) Socket(w http.ResponseWriter, x *exchange.Exchange) error {
 	s := x.Session
-	m := h.newMux(x.HTTP, s, whereabouts.KeyOf(s.ID()), true)
-	if err := m.resumeStandalone(x.HTTP); err != nil {
+	m := fr.newMux(x, whereabouts.KeyOf(s.ID()), true)
+	if err := m.standalone.resume(x.HTTP); err != nil {
 		return err
 	}
-	h.accept(w, x.HTTP, m, s.ID(), s.Tenant())
+	fr.accept(w, x.HTTP, m, s.ID(), s.Tenant())
+	return nil
+}
+
+// SocketElsewhere serves a WebSocket whose session is on another node. An error says that
+// the handshake was not answered: placement.ErrHere if the session has come here.
+func (fr *Front) SocketElsewhere(w http.ResponseWriter, x *exchange.Exchange) error {
+	if x.Last != "" && !ticket.IsStandalone(ticket.NameOf(x.Last)) {
+		return errOfCall
+	}
+	x.Session = nil
+	m := fr.newMux(x, x.Name(), true)
+	refusal, err := m.listenRemote(x.Last)
+	switch {
+	case refusal != nil:
+		m.close(err)
+		refusal.WriteTo(w)
+		return nil
+	case err != nil:
+		m.close(err)
+		return err
+	}
+	fr.accept(w, x.HTTP, m, x.Secret, caller.TenantOf(x.Principal, x.HTTP.RemoteAddr))
 	return nil
 }
 
 // accept answers the handshake of a WebSocket, and serves that. id is the session's.
-func (h *Handler) accept(w http.ResponseWriter, r *http.Request, m *mux, id, tenant string) {
+func (fr *Front) accept(w http.ResponseWriter, r *http.Request, m *mux, id, tenant string) {
 	w.Header()[protocol.HeaderSession] = []string{id}
 	ws, err := websocket.Accept(w, r, websocket.Options{
-		MostBytes:    h.opts.MaxBody,
-		WriteTimeout: h.opts.WriteTimeout,
-		PingTimeout:  h.opts.KeepAlive,
+		MostBytes:    fr.MaxBody,
+		WriteTimeout: fr.WriteTimeout,
+		PingTimeout:  fr.KeepAlive,
 		Meter: func(setDeadline func(time.Time) error) websocket.Meter {
-			return &pieces{intake: intake{flight: h.opts.Flight, tenant: tenant, patience: h.opts.BodyTimeout, deadline: setDeadline}}
+			return fr.Meter(tenant, setDeadline)
 		},
 	})
 	if err != nil {
@@ -43,23 +66,7 @@ func (h *Handler) accept(w http.ResponseWriter, r *http.Request, m *mux, id, ten
 		return
 	}
 	err = m.serve(m.client.values, socketPipe{ws})
-	h.logger.Debug("websocket ended", "session", m.key, "cause", err)
-}
-
-// resumeStandalone has the connection read the standalone stream from where its client is.
-func (m *mux) resumeStandalone(r *http.Request) error {
-	last := r.Header[protocol.HeaderLastEventID]
-	if len(last) == 0 || last[0] == "" {
-		return m.listen(r.Context())
-	}
-	at, err := copying.CursorOf(m.standalone.Session, last[0])
-	if err == nil && at.Stream.Number != 0 {
-		err = errOfCall
-	}
-	if err != nil {
-		return err
-	}
-	return m.standalone.Read(r.Context(), at, m.showsIDs())
+	fr.Logger.Debug("websocket ended", "session", m.key, "cause", err)
 }
 
 // errOfCall refuses an event id at which no connection goes on.

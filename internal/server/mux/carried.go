@@ -1,4 +1,4 @@
-package server
+package mux
 
 import (
 	"bytes"
@@ -17,7 +17,7 @@ import (
 	"holdfast/stream"
 )
 
-// A muxExchange is one of the exchanges that a [mux] carries: a call that was made or resumed on
+// A carried is one of the exchanges that a [mux] carries: a call that was made or resumed on
 // it, of whichever session; or the session's standalone stream. It is
 //
 //	light      waits for its answer, without a goroutine → streamed: it has a stream now; over
@@ -25,14 +25,14 @@ import (
 //	forwarded  another node serves it                    → over; light or streamed here, as another exchange
 //
 // The fields light, r and forward are set in that state only.
-type muxExchange struct {
+type carried struct {
 	copying.Copier // of its stream; it is the sink of that. Without a session it is on another node
 	m              *mux
 	key            stream.SessionKey // of the session
 	ids            [][]byte          // of the requests
 
 	light   *lightCall
-	forward *forwardedExchange
+	forward *forwarded
 
 	copying.Parting
 	quoted []byte // an event id
@@ -43,14 +43,13 @@ type lightCall struct {
 	call  *session.Call
 	since time.Time
 	batch bool // its answers are
-	// msgs have to be asked again where the session is, if it leaves; nil where the
-	// client does that.
+	// msgs have to be asked again where the session is, if it leaves; nil where the client does that.
 	msgs []jsonrpc.Message
 }
 
 // newExchange returns a new exchange in a session, which is nil if it is on another node.
-func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *muxExchange {
-	x := &muxExchange{m: m, key: key}
+func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []jsonrpc.Message) *carried {
+	x := &carried{m: m, key: key}
 	x.Door = m.client.door
 	x.Session, x.Sink, x.Yields = s, x, true
 	for i := range msgs {
@@ -63,30 +62,21 @@ func (m *mux) newExchange(s *session.Session, key stream.SessionKey, msgs []json
 
 // begin copies the exchange's stream from a place on, with a goroutine of its own. If
 // the connection has ended there is none, and no error.
-func (x *muxExchange) begin(at stream.Cursor) error {
+func (x *carried) begin(at stream.Cursor) error {
 	m := x.m
 	x.Ready = make(chan struct{}, 1)
 	if err := x.Read(m.client.values, at, m.showsIDs()); err != nil {
 		return err
 	}
 	x.light = nil
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.state == muxClosed {
+	if !m.carry(x, x.Session != m.session(), func() bool { m.work.Go(x.serve); return true }) {
 		x.detach(true)
-		return nil
 	}
-	if x.Session != m.session() {
-		m.otherSessions = true
-		m.takeIDs(x)
-	}
-	m.open[x] = struct{}{}
-	m.work.Go(x.serve)
 	return nil
 }
 
 // serve copies the stream to its end.
-func (x *muxExchange) serve() {
+func (x *carried) serve() {
 	m := x.m
 	err := x.Run(m.ctx)
 	switch {
@@ -94,7 +84,7 @@ func (x *muxExchange) serve() {
 		return
 	case err == nil, errors.Is(err, copying.ErrSuperseded): // its client reads it on another connection
 	case errors.Is(err, session.ErrMoved):
-		if !m.forwardRest(x) {
+		if !x.forwardRest() {
 			if m.isMoved() {
 				err = copying.ErrComeBack
 			}
@@ -103,26 +93,18 @@ func (x *muxExchange) serve() {
 		}
 	case errors.Is(err, stream.ErrTrimmed), errors.Is(err, stream.ErrNotFound):
 		m.freeIDs(x)
-		if err := m.out.write(m.refusal(x.ids, err)); err != nil {
-			m.stop(err)
-		}
+		m.say(m.refusal(x.ids, err))
 	default:
 		m.stop(err)
 		return
 	}
 	x.detach(false)
-	m.freeIDs(x)
-	m.mu.Lock()
-	delete(m.open, x)
-	m.mu.Unlock()
-	reading.Wake(m.ready)
+	m.drop(x)
 }
 
-// detach ends the reading of a stream. broke says that the connection broke before
-// its end: then a client that has no tokens to resume its calls by can have it
-// continued where it comes back with nothing but the session, as if it had made
-// it with a POST.
-func (x *muxExchange) detach(broke bool) {
+// detach ends the reading of a stream. broke says that the connection broke before its end: then a client that has no tokens to
+// resume its calls by can have it continued where it comes back with nothing but the session, as if it had made it with a POST.
+func (x *carried) detach(broke bool) {
 	if x.Reader != nil {
 		if broke {
 			x.Reader.NoteCut()
@@ -133,8 +115,8 @@ func (x *muxExchange) detach(broke bool) {
 }
 
 // Append implements [Sink].
-func (x *muxExchange) Append(text, id, data []byte) []byte {
-	if id != nil {
+func (x *carried) Append(text, id, data []byte) []byte {
+	if len(id) > 0 {
 		if !x.m.showsIDs() {
 			return appendTagged(text, nil, data)
 		}
@@ -144,69 +126,37 @@ func (x *muxExchange) Append(text, id, data []byte) []byte {
 	return appendTagged(text, id, data)
 }
 
-// appendTagged appends a message, with the id of its event, as JSON, unless that is
-// nil or there is no place for it.
+// appendTagged appends a message, with the id of its event, as JSON, unless that is empty or there is no place for it.
 func appendTagged(text, id, data []byte) []byte {
-	if id != nil && jsonrpc.Field(data, "method") != nil {
+	if len(id) > 0 && jsonrpc.Field(data, "method") != nil {
 		data, _ = jsonrpc.Set(data, id, "params", "_meta", protocol.MetaEventID)
 	}
 	return append(append(text, data...), '\n')
 }
 
-// Write implements [Sink]. The ids of a call that is over are free before its client
-// knows.
-func (x *muxExchange) Write(lines []byte, last bool) error {
+// Write implements [Sink]. The ids of a call that is over are free before its client knows.
+func (x *carried) Write(lines []byte, last bool) error {
 	if last {
 		x.m.freeIDs(x)
 	}
 	if len(lines) == 0 {
 		return nil
 	}
-	if err := x.m.mayHear(); err != nil {
+	if err := x.m.client.mayHear(); err != nil {
 		return err
 	}
 	return x.m.out.write(lines)
 }
 
 // Finished implements [Sink]: who resumes knows what has arrived.
-func (x *muxExchange) Finished() {}
+func (x *carried) Finished() {}
 
 // Idle implements [Sink].
-func (x *muxExchange) Idle(context.Context, time.Time) (time.Time, error) {
+func (x *carried) Idle(context.Context, time.Time) (time.Time, error) {
 	if x.News(x.Reader) {
 		reading.Wake(x.m.ready)
 	}
 	return time.Time{}, nil
-}
-
-// takeIDs notes that the ids of requests of another session are in use on the connection. A
-// forwarded exchange with one of these ids is superseded. m.mu is held.
-func (m *mux) takeIDs(x *muxExchange) {
-	if m.foreign == nil {
-		m.foreign = make(map[string]*muxExchange)
-	}
-	for _, id := range x.ids {
-		key := string(jsonrpc.Key(id))
-		if old := m.foreign[key]; old != nil && old.forward != nil && old != x {
-			old.forward.wanted = wantedBySuccessor
-			old.forward.stop()
-		}
-		m.foreign[key] = x
-	}
-}
-
-// freeIDs frees them again.
-func (m *mux) freeIDs(x *muxExchange) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if len(m.foreign) == 0 {
-		return
-	}
-	for _, id := range x.ids {
-		if key := string(jsonrpc.Key(id)); m.foreign[key] == x {
-			delete(m.foreign, key)
-		}
-	}
 }
 
 // clashes reports whether a request's id is that of one that is in flight on this
@@ -215,27 +165,23 @@ func (m *mux) clashes(key stream.SessionKey, id []byte) bool {
 	if s := m.session(); s != nil && key != m.key && s.CallFrom("", id) != nil {
 		return true
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	other := m.foreign[string(jsonrpc.Key(id))]
-	return other != nil && other.key != key || m.modern[string(jsonrpc.Key(id))] != nil
+	return m.isTaken(key, id)
 }
 
 // refusal returns, for each request, the error that err means.
 func (m *mux) refusal(ids [][]byte, err error) (text []byte) {
 	e, status := new(jsonrpc.Error), http.StatusBadRequest
 	if !errors.As(err, &e) {
-		status, e = m.h.answers.Explain(err)
+		status, e = m.front.Answers.Explain(err)
 	}
-	m.h.answers.TellRefused(nil, status, err)
+	m.front.Answers.TellRefused(nil, status, err)
 	for _, id := range ids {
 		text = append(jsonrpc.AppendError(text, id, e), '\n')
 	}
 	return text
 }
 
-// answerLights writes the answers that are queued, and those of light calls. It reports
-// whether some are left for the next turn.
+// answerLights writes the answers that are queued, and those of light calls. It reports whether some are left for the next turn.
 func (m *mux) answerLights() (more bool, err error) {
 	texts, lights := m.queue.take()
 	m.lights = append(m.lights, lights...)
@@ -255,7 +201,7 @@ func (m *mux) answerLights() (more bool, err error) {
 		}
 		var waits bool
 		before, call := len(text), x.light.call
-		switch text, waits = m.answerLight(text, x); {
+		switch text, waits = x.answerLight(text); {
 		case waits:
 			waiting = append(waiting, x)
 		case len(text)-before > budget.Uncounted: // which counts until it is written
@@ -280,13 +226,13 @@ func (m *mux) answerLights() (more bool, err error) {
 
 // answerLight appends the answers of a light call, or has its stream copied if it has
 // one by now. It reports whether the call still has to be waited for.
-func (m *mux) answerLight(text []byte, x *muxExchange) (_ []byte, waits bool) {
+func (x *carried) answerLight(text []byte) (_ []byte, waits bool) {
 	answers, done, number := x.light.call.Answers()
 	switch {
-	case m.madeAgain(x):
+	case x.madeAgain():
 	case number != 0:
 		if err := x.begin(stream.Cursor{Stream: stream.ID{Number: number}}); err != nil {
-			text = append(text, m.refusal(x.ids, err)...)
+			text = append(text, x.m.refusal(x.ids, err)...)
 		}
 	case !done:
 		return text, true
@@ -298,11 +244,11 @@ func (m *mux) answerLight(text []byte, x *muxExchange) (_ []byte, waits bool) {
 
 // promoteLights has calls stored that were light for too long. That tells [mux.run].
 func (m *mux) promoteLights(a *copying.Alarm) {
-	if m.h.opts.Response == ResponseJSON {
+	if m.front.UpgradeAfter == 0 {
 		return
 	}
 	for _, x := range m.lights {
-		if !a.Due(x.light.since.Add(m.h.opts.UpgradeAfter)) {
+		if !a.Due(x.light.since.Add(m.front.UpgradeAfter)) {
 			return
 		}
 		x.light.call.Promote()

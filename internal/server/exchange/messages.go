@@ -1,0 +1,126 @@
+package exchange
+
+import (
+	"fmt"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/server/answering"
+	"holdfast/internal/server/modern"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+)
+
+// What follows looks at the messages that came at a time: one, or a batch.
+
+// MostBatch is how many messages a batch may have: as many as a session may have requests in flight.
+const MostBatch = 1000
+
+// Parse returns the messages that a client has sent. The errors are [jsonrpc.ErrParse] and [jsonrpc.ErrInvalid].
+func Parse(data []byte) (msgs []jsonrpc.Message, batch bool, err error) {
+	msgs, batch, err = jsonrpc.ParseBody(data)
+	if err == nil && len(msgs) > MostBatch {
+		return nil, true, fmt.Errorf("%w: a batch of %d messages: send at most %d at a time", jsonrpc.ErrInvalid, len(msgs), MostBatch)
+	}
+	return msgs, batch, err
+}
+
+// An Unclear says that one of some messages does not mean the same to every server: none of them is taken.
+type Unclear struct {
+	Why *jsonrpc.Error
+	at  *jsonrpc.Message
+}
+
+// CheckClear returns what is not clear of messages, or nil. A method that revision 2026-07-28 does not have is not looked at if
+// they are of that revision: no server gets it, and what its params may be is not known.
+func CheckClear(msgs []jsonrpc.Message, ofModern bool) *Unclear {
+	for i := range msgs {
+		m := &msgs[i]
+		if ofModern && m.Kind == jsonrpc.Request && modern.Removed(m.Method) {
+			continue
+		}
+		if why := protocol.CheckClear(m); why != nil {
+			return &Unclear{why, m}
+		}
+	}
+	return nil
+}
+
+// Answer returns what the messages are answered with: each request gets an error under its id.
+func (e *Unclear) Answer(msgs []jsonrpc.Message, batch bool) []byte {
+	var answers [][]byte
+	for i := range msgs {
+		m := &msgs[i]
+		switch {
+		case m.Kind != jsonrpc.Request:
+		case m == e.at:
+			answers = append(answers, jsonrpc.AppendError(nil, m.ID, e.Why))
+		default:
+			answers = append(answers, jsonrpc.AppendError(nil, m.ID, errf("not taken, because of another message of the batch: %s", e.Why.Message)))
+		}
+	}
+	if answers == nil {
+		return jsonrpc.AppendError(nil, nil, e.Why)
+	}
+	return answering.Append(nil, answers, batch)
+}
+
+func errf(format string, args ...any) *jsonrpc.Error {
+	return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, format, args...)
+}
+
+// Requests returns how many of the messages are requests.
+func Requests(msgs []jsonrpc.Message) (n int) {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			n++
+		}
+	}
+	return n
+}
+
+// Initializes reports whether one of the messages is an initialize request.
+func Initializes(msgs []jsonrpc.Message) bool {
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request && msgs[i].Method == "initialize" {
+			return true
+		}
+	}
+	return false
+}
+
+// A Stage is how far the session has come that messages are for.
+type Stage int
+
+// The stages.
+const (
+	StageNone Stage = iota // there is no session: each request stands alone, or names its session itself
+	StageNew               // it waits for its initialize request
+	StageOpen              // its initialize request has come
+)
+
+// StageOf returns the stage of a session.
+func StageOf(s *session.Session) Stage {
+	if s.Initializing() != nil || s.Revision() != "" { // in this order
+		return StageOpen
+	}
+	return StageNew
+}
+
+// Check checks what came at a time against the stage and the protocol revision of its session. Whether there are batches is
+// decided by the revision that initialize has settled on, and not by the header of one request, which could claim any.
+func Check(msgs []jsonrpc.Message, batch bool, at Stage, revision string) error {
+	initialize := Initializes(msgs)
+	switch {
+	case initialize && len(msgs) > 1:
+		return errf("initialize must not be part of a batch")
+	case initialize && at == StageOpen:
+		return errf("the session is initialized already")
+	case initialize && len(msgs[0].Raw) > session.MaxInitialize: // before a backend is opened for it
+		return session.ErrInitialize
+	case !initialize && at == StageNew:
+		return errf("the first message must be an initialize request")
+	case batch && !protocol.Batches(revision):
+		return errf("protocol revision %s has no batches: send one message", revision)
+	}
+	return nil
+}

@@ -1,0 +1,291 @@
+package mux
+
+import (
+	"errors"
+	"io"
+	"slices"
+
+	"holdfast/internal/feature/resume"
+	"holdfast/internal/panics"
+	"holdfast/internal/placement"
+	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
+	"holdfast/internal/rpc"
+	"holdfast/internal/server/copying"
+	"holdfast/internal/server/exchange"
+	"holdfast/internal/session"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// receive takes what comes in, one message after the other, until nothing more does.
+func (m *mux) receive() {
+	for {
+		data, err := m.out.pipe.Read()
+		var left *jsonrpc.Error
+		switch {
+		case errors.As(err, &left):
+			m.queue.text(jsonrpc.AppendError(nil, nil, left))
+		case errors.Is(err, io.EOF):
+			m.become(stateFinished)
+			m.stopListens()
+			return
+		case err != nil:
+			m.stop(err)
+			return
+		case !m.take(data):
+			return
+		}
+	}
+}
+
+// take takes what came as one: a message, or in old revisions a batch. It is false when the connection is over.
+func (m *mux) take(data []byte) bool {
+	if !m.queue.begin() {
+		return false // its sender knows that the connection has ended
+	}
+	defer m.queue.done()
+	m.touch()
+	msgs, batch, err := exchange.Parse(data)
+	switch {
+	case errors.Is(err, jsonrpc.ErrParse):
+		m.reject(data, jsonrpc.Errorf(jsonrpc.CodeParse, "%v", err))
+	case err != nil:
+		m.reject(data, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
+	case m.refuses(msgs):
+	case m.isModern(msgs, batch):
+		m.takeModern(&msgs[0])
+	case m.front.Modern.Eras.RefusesLegacy():
+		m.refuseLegacy(msgs, batch)
+	default:
+		m.takeLegacy(msgs, batch)
+	}
+	return true
+}
+
+// takeLegacy takes messages of revisions that have sessions.
+func (m *mux) takeLegacy(msgs []jsonrpc.Message, batch bool) {
+	if e := exchange.CheckClear(msgs, false); e != nil {
+		if exchange.Requests(msgs) > 0 { // else nobody waits for an answer
+			m.queue.text(e.Answer(msgs, batch))
+		}
+		return
+	}
+	if err := m.fits(msgs, batch); err != nil {
+		m.fail(msgs, err)
+		return
+	}
+	m.dispatch(msgs, batch, nil)
+}
+
+// refuses reports whether the client must not send messages. If so, those that are requests were answered, as a POST of them is.
+func (m *mux) refuses(msgs []jsonrpc.Message) bool {
+	var why error
+	var not *jsonrpc.Message
+	if denied := copying.Denial(m.client.rights); denied != nil {
+		why, not = denied, &msgs[0]
+	} else if not, why = m.front.Permitted(m.client.values, msgs); why == nil {
+		return false
+	}
+	status, e := m.front.Answers.Explain(why)
+	m.front.Answers.TellDenied(nil, status, why, m.front.Answers.Denied(m.client.request(), not, m.front.Asker(m.client.request())))
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			m.queue.text(jsonrpc.AppendError(nil, msgs[i].ID, e))
+		}
+	}
+	return true
+}
+
+// reject answers a text that is no message. The error has the id of a request if that can be read.
+func (m *mux) reject(data []byte, e *jsonrpc.Error) {
+	if id, answered := rpc.RequestID(data); answered {
+		m.queue.text(jsonrpc.AppendError(nil, id, e))
+	}
+}
+
+// dispatch handles messages, whose array it uses. before is the exchange that had them, if they were to be forwarded, and the
+// session has come here. If code of the user panics they fail, and the connection goes on.
+func (m *mux) dispatch(msgs []jsonrpc.Message, batch bool, before *forwarded) {
+	var err error
+	calls := msgs[:0]
+	defer func() {
+		if err != nil {
+			m.fail(calls, err)
+		}
+	}()
+	defer panics.Catch(&err, m.front.Logger, "a connection's request", "")
+	for i := range msgs {
+		calls = append(calls, msgs[i]) // until it is handled
+		if last := len(calls) - 1; m.serves(&calls[last]) {
+			calls = calls[:last]
+		}
+	}
+	if len(calls) > 0 {
+		m.call(calls, batch, before, nil)
+	}
+}
+
+// fits checks the messages against the state of the session.
+func (m *mux) fits(msgs []jsonrpc.Message, batch bool) error {
+	s := m.session()
+	if s == nil { // whose revision its owner knows
+		return exchange.Check(msgs, false, exchange.StageOpen, "")
+	}
+	at := exchange.StageOf(s)
+	if at == exchange.StageNew && !exchange.Initializes(msgs) && !slices.ContainsFunc(msgs, func(msg jsonrpc.Message) bool { return !m.namesSession(&msg) }) {
+		at = exchange.StageNone
+	}
+	return exchange.Check(msgs, batch, at, s.Revision())
+}
+
+// namesSession reports whether a message itself names the session that it is for, by a
+// token. It needs no session of the connection.
+func (m *mux) namesSession(msg *jsonrpc.Message) bool {
+	switch msg.Kind {
+	case jsonrpc.Request:
+		return protocol.Resumes(msg.Method)
+	case jsonrpc.Response:
+		return true
+	}
+	return resume.Cancels(msg)
+}
+
+// serves does what is asked of Holdfast itself, and hands over what is no request. It is false for a request that makes a call.
+func (m *mux) serves(msg *jsonrpc.Message) bool {
+	switch {
+	case msg.Kind != jsonrpc.Request:
+		m.send(*msg)
+	case !protocol.Resumes(msg.Method):
+		return false
+	case msg.Method == protocol.MethodResume:
+		m.resume(msg)
+	default:
+		m.status(msg)
+	}
+	return true
+}
+
+// resume goes on with the call that a requests/resume names.
+func (m *mux) resume(msg *jsonrpc.Message) {
+	one := []jsonrpc.Message{*msg}
+	s, at, err := copying.ResumedAt(m.client.values, m.front.Sessions, m.client.principal, msg, "")
+	switch {
+	case err != nil:
+		m.elsewhere(one, false, err)
+	case m.clashes(stream.SessionKey(s.Name()), msg.ID):
+		m.fail(one, errClash)
+	default:
+		m.attach(s, at, msg)
+	}
+}
+
+// status answers requests/getStatus, or requests/getStatus/all.
+func (m *mux) status(msg *jsonrpc.Message) {
+	m.remote.awaitOrder(m.ctx)
+	x := m.exchangeFor(exchange.ForRequest, msg)
+	answer, err := m.forwardHome(&x)
+	if errors.Is(err, placement.ErrHere) {
+		x.Session = m.session()
+		answer, err = m.front.Ask(&x)
+	}
+	if err != nil {
+		m.fail(x.Msgs, err)
+		return
+	}
+	m.queue.text(answer)
+}
+
+// exchangeFor returns what a message that came on the connection wants, as an exchange by itself.
+func (m *mux) exchangeFor(what exchange.Purpose, msg *jsonrpc.Message) exchange.Exchange {
+	return exchange.Exchange{Purpose: what, HTTP: exchange.OwnPost(m.client.request()), Principal: m.client.principal, Msgs: []jsonrpc.Message{*msg}, Mine: m.key}
+}
+
+// errClash refuses what its client could not tell from what is in flight already.
+var errClash = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "a request of another session with this id is in flight on this connection: resume it on another")
+
+// elsewhere fails a request with an error, unless that says that the call which it
+// asks for is in a session on another node, or to be begun there: then it is.
+func (m *mux) elsewhere(msgs []jsonrpc.Message, batch bool, err error) {
+	var away *session.Redirect
+	switch {
+	case errors.Is(err, session.ErrMoved) && m.follows():
+		m.makeAgain(msgs, batch)
+	case m.front.Nodes == nil || !errors.As(err, &away):
+		m.fail(msgs, err)
+	case away.Key == m.key && m.session() != nil && !m.follows():
+		m.fail(msgs, session.ErrMoved)
+	case m.clashes(away.Key, msgs[0].ID):
+		m.fail(msgs, errClash)
+	default:
+		m.forward(&forwarded{x: m.newExchange(nil, away.Key, msgs[:1]), requests: requests{msgs: msgs, at: away.Remote}})
+	}
+}
+
+// send hands over a notification or a response. If the backend does not accept it, the
+// client is not informed: neither has an answer.
+func (m *mux) send(msg jsonrpc.Message) {
+	m.cancels(&msg)
+	m.remote.awaitOrder(m.ctx)
+	x := m.exchangeFor(exchange.ForMessages, &msg)
+	_, err := m.forwardHome(&x)
+	if errors.Is(err, placement.ErrHere) {
+		err = m.session().Send(m.client.values, msg, m.client.header)
+	}
+	var away *session.Redirect
+	if errors.As(err, &away) {
+		if x.Session = m.session(); !x.MayBeGuest(m.front.Sessions) {
+			x = m.exchangeFor(exchange.ForNamed, &msg)
+		}
+		_, err = m.front.Ask(&x)
+	}
+	if err != nil {
+		m.front.Logger.Warn("message not delivered", "session", m.key, "method", msg.Method, "error", err)
+	}
+}
+
+// later reports whether a request is not answered here, as its client asks again on the next connection: the node is about to end
+// this one, with the session, or it is ended for that. An error would be taken for the end of the call.
+func (m *mux) later(msgs []jsonrpc.Message, err error) bool {
+	if !m.client.returns || !m.resumes() {
+		return false
+	}
+	// Where the store is not shared nothing goes on after the node.
+	closing := errors.Is(err, session.ErrMoved) || errors.Is(err, session.ErrClosing) && m.front.Sessions.Shared()
+	passes := closing || errors.Is(err, stream.ErrConflict) || session.StoreErrorText(err) != ""
+	for i := range msgs {
+		msg := &msgs[i]
+		key, _ := exchange.MessageKey(msg)
+		again := msg.Method == protocol.MethodResume && passes || key != "" && closing
+		if msg.Kind != jsonrpc.Request || !again {
+			return false
+		}
+	}
+	if !m.front.Life.IsDraining() {
+		m.comeBack()
+	}
+	return true
+}
+
+// fail answers requests with the error that err means; to other messages, which have no answer, there is nothing to say.
+func (m *mux) fail(msgs []jsonrpc.Message, err error) {
+	switch {
+	case m.later(msgs, err):
+		return
+	case !errors.Is(err, session.ErrMoved):
+	case m.isMoved():
+		reading.Wake(m.ready) // the connection ends, and its client asks again where the session is
+		return
+	default:
+		err = session.ErrClosing // it is about to, and takes on nothing new
+	}
+	var ids [][]byte
+	for i := range msgs {
+		if msgs[i].Kind == jsonrpc.Request {
+			ids = append(ids, msgs[i].ID)
+		}
+	}
+	if text := m.refusal(ids, err); len(text) > 0 {
+		m.queue.text(text[:len(text)-1])
+	}
+}

@@ -1,0 +1,294 @@
+package mux
+
+import (
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"holdfast/internal/protocol"
+	"holdfast/internal/reading"
+	"holdfast/internal/server/exchange"
+	"holdfast/jsonrpc"
+	"holdfast/stream"
+)
+
+// A traffic is what is in flight on a connection with a goroutine of its own, and what may still happen there. Its methods may
+// be called concurrently.
+type traffic struct {
+	ready chan struct{}  // signalled when the connection may have something to do, or to end
+	work  sync.WaitGroup // what copies from the log, or waits
+
+	mu            sync.Mutex
+	state         state
+	open          map[*carried]struct{}
+	foreign       map[string]*carried       // those of other sessions, by the ids of their requests
+	otherSessions bool                      // a call of another session was resumed here, or a request has come that needs none
+	modern        map[string]*modernRequest // the requests of revision 2026-07-28 in flight, by their ids
+	waiting       int                       // calls that a limit has wait, and requests of revision 2026-07-28 that are served
+}
+
+// A state is what may still happen on a connection:
+//
+//	open      messages come in        → leaving: what can't be gone on with here was asked for
+//	open      the client sends no more → finished
+//	leaving   the client is to come back as soon as nothing is unanswered
+//	finished  the connection ends when everything was sent
+//	any       → closed: it has ended
+//
+// A connection stays leaving when its client sends no more: something is unanswered.
+type state uint8
+
+const (
+	stateOpen state = iota
+	stateLeaving
+	stateFinished
+	stateClosed
+)
+
+// become makes a transition, unless the connection is beyond it.
+func (t *traffic) become(to state) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.state == stateOpen || to == stateClosed {
+		t.state = to
+	}
+	reading.Wake(t.ready)
+}
+
+// comeBack has the client come back, as soon as nothing is unanswered, for what can't be gone on with here.
+func (t *traffic) comeBack() { t.become(stateLeaving) }
+
+// is reports whether the connection is in a state.
+func (t *traffic) is(s state) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.state == s
+}
+
+// carry notes an exchange, if the connection has not ended, and begin has begun its goroutine. foreign says that it may be of another
+// session. begin must not wait.
+func (t *traffic) carry(x *carried, foreign bool, begin func() bool) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.state == stateClosed || !begin() {
+		return false
+	}
+	t.open[x] = struct{}{}
+	if foreign {
+		t.otherSessions = true
+		t.takeIDs(x)
+	}
+	return true
+}
+
+// drop lets go of an exchange that is over.
+func (t *traffic) drop(x *carried) {
+	t.freeIDs(x)
+	t.mu.Lock()
+	delete(t.open, x)
+	t.mu.Unlock()
+	reading.Wake(t.ready)
+}
+
+// takeIDs notes that the ids of requests of another session are in use on the connection. A
+// forwarded exchange with one of these ids is superseded. t.mu is held.
+func (t *traffic) takeIDs(x *carried) {
+	if t.foreign == nil {
+		t.foreign = make(map[string]*carried)
+	}
+	for _, id := range x.ids {
+		key := string(jsonrpc.Key(id))
+		if old := t.foreign[key]; old != nil && old.forward != nil && old != x {
+			old.forward.wanted = wantedBySuccessor
+			old.forward.stop()
+		}
+		t.foreign[key] = x
+	}
+}
+
+// freeIDs frees them again.
+func (t *traffic) freeIDs(x *carried) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.foreign) == 0 {
+		return
+	}
+	for _, id := range x.ids {
+		if key := string(jsonrpc.Key(id)); t.foreign[key] == x {
+			delete(t.foreign, key)
+		}
+	}
+}
+
+// foreignWith returns the exchange of another session that has a request with an id, or nil.
+func (t *traffic) foreignWith(id []byte) *carried {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.foreign[string(jsonrpc.Key(id))]
+}
+
+// isTaken reports whether a request's id is that of one that is in flight, and of another session than one.
+func (t *traffic) isTaken(key stream.SessionKey, id []byte) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	other := t.foreign[string(jsonrpc.Key(id))]
+	return other != nil && other.key != key || t.modern[string(jsonrpc.Key(id))] != nil
+}
+
+// cancels notes that a client cancels a request. If it was forwarded its stream may end without
+// a response, and its id is free, as it is at the owner.
+func (t *traffic) cancels(msg *jsonrpc.Message) {
+	if msg.Method != protocol.MethodCancelled {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	key := string(jsonrpc.Key(jsonrpc.Field(msg.Params, "requestId")))
+	if x := t.foreign[key]; x != nil && x.forward != nil {
+		x.forward.wanted = max(x.forward.wanted, wantedNoMore)
+		delete(t.foreign, key)
+	}
+}
+
+// wants returns who wants the answer to a forwarded exchange.
+func (t *traffic) wants(s *forwarded) wanted {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return s.wanted
+}
+
+// await has a goroutine do what prepare returns, until which a request is unanswered. It is false if the connection has ended.
+func (t *traffic) await(prepare func() (do func())) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.state == stateClosed {
+		return false
+	}
+	t.waits(prepare())
+	return true
+}
+
+// waits is await where t.mu is held.
+func (t *traffic) waits(do func()) {
+	t.waiting++
+	t.work.Go(func() {
+		do()
+		t.mu.Lock()
+		t.waiting--
+		t.mu.Unlock()
+		reading.Wake(t.ready)
+	})
+}
+
+// isAnyWaiting reports whether a call of the connection waits for its turn, or a request of revision 2026-07-28 for its answer.
+func (t *traffic) isAnyWaiting() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.waiting > 0
+}
+
+// mostModern is how many requests of revision 2026-07-28 a connection has in flight: as many as a session.
+const mostModern = exchange.MostBatch
+
+// serveModern has a request of revision 2026-07-28 served. It is false if that is not, with an error, or because the connection ends.
+func (t *traffic) serveModern(x *modernRequest) (bool, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.state == stateClosed:
+		return false, nil
+	case len(t.modern) >= mostModern:
+		return false, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "more than %d requests in flight on one connection: wait for some of their responses", mostModern)
+	}
+	if t.modern == nil {
+		t.modern = make(map[string]*modernRequest)
+	}
+	t.otherSessions = true
+	t.modern[x.key()] = x
+	t.waits(func() {
+		x.serve()
+		x.cancel(nil)
+		t.freeModern(x)
+	})
+	return true, nil
+}
+
+// freeModern frees the id of a request of revision 2026-07-28.
+func (t *traffic) freeModern(x *modernRequest) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.modern[x.key()] == x {
+		delete(t.modern, x.key())
+	}
+}
+
+// withdrawn returns the request of revision 2026-07-28 that a message cancels, or nil.
+func (t *traffic) withdrawn(msg *jsonrpc.Message) *modernRequest {
+	if msg.Kind != jsonrpc.Notification || msg.Method != protocol.MethodCancelled {
+		return nil
+	}
+	id := jsonrpc.Field(msg.Params, "requestId")
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.modern[string(jsonrpc.Key(id))]
+}
+
+// stopListens ends what would never end by itself, for a client that sends no more.
+func (t *traffic) stopListens() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, x := range t.modern {
+		if x.msg.Method == protocol.MethodSubscriptions {
+			x.cancel(nil)
+		}
+	}
+}
+
+// isAlone reports whether no call is copied from a stream, here or from another node.
+func (t *traffic) isAlone() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.open) == 0
+}
+
+// announced reports whether the client got the tokens of all calls here that have one.
+func (t *traffic) announced() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for x := range t.open {
+		if !x.Announced.Load() && (x.forward == nil || x.forward.unsafe) {
+			return false
+		}
+	}
+	return true
+}
+
+// disconnects reports whether a call has asked for the connection's end, and after which time its client may come back.
+func (t *traffic) disconnects(usual time.Duration) (retry time.Duration, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for x := range t.open {
+		if asked := x.Retry.Swap(nil); asked != nil {
+			if *asked < 0 {
+				return usual, true
+			}
+			return *asked, true
+		}
+	}
+	return 0, false
+}
+
+// left returns the exchanges that are in flight.
+func (t *traffic) left() []*carried {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Keys(t.open))
+}
+
+// hasOthers reports whether the client came for calls of other sessions.
+func (t *traffic) hasOthers() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.otherSessions
+}
