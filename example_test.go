@@ -12,9 +12,14 @@ import (
 	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/prometheus/client_golang/prometheus"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/metrics"
+	"holdfast/traces"
+	"holdfast/webhook"
 )
 
 type greeting struct {
@@ -162,4 +167,54 @@ func ExampleNewClientTransport() {
 		fmt.Println(result.Content[0].(*mcp.TextContent).Text)
 	}
 	// Output: Hello, Ada
+}
+
+// A handler whose calls are counted. Serve the registry with promhttp.HandlerFor.
+func ExampleOptions_metrics() {
+	registry := prometheus.NewRegistry()
+	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+		Metrics: metrics.New(registry),
+	})
+	figures, err := registry.Gather()
+	fmt.Println(len(figures) > 0, err)
+	fmt.Println(handler.Shutdown(context.Background()))
+	figures, err = registry.Gather() // they are gone with the handler
+	fmt.Println(len(figures), err)
+	// Output:
+	// true <nil>
+	// <nil>
+	// 0 <nil>
+}
+
+// A handler that makes a span for each call.
+func ExampleOptions_traces() {
+	provider := sdk.NewTracerProvider() // with an exporter
+	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+		Traces: traces.New(provider, nil),
+	})
+	ctx := context.Background()
+	fmt.Println(handler.Shutdown(ctx), provider.Shutdown(ctx)) // in this order
+	// Output: <nil> <nil>
+}
+
+// A handler with completion webhooks, which may also go to the operator's own network.
+func ExampleOptions_webhooks() {
+	secret, err := webhook.ParseSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw") // from the environment, not the source
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	intranet, err := webhook.ParseAllowed("10.0.0.0/8")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	server := mcp.NewServer(&mcp.Implementation{Name: "greeter", Version: "1.0.0"}, nil)
+	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{
+		Webhooks: &webhook.Options{Secret: secret, Allow: []webhook.Allowed{intranet}},
+	})
+	fmt.Println(secret, handler.Shutdown(context.Background()))
+	// Output: whsec_(hidden) <nil>
 }

@@ -5,7 +5,7 @@
 // stopped, cut off and replaced, over three embedded JetStream servers. TestSweep sends
 // the program what no client would (strange.go). With -long they run longer, and these run
 // too: the same over Redis, what takes half a minute and more, a node of the build before
-// beside one of this build, the MCP Inspector's command line, the TypeScript clients,
+// beside one of this build, examples/cluster, the MCP Inspector's command line, the TypeScript clients,
 // servers from npm and one made with mcp-go, and pages of another site in a Chromium.
 //
 // So -long needs redis-server, chromium, strace, python3 with venv, npm, and node with the packages of

@@ -169,15 +169,21 @@ func TestKnown(t *testing.T) {
 		t.Errorf("another login reads %s", got)
 	}
 	const last = mostKnown + 2 // each is written to a disk
-	k.keep("large", ada, make([]byte, mostKnownBytes+1))
 	for i := range last + 1 {
-		k.keep(fmt.Sprint(i), ada, []byte(`"`+strings.Repeat("x", mostKnownBytes/mostKnown)+`"`))
+		k.keep(fmt.Sprint(i), ada, []byte(`"x"`))
+	}
+	if k.answer(key, ada) != nil || k.answer("2", ada) != nil || k.answer("3", ada) == nil || k.answer(fmt.Sprint(last), ada) == nil {
+		t.Error("not the newest answers are kept")
+	}
+	k.keep("large", ada, make([]byte, mostKnownBytes+1))
+	for i := range 6 { // three are less than the bytes of all
+		k.keep(fmt.Sprint("quarter", i), ada, []byte(`"`+strings.Repeat("x", mostKnownBytes/4)+`"`))
 	}
 	if info, err := os.Stat(name); err != nil || info.Size() > mostKnownBytes+(16<<10) {
 		t.Errorf("%d bytes are kept, %v", info.Size(), err)
 	}
-	if k.answer(key, ada) != nil || k.answer("large", ada) != nil || k.answer(fmt.Sprint(last), ada) == nil {
-		t.Error("not the newest are kept")
+	if k.answer(fmt.Sprint(last), ada) != nil || k.answer("large", ada) != nil || k.answer("quarter2", ada) != nil || k.answer("quarter3", ada) == nil {
+		t.Error("not the newest bytes are kept")
 	}
 	if err := os.WriteFile(name, []byte(`{"answers":`), 0o600); err != nil {
 		t.Fatal(err)

@@ -9,12 +9,16 @@ import (
 	"holdfast/internal/cluster"
 	"holdfast/internal/cluster/bustest"
 	"holdfast/internal/mcptest"
+	"holdfast/internal/testlong"
 )
 
 // The bus carries nothing for a time, and messages come at different times: nobody is gone.
 func TestBusAway(t *testing.T) {
 	for _, away := range []time.Duration{1400 * time.Millisecond, 1600 * time.Millisecond, 1700 * time.Millisecond, 1900 * time.Millisecond, 2500 * time.Millisecond} {
 		for i := range 400 {
+			if i%4 != 0 && !testlong.All() {
+				continue
+			}
 			synctest.Test(t, func(t *testing.T) { busAway(t, i, time.Duration(i*13+i%7)*time.Millisecond, away) })
 		}
 	}

@@ -6,13 +6,19 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"holdfast/internal/observe"
-	_ "holdfast/internal/testlong"
+	"holdfast/internal/testlong"
 )
+
+func TestMain(m *testing.M) {
+	testlong.AtOnce(8) // they wait more than they work
+	os.Exit(m.Run())
+}
 
 // begin tells l of a call, as a session does.
 func begin(l *Live, name, tool string) *observe.Watch {

@@ -828,6 +828,7 @@ func TestApart(t *testing.T) {
 			for first, others := range firsts {
 				t.Run(fmt.Sprintf("%s, %s, %v", name, transport, first), func(t *testing.T) {
 					t.Parallel()
+					testlong.Part(t)
 					play(t, &on, transport, first, others)
 				})
 			}

@@ -76,7 +76,7 @@ func TestFake(t *testing.T) {
 		f.Latency = time.Millisecond
 		return func() {
 			e.SetFaults(f)
-			time.Sleep(500 * time.Millisecond) // so long it lasts
+			time.Sleep(testlong.Either[time.Duration](200, 500) * time.Millisecond) // so long it lasts
 			e.SetFaults(logtest.Faults{Latency: time.Millisecond})
 		}
 	}
@@ -91,7 +91,7 @@ func TestFake(t *testing.T) {
 			{Name: "operations happen late", Do: faulty(logtest.Faults{Late: 0.1})},
 			{Name: "the engine is full", Do: func() {
 				e.SetFull(true)
-				time.Sleep(300 * time.Millisecond) // so long it lasts
+				time.Sleep(testlong.Either[time.Duration](150, 300) * time.Millisecond) // so long it lasts
 				e.SetFull(false)
 			}},
 		},

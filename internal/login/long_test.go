@@ -1,3 +1,0 @@
-package login
-
-import _ "holdfast/internal/testlong" // the flag -long
