@@ -134,7 +134,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 
 // newMux starts a mux. c.mu is held.
 func newMux(c *Conn, conn muxConn) *mux {
-	x := &mux{c: c, conn: conn, changed: make(chan struct{}), replies: newReplies()}
+	x := &mux{c: c, conn: conn, changed: make(chan struct{}), replies: replies{unconfirmed: make(map[string]*reply)}}
 	x.backoff.idle, x.backoff.nudge = x.idle, make(chan struct{}, 1)
 	x.session.begun = c.session.revision == "" || c.session.id != "" || c.standalone.endpoint != ""
 	if c.state == connOpen {

@@ -27,9 +27,7 @@ type link struct {
 }
 
 // opens reports whether the call is one that begins a session.
-func (k *call) opens() bool {
-	return k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover
-}
+func (k *call) opens() bool { return protocol.Opens(k.method) }
 
 // shared implements [transport].
 func (x *mux) shared() bool { return true }

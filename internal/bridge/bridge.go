@@ -349,7 +349,7 @@ func (b *bridge) deliver(r *request) {
 	m := mustParse(r.answer)
 	switch {
 	case m.Error != nil:
-		if r.method == protocol.MethodInitialize || r.method == protocol.MethodDiscover {
+		if protocol.Opens(r.method) {
 			m = b.explained(m)
 		}
 	case r.method == protocol.MethodInitialize:

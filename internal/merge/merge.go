@@ -344,16 +344,11 @@ func (c *conn) named(in backend.Inbound, at ...string) {
 	lineup := c.lineup.Load()
 	i, own, ok := Route(lineup.members, name)
 	if !ok {
-		what := "prompt"
-		if in.Method == "tools/call" {
-			what = "tool"
-		}
-		c.respond(in, nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "Unknown %s: %s", what, name))
+		c.respond(in, nil, protocol.UnknownName(in.Method, name))
 		return
 	}
 	if own != name {
-		in.Params, _ = jsonrpc.Set(in.Params, jsonrpc.Quote(own), at...)
-		in.Raw = jsonrpc.AppendRequest(nil, in.ID, in.Method, in.Params)
+		protocol.Rename(&in.Message, own, at...)
 	}
 	lineup.links[i].send(in, nil)
 }
