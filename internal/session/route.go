@@ -153,7 +153,7 @@ func (l *link) responded(call *Call, m jsonrpc.Message) {
 	if string(m.ID) != rq.id {
 		data = m.WithID([]byte(rq.id)) // as its client spelled it
 	}
-	if (rq.call.method == protocol.MethodInitialize || rq.call.method == protocol.MethodDiscover) && m.Result != nil && !s.single && !s.m.opts.Stateless {
+	if protocol.Opens(rq.call.method) && m.Result != nil && !s.single && !s.m.opts.Stateless {
 		data = idempotency.Advertise(data)
 	}
 	if m.Result != nil {
