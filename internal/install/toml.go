@@ -3,6 +3,7 @@ package install
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -93,13 +94,9 @@ func (t *tomlFile) get(name string) any {
 }
 
 // names returns the names of all servers.
-func (t *tomlFile) names() (all []string) {
+func (t *tomlFile) names() []string {
 	servers, _ := t.all[t.section].(map[string]any)
-	for name := range servers {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
+	return slices.Sorted(maps.Keys(servers))
 }
 
 // inOrder returns the names of all servers, in the order of the file.

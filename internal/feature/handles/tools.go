@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -251,10 +252,8 @@ func (t *toolCall) untell(a *asks) {
 // isAsked reports whether a modern client was told a request on this call before.
 func (t *toolCall) isAsked(data []byte) bool {
 	id := string(jsonrpc.Field(data, "id"))
-	for _, was := range t.asked {
-		if was == id {
-			return true
-		}
+	if slices.Contains(t.asked, id) {
+		return true
 	}
 	t.asked = append(t.asked, id)
 	return false
