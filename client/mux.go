@@ -248,8 +248,7 @@ func (x *mux) connect() error {
 		return nil
 	}
 	c.logger.Debug("connection ended", "error", err)
-	var big *oversize
-	if errors.As(err, &big) {
+	if big, ok := errors.AsType[*oversize](err); ok {
 		x.refused(big.raw)
 	}
 	return nil

@@ -223,8 +223,7 @@ func (x *mux) send(ctx context.Context, k *call, raw []byte, atMost time.Duratio
 		if err = x.writeReply(ctx, number, m.Raw, r); err == nil || resumes {
 			return nil
 		}
-		var no *refusal
-		if errors.As(err, &no) {
+		if no, ok := errors.AsType[*refusal](err); ok {
 			if !no.passes() {
 				return fmt.Errorf("not taken: %w", err)
 			}

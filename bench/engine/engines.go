@@ -153,8 +153,7 @@ func bareJetStream(ctx context.Context, url string, replicas int) (func(context.
 		return func(data []byte) error {
 			for {
 				ack, err := js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}, jetstream.WithExpectLastSequencePerSubject(last))
-				var api *jetstream.APIError
-				if errors.As(err, &api) && api.ErrorCode == inFlight {
+				if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == inFlight {
 					time.Sleep(time.Millisecond) // as Holdfast does
 					continue
 				}

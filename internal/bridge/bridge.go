@@ -384,10 +384,7 @@ func (b *bridge) explained(m jsonrpc.Message) jsonrpc.Message {
 		return m
 	}
 	raw, _ := jsonrpc.Set(m.Raw, more, "error", "message")
-	if with, err := jsonrpc.Parse(raw); err == nil {
-		return with
-	}
-	return m
+	return protocol.Parsed(raw, m)
 }
 
 // mustParse parses a message that was made here.

@@ -33,8 +33,7 @@ func parseTOML(file, text string, section []string) (*tomlFile, error) {
 	t := &tomlFile{file: file, text: text, section: section[0]}
 	if err := toml.Unmarshal([]byte(text), &t.all); err != nil {
 		place := file
-		var wrong *toml.DecodeError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*toml.DecodeError](err); ok {
 			line, column := wrong.Position()
 			place = fmt.Sprintf("%s:%d:%d", file, line, column)
 		}

@@ -500,8 +500,7 @@ func (c *conn) gather(in backend.Inbound, answer answerer) {
 		if ctx.Err() != nil || errors.Is(err, errDelivered) {
 			return
 		}
-		var said *failed
-		if errors.As(err, &said) {
+		if said, ok := errors.AsType[*failed](err); ok {
 			raw := jsonrpc.Message{Kind: jsonrpc.Response, Error: said.raw}
 			c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Error: said.raw, Raw: raw.WithID(in.ID)})
 			return

@@ -38,6 +38,14 @@ const (
 	MethodLegacyTaskStatus     = "notifications/tasks/status"               // 2025-11-25
 )
 
+// Parsed parses a message that was made here. If it is none, it is otherwise.
+func Parsed(raw []byte, otherwise jsonrpc.Message) jsonrpc.Message {
+	if m, err := jsonrpc.Parse(raw); err == nil {
+		return m
+	}
+	return otherwise
+}
+
 // Requests returns the requests among some messages.
 func Requests(msgs []jsonrpc.Message) iter.Seq[*jsonrpc.Message] {
 	return func(yield func(*jsonrpc.Message) bool) {

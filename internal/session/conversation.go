@@ -419,8 +419,7 @@ func (l *link) Closed(why error, reopen bool) {
 // logEnd logs that the session's server ended by itself, with the end of what it wrote to its stderr.
 func (l *link) logEnd(why error, calls int) {
 	s := l.s
-	var none *protocol.NoAnswer
-	if errors.As(why, &none) {
+	if none, ok := errors.AsType[*protocol.NoAnswer](why); ok {
 		s.m.logger.Warn(none.ForOperator(), "session", s.Name(), "server", s.Server(), "calls", calls)
 		return
 	}

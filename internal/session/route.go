@@ -173,12 +173,8 @@ func (l *link) responded(call *Call, m jsonrpc.Message) {
 // noRevision returns the error that an answer to initialize becomes which names no revision: no client takes it, and
 // Holdfast knows no session then.
 func noRevision(m jsonrpc.Message) jsonrpc.Message {
-	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer,
-		"the server has answered initialize with a result that has no protocolVersion: is it an MCP server?")))
-	if err != nil {
-		return m
-	}
-	return refused
+	e := jsonrpc.Errorf(jsonrpc.CodeServer, "the server has answered initialize with a result that has no protocolVersion: is it an MCP server?")
+	return protocol.Parsed(jsonrpc.AppendError(nil, m.ID, e), m)
 }
 
 // request takes a request of the backend to the client, under an id that is

@@ -294,8 +294,7 @@ func (h *Handles) askFor(ctx context.Context, s *session.Session, q *question, o
 	end := time.Now().Add(handoff.Seconds(raw, h.mostWait(s, "", *q.Host)))
 	for {
 		a, err := h.askHere(ctx, s.Caller(), q, of)
-		var away *session.Redirect
-		if errors.As(err, &away) && h.sessions.Elsewhere() != nil {
+		if _, ok := errors.AsType[*session.Redirect](err); ok && h.sessions.Elsewhere() != nil {
 			var told []byte
 			if told, err = h.sessions.Elsewhere().Ask(ctx, handoff.MethodAsk, s.Caller(), raw); err == nil {
 				err = json.Unmarshal(told, &a)
