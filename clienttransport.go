@@ -239,8 +239,7 @@ func (o oauth) Authorization(ctx context.Context) (string, error) {
 	if err != nil {
 		// A grant that has ended is renewed by the flow that the server's 401 starts (RFC
 		// 6749, section 5.2).
-		var old *oauth2.RetrieveError
-		if errors.As(err, &old) && old.ErrorCode == "invalid_grant" {
+		if old, ok := errors.AsType[*oauth2.RetrieveError](err); ok && old.ErrorCode == "invalid_grant" {
 			return "", nil
 		}
 		return "", err

@@ -117,8 +117,7 @@ func inform(logger *slog.Logger, what string, f func()) {
 
 // panicked reports whether err is a panic of the user's code.
 func panicked(err error) bool {
-	var no *refusal
-	if errors.As(err, &no) {
+	if no, ok := errors.AsType[*refusal](err); ok {
 		err = no.why
 	}
 	var p *panics.Error

@@ -48,8 +48,7 @@ func (x exchanges) attempt(k *call, kind attemptKind) (left bool, err error) {
 		err = (&answer{k: k, r: resp}).read()
 	}
 	if err != nil && k.method == protocol.MethodInitialize && k.sendsRequest() && !k.origin.once {
-		var no *refusal
-		if errors.As(err, &no) && x.c.fallsBack(no.status) {
+		if no, ok := errors.AsType[*refusal](err); ok && x.c.fallsBack(no.status) {
 			return false, x.c.fallBack(k, no)
 		}
 	}
@@ -157,8 +156,7 @@ func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Du
 			}
 			err = c.remote.refused(resp)
 		}
-		var no *refusal
-		if errors.As(err, &no) {
+		if no, ok := errors.AsType[*refusal](err); ok {
 			if !no.passes() {
 				return fmt.Errorf("not taken: %w", err)
 			}

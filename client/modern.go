@@ -216,10 +216,7 @@ func (c *Conn) listed(m jsonrpc.Message) jsonrpc.Message {
 	if !ok {
 		return m
 	}
-	if less, err := jsonrpc.Parse(raw); err == nil {
-		return less
-	}
-	return m
+	return protocol.Parsed(raw, m)
 }
 
 // note notes the headers of a tool.
@@ -343,12 +340,8 @@ func hasTasks(body []byte, m jsonrpc.Message) bool {
 
 // noDiscover returns the error of a server that does not know server/discover.
 func noDiscover(m jsonrpc.Message) jsonrpc.Message {
-	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID,
-		jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "server/discover is not used: this connection has a session")))
-	if err != nil {
-		return m
-	}
-	return refused
+	e := jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "server/discover is not used: this connection has a session")
+	return protocol.Parsed(jsonrpc.AppendError(nil, m.ID, e), m)
 }
 
 // hasSessions asks a server that speaks both eras whether it has legacy sessions: it begins

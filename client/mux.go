@@ -134,7 +134,7 @@ func (c *Conn) fallBack(k *call, no *refusal) error {
 
 // newMux starts a mux. c.mu is held.
 func newMux(c *Conn, conn muxConn) *mux {
-	x := &mux{c: c, conn: conn, changed: make(chan struct{}), replies: newReplies()}
+	x := &mux{c: c, conn: conn, changed: make(chan struct{}), replies: replies{unconfirmed: make(map[string]*reply)}}
 	x.backoff.idle, x.backoff.nudge = x.idle, make(chan struct{}, 1)
 	x.session.begun = c.session.revision == "" || c.session.id != "" || c.standalone.endpoint != ""
 	if c.state == connOpen {
@@ -248,8 +248,7 @@ func (x *mux) connect() error {
 		return nil
 	}
 	c.logger.Debug("connection ended", "error", err)
-	var big *oversize
-	if errors.As(err, &big) {
+	if big, ok := errors.AsType[*oversize](err); ok {
 		x.refused(big.raw)
 	}
 	return nil

@@ -27,9 +27,7 @@ type link struct {
 }
 
 // opens reports whether the call is one that begins a session.
-func (k *call) opens() bool {
-	return k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover
-}
+func (k *call) opens() bool { return protocol.Opens(k.method) }
 
 // shared implements [transport].
 func (x *mux) shared() bool { return true }
@@ -225,8 +223,7 @@ func (x *mux) send(ctx context.Context, k *call, raw []byte, atMost time.Duratio
 		if err = x.writeReply(ctx, number, m.Raw, r); err == nil || resumes {
 			return nil
 		}
-		var no *refusal
-		if errors.As(err, &no) {
+		if no, ok := errors.AsType[*refusal](err); ok {
 			if !no.passes() {
 				return fmt.Errorf("not taken: %w", err)
 			}

@@ -26,8 +26,6 @@ type reply struct {
 	connection int // over which it was written; 0: none yet
 }
 
-func newReplies() replies { return replies{unconfirmed: make(map[string]*reply)} }
-
 // add notes a reply. Of too many the oldest is forgotten.
 func (r *replies) add(k *call, m jsonrpc.Message) *reply {
 	if len(r.unconfirmed) >= mostReplies {

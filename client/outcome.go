@@ -71,8 +71,7 @@ func (k *call) failure(err error) *jsonrpc.Error {
 // data where err is its refusal. The outcome of a retry-safe request is never unknown:
 // its sender may send it again.
 func failure(err error, retrySafe bool) *jsonrpc.Error {
-	var unknown *unknownOutcome
-	mayHaveRun := errors.As(err, &unknown)
+	unknown, mayHaveRun := errors.AsType[*unknownOutcome](err)
 	if mayHaveRun {
 		err = unknown.cause
 	}
@@ -80,8 +79,7 @@ func failure(err error, retrySafe bool) *jsonrpc.Error {
 	if panicked(err) {
 		e.Code = jsonrpc.CodeInternal
 	}
-	var no *refusal
-	if errors.As(err, &no) && no.rpc != nil {
+	if no, ok := errors.AsType[*refusal](err); ok && no.rpc != nil {
 		e.Code, e.Data = no.rpc.Code, no.rpc.Data
 	}
 	if mayHaveRun && !retrySafe && !protocol.OutcomeUnknown(e.Code, e.Message) {

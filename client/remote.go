@@ -185,8 +185,7 @@ func (s *remote) send(ctx context.Context, x exchange) (*http.Request, *response
 	}
 	if err != nil {
 		watch.Stop()
-		var in *url.Error
-		if errors.As(err, &in) {
+		if in, ok := errors.AsType[*url.Error](err); ok {
 			err = in.Err // without the URL, which may hold secrets
 		}
 		if cause := context.Cause(ctx); cause != nil {

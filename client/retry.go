@@ -97,7 +97,7 @@ func (k *call) sendsRequest() bool { return k.kind == attemptRequest || k.kind =
 // early reports whether the call is one of those that begin the first session: it fails
 // soon, as nobody knows yet whether there is a server.
 func (k *call) early() bool {
-	return k.origin.failFast || k.origin.response == nil && (k.method == protocol.MethodInitialize || k.method == protocol.MethodDiscover)
+	return k.origin.failFast || k.origin.response == nil && k.opens()
 }
 
 // retryRefused is retry for a refusal.

@@ -150,10 +150,7 @@ func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 // noRevision returns the error response that replaces such a response.
 func noRevision(m jsonrpc.Message) jsonrpc.Message {
 	e := jsonrpc.Errorf(jsonrpc.CodeServer, "the server sends what cannot be used: its answer to initialize has no protocol version that could be one")
-	if refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, e)); err == nil {
-		return refused
-	}
-	return m
+	return protocol.Parsed(jsonrpc.AppendError(nil, m.ID, e), m)
 }
 
 // errorOf decodes the error of a response, as far as it is one.

@@ -117,8 +117,7 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 			s.c.remote.http.CloseIdleConnections() // which are likely to be as dead
 			return nil, "", errSilent
 		case resp == nil || resp.StatusCode == http.StatusSwitchingProtocols:
-			var in *url.Error
-			if errors.As(err, &in) {
+			if in, ok := errors.AsType[*url.Error](err); ok {
 				err = in.Err // without the URL
 			}
 			return nil, "", s.c.remote.secrets.Error(err)

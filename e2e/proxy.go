@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -112,12 +113,7 @@ var methods = [][]byte{[]byte("GET "), []byte("POST "), []byte("DELETE "), []byt
 
 // isHead says whether data begins a request, and not the JSON of its body.
 func isHead(data []byte) bool {
-	for _, m := range methods {
-		if bytes.HasPrefix(data, m) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(methods, func(m []byte) bool { return bytes.HasPrefix(data, m) })
 }
 
 // begin notes that a request has arrived.

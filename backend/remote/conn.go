@@ -45,7 +45,7 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	}
 	ctx = c.note(ctx, in.Header, in.Call != nil)
 	switch {
-	case m.Kind == jsonrpc.Request && opens(m.Method):
+	case m.Kind == jsonrpc.Request && protocol.Opens(m.Method):
 		return c.open(ctx, in)
 	case m.Kind == jsonrpc.Request:
 		m = c.requests.Add(m, request{call: in.Call})
@@ -68,11 +68,6 @@ func (c *conn) send(ctx context.Context, m jsonrpc.Message) error {
 		c.requests.End(m.ID)
 	}
 	return fmt.Errorf("send to the upstream server: %w", err)
-}
-
-// opens reports whether a method is one with which a client begins.
-func opens(method string) bool {
-	return method == protocol.MethodInitialize || method == protocol.MethodDiscover
 }
 
 // refusalWait bounds how long the delivery of the first request waits for the server to refuse

@@ -33,7 +33,7 @@ func withoutKeys(m jsonrpc.Message) jsonrpc.Message {
 	if !ok {
 		return m
 	}
-	return parsed(jsonrpc.AppendResult(nil, m.ID, result), m)
+	return protocol.Parsed(jsonrpc.AppendResult(nil, m.ID, result), m)
 }
 
 // without returns a JSON object without the member at a path, or false if it has none.
@@ -56,12 +56,4 @@ func without(object []byte, path ...string) ([]byte, bool) {
 	}
 	changed, err := json.Marshal(members)
 	return changed, err == nil
-}
-
-// parsed parses a message that was made here. otherwise is returned if it is none.
-func parsed(raw []byte, otherwise jsonrpc.Message) jsonrpc.Message {
-	if m, err := jsonrpc.Parse(raw); err == nil {
-		return m
-	}
-	return otherwise
 }

@@ -301,8 +301,7 @@ func success(id, result []byte) jsonrpc.Message {
 
 func failure(id []byte, err error) jsonrpc.Message {
 	e := &jsonrpc.Error{Message: err.Error()}
-	var wire *sdkrpc.Error
-	if errors.As(err, &wire) {
+	if wire, ok := errors.AsType[*sdkrpc.Error](err); ok {
 		e.Code, e.Data = int(wire.Code), wire.Data
 	}
 	raw := jsonrpc.AppendError(nil, id, e)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,17 +34,16 @@ type engine struct {
 // startShared starts the engines that nodes share whose name has only in it, each server
 // in a process of its own.
 func startShared(only string) (all []engine, stop func(), err error) {
-	var stops []func()
+	dir, err := os.MkdirTemp("", "holdfast-bench-")
+	stops := []func(){func() { _ = os.RemoveAll(dir) }}
 	stop = func() {
-		for i := len(stops) - 1; i >= 0; i-- {
-			stops[i]()
+		for _, one := range slices.Backward(stops) {
+			one()
 		}
 	}
-	dir, err := os.MkdirTemp("", "holdfast-bench-")
 	if err != nil {
 		return nil, stop, err
 	}
-	stops = append(stops, func() { _ = os.RemoveAll(dir) })
 	if name := "redis everysec"; strings.Contains(name, only) {
 		addr, pid, end, err := startRedis(filepath.Join(dir, "redis"))
 		if err != nil {
@@ -69,17 +69,16 @@ func startShared(only string) (all []engine, stop func(), err error) {
 
 // start starts the engines whose name has only in it.
 func start(ctx context.Context, only string) (all []engine, stop func(), err error) {
-	var stops []func()
+	dir, err := os.MkdirTemp("", "holdfast-bench-")
+	stops := []func(){func() { _ = os.RemoveAll(dir) }}
 	stop = func() {
-		for i := len(stops) - 1; i >= 0; i-- {
-			stops[i]()
+		for _, one := range slices.Backward(stops) {
+			one()
 		}
 	}
-	dir, err := os.MkdirTemp("", "holdfast-bench-")
 	if err != nil {
 		return nil, stop, err
 	}
-	stops = append(stops, func() { _ = os.RemoveAll(dir) })
 	want := func(name string) bool { return strings.Contains(name, only) }
 	all = append(all, engine{name: "memory", url: "memory:"})
 	for _, query := range []string{"", "sync=always", "sync=2m"} {
@@ -154,8 +153,7 @@ func bareJetStream(ctx context.Context, url string, replicas int) (func(context.
 		return func(data []byte) error {
 			for {
 				ack, err := js.PublishMsg(ctx, &nats.Msg{Subject: subject, Data: data}, jetstream.WithExpectLastSequencePerSubject(last))
-				var api *jetstream.APIError
-				if errors.As(err, &api) && api.ErrorCode == inFlight {
+				if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == inFlight {
 					time.Sleep(time.Millisecond) // as Holdfast does
 					continue
 				}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +10,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -150,26 +148,7 @@ func loadAverage() string {
 }
 
 func (s settings) startIdle(ctx context.Context, store string) (*member, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
-	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "idle", "-store", store, "-asleep", strconv.Itoa(s.sleeping), "-awake", strconv.Itoa(s.awake), "-ttl", s.ttl.String(),
-		"-profiles="+strconv.FormatBool(s.profiles))}
-	n.cmd.Stderr = os.Stderr
-	out, err := n.cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := n.cmd.Start(); err != nil {
-		return nil, err
-	}
-	if n.addr, err = bufio.NewReader(out).ReadString('\n'); err != nil {
-		n.kill()
-		return nil, fmt.Errorf("the node did not begin: %w", err)
-	}
-	n.addr = strings.TrimSpace(n.addr)
-	return n, nil
+	return startChild(ctx, "idle", s.profiles, "-store", store, "-asleep", strconv.Itoa(s.sleeping), "-awake", strconv.Itoa(s.awake), "-ttl", s.ttl.String())
 }
 
 // idleNode is what the node's process runs.

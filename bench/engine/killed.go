@@ -207,11 +207,16 @@ type member struct {
 }
 
 func startMember(ctx context.Context, store string, profiles bool) (*member, error) {
+	return startChild(ctx, "member", profiles, "-dir", store)
+}
+
+// startChild starts this program as a node of a kind, which says its address first.
+func startChild(ctx context.Context, kind string, profiles bool, args ...string) (*member, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	n := &member{cmd: exec.CommandContext(ctx, self, "-child", "member", "-dir", store, "-profiles="+strconv.FormatBool(profiles))}
+	n := &member{cmd: exec.CommandContext(ctx, self, append(args, "-child", kind, "-profiles="+strconv.FormatBool(profiles))...)}
 	n.cmd.Stderr = os.Stderr
 	out, err := n.cmd.StdoutPipe()
 	if err != nil {

@@ -105,8 +105,7 @@ func (g *givenArguments) arguments(t *tool, stdin io.Reader) (json.RawMessage, e
 	}
 	if object = strings.TrimSpace(object); object != "" {
 		if err := json.Unmarshal([]byte(object), &args); err != nil || args == nil {
-			var syntax *json.SyntaxError
-			if errors.As(err, &syntax) {
+			if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 				return nil, usagef("the arguments are not a JSON object (%w): want one like %s, or --arg to=5", syntax, `'{"to": 5}'`)
 			}
 			return nil, usagef("the arguments are not a JSON object: want one like %s, or --arg to=5", `'{"to": 5}'`)

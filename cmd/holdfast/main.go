@@ -66,8 +66,7 @@ func run(ctx context.Context, args []string) int {
 	if name, ok := unknownCommand(err); ok {
 		err = wrongCommand(root, name)
 	}
-	var usage usageError
-	if errors.As(err, &usage) {
+	if _, ok := errors.AsType[usageError](err); ok {
 		fmt.Fprintf(stderr, "holdfast: %v%s\n", err, setElsewhere(cmd.Flags(), err.Error()))
 		return exitUsage
 	}

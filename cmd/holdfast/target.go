@@ -291,7 +291,7 @@ func (t *target) start(opts *client.Options) (to string, stop func(), err error)
 		return "", nil, err
 	}
 	handler := holdfast.NewBackendHandler(b, &holdfast.Options{Eras: holdfast.ErasBoth, MaxShare: 1, TaskAfter: -1, Logger: log})
-	l := newPipes()
+	l := &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: handler, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError), ReadHeaderTimeout: time.Minute}
 	go func() { _ = server.Serve(l) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.dial(ctx) }}
@@ -312,8 +312,6 @@ type pipes struct {
 	closed chan struct{}
 	once   sync.Once
 }
-
-func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
 
 func (l *pipes) dial(ctx context.Context) (net.Conn, error) {
 	here, there := net.Pipe()

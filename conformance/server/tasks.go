@@ -49,7 +49,7 @@ func addTaskTools(s *mcp.Server) {
 		})
 	addTool(s, &mcp.Tool{Name: "slow_compute", Description: "Takes the seconds that it is told to."},
 		func(ctx context.Context, _ *mcp.CallToolRequest, in computeArgs) ([]mcp.Content, error) {
-			if err := pause(ctx, time.Duration(in.Seconds*float64(time.Second))); err != nil {
+			if err := wait(ctx, time.Duration(in.Seconds*float64(time.Second))); err != nil {
 				return nil, err
 			}
 			return text("computed " + in.Label), nil
@@ -57,14 +57,14 @@ func addTaskTools(s *mcp.Server) {
 	addTool(s, &mcp.Tool{Name: "failing_job", Description: "Fails after a second, for clients with tasks only."}, fail)
 	addTool(s, &mcp.Tool{Name: "protocol_error_job", Description: "Answers with an error of the protocol."},
 		func(ctx context.Context, _ *mcp.CallToolRequest, _ none) ([]mcp.Content, error) {
-			if err := pause(ctx, surely); err != nil {
+			if err := wait(ctx, surely); err != nil {
 				return nil, err
 			}
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: "the job is broken"}
 		})
 	addTool(s, &mcp.Tool{Name: "confirm_delete", Description: "Asks whether it may delete a file."},
 		func(ctx context.Context, req *mcp.CallToolRequest, in deleteArgs) ([]mcp.Content, error) {
-			if err := pause(ctx, surely); err != nil {
+			if err := wait(ctx, surely); err != nil {
 				return nil, err
 			}
 			return elicit(ctx, req, "Confirmation: ", "Delete "+in.Filename+"?", confirmForm)
@@ -76,20 +76,8 @@ func addTaskTools(s *mcp.Server) {
 			if err != nil {
 				return nil, err
 			}
-			return said, pause(ctx, surely)
+			return said, wait(ctx, surely)
 		})
-}
-
-// pause waits, unless the call is cancelled before.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // fail fails after a while. It cannot work for a client without tasks.
@@ -100,7 +88,7 @@ func fail(ctx context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Content,
 			Data: json.RawMessage(fmt.Sprintf(`{"requiredCapabilities":{"extensions":{%q:{}}}}`, extensionTasks)),
 		}
 	}
-	if err := pause(ctx, time.Second); err != nil {
+	if err := wait(ctx, time.Second); err != nil {
 		return nil, err
 	}
 	return nil, errors.New("the job has failed")
@@ -108,7 +96,7 @@ func fail(ctx context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Content,
 
 // askTwice asks two things at a time, once it is a task.
 func askTwice(ctx context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Content, error) {
-	if err := pause(ctx, surely); err != nil {
+	if err := wait(ctx, surely); err != nil {
 		return nil, err
 	}
 	type answer struct {

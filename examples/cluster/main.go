@@ -76,7 +76,7 @@ func run(ctx context.Context, out io.Writer, s settings) (*score, error) {
 		return nil, err
 	}
 	defer stopEngine()
-	sum := newScore()
+	sum := &score{calls: make(map[string]*call)}
 	ledger, err := serve(sum) // tools report each run to it
 	if err != nil {
 		return nil, err

@@ -32,8 +32,6 @@ type call struct {
 	at   time.Time // of the last message
 }
 
-func newScore() *score { return &score{calls: make(map[string]*call)} }
-
 func (s *score) killed() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -217,8 +217,7 @@ func (p *Proofs) take(ctx context.Context, proof *dpop.Proof) error {
 
 // offer sets the nonce that a client is to use from now on. err is why its request is refused, or nil.
 func (p *Proofs) offer(w http.ResponseWriter, r *http.Request, err error) {
-	var no *proofError
-	refused := errors.As(err, &no)
+	_, refused := errors.AsType[*proofError](err)
 	if p == nil || !p.Nonces && !refused {
 		return
 	}

@@ -256,8 +256,7 @@ func (i *Issuer) get(ctx context.Context, at string, into any) error {
 func (i *Issuer) do(req *http.Request, into any) error {
 	resp, err := i.client.Do(req)
 	if err != nil {
-		var refused *net.OpError
-		if errors.As(err, &refused) {
+		if refused, ok := errors.AsType[*net.OpError](err); ok {
 			return fmt.Errorf("%s: %w", req.URL, refused)
 		}
 		return err

@@ -349,7 +349,7 @@ func (b *bridge) deliver(r *request) {
 	m := mustParse(r.answer)
 	switch {
 	case m.Error != nil:
-		if r.method == protocol.MethodInitialize || r.method == protocol.MethodDiscover {
+		if protocol.Opens(r.method) {
 			m = b.explained(m)
 		}
 	case r.method == protocol.MethodInitialize:
@@ -384,10 +384,7 @@ func (b *bridge) explained(m jsonrpc.Message) jsonrpc.Message {
 		return m
 	}
 	raw, _ := jsonrpc.Set(m.Raw, more, "error", "message")
-	if with, err := jsonrpc.Parse(raw); err == nil {
-		return with
-	}
-	return m
+	return protocol.Parsed(raw, m)
 }
 
 // mustParse parses a message that was made here.

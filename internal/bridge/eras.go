@@ -160,7 +160,7 @@ func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	switch {
 	case m.Kind == jsonrpc.Request:
 		b.host.waits.begin(m.ID)
-		if greets(m.Method) {
+		if protocol.Opens(m.Method) {
 			b.greeting.Store(&m.ID)
 		}
 	case m.Method == protocol.MethodCancelled:

@@ -20,15 +20,10 @@ const greetsWithin = 25 * time.Second
 // waiting returns the context for a request to the server, which may have to wait for a login. Its host is told.
 func (b *bridge) waiting(r *request) context.Context {
 	w := login.Waiter{Tell: b.teller(r)}
-	if id := b.greeting.Load(); greets(r.method) && id != nil && b.host.waits.has(*id) {
+	if id := b.greeting.Load(); protocol.Opens(r.method) && id != nil && b.host.waits.has(*id) {
 		w.Within = greetsWithin
 	}
 	return login.With(b.ctx, w)
-}
-
-// greets reports whether a request of a method may be a host's first one.
-func greets(method string) bool {
-	return method == protocol.MethodInitialize || method == protocol.MethodDiscover
 }
 
 // teller returns what tells the host what the user has to do before a request goes on: with its progress, if the host wants to hear of that,

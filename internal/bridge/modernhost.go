@@ -101,7 +101,7 @@ func (h *modernHost) newExchange(m jsonrpc.Message) *exchange {
 	}
 	h.count++
 	x := &exchange{id: newExchangeID(h.count), hostID: m.ID, token: progressToken(m), method: m.Method}
-	if takesInput(m.Method) {
+	if protocol.TakesInput(m.Method) {
 		x.params = m.Params
 	}
 	h.byHost[key], h.open[x] = x, struct{}{}
@@ -109,12 +109,6 @@ func (h *modernHost) newExchange(m jsonrpc.Message) *exchange {
 		h.patience(x)
 	}
 	return x
-}
-
-// takesInput reports whether a server may ask for input during a request (2026-07-28, Multi
-// Round-Trip Requests, "Supported Requests").
-func takesInput(method string) bool {
-	return method == protocol.MethodCallTool || method == protocol.MethodGetPrompt || method == protocol.MethodReadResource
 }
 
 // deliver hands the request of an exchange over.

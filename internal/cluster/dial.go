@@ -184,10 +184,6 @@ type listener struct {
 // backlog is how many connections may wait to be accepted.
 const backlog = 4096
 
-func newListener(n *Node) *listener {
-	return &listener{node: n, queue: make(chan *conn, backlog), closed: make(chan struct{})}
-}
-
 // Listener gives out the connections that others dial. It is the same each time.
 // Its Accept ends with net.ErrClosed once it or the node is closed; then dialling
 // this node fails.

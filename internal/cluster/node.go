@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,7 +144,7 @@ func Join(bus Bus, o Options) (*Node, error) {
 	if len(n.name) > 255 || n.chunk < leastMessage-headRoom {
 		return nil, fmt.Errorf("joining the cluster: a name of %d bytes and messages of %d will not do", len(n.name), bus.MaxMessage())
 	}
-	n.listen = newListener(n)
+	n.listen = &listener{node: n, queue: make(chan *conn, backlog), closed: make(chan struct{})}
 	stop, err := bus.Receive((*receiver)(n))
 	if err != nil {
 		return nil, fmt.Errorf("joining the cluster: %w", err)
@@ -325,11 +327,7 @@ func (n *Node) Close() error {
 
 // allConns lists the connections. n.mu is held.
 func (n *Node) allConns() []*conn {
-	all := make([]*conn, 0, len(n.conns))
-	for _, c := range n.conns {
-		all = append(all, c)
-	}
-	return all
+	return slices.Collect(maps.Values(n.conns))
 }
 
 // linger waits until the other ends have all, for a second at most.

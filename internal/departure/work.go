@@ -125,6 +125,18 @@ func (w *Work) After(wait time.Duration, f func()) *time.Timer {
 	})
 }
 
+// Pause waits for a time, or until Close begins, and reports whether it has not begun.
+func (w *Work) Pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-w.quit:
+		return false
+	}
+}
+
 // Context is done when Close has waited for long enough.
 func (w *Work) Context() context.Context { return w.ctx }
 

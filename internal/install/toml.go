@@ -3,6 +3,7 @@ package install
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -32,8 +33,7 @@ func parseTOML(file, text string, section []string) (*tomlFile, error) {
 	t := &tomlFile{file: file, text: text, section: section[0]}
 	if err := toml.Unmarshal([]byte(text), &t.all); err != nil {
 		place := file
-		var wrong *toml.DecodeError
-		if errors.As(err, &wrong) {
+		if wrong, ok := errors.AsType[*toml.DecodeError](err); ok {
 			line, column := wrong.Position()
 			place = fmt.Sprintf("%s:%d:%d", file, line, column)
 		}
@@ -93,13 +93,9 @@ func (t *tomlFile) get(name string) any {
 }
 
 // names returns the names of all servers.
-func (t *tomlFile) names() (all []string) {
+func (t *tomlFile) names() []string {
 	servers, _ := t.all[t.section].(map[string]any)
-	for name := range servers {
-		all = append(all, name)
-	}
-	slices.Sort(all)
-	return all
+	return slices.Sorted(maps.Keys(servers))
 }
 
 // inOrder returns the names of all servers, in the order of the file.

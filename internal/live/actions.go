@@ -38,6 +38,15 @@ var (
 	errAway    = errors.New("the node does not answer: it is not known whether it was done")
 )
 
+// readAction reads an action, and refuses a body that is none.
+func readAction(w http.ResponseWriter, r *http.Request) (a action, ok bool) {
+	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a)
+	if err != nil {
+		http.Error(w, "the body is no action", http.StatusBadRequest)
+	}
+	return a, err == nil
+}
+
 // serveAction does what an operator who has the token asks for.
 func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
 	if !l.admit(w, r) {
@@ -47,9 +56,8 @@ func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "want application/json", http.StatusUnsupportedMediaType)
 		return
 	}
-	var a action
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a); err != nil {
-		http.Error(w, "the body is no action", http.StatusBadRequest)
+	a, ok := readAction(w, r)
+	if !ok {
 		return
 	}
 	if err := l.order(r, a); err != nil {

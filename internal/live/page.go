@@ -125,7 +125,7 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 			seen, sent = now, time.Now()
 			v := l.view(chosen)
 			l.keep(&held, v.parts, v.Node)
-			if send(w, out, &v) != nil {
+			if send(w, out, "data: %s\n\n", &v) != nil {
 				return
 			}
 		}
@@ -159,8 +159,8 @@ func (l *Live) keep(held *holding, parts []place, self string) {
 	*held = slices.DeleteFunc(slices.Clone(parts), func(p place) bool { return p.node == self })
 }
 
-// send sends one view. It lifts the time in which the server wants to have answered.
-func send(w http.ResponseWriter, out *http.ResponseController, v *view) error {
+// send sends a value as JSON, in a format. It lifts the time in which the server wants to have answered.
+func send(w http.ResponseWriter, out *http.ResponseController, format string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -168,7 +168,7 @@ func send(w http.ResponseWriter, out *http.ResponseController, v *view) error {
 	if err := out.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
 		return err
 	}
-	if _, err := fmt.Fprintf(w, "data: %s\n\n", data); err != nil {
+	if _, err := fmt.Fprintf(w, format, data); err != nil {
 		return err
 	}
 	return out.Flush()

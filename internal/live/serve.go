@@ -2,7 +2,6 @@ package live
 
 import (
 	"encoding/json"
-	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -47,7 +46,7 @@ func (l *Live) stream(w http.ResponseWriter, r *http.Request, next func() any) {
 			seen = now
 			if v := next(); v != nil {
 				sent = time.Now()
-				if sendLine(w, out, v) != nil {
+				if send(w, out, "%s\n", v) != nil {
 					return
 				}
 			}
@@ -60,20 +59,6 @@ func (l *Live) stream(w http.ResponseWriter, r *http.Request, next func() any) {
 			return
 		}
 	}
-}
-
-func sendLine(w http.ResponseWriter, out *http.ResponseController, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if err := out.SetWriteDeadline(time.Now().Add(writeWithin)); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		return err
-	}
-	if _, err := w.Write(append(data, '\n')); err != nil {
-		return err
-	}
-	return out.Flush()
 }
 
 // serveNews tells a node what this one has.
@@ -138,9 +123,8 @@ func (l *Live) serveLife(w http.ResponseWriter, r *http.Request) {
 
 // actForNode does what an operator asks for at another node, which has checked the token.
 func (l *Live) actForNode(w http.ResponseWriter, r *http.Request) {
-	var a action
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a); err != nil {
-		http.Error(w, "the body is no action", http.StatusBadRequest)
+	a, ok := readAction(w, r)
+	if !ok {
 		return
 	}
 	session, err := l.act(a)

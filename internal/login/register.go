@@ -56,8 +56,7 @@ func (s *Source) client(ctx context.Context, at *issuer, redirect string) (ident
 
 // registrationText returns what is wrong, without the body of an answer, in which there may be a secret.
 func registrationText(err error) string {
-	var said *oauthex.ClientRegistrationError
-	if errors.As(err, &said) {
+	if said, ok := errors.AsType[*oauthex.ClientRegistrationError](err); ok {
 		return oneLine(said.ErrorCode + " " + said.ErrorDescription)
 	}
 	if in := outOfReach(errors.Unwrap(err)); in != nil {

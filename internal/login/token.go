@@ -129,8 +129,7 @@ func (s *Source) postOnce(ctx context.Context, endpoint string, who identity, wh
 
 // outOfReach returns an error of net/http without the URL, which may hold secrets.
 func outOfReach(err error) error {
-	var in *url.Error
-	if errors.As(err, &in) {
+	if in, ok := errors.AsType[*url.Error](err); ok {
 		if errors.Is(err, context.DeadlineExceeded) {
 			in.Err = errors.New("it does not answer")
 		}

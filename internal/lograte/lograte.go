@@ -21,7 +21,7 @@ const (
 // A Handler is a [slog.Handler] that passes lines on to another one. Lines below Info are not bounded: an operator
 // has asked for them.
 type Handler struct {
-	next  slog.Handler
+	slog.Handler
 	lines *lines
 }
 
@@ -53,22 +53,17 @@ func New(next slog.Handler) *Handler {
 	if h, ok := next.(*Handler); ok {
 		return h
 	}
-	return &Handler{next: next, lines: &lines{out: next, last: make(map[line]*count)}}
-}
-
-// Enabled implements [slog.Handler].
-func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
-	return h.next.Enabled(ctx, level)
+	return &Handler{Handler: next, lines: &lines{out: next, last: make(map[line]*count)}}
 }
 
 // WithAttrs implements [slog.Handler].
 func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &Handler{next: h.next.WithAttrs(attrs), lines: h.lines}
+	return &Handler{Handler: h.Handler.WithAttrs(attrs), lines: h.lines}
 }
 
 // WithGroup implements [slog.Handler].
 func (h *Handler) WithGroup(name string) slog.Handler {
-	return &Handler{next: h.next.WithGroup(name), lines: h.lines}
+	return &Handler{Handler: h.Handler.WithGroup(name), lines: h.lines}
 }
 
 // Handle implements [slog.Handler].
@@ -76,7 +71,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo && !h.lines.pass(line{r.Level, r.Message}) {
 		return nil
 	}
-	return h.next.Handle(ctx, r)
+	return h.Handler.Handle(ctx, r)
 }
 
 // pass counts a line, and reports whether it is to be logged.

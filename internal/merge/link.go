@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -271,10 +272,7 @@ func (l *link) connect(n int, in backend.Inbound) {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSetLevel, level, about)
 	}
 	l.mu.Lock()
-	subs := make([][]byte, 0, len(l.subs))
-	for _, params := range l.subs {
-		subs = append(subs, params)
-	}
+	subs := slices.Collect(maps.Values(l.subs))
 	l.mu.Unlock()
 	for _, params := range subs {
 		_, _ = l.askOn(ctx, conn, protocol.MethodSubscribe, params, about)

@@ -344,16 +344,11 @@ func (c *conn) named(in backend.Inbound, at ...string) {
 	lineup := c.lineup.Load()
 	i, own, ok := Route(lineup.members, name)
 	if !ok {
-		what := "prompt"
-		if in.Method == "tools/call" {
-			what = "tool"
-		}
-		c.respond(in, nil, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "Unknown %s: %s", what, name))
+		c.respond(in, nil, protocol.UnknownName(in.Method, name))
 		return
 	}
 	if own != name {
-		in.Params, _ = jsonrpc.Set(in.Params, jsonrpc.Quote(own), at...)
-		in.Raw = jsonrpc.AppendRequest(nil, in.ID, in.Method, in.Params)
+		protocol.Rename(&in.Message, own, at...)
 	}
 	lineup.links[i].send(in, nil)
 }
@@ -505,8 +500,7 @@ func (c *conn) gather(in backend.Inbound, answer answerer) {
 		if ctx.Err() != nil || errors.Is(err, errDelivered) {
 			return
 		}
-		var said *failed
-		if errors.As(err, &said) {
+		if said, ok := errors.AsType[*failed](err); ok {
 			raw := jsonrpc.Message{Kind: jsonrpc.Response, Error: said.raw}
 			c.sink.Emit(in.Call, jsonrpc.Message{Kind: jsonrpc.Response, ID: in.ID, Error: said.raw, Raw: raw.WithID(in.ID)})
 			return

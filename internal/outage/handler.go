@@ -8,40 +8,35 @@ import (
 // A Handler is a [slog.Handler] that passes lines on to another one. Those whose error says that something is away, while
 // that is away, become lines of level Debug: the Outage has told of it, and counts.
 type Handler struct {
-	next slog.Handler
-	of   *Outage
-	is   func(error) bool
+	slog.Handler
+	of *Outage
+	is func(error) bool
 }
 
 // Handler returns a handler over another one. is reports whether an error says that it is away.
 func (x *Outage) Handler(next slog.Handler, is func(error) bool) *Handler {
-	return &Handler{next: next, of: x, is: is}
-}
-
-// Enabled implements [slog.Handler].
-func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
-	return h.next.Enabled(ctx, level)
+	return &Handler{Handler: next, of: x, is: is}
 }
 
 // WithAttrs implements [slog.Handler].
 func (h *Handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return &Handler{next: h.next.WithAttrs(attrs), of: h.of, is: h.is}
+	return &Handler{Handler: h.Handler.WithAttrs(attrs), of: h.of, is: h.is}
 }
 
 // WithGroup implements [slog.Handler].
 func (h *Handler) WithGroup(name string) slog.Handler {
-	return &Handler{next: h.next.WithGroup(name), of: h.of, is: h.is}
+	return &Handler{Handler: h.Handler.WithGroup(name), of: h.of, is: h.is}
 }
 
 // Handle implements [slog.Handler].
 func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelInfo && h.says(&r) && h.of.Covers() {
-		if !h.next.Enabled(ctx, slog.LevelDebug) {
+		if !h.Enabled(ctx, slog.LevelDebug) {
 			return nil
 		}
 		r.Level = slog.LevelDebug
 	}
-	return h.next.Handle(ctx, r)
+	return h.Handler.Handle(ctx, r)
 }
 
 // says reports whether a line has such an error.

@@ -1,5 +1,9 @@
 package protocol
 
+import (
+	"slices"
+)
+
 import "strconv"
 
 // PlainID reports whether every peer writes an id back unchanged: numbers that fit a float64,
@@ -9,10 +13,5 @@ func PlainID(id []byte) bool {
 		n, err := strconv.ParseInt(string(id), 10, 64)
 		return err == nil && n > -1<<53 && n < 1<<53 && string(id) != "-0"
 	}
-	for _, b := range id {
-		if b < ' ' || b > '~' || b == '\\' {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(id, func(b byte) bool { return b < ' ' || b > '~' || b == '\\' })
 }

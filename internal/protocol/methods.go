@@ -1,5 +1,11 @@
 package protocol
 
+import (
+	"iter"
+
+	"holdfast/jsonrpc"
+)
+
 // Methods that are looked for by name. Those of SEP-975 are in resume.go; which requests
 // may be made again is in retry.go.
 const (
@@ -31,3 +37,25 @@ const (
 	MethodTaskStatus           = "notifications/tasks"                      // the tasks extension
 	MethodLegacyTaskStatus     = "notifications/tasks/status"               // 2025-11-25
 )
+
+// Parsed parses a message that was made here. If it is none, it is otherwise.
+func Parsed(raw []byte, otherwise jsonrpc.Message) jsonrpc.Message {
+	if m, err := jsonrpc.Parse(raw); err == nil {
+		return m
+	}
+	return otherwise
+}
+
+// Requests returns the requests among some messages.
+func Requests(msgs []jsonrpc.Message) iter.Seq[*jsonrpc.Message] {
+	return func(yield func(*jsonrpc.Message) bool) {
+		for i := range msgs {
+			if msgs[i].Kind == jsonrpc.Request && !yield(&msgs[i]) {
+				return
+			}
+		}
+	}
+}
+
+// Opens reports whether a request of a method may be a client's first one: it does nothing but begin a conversation.
+func Opens(method string) bool { return method == MethodInitialize || method == MethodDiscover }

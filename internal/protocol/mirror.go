@@ -25,6 +25,21 @@ func NameOf(method string, params []byte) string {
 	return jsonrpc.String(jsonrpc.Field(params, field))
 }
 
+// Rename has a request call another tool or prompt, whose name stands at a place in the params.
+func Rename(m *jsonrpc.Message, name string, at ...string) {
+	m.Params, _ = jsonrpc.Set(m.Params, jsonrpc.Quote(name), at...)
+	m.Raw = jsonrpc.AppendRequest(nil, m.ID, m.Method, m.Params)
+}
+
+// UnknownName is what a request is answered with for whose tool or prompt there is no server.
+func UnknownName(method, name string) *jsonrpc.Error {
+	kind := "prompt"
+	if method == MethodCallTool {
+		kind = "tool"
+	}
+	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "Unknown %s: %s", kind, name)
+}
+
 // HasName reports whether the header Mcp-Name repeats something of a method's params.
 func HasName(method string) bool { return NameField(method) != "" }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -76,11 +77,7 @@ func (e *ended) bound() (floor time.Time) {
 	if len(e.began) <= mostEnded {
 		return floor
 	}
-	all := make([]int64, 0, len(e.began))
-	for _, began := range e.began {
-		all = append(all, began)
-	}
-	slices.Sort(all)
+	all := slices.Sorted(maps.Values(e.began))
 	e.floor = max(e.floor, all[len(all)/10])
 	for key, began := range e.began {
 		if began <= e.floor {

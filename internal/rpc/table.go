@@ -1,6 +1,8 @@
 package rpc
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -106,11 +108,7 @@ func (t *Table[T]) Len() int {
 func (t *Table[T]) All() []*Entry[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	all := make([]*Entry[T], 0, len(t.open))
-	for _, e := range t.open {
-		all = append(all, e)
-	}
-	return all
+	return slices.Collect(maps.Values(t.open))
 }
 
 // Cancelled forgets the request that a notifications/cancelled is about, and returns the message with the id that the

@@ -43,10 +43,6 @@ type asked struct {
 	timer  *time.Timer // or nil
 }
 
-func newConn(s *server, sink backend.Sink) *conn {
-	return &conn{s: s, sink: sink}
-}
-
 // Account implements [budget.Accounted].
 func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
 

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/text/unicode/norm"
 
 	"holdfast/internal/config"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -17,12 +18,7 @@ import (
 // matches reports whether a name matches one of the patterns, in which "*" stands for any
 // text.
 func matches(patterns []string, name string) bool {
-	for _, p := range patterns {
-		if matchesOne(p, name) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(patterns, func(p string) bool { return matchesOne(p, name) })
 }
 
 func matchesOne(pattern, name string) bool {
@@ -52,12 +48,7 @@ func restricts(pattern, name string) bool {
 }
 
 func isASCII(text string) bool {
-	for i := range len(text) {
-		if text[i] >= utf8.RuneSelf {
-			return false
-		}
-	}
-	return true
+	return !strings.ContainsFunc(text, func(r rune) bool { return r >= utf8.RuneSelf })
 }
 
 // allowed reports whether clients may know a tool, by the server's own name for it.
@@ -147,15 +138,10 @@ func ruledRequest(conf *config.Server, m jsonrpc.Message) (jsonrpc.Message, *jso
 	known := jsonrpc.String(raw)
 	name, ok := unprefixed(conf, known)
 	if !ok || m.Method == "tools/call" && !allowed(conf, name) {
-		what := "prompt"
-		if m.Method == "tools/call" {
-			what = "tool"
-		}
-		return m, jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "Unknown %s: %s", what, known)
+		return m, protocol.UnknownName(m.Method, known)
 	}
 	if name != known {
-		m.Params, _ = jsonrpc.Set(m.Params, jsonrpc.Quote(name), at...)
-		m.Raw = jsonrpc.AppendRequest(nil, m.ID, m.Method, m.Params)
+		protocol.Rename(&m, name, at...)
 	}
 	return m, nil
 }

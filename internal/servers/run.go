@@ -72,8 +72,7 @@ func (c *command) Open(ctx context.Context, start backend.Start, sink backend.Si
 		return nil, err
 	}
 	conn, err := b.Open(ctx, start, sink)
-	var not *protocol.NotStarted
-	if errors.As(err, &not) {
+	if not, ok := errors.AsType[*protocol.NotStarted](err); ok {
 		return nil, &protocol.NotStarted{Server: c.conf.Name, Err: not.Err}
 	}
 	return conn, err

@@ -80,7 +80,7 @@ func (s *server) Open(ctx context.Context, start backend.Start, sink backend.Sin
 	if err := s.enter(ctx); err != nil {
 		return nil, err
 	}
-	c := newConn(s, sink)
+	c := &conn{s: s, sink: sink}
 	conn, err := s.inner.Open(ctx, start, c)
 	if err != nil {
 		s.leave()

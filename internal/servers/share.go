@@ -150,8 +150,7 @@ func (s *shared) begin(c *sharedConn, revision string, o *sharedOpening) {
 	s.rest()
 	s.mu.Unlock()
 	close(o.done)
-	var none *protocol.NoAnswer
-	if errors.As(err, &none) {
+	if none, ok := errors.AsType[*protocol.NoAnswer](err); ok {
 		s.log.Warn(none.ForOperator())
 	}
 	if spare && now != nil && now.conn != nil {

@@ -96,7 +96,7 @@ func (f flightCall) Writer() reading.Call      { return writer(f) }
 
 func (f flightCall) Stored() uint64 {
 	f.Promote()
-	if number := f.Number(); !f.isOver() {
+	if number := f.Number(); !f.IsOver() {
 		return number
 	}
 	return 0

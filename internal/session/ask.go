@@ -15,22 +15,16 @@ import (
 // client has not declared (2026-07-28, Multi Round-Trip Requests; 2025-11-25, Lifecycle, "Capability Negotiation"). Some
 // libraries leave that to their users. The client may be away, and then the backend would wait in vain.
 
-// capabilitiesOf returns the capabilities of a client as [Manager.Carrier] gets it: what it says
-// of itself, a comma, and its capabilities. It is nil if there are none.
-func capabilitiesOf(client []byte) []byte {
-	if !bytes.HasPrefix(client, []byte(",")) {
-		d := json.NewDecoder(bytes.NewReader(client))
-		var info json.RawMessage
-		if d.Decode(&info) != nil {
-			return nil
-		}
-		client = client[d.InputOffset():]
+// parseClient returns the clientInfo and the capabilities in what a client says of itself, as [Manager.Carrier] gets it: one, a comma, and
+// the others. What is not there is nil.
+func parseClient(says string) (info, capabilities json.RawMessage) {
+	if d := json.NewDecoder(strings.NewReader(says)); d.Decode(&info) == nil {
+		says = says[d.InputOffset():]
 	}
-	capabilities, ok := bytes.CutPrefix(client, []byte(","))
-	if !ok {
-		return nil
+	if text, ok := strings.CutPrefix(says, ","); ok {
+		capabilities = []byte(text)
 	}
-	return bytes.Clone(capabilities)
+	return info, capabilities
 }
 
 // doesNotKnow refuses a method that no client knows. initialize is what the client has sent, or nil.

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -78,6 +79,9 @@ func (c *Call) Redeliver(ctx context.Context, msgs []jsonrpc.Message, header htt
 	c.deliver(ctx, msgs, header, notRedelivered)
 }
 
+// errNotStored ends a request whose call could not be stored.
+var errNotStored = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered")
+
 // deliver is Deliver. failed is what a request is answered with whose delivery gave
 // an error.
 func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
@@ -97,8 +101,8 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		if c.s.m.Tools.CallsOwn(&m) && c.s.serveTool(ctx, c, m, header, failed) {
 			continue
 		}
-		if c.isOver() { // what it had to say could not be stored, so it must not run
-			c.s.requests.fail(m.ID, c, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
+		if c.IsOver() { // what it had to say could not be stored, so it must not run
+			c.s.requests.fail(m.ID, c, errNotStored)
 			continue
 		}
 		if f := c.s.owner(m.Method); f != nil {
@@ -131,10 +135,13 @@ func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.He
 func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	c.disown()
 	c.untold().Drop() // its client is told now
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request {
-			c.s.requests.fail(msgs[i].ID, c, e)
-		}
+	c.fail(msgs, e)
+}
+
+// fail answers, with an error of ours, the requests among msgs that are still unanswered.
+func (c *Call) fail(msgs []jsonrpc.Message, e *jsonrpc.Error) {
+	for m := range protocol.Requests(msgs) {
+		c.s.requests.fail(m.ID, c, e)
 	}
 }
 
@@ -170,7 +177,7 @@ func (c *Call) tell(data []byte, asks bool) (by *Call) {
 		return c.s.standalone.tell(data, asks)
 	}
 	defer c.mu.Unlock()
-	if c.isOver() {
+	if c.IsOver() {
 		return nil
 	}
 	if c.isLight() {
@@ -196,7 +203,7 @@ func (c *Call) respond(rq *inflight, data []byte) {
 
 // respondLocked is respond. c.mu is held; the log must be flushed after.
 func (c *Call) respondLocked(rq *inflight, data []byte) {
-	if c.isOver() || !c.pending.take(rq) {
+	if c.IsOver() || !c.pending.take(rq) {
 		return
 	}
 	last := len(c.pending) == 0
@@ -249,7 +256,7 @@ var (
 func (c *Call) dropRequest(rq *inflight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isOver() || !c.pending.take(rq) {
+	if c.IsOver() || !c.pending.take(rq) {
 		return
 	}
 	if c.number == 0 && !c.s.single {
@@ -284,13 +291,12 @@ type pendingRequests []*inflight
 
 // take takes a request off them and reports whether it was one.
 func (p *pendingRequests) take(rq *inflight) bool {
-	for i, one := range *p {
-		if one == rq {
-			*p = append((*p)[:i], (*p)[i+1:]...)
-			return true
-		}
+	i := slices.Index(*p, rq)
+	if i < 0 {
+		return false
 	}
-	return false
+	*p = slices.Delete(*p, i, i+1)
+	return true
 }
 
 // ids returns their ids.
@@ -308,7 +314,7 @@ func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.Flush()
 	defer c.mu.Unlock()
-	if c.isOver() || !c.pending.take(rq) {
+	if c.IsOver() || !c.pending.take(rq) {
 		return
 	}
 	for f := range c.features {
@@ -335,7 +341,7 @@ func (c *Call) cancel(rq *inflight) {
 func (c *Call) AwaitsInput() (bool, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.client.isOpen() && !c.isOver(), c.said
+	return c.client.isOpen() && !c.IsOver(), c.said
 }
 
 // Disconnect asks the call's reader to end its connection, after telling the

@@ -18,7 +18,7 @@ import (
 // checks that its backend was told.
 func gone(t *testing.T, link *deskConn, c *Call) bool {
 	t.Helper()
-	if !c.isOver() {
+	if !c.IsOver() {
 		if len(link.in) > 0 {
 			t.Fatalf("the backend was told %s", (<-link.in).Raw)
 		}
@@ -83,7 +83,7 @@ func TestAwayForTooLong(t *testing.T) {
 		both := start(2, 3)
 		link.say(both, answer(2))
 		wait(61 * time.Second)
-		if first, err := s.Resumes().Status(both.number, []byte("2")); !both.isOver() || err != nil || first.Status != resume.Completed {
+		if first, err := s.Resumes().Status(both.number, []byte("2")); !both.IsOver() || err != nil || first.Status != resume.Completed {
 			t.Error("what was answered is", first, err)
 		}
 		<-link.in
@@ -132,14 +132,14 @@ func TestAwayForTooLong(t *testing.T) {
 			t.Fatal(err)
 		}
 		wait(2 * time.Minute)
-		if !c.isOver() || len(link.in) > 0 || h.Calls() != 0 {
+		if !c.IsOver() || len(link.in) > 0 || h.Calls() != 0 {
 			t.Errorf("%d calls in flight, %d messages", h.Calls(), len(link.in))
 		}
 		// Clients that were told of no policy may stay away.
 		plain := h.open("")
 		kept := begin(t, plain, false, request(7))
 		wait(3 * time.Hour)
-		if kept.isOver() {
+		if kept.IsOver() {
 			t.Error("a call of a client without the capability was cancelled")
 		}
 	})
@@ -156,7 +156,7 @@ func TestAwayForEver(t *testing.T) {
 		}
 		time.Sleep(20 * time.Hour)
 		synctest.Wait()
-		if c.isOver() {
+		if c.IsOver() {
 			t.Error("cancelled")
 		}
 	})
@@ -302,7 +302,7 @@ func TestCancelElsewhere(t *testing.T) {
 	if taken, _ := h.resumes.Cancel(caller.At("", "alice"), &m, nil); taken {
 		t.Error("a cancellation without a token was taken")
 	}
-	if len(link.in) > 0 || c.isOver() || ofBob.isOver() {
+	if len(link.in) > 0 || c.IsOver() || ofBob.IsOver() {
 		t.Fatal("a call was cancelled with another's token")
 	}
 	if err := other.Send(t.Context(), cancel(1, token), nil); err != nil {
@@ -312,7 +312,7 @@ func TestCancelElsewhere(t *testing.T) {
 	if want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1,"reason":"enough"}}`; string(in.Raw) != want {
 		t.Errorf("the backend got %s, want %s", in.Raw, want)
 	}
-	if !c.isOver() || ofOther.isOver() {
-		t.Errorf("over: %v, and the other's %v", c.isOver(), ofOther.isOver())
+	if !c.IsOver() || ofOther.IsOver() {
+		t.Errorf("over: %v, and the other's %v", c.IsOver(), ofOther.IsOver())
 	}
 }

@@ -177,7 +177,8 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 			continue
 		}
 		if !there {
-			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilitiesOf([]byte(says)), kind: clientkind.Of(infoOf(says))}
+			info, capabilities := parseClient(says)
+			c = &carrier{key: key, ready: make(chan struct{}), capabilities: capabilities, kind: clientkind.Of(info)}
 			if m.carriers.open == nil {
 				m.carriers.open = make(map[carrierKey]*carrier)
 			}
@@ -266,7 +267,8 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 		return
 	}
 	c.s.use.reserved.Add(1)
-	m.Kinds.Spoke(m.logger, time.Now(), infoOf(says), c.key.revision)
+	info, _ := parseClient(says)
+	m.Kinds.Spoke(m.logger, time.Now(), info, c.key.revision)
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
 	if m.carriers.open[c.key] == c { // else it has ended
@@ -392,12 +394,4 @@ func (s *Session) OpenRequests(ctx context.Context, number, seq uint64) ([]jsonr
 		return nil, err
 	}
 	return open, nil
-}
-
-// infoOf returns the clientInfo in what a client says of itself, as [Manager.Carrier] gets it, or nil.
-func infoOf(says string) (info json.RawMessage) {
-	if json.NewDecoder(strings.NewReader(says)).Decode(&info) != nil {
-		return nil
-	}
-	return info
 }

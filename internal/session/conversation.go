@@ -206,7 +206,7 @@ func (c *Call) Refused(err error) {
 		return
 	}
 	c.mu.Lock()
-	if !c.isOver() {
+	if !c.IsOver() {
 		c.refused = refused
 	}
 	c.mu.Unlock()
@@ -216,7 +216,7 @@ func (c *Call) Refused(err error) {
 // NotTaken notes that no server has taken the request of the call, and none will: its client may make
 // it again under the same idempotency key. A backend says so before it answers the request.
 func (c *Call) NotTaken() {
-	if !c.isOver() {
+	if !c.IsOver() {
 		c.disown()
 	}
 }
@@ -419,8 +419,7 @@ func (l *link) Closed(why error, reopen bool) {
 // logEnd logs that the session's server ended by itself, with the end of what it wrote to its stderr.
 func (l *link) logEnd(why error, calls int) {
 	s := l.s
-	var none *protocol.NoAnswer
-	if errors.As(why, &none) {
+	if none, ok := errors.AsType[*protocol.NoAnswer](why); ok {
 		s.m.logger.Warn(none.ForOperator(), "session", s.Name(), "server", s.Server(), "calls", calls)
 		return
 	}
@@ -444,7 +443,7 @@ func splitStart(lost []*inflight, why error) (start, begun []*inflight) {
 		return lost, nil
 	}
 	for _, rq := range lost {
-		if m := rq.call.method; m == protocol.MethodInitialize || m == protocol.MethodDiscover {
+		if protocol.Opens(rq.call.method) {
 			start = append(start, rq)
 		} else {
 			begun = append(begun, rq)

@@ -23,17 +23,14 @@ func (e wrapped) Unwrap() error { return e.err }
 // lose is the end of a session, because of why, that its server has ended. Its client is to begin another. What calls in it
 // have said can be read as long as that of any call: the client may have yet to come back for it.
 func (m *Manager) lose(s *Session, why error) {
-	stored := s.streams.Last() > 0
-	if !stored || m.opts.Stateless {
+	if s.streams.Last() == 0 || m.opts.Stateless {
 		m.end(s, why)
 		return
 	}
 	s.use.hold(m.KeepEnded())
 	s.use.lost.Store(true)
 	m.leave(s, why)
-	if s.carrier != nil {
-		m.carriers.forget(s.carrier)
-	}
+	m.carriers.forget(s.carrier)
 }
 
 // leave is the end of a session, because of why, where heirs go on. All other calls end.

@@ -133,7 +133,7 @@ func TestFlightEarly(t *testing.T) {
 				a.desk.last().say(in.Call, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{}}`, in.ID))
 			case <-time.After(10 * time.Millisecond):
 			}
-			if early.isOver() {
+			if early.IsOver() {
 				said = waitFor(t, early)
 			}
 		}

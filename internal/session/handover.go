@@ -107,7 +107,7 @@ var errNotBegun = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make th
 // release releases a session that was closed, with requests that are left to the next owner.
 func (d departing) release(left []*inflight) {
 	s, m := d.Session, d.m
-	open := slices.ContainsFunc(left, func(rq *inflight) bool { return rq.call.isStored() }) // the next owner finds calls that have not ended
+	open := slices.ContainsFunc(left, func(rq *inflight) bool { return rq.call.storedAs() != 0 }) // the next owner finds calls that have not ended
 	s.untold.ReleaseAll()
 	m.work.WaitFor(storeTimeout, s.untold.HasTold) // a session without an owner is not looked after
 	s.noteStored(false)

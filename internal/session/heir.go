@@ -40,7 +40,7 @@ func (n *inheritanceNote) apply(c *Call) {
 		if i.isHeir, i.from, i.heir = true, n.Of, c.s.m.added.Heir(c); len(c.recovery.msgs) > 0 {
 			i.tool = tools.Called(&c.recovery.msgs[0])
 		}
-	case n.Began != 0 && c.s.m.added.IsOn() && !c.isOver():
+	case n.Began != 0 && c.s.m.added.IsOn() && !c.IsOver():
 		c.inherits().began = time.UnixMilli(n.Began)
 	}
 }
@@ -107,7 +107,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	defer s.requests.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.requests.all[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.isOver() || !slices.Contains(c.pending, l.rq) {
+	if s.requests.all[string(jsonrpc.Key([]byte(l.rq.id)))] != l.rq || l.rq.call != c || c.IsOver() || !slices.Contains(c.pending, l.rq) {
 		return false
 	}
 	h.mu.Lock()
@@ -197,11 +197,11 @@ func heirOf(c *Call, progress []byte) *Call {
 			}
 		}
 	}
-	if !c.isOver() {
+	if !c.IsOver() {
 		return c
 	}
 	for _, h := range slices.Backward(heirs) {
-		if !h.isOver() {
+		if !h.IsOver() {
 			return h
 		}
 	}
@@ -212,7 +212,7 @@ func heirOf(c *Call, progress []byte) *Call {
 func (f *restored) knowsHeir(ctx context.Context, h *Call) bool {
 	from := h.record.inherits.from
 	i := slices.IndexFunc(f.calls, func(c *Call) bool { return c.storedAs() == from })
-	if i < 0 || f.calls[i].isOver() || len(h.recovery.msgs) == 0 {
+	if i < 0 || f.calls[i].IsOver() || len(h.recovery.msgs) == 0 {
 		return true
 	}
 	_, ok := f.answers(ctx, from, f.s.single)[string(jsonrpc.Key(h.recovery.msgs[0].ID))]

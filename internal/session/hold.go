@@ -64,11 +64,7 @@ func initializeCost(size int) int64 { return decoded * int64(max(0, size-shortIn
 // keepState counts what the session holds because of the requests among msgs: the initialize request, and
 // subscriptions. undo takes that back; it is nil if there was nothing.
 func (h *holding) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
-	for i := range msgs {
-		m := &msgs[i]
-		if m.Kind != jsonrpc.Request {
-			continue
-		}
+	for m := range protocol.Requests(msgs) {
 		var back func()
 		switch m.Method {
 		case protocol.MethodInitialize:

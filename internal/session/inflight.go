@@ -235,7 +235,7 @@ func (rq *inflight) cancel() {
 // ended is called for each request that was taken off the record, after its call knows.
 func (rq *inflight) ended() {
 	s := rq.call.s
-	if rq.call.isOver() && rq.call.client.isOpen() {
+	if rq.call.IsOver() && rq.call.client.isOpen() {
 		for _, r := range s.asked.dropCall(rq.call) { // or the backend would wait for an answer for ever
 			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
 		}
@@ -269,11 +269,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		q.takeIfLocked(func(rq *inflight) bool { return rq.call == c })
 		return err
 	}
-	for i := range msgs {
-		m := &msgs[i]
-		if m.Kind != jsonrpc.Request {
-			continue
-		}
+	for m := range protocol.Requests(msgs) {
 		key := requestKey(c.guestOf(), m.ID)
 		token := jsonrpc.Field(m.Params, "_meta", "progressToken")
 		if err := checkBounds(m, token); err != nil {
@@ -310,7 +306,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if m.Method == protocol.MethodToolsList && s.modern == "" && jsonrpc.Field(m.Params, "cursor") == nil {
 			rq.list = s.Tools.Version()
 		}
-		if m.Method == protocol.MethodInitialize || m.Method == protocol.MethodDiscover {
+		if protocol.Opens(m.Method) {
 			rq.boundOpening(m.Method)
 		}
 		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {

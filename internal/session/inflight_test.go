@@ -78,7 +78,7 @@ func TestMixedBatch(t *testing.T) {
 	begin(t, s, true, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":5}}`, request(7))
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.isOver() {
+	if !c.IsOver() {
 		t.Error("a call that was cancelled in a batch goes on")
 	}
 }

@@ -113,7 +113,7 @@ func (c *Call) boundAsking() {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.isOver() || c.isHeir() { // an heir may ask for as long as it can be asked for
+	if c.IsOver() || c.isHeir() { // an heir may ask for as long as it can be asked for
 		return
 	}
 	c.client.bound(c.s.m.work.After(c.s.m.resumes.InputWait(), c.endUnseen))
@@ -123,7 +123,7 @@ func (c *Call) boundAsking() {
 // leave before it is told of the question.
 func (c *Call) endUnseen() {
 	c.mu.Lock()
-	waits := c.client.isOpen() && !c.isOver() && !c.record.isAskedFor()
+	waits := c.client.isOpen() && !c.IsOver() && !c.record.isAskedFor()
 	c.mu.Unlock()
 	switch {
 	case !waits:

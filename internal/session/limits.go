@@ -37,13 +37,7 @@ func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
 		return false
 	}
 	m := &msgs[0]
-	if s.owner(m.Method) != nil {
-		return true
-	}
-	if !s.m.Tools.CallsOwn(m) {
-		return false
-	}
-	return !s.Tools.Clashes()
+	return s.owner(m.Method) != nil || s.m.Tools.CallsOwn(m) && !s.Tools.Clashes()
 }
 
 // passLimits asks whether a new call may begin. The error is a [*limit.Refusal].

@@ -182,12 +182,7 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 	if m.shared != nil {
 		record = s.about()
 	}
-	err := m.list(s)
-	if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
-		err = m.list(s)
-	}
-	if err != nil {
-		m.countOut(s.tenant)
+	if err := m.list(s); err != nil {
 		return nil, err
 	}
 	defer m.work.Done()
@@ -224,9 +219,17 @@ func (m *Manager) begin(r *http.Request, principal caller.Principal, kind kind, 
 	return s, nil
 }
 
-// list puts a new session on record, and counts work until work.Done.
+// list puts a new session on record, and counts work until work.Done. Where there are too many sessions it ends unused ones.
 func (m *Manager) list(s *Session) error {
-	return m.add(s, func(err error) error { return m.work.StartBefore(departure.Stopped, err) })
+	start := func(err error) error { return m.work.StartBefore(departure.Stopped, err) }
+	err := m.add(s, start)
+	if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
+		err = m.add(s, start)
+	}
+	if err != nil {
+		m.countOut(s.tenant)
+	}
+	return err
 }
 
 // session makes a session that is not known to anybody yet. It is counted for its

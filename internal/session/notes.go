@@ -9,6 +9,7 @@ import (
 
 	"holdfast/internal/feature/idempotency"
 	"holdfast/internal/panics"
+	"holdfast/internal/protocol"
 	"holdfast/internal/spans"
 	"holdfast/internal/tools"
 	"holdfast/jsonrpc"
@@ -60,10 +61,8 @@ func (c *Call) appendNote(dst []byte) []byte {
 	n := news{c.s.streams.TakeRead(), c.s.untold.News()}
 	dst = append(spans.AppendNote(n.append(dst), c.watch, c.recovery.msgs), `,"requests":[`...)
 	from := len(dst)
-	for i := range c.recovery.msgs {
-		if m := &c.recovery.msgs[i]; m.Kind == jsonrpc.Request {
-			dst = append(append(dst, ","[:min(len(dst)-from, 1)]...), m.Raw...) // as it came: a key's sum is of these bytes
-		}
+	for m := range protocol.Requests(c.recovery.msgs) {
+		dst = append(append(dst, ","[:min(len(dst)-from, 1)]...), m.Raw...) // as it came: a key's sum is of these bytes
 	}
 	return append(dst, "]}"...)
 }
@@ -154,7 +153,7 @@ func (c *Call) queueNote(number uint64, done chan struct{}) {
 func (c *Call) noteBegun(msgs []jsonrpc.Message) error {
 	c.mu.Lock()
 	k := c.recovery
-	if k.state == recoveryLeft || c.isOver() {
+	if k.state == recoveryLeft || c.IsOver() {
 		c.mu.Unlock()
 		return ErrMoved // this node has left it too
 	}
@@ -311,8 +310,8 @@ func (s *Session) noteStored(always bool) {
 	}
 }
 
-// toldOften is how many messages of the standalone stream are told before the
-// store is: as many may be told again after a take-over.
+// noteEvery is how many messages of the standalone stream are told before the
+// store knows of it: as many may be told again after a take-over.
 const noteEvery = 64
 
 // noteDelivered has the store told how far the standalone stream was told, where that is

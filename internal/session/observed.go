@@ -81,11 +81,7 @@ func (e *events) toolsPage(result []byte) {
 func (e *events) watch(c *Call, msgs []jsonrpc.Message, revision string, again bool) {
 	known := c.watch
 	c.watch = nil
-	for i := range msgs {
-		m := &msgs[i]
-		if m.Kind != jsonrpc.Request {
-			continue
-		}
+	for m := range protocol.Requests(msgs) {
 		w := &observe.Watch{Call: observe.Call{
 			Session: e.of.Name(), Server: e.of.Server(), Principal: e.of.Principal(), ID: string(m.ID), Method: m.Method,
 			Revision: revision, BytesIn: len(m.Raw), Carrier: e.of.modern != "", Again: again, Trace: spans.Of(m),

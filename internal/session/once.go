@@ -149,7 +149,7 @@ func (c *Call) disown() {
 	}
 	if c.recovery != nil {
 		c.mu.Lock()
-		if c.number != 0 && !c.isOver() {
+		if c.number != 0 && !c.IsOver() {
 			c.s.log.Queue(entry{By: c, Number: c.number, Data: []byte("{}"), Note: true})
 		}
 		c.mu.Unlock()

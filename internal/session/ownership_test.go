@@ -127,7 +127,7 @@ func TestLoseUnavailable(t *testing.T) {
 			t.Fatal(err)
 		}
 		c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-		mcptest.Eventually(t, "initialize", time.Minute, c.isOver)
+		mcptest.Eventually(t, "initialize", time.Minute, c.IsOver)
 		waits, speaks := begin(t, s, false, request(1)), begin(t, s, false, request(2))
 		number := waits.Number()
 		ready := make(chan struct{}, 1)
@@ -744,7 +744,7 @@ func TestBeginUnavailable(t *testing.T) {
 				t.Fatal(err)
 			}
 			c := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-			mcptest.Eventually(t, "initialize", time.Minute, c.isOver)
+			mcptest.Eventually(t, "initialize", time.Minute, c.IsOver)
 			slow := func(records []stream.Record) error {
 				if time.Sleep(20 * time.Second); len(records) == 0 {
 					return stream.ErrUnavailable

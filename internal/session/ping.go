@@ -19,7 +19,7 @@ const pingID = "holdfast-ping-"
 func (w writer) Ping() {
 	c := w.Call
 	c.mu.Lock()
-	if c.isOver() || c.said > 0 {
+	if c.IsOver() || c.said > 0 {
 		c.mu.Unlock()
 		return
 	}

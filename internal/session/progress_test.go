@@ -23,7 +23,7 @@ func TestTakeOverProgress(t *testing.T) {
 				t.Fatal(err)
 			}
 			initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-			mcptest.Eventually(t, "initialize", time.Minute, initialize.isOver)
+			mcptest.Eventually(t, "initialize", time.Minute, initialize.IsOver)
 			first := begin(t, s, single, tokenRequest(1, "t"))
 			progress := func(token string, value any) string {
 				return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%q,"progress":%v}}`, token, value)

@@ -120,7 +120,7 @@ type paced struct{ *Call }
 
 func (c paced) ID() stream.ID       { return stream.ID{Session: c.s.key, Number: c.Number()} }
 func (c paced) Lease() stream.Lease { return c.s.lease }
-func (c paced) IsOver() bool        { return c.isOver() || c.s.Moved() }
+func (c paced) IsOver() bool        { return c.Call.IsOver() || c.s.Moved() }
 
 func (c paced) Read() (said uint64, since time.Time, expected bool) {
 	c.mu.Lock()
@@ -151,7 +151,7 @@ func (s *Session) CallAt(number uint64) *Call { return written(s.streams.Call(nu
 func (w writer) Progress() reading.Progress {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := reading.Progress{Said: w.said, Told: w.pace.Told(), Asks: w.client.isOpen() && !w.isOver()}
+	p := reading.Progress{Said: w.said, Told: w.pace.Told(), Asks: w.client.isOpen() && !w.IsOver()}
 	if about := w.resume(); about != nil {
 		p.Policy = uint64(about.Len())
 	}

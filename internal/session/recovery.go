@@ -192,6 +192,3 @@ func (c *Call) handOver() (goesOn, sent bool) {
 	}
 	return false, sent
 }
-
-// isStored reports whether the next owner of the session will know of the call, which has a note.
-func (c *Call) isStored() bool { return c.storedAs() != 0 }

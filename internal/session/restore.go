@@ -59,7 +59,7 @@ func (s *Session) restore(ctx context.Context, streams []shared.Stream) restored
 	}
 	for _, c := range f.calls {
 		switch known := !c.isHeir() || f.knowsHeir(ctx, c); {
-		case c.isOver():
+		case c.IsOver():
 			f.ended(ctx, c, known)
 		case known:
 			f.runs(ctx, c)
@@ -120,7 +120,7 @@ func (f *restored) noted(ctx context.Context, st *shared.Stream) *Call {
 		c.recorded().key = k
 		s.m.keys.Restore(k, s.beginner(), st.Number)
 	}
-	if !c.isOver() {
+	if !c.IsOver() {
 		s.events.restored(c, &n, c.recovery.msgs)
 	}
 	c.restoreDeferred(st.Note)
@@ -128,7 +128,7 @@ func (f *restored) noted(ctx context.Context, st *shared.Stream) *Call {
 	if n.Of != 0 && !s.single { // the heir tells its outcome
 		f.rung[n.Of] = true
 	}
-	if n.Direct && !s.single && !c.isOver() {
+	if n.Direct && !s.single && !c.IsOver() {
 		f.cut = append(f.cut, c)
 	}
 	return c
@@ -219,13 +219,13 @@ func (f *restored) ended(ctx context.Context, c *Call, known bool) {
 // found has a call that has a stream of its own be found. lost says that its client may have lost it, and tells that its outcomes may be told besides.
 func (f *restored) found(c *Call, lost, tells bool) {
 	if lost && !c.isHeir() && c.deferred() == nil {
-		c.s.streams.Restored(c.number, c.isOver())
+		c.s.streams.Restored(c.number, c.IsOver())
 	}
 	if r := c.resume(); r != nil {
 		resumed{r}.stored(c)
 	}
 	if h := c.untold(); h != nil && tells {
-		if c.isOver() {
+		if c.IsOver() {
 			h.End(c.number)
 		}
 		f.untold[c.number] = h // held until then

@@ -65,7 +65,7 @@ func (c resumable) Look(do func(pending, asks, isRead bool)) {
 	read := c.s.streams.IsRead(c.Number())
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	do(c.said > c.pace.Told(), c.client.isOpen() && !c.isOver(), read)
+	do(c.said > c.pace.Told(), c.client.isOpen() && !c.IsOver(), read)
 }
 
 func (c resumable) Told(seq uint64) { paced(c).told(seq) }

@@ -161,19 +161,14 @@ func (m *Manager) reviveAlone(at *Remote) (*Session, error) {
 	s := m.session(at.ID, at.Principal, at.Tenant, kind{})
 	s.use.calls.Store(1)
 	at.begins.apply(s)
-	err := m.list(s)
-	if errors.Is(err, ErrBusy) && m.endUnused(s.tenant) {
-		err = m.list(s)
-	}
-	if err != nil {
-		m.countOut(s.tenant)
+	if err := m.list(s); err != nil {
 		return nil, err
 	}
 	defer m.work.Done()
 	ctx, stop := context.WithTimeout(m.work.Context(), storeTimeout)
 	defer stop()
-	s.lease, err = store.CreateUnder(ctx, s.key, at.begins.life)
-	if err != nil {
+	var err error
+	if s.lease, err = store.CreateUnder(ctx, s.key, at.begins.life); err != nil {
 		m.unlist(s)
 		if errors.Is(err, stream.ErrExists) {
 			err = stream.ErrConflict
@@ -281,18 +276,17 @@ const tendKeysEvery = time.Minute
 
 // tendKeys looks after the keys of session ids, when it is time. Only the goroutine of expire calls it.
 func (m *Manager) tendKeys(now time.Duration) {
-	if m.opts.Revival == nil || m.shared == nil || now-m.keysTended < tendKeysEvery || !m.work.Start() {
+	if m.opts.Revival == nil || m.shared == nil || now-m.keysTended < tendKeysEvery {
 		return
 	}
 	m.keysTended = now
-	go func() {
-		defer m.work.Done()
+	m.work.Go(func() {
 		ctx, stop := context.WithTimeout(m.work.Context(), appendTimeout)
 		defer stop()
 		if err := m.opts.Revival.Tend(ctx); err != nil {
 			m.logger.Debug("session keys not looked after", "error", err)
 		}
-	}()
+	})
 }
 
 // bury has a session that was ended never be revived.

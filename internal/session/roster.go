@@ -66,11 +66,7 @@ func (r *roster) isKnown(key stream.SessionKey) bool {
 func (r *roster) all() []*Session {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	all := make([]*Session, 0, len(r.sessions))
-	for _, s := range r.sessions {
-		all = append(all, s)
-	}
-	return all
+	return slices.AppendSeq(make([]*Session, 0, len(r.sessions)), maps.Values(r.sessions))
 }
 
 func (r *roster) size() int {

@@ -127,12 +127,8 @@ func (w *round) answered(name string, m *jsonrpc.Message) {
 func (w *round) later(after time.Duration) {
 	m := w.c.s.m
 	m.work.Go(func() {
-		timer := time.NewTimer(after)
-		defer timer.Stop()
-		select {
-		case <-timer.C:
+		if m.work.Pause(after) {
 			w.again()
-		case <-m.work.Quit():
 		}
 	})
 }

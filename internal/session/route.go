@@ -184,7 +184,7 @@ func (s *Session) addTools(data []byte) []byte {
 
 // changed returns the answer to a request of a method with what is said of our own services in it.
 func (s *Session) changed(method string, data []byte) []byte {
-	if (method == protocol.MethodInitialize || method == protocol.MethodDiscover) && !s.single && !s.m.opts.Stateless {
+	if protocol.Opens(method) && !s.single && !s.m.opts.Stateless {
 		data = idempotency.Advertise(data)
 	}
 	for f := range s.offered {
@@ -196,12 +196,8 @@ func (s *Session) changed(method string, data []byte) []byte {
 // noRevision returns the error that an answer to initialize becomes which names no revision: no client takes it, and
 // Holdfast knows no session then.
 func noRevision(m jsonrpc.Message) jsonrpc.Message {
-	refused, err := jsonrpc.Parse(jsonrpc.AppendError(nil, m.ID, jsonrpc.Errorf(jsonrpc.CodeServer,
-		"the server has answered initialize with a result that has no protocolVersion: is it an MCP server?")))
-	if err != nil {
-		return m
-	}
-	return refused
+	e := jsonrpc.Errorf(jsonrpc.CodeServer, "the server has answered initialize with a result that has no protocolVersion: is it an MCP server?")
+	return protocol.Parsed(jsonrpc.AppendError(nil, m.ID, e), m)
 }
 
 // request takes a request of the backend to the client, under an id that is

@@ -191,7 +191,7 @@ func (c *Call) restoreDeferred(note []byte) {
 		}
 		s.use.hold(s.m.KeepEnded())
 		w := s.Watched.Begin(d)
-		if c.isOver() {
+		if c.IsOver() {
 			w.End(false)
 		}
 		c.recorded().watched = w

@@ -140,10 +140,8 @@ func (s *Session) Begin(msgs []jsonrpc.Message, light bool, from ...Origin) (*Ca
 // start admits a new call and puts it on record.
 func (s *Session) start(c *Call, msgs []jsonrpc.Message, light bool, from []Origin) error {
 	n := int32(0)
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request {
-			n++
-		}
+	for range protocol.Requests(msgs) {
+		n++
 	}
 	if len(from) > 0 {
 		if s.events.areTold() {
@@ -237,12 +235,8 @@ func (s *Session) record(c *Call, msgs []jsonrpc.Message, n int32, light bool, p
 			return ErrMoved
 		}
 	}
-	if err != nil || c.Number() != 0 && c.isOver() { // the note or the policy could not be stored
-		for i := range msgs {
-			if msgs[i].Kind == jsonrpc.Request {
-				s.requests.fail(msgs[i].ID, c, jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered"))
-			}
-		}
+	if err != nil || c.Number() != 0 && c.IsOver() { // the note or the policy could not be stored
+		c.fail(msgs, errNotStored)
 		if err == nil && s.isClosed() { // just now, and the call was ended with it
 			return s.goneError()
 		}

@@ -110,14 +110,11 @@ func (l *callLife) become(to callState) (ok bool) {
 // isLight reports whether the call has no stream, and is not over.
 func (l *callLife) isLight() bool { return l.state() == callLight }
 
-// isOver reports whether nothing more is taken for the call.
-func (l *callLife) isOver() bool {
+// IsOver reports whether nothing more is taken for the call.
+func (l *callLife) IsOver() bool {
 	state := l.state()
 	return state != callLight && state != callStored
 }
-
-// IsOver reports whether nothing more is taken for the call.
-func (l *callLife) IsOver() bool { return l.isOver() }
 
 // end ends the call, stored or not. Observers are told how a call has ended of which nothing is stored; of a stored one that is told
 // when its end is in the store. c.mu is held.

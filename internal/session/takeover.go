@@ -155,8 +155,8 @@ func (m *Manager) takeOver(values context.Context, at *Remote, old *Session) (*S
 	m.awaitReturn(found)
 	s.use.touch()
 	s.use.calls.Add(-1)
-	if len(found.retry) > 0 && m.work.Start() {
-		go m.retryCalls(values, found.retry)
+	if len(found.retry) > 0 {
+		m.work.Go(func() { m.retryCalls(values, found.retry) })
 	}
 	if s.Moved() {
 		return nil, fmt.Errorf("session not taken over: %w", stream.ErrUnavailable)
@@ -252,14 +252,13 @@ func (m *Manager) restored(ctx context.Context, at *Remote, taken shared.Taken, 
 	return nil, restored{}, fmt.Errorf("session not taken over: %w", err)
 }
 
-// againOften bounds how many sessions of those that were taken over get a backend
-// again: one each. Where that is a process, many at a time would keep this node from
+// retryEvery bounds how many sessions of those that were taken over get a backend
+// again: one in each such time. Where that is a process, many at a time would keep this node from
 // what takes it a millisecond, to end the calls of the others.
 const retryEvery = 2 * time.Millisecond
 
 // retryCalls makes calls again when it is their session's turn.
 func (m *Manager) retryCalls(values context.Context, all []retryCall) {
-	defer m.work.Done()
 	m.retrying.Lock()
 	now := time.Now()
 	at := m.nextRetry
@@ -268,14 +267,7 @@ func (m *Manager) retryCalls(values context.Context, all []retryCall) {
 	}
 	m.nextRetry = at.Add(retryEvery)
 	m.retrying.Unlock()
-	if wait := at.Sub(now); wait > 0 {
-		turn := time.NewTimer(wait)
-		defer turn.Stop()
-		select {
-		case <-turn.C:
-		case <-m.work.Quit(): // they end at once
-		}
-	}
+	m.work.Pause(at.Sub(now)) // at the end of the node they end at once
 	for _, r := range all {
 		if !r.unsent {
 			r.call.Redeliver(values, r.msgs, http.Header{})
@@ -297,7 +289,7 @@ func (s *Session) endLost(calls []*Call) {
 		for _, c := range calls {
 			c.mu.Lock()
 			ids := c.pending.ids()
-			if len(ids) == 0 && !c.isOver() { // there is nobody to be told
+			if len(ids) == 0 && !c.IsOver() { // there is nobody to be told
 				c.end()
 				if s.single && !c.isHeir() {
 					c.appendJournal("", true)
@@ -320,19 +312,13 @@ const returnIn = 5 * time.Second
 // awaitReturn tells the outcomes of calls that have ended besides, unless their clients come
 // back, and forgets to hold back those of calls that go on.
 func (m *Manager) awaitReturn(f restored) {
-	if len(f.untold) == 0 || !m.work.Start() {
+	if len(f.untold) == 0 {
 		return
 	}
-	go func() {
-		defer m.work.Done()
-		late := time.NewTimer(returnIn)
-		defer late.Stop()
-		select {
-		case <-late.C:
-		case <-m.work.Quit():
-		}
+	m.work.Go(func() {
+		m.work.Pause(returnIn)
 		for number, h := range f.untold {
 			h.Release(number)
 		}
-	}()
+	})
 }

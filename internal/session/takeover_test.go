@@ -271,7 +271,7 @@ func TestTakeOverBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-		mcptest.Eventually(t, "initialize", time.Minute, initialize.isOver)
+		mcptest.Eventually(t, "initialize", time.Minute, initialize.IsOver)
 		unsafe := begin(t, s, single, request(1), request(2))
 		safe := begin(t, s, single, safeRequest(3), safeRequest(4))
 		for _, c := range []*Call{unsafe, unsafe, safe, safe} {
@@ -820,7 +820,7 @@ func TestTakeOverWithoutNoteSingle(t *testing.T) {
 		t.Fatal(err)
 	}
 	initialize := begin(t, s, true, `{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":"2024-11-05","capabilities":{"roots":{},"sampling":{},"elicitation":{}}}}`)
-	mcptest.Eventually(t, "initialize", time.Minute, initialize.isOver)
+	mcptest.Eventually(t, "initialize", time.Minute, initialize.IsOver)
 	begin(t, s, true, request(1))
 	f.forgetNotes(s.key)
 	a.kill()
@@ -832,6 +832,6 @@ func TestTakeOverWithoutNoteSingle(t *testing.T) {
 	})
 	c := begin(t, taken, true, request(2))
 	b.desk.last().say(b.desk.last().next(t, "tools/call").Call, `{"jsonrpc":"2.0","id":2,"result":"r"}`)
-	mcptest.Eventually(t, "the next call", time.Minute, c.isOver)
+	mcptest.Eventually(t, "the next call", time.Minute, c.IsOver)
 	wantTexts(t, "the single stream", readSome(t, taken, 0, 2), `"protocolVersion"`, `"r"`)
 }

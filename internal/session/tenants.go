@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"holdfast/internal/budget"
+	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
 
@@ -27,10 +28,8 @@ type tenant struct {
 // what one tenant has in flight leaves as much to the others.
 func (t *tenant) checkMemory(flight *budget.Flight, msgs []jsonrpc.Message) error {
 	size := int64(0)
-	for i := range msgs {
-		if msgs[i].Kind == jsonrpc.Request {
-			size += int64(len(msgs[i].Raw))
-		}
+	for m := range protocol.Requests(msgs) {
+		size += int64(len(m.Raw))
 	}
 	held := t.held.Load()
 	if held > 0 && held+size > flight.Share() || flight.Used()+size > flight.Most() && size > largeBody {

@@ -77,8 +77,7 @@ func panicked(err error) bool {
 // notDelivered is what a request is answered with that was not delivered, because of
 // err.
 func notDelivered(err error) *jsonrpc.Error {
-	var p *panics.Error
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*panics.Error](err); ok {
 		return jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", p)
 	}
 	return jsonrpc.Errorf(jsonrpc.CodeServer, "the server did not take the request: %v", err)

@@ -25,7 +25,7 @@ func (m *Manager) KeepEnded() time.Duration { return cmp.Or(max(m.opts.Keep, 0),
 // node knows. The error is [ErrNotFound] if the call has ended, or that of the store.
 func (s *Session) NameCall(number uint64, m *jsonrpc.Message, header http.Header) (since time.Time, err error) {
 	c := s.CallAt(number)
-	if c == nil || c.isOver() {
+	if c == nil || c.IsOver() {
 		return since, ErrNotFound
 	}
 	if err := c.awaitStored(); err != nil {
@@ -77,7 +77,7 @@ func (s *Session) restoreWatched(c *Call) {
 	if heir {
 		tool = c.record.inherits.tool
 	}
-	if c.isOver() {
+	if c.IsOver() {
 		s.Watched.AddEnded(c.number, tool)
 		return
 	}
@@ -116,7 +116,7 @@ func (o watchedOwner) Record(r watched.Running, begin func(over bool) *watched.C
 	defer c.mu.Unlock()
 	of := c.recorded()
 	if of.watched == nil {
-		of.watched = begin(c.isOver())
+		of.watched = begin(c.IsOver())
 	}
 	return of.watched
 }

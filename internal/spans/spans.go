@@ -43,11 +43,7 @@ type Note struct {
 // any.
 func AppendNote(dst []byte, w *observe.Watch, msgs []jsonrpc.Message) []byte {
 	some := false
-	for i := range msgs {
-		m := &msgs[i]
-		if m.Kind != jsonrpc.Request {
-			continue
-		}
+	for m := range protocol.Requests(msgs) {
 		span := w.SpanOf(string(m.ID))
 		switch {
 		case span == nil && !some:

@@ -23,7 +23,7 @@ type Prompter struct {
 // NewPrompter returns a Prompter that writes questions of the server from to out, and reads
 // the answers from in.
 func NewPrompter(in io.Reader, out io.Writer, from string) *Prompter {
-	return &Prompter{in: newLines(in), out: out, from: from, echo: !IsTerminal(in)}
+	return &Prompter{in: &lines{in: bufio.NewReader(in), got: make(chan line, 1)}, out: out, from: from, echo: !IsTerminal(in)}
 }
 
 // An elicitation is what a server wants to know.
@@ -211,8 +211,6 @@ type line struct {
 	text string
 	err  error
 }
-
-func newLines(r io.Reader) *lines { return &lines{in: bufio.NewReader(r), got: make(chan line, 1)} }
 
 func (l *lines) next(ctx context.Context) (string, error) {
 	if !l.pending {

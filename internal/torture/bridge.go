@@ -29,10 +29,6 @@ type bridge struct {
 	wait     sync.WaitGroup
 }
 
-func newBridge(command []string) *bridge {
-	return &bridge{command: command, sessions: make(map[string]*mcp.StreamableServerTransport), ends: make(map[string]func())}
-}
-
 // ServeHTTP implements [http.Handler].
 func (b *bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := r.Header.Get("Mcp-Session-Id")
@@ -50,9 +46,8 @@ func (b *bridge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+	body, ok := readBody(w, r)
+	if !ok {
 		return
 	}
 	if m, err := jsonrpc.Parse(json.RawMessage(bytes.TrimSpace(body))); err != nil || m.Method != "initialize" {

@@ -102,8 +102,7 @@ func Child(addr string, command []string) (int, error) {
 		deliver(os.Stdin, in, c, func() { killAll(cmd) })
 	}()
 	err = cmd.Wait()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return max(exit.ExitCode(), 1), nil
 	}
 	return 0, err

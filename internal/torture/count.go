@@ -91,9 +91,8 @@ func counting(to *url.URL, header http.Header, a *arrivals) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
-			body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+			body, ok := readBody(w, r)
+			if !ok {
 				return
 			}
 			var tags []string

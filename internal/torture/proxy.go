@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -60,9 +61,7 @@ func passing(to *url.URL, client http.RoundTripper, header http.Header) *httputi
 		ErrorHandler:  func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.SetURL(&url.URL{Scheme: to.Scheme, Host: to.Host})
-			for name, values := range header {
-				r.Out.Header[name] = values
-			}
+			maps.Copy(r.Out.Header, header)
 		},
 	}
 }
@@ -135,11 +134,19 @@ func (p *proxy) take(r *http.Request, body []byte) (plan, bool) {
 	return p.plan, true
 }
 
-// ServeHTTP implements [http.Handler].
-func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// readBody reads the body of a request, and refuses one that is too large.
+func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusRequestEntityTooLarge)
+	}
+	return body, err == nil
+}
+
+// ServeHTTP implements [http.Handler].
+func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	body, ok := readBody(w, r)
+	if !ok {
 		return
 	}
 	plan, ok := p.take(r, body)

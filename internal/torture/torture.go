@@ -180,7 +180,7 @@ func (s *server) open() (err error) {
 		}
 		s.ends = append(s.ends, post.close)
 		command := append(append(append([]string{}, s.o.Child...), post.addr()), s.o.Command...)
-		bridge := newBridge(command)
+		bridge := &bridge{command: command, sessions: make(map[string]*mcp.StreamableServerTransport), ends: make(map[string]func())}
 		s.ends = append(s.ends, bridge.close)
 		if s.bare, err = s.serve(bridge, nil, "/mcp"); err != nil {
 			return err

@@ -739,12 +739,7 @@ func (ln *lane) responded(of backend.Call, m jsonrpc.Message) {
 
 // mayBeAsked reports whether a client has capabilities to be asked for something.
 func mayBeAsked(capabilities []byte) bool {
-	for _, name := range []string{"elicitation", "sampling", "roots"} {
-		if jsonrpc.Field(capabilities, name) != nil {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(name string) bool { return jsonrpc.Field(capabilities, name) != nil })
 }
 
 // question takes a request of the server: it is for the only call of the lane, if the backend does not say so.
@@ -788,7 +783,8 @@ func (ln *lane) question(of backend.Call, m jsonrpc.Message) {
 
 // mayAsk reports whether the client of the conversation can be asked something. l.mu is held.
 func (l *lanes) mayAsk(m jsonrpc.Message) bool {
-	return protocol.AsksClient(m.Method) && mayAsk(jsonrpc.Field(l.initialize.Params, "capabilities"), m) == nil
+	_, refusal := protocol.MayAsk(jsonrpc.Field(l.initialize.Params, "capabilities"), m.Method, m.Params)
+	return protocol.AsksClient(m.Method) && refusal == nil
 }
 
 // only returns the only call of the lane, or nil. lanes.mu is held.

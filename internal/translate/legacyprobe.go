@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
-	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -19,8 +17,8 @@ import (
 // session, it is asked with server/discover: without a session a legacy server can ask its client
 // nothing, and say nothing but responses. A modern one can.
 type legacyProbe struct {
+	between
 	t       *translator
-	sink    backend.Sink
 	session string
 	out     outbox // until it is known that the server is modern
 	own     *ownRequests
@@ -32,17 +30,8 @@ type legacyProbe struct {
 	timer *time.Timer
 }
 
-// Account implements [budget.Accounted].
-func (p *legacyProbe) Account() budget.Account { return budget.Of(p.sink) }
-
-// Shared asks the next sink; see [rpc.IsShared].
-func (p *legacyProbe) Shared() bool { return rpc.IsShared(p.sink) }
-
-// TakePlace asks the next sink; see [rpc.TakePlace].
-func (p *legacyProbe) TakePlace() (free func(), ok bool) { return rpc.TakePlace(p.sink) }
-
 func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
-	p := &legacyProbe{t: t, sink: sink, session: start.Session, own: newOwnRequests()}
+	p := &legacyProbe{between: between{sink}, t: t, session: start.Session, own: newOwnRequests()}
 	p.out.failed, p.out.log = func(in backend.Inbound, why error) { p.own.fail(in.ID, why) }, t.log
 	return p
 }

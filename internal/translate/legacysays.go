@@ -111,12 +111,6 @@ func (rq *request) failedFor(failure []byte) bool {
 	return rq.lacks != nil && string(jsonrpc.Field(failure, "code")) == strconv.Itoa(rq.lacks.code)
 }
 
-// mayAsk says why a client with these capabilities must not be asked something, or nil.
-func mayAsk(client []byte, m jsonrpc.Message) *jsonrpc.Error {
-	_, err := protocol.MayAsk(client, m.Method, m.Params)
-	return err
-}
-
 // callOf returns the request in flight that something belongs to which the server says in a
 // call, or in none that it names: then it is the only one that takes input. c.mu is held.
 func (c *legacyServer) callOf(of backend.Call) (only *request) {

@@ -10,9 +10,7 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
-	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -28,7 +26,7 @@ const handshakeTimeout = protocol.OpensWithin
 // own requests begin with a text that nobody else uses. Progress tokens do not, because
 // clients choose them.
 type legacyServer struct {
-	sink backend.Sink
+	between
 	log  *slog.Logger
 	name string // of the server, or ""
 	out  outbox
@@ -111,18 +109,12 @@ func (r *request) takesInput() bool {
 	return r.call != nil && protocol.TakesInput(r.method)
 }
 
-// Account implements [budget.Accounted].
-func (c *legacyServer) Account() budget.Account { return budget.Of(c.sink) }
-
 // Shared says that modern clients have no conversation of their own; see [rpc.IsShared].
 func (c *legacyServer) Shared() bool { return true }
 
-// TakePlace asks the next sink; see [rpc.TakePlace].
-func (c *legacyServer) TakePlace() (free func(), ok bool) { return rpc.TakePlace(c.sink) }
-
 func newLegacyServer(sink backend.Sink, name string, log *slog.Logger) *legacyServer {
 	c := &legacyServer{
-		sink: sink, name: name, log: log, level: noLevel, own: newOwnRequests(),
+		between: between{sink}, name: name, log: log, level: noLevel, own: newOwnRequests(),
 		inFlight: make(map[string]*request), tokens: make(map[string]*request), visits: make(map[string]*request),
 		subs: make(map[string]*subscription),
 	}

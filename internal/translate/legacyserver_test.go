@@ -374,7 +374,7 @@ func TestMayAsk(t *testing.T) {
 		{`{"roots":{}}`, "roots/list", `{}`, 0},
 		{``, "roots/list", `{}`, -32601},
 	} {
-		err := mayAsk([]byte(test.client), newRequest([]byte("1"), test.method, []byte(test.params)))
+		_, err := protocol.MayAsk([]byte(test.client), test.method, []byte(test.params))
 		if (err == nil) != (test.code == 0) || err != nil && err.Code != test.code {
 			t.Errorf("%+v: %v", test, err)
 		}

@@ -25,12 +25,24 @@ type path struct {
 	down backend.Conn // what clients say
 }
 
+// A between is a sink that is between the server and the one that it has: of what it does not know itself that one is asked.
+type between struct{ sink backend.Sink }
+
+// Account implements [budget.Accounted].
+func (b between) Account() budget.Account { return budget.Of(b.sink) }
+
+// Shared is for [rpc.IsShared].
+func (b between) Shared() bool { return rpc.IsShared(b.sink) }
+
+// TakePlace is for [rpc.TakePlace].
+func (b between) TakePlace() (free func(), ok bool) { return rpc.TakePlace(b.sink) }
+
 // A modernProbe is the first modern conversation with a server of which nothing is known: it
 // asks with server/discover. The delivery of the first request waits for the answer, so
 // that a server that refuses the client can still be the error of that delivery.
 type modernProbe struct {
+	between
 	t       *translator
-	sink    backend.Sink
 	session string
 	server  string // its name, or ""
 	out     outbox // until the era is known, and then of a modern server
@@ -47,17 +59,11 @@ type modernProbe struct {
 	late    bool  // the server is modern, but has said so after the timeout
 }
 
-// Account implements [budget.Accounted].
-func (p *modernProbe) Account() budget.Account { return budget.Of(p.sink) }
-
 // Shared says that modern clients have no conversation of their own; see [rpc.IsShared].
 func (p *modernProbe) Shared() bool { return true }
 
-// TakePlace asks the next sink; see [rpc.TakePlace].
-func (p *modernProbe) TakePlace() (free func(), ok bool) { return rpc.TakePlace(p.sink) }
-
 func newModernProbe(t *translator, start backend.Start, sink backend.Sink) *modernProbe {
-	p := &modernProbe{t: t, sink: sink, session: start.Session, server: start.Server, own: newOwnRequests(), done: make(chan struct{})}
+	p := &modernProbe{between: between{sink}, t: t, session: start.Session, server: start.Server, own: newOwnRequests(), done: make(chan struct{})}
 	p.out.failed, p.out.log = p.notTaken, t.log
 	return p
 }

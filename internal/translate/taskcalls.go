@@ -8,9 +8,7 @@ import (
 	"time"
 
 	"holdfast/backend"
-	"holdfast/internal/budget"
 	"holdfast/internal/protocol"
-	"holdfast/internal/rpc"
 	"holdfast/jsonrpc"
 )
 
@@ -20,7 +18,7 @@ import (
 // status is polled, and its result is the response to the call. Everything else goes through
 // untouched.
 type taskCaller struct {
-	sink backend.Sink
+	between
 	conn backend.Conn // set before anything is delivered
 
 	initialize atomic.Pointer[[]byte]      // the id of the request, until it is answered
@@ -64,7 +62,7 @@ type taskCall struct {
 
 // openTasks opens a conversation of a legacy server whose tools may need tasks.
 func openTasks(ctx context.Context, b backend.Backend, start backend.Start, sink backend.Sink) (backend.Conn, error) {
-	c := &taskCaller{sink: sink}
+	c := &taskCaller{between: between{sink}}
 	conn, err := b.Open(ctx, start, c)
 	if err != nil {
 		return nil, err
@@ -127,15 +125,6 @@ func (c *taskCaller) Closed(why error, reopen bool) {
 	}
 	c.sink.Closed(why, reopen)
 }
-
-// Account implements [budget.Accounted].
-func (c *taskCaller) Account() budget.Account { return budget.Of(c.sink) }
-
-// Shared asks the next sink; see [rpc.IsShared].
-func (c *taskCaller) Shared() bool { return rpc.IsShared(c.sink) }
-
-// TakePlace asks the next sink; see [rpc.TakePlace].
-func (c *taskCaller) TakePlace() (free func(), ok bool) { return rpc.TakePlace(c.sink) }
 
 func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
 	t := &calledTasks{sink: sink, own: newOwnRequests(), required: make(map[string]bool), tasks: make(map[string]*taskCall)}
@@ -390,12 +379,7 @@ func withoutRelated(of []byte) []byte {
 	if jsonrpc.Field(meta, protocol.MetaRelatedTask) == nil {
 		return of
 	}
-	meta = pick(meta, func(name string) bool { return name != protocol.MetaRelatedTask })
-	if string(meta) == "{}" {
-		return pick(of, func(name string) bool { return name != "_meta" })
-	}
-	of, _ = jsonrpc.Set(of, meta, "_meta")
-	return of
+	return withMeta(of, pick(meta, func(name string) bool { return name != protocol.MetaRelatedTask }))
 }
 
 // cancelled takes a cancellation, and reports whether it is of a call that is a task.

@@ -57,11 +57,16 @@ func legacyParams(params, token []byte) []byte {
 	if token != nil {
 		kept, _ = jsonrpc.Set(kept, token, progressToken)
 	}
-	if string(kept) == "{}" {
-		return pick(params, func(name string) bool { return name != "_meta" })
+	return withMeta(params, kept)
+}
+
+// withMeta returns an object with another _meta, or, if that is empty, without one.
+func withMeta(object, meta []byte) []byte {
+	if string(meta) == "{}" {
+		return pick(object, func(name string) bool { return name != "_meta" })
 	}
-	params, _ = jsonrpc.Set(params, kept, "_meta")
-	return params
+	object, _ = jsonrpc.Set(object, meta, "_meta")
+	return object
 }
 
 // pick returns the object with those of its members that keep wants. Their values stay as

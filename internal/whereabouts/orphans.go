@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -193,17 +192,9 @@ func (f *Finder) LocateAll(ctx context.Context, principal caller.Principal, afte
 	if err != nil {
 		return found, err
 	}
-	found.Owners = append(found.Owners, l.owners...)
-	for _, node := range l.at.Nodes {
-		if !slices.Contains(found.Owners, node) {
-			found.Owners = append(found.Owners, node)
-		}
-	}
-	for _, node := range f.now().Nodes {
-		if !slices.Contains(found.Owners, node) {
-			found.Owners = append(found.Owners, node)
-		}
-	}
+	found.Owners = slices.Concat(l.owners, l.at.Nodes, f.now().Nodes)
+	slices.Sort(found.Owners)
+	found.Owners = slices.Compact(found.Owners)
 	keys := l.of(principal, after)
 	for i, key := range keys {
 		at, err := f.orphan(ctx, key, principal, gone)
@@ -220,7 +211,6 @@ func (f *Finder) LocateAll(ctx context.Context, principal caller.Principal, afte
 			break
 		}
 	}
-	slices.SortFunc(found.Owners, strings.Compare)
 	return found, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"sync"
 
@@ -40,9 +41,7 @@ func (m model) append(l stream.Lease, records []stream.Record) error {
 			return stream.ErrConflict
 		}
 	}
-	for number, log := range after {
-		s[number] = log
-	}
+	maps.Copy(s, after)
 	return nil
 }
 

@@ -222,25 +222,31 @@ func (s *Server) Sign(key jose.SigningKey, change Claims) string { return s.sign
 func (s *Server) sign(key jose.SigningKey, typ any, change Claims) string {
 	claims := Claims{"iss": s.URL, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix(), "iat": time.Now().Unix(), "jti": rand.Text()}
 	maps.Copy(claims, change)
-	payload, err := json.Marshal(claims)
-	if err != nil {
-		s.t.Fatal(err)
-	}
 	var opts *jose.SignerOptions
 	if typ != nil {
 		opts = (&jose.SignerOptions{}).WithHeader(jose.HeaderType, typ)
 	}
+	return signed(s.t, key, opts, claims)
+}
+
+// signed returns a JWT with some claims.
+func signed(t testing.TB, key jose.SigningKey, opts *jose.SignerOptions, claims Claims) string {
+	t.Helper()
+	payload, err := json.Marshal(claims)
+	if err != nil {
+		t.Fatal(err)
+	}
 	signer, err := jose.NewSigner(key, opts)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	signed, err := signer.Sign(payload)
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	text, err := signed.CompactSerialize()
 	if err != nil {
-		s.t.Fatal(err)
+		t.Fatal(err)
 	}
 	return text
 }

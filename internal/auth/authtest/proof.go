@@ -7,7 +7,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base64"
-	"encoding/json"
 	"maps"
 	"net/http"
 	"testing"
@@ -69,23 +68,8 @@ func (p *Prover) Claims(method, to, token string, change Claims) Claims {
 func (p *Prover) Sign(algorithm jose.SignatureAlgorithm, typ string, claims Claims) string {
 	p.t.Helper()
 	_, shared := p.Key.([]byte)
-	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: algorithm, Key: p.Key}, (&jose.SignerOptions{EmbedJWK: !shared}).WithType(jose.ContentType(typ)))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	payload, err := json.Marshal(claims)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	signed, err := signer.Sign(payload)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	text, err := signed.CompactSerialize()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return text
+	opts := (&jose.SignerOptions{EmbedJWK: !shared}).WithType(jose.ContentType(typ))
+	return signed(p.t, jose.SigningKey{Algorithm: algorithm, Key: p.Key}, opts, claims)
 }
 
 // Header returns the headers of a request with a token, and a new proof.

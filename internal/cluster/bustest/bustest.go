@@ -6,7 +6,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -106,11 +108,7 @@ func (n *Net) find(from, to string) (b *Bus, lost bool, delay time.Duration, noN
 func (n *Net) all() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var names []string
-	for name := range n.buses {
-		names = append(names, name)
-	}
-	return names
+	return slices.Collect(maps.Keys(n.buses))
 }
 
 // errCut is the error of a bus that is cut off or closed.

@@ -134,7 +134,7 @@ func (h *history) finally(ctx context.Context, st shared.Store) (map[place]strea
 		}
 		after := stream.Cursor{Stream: stream.ID{Session: h.key, Number: x.Number}}
 		for after.Seq+1 < x.Next {
-			got, err := read(ctx, st, after)
+			got, err := st.Read(ctx, after, make([]stream.Entry, 0, 64))
 			if err != nil || len(got) == 0 {
 				return nil, fmt.Errorf("stream %d after %d: %d entries and %w", x.Number, after.Seq, len(got), err)
 			}
@@ -308,9 +308,4 @@ func (s *tally) add(h *history) {
 // note is a record that is a note.
 func note(number uint64, text string) stream.Record {
 	return stream.Record{Number: number, Note: true, Entry: stream.Entry{Data: []byte(text)}}
-}
-
-// read reads once.
-func read(ctx context.Context, st stream.Store, after stream.Cursor) ([]stream.Entry, error) {
-	return st.Read(ctx, after, make([]stream.Entry, 0, 64))
 }

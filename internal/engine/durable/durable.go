@@ -105,7 +105,7 @@ func New(log Log, o Options) *Store {
 		zero:     time.Now().Add(-1000 * time.Hour),
 		sessions: make(map[stream.SessionKey]*session),
 		heavy:    make(chan *session, 64),
-		graves:   newGraves(),
+		graves:   &graves{added: make(chan struct{}, 1)},
 	}
 	st.frames.New = func() any { return new([]byte) }
 	st.ctx, st.stop = context.WithCancel(context.Background())

@@ -28,8 +28,6 @@ type graves struct {
 	added chan struct{} // has an item while there may be some
 }
 
-func newGraves() *graves { return &graves{added: make(chan struct{}, 1)} }
-
 // add adds a grave. It does not wait.
 func (g *graves) add(one grave) {
 	g.mu.Lock()

@@ -23,13 +23,11 @@ func (st *Store) Observe(f func(operation string, took time.Duration, err error)
 func (l *timedLog) timed(operation string) func(error) {
 	observer := l.observer.Load()
 	if observer == nil {
-		return unmeasured
+		return func(error) {}
 	}
 	began := time.Now()
 	return func(err error) { (*observer)(operation, time.Since(began), err) }
 }
-
-func unmeasured(error) {}
 
 // Append implements [Log].
 func (l *timedLog) Append(ctx context.Context, key string, last uint64, frame []byte) (uint64, error) {

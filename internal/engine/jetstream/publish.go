@@ -37,8 +37,7 @@ const (
 
 // code returns JetStream's code for an error, or 0.
 func code(err error) int {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*jetstream.APIError](err); ok {
 		return int(api.ErrorCode)
 	}
 	return 0

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -51,20 +52,11 @@ func parse(raw string) (address, error) {
 		return address{}, err
 	}
 	for name := range q {
-		if !containsWord(known, name) {
+		if !slices.Contains(strings.Fields(known), name) {
 			return address{}, fmt.Errorf("the URL's query has what is not known for %s: want one of %s", scheme+":", known)
 		}
 	}
 	return a, a.parseQuery(q)
-}
-
-func containsWord(words, w string) bool {
-	for known := range strings.FieldsSeq(words) {
-		if known == w {
-			return true
-		}
-	}
-	return false
 }
 
 func (a *address) parseDir(rest string) error {

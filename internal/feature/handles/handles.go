@@ -86,11 +86,7 @@ func (h *Handles) Sent(c *session.Call, m jsonrpc.Message) jsonrpc.Message {
 	if !ok {
 		return m
 	}
-	changed, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, params))
-	if err != nil {
-		return m
-	}
-	return changed
+	return protocol.Parsed(jsonrpc.AppendRequest(nil, m.ID, m.Method, params), m)
 }
 
 // mostWait returns how long one of our tools waits, for a host, for a call of a tool.

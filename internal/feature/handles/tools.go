@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -251,10 +252,8 @@ func (t *toolCall) untell(a *asks) {
 // isAsked reports whether a modern client was told a request on this call before.
 func (t *toolCall) isAsked(data []byte) bool {
 	id := string(jsonrpc.Field(data, "id"))
-	for _, was := range t.asked {
-		if was == id {
-			return true
-		}
+	if slices.Contains(t.asked, id) {
+		return true
 	}
 	t.asked = append(t.asked, id)
 	return false
@@ -295,8 +294,7 @@ func (h *Handles) askFor(ctx context.Context, s *session.Session, q *question, o
 	end := time.Now().Add(handoff.Seconds(raw, h.mostWait(s, "", *q.Host)))
 	for {
 		a, err := h.askHere(ctx, s.Caller(), q, of)
-		var away *session.Redirect
-		if errors.As(err, &away) && h.sessions.Elsewhere() != nil {
+		if _, ok := errors.AsType[*session.Redirect](err); ok && h.sessions.Elsewhere() != nil {
 			var told []byte
 			if told, err = h.sessions.Elsewhere().Ask(ctx, handoff.MethodAsk, s.Caller(), raw); err == nil {
 				err = json.Unmarshal(told, &a)

@@ -120,11 +120,7 @@ func (t *task) AppendNote(dst []byte) []byte {
 }
 
 func (*task) Plain(m jsonrpc.Message) jsonrpc.Message {
-	plain, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, m.ID, m.Method, tasktext.Without(m.Params, "task")))
-	if err != nil {
-		return m
-	}
-	return plain
+	return protocol.Parsed(jsonrpc.AppendRequest(nil, m.ID, m.Method, tasktext.Without(m.Params, "task")), m)
 }
 
 func (t *task) Changed() {

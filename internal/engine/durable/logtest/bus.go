@@ -84,14 +84,21 @@ func (b *box) reach(from durable.Log, to durable.Log, heard *ear) {
 	})
 }
 
-func busArrives(b *box) {
-	mine := b.listen(b.log)
-	theirs := mine
+// listenBoth has both nodes listen, and waits until each hears from the other.
+func (b *box) listenBoth() (mine, theirs *ear) {
+	b.Helper()
+	mine = b.listen(b.log)
+	theirs = mine
 	if b.other != b.log {
 		theirs = b.listen(b.other)
 	}
 	b.reach(b.log, b.other, theirs)
 	b.reach(b.other, b.log, mine)
+	return mine, theirs
+}
+
+func busArrives(b *box) {
+	mine, theirs := b.listenBoth()
 	b.reach(b.log, b.log, mine)
 	message := []byte("to " + b.own)
 	send := bytes.Clone(message)
@@ -112,13 +119,7 @@ func busArrives(b *box) {
 // busMany sends many messages both ways, with so many on their way at a time.
 func busMany(b *box) {
 	const n, window = 5000, 200
-	mine := b.listen(b.log)
-	theirs := mine
-	if b.other != b.log {
-		theirs = b.listen(b.other)
-	}
-	b.reach(b.log, b.other, theirs)
-	b.reach(b.other, b.log, mine)
+	mine, theirs := b.listenBoth()
 	flow := func(mark byte, from, to durable.Log, heard *ear) {
 		message := append([]byte{mark}, pattern(256)...)
 		for i := range n {
