@@ -292,11 +292,8 @@ func TestTransportResumesOverMux(t *testing.T) {
 		return nil, "done", ctx.Err()
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	mux := http.NewServeMux()
-	mux.Handle("/", h)
-	mux.Handle("/sse", h.SSE("/messages"))
-	mux.Handle("/messages", h.SSE("/messages"))
-	url := mcptest.Serve(t, mux)
+	base := mcptest.Serve(t, mcptest.Endpoints(h))
+	url := base + "/mcp"
 	mcptest.ShutDownAtEnd(t, h, time.Second)
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	defer stop()
@@ -322,7 +319,7 @@ func TestTransportResumesOverMux(t *testing.T) {
 		t.Error("the call ended here")
 	}
 	call := state.Calls[0]
-	old := holdfast.NewClientTransport(url+"/sse", nil)
+	old := holdfast.NewClientTransport(base+"/sse", nil)
 	b, err := mcp.NewClient(impl, nil).Connect(ctx, old, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -96,7 +97,7 @@ func TestConnectInvalid(t *testing.T) {
 // A host that ignores requests is not asked what it has not declared: holdfast connect answers the server, as serve does.
 func TestConnectServerChecks(t *testing.T) {
 	t.Parallel()
-	up := serveChecking(t)
+	up := mcptest.Serve(t, &mcptest.Server{Listens: true, New: checking})
 	for name, url := range map[string]string{
 		"HTTP": up + "/events", "the standalone stream": up + "/get", "WebSocket": "ws" + strings.TrimPrefix(up, "http") + "/ws",
 	} {
@@ -105,7 +106,7 @@ func TestConnectServerChecks(t *testing.T) {
 			b := hostOf(t, connectCommand(t, "connect:"+url)...)
 			b.Say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"check","arguments":{}}}`)
 			for line, ok := b.Line(); ok; line, ok = b.Line() {
-				if strings.Contains(line, "check-") {
+				if strings.Contains(line, "question-") {
 					t.Errorf("the host is told %s", line)
 				}
 				if strings.Contains(line, `"id":1,`) {

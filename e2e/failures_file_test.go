@@ -16,12 +16,10 @@ import (
 
 // toldStdio makes the test binary a server on stdio whose tool "odd" tells its arguments and the variables of the test.
 func toldStdio(args []string) {
-	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string {
-		if m.Method == "tools/call" && m.Kind == jsonrpc.Request {
-			return mcptest.Text(m, fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
-		}
-		return oddly(m)
-	})
+	tells := func(m jsonrpc.Message, _ func(string)) string {
+		return mcptest.Text(m, fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
+	}
+	mcptest.Stdio(mcptest.Answers{"tools/call odd": tells, "tools/call even": tells}.Script)
 }
 
 // regexpBase finds where a file is served.

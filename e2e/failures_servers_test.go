@@ -32,7 +32,7 @@ func badStdio(args []string) {
 
 // badly returns what such a server says to a message.
 func badly(kind string, m jsonrpc.Message) string {
-	said := oddly(m)
+	said := odd.Script(m, nil)
 	if said == "" {
 		return ""
 	}

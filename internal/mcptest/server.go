@@ -265,6 +265,18 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+// Endpoints serves a handler at /mcp, and for clients of 2024-11-05 at /sse.
+func Endpoints(h interface {
+	http.Handler
+	SSE(path string) http.Handler
+}) *http.ServeMux {
+	mux, pair := http.NewServeMux(), h.SSE("/messages")
+	mux.Handle("/mcp", h)
+	mux.Handle("/sse", pair)
+	mux.Handle("/messages", pair)
+	return mux
+}
+
 // ShutDownAtEnd has the end of the test shut a handler down, which may take as long as within.
 func ShutDownAtEnd(t testing.TB, h interface {
 	Shutdown(ctx context.Context) error

@@ -347,12 +347,7 @@ func shutdown(h *holdfast.Handler) {
 func alone(t *testing.T, b backend.Backend, o *holdfast.Options) http.Handler {
 	h := holdfast.NewBackendHandler(b, o)
 	t.Cleanup(func() { shutdown(h) })
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", h)
-	pair := h.SSE("/messages")
-	mux.Handle("/sse", pair)
-	mux.Handle("/messages", pair)
-	return mux
+	return mcptest.Endpoints(h)
 }
 
 // configured serves the servers of a configuration.

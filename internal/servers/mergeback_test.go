@@ -80,38 +80,30 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
 	if is(&m.ill, in.Method) {
-		_, _ = w.Write(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(-32603, "%s is ill", m.name)))
+		mcptest.JSON(w, mcptest.Error(in, -32603, m.name+" is ill"))
 		return
 	}
-	var result string
-	switch in.Method {
-	case "initialize":
+	if in.Method == "initialize" {
 		w.Header().Set("Mcp-Session-Id", "s-"+m.name)
-		revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
-		if v := m.revision.Load(); v != nil {
-			revision = *v
-		}
-		result = fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{},"prompts":{},"resources":{}},"serverInfo":{"name":%q,"version":"1"}}`, revision, m.name)
-		if m.initialize != nil {
-			result = m.initialize(result)
-		}
-	case "tools/list":
-		result = `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`
-	case "prompts/list":
-		result = `{"prompts":[{"name":"greet"}]}`
-	case "resources/list":
-		result = fmt.Sprintf(`{"resources":[{"name":"r","uri":"test://%s/1"}]}`, m.name)
-	case "resources/templates/list":
-		result = fmt.Sprintf(`{"resourceTemplates":[{"name":"r","uriTemplate":"test://%s/{x}"}]}`, m.name)
-	case "tools/call":
-		result = fmt.Sprintf(`{"content":[{"type":"text","text":"%s:echo"}]}`, m.name)
-	default:
-		_, _ = w.Write(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(-32601, "no %s", in.Method)))
-		return
 	}
-	_, _ = w.Write(jsonrpc.AppendResult(nil, in.ID, []byte(result)))
+	mcptest.JSON(w, mcptest.Answers{
+		"initialize": func(in jsonrpc.Message, _ func(string)) string {
+			revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
+			if v := m.revision.Load(); v != nil {
+				revision = *v
+			}
+			result := fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{},"prompts":{},"resources":{}},"serverInfo":{"name":%q,"version":"1"}}`, revision, m.name)
+			if m.initialize != nil {
+				result = m.initialize(result)
+			}
+			return mcptest.Result(in, result)
+		},
+		"prompts/list":             mcptest.Fixed(`{"prompts":[{"name":"greet"}]}`),
+		"resources/list":           mcptest.Fixed(fmt.Sprintf(`{"resources":[{"name":"r","uri":"test://%s/1"}]}`, m.name)),
+		"resources/templates/list": mcptest.Fixed(fmt.Sprintf(`{"resourceTemplates":[{"name":"r","uriTemplate":"test://%s/{x}"}]}`, m.name)),
+		"tools/call echo":          func(in jsonrpc.Message, _ func(string)) string { return mcptest.Text(in, m.name+":echo") },
+	}.Script(in, nil))
 }
 
 // mergeMoody serves servers as one.

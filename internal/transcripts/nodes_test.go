@@ -22,6 +22,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -100,12 +101,7 @@ func newNodes(t testing.TB, n int, o holdfast.Options) *nodes {
 			t.Fatal(err)
 		}
 		node.addr, node.conns = l.Addr().String(), &connections{TCPListener: l.(*net.TCPListener)}
-		mux := http.NewServeMux()
-		pair := node.SSE("/messages")
-		mux.Handle("/mcp", node)
-		mux.Handle("/sse", pair)
-		mux.Handle("/messages", pair)
-		node.web = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+		node.web = &http.Server{Handler: mcptest.Endpoints(node), ReadHeaderTimeout: time.Minute}
 		served := make(chan struct{})
 		go func() {
 			defer close(served)
