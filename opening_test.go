@@ -158,10 +158,7 @@ func dialed(t *testing.T, h *holdfast.Handler, transport string, auth client.Aut
 
 // beginOver begins with a request over a transport, and returns the response.
 func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) string {
-	m, err := jsonrpc.Parse([]byte(request))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(request)))(t)
 	if transport == "pipes" {
 		say, said := mcptest.Duplex(t, conn(t, h))
 		_, _ = io.WriteString(say, request+"\n")
@@ -183,14 +180,9 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 	}
 	c := dialed(t, h, transport, patientClient{})
 	defer func() { _ = c.Close() }()
-	if err := c.Send(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, c.Send(t.Context(), m))
 	for {
-		said, err := c.Receive(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		said := mcptest.Must(c.Receive(t.Context()))(t)
 		if said.Kind == jsonrpc.Response {
 			return string(said.Raw)
 		}

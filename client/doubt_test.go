@@ -429,10 +429,7 @@ func TestResultUnderUnknownID(t *testing.T) {
 				r.open()
 				r.send(oneCall)
 				for {
-					m, err := r.Receive(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
+					m := mcptest.Must(r.Receive(t.Context()))(t)
 					if m.Kind == jsonrpc.Notification {
 						continue
 					}

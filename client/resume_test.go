@@ -214,10 +214,7 @@ func TestResumeOfficial(t *testing.T) {
 	}
 	defer b.Close()
 	close(g.open)
-	text, err := second.Resume(ctx, call)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(second.Resume(ctx, call))(t)
 	var result mcp.CallToolResult
 	if err := json.Unmarshal(text, &result); err != nil || result.StructuredContent != 1.0 {
 		t.Errorf("%s: %v", text, err)
@@ -320,20 +317,14 @@ func TestTransportResumesOverMux(t *testing.T) {
 	}
 	call := state.Calls[0]
 	old := holdfast.NewClientTransport(base+"/sse", nil)
-	b, err := mcp.NewClient(impl, nil).Connect(ctx, old, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := mcptest.Must(mcp.NewClient(impl, nil).Connect(ctx, old, nil))(t)
 	defer b.Close()
 	if _, err := old.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); !holdfast.OutcomeUnknown(err) ||
 		!strings.Contains(err.Error(), "Streamable HTTP") {
 		t.Errorf("over HTTP+SSE: %v", err)
 	}
 	line := holdfast.NewClientTransport("ws"+strings.TrimPrefix(url, "http"), &holdfast.ClientOptions{Options: client.Options{State: &state}})
-	c, err := mcp.NewClient(impl, nil).Connect(ctx, line, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(mcp.NewClient(impl, nil).Connect(ctx, line, nil))(t)
 	defer c.Close()
 	close(open)
 	if text, err := line.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); err != nil || !strings.Contains(string(text), "done") {

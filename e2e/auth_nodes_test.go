@@ -57,10 +57,7 @@ func (g *guardedNodes) header(token string, more map[string]string) []string {
 // send makes a request, and reads its answer to the end.
 func (g *guardedNodes) send(method, at, token, body string, more map[string]string) mcptest.Reply {
 	g.t.Helper()
-	r, err := mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	r := mcptest.Must(mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...))(g.t)
 	return r
 }
 

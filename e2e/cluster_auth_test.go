@@ -139,10 +139,7 @@ func (g *guardedNodes) beginTask() begunCall {
 	t := g.t
 	t.Helper()
 	c := begunCall{id: callID(t, "task")}
-	arguments, err := json.Marshal(workArgs{ID: c.id, Steps: 10, MS: 2_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	arguments := mcptest.Must(json.Marshal(workArgs{ID: c.id, Steps: 10, MS: 2_000}))(t)
 	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", fmt.Sprintf(`"name":"look","arguments":%s,%s`, arguments, tasksMeta))
 	if c.task = said.Result.TaskID; c.task == "" {
 		t.Fatalf("no task: %s", said.text)

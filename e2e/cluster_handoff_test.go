@@ -53,9 +53,7 @@ func (h *impatient) at(ctx context.Context, url, method, params string) (is hand
 // begin begins a session at a node.
 func (h *impatient) begin(t *testing.T, ctx context.Context, url string) {
 	t.Helper()
-	if err := h.open(ctx, url); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, h.open(ctx, url))
 }
 
 // open is begin, with an error.
@@ -116,10 +114,7 @@ func TestClusterHandOff(t *testing.T) {
 		second.begin(t, ctx, other.url())
 		begin := func(tool, id string, ms int) (string, request) {
 			q := request{tool: tool, args: workArgs{ID: callID(t, id), Steps: 10, MS: ms}}
-			handle, err := host.call(ctx, owner.url(), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			handle := mcptest.Must(host.call(ctx, owner.url(), q))(t)
 			return handle, q
 		}
 		done, doneQ := begin("work", "done", 2_000)

@@ -44,10 +44,7 @@ func (c *legacyTasks) ask(url, method, params string) (said legacyTaskSaid, err 
 // must is ask for what has to be answered.
 func (c *legacyTasks) must(url, method, params string) legacyTaskSaid {
 	c.t.Helper()
-	said, err := c.ask(url, method, params)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	said := mcptest.Must(c.ask(url, method, params))(c.t)
 	return said
 }
 

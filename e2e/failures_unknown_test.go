@@ -52,10 +52,7 @@ func wantAll(t *testing.T, what, text string, want ...string) {
 // FAILURES 28: extensions and members that Holdfast does not know pass through every backend and both translations, both ways.
 func TestFailure28Unknown(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	up := mcptest.Serve(t, &mcptest.Server{New: newUnknowing, Open: true}) + "/json"
 	const capabilities = `{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"x/client":{}},"x-client":{"d":1}}`
 	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"c","version":"1","x-info":1},"x-init":2}}`

@@ -78,9 +78,9 @@ func (l *loaded) at(t *testing.T, addresses, each int, request func(s *stranger,
 	all.Wait()
 }
 
-// posts posts a message, with more headers, and returns the answer. It does not end the test.
-func (s *stranger) posts(url, session, body string, header ...string) (status int, answer http.Header, text string) {
-	res, err := (&mcptest.Client{URL: url, Session: session, HTTP: s.http}).Send(s.t.Context(), http.MethodPost, body, header...)
+// posts posts a message, and returns the answer. It does not end the test.
+func (s *stranger) posts(url, session, body string) (status int, answer http.Header, text string) {
+	res, err := (&mcptest.Client{URL: url, Session: session, HTTP: s.http}).Send(s.t.Context(), http.MethodPost, body)
 	if err != nil {
 		return 0, nil, err.Error()
 	}
@@ -180,9 +180,7 @@ func loads(t *testing.T) []load {
 	secure := []string{"--demo", "--tls-cert", files[0], "--tls-key", files[1]}
 	merged := filepath.Join(t.TempDir(), "merged.json")
 	conf := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t)+"/json", bigServer(t)+"/json")
-	if err := os.WriteFile(merged, []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(merged, []byte(conf), 0o600))
 	return []load{
 		{"12,000 sessions from 4 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 4, 3000, func(s *stranger, _, _ int) { l.session(s, anInitialize) })
@@ -387,9 +385,7 @@ func TestMemoryUnderLoad(t *testing.T) {
 	var table strings.Builder
 	for _, load := range loads(t) {
 		t.Run(load.kind, func(t *testing.T) {
-			if err := build(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, build())
 			cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "100ms", "--memory", "64MiB"}, load.args...)...)
 			cmd.Env = append(os.Environ(), "GOMEMLIMIT="+strconv.Itoa(goMemory))
 			l := &loaded{program: serveBy(t, cmd), told: make(map[string]int)}
@@ -436,10 +432,7 @@ func refusals(told map[string]int) (n int) {
 
 // peak returns the most memory that the program has had.
 func (p *program) peak(t *testing.T) int64 {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := mcptest.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))(t)
 	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status)
 	if found == nil {
 		t.Fatalf("no VmHWM: %s", status)
@@ -472,10 +465,7 @@ func TestMemoryIsGivenBack(t *testing.T) {
 	// begin makes a request, and returns the connection once the answer has begun.
 	begin := func(session, body string) net.Conn {
 		t.Helper()
-		c, err := net.Dial("tcp", p.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 		t.Cleanup(func() { c.Close() })
 		r, err := mcptest.NewRequest(t.Context(), http.MethodPost, p.URL, body, "Mcp-Session-Id", session)
 		if err != nil || r.Write(c) != nil {

@@ -60,10 +60,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 	t.Parallel()
 	// Where what it asks goes is said by the paths of [mcptest.Server].
 	up := mcptest.Serve(t, &mcptest.Server{Listens: true, New: checking})
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	command := []string{"--", self, "checking"}
 	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up+"/events")
 	one := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"],"holdfast":{"share":true}}}}`, self)
@@ -133,10 +130,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 		t.Parallel()
 		client := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
 		command := connectCommand(t, "connect:"+up+"/events")
-		s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := mcptest.Must(client.Connect(t.Context(), &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}, nil))(t)
 		defer func() { _ = s.Close() }()
 		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "check"})
 		if err != nil || !strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "ping {}, ") || strings.Contains(r.Content[0].(*mcp.TextContent).Text, "unanswered") {

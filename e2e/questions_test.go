@@ -217,10 +217,7 @@ func TestFailure30OfficialClients(t *testing.T) {
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "n" + who}}, nil
 			},
 		})
-		s, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := mcptest.Must(c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, nil))(t)
 		if got := s.InitializeResult().ProtocolVersion; got != "2026-07-28" {
 			t.Fatalf("the client speaks %s", got)
 		}

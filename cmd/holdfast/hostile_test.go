@@ -34,9 +34,7 @@ func TestLongSchemas(t *testing.T) {
 	schema := fmt.Sprintf(`{"properties":{%s},"required":[%s]}`, properties.String(), names.String())
 	begun := time.Now()
 	var one tool
-	if err := json.Unmarshal([]byte(`{"inputSchema":`+schema+`}`), &one); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal([]byte(`{"inputSchema":`+schema+`}`), &one))
 	if text := signature(&one); !strings.HasPrefix(text, "[p0000000:string] [p0000001:string] ") {
 		t.Errorf("%.100s", text)
 	}

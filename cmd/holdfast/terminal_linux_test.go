@@ -98,22 +98,12 @@ func newPTY(t *testing.T) *pty {
 	if err != nil {
 		t.Skipf("no pseudo-terminals: %v", err)
 	}
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n := mcptest.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
 	name := fmt.Sprintf("/dev/pts/%d", n)
-	file, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := mcptest.Must(os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	// What it would not fit on a line is cut.
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 500}); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 500}))
 	term := &pty{file: file, main: os.NewFile(uintptr(fd), "ptmx"), over: make(chan struct{})}
 	go func() {
 		defer close(term.over)
@@ -211,17 +201,13 @@ func TestTerminalLog(t *testing.T) {
 			term := newPTY(t)
 			defer term.main.Close()
 			file := filepath.Join(t.TempDir(), "evil")
-			if err := os.WriteFile(file, []byte(evil+"\xff\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, os.WriteFile(file, []byte(evil+"\xff\n"), 0o600))
 			ctx, stop := context.WithTimeout(t.Context(), soon)
 			defer stop()
 			cmd := exec.CommandContext(ctx, "holdfast", "serve", "--listen", "127.0.0.1:0", "--log-format", format,
 				"--", "sh", "-c", `cat "$0" >&2; cat >/dev/null`, file)
 			cmd.Stderr = term.file
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, cmd.Start())
 			wait := func(until func(text string) bool) {
 				t.Helper()
 				for !until(term.text()) {
@@ -234,9 +220,7 @@ func TestTerminalLog(t *testing.T) {
 			wait(func(text string) bool { return servingURL.MatchString(text) })
 			to := servingURL.FindStringSubmatch(term.text())[1]
 			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // which waits for an answer in vain
-			if err := asking.Start(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, asking.Start())
 			wait(func(text string) bool { return strings.Contains(text, "pwned") && strings.Contains(text, "X}") })
 			_ = asking.Process.Kill()
 			_ = asking.Wait()
@@ -279,10 +263,7 @@ func TestOutputsOnly(t *testing.T) {
 		if name == "secrets.go" || strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := mcptest.Must(os.ReadFile(name))(t)
 		// What a child inherits is not printed on.
 		data = bytes.ReplaceAll(data, []byte("[]*os.File{os.Stdin, os.Stdout, os.Stderr}"), nil)
 		if found := around.Find(data); found != nil {

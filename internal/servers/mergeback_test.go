@@ -224,10 +224,7 @@ func watchWith(t *testing.T, f *farm, revision string, transport mcp.Transport) 
 	if transport == nil {
 		transport = &mcp.StreamableClientTransport{Endpoint: f.base + "/mcp"}
 	}
-	s, err := c.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(c.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return watcher{
 		changed: func() bool {
@@ -315,10 +312,7 @@ func TestMergeTold(t *testing.T) {
 // The same with a process that fails when it is started, works, crashes, fails again, and works at last.
 func TestMergeCrash(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	flag := filepath.Join(t.TempDir(), "works")
 	f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"a": "$a", "b": {"command": "sh", "args": ["-c", "test -e \"$0\" && exec \"$1\"", %q, %q], "env": {%q: "1"}}}, "holdfast": {"merge": true}}`, flag, exe, standIn), "a")
 	changed := make(chan struct{}, 100)
@@ -331,9 +325,7 @@ func TestMergeCrash(t *testing.T) {
 		if got := tools(t, s); len(got) != others {
 			t.Fatalf("%s: tools: %v", life, got)
 		}
-		if err := os.WriteFile(flag, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(flag, nil, 0o600))
 		select {
 		case <-changed:
 		case <-time.After(patience):
@@ -342,9 +334,7 @@ func TestMergeCrash(t *testing.T) {
 		if got := tools(t, s); !slices.Contains(got, "b_pid") || len(got) != others+3 {
 			t.Errorf("%s: tools: %v", life, got)
 		}
-		if err := os.Remove(flag); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.Remove(flag))
 		if got := call(t, s, "b_end"); !strings.Contains(got, "unknown") {
 			t.Errorf("%s: the call that ends the server: %s", life, got)
 		}

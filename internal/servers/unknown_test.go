@@ -371,16 +371,10 @@ func TestUnknownMembers(t *testing.T) {
 func passes(t *testing.T, era, through, on string, modern bool) {
 	dir := t.TempDir()
 	heardFile, saidFile := filepath.Join(dir, "heard"), filepath.Join(dir, "said")
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	kind := map[bool]string{false: "mirror", true: "mirror modern"}[modern]
 	run := func() backend.Backend {
-		b, err := process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind, envMirror+"="+heardFile, envSaid+"="+saidFile), Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := mcptest.Must(process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind, envMirror+"="+heardFile, envSaid+"="+saidFile), Logger: slog.New(slog.DiscardHandler)}))(t)
 		t.Cleanup(func() { _ = b.Close() })
 		return b
 	}

@@ -96,10 +96,7 @@ func newNodes(t testing.TB, n int, o holdfast.Options) *nodes {
 			own.Store = durable.New(node.handle, durable.Options{Patience: 3 * time.Second, Logger: o.Logger})
 		}
 		node.Handler = holdfast.NewBackendHandler(message.New(all.tools), &own)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		node.addr, node.conns = l.Addr().String(), &connections{TCPListener: l.(*net.TCPListener)}
 		node.web = &http.Server{Handler: mcptest.Endpoints(node), ReadHeaderTimeout: time.Minute}
 		served := make(chan struct{})
