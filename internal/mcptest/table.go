@@ -39,7 +39,7 @@ func (a Answers) Script(m jsonrpc.Message, say func(text string)) string {
 	case m.Method == "ping":
 		return Result(m, `{}`)
 	}
-	return Error(m, jsonrpc.CodeMethodNotFound, "method not found")
+	return Error(m, jsonrpc.CodeMethodNotFound, "no "+m.Method)
 }
 
 func (a Answers) tools() (all []string) {
