@@ -19,6 +19,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -287,10 +288,7 @@ func TestBytesOfWaitingCall(t *testing.T) {
 	}
 	heap, stack := used()
 	for i := range n {
-		c, err := net.Dial("tcp", web.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mcptest.Must(net.Dial("tcp", web.Listener.Addr().String()))(t)
 		defer c.Close()
 		text := toolCall(i+2, "held")
 		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/testlong"
 )
@@ -93,10 +94,7 @@ func TestAPISize(t *testing.T) {
 	testlong.OneGoroutine(t)
 	counted := make(map[types.Object]bool)
 	total := 0
-	pkgs, err := api()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkgs := mcptest.Must(api())(t)
 	for _, name := range slices.Sorted(maps.Keys(pkgs)) {
 		var names []string
 		exported(pkgs[name], func(name string, obj types.Object) {
@@ -124,14 +122,8 @@ func TestAPISize(t *testing.T) {
 func TestVersionsNameThePackages(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
-	pkgs, err := api()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile("docs/versions.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkgs := mcptest.Must(api())(t)
+	text := mcptest.Must(os.ReadFile("docs/versions.md"))(t)
 	_, table, _ := strings.Cut(string(text), "## What is API")
 	table, _, _ = strings.Cut(table, "A struct of options")
 	named := map[string]bool{module: true}
@@ -156,10 +148,7 @@ func TestVersionsNameThePackages(t *testing.T) {
 func TestAPINamesItsTypes(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
-	pkgs, err := api()
-	if err != nil {
-		t.Fatal(err)
-	}
+	pkgs := mcptest.Must(api())(t)
 	for _, pkg := range pkgs {
 		exported(pkg, func(name string, obj types.Object) {
 			seen := make(map[types.Type]bool)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -71,10 +72,7 @@ var boundTests = map[string][]string{
 func TestBoundsHaveTests(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
-	text, err := os.ReadFile(filepath.Join("docs", "sizing.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(os.ReadFile(filepath.Join("docs", "sizing.md")))(t)
 	_, section, _ := strings.Cut(string(text), "\n## Bounds\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	used := make(map[string]bool)
@@ -120,15 +118,9 @@ var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
 
 // testsIn returns the names of the tests in a directory.
 func testsIn(t *testing.T, dir string) (names []string) {
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := mcptest.Must(filepath.Glob(filepath.Join(dir, "*_test.go")))(t)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mcptest.Must(os.ReadFile(file))(t)
 		for _, found := range testFunction.FindAllSubmatch(text, -1) {
 			names = append(names, string(found[1]))
 		}

@@ -22,6 +22,7 @@ import (
 	"holdfast"
 	"holdfast/backend/message"
 	"holdfast/bench/tools"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 	"holdfast/metrics"
 )
@@ -145,19 +146,14 @@ func TestFiguresOfManyTools(t *testing.T) {
 // queries returns the queries of the dashboard.
 func queries(t *testing.T) (all []string) {
 	t.Helper()
-	data, err := os.ReadFile(dashboard)
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := mcptest.Must(os.ReadFile(dashboard))(t)
 	var d struct {
 		Panels []struct {
 			Title   string
 			Targets []struct{ Expr string }
 		}
 	}
-	if err := json.Unmarshal(data, &d); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal(data, &d))
 	for _, p := range d.Panels {
 		for _, q := range p.Targets {
 			all = append(all, strings.ReplaceAll(q.Expr, "$__rate_interval", "5m"))
@@ -178,10 +174,7 @@ func TestFiguresOfDeploy(t *testing.T) {
 		t.Fatalf("only %d figures: %v", len(names), names)
 	}
 	read := func(file string) string {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := mcptest.Must(os.ReadFile(file))(t)
 		return string(data)
 	}
 	for file, whole := range map[string]bool{dashboard: true, rulesFile: false, rulesTest: false, filepath.Join("docs", "observing.md"): true} {
@@ -230,9 +223,7 @@ func TestPromtool(t *testing.T) {
 	}
 	rules.WriteString("]}]\n")
 	panels := filepath.Join(t.TempDir(), "panels.yml")
-	if err := os.WriteFile(panels, []byte(rules.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(panels, []byte(rules.String()), 0o600))
 	_, text := figures(t)
 	for _, args := range [][]string{
 		{"check", "rules", rulesFile}, {"test", "rules", rulesTest}, {"check", "rules", panels}, {"check", "metrics"},

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -76,10 +77,7 @@ func TestDocuments(t *testing.T) {
 		t.Fatalf("only %d documents are found", len(documents))
 	}
 	for _, document := range documents {
-		data, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := mcptest.Must(os.ReadFile(document))(t)
 		text := string(data)
 		for _, m := range link.FindAllStringSubmatch(text, -1) {
 			checkLink(t, document, m[1])
@@ -133,10 +131,7 @@ func checkLink(t *testing.T, document, target string) {
 	if anchor == "" || info.IsDir() {
 		return
 	}
-	data, err := os.ReadFile(filepath.FromSlash(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	data := mcptest.Must(os.ReadFile(filepath.FromSlash(file)))(t)
 	for _, m := range heading.FindAllStringSubmatch(string(data), -1) {
 		if anchorOf(m[1]) == anchor {
 			return
@@ -168,10 +163,7 @@ var word = regexp.MustCompile(`(?m)^\| ([a-z -]+) \| [^|]+ \|$`)
 func TestGlossary(t *testing.T) {
 	t.Parallel()
 	words := func(file string) (all []string) {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := mcptest.Must(os.ReadFile(file))(t)
 		text := string(data)
 		if _, glossary, ok := strings.Cut(text, "\n## Glossary\n"); ok {
 			text, _, _ = strings.Cut(glossary, "\n## ")

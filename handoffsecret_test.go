@@ -82,9 +82,7 @@ func TestHandleIsHidden(t *testing.T) {
 	stop()
 	_ = resp.Body.Close()
 	close(let)
-	if err := h.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, h.Shutdown(t.Context()))
 	if lines := audit.String(); strings.Count(lines, `"***"`) < 3 || !strings.Contains(lines, "the handle is ***") {
 		t.Errorf("the audit: %s", lines)
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -31,10 +32,7 @@ func TestLinkedModules(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
 	for pkg, want := range lightModules {
-		out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./"+pkg).Output()
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := mcptest.Must(exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./"+pkg).Output())(t)
 		got := make(map[string]bool)
 		for name := range strings.FieldsSeq(string(out)) {
 			if name != module {

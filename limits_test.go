@@ -295,10 +295,7 @@ func TestRateOfSDKClient(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 0.4, 2 })
 	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-	session, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: l.url, DisableStandaloneSSE: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := mcptest.Must(client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: l.url, DisableStandaloneSSE: true}, nil))(t)
 	defer session.Close()
 	var began, told atomic.Int32
 	call := func() {
@@ -326,10 +323,7 @@ func TestRateOfOwnClient(t *testing.T) {
 	t.Parallel()
 	l := newLimited(t, &exact{}, func(o *holdfast.Options) { o.Limits.Rate, o.Limits.Burst = 1, 1 })
 	client := mcp.NewClient(&mcp.Implementation{Name: "c", Version: "1"}, nil)
-	session, err := client.Connect(t.Context(), holdfast.NewClientTransport(l.url, nil), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := mcptest.Must(client.Connect(t.Context(), holdfast.NewClientTransport(l.url, nil), nil))(t)
 	defer session.Close()
 	began := time.Now()
 	for range 3 {

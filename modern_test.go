@@ -56,10 +56,7 @@ func TestEras(t *testing.T) {
 						return &mcp.ElicitResult{Action: "accept"}, nil
 					},
 				})
-				session, err := client.Connect(t.Context(), connect(t, h), nil)
-				if err != nil {
-					t.Fatal(err)
-				}
+				session := mcptest.Must(client.Connect(t.Context(), connect(t, h), nil))(t)
 				defer session.Close()
 				if got := session.InitializeResult().ProtocolVersion; got != revision {
 					t.Errorf("the revision is %s", got)

@@ -60,10 +60,7 @@ func (c *movedClients) connect(path string, o *mcp.ClientOptions, header ...stri
 	client := mcp.NewClient(&mcp.Implementation{Name: "moved", Version: "1"}, o)
 	client.AddRoots(&mcp.Root{URI: "file:///home"})
 	network := &http.Client{Transport: withHeader{header}}
-	s, err := client.Connect(c.t.Context(), &mcp.StreamableClientTransport{Endpoint: c.url + path, HTTPClient: network}, nil)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	s := mcptest.Must(client.Connect(c.t.Context(), &mcp.StreamableClientTransport{Endpoint: c.url + path, HTTPClient: network}, nil))(c.t)
 	c.t.Cleanup(func() { _ = s.Close() })
 	return s
 }
@@ -283,13 +280,8 @@ func movedPrograms() map[string]moved {
 			},
 			does: func(c *movedClients) {
 				client := mcp.NewClient(&mcp.Implementation{Name: "moved", Version: "1"}, nil)
-				if err := mcp.AddSendingCustomMethod[*movedParams, *movedResult](client, "own/greet"); err != nil {
-					c.t.Fatal(err)
-				}
-				s, err := client.Connect(c.t.Context(), &mcp.StreamableClientTransport{Endpoint: c.url}, nil)
-				if err != nil {
-					c.t.Fatal(err)
-				}
+				mcptest.Check(c.t, mcp.AddSendingCustomMethod[*movedParams, *movedResult](client, "own/greet"))
+				s := mcptest.Must(client.Connect(c.t.Context(), &mcp.StreamableClientTransport{Endpoint: c.url}, nil))(c.t)
 				defer s.Close()
 				r, err := mcp.CallCustomMethod[*movedParams, *movedResult](c.t.Context(), s, "own/greet", &movedParams{Name: "Ada"})
 				c.sees("%s %v", r.Text, err)
@@ -636,10 +628,7 @@ func askedClient(c *movedClients) {
 // FAILURES 26: TestFailure26Options is docs/go-sdk.md, which names each option of the go-sdk's handler.
 func TestFailure26Options(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("docs/go-sdk.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	doc := mcptest.Must(os.ReadFile("docs/go-sdk.md"))(t)
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[mcp.StreamableHTTPOptions]()) {
 		if !strings.Contains(string(doc), "\n| `"+field.Name+"` | ") {
 			t.Errorf("it has no row for %s", field.Name)

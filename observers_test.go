@@ -11,6 +11,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/metrics"
 )
@@ -26,10 +27,7 @@ func TestObservers(t *testing.T) {
 	m := &measured{Handler: h}
 	m.begin()
 	m.post(toolCall(2, "echo"))(&sink{head: map[string][]string{}})
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := mcptest.Must(registry.Gather())(t)
 	found := 0.0
 	for _, f := range families {
 		for _, s := range f.GetMetric() {
@@ -45,15 +43,11 @@ func TestObservers(t *testing.T) {
 	if found != 1 {
 		t.Errorf("%v calls of the tool are counted", found)
 	}
-	if err := h.Shutdown(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, h.Shutdown(t.Context()))
 	var methods []string
 	for text := range strings.Lines(page.String()) {
 		var line struct{ Method, Tool, Outcome string }
-		if err := json.Unmarshal([]byte(text), &line); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, json.Unmarshal([]byte(text), &line))
 		methods = append(methods, line.Method+" "+line.Tool+" "+line.Outcome)
 	}
 	if got, want := strings.Join(methods, ", "), "initialize  result, tools/list  result, tools/call echo result"; got != want {

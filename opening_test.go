@@ -144,15 +144,11 @@ var begins = map[string]string{
 // dialed returns a client of a handler, over a WebSocket or HTTP+SSE ("pair").
 func dialed(t *testing.T, h *holdfast.Handler, transport string, auth client.Authorizer) *client.Conn {
 	t.Helper()
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", h)
-	mux.Handle("/sse", h.SSE("/messages"))
-	mux.Handle("/messages", h.SSE("/messages"))
 	url, over := "http://127.0.0.1/mcp", client.WebSocket
 	if transport == "pair" {
 		url, over = "http://127.0.0.1/sse", client.SSE
 	}
-	c, err := client.New(url, &client.Options{HTTPClient: mcptest.ServePipes(t, mux), Transport: over, Auth: auth, Logger: slog.New(slog.DiscardHandler), NoListen: true,
+	c, err := client.New(url, &client.Options{HTTPClient: mcptest.ServePipes(t, mcptest.Endpoints(h)), Transport: over, Auth: auth, Logger: slog.New(slog.DiscardHandler), NoListen: true,
 		Silence: time.Hour}) // pings of both ends at one time would wait for each other, as pipes hold nothing
 	if err != nil {
 		t.Fatal(err)
@@ -162,10 +158,7 @@ func dialed(t *testing.T, h *holdfast.Handler, transport string, auth client.Aut
 
 // beginOver begins with a request over a transport, and returns the response.
 func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) string {
-	m, err := jsonrpc.Parse([]byte(request))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(request)))(t)
 	if transport == "pipes" {
 		say, said := mcptest.Duplex(t, conn(t, h))
 		_, _ = io.WriteString(say, request+"\n")
@@ -187,14 +180,9 @@ func beginOver(t *testing.T, h *holdfast.Handler, transport, request string) str
 	}
 	c := dialed(t, h, transport, patientClient{})
 	defer func() { _ = c.Close() }()
-	if err := c.Send(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, c.Send(t.Context(), m))
 	for {
-		said, err := c.Receive(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		said := mcptest.Must(c.Receive(t.Context()))(t)
 		if said.Kind == jsonrpc.Response {
 			return string(said.Raw)
 		}

@@ -133,9 +133,7 @@ func onPage(t *testing.T, url string, enough func(*pageView) bool) {
 			continue
 		}
 		var v pageView
-		if err := json.Unmarshal([]byte(data), &v); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, json.Unmarshal([]byte(data), &v))
 		if enough(&v) {
 			return
 		}

@@ -126,9 +126,6 @@ func figuresOf(t *testing.T, url string) string {
 		t.Fatal(err)
 	}
 	defer resp.Body.Close()
-	all, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := mcptest.Must(io.ReadAll(resp.Body))(t)
 	return string(all)
 }

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -256,10 +257,7 @@ func (h *house) oneCaller() (int, string) {
 func TestRatchets(t *testing.T) {
 	t.Parallel()
 	testlong.OneGoroutine(t)
-	h, err := newHouse()
-	if err != nil {
-		t.Fatal(err)
-	}
+	h := mcptest.Must(newHouse())(t)
 	for _, r := range ratchets {
 		figure, where := r.of(h)
 		t.Logf("%s: %d (%s)", r.name, figure, where)

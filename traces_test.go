@@ -17,6 +17,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 	"holdfast/traces"
 )
@@ -118,9 +119,7 @@ func TestTraces(t *testing.T) {
 			spans := tracetest.NewSpanRecorder()
 			c := newCalling(&holdfast.Options{Traces: traces.New(sdk.NewTracerProvider(sdk.WithSpanProcessor(spans)), &traces.Options{UnderHTTP: test.under})})
 			session := c.call(t, test.tool, test.http, test.meta)
-			if err := c.Shutdown(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, c.Shutdown(t.Context()))
 			params := c.params[len(c.params)-1]
 			told := jsonrpc.String(jsonrpc.Field([]byte(params), "_meta", "traceparent"))
 			if !json.Valid([]byte(params)) || jsonrpc.Field([]byte(params), "arguments", "x") == nil || (test.meta != "") != (jsonrpc.Field([]byte(params), "_meta", "progressToken") != nil) {

@@ -77,14 +77,8 @@ func TestWebhooks(t *testing.T) {
 
 func webhooksTo(t *testing.T, place string) *webhook.Options {
 	t.Helper()
-	secret, err := webhook.ParseSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
-	if err != nil {
-		t.Fatal(err)
-	}
-	allowed, err := webhook.ParseAllowed(place)
-	if err != nil {
-		t.Fatal(err)
-	}
+	secret := mcptest.Must(webhook.ParseSecret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"))(t)
+	allowed := mcptest.Must(webhook.ParseAllowed(place))(t)
 	return &webhook.Options{Secret: secret, Allow: []webhook.Allowed{allowed}}
 }
 
@@ -92,9 +86,7 @@ func webhooksTo(t *testing.T, place string) *webhook.Options {
 func callAndLeave(t *testing.T, url, hook string) {
 	t.Helper()
 	c := &mcptest.Client{URL: url}
-	if err := c.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, c.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")))
 	c.Post(t, mcptest.Call(7, "wait", "{}", fmt.Sprintf(`"_meta":{"holdfast/webhook":{"url":%q}}`, hook)))
 }
 
@@ -113,10 +105,7 @@ func wantTold(t *testing.T, told <-chan string, status string) {
 // With a store in memory the log says at the start that webhooks do not survive; with one that outlives the process they do.
 func TestWebhooksKept(t *testing.T) {
 	t.Parallel()
-	file, err := engine.Open(t.Context(), "file:"+t.TempDir(), engine.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := mcptest.Must(engine.Open(t.Context(), "file:"+t.TempDir(), engine.Options{}))(t)
 	defer file.Close()
 	for name, store := range map[string]stream.Store{"memory": nil, "file": file} {
 		var log bytes.Buffer

@@ -24,10 +24,7 @@ func transports(t *testing.T) map[string]string {
 	get := func(*http.Request) *mcp.Server { return server }
 	h := holdfast.NewHandler(get, &holdfast.Options{Retry: 10 * time.Millisecond})
 	mcptest.ShutDownAtEnd(t, h, time.Second)
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", h)
-	mux.Handle("/sse", h.SSE("/messages"))
-	mux.Handle("/messages", h.SSE("/messages"))
+	mux := mcptest.Endpoints(h)
 	mux.Handle("/old", mcp.NewSSEHandler(get, nil))
 	base := mcptest.Serve(t, mux)
 	return map[string]string{

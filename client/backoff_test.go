@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // However often a server has ended the connection early, one that then is out of reach is tried
@@ -17,9 +19,7 @@ func TestBackoffAfterPolling(t *testing.T) {
 		wait := func(err error) time.Duration {
 			t.Helper()
 			began := time.Now()
-			if err := p.waitFor(t.Context(), err, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, p.waitFor(t.Context(), err, time.Hour))
 			return time.Since(began)
 		}
 		for range 100 {
@@ -57,9 +57,7 @@ func TestBackoffIdle(t *testing.T) {
 			t.Helper()
 			p.hurry() // for nothing
 			began := time.Now()
-			if err := p.waitFor(t.Context(), away, 24*time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, p.waitFor(t.Context(), away, 24*time.Hour))
 			return time.Since(began)
 		}
 		var longest time.Duration
@@ -97,9 +95,7 @@ func TestBackoffAfterLongConnection(t *testing.T) {
 		var p backoff
 		wait := func() time.Duration {
 			began := time.Now()
-			if err := p.waitFor(t.Context(), nil, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, p.waitFor(t.Context(), nil, time.Hour))
 			return time.Since(began)
 		}
 		for range 10 {
@@ -127,9 +123,7 @@ func TestBackoffBound(t *testing.T) {
 			if d := p.bound(30 * time.Second); d != want*time.Second {
 				t.Errorf("%v, want %d s", d, want)
 			}
-			if err := p.waitFor(t.Context(), errSilent, time.Hour); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, p.waitFor(t.Context(), errSilent, time.Hour))
 		}
 		p.reached()
 		if d := p.bound(30 * time.Second); d != firstBound {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -95,29 +94,18 @@ func TestWebSocketCancelBeforeConnection(t *testing.T) {
 func TestCancelledStaysInState(t *testing.T) {
 	t.Parallel()
 	called, came, told := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		switch id := jsonrpc.Field(body, "id"); jsonrpc.String(jsonrpc.Field(body, "method")) {
-		case "initialize":
-			fmt.Fprintf(w, greeting, id)
-		case "tools/call":
-			w.Header().Set("Content-Type", typeEvents)
-			fmt.Fprint(w, ": \n\n")
-			_ = http.NewResponseController(w).Flush()
+	url := mcptest.Serve(t, mcptest.Methods{
+		"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			events(": \n\n")(w, r, m)
 			close(called)
 			<-r.Context().Done()
-		case "notifications/cancelled":
+		},
+		"notifications/cancelled": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 			close(came)
 			<-told
 			w.WriteHeader(http.StatusAccepted)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
+		},
+	})
 	left := make(chan struct{}, 1)
 	r := newRaw(t, url, client.Options{NoListen: true, Changed: func() {
 		select {

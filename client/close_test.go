@@ -4,16 +4,14 @@ import (
 	"errors"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
 // A Conn goes from open to closed once, and accepts nothing after that.
 func TestConnState(t *testing.T) {
 	t.Parallel()
-	c, err := New("http://127.0.0.1/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(New("http://127.0.0.1/", nil))(t)
 	if c.state != connOpen {
 		t.Errorf("new: state %d", c.state)
 	}
@@ -34,10 +32,7 @@ func TestConnState(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Errorf("closed again: %v", err)
 	}
-	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"ping"}`)))(t)
 	if err := c.Send(t.Context(), m); !errors.Is(err, ErrClosed) {
 		t.Errorf("sent after the end: %v", err)
 	}

@@ -410,7 +410,7 @@ func TestResultUnderUnknownID(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				url, hc := serveInside(t, &hostile{call: func(w http.ResponseWriter, r *http.Request) {
+				url, hc := serveInside(t, hostile(mcptest.Methods{"tools/call": func(w http.ResponseWriter, r *http.Request, _ jsonrpc.Message) {
 					say := func(texts ...string) {
 						fmt.Fprint(w, data(texts...))
 						_ = http.NewResponseController(w).Flush()
@@ -424,15 +424,12 @@ func TestResultUnderUnknownID(t *testing.T) {
 						say(of.later)
 					}
 					<-r.Context().Done()
-				}})
+				}}))
 				r := newRaw(t, url, client.Options{NoListen: true, HTTPClient: hc})
 				r.open()
 				r.send(oneCall)
 				for {
-					m, err := r.Receive(t.Context())
-					if err != nil {
-						t.Fatal(err)
-					}
+					m := mcptest.Must(r.Receive(t.Context()))(t)
 					if m.Kind == jsonrpc.Notification {
 						continue
 					}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testport"
 )
 
@@ -54,9 +55,7 @@ func newFaultProxy(t testing.TB, target string, seed uint64, tr *trace) *faultPr
 	w.Relay = testport.Relay{Target: target, Carry: func(number uint64, c *net.TCPConn) {
 		(&faultConn{w: w, number: number, client: c, left: -1}).carry()
 	}}
-	if err := w.Start(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, w.Start())
 	return w
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -146,11 +147,7 @@ func newWorld(t *testing.T, way way, seed uint64) *world {
 	o.Eras = holdfast.ErasBoth
 	o.Retry, o.KeepAlive, o.Logger = 10*time.Millisecond, 200*time.Millisecond, w.trace.logger("server")
 	w.handler = holdfast.NewHandler(func(*http.Request) *mcp.Server { return w.server }, &o)
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", w.handler)
-	mux.Handle("/sse", w.handler.SSE("/messages"))
-	mux.Handle("/messages", w.handler.SSE("/messages"))
-	w.http = httptest.NewServer(way.withheld.wrap(mux))
+	w.http = httptest.NewServer(way.withheld.wrap(mcptest.Endpoints(w.handler)))
 	w.faultProxy = newFaultProxy(t, w.http.Listener.Addr().String(), seed, w.trace)
 	// Who can't ask again, or not yet, can only wait.
 	w.faultProxy.kind = way.withheld.keys

@@ -1,9 +1,9 @@
 package client_test
 
 import (
-	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -16,52 +16,22 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A hostile server answers initialize as usual, unless begin does, and leaves the rest to
-// the test. Nil: it refuses.
-type hostile struct {
-	begin, call, other, get http.HandlerFunc
-	begins                  atomic.Int32
-}
-
-// ServeHTTP implements [http.Handler].
-func (h *hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, id, method := received(r)
-	r.Body = io.NopCloser(bytes.NewReader(body))
-	serve := h.other
-	switch {
-	case method == "initialize":
-		n := h.begins.Add(1)
-		if h.begin == nil {
-			w.Header().Set("Mcp-Session-Id", fmt.Sprint("s", n))
-			h.result(w, id, "2025-11-25")
-			return
-		}
-		serve = h.begin
-	case r.Method == http.MethodGet:
-		serve = h.get
-	case method == "tools/call":
-		serve = h.call
-	case r.Method == http.MethodDelete, strings.HasPrefix(method, "notifications/"), serve == nil && method == "":
-		w.WriteHeader(http.StatusAccepted)
-		return
-	}
-	if serve == nil {
+// hostile is a server that begins a session as usual, and leaves the rest to the test, or refuses it.
+func hostile(does mcptest.Methods) mcptest.Methods {
+	refuses := func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
 	}
-	serve(w, r)
+	all := mcptest.Methods{"initialize": mcptest.Greet("s1"), "response": refuses, "*": refuses}
+	maps.Copy(all, does)
+	return all
 }
 
-// result answers initialize.
-func (h *hostile) result(w http.ResponseWriter, id []byte, revision string) {
-	answerJSON(w, http.StatusOK, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":%q,"capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id, revision)
-}
-
-// events answers with an event stream that ends.
-func events(text string, args ...any) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
+// events answers with events, which are there when it returns.
+func events(text string, args ...any) mcptest.Does {
+	return func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprintf(w, text, args...)
+		_ = http.NewResponseController(w).Flush()
 	}
 }
 
@@ -74,27 +44,32 @@ const (
 // other without end.
 func TestSessionsNeverKnown(t *testing.T) {
 	t.Parallel()
-	var gets atomic.Int32
-	h := &hostile{get: func(w http.ResponseWriter, r *http.Request) {
-		if gets.Add(1) == 1 {
-			events(": here\n\n")(w, r)
-			return
-		}
-		if gets.Load() > 1000 { // or no time would pass
-			<-r.Context().Done()
-			return
-		}
-		w.WriteHeader(http.StatusNotFound)
-	}}
+	var gets, begins atomic.Int32
+	h := mcptest.Methods{
+		"initialize": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			mcptest.Greet(fmt.Sprint("s", begins.Add(1)))(w, r, m)
+		},
+		"GET": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			if gets.Add(1) == 1 {
+				events(": here\n\n")(w, r, m)
+				return
+			}
+			if gets.Load() > 1000 { // or no time would pass
+				<-r.Context().Done()
+				return
+			}
+			w.WriteHeader(http.StatusNotFound)
+		},
+	}
 	synctest.Test(t, func(t *testing.T) {
 		url, hc := serveInside(t, h)
 		a := newRaw(t, url, client.Options{HTTPClient: hc, Lost: func([]string) {}})
 		a.open()
 		begun := time.Now()
-		for h.begins.Load() < 20 && time.Since(begun) < 3*time.Second {
+		for begins.Load() < 20 && time.Since(begun) < 3*time.Second {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if n := h.begins.Load(); n < 2 || n >= 20 {
+		if n := begins.Load(); n < 2 || n >= 20 {
 			t.Errorf("%d sessions were begun in %v", n, time.Since(begun))
 		}
 	})
@@ -105,10 +80,10 @@ func TestRetryAfterBounds(t *testing.T) {
 	t.Parallel()
 	t.Run("in 34 years", func(t *testing.T) {
 		t.Parallel()
-		a := newRaw(t, mcptest.Serve(t, &hostile{
-			call: events("id: 1\nretry: 1099511627775\ndata:\n\n"),
-			get:  events("id: 2\n" + oneResult),
-		}), client.Options{NoListen: true, GiveUp: 500 * time.Millisecond})
+		a := newRaw(t, mcptest.Serve(t, hostile(mcptest.Methods{
+			"tools/call": events("id: 1\nretry: 1099511627775\ndata:\n\n"),
+			"GET":        events("id: 2\n" + oneResult),
+		})), client.Options{NoListen: true, GiveUp: 500 * time.Millisecond})
 		a.open()
 		a.send(oneCall)
 		if m := a.answer("1"); m.Error != nil {
@@ -118,12 +93,12 @@ func TestRetryAfterBounds(t *testing.T) {
 	t.Run("in 8000 years", func(t *testing.T) {
 		t.Parallel()
 		var n atomic.Int32
-		a := newRaw(t, mcptest.Serve(t, &hostile{other: func(w http.ResponseWriter, _ *http.Request) {
+		a := newRaw(t, mcptest.Serve(t, hostile(mcptest.Methods{"tools/list": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 			if n.Add(1) > 1 {
 				w.Header().Set("Retry-After", "Fri, 31 Dec 9999 23:59:59 GMT")
 			}
 			w.WriteHeader(http.StatusServiceUnavailable)
-		}}), client.Options{NoListen: true})
+		}})), client.Options{NoListen: true})
 		a.open()
 		a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
 		if m := a.answer("1"); !strings.Contains(string(m.Error), "the server asks to come back in") {
@@ -134,19 +109,19 @@ func TestRetryAfterBounds(t *testing.T) {
 		t.Parallel()
 		var n atomic.Int32
 		begun := make(chan time.Time, 1)
-		a := newRaw(t, mcptest.Serve(t, &hostile{
-			call: events("id: 1\nretry: 0\ndata:\n\n"),
-			get: func(w http.ResponseWriter, r *http.Request) {
+		a := newRaw(t, mcptest.Serve(t, hostile(mcptest.Methods{
+			"tools/call": events("id: 1\nretry: 0\ndata:\n\n"),
+			"GET": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
 				switch i := n.Add(1); i {
 				case 1:
 					begun <- time.Now()
 				case 101:
-					events("id: end\n%s", oneResult)(w, r)
+					events("id: end\n%s", oneResult)(w, r, m)
 					return
 				}
-				events("id: %d\nretry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", 1+n.Load())(w, r)
+				events("id: %d\nretry: 0\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"x\"}\n\n", 1+n.Load())(w, r, m)
 			},
-		}), client.Options{NoListen: true})
+		})), client.Options{NoListen: true})
 		a.open()
 		a.send(oneCall)
 		a.answer("1")
@@ -160,25 +135,25 @@ func TestRetryAfterBounds(t *testing.T) {
 func TestLongWaysBack(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("A", 20<<10)
-	for name, h := range map[string]*hostile{
-		"event id": {call: events("id: 1\ndata:\n\nid: %s\ndata:\n\n", long), get: func(w http.ResponseWriter, r *http.Request) {
+	for name, h := range map[string]mcptest.Methods{
+		"event id": {"tools/call": events("id: 1\ndata:\n\nid: %s\ndata:\n\n", long), "GET": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
 			if last := r.Header.Get("Last-Event-ID"); last != "1" {
 				t.Errorf("asked for what follows an event id of %d bytes", len(last))
 			}
-			events("id: 2\n"+oneResult)(w, r)
+			events("id: 2\n"+oneResult)(w, r, m)
 		}},
-		"stream URL": {call: func(w http.ResponseWriter, r *http.Request) {
+		"stream URL": {"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
 			w.Header().Set("Link", "</"+long+`>; rel="stream"`)
-			events("id: 1\ndata:\n\n")(w, r)
-		}, get: events("id: 2\n" + oneResult)},
-		"resume token": {call: events("id: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/requests/resumePolicy\",\"params\":{\"requestId\":1,\"resumeToken\":%q}}\n\n", long),
-			get: events("id: 2\n" + oneResult)},
+			events("id: 1\ndata:\n\n")(w, r, m)
+		}, "GET": events("id: 2\n" + oneResult)},
+		"resume token": {"tools/call": events("id: 1\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/requests/resumePolicy\",\"params\":{\"requestId\":1,\"resumeToken\":%q}}\n\n", long),
+			"GET": events("id: 2\n" + oneResult)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var most atomic.Int64
 			var a *raw
-			a = newRaw(t, mcptest.Serve(t, h), client.Options{NoListen: true, Changed: func() {
+			a = newRaw(t, mcptest.Serve(t, hostile(h)), client.Options{NoListen: true, Changed: func() {
 				for _, k := range a.State().Calls {
 					if n := int64(len(k.LastEventID) + len(k.Stream) + len(k.Token)); n > most.Load() {
 						most.Store(n)
@@ -192,17 +167,17 @@ func TestLongWaysBack(t *testing.T) {
 			}
 		})
 	}
-	for name, begin := range map[string]http.HandlerFunc{
-		"session id": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("Mcp-Session-Id", strings.Repeat(long, 4))
-			(&hostile{}).result(w, []byte("0"), "2025-11-25")
-		},
-		"revision":              func(w http.ResponseWriter, _ *http.Request) { (&hostile{}).result(w, []byte("0"), long) },
-		"revision of no header": func(w http.ResponseWriter, _ *http.Request) { (&hostile{}).result(w, []byte("0"), "2025\n") },
+	in := func(revision string) mcptest.Does {
+		return func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			mcptest.JSON(w, strings.Replace(fmt.Sprintf(greeting, m.ID), "2025-11-25", revision, 1))
+		}
+	}
+	for name, begin := range map[string]mcptest.Does{
+		"session id": mcptest.Greet(strings.Repeat(long, 4)), "revision": in(long), "revision of no header": in(`2025\n`),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			a := newRaw(t, mcptest.Serve(t, &hostile{begin: begin}), client.Options{NoListen: true})
+			a := newRaw(t, mcptest.Serve(t, mcptest.Methods{"initialize": begin}), client.Options{NoListen: true})
 			if e := a.tryOpen(); e == nil || !strings.Contains(e.Message, "the server sends what cannot be used") {
 				t.Errorf("initialize: %v", e)
 			}
@@ -239,8 +214,7 @@ func muxWithoutResponses(t *testing.T, name string, holds bool) {
 		}
 		over := make(chan struct{})
 		end.Store(&over)
-		events("event: endpoint\nretry: 1\ndata: /post\n\n")(w, r)
-		_ = http.NewResponseController(w).Flush()
+		events("event: endpoint\nretry: 1\ndata: /post\n\n")(w, r, jsonrpc.Message{})
 		select {
 		case <-over:
 		case <-r.Context().Done():
@@ -271,10 +245,10 @@ func TestManyServerRequests(t *testing.T) {
 	}
 	t.Run("without answers", func(t *testing.T) {
 		t.Parallel()
-		a := newRaw(t, mcptest.Serve(t, &hostile{call: func(w http.ResponseWriter, _ *http.Request) {
+		a := newRaw(t, mcptest.Serve(t, hostile(mcptest.Methods{"tools/call": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 			ask(w, 10_100)
 			fmt.Fprint(w, oneResult)
-		}}), client.Options{NoListen: true})
+		}})), client.Options{NoListen: true})
 		a.open()
 		a.send(oneCall)
 		asked := 0
@@ -293,13 +267,13 @@ func TestManyServerRequests(t *testing.T) {
 		const questions = 600
 		var posts, most, taken atomic.Int32
 		free, all := make(chan struct{}), make(chan struct{})
-		a := newRaw(t, mcptest.Serve(t, &hostile{
-			call: func(w http.ResponseWriter, _ *http.Request) {
+		a := newRaw(t, mcptest.Serve(t, hostile(mcptest.Methods{
+			"tools/call": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 				ask(w, questions)
 				<-all
 				fmt.Fprint(w, oneResult)
 			},
-			other: func(w http.ResponseWriter, _ *http.Request) {
+			"response": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 				most.Store(max(most.Load(), posts.Add(1)))
 				<-free
 				posts.Add(-1)
@@ -308,7 +282,7 @@ func TestManyServerRequests(t *testing.T) {
 					close(all)
 				}
 			},
-		}), client.Options{NoListen: true, ConnectTimeout: soon})
+		})), client.Options{NoListen: true, ConnectTimeout: soon})
 		a.open()
 		a.send(oneCall)
 		for i := range questions {

@@ -84,9 +84,7 @@ func TestRequestSentAgainIsIdentical(t *testing.T) {
 					t.Fatal(err)
 				}
 				state = client.State{}
-				if err := json.Unmarshal(text, &state); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, json.Unmarshal(text, &state))
 				b := newRaw(t, state.URL, client.Options{NoListen: true, State: &state})
 				m := b.answer("1")
 				if !strings.Contains(string(m.Error), "outcome unknown: the idempotency key was used") {

@@ -45,37 +45,30 @@ const (
 
 // ServeHTTP implements [http.Handler].
 func (s *bad) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodGet {
-		s.comes.Add(1)
-		if s.get == nil {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
-		}
-		s.get(w, r, s)
-		return
-	}
-	body, id, method := received(r)
-	name := jsonrpc.String(jsonrpc.Field(body, "params", "name"))
-	switch {
-	case method == "initialize":
-		s.inits.Add(1)
-		if s.init != nil {
+	mcptest.Methods{
+		"GET": func(w http.ResponseWriter, r *http.Request, _ jsonrpc.Message) {
+			if s.comes.Add(1); s.get == nil {
+				w.WriteHeader(http.StatusMethodNotAllowed)
+				return
+			}
+			s.get(w, r, s)
+		},
+		"initialize": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			if n := s.inits.Add(1); s.init == nil {
+				mcptest.Greet(fmt.Sprint("s", n))(w, r, m)
+				return
+			}
 			s.init(w, r, s)
-			return
-		}
-		w.Header().Set("Mcp-Session-Id", fmt.Sprint("s", s.inits.Load()))
-		answerJSON(w, http.StatusOK, greeting, id)
-	case name == "bad":
-		s.posts.Add(1)
-		s.answer(w, r, s)
-	case name == "held":
-		open(w, r, s.let, "")
-		fmt.Fprintf(w, "data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", id)
-	case name == "good":
-		answerJSON(w, http.StatusOK, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
-	default:
-		w.WriteHeader(http.StatusAccepted)
-	}
+		},
+		"tools/call bad": func(w http.ResponseWriter, r *http.Request, _ jsonrpc.Message) {
+			s.posts.Add(1)
+			s.answer(w, r, s)
+		},
+		"tools/call held": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			open(w, r, s.let, "")
+			fmt.Fprint(w, data(mcptest.Result(m, "{}")))
+		},
+	}.ServeHTTP(w, r)
 }
 
 // call makes the bad call in a session in which another is in flight, and another

@@ -38,10 +38,7 @@ func connect(t *testing.T, url string, opts *client.Options, copts *mcp.ClientOp
 	if opts != nil {
 		o.Options = *opts
 	}
-	s, err := mcp.NewClient(impl, copts).Connect(ctx, holdfast.NewClientTransport(url, o), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(mcp.NewClient(impl, copts).Connect(ctx, holdfast.NewClientTransport(url, o), nil))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return s
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -54,10 +55,7 @@ func (w *torn) close()                        {}
 // connection, not once more when the wait for its response ends.
 func TestUnsureWriteIsSentOnce(t *testing.T) {
 	t.Parallel()
-	c, err := New("http://127.0.0.1/", &Options{Transport: SSE, Silence: 300 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(New("http://127.0.0.1/", &Options{Transport: SSE, Silence: 300 * time.Millisecond}))(t)
 	w := &torn{failed: make(chan struct{}), ends: make(chan struct{}), wrote: make(chan jsonrpc.Message, 10)}
 	c.mu.Lock()
 	c.mux = newMux(c, w)
@@ -67,13 +65,8 @@ func TestUnsureWriteIsSentOnce(t *testing.T) {
 		close(w.ends)
 		c.Detach()
 	})
-	m, err := jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Send(t.Context(), m); err != nil {
-		t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(`{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)))(t)
+	mcptest.Check(t, c.Send(t.Context(), m))
 	first := <-w.wrote
 	select {
 	case m := <-w.wrote:

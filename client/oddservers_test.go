@@ -3,7 +3,6 @@ package client_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"strings"
@@ -36,34 +35,28 @@ func notice(id, method string) string {
 
 // ServeHTTP implements [http.Handler].
 func (o *odd) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	_, id, method := received(r)
-	last := r.Header.Get("Last-Event-ID")
-	switch {
-	case method == "initialize":
-		w.Header().Set("Mcp-Session-Id", "s")
-		answerJSON(w, http.StatusOK, greeting, id)
-	case method == "tools/call":
-		if !o.listens.Load() {
-			o.t.Error("called before the standalone stream was there")
-		}
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "id: begin\nretry: 1\ndata:\n\n")
-	case r.Method == http.MethodPost:
-		w.WriteHeader(http.StatusAccepted)
-	case r.Method == http.MethodGet && last == "":
-		o.listens.Store(true)
-		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, ": here\n\n", o.aside)
-		hold(w, r, time.Hour)
-	case r.Method == http.MethodGet:
-		w.Header().Set("Content-Type", "text/event-stream")
-		if n := o.comes.Add(1); n <= o.conflicts {
-			http.Error(w, "Conflict", http.StatusConflict)
-			return
-		}
-		fmt.Fprint(w, o.rest(last))
-		hold(w, r, 5*time.Millisecond)
-	}
+	mcptest.Methods{
+		"initialize": mcptest.Greet("s"),
+		"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			if !o.listens.Load() {
+				o.t.Error("called before the standalone stream was there")
+			}
+			events("id: begin\nretry: 1\ndata:\n\n")(w, r, m)
+		},
+		"GET": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			switch last := r.Header.Get("Last-Event-ID"); {
+			case last == "":
+				o.listens.Store(true)
+				events(": here\n\n%s", o.aside)(w, r, m)
+				hold(w, r, time.Hour)
+			case o.comes.Add(1) <= o.conflicts:
+				http.Error(w, "Conflict", http.StatusConflict)
+			default:
+				events("%s", o.rest(last))(w, r, m)
+				hold(w, r, 5*time.Millisecond)
+			}
+		},
+	}.ServeHTTP(w, r)
 }
 
 // hold keeps a response open, with a comment now and then.
@@ -147,20 +140,9 @@ func TestOddServers(t *testing.T) {
 // A response that comes under the event id of the priming event is delivered.
 func TestResponseUnderOldEventID(t *testing.T) {
 	t.Parallel()
-	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		id := jsonrpc.Field(body, "id")
-		switch string(jsonrpc.Field(body, "method")) {
-		case `"initialize"`:
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id)
-		case `"tools/call"`:
-			w.Header().Set("Content-Type", "text/event-stream")
-			fmt.Fprintf(w, "id: 1\ndata: \n\nid: 1\ndata: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", id)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
+	url := mcptest.Serve(t, mcptest.Methods{"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+		events("id: 1\ndata: \n\nid: 1\n%s", data(mcptest.Result(m, "{}")))(w, r, m)
+	}})
 	a := newRaw(t, url, client.Options{NoListen: true})
 	a.open()
 	a.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
@@ -182,19 +164,10 @@ func (t tripper) RoundTrip(r *http.Request) (*http.Response, error) {
 func TestUntracedTransport(t *testing.T) {
 	t.Parallel()
 	var posts atomic.Int32
-	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		switch string(jsonrpc.Field(body, "method")) {
-		case `"initialize"`:
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, jsonrpc.Field(body, "id"))
-		case `"tools/call"`:
-			posts.Add(1)
-			panic(http.ErrAbortHandler)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
+	url := mcptest.Serve(t, mcptest.Methods{"tools/call": func(http.ResponseWriter, *http.Request, jsonrpc.Message) {
+		posts.Add(1)
+		cut()
+	}})
 	plain := &http.Transport{}
 	t.Cleanup(plain.CloseIdleConnections)
 	a := newRaw(t, url, client.Options{NoListen: true, HTTPClient: &http.Client{Transport: tripper{plain}}})

@@ -170,32 +170,27 @@ func TestKeyBetweenSessions(t *testing.T) {
 	t.Parallel()
 	var sessions, posts atomic.Int32
 	begin, cut := make(chan struct{}), make(chan string, 1)
-	at := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		id := jsonrpc.Field(body, "id")
-		w.Header().Set("Content-Type", "application/json")
-		switch name := jsonrpc.String(jsonrpc.Field(body, "params", "name")); {
-		case jsonrpc.String(jsonrpc.Field(body, "method")) == "initialize":
+	at := mcptest.Serve(t, mcptest.Methods{
+		"initialize": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
 			n := sessions.Add(1)
 			if n > 1 {
 				<-begin
 			}
 			w.Header().Set("Mcp-Session-Id", fmt.Sprint(n))
-			fmt.Fprintf(w, keyedGreeting, id)
-		case id == nil:
-			w.WriteHeader(http.StatusAccepted)
-		case r.Header.Get("Mcp-Session-Id") == "1":
-			w.WriteHeader(http.StatusNotFound)
-		case name == "cut" && posts.Add(1) == 1:
-			cut <- r.Header.Get("Idempotency-Key")
-			panic(http.ErrAbortHandler)
-		default:
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"key":%q}}`, id, r.Header.Get("Idempotency-Key"))
-		}
-	}))
+			mcptest.JSON(w, fmt.Sprintf(keyedGreeting, m.ID))
+		},
+		"*": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			switch key := r.Header.Get("Idempotency-Key"); {
+			case r.Header.Get("Mcp-Session-Id") == "1":
+				w.WriteHeader(http.StatusNotFound)
+			case mcptest.Tool(m) == "cut" && posts.Add(1) == 1:
+				cut <- key
+				panic(http.ErrAbortHandler)
+			default:
+				mcptest.JSON(w, mcptest.Result(m, fmt.Sprintf(`{"key":%q}`, key)))
+			}
+		},
+	})
 	lost := make(chan struct{}, 1)
 	r := newRaw(t, at, client.Options{NoListen: true, Lost: func([]string) { lost <- struct{}{} }})
 	r.open()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"holdfast"
-	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -115,35 +114,22 @@ func continuedThenRead(t *testing.T, hello string) {
 	t.Helper()
 	heard, listens := make(chan struct{}), make(chan struct{})
 	const progress = "id: c.1.%d\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/progress\",\"params\":{\"progressToken\":1,\"progress\":%d}}\n\n"
-	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		w.Header().Set("Mcp-Session-Id", "s")
-		id := jsonrpc.Field(body, "id")
-		flush := func() { _ = http.NewResponseController(w).Flush() }
-		switch method := jsonrpc.String(jsonrpc.Field(body, "method")); {
-		case r.Method == http.MethodGet:
-			w.Header().Set("Content-Type", typeEvents)
-			flush()
-			<-listens
-			fmt.Fprintf(w, progress, 1, 1)
-			flush()
-			<-r.Context().Done()
-		case method == "initialize":
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, hello, id)
-		case method == "tools/call":
-			w.Header().Set("Content-Type", typeEvents)
-			flush()
+	url := mcptest.Serve(t, mcptest.Methods{
+		"initialize": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			w.Header().Set("Mcp-Session-Id", "s")
+			mcptest.JSON(w, fmt.Sprintf(hello, m.ID))
+		},
+		"GET": func(w http.ResponseWriter, r *http.Request, _ jsonrpc.Message) {
+			open(w, r, listens, "")
+			open(w, r, nil, progress, 1, 1)
+		},
+		"tools/call": func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+			events("")(w, r, m)
 			close(listens)
 			<-heard
-			fmt.Fprintf(w, progress+progress+"data: {\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{}}\n\n", 1, 1, 2, 2, id)
-		default:
-			w.WriteHeader(http.StatusAccepted)
-		}
-	}))
+			fmt.Fprintf(w, progress+progress+data(mcptest.Result(m, "{}")), 1, 1, 2, 2)
+		},
+	})
 	r := newRaw(t, url, client.Options{})
 	r.open()
 	r.send(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x"}}`)
@@ -177,21 +163,7 @@ func TestUnsentIsSentAgain(t *testing.T) {
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, addr)
 	}
-	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, err := io.ReadAll(r.Body)
-		if err != nil {
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		switch id := jsonrpc.Field(body, "id"); {
-		case id == nil:
-			w.WriteHeader(http.StatusAccepted)
-		case jsonrpc.String(jsonrpc.Field(body, "method")) == "initialize":
-			fmt.Fprintf(w, greeting, id)
-		default:
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
-		}
-	}))
+	url := mcptest.Serve(t, mcptest.Methods{})
 	r := newRaw(t, url, client.Options{
 		NoListen: true, HTTPClient: &http.Client{Transport: transport}, AnswerTimeout: time.Second,
 	})
@@ -242,10 +214,7 @@ func TestResumeOfficial(t *testing.T) {
 	}
 	defer b.Close()
 	close(g.open)
-	text, err := second.Resume(ctx, call)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(second.Resume(ctx, call))(t)
 	var result mcp.CallToolResult
 	if err := json.Unmarshal(text, &result); err != nil || result.StructuredContent != 1.0 {
 		t.Errorf("%s: %v", text, err)
@@ -320,11 +289,8 @@ func TestTransportResumesOverMux(t *testing.T) {
 		return nil, "done", ctx.Err()
 	})
 	h := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
-	mux := http.NewServeMux()
-	mux.Handle("/", h)
-	mux.Handle("/sse", h.SSE("/messages"))
-	mux.Handle("/messages", h.SSE("/messages"))
-	url := mcptest.Serve(t, mux)
+	base := mcptest.Serve(t, mcptest.Endpoints(h))
+	url := base + "/mcp"
 	mcptest.ShutDownAtEnd(t, h, time.Second)
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	defer stop()
@@ -350,21 +316,15 @@ func TestTransportResumesOverMux(t *testing.T) {
 		t.Error("the call ended here")
 	}
 	call := state.Calls[0]
-	old := holdfast.NewClientTransport(url+"/sse", nil)
-	b, err := mcp.NewClient(impl, nil).Connect(ctx, old, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := holdfast.NewClientTransport(base+"/sse", nil)
+	b := mcptest.Must(mcp.NewClient(impl, nil).Connect(ctx, old, nil))(t)
 	defer b.Close()
 	if _, err := old.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); !holdfast.OutcomeUnknown(err) ||
 		!strings.Contains(err.Error(), "Streamable HTTP") {
 		t.Errorf("over HTTP+SSE: %v", err)
 	}
 	line := holdfast.NewClientTransport("ws"+strings.TrimPrefix(url, "http"), &holdfast.ClientOptions{Options: client.Options{State: &state}})
-	c, err := mcp.NewClient(impl, nil).Connect(ctx, line, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(mcp.NewClient(impl, nil).Connect(ctx, line, nil))(t)
 	defer c.Close()
 	close(open)
 	if text, err := line.Resume(ctx, client.CallState{ID: call.ID, Method: call.Method, Token: call.Token}); err != nil || !strings.Contains(string(text), "done") {

@@ -2,7 +2,6 @@ package client_test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -19,26 +18,16 @@ func TestRetrySafeIsSentAgain(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	posts := map[string]int{}
-	url := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		id, method := jsonrpc.Field(body, "id"), jsonrpc.String(jsonrpc.Field(body, "method"))
+	url := mcptest.Serve(t, mcptest.Methods{"*": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
 		mu.Lock()
-		posts[method]++
-		first := posts[method] == 1
+		posts[m.Method]++
+		first := posts[m.Method] == 1
 		mu.Unlock()
-		switch {
-		case method == "initialize":
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id)
-		case id == nil:
-			w.WriteHeader(http.StatusAccepted)
-		case first:
-			panic(http.ErrAbortHandler)
-		default:
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{}}`, id)
+		if first {
+			cut()
 		}
-	}))
+		mcptest.JSON(w, mcptest.Result(m, "{}"))
+	}})
 	a := newRaw(t, url, client.Options{NoListen: true})
 	a.open()
 	for i, test := range []struct {

@@ -15,6 +15,7 @@ import (
 
 	"holdfast"
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -115,15 +116,10 @@ func TestSilentConnections(t *testing.T) {
 				tr := hc.Transport.(*http.Transport)
 				m := &mutable{dial: tr.DialContext}
 				tr.DialContext = m.DialContext
-				c, err := client.New(url, &client.Options{HTTPClient: hc})
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := mcptest.Must(client.New(url, &client.Options{HTTPClient: hc}))(t)
 				say := func(text string) {
 					t.Helper()
-					if err := c.Send(t.Context(), mustParse(t, text)); err != nil {
-						t.Fatal(err)
-					}
+					mcptest.Check(t, c.Send(t.Context(), mustParse(t, text)))
 				}
 				say(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`)
 				awaitAnswer(t, c, "0")
@@ -160,10 +156,7 @@ const worksFor = 20 * time.Second
 
 func mustParse(t *testing.T, text string) jsonrpc.Message {
 	t.Helper()
-	m, err := jsonrpc.Parse([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(text)))(t)
 	return m
 }
 

@@ -33,23 +33,15 @@ type raw struct {
 
 func newRaw(t *testing.T, url string, opts client.Options) *raw {
 	t.Helper()
-	c, err := client.New(url, &opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(client.New(url, &opts))(t)
 	t.Cleanup(func() { _ = c.Close() })
 	return &raw{c, t, make(map[string]int)}
 }
 
 func (r *raw) send(format string, args ...any) {
 	r.t.Helper()
-	m, err := jsonrpc.Parse(fmt.Appendf(nil, format, args...))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.Send(r.t.Context(), m); err != nil {
-		r.t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse(fmt.Appendf(nil, format, args...)))(r.t)
+	mcptest.Check(r.t, r.Send(r.t.Context(), m))
 }
 
 // until returns the first message for which f is true.
@@ -58,10 +50,7 @@ func (r *raw) until(f func(jsonrpc.Message) bool) jsonrpc.Message {
 	ctx, stop := context.WithTimeout(r.t.Context(), soon)
 	defer stop()
 	for {
-		m, err := r.Receive(ctx)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		m := mcptest.Must(r.Receive(ctx))(r.t)
 		if m.Kind == jsonrpc.Notification {
 			r.heard[m.Method]++
 		}
@@ -177,9 +166,7 @@ func TestContinue(t *testing.T) {
 			}
 			close(g.open)
 			var s client.State
-			if err := json.Unmarshal(text, &s); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, json.Unmarshal(text, &s))
 			forget(&s)
 			b := newRaw(t, s.URL, client.Options{State: &s})
 			var progress []string
@@ -329,10 +316,7 @@ func TestContinueByKey(t *testing.T) {
 // behind returns where the server is to be found that does not offer all that it does.
 func (g *gate) behind(t *testing.T, s withheld) string {
 	t.Helper()
-	u, err := url.Parse(g.url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := mcptest.Must(url.Parse(g.url))(t)
 	return mcptest.Serve(t, s.wrap(httputil.NewSingleHostReverseProxy(u)))
 }
 

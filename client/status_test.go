@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -25,10 +26,7 @@ func TestStatus(t *testing.T) {
 	ask := func() client.Status {
 		t.Helper()
 		b := newRaw(t, s.URL, client.Options{State: &client.State{URL: s.URL, Revision: s.Revision}, NoListen: true})
-		got, err := b.Status(t.Context(), s.Calls[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := mcptest.Must(b.Status(t.Context(), s.Calls[0]))(t)
 		return got
 	}
 	if got := ask(); got.Status != "processing" || got.HasInputRequest {

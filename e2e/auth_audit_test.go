@@ -18,10 +18,7 @@ import (
 // auditOf returns the lines of an audit with a message, as far as they are written.
 func auditOf(t *testing.T, file, msg string) (all []map[string]any) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(os.ReadFile(file))(t)
 	for line := range strings.Lines(string(text)) {
 		if !strings.HasSuffix(line, "\n") {
 			break // it is being written
@@ -117,10 +114,7 @@ func TestAuthAudit(t *testing.T) {
 		}
 		return n == len(want)+flood
 	})
-	text, err := os.ReadFile(audit)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(os.ReadFile(audit))(t)
 	for _, one := range append(tokens, "wrong-token") {
 		if strings.Contains(string(text), one) {
 			t.Errorf("a token is in the audit: %s", one)

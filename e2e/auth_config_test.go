@@ -89,9 +89,7 @@ func callsModern(name string) string {
 func serveFile(t *testing.T, text string, args ...string) (base string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "mcp.json")
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, []byte(text), 0o600))
 	at := testport.Addr(t)
 	all := []string{"--config", file, "--listen", at}
 	for _, a := range args {

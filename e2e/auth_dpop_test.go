@@ -38,10 +38,7 @@ func (c *boundClient) request(method, session, body string, change authtest.Clai
 	for name, values := range c.prover.Header(method, c.at, c.token, claims) {
 		header = append(header, name, values[0])
 	}
-	req, err := mcptest.NewRequest(c.ctx, method, c.at, body, header...)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	req := mcptest.Must(mcptest.NewRequest(c.ctx, method, c.at, body, header...))(c.t)
 	return req
 }
 
@@ -148,9 +145,7 @@ func TestAuthBound(t *testing.T) {
 		t.Fatal("no WebSocket")
 	}
 	for _, message := range []string{begins, `{"jsonrpc":"2.0","id":"p","method":"ping"}`} {
-		if err := ws.Write(c.ctx, websocket.MessageText, []byte(message)); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, ws.Write(c.ctx, websocket.MessageText, []byte(message)))
 		if _, text, err := ws.Read(c.ctx); err != nil || !strings.Contains(string(text), `"result"`) {
 			t.Errorf("over a WebSocket: %s %v", text, err)
 		}
@@ -185,10 +180,7 @@ func TestAuthBound(t *testing.T) {
 	if err != nil {
 		t.Fatalf("the pair: %s %v", stream.Status, err)
 	}
-	to, err := stream.Request.URL.Parse(string(ev.Data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(stream.Request.URL.Parse(string(ev.Data)))(t)
 	old.at = to.String() // with a query
 	if got := old.send(old.request(http.MethodPost, "", begins, nil)); got.Status != http.StatusAccepted {
 		t.Errorf("a message of the pair: %d %s", got.Status, got.Body)
@@ -197,10 +189,7 @@ func TestAuthBound(t *testing.T) {
 	if got := c.send(c.request(http.MethodDelete, session, "", nil)); got.Status != http.StatusNoContent {
 		t.Errorf("DELETE: %d %s", got.Status, got.Body)
 	}
-	about, err := mcptest.Exchange(c.ctx, http.MethodGet, strings.Replace(p.URL, "/mcp", "/.well-known/oauth-protected-resource/mcp", 1), "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	about := mcptest.Must(mcptest.Exchange(c.ctx, http.MethodGet, strings.Replace(p.URL, "/mcp", "/.well-known/oauth-protected-resource/mcp", 1), ""))(t)
 	var says map[string]any
 	if err := about.Decode(&says); err != nil || says["dpop_signing_alg_values_supported"] == nil || says["dpop_bound_access_tokens_required"] != nil {
 		t.Errorf("metadata: %v %v", says, err)

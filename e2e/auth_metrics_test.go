@@ -35,9 +35,6 @@ func TestAuthMetrics(t *testing.T) {
 // figuresOf returns the metrics of a program, as text.
 func figuresOf(t *testing.T, admin string) string {
 	t.Helper()
-	r, err := mcptest.Exchange(t.Context(), http.MethodGet, "http://"+admin+"/metrics", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(mcptest.Exchange(t.Context(), http.MethodGet, "http://"+admin+"/metrics", ""))(t)
 	return r.Body
 }

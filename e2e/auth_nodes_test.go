@@ -57,10 +57,7 @@ func (g *guardedNodes) header(token string, more map[string]string) []string {
 // send makes a request, and reads its answer to the end.
 func (g *guardedNodes) send(method, at, token, body string, more map[string]string) mcptest.Reply {
 	g.t.Helper()
-	r, err := mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...)
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	r := mcptest.Must(mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...))(g.t)
 	return r
 }
 
@@ -275,19 +272,17 @@ func (g *guardedNodes) socket() {
 const inputMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",` +
 	`"io.modelcontextprotocol/clientInfo":{"name":"input","version":"1"},"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
 
-// sendModern makes a request of revision 2026-07-28. name is the tool or the task. params has
-// what the client says of itself.
-func (g *guardedNodes) sendModern(n *program, token, method, name, params string) mcptest.Reply {
+// sendModern makes a request of revision 2026-07-28. params has what
+// the client says of itself.
+func (g *guardedNodes) sendModern(n *program, token, method, params string) mcptest.Reply {
 	g.t.Helper()
-	return g.send(http.MethodPost, n.URL, token, fmt.Sprintf(`{"jsonrpc":"2.0","id":"m","method":%q,"params":{%s}}`, method, params), map[string]string{
-		"Mcp-Protocol-Version": "2026-07-28", "Mcp-Method": method, "Mcp-Name": name,
-	})
+	return g.send(http.MethodPost, n.URL, token, mcptest.Request("m", method, "{"+params+"}"), nil)
 }
 
 // modern makes such a request, and returns its status and the last message of the answer.
-func (g *guardedNodes) modern(n *program, token, method, name, params string) (status int, said modernSaid) {
+func (g *guardedNodes) modern(n *program, token, method, params string) (status int, said modernSaid) {
 	g.t.Helper()
-	r := g.sendModern(n, token, method, name, params)
+	r := g.sendModern(n, token, method, params)
 	said.text = r.Message()
 	unmarshal(g.t, []byte(said.text), &said)
 	return r.Status, said
@@ -308,7 +303,7 @@ func (g *guardedNodes) tasks() {
 	t := g.t
 	carrier := func(n *program, who string) (task, name string) {
 		t.Helper()
-		status, said := g.modern(n, g.token(who, "/mcp"), "tools/call", "count", `"name":"count","arguments":{"to":1,"delay_ms":3600000},`+tasksMeta)
+		status, said := g.modern(n, g.token(who, "/mcp"), "tools/call", `"name":"count","arguments":{"to":1,"delay_ms":3600000},`+tasksMeta)
 		if said.Result.ResultType != "task" {
 			t.Fatalf("%s: no task: %d %s", who, status, said.text)
 		}
@@ -331,20 +326,20 @@ func (g *guardedNodes) tasks() {
 					if method == "tasks/update" {
 						params += `,"inputResponses":{}`
 					}
-					_, foreign := g.modern(at, g.token(who[1], "/mcp"), method, what, params)
-					_, unknown := g.modern(at, g.token(who[1], "/mcp"), method, what+"x", strings.Replace(params, what, what+"x", 1))
+					_, foreign := g.modern(at, g.token(who[1], "/mcp"), method, params)
+					_, unknown := g.modern(at, g.token(who[1], "/mcp"), method, strings.Replace(params, what, what+"x", 1))
 					if foreign.Error == nil || unknown.Error == nil || foreign.text != strings.ReplaceAll(unknown.text, what+"x", what) {
 						t.Errorf("%s of a task of %s by %s: %s, want as for no task: %s", method, who[0], who[1], foreign.text, unknown.text)
 					}
 				}
-				if _, said := g.modern(at, g.token(who[0], "/mcp"), "tasks/get", what, about(what)); said.Result.Status != "working" {
+				if _, said := g.modern(at, g.token(who[0], "/mcp"), "tasks/get", about(what)); said.Result.Status != "working" {
 					t.Errorf("a task of %s: %s", who[0], said.text)
 				}
 			}
-			g.challenges("an expired token", g.sendModern(other, g.expired("/mcp"), "tasks/get", what, about(what)), "/mcp", `error="invalid_token"`)
+			g.challenges("an expired token", g.sendModern(other, g.expired("/mcp"), "tasks/get", about(what)), "/mcp", `error="invalid_token"`)
 		}
 		for what, who := range map[string]string{ada: "ada", again: "ada", bob: "bob"} {
-			if _, said := g.modern(other, g.token(who, "/mcp"), "tasks/cancel", what, about(what)); said.Error != nil {
+			if _, said := g.modern(other, g.token(who, "/mcp"), "tasks/cancel", about(what)); said.Error != nil {
 				t.Errorf("cancelling the task of %s: %s", who, said.text)
 			}
 		}
@@ -355,7 +350,7 @@ func (g *guardedNodes) tasks() {
 func (g *guardedNodes) input() {
 	t := g.t
 	call := `"name":"ask","arguments":{"question":"which colour"},` + inputMeta
-	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", "ask", call)
+	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", call)
 	if len(said.Result.InputRequests) != 1 || said.Result.RequestState == "" {
 		t.Fatalf("no question: %s", said.text)
 	}
@@ -363,11 +358,11 @@ func (g *guardedNodes) input() {
 		call += fmt.Sprintf(`,"requestState":%q,"inputResponses":{%q:{"action":"accept","content":{"answer":"blue"}}}`, said.Result.RequestState, key)
 	}
 	for _, n := range []*program{g.two, g.one} {
-		if status, said := g.modern(n, g.token("bob", "/mcp"), "tools/call", "ask", call); said.Error == nil || strings.Contains(said.text, "colour") {
+		if status, said := g.modern(n, g.token("bob", "/mcp"), "tools/call", call); said.Error == nil || strings.Contains(said.text, "colour") {
 			t.Errorf("another's token: %d %s", status, said.text)
 		}
 	}
-	if status, said := g.modern(g.two, g.token("ada", "/mcp"), "tools/call", "ask", call); !strings.Contains(said.text, "blue") {
+	if status, said := g.modern(g.two, g.token("ada", "/mcp"), "tools/call", call); !strings.Contains(said.text, "blue") {
 		t.Errorf("a refreshed token: %d %s", status, said.text)
 	}
 }

@@ -18,9 +18,7 @@ func TestAuthOpaque(t *testing.T) {
 	t.Parallel()
 	as := authtest.New(t)
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte(authtest.Secret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(secret, []byte(authtest.Secret+"\n"), 0o600))
 	p := serveGuarded(t, as, "--auth-client-id", authtest.ID, "--auth-client-secret-file", secret)
 	claims := authtest.Claims{"aud": p.URL, "scope": "mcp"}
 	opaque, other := as.Opaque(claims), as.Opaque(authtest.Claims{"aud": p.URL, "scope": "mcp", "sub": "bob"})
@@ -66,9 +64,7 @@ func TestAuthMadeUpTokens(t *testing.T) {
 		}
 	}
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte(authtest.Secret+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(secret, []byte(authtest.Secret+"\n"), 0o600))
 	p := serveGuarded(t, as, "--auth-client-id", authtest.ID, "--auth-client-secret-file", secret, "--trust-proxy", "127.0.0.1")
 	ask := func(token, address string) (status int) {
 		r, err := mcptest.Exchange(t.Context(), http.MethodPost, p.URL, begins, "Authorization", "Bearer "+token, "X-Forwarded-For", address)

@@ -113,10 +113,7 @@ func TestAuthPrincipal(t *testing.T) {
 	}
 	send := func(method, token, session, last, body string) mcptest.Reply {
 		t.Helper()
-		r, err := mcptest.Exchange(t.Context(), method, p.URL, body, "Mcp-Session-Id", session, "Last-Event-Id", last, "Authorization", token)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := mcptest.Must(mcptest.Exchange(t.Context(), method, p.URL, body, "Mcp-Session-Id", session, "Last-Event-Id", last, "Authorization", token))(t)
 		return r
 	}
 	const call = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"count","arguments":{"to":3},"_meta":{"progressToken":1}}}`
@@ -172,10 +169,7 @@ func TestAuthBrowser(t *testing.T) {
 		{http.MethodPost, "https://app.example.com", http.StatusUnauthorized},
 		{http.MethodPost, "https://evil.example.com", http.StatusForbidden},
 	} {
-		resp, err := mcptest.Exchange(t.Context(), c.method, p.URL, "", "Origin", c.origin)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := mcptest.Must(mcptest.Exchange(t.Context(), c.method, p.URL, "", "Origin", c.origin))(t)
 		allowed := resp.Header.Get("Access-Control-Allow-Origin") == c.origin && strings.Contains(resp.Header.Get("Access-Control-Expose-Headers"), "WWW-Authenticate")
 		if resp.Status != c.want || allowed != (c.want != http.StatusForbidden) {
 			t.Errorf("%s from %s: %d %v", c.method, c.origin, resp.Status, resp.Header)

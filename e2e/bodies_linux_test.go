@@ -232,17 +232,11 @@ func (s *bodySetup) end(t *testing.T, id string) {
 
 // cpu returns the processor time that the program has used.
 func (p *program) cpu(t *testing.T) time.Duration {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))(t)
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	ticks := 0
 	for _, f := range fields[11:13] {
-		n, err := strconv.Atoi(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := mcptest.Must(strconv.Atoi(f))(t)
 		ticks += n
 	}
 	return time.Duration(ticks) * 10 * time.Millisecond
@@ -318,16 +312,11 @@ const (
 // quarter take, and others are served meanwhile.
 func TestBodies(t *testing.T) {
 	testlong.Only(t, "it sends hundreds of large messages")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	legacy, modern := newBodyServer(false).serve(t), newBodyServer(true).serve(t)
 	merged := filepath.Join(t.TempDir(), "mcp.json")
 	text := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"command":%q,"args":["bodies"],"holdfast":{"share":true}},"c":{"url":%q}},"holdfast":{"merge":true}}`, legacy, self, modern)
-	if err := os.WriteFile(merged, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(merged, []byte(text), 0o600))
 	setups := []struct {
 		name, prefix string
 		servers      []string

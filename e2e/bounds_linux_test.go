@@ -95,10 +95,7 @@ func TestMaxProcesses(t *testing.T) {
 	}
 	defer get.Body.Close()
 	event := make([]byte, 4096)
-	n, err := get.Body.Read(event)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := mcptest.Must(get.Body.Read(event))(t)
 	_, path, _ := strings.Cut(string(event[:n]), "data: ")
 	messages := "http://" + p.Addr + "/" + strings.TrimPrefix(strings.TrimSpace(path), "/")
 	ws, _, err := websocket.Dial(t.Context(), "ws://"+p.Addr+"/mcp", nil) //nolint:bodyclose // "you never need to"
@@ -113,9 +110,7 @@ func TestMaxProcesses(t *testing.T) {
 	sessions := []string{a.begin(true), a.begin(true), a.begin(true)}
 	a.refused(p.URL, "", anInitialize, "--max-share", "3 server processes")
 	a.refused(messages, "", anInitialize, "--max-share")
-	if err := ws.Write(t.Context(), websocket.MessageText, []byte(anInitialize)); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, ws.Write(t.Context(), websocket.MessageText, []byte(anInitialize)))
 	if _, text, err := ws.Read(t.Context()); err != nil || !strings.Contains(string(text), "--max-share") {
 		t.Errorf("over the WebSocket: %s %v", text, err)
 	}

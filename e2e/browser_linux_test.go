@@ -48,10 +48,7 @@ func (s *site) browse(t *testing.T, browser, name, page, server string) []byte {
 	at := url.URL{Scheme: "http", Host: net.JoinHostPort(name, s.port), Path: "/pages/" + page,
 		RawQuery: url.Values{"server": {server}}.Encode()}
 	// Not t.TempDir: what the browser has started may write a little longer than it lives.
-	dir, err := os.MkdirTemp("", "holdfast-browser-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := mcptest.Must(os.MkdirTemp("", "holdfast-browser-"))(t)
 	defer os.RemoveAll(dir)
 	cmd := exec.CommandContext(t.Context(), browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
 		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -59,9 +56,7 @@ func (s *site) browse(t *testing.T, browser, name, page, server string) []byte {
 		"--host-resolver-rules=MAP *.example 127.0.0.1", at.String())
 	var said strings.Builder
 	cmd.Stderr = &said
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, cmd.Start())
 	defer func() {
 		_ = cmd.Process.Kill() // which ends those that it has started
 		_ = cmd.Wait()
@@ -106,9 +101,7 @@ func TestBrowser(t *testing.T) {
 	}
 
 	var read []string
-	if err := json.Unmarshal(site.browse(t, browser, "evil.example", "other.html", server), &read); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal(site.browse(t, browser, "evil.example", "other.html", server), &read))
 	for _, what := range read {
 		t.Errorf("a page of another site could read: %s", what)
 	}
@@ -117,9 +110,7 @@ func TestBrowser(t *testing.T) {
 	}
 
 	var done map[string]any
-	if err := json.Unmarshal(site.browse(t, browser, "app.example", "own.html", server), &done); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal(site.browse(t, browser, "app.example", "own.html", server), &done))
 	for what, want := range map[string]any{
 		"failed": nil, "initialize": "2025-11-25", "session": true, "version": "2025-11-25", "link": true, "told": "1 2 3 4 5",
 		"answer": "did page", "error": "400 -32700", "deleted": 204.0, "gone": 404.0, "endpoint": true, "socket": true,

@@ -90,9 +90,7 @@ func claudeTurn(t *testing.T, url, arguments string) string {
 	m := newMessagesModel(t, "mcp__there__count", arguments)
 	home := t.TempDir()
 	config := filepath.Join(home, "mcp.json")
-	if err := os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"there":{"type":"http","url":%q}}}`, url), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(config, fmt.Appendf(nil, `{"mcpServers":{"there":{"type":"http","url":%q}}}`, url), 0o600))
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer stop()
 	cmd := exec.CommandContext(ctx, bin, "-p", "go", "--mcp-config", config, "--strict-mcp-config", "--allowedTools", "mcp__there__count", "--model", "fake")

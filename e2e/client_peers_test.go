@@ -15,6 +15,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // aCall is in each tool's call.
@@ -64,10 +66,7 @@ func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) C
 	})
 	ctx, stop := context.WithTimeout(t.Context(), soon)
 	defer stop()
-	session, err := client.Connect(ctx, holdfast.NewClientTransport(target, nil), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := mcptest.Must(client.Connect(ctx, holdfast.NewClientTransport(target, nil), nil))(t)
 	g.ClientSession = session
 	t.Cleanup(func() { _ = session.Close() })
 	return g
@@ -77,14 +76,8 @@ func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) C
 // the end at least least connections must have been cut.
 func behind(t *testing.T, to string, least int, plan func(request string) Cut) string {
 	t.Helper()
-	u, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy, err := NewProxy(u.Host, plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := mcptest.Must(url.Parse(to))(t)
+	proxy := mcptest.Must(NewProxy(u.Host, plan))(t)
 	t.Cleanup(func() {
 		proxy.Close()
 		if n := proxy.Cuts(); n < least && !t.Skipped() {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A script is what clients/call.mjs is to do.
@@ -45,10 +47,7 @@ type report struct {
 func client(t *testing.T, s script) report {
 	t.Helper()
 	npm(t, sdk1, sdk2)
-	config, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := mcptest.Must(json.Marshal(s))(t)
 	var r report
 	unmarshal(t, run(t, "node", "clients/call.mjs", string(config)), &r)
 	t.Cleanup(func() {

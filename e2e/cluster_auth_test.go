@@ -54,7 +54,7 @@ func TestClusterAuth(t *testing.T) {
 		g.endSocket(third, calls["WebSocket"])
 		task := calls["2026-07-28"]
 		mcptest.Eventually(t, "the task is completed", time.Minute, func() bool {
-			_, said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", task.task, fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
+			_, said := g.modern(third, g.token("ada", "/mcp"), "tasks/get", fmt.Sprintf(`"taskId":%q,%s`, task.task, tasksMeta))
 			switch {
 			case said.Result.Status == "working":
 				return false
@@ -139,11 +139,8 @@ func (g *guardedNodes) beginTask() begunCall {
 	t := g.t
 	t.Helper()
 	c := begunCall{id: callID(t, "task")}
-	arguments, err := json.Marshal(workArgs{ID: c.id, Steps: 10, MS: 2_000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", "look", fmt.Sprintf(`"name":"look","arguments":%s,%s`, arguments, tasksMeta))
+	arguments := mcptest.Must(json.Marshal(workArgs{ID: c.id, Steps: 10, MS: 2_000}))(t)
+	_, said := g.modern(g.one, g.token("ada", "/mcp"), "tools/call", fmt.Sprintf(`"name":"look","arguments":%s,%s`, arguments, tasksMeta))
 	if c.task = said.Result.TaskID; c.task == "" {
 		t.Fatalf("no task: %s", said.text)
 	}
@@ -188,7 +185,7 @@ func (g *guardedNodes) intrude(n *program, calls map[string]begunCall) {
 	task := calls["2026-07-28"].task
 	for _, method := range []string{"tasks/get", "tasks/cancel"} {
 		try := func(id string) modernSaid {
-			_, said := g.modern(n, g.token("bob", "/mcp"), method, id, fmt.Sprintf(`"taskId":%q,%s`, id, tasksMeta))
+			_, said := g.modern(n, g.token("bob", "/mcp"), method, fmt.Sprintf(`"taskId":%q,%s`, id, tasksMeta))
 			return said
 		}
 		hers, none := try(task), try(task+"x")
@@ -213,8 +210,8 @@ func (g *guardedNodes) processes(seen map[string]string, nodes ...*program) {
 			var reached []string
 			for _, text := range []string{
 				g.send(http.MethodPost, n.URL, token(), call, in).Body,
-				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).Body,
-				g.sendModern(n, token(), "tools/call", "process", `"name":"process","arguments":{},`+inputMeta).Body,
+				g.sendModern(n, token(), "tools/call", `"name":"process","arguments":{},`+inputMeta).Body,
+				g.sendModern(n, token(), "tools/call", `"name":"process","arguments":{},`+inputMeta).Body,
 			} {
 				p := processOf.FindString(text)
 				if other := seen[p]; p == "" || other != "" && other != who {

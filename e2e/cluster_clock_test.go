@@ -35,15 +35,9 @@ func newSetClock(t *testing.T) *setClock {
 	}
 	c := &setClock{dir: t.TempDir()}
 	c.binary = filepath.Join(c.dir, "holdfast")
-	root, err := exec.Command("go", "env", "GOROOT").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := mcptest.Must(exec.Command("go", "env", "GOROOT").Output())(t)
 	timeDir := filepath.Join(strings.TrimSpace(string(root)), "src", "time")
-	source, err := os.ReadFile(filepath.Join(timeDir, "time.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	source := mcptest.Must(os.ReadFile(filepath.Join(timeDir, "time.go")))(t)
 	const asks = "\tsec, nsec, mono := runtimeNow()\n\tif mono == 0 {"
 	if strings.Count(string(source), asks) != 1 {
 		t.Fatal("time.Now of this Go is another one than this test knows")
@@ -87,9 +81,7 @@ func init() {
 	}
 	overlay := make(map[string]string)
 	for name, text := range replaced {
-		if name, err = filepath.Abs(name); err != nil {
-			t.Fatal(err)
-		}
+		name = mcptest.Must(filepath.Abs(name))(t)
 		to := filepath.Join(c.dir, fmt.Sprint(len(overlay))+".go")
 		if err := os.WriteFile(to, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -119,12 +111,8 @@ func (c *setClock) on(name string) []string {
 func (c *setClock) set(t *testing.T, name string, ahead time.Duration) {
 	t.Helper()
 	at := filepath.Join(c.dir, name)
-	if err := os.WriteFile(at+".new", []byte(fmt.Sprint(int64(ahead.Seconds()))), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(at+".new", at); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(at+".new", []byte(fmt.Sprint(int64(ahead.Seconds()))), 0o600))
+	mcptest.Check(t, os.Rename(at+".new", at))
 	time.Sleep(200 * time.Millisecond)
 }
 
@@ -237,9 +225,7 @@ func TestFileClock(t *testing.T) {
 			// process dies after that, with a call that is safe to make again.
 			time.Sleep(6 * time.Second)
 			n.kill()
-			if err := n.start(n.address()); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, n.start(n.address()))
 			all.Wait()
 			for i, q := range requests {
 				if s := records[i]; s.check(q) != nil || !s.over() || s.unknown() {

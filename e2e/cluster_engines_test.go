@@ -11,6 +11,7 @@ import (
 
 	"holdfast/internal/engine/jetstream/natstest"
 	"holdfast/internal/engine/redis/redistest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -74,10 +75,7 @@ func sharedNATS(t testing.TB) *natstest.Servers {
 		if testlong.Wanted() {
 			servers = 3
 		}
-		s, err := natstest.Start(filepath.Join(filepath.Dir(built), "nats"), servers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := mcptest.Must(natstest.Start(filepath.Join(filepath.Dir(built), "nats"), servers))(t)
 		sharedIn = s
 	}
 	return sharedIn
@@ -120,9 +118,7 @@ func (e *sharedEngine) leader(t *testing.T) int {
 			leads[s.Cluster.Leader]++
 		}
 	}
-	if err := streams.Err(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, streams.Err())
 	best := 0
 	for i := range e.nats.Len() {
 		if leads[fmt.Sprint("n", i)] > leads[fmt.Sprint("n", best)] {

@@ -59,9 +59,7 @@ func TestFile(t *testing.T) {
 	time.Sleep(300 * time.Millisecond) // they say something
 	killed := time.Now()
 	n.kill()
-	if err := n.start(n.address()); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, n.start(n.address()))
 	t.Logf("it serves again after %v", time.Since(killed).Round(time.Millisecond))
 	for i, q := range requests {
 		s := <-told[i]
@@ -161,9 +159,7 @@ func TestFileTerminated(t *testing.T) {
 	if n.now().err != nil {
 		t.Errorf("it ended with %v", n.now().err)
 	}
-	if err := n.start(n.address()); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, n.start(n.address()))
 	for i, q := range requests {
 		s := <-told[i]
 		if err := s.check(q); err != nil || !s.over() || s.unknown() != (i == 2) {

@@ -57,9 +57,7 @@ type place struct {
 // newFleet starts nodes over an engine.
 func newFleet(t *testing.T, e *sharedEngine, s shape) *fleet {
 	t.Helper()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	f := &fleet{t: t, remote: s.remote, traces: t.TempDir()}
 	if s.nodes == 0 {
 		s.nodes = 3
@@ -304,10 +302,7 @@ func prefer(nodes ...*node) func() string {
 // then on.
 func (f *fleet) client(at, then func() string) *specClient {
 	f.t.Helper()
-	r, err := newSpecClient(f.t.Context(), at, "")
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	r := mcptest.Must(newSpecClient(f.t.Context(), at, ""))(f.t)
 	f.t.Cleanup(r.close)
 	r.at = then
 	return r

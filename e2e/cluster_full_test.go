@@ -107,15 +107,9 @@ func TestClusterFull(t *testing.T) {
 func (e *sharedEngine) jetstream(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	url, _, _ := strings.Cut(e.url(e.addrs), "?")
-	nc, err := nats.Connect(url, nats.UserInfo(natstest.User, natstest.Password))
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := mcptest.Must(nats.Connect(url, nats.UserInfo(natstest.User, natstest.Password)))(t)
 	t.Cleanup(nc.Close)
-	js, err := jetstream.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := mcptest.Must(jetstream.New(nc))(t)
 	return js
 }
 
@@ -194,17 +188,12 @@ func TestFileDiskFull(t *testing.T) {
 	mcptest.Eventually(t, "the call runs", 20*time.Second, func() bool { return f.runs(long.args.ID) == 1 })
 	ballast := filepath.Join(dir, "ballast")
 	fill := func(least int64) {
-		out, err := os.OpenFile(ballast, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := mcptest.Must(os.OpenFile(ballast, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(t)
 		defer out.Close()
 		for size := int64(1 << 20); size > 0; size /= 4 {
 			for {
 				var disk syscall.Statfs_t
-				if err := syscall.Statfs(dir, &disk); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, syscall.Statfs(dir, &disk))
 				if int64(disk.Bavail)*int64(disk.Bsize) < least+size { //nolint:unconvert // their types differ between systems
 					break
 				}
@@ -235,9 +224,7 @@ func TestFileDiskFull(t *testing.T) {
 		t.Errorf("what ran: %v, received %q", s.check(long), tail(s.received))
 	}
 	mcptest.Eventually(t, "it is not ready", 20*time.Second, func() bool { return n.ready() == http.StatusServiceUnavailable })
-	if err := os.Remove(ballast); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Remove(ballast))
 	works := func() bool {
 		r, err := newSpecClient(bounded(t, 5*time.Second), fixed(n.url()), "")
 		if err != nil {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,8 +17,7 @@ import (
 
 // An impatient host knows no tasks, and gives up a request after a time.
 type impatient struct {
-	session  string
-	ids      int
+	mcptest.Client
 	patience time.Duration // 0: as long as the test has
 }
 
@@ -37,47 +35,35 @@ type handedOff struct {
 	}
 }
 
-// ask makes a request at a node.
-func (h *impatient) ask(ctx context.Context, url, method, params string) (is handedOff, err error) {
+// at makes a request at a node.
+func (h *impatient) at(ctx context.Context, url, method, params string) (is handedOff, err error) {
 	if h.patience > 0 {
 		var stop context.CancelFunc
 		ctx, stop = context.WithTimeout(ctx, h.patience)
 		defer stop()
 	}
-	h.ids++
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, h.ids, method, params)
-	if strings.HasPrefix(method, "notifications/") {
-		body = fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, method)
+	h.URL = url
+	r, err := h.Ask(ctx, method, params, &is)
+	if err == nil && r.Status >= 300 {
+		err = fmt.Errorf("%s: %d %s", method, r.Status, r.Body)
 	}
-	r, err := mcptest.Exchange(ctx, http.MethodPost, url, body, "Mcp-Session-Id", h.session)
-	if err != nil || r.Status == http.StatusAccepted {
-		return is, err
-	}
-	if method == "initialize" {
-		h.session = r.Session()
-	}
-	if err := r.Decode(&is); err != nil || r.Status != http.StatusOK {
-		return is, fmt.Errorf("%s: %d %q: %w", method, r.Status, r.Body, err)
-	}
-	return is, nil
+	return is, err
 }
 
 // begin begins a session at a node.
 func (h *impatient) begin(t *testing.T, ctx context.Context, url string) {
 	t.Helper()
-	if err := h.open(ctx, url); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, h.open(ctx, url))
 }
 
 // open is begin, with an error.
 func (h *impatient) open(ctx context.Context, url string) error {
-	_, err := h.ask(ctx, url, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"impatient","version":"1"}}`)
+	_, err := h.at(ctx, url, "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"impatient","version":"1"}}`)
 	if err == nil {
-		_, err = h.ask(ctx, url, "notifications/initialized", "")
+		_, err = h.at(ctx, url, "notifications/initialized", "")
 	}
 	if err == nil {
-		_, err = h.ask(ctx, url, "tools/list", "{}")
+		_, err = h.at(ctx, url, "tools/list", "{}")
 	}
 	return err
 }
@@ -88,7 +74,7 @@ func (h *impatient) call(ctx context.Context, url string, q request) (handle str
 	if err != nil {
 		return "", err
 	}
-	is, err := h.ask(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, q.tool, arguments))
+	is, err := h.at(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, q.tool, arguments))
 	if err == nil && is.Result.Meta.Call.Status != "working" {
 		err = fmt.Errorf("not handed off: %+v", is)
 	}
@@ -103,7 +89,7 @@ func (h *impatient) wait(ctx context.Context, url, handle string) (is handedOff,
 // waitAt is wait, each time at a node that is chosen anew, and with arguments.
 func (h *impatient) waitAt(ctx context.Context, url func() string, arguments string) (is handedOff, err error) {
 	for {
-		is, err = h.ask(ctx, url(), "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":%s}`, arguments))
+		is, err = h.at(ctx, url(), "tools/call", fmt.Sprintf(`{"name":"holdfast_wait","arguments":%s}`, arguments))
 		switch is.Result.Meta.Call.Status {
 		case "completed", "failed", "cancelled", "unknown":
 			return is, err
@@ -128,10 +114,7 @@ func TestClusterHandOff(t *testing.T) {
 		second.begin(t, ctx, other.url())
 		begin := func(tool, id string, ms int) (string, request) {
 			q := request{tool: tool, args: workArgs{ID: callID(t, id), Steps: 10, MS: ms}}
-			handle, err := host.call(ctx, owner.url(), q)
-			if err != nil {
-				t.Fatal(err)
-			}
+			handle := mcptest.Must(host.call(ctx, owner.url(), q))(t)
 			return handle, q
 		}
 		done, doneQ := begin("work", "done", 2_000)
@@ -227,7 +210,7 @@ func TestHandOffImpatient(t *testing.T) {
 	p := serve(t, "--demo", "--handoff-after", "3s")
 	host := impatient{patience: 6 * time.Second}
 	host.begin(t, ctx, p.URL)
-	is, err := host.ask(ctx, p.URL, "tools/call", `{"name":"count","arguments":{"to":1,"delay_ms":9000}}`)
+	is, err := host.at(ctx, p.URL, "tools/call", `{"name":"count","arguments":{"to":1,"delay_ms":9000}}`)
 	if err != nil || is.Result.Meta.Call.Status != "working" {
 		t.Fatalf("%v, %+v", err, is)
 	}

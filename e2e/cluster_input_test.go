@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -52,29 +51,24 @@ func (c inputCall) at(ctx context.Context, url, state string, asked map[string]j
 		text, _ := json.Marshal(answers)
 		params += fmt.Sprintf(`,"requestState":%q,"inputResponses":%s`, state, text)
 	}
-	return c.post(ctx, url, "tools/call", c.tool, params)
+	return c.post(ctx, url, "tools/call", params)
 }
 
 // post makes any request of the same client.
-func (c inputCall) post(ctx context.Context, url, method, name, params string) (r inputReply, err error) {
+func (c inputCall) post(ctx context.Context, url, method, params string) (r inputReply, err error) {
 	extensions := ""
 	if c.tasks {
 		extensions = `,"extensions":{"io.modelcontextprotocol/tasks":{}}`
 	}
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"i","method":%q,"params":{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28",`+
-		`"io.modelcontextprotocol/clientCapabilities":{"elicitation":{}%s}}}}`, method, params, extensions)
-	return postModern(ctx, url, method, name, body, "User", c.user)
+	params = fmt.Sprintf(`{%s,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}%s}}}`, params, extensions)
+	return askModern(ctx, url, method, params, "User", c.user)
 }
 
-// postModern posts a request of revision 2026-07-28. more are headers: their names and values.
-func postModern(ctx context.Context, url, method, name, body string, more ...string) (r inputReply, err error) {
-	a, err := mcptest.Exchange(ctx, http.MethodPost, url, body,
-		append(more, "Mcp-Protocol-Version", mcptest.Modern, "Mcp-Method", method, "Mcp-Name", name)...)
-	if err != nil {
-		return r, err
-	}
+// askModern makes a request of revision 2026-07-28, with more header fields.
+func askModern(ctx context.Context, url, method, params string, header ...string) (r inputReply, err error) {
+	a, err := (&mcptest.Client{URL: url, Header: header}).Ask(ctx, method, params, &r)
 	r.Status = a.Status
-	return r, a.Decode(&r)
+	return r, err
 }
 
 // asks begins the call at a node, and checks that it asks.
@@ -173,7 +167,7 @@ func TestClusterForged(t *testing.T) {
 		f.wantRuns(c.id, 1, 1)
 
 		task := inputCall{user: "ada", tool: "work", id: callID(t, "task"), tasks: true}
-		made, err := task.post(ctx, f.nodes[0].url(), "tools/call", "work", fmt.Sprintf(`"name":"work","arguments":{"id":%q,"steps":0,"ms":60000}`, task.id))
+		made, err := task.post(ctx, f.nodes[0].url(), "tools/call", fmt.Sprintf(`"name":"work","arguments":{"id":%q,"steps":0,"ms":60000}`, task.id))
 		if err != nil || made.Result.TaskID == "" {
 			t.Fatalf("no task: %v, %+v", err, made)
 		}
@@ -189,14 +183,14 @@ func TestClusterForged(t *testing.T) {
 					"another user": {bob, id}, "another mark": {task, swapped(id, 24)}, "another session": {task, swapped(id, 2)},
 					"another time": {task, swapped(id, len(id)-2)}, "more": {task, id + "0"}, "less": {task, id[:len(id)-1]},
 				} {
-					r, err := forged.call.post(ctx, n.url(), method, forged.id, fmt.Sprintf(`"taskId":%q,"inputResponses":{}`, forged.id))
+					r, err := forged.call.post(ctx, n.url(), method, fmt.Sprintf(`"taskId":%q,"inputResponses":{}`, forged.id))
 					if err != nil || r.Error == nil || r.Error.Code != -32602 || strings.Contains(r.Error.Message, "bob") {
 						t.Errorf("%s of %s at node %s: %v, %+v", method, what, n.name, err, r)
 					}
 				}
 			}
 		}
-		if r, err := task.post(ctx, f.nodes[1].url(), "tasks/cancel", id, fmt.Sprintf(`"taskId":%q`, id)); err != nil || r.Error != nil {
+		if r, err := task.post(ctx, f.nodes[1].url(), "tasks/cancel", fmt.Sprintf(`"taskId":%q`, id)); err != nil || r.Error != nil {
 			t.Errorf("its own client's: %v, %+v", err, r)
 		}
 		f.wantRuns(task.id, 1, 1)

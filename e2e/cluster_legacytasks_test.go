@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -15,10 +14,9 @@ import (
 
 // A legacyTasks is a client of revision 2025-11-25 that knows the tasks of that revision.
 type legacyTasks struct {
-	t       *testing.T
-	ctx     context.Context
-	session string
-	ids     int
+	mcptest.Client
+	t   *testing.T
+	ctx context.Context
 }
 
 // A legacyTaskSaid is an answer about a task.
@@ -35,35 +33,18 @@ type legacyTaskSaid struct {
 
 // ask makes a request at a node.
 func (c *legacyTasks) ask(url, method, params string) (said legacyTaskSaid, err error) {
-	c.ids++
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, c.ids, method, params)
-	if strings.HasPrefix(method, "notifications/") {
-		body = fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, method)
+	c.URL = url
+	r, err := c.Ask(c.ctx, method, params, &said)
+	if err == nil && r.Status >= 300 {
+		err = fmt.Errorf("%s: %d %s", method, r.Status, r.Body)
 	}
-	to := &mcptest.Client{URL: url, Session: c.session, Revision: "2025-11-25"}
-	r, err := to.Exchange(c.ctx, http.MethodPost, body)
-	if err != nil {
-		return said, err
-	}
-	if id := r.Session(); id != "" {
-		c.session = id
-	}
-	if r.Status >= 300 {
-		return said, fmt.Errorf("%s: %d %s", method, r.Status, r.Body)
-	}
-	if r.Body == "" {
-		return said, nil
-	}
-	return said, r.Decode(&said)
+	return said, err
 }
 
 // must is ask for what has to be answered.
 func (c *legacyTasks) must(url, method, params string) legacyTaskSaid {
 	c.t.Helper()
-	said, err := c.ask(url, method, params)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	said := mcptest.Must(c.ask(url, method, params))(c.t)
 	return said
 }
 
@@ -73,7 +54,7 @@ func TestClusterLegacyTasks(t *testing.T) {
 	t.Parallel()
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{})
-		c := &legacyTasks{t: t, ctx: bounded(t, 2*time.Minute)}
+		c := &legacyTasks{Client: mcptest.Client{Revision: "2025-11-25"}, t: t, ctx: bounded(t, 2*time.Minute)}
 		owner, other := f.nodes[0], f.nodes[1]
 		c.must(owner.url(), "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"tasks","version":"1"}}`)
 		c.must(owner.url(), "notifications/initialized", "")

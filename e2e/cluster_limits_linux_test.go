@@ -31,10 +31,7 @@ func TestClusterLimits(t *testing.T) {
 		// A call that goes on, of which the client has seen the first event.
 		call := one.send(ctx, http.MethodPost, f.nodes[0], sessions[0], "", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","arguments":{"id":"resumed","steps":0,"ms":1000}}}`)
 		line := make([]byte, 200)
-		n, err := call.Body.Read(line)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := mcptest.Must(call.Body.Read(line))(t)
 		_, id, _ := strings.Cut(string(line[:n]), "id: ")
 		id, _, _ = strings.Cut(id, "\n")
 		call.Body.Close()

@@ -75,9 +75,7 @@ func TestClusterNetwork(t *testing.T) {
 	if !*mountsToo {
 		t.Skip("it makes networks: -cluster.root runs it, as root")
 	}
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	l := newLAN(t, 3)
 	s := redistest.Start(t, "--protected-mode", "no", "--bind", "0.0.0.0")
 	port := s.Addr()[strings.LastIndex(s.Addr(), ":")+1:]

@@ -63,9 +63,7 @@ func TestClusterPanics(t *testing.T) {
 			mcptest.Eventually(t, "the calls run", time.Minute, func() bool { return f.runs(q.args.ID) == 1 })
 		}
 		trap := filepath.Join(f.traces, panicFile)
-		if err := os.WriteFile(trap, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(trap, nil, 0o600))
 		a.kill()
 		all.Wait()
 		for i, s := range records {
@@ -77,9 +75,7 @@ func TestClusterPanics(t *testing.T) {
 		if err := whole.check(long); err != nil || !whole.over() || whole.unknown() {
 			t.Errorf("a call at another node: %v, received %q", err, whole.received)
 		}
-		if err := os.Remove(trap); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.Remove(trap))
 		for i, r := range []*specClient{idle, here, f.client(fixed(c.url()), fixed(c.url()))} {
 			q := request{tool: "work", args: workArgs{ID: callID(t, "after", i), Steps: 1, MS: 1}}
 			if s := r.call(ctx, q); s.check(q) != nil || !s.over() || s.unknown() {

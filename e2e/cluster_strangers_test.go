@@ -19,10 +19,7 @@ func TestClusterStrangers(t *testing.T) {
 	eachEngine(t, false, func(t *testing.T, e *sharedEngine) {
 		f := newFleet(t, e, shape{library: true})
 		a, b, c := f.nodes[0], f.nodes[1], f.nodes[2]
-		alice, err := newSpecClient(bounded(t, time.Minute), fixed(a.url()), "alice")
-		if err != nil {
-			t.Fatal(err)
-		}
+		alice := mcptest.Must(newSpecClient(bounded(t, time.Minute), fixed(a.url()), "alice"))(t)
 		t.Cleanup(alice.close)
 		q := request{tool: "work", key: `"hers"`, args: workArgs{ID: callID(t), Steps: 4, MS: 100}}
 		hers := alice.call(bounded(t, time.Minute), q)
@@ -63,10 +60,7 @@ func (f *fleet) token(r *specClient, q request) string {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	events, err := mcptest.NewStream(resp)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	events := mcptest.Must(mcptest.NewStream(resp))(f.t)
 	defer events.Close()
 	var m struct {
 		Params struct{ ResumeToken string }
@@ -79,10 +73,7 @@ func (f *fleet) token(r *specClient, q request) string {
 func (f *fleet) intrude(n *node, session, eventID, link, token string, q request) {
 	t := f.t
 	t.Helper()
-	bob, err := newSpecClient(bounded(t, time.Minute), fixed(n.url()), "bob")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bob := mcptest.Must(newSpecClient(bounded(t, time.Minute), fixed(n.url()), "bob"))(t)
 	defer bob.close()
 	as := func(session, url string) *specClient {
 		return &specClient{at: fixed(url), user: "bob", session: session, http: bob.http}

@@ -42,19 +42,15 @@ func (s *taskState) ended() bool {
 
 // askTask makes a request of a client that knows tasks. An error says that it is not
 // answered, or that it is to be asked again.
-func askTask(ctx context.Context, url, method, name, params string) (s taskState, err error) {
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":"t","method":%q,"params":{%s,%s}}`, method, params, tasksMeta)
-	r, err := mcptest.Exchange(ctx, http.MethodPost, url, body, "Mcp-Protocol-Version", mcptest.Modern, "Mcp-Method", method, "Mcp-Name", name)
+func askTask(ctx context.Context, url, method, params string) (s taskState, err error) {
+	r, err := (&mcptest.Client{URL: url}).Ask(ctx, method, `{`+params+`,`+tasksMeta+`}`, &s)
+	if err == nil && (r.Status >= 500 || r.Status == http.StatusTooManyRequests) {
+		err = errors.New(r.Body)
+	}
 	if err != nil {
-		return s, err
+		err = fmt.Errorf("%s: %d: %w", method, r.Status, err)
 	}
-	if r.Status >= 500 || r.Status == http.StatusTooManyRequests {
-		return s, fmt.Errorf("%s: %d %s", method, r.Status, r.Body)
-	}
-	if err := r.Decode(&s); err != nil {
-		return s, fmt.Errorf("%s: %w", method, err)
-	}
-	return s, nil
+	return s, err
 }
 
 // beginTask makes a call that becomes a task.
@@ -63,7 +59,7 @@ func beginTask(ctx context.Context, url string, q request) (id string, err error
 	if err != nil {
 		return "", err
 	}
-	s, err := askTask(ctx, url, "tools/call", q.tool, fmt.Sprintf(`"name":%q,"arguments":%s`, q.tool, arguments))
+	s, err := askTask(ctx, url, "tools/call", fmt.Sprintf(`"name":%q,"arguments":%s`, q.tool, arguments))
 	if err == nil && s.Result.ResultType != "task" {
 		err = errNoTask
 	}
@@ -75,7 +71,7 @@ var errNoTask = errors.New("the call did not become a task")
 // awaitTask asks nodes for a task until it has ended.
 func awaitTask(ctx context.Context, url func() string, id string) (s taskState, err error) {
 	for {
-		s, err = askTask(ctx, url(), "tasks/get", id, fmt.Sprintf(`"taskId":%q`, id))
+		s, err = askTask(ctx, url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, id))
 		if err == nil && (s.Error != nil || s.ended()) {
 			return s, nil
 		}
@@ -113,7 +109,7 @@ func TestClusterTasks(t *testing.T) {
 		if s, err := awaitTask(ctx, other.url, done); err != nil || s.Result.Status != "completed" {
 			t.Errorf("before: %v, %+v", err, s)
 		}
-		if s, err := askTask(ctx, other.url(), "tasks/get", lost, fmt.Sprintf(`"taskId":%q`, lost)); err != nil || s.Result.Status != "working" {
+		if s, err := askTask(ctx, other.url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, lost)); err != nil || s.Result.Status != "working" {
 			t.Errorf("before: %v, %+v", err, s)
 		}
 		owner.kill()

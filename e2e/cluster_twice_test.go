@@ -44,9 +44,7 @@ func TestClusterTwice(t *testing.T) {
 					x.ids = []string{callID(t, way.name, batch, 1), callID(t, way.name, batch, 2)}
 				}
 				posts = append(posts, x)
-				if err := x.Begin(ctx, mcptest.Initialize("2025-03-26", "{}")); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, x.Begin(ctx, mcptest.Initialize("2025-03-26", "{}")))
 				all.Go(func() { x.post(ctx, last.url(), batch > 0) })
 			}
 		}

@@ -32,10 +32,7 @@ func buildBefore(t *testing.T) (program string) {
 	dir := t.TempDir()
 	archive := exec.Command("git", "archive", "--format=tar", versionBefore)
 	archive.Dir = ".." // all of it
-	text, err := archive.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(archive.Output())(t)
 	for files := tar.NewReader(bytes.NewReader(text)); ; {
 		head, err := files.Next()
 		if errors.Is(err, io.EOF) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"holdfast/internal/cluster/clustertest"
+	"holdfast/internal/mcptest"
 )
 
 // A front is a load balancer without a memory: each request goes to the next node,
@@ -51,10 +52,7 @@ func newFront(t *testing.T, nodes func() []string) *front {
 			w.WriteHeader(http.StatusBadGateway)
 		},
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	f.URL = "http://" + l.Addr().String() + "/mcp"
 	f.server = &http.Server{Handler: aborting(proxy), ReadHeaderTimeout: 10 * time.Second}
 	ended := make(chan struct{})

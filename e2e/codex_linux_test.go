@@ -109,9 +109,7 @@ wire_api = "responses"
 [mcp_servers.there]
 %s
 `, m.URL, server)
-	if err := os.WriteFile(filepath.Join(c.home, "config.toml"), []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(filepath.Join(c.home, "config.toml"), []byte(config), 0o600))
 	return c
 }
 
@@ -119,9 +117,7 @@ wire_api = "responses"
 func (c *codex) start() (kill func()) {
 	c.t.Helper()
 	work := filepath.Join(c.home, "work")
-	if err := os.MkdirAll(work, 0o700); err != nil {
-		c.t.Fatal(err)
-	}
+	mcptest.Check(c.t, os.MkdirAll(work, 0o700))
 	cmd := exec.Command(c.bin, "exec", "--skip-git-repo-check", "-C", work, "--dangerously-bypass-approvals-and-sandbox", "go")
 	cmd.Env = append(os.Environ(), "CODEX_HOME="+c.home, "FAKE_KEY=x")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -145,9 +141,7 @@ func TestCodex(t *testing.T) {
 	if os.Getenv("HOLDFAST_CODEX") == "" {
 		t.Skip("HOLDFAST_CODEX is not set: see docs/failures.md")
 	}
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	for name, server := range map[string]func(t *testing.T, url string) string{
 		"http": func(_ *testing.T, url string) string { return fmt.Sprintf("url = %q", url) },
 		"connect": func(t *testing.T, url string) string {
@@ -206,14 +200,8 @@ func (r *codexRun) silent(t *testing.T) {
 // offline has the network away for 15 s in mid-call.
 func (r *codexRun) offline(t *testing.T) {
 	w, m := newWaiter(t), newModel(t, "pay", `{"amount":10}`)
-	u, err := url.Parse(w.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxy, err := NewProxy(u.Host, func(string) Cut { return Cut{} })
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := mcptest.Must(url.Parse(w.URL))(t)
+	proxy := mcptest.Must(NewProxy(u.Host, func(string) Cut { return Cut{} }))(t)
 	t.Cleanup(proxy.Close)
 	newCodex(t, m, r.server(t, "http://"+proxy.Addr())).start()
 	mcptest.Eventually(t, "the call", time.Minute, func() bool { return w.ran() == 1 })

@@ -20,6 +20,7 @@ import (
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"go.yaml.in/yaml/v3"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -62,18 +63,12 @@ func defaults(s string) string { return ofVariable.ReplaceAllString(s, "$1") }
 
 func fromRoot(t *testing.T, file ...string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(filepath.Join(append([]string{".."}, file...)...))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return mcptest.Must(os.ReadFile(filepath.Join(append([]string{".."}, file...)...)))(t)
 }
 
 func readCompose(t *testing.T) (c composition) {
 	t.Helper()
-	if err := yaml.Unmarshal(fromRoot(t, "compose.yaml"), &c); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, yaml.Unmarshal(fromRoot(t, "compose.yaml"), &c))
 	return c
 }
 
@@ -121,9 +116,7 @@ func checkFlags(t *testing.T, where string, args, env []string, grace time.Durat
 // Every flag in the files that start Holdfast is one that it has.
 func TestShippedFlags(t *testing.T) {
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	nodes := 0
 	for name, s := range readCompose(t).Services {
 		for _, v := range s.Volumes {
@@ -168,10 +161,7 @@ func TestShippedFlags(t *testing.T) {
 	if start == nil || stop == nil {
 		t.Fatal("the unit does not say how it starts and stops")
 	}
-	grace, err := time.ParseDuration(stop[1] + "s")
-	if err != nil {
-		t.Fatal(err)
-	}
+	grace := mcptest.Must(time.ParseDuration(stop[1] + "s"))(t)
 	checkFlags(t, "holdfast.service", strings.Fields(start[1]), nil, grace)
 }
 
@@ -187,16 +177,12 @@ func checkManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 		var kind struct{ Kind string }
-		if err := loose.Decode(&kind); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, loose.Decode(&kind))
 		kinds = append(kinds, kind.Kind)
 		if kind.Kind != "Deployment" {
 			continue
 		}
-		if err := loose.Decode(&m); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, loose.Decode(&m))
 		if !mapsWithin(m.Spec.Selector.MatchLabels, m.Spec.Template.Metadata.Labels) {
 			t.Error("the Deployment does not select its pods")
 		}
@@ -252,15 +238,9 @@ func TestCompose(t *testing.T) {
 		args = append(args, defaults(a))
 	}
 	fs := flag.NewFlagSet("nats-server", flag.ContinueOnError)
-	o, err := natsserver.ConfigureOptions(fs, args, func() {}, func() {}, func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	o := mcptest.Must(natsserver.ConfigureOptions(fs, args, func() {}, func() {}, func() {}))(t)
 	o.Host, o.Port, o.StoreDir, o.NoLog, o.NoSigs = "127.0.0.1", -1, t.TempDir(), true, true
-	nats, err := natsserver.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nats := mcptest.Must(natsserver.NewServer(o))(t)
 	nats.Start()
 	t.Cleanup(func() { nats.Shutdown(); nats.WaitForShutdown() })
 	if !nats.ReadyForConnections(time.Minute) {
@@ -305,9 +285,7 @@ func TestShippedGrafana(t *testing.T) {
 	var sources struct {
 		Datasources []struct{ Type, URL string }
 	}
-	if err := yaml.Unmarshal(fromRoot(t, "deploy", "grafana", "provisioning", "datasources", "prometheus.yml"), &sources); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, yaml.Unmarshal(fromRoot(t, "deploy", "grafana", "provisioning", "datasources", "prometheus.yml"), &sources))
 	if len(sources.Datasources) != 1 || sources.Datasources[0].Type != "prometheus" || sources.Datasources[0].URL != "http://prometheus:9090" {
 		t.Errorf("the source is %+v", sources)
 	}
@@ -317,9 +295,7 @@ func TestShippedGrafana(t *testing.T) {
 	var providers struct {
 		Providers []struct{ Options struct{ Path string } }
 	}
-	if err := yaml.Unmarshal(fromRoot(t, "deploy", "grafana", "provisioning", "dashboards", "holdfast.yml"), &providers); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, yaml.Unmarshal(fromRoot(t, "deploy", "grafana", "provisioning", "dashboards", "holdfast.yml"), &providers))
 	to := providers.Providers[0].Options.Path + "/holdfast.json:ro"
 	if mounts := readCompose(t).Services["grafana"].Volumes; !strings.HasSuffix(strings.Join(mounts, " "), to) {
 		t.Errorf("the dashboard is looked for in %s, and is at %q", to, mounts)

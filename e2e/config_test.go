@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // Servers of the specification's project.
@@ -20,13 +22,8 @@ const (
 func merged(t *testing.T) (p *program, dir string) {
 	t.Helper()
 	npms := npm(t, everything, filesystemServer, memoryServer)
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "note.txt"), []byte("kept\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	dir = mcptest.Must(filepath.EvalSymlinks(t.TempDir()))(t)
+	mcptest.Check(t, os.WriteFile(filepath.Join(dir, "note.txt"), []byte("kept\n"), 0o600))
 	type server struct {
 		Command string            `json:"command"`
 		Args    []string          `json:"args"`
@@ -44,9 +41,7 @@ func merged(t *testing.T) (p *program, dir string) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "claude_desktop_config.json")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, text, 0o600))
 	return serve(t, "--config", file), dir
 }
 

@@ -140,9 +140,7 @@ func pay(id int, amount, meta string) string {
 // This is failure 15.
 func TestConnectAskedAgain(t *testing.T) {
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	for name, kill := range map[string]func(*hostProcess){
 		"both":   (*hostProcess).killBoth,
 		"bridge": (*hostProcess).killBridge,
@@ -175,9 +173,7 @@ func TestConnectAskedAgain(t *testing.T) {
 // asked again through another process may be the same.
 func TestConnectAlike(t *testing.T) {
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	w := newWaiter(t)
 	h := startHost(t, w.URL, t.TempDir(), pay(1, "10", `{"callId":"call_1"}`)+"\n"+pay(2, "10", `{"callId":"call_2"}`))
 	mcptest.Eventually(t, "two runs", time.Minute, func() bool { return w.ran() == 2 })

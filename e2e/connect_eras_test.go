@@ -24,9 +24,7 @@ func connectCommand(t *testing.T, url string) []string {
 	if !ok {
 		return nil
 	}
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	return []string{built, "connect", "--state", t.TempDir(), "--log-level", "error", url}
 }
 
@@ -78,10 +76,7 @@ func reachedServers() map[string]reachedServer {
 // modernOnly stands in front of a server, and refuses what is not of revision 2026-07-28.
 func modernOnly(t *testing.T, url string) string {
 	t.Helper()
-	to, err := neturl.Parse(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(neturl.Parse(url))(t)
 	pass := httputil.NewSingleHostReverseProxy(to)
 	pass.FlushInterval = -1
 	return mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

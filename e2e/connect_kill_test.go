@@ -16,6 +16,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -38,9 +39,7 @@ func TestConnectKilled(t *testing.T) {
 }
 
 func connectKilled(t *testing.T, host killHost) {
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	var mu sync.Mutex
 	runs := make(map[int]int) // by the number of the call
 	server := mcp.NewServer(&mcp.Implementation{Name: "counts", Version: "1"}, nil)
@@ -120,17 +119,9 @@ func callThrough(t *testing.T, host killHost, url, state string, n int, life tim
 	t.Helper()
 	cmd := exec.Command(built, "connect", "--state", state, "--task-after", "10ms", "--log-level", "error", url)
 	cmd.Stderr = os.Stderr
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := mcptest.Must(cmd.StdinPipe())(t)
+	out := mcptest.Must(cmd.StdoutPipe())(t)
+	mcptest.Check(t, cmd.Start())
 	death := time.AfterFunc(life, func() { _ = cmd.Process.Kill() })
 	defer func() {
 		_ = in.Close()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -96,7 +97,7 @@ func TestConnectInvalid(t *testing.T) {
 // A host that ignores requests is not asked what it has not declared: holdfast connect answers the server, as serve does.
 func TestConnectServerChecks(t *testing.T) {
 	t.Parallel()
-	up := serveChecking(t)
+	up := mcptest.Serve(t, &mcptest.Server{Listens: true, New: checking})
 	for name, url := range map[string]string{
 		"HTTP": up + "/events", "the standalone stream": up + "/get", "WebSocket": "ws" + strings.TrimPrefix(up, "http") + "/ws",
 	} {
@@ -105,7 +106,7 @@ func TestConnectServerChecks(t *testing.T) {
 			b := hostOf(t, connectCommand(t, "connect:"+url)...)
 			b.Say(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"check","arguments":{}}}`)
 			for line, ok := b.Line(); ok; line, ok = b.Line() {
-				if strings.Contains(line, "check-") {
+				if strings.Contains(line, "question-") {
 					t.Errorf("the host is told %s", line)
 				}
 				if strings.Contains(line, `"id":1,`) {
@@ -130,9 +131,7 @@ type slowServer struct {
 
 func newSlowServer(t *testing.T) *slowServer {
 	t.Helper()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	s := &slowServer{began: make(chan struct{}, 10), done: make(chan struct{})}
 	server := mcp.NewServer(&mcp.Implementation{Name: "slow", Version: "1"}, &mcp.ServerOptions{
 		RootsListChangedHandler: func(context.Context, *mcp.RootsListChangedRequest) { s.notified.Add(1) }, //nolint:staticcheck // hosts of revision 2025-11-25 have it
@@ -169,9 +168,7 @@ func (s *slowServer) start(t *testing.T, state, input string) (*exec.Cmd, func()
 	cmd := exec.Command(built, "connect", "--state", state, "--log-level", "error", s.url)
 	var out bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, os.Stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, cmd.Start())
 	late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 	return cmd, func() string {
 		if err := cmd.Wait(); err != nil {
@@ -220,9 +217,7 @@ func TestConnectStdinEndsEarly(t *testing.T) {
 		"SIGTERM": func(t *testing.T, s *slowServer, state string) {
 			cmd, wait := s.start(t, state, hello+callOf("slow"))
 			<-s.began
-			if err := cmd.Process.Signal(os.Interrupt); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, cmd.Process.Signal(os.Interrupt))
 			if got := wait(); strings.Count(got, `"id":1,"error":{"code":-32000,"message":"holdfast connect ends before`) != 1 {
 				t.Errorf("got %s", got)
 			}
@@ -238,9 +233,7 @@ func TestConnectStdinEndsEarly(t *testing.T) {
 				t.Fatal(err)
 			}
 			cmd.Stdout = w
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, cmd.Start())
 			_ = w.Close()
 			late := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
 			defer late.Stop()
@@ -274,9 +267,7 @@ func TestConnectStdinEndsEarly(t *testing.T) {
 func TestConnectStdinEndsBeforeItBegins(t *testing.T) {
 	t.Parallel()
 	testlong.Only(t, "it takes four seconds")
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	for name, first := range map[string]string{
 		"legacy":  hello,
 		"modern":  `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}` + "\n",

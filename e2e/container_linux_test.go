@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -53,9 +54,7 @@ func TestContainer(t *testing.T) {
 	t.Parallel()
 	runc, err := exec.LookPath("runc")
 	testlong.Needs(t, err == nil && os.Getuid() == 0, "runc, and to be root: run .ci/run tools")
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	root := t.TempDir()
 	programIn(t, root)
 	for name, args := range map[string][]string{
@@ -65,9 +64,7 @@ func TestContainer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bundle, state := t.TempDir(), t.TempDir()
-			if err := os.Chown(state, 65532, 65532); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, os.Chown(state, 65532, 65532))
 			var c container
 			c.Version = "1.0.2"
 			c.Process.User.UID, c.Process.User.GID = 65532, 65532
@@ -82,13 +79,8 @@ func TestContainer(t *testing.T) {
 			for _, kind := range []string{"pid", "mount", "ipc", "uts"} { // not the network: the test connects
 				c.Linux.Namespaces = append(c.Linux.Namespaces, map[string]string{"type": kind})
 			}
-			data, err := json.Marshal(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			data := mcptest.Must(json.Marshal(c))(t)
+			mcptest.Check(t, os.WriteFile(filepath.Join(bundle, "config.json"), data, 0o600))
 			id := fmt.Sprintf("holdfast-%s-%d", name, os.Getpid())
 			t.Cleanup(func() { _ = exec.Command(runc, "delete", "--force", id).Run() })
 			p := serveBy(t, exec.Command(runc, "run", "--bundle", bundle, id))
@@ -130,9 +122,7 @@ func programIn(t *testing.T, root string) {
 		}
 	}
 	for _, dir := range []string{"proc", "dev", "var/lib/holdfast"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.MkdirAll(filepath.Join(root, dir), 0o755))
 	}
 	for dir := root; strings.HasPrefix(dir, os.TempDir()) && dir != os.TempDir(); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil { // the user of the container goes through them

@@ -22,10 +22,7 @@ type refusing struct {
 // newRefusing starts one in front of a server of both eras.
 func newRefusing(t *testing.T) *refusing {
 	t.Helper()
-	to, err := url.Parse(strings.TrimSuffix(serve(t, "--demo", "--eras", "both").URL, "/mcp"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(url.Parse(strings.TrimSuffix(serve(t, "--demo", "--eras", "both").URL, "/mcp")))(t)
 	s := &refusing{}
 	proxy := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }, FlushInterval: -1}
 	s.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

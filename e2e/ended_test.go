@@ -23,9 +23,7 @@ func TestFailure27EndedAtStart(t *testing.T) {
 	file := func(share string) []string {
 		at := filepath.Join(t.TempDir(), "mcp.json")
 		text := fmt.Sprintf(`{"mcpServers":{"a":{"command":"sh","args":["-c",%q]%s}}}`, script, share)
-		if err := os.WriteFile(at, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(at, []byte(text), 0o600))
 		return []string{"--config", at}
 	}
 	const modern = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"m","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`

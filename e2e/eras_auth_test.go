@@ -128,10 +128,7 @@ func TestErasAuthorization(t *testing.T) {
 					sdk  int
 					mode string
 				}{{1, ""}, {2, "auto"}, {2, "legacy"}} {
-					config, err := json.Marshal(map[string]any{"url": p.URL, "sdk": c.sdk, "mode": c.mode})
-					if err != nil {
-						t.Fatal(err)
-					}
+					config := mcptest.Must(json.Marshal(map[string]any{"url": p.URL, "sdk": c.sdk, "mode": c.mode}))(t)
 					var got struct{ Refused, Authorize, Said string }
 					unmarshal(t, run(t, "node", "clients/authorize.mjs", string(config)), &got)
 					if !strings.Contains(got.Authorize, "/authorize?") || got.Said != "eve" {

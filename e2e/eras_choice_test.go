@@ -119,10 +119,7 @@ func wantReason(t *testing.T, said string) {
 // choice.
 func choiceTable(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/eras.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(os.ReadFile("../docs/eras.md"))(t)
 	_, rows, ok := strings.Cut(string(text), "| client | `auto` | `both` | `legacy` | `modern` |\n|---|---|---|---|---|\n")
 	if !ok {
 		t.Fatal("docs/eras.md has no such table")
@@ -229,10 +226,7 @@ func TestErasCut(t *testing.T) {
 			})
 			ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer stop()
-			s, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: at}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := mcptest.Must(client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: at}, nil))(t)
 			defer s.Close()
 			params := &mcp.CallToolParams{Name: "count", Arguments: map[string]any{"to": count, "delay_ms": 100}}
 			params.SetProgressToken("p")

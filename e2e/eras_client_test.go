@@ -13,6 +13,8 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/mcptest"
 )
 
 // An eraCheck is one thing that a client of the matrix does: a tool to call, and what is to come
@@ -39,10 +41,7 @@ type eraClient func(t *testing.T, url string, checks map[string]eraCheck) eraSee
 func typeScriptEra(sdk int, mode string) eraClient {
 	return func(t *testing.T, url string, checks map[string]eraCheck) (s eraSeen) {
 		t.Helper()
-		config, err := json.Marshal(map[string]any{"url": url, "command": connectCommand(t, url), "sdk": sdk, "mode": mode, "checks": checks})
-		if err != nil {
-			t.Fatal(err)
-		}
+		config := mcptest.Must(json.Marshal(map[string]any{"url": url, "command": connectCommand(t, url), "sdk": sdk, "mode": mode, "checks": checks}))(t)
 		unmarshal(t, run(t, "node", "clients/eras.mjs", string(config)), &s)
 		return s
 	}

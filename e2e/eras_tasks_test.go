@@ -9,6 +9,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -34,10 +35,7 @@ func TestErasTasks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			url := servePeer(t, &eraPeer{open: test.open}, &holdfast.Options{TaskAfter: 300 * time.Millisecond, Eras: holdfast.ErasAuto})
-			config, err := json.Marshal(map[string]string{"url": url})
-			if err != nil {
-				t.Fatal(err)
-			}
+			config := mcptest.Must(json.Marshal(map[string]string{"url": url}))(t)
 			var got map[string]string
 			unmarshal(t, run(t, "node", "clients/exttasks.mjs", string(config)), &got)
 			for step, want := range map[string]string{

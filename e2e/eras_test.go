@@ -235,10 +235,7 @@ func eraProcess(command ...string) func(*testing.T) backend.Backend {
 	return func(t *testing.T) backend.Backend {
 		t.Helper()
 		env := append(os.Environ(), "HOLDFAST_NPM="+os.Getenv("HOLDFAST_NPM"))
-		b, err := process.New(command, &process.Options{Env: env})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := mcptest.Must(process.New(command, &process.Options{Env: env}))(t)
 		t.Cleanup(func() { _ = b.Close() })
 		return b
 	}

@@ -48,10 +48,7 @@ func wantOdd(t *testing.T, response string, id int, want string) {
 func TestFailure20NearlyJSON(t *testing.T) {
 	t.Parallel()
 	up := serveOdd(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["odd"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up+"/events")
 	command := []string{"--", self, "odd"}
 	for name, backend := range map[string]struct {
@@ -102,10 +99,7 @@ func TestFailure20Clients(t *testing.T) {
 	testlong.Only(t, "each answer that cannot be read takes half a second")
 	t.Parallel()
 	up := serveOdd(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	process := serve(t, "--", self, "odd").URL
 	stateless := serve(t, "--stateless", "--", self, "odd").URL
 	for answer, odd := range oddAnswers() { // one after the other: the modern clients have one conversation
@@ -144,10 +138,7 @@ func hostOf(t *testing.T, command ...string) *bridged {
 // FAILURES 20: initialize and tools/list, too, are answered whatever the server says to them.
 func TestFailure20Beginnings(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	const initialize = `{"jsonrpc":"2.0","id":7,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"c","version":"1"}}}`
 	for _, answer := range []string{"NaN", "an error under id null", "text before the message", "no jsonrpc", "an error that is text", "over lines", "single quotes"} {
 		t.Run(answer, func(t *testing.T) {
@@ -169,10 +160,7 @@ func TestFailure20Beginnings(t *testing.T) {
 // FAILURES 20: a result of initialize that begins no session is an error at once, over each transport.
 func TestFailure20NoRevision(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	up := mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -203,10 +191,7 @@ func TestFailure20NoRevision(t *testing.T) {
 // request of the server under the id 5.0 is answered under 5.0.
 func TestFailure20TwoCalls(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	t.Run("the id 5.0", func(t *testing.T) {
 		t.Parallel()
 		c := connect(t, serve(t, "--", self, "odd"))

@@ -16,12 +16,10 @@ import (
 
 // toldStdio makes the test binary a server on stdio whose tool "odd" tells its arguments and the variables of the test.
 func toldStdio(args []string) {
-	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string {
-		if m.Method == "tools/call" && m.Kind == jsonrpc.Request {
-			return mcptest.Text(m, fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
-		}
-		return oddly(m)
-	})
+	tells := func(m jsonrpc.Message, _ func(string)) string {
+		return mcptest.Text(m, fmt.Sprintf("args %s, own %s, secret %s", strings.Join(args, " "), os.Getenv("FAILURE23_OWN"), os.Getenv("FAILURE23_SECRET")))
+	}
+	mcptest.Stdio(mcptest.Answers{"tools/call odd": tells, "tools/call even": tells}.Script)
 }
 
 // regexpBase finds where a file is served.
@@ -31,14 +29,9 @@ var regexpBase = regexp.MustCompile(`http://127\.0\.0\.1:\d+`)
 // secrets with $, and tools that are off in the host's words. A wrong entry costs that entry.
 func TestFailure23File(t *testing.T) {
 	t.Setenv("FAILURE23_OWN", "of-holdfast")
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	bin := t.TempDir()
-	if err := os.Symlink(self, filepath.Join(bin, "failure23-server")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Symlink(self, filepath.Join(bin, "failure23-server")))
 	file := filepath.Join(t.TempDir(), "mcp.json")
 	text := "\xef\xbb\xbf" + fmt.Sprintf(`{
   // as people have it
@@ -55,12 +48,8 @@ func TestFailure23File(t *testing.T) {
   },
   "theme": "dark",
 }`, self, bin)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, []byte(text), 0o600))
+	mcptest.Check(t, build())
 	p := serveBy(t, exec.Command(built, "serve", "--listen", "127.0.0.1:0", "--config", file))
 	base := regexpBase.FindString(p.log.String())
 	for name, want := range map[string]string{

@@ -23,10 +23,7 @@ import (
 // over TLS to it, and it HTTP/1.1 to the program.
 func prefixed(t *testing.T, p *program, prefix string, h2 bool) *httptest.Server {
 	t.Helper()
-	to, err := neturl.Parse("http://" + p.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(neturl.Parse("http://" + p.Addr))(t)
 	pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	proxy := httptest.NewUnstartedServer(http.StripPrefix(prefix, pass))
 	if proxy.EnableHTTP2 = h2; h2 {
@@ -126,10 +123,7 @@ func TestFailure29PriorKnowledge(t *testing.T) {
 		return
 	}
 	// It is refused: a person who looks at the connection reads why.
-	c, err := net.Dial("tcp", p.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
 	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {

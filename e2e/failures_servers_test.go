@@ -32,7 +32,7 @@ func badStdio(args []string) {
 
 // badly returns what such a server says to a message.
 func badly(kind string, m jsonrpc.Message) string {
-	said := oddly(m)
+	said := odd.Script(m, nil)
 	if said == "" {
 		return ""
 	}
@@ -87,10 +87,7 @@ func toolNames(t *testing.T, c *peer) (names []string, last string) {
 // FAILURES 22: one bad server among several. The tools of the others are listed and work.
 func TestFailure22BadServer(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	bad := map[string]string{
 		"not there":   `{"command":"no-such-command-here"}`,
 		"ends":        `{"command":"false"}`,
@@ -153,10 +150,7 @@ func webSite(t *testing.T) string {
 // FAILURES 22: where no part of a list came, the list is an error, and not an empty one.
 func TestFailure22NoList(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	for name, entries := range map[string]string{
 		"both fail":  fmt.Sprintf(`"a":{"command":%q,"args":["bad","fails at page 1"]},"b":{"command":%q,"args":["bad","fails at page 1"]}`, self, self),
 		"fail, down": fmt.Sprintf(`"a":{"command":%q,"args":["bad","fails at page 1"]},"b":{"command":"false"}`, self),
@@ -174,10 +168,7 @@ func TestFailure22NoList(t *testing.T) {
 // FAILURES 22: a server that is down at first comes up later. Its client is told, and its tools are listed and work.
 func TestFailure22ComesLater(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	for name, begin := range map[string]func(t *testing.T) (entry string, up func()){
 		"process": func(t *testing.T) (string, func()) {
 			file := filepath.Join(t.TempDir(), "up")

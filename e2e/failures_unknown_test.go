@@ -5,48 +5,37 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
-// An unknowing server says and tells members that no revision has. Its tool answers with what it was told.
-type unknowing struct {
-	mu    sync.Mutex
-	hello string // the params of initialize
-}
-
-// answer returns its response to a message, or "".
-func (u *unknowing) answer(m jsonrpc.Message) string {
-	if m.Kind != jsonrpc.Request {
-		return ""
-	}
-	result := func(text string) string { return mcptest.Result(m, text) }
-	switch m.Method {
-	case "initialize":
-		u.mu.Lock()
-		u.hello = string(m.Params)
-		u.mu.Unlock()
-		return result(fmt.Sprintf(`{"protocolVersion":%s,"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"x/server":{}},"x-capability":{"a":1}},`+
-			`"serverInfo":{"name":"unknown","version":"1","icons":[{"src":"https://example.com/i.png"}],"x-info":1},"x-hello":2}`, jsonrpc.Field(m.Params, "protocolVersion")))
-	case "tools/list":
-		return result(`{"tools":[{"name":"tell","inputSchema":{"type":"object","x-schema":true},"icons":[{"src":"https://example.com/t.png","theme":"dark"}],"annotations":{"readOnlyHint":true,"x-hint":"h"},` +
-			`"_meta":{"ui":{"resourceUri":"ui://app"},"x/tool":1},"x-tool":{"b":2}}],"_meta":{"x/list":1},"x-list":3}`)
-	case "tools/call":
-		u.mu.Lock()
-		told, _ := json.Marshal(u.hello + string(m.Params))
-		u.mu.Unlock()
-		return result(fmt.Sprintf(`{"content":[{"type":"text","text":%s,"annotations":{"x-note":1},"_meta":{"x/content":1},"x-content":4},{"type":"x-kind","x-of":5}],"structuredContent":{"c":[]},"_meta":{"x/result":1},"x-result":6}`, told))
-	}
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found","data":{"x-data":7},"x-error":8}}`, m.ID)
-}
-
-// newUnknowing returns the script of one such server.
+// newUnknowing returns a server that says and tells members that no revision has. Its tool answers with what it was told.
 func newUnknowing() mcptest.Script {
-	var u unknowing
-	return func(m jsonrpc.Message, _ func(string)) string { return u.answer(m) }
+	var hello atomic.Pointer[string] // the params of initialize
+	hello.Store(new(string))
+	answers := mcptest.Answers{
+		"initialize": func(m jsonrpc.Message, _ func(string)) string {
+			params := string(m.Params)
+			hello.Store(&params)
+			return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%s,"capabilities":{"tools":{},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"x/server":{}},"x-capability":{"a":1}},`+
+				`"serverInfo":{"name":"unknown","version":"1","icons":[{"src":"https://example.com/i.png"}],"x-info":1},"x-hello":2}`, jsonrpc.Field(m.Params, "protocolVersion")))
+		},
+		"tools/list": mcptest.Fixed(`{"tools":[{"name":"tell","inputSchema":{"type":"object","x-schema":true},"icons":[{"src":"https://example.com/t.png","theme":"dark"}],"annotations":{"readOnlyHint":true,"x-hint":"h"},` +
+			`"_meta":{"ui":{"resourceUri":"ui://app"},"x/tool":1},"x-tool":{"b":2}}],"_meta":{"x/list":1},"x-list":3}`),
+		"tools/call": func(m jsonrpc.Message, _ func(string)) string {
+			told, _ := json.Marshal(*hello.Load() + string(m.Params))
+			return mcptest.Result(m, fmt.Sprintf(`{"content":[{"type":"text","text":%s,"annotations":{"x-note":1},"_meta":{"x/content":1},"x-content":4},{"type":"x-kind","x-of":5}],"structuredContent":{"c":[]},"_meta":{"x/result":1},"x-result":6}`, told))
+		},
+	}
+	return func(m jsonrpc.Message, say func(string)) string {
+		if m.Kind != jsonrpc.Request || answers[m.Method] != nil {
+			return answers.Script(m, say)
+		}
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found","data":{"x-data":7},"x-error":8}}`, m.ID)
+	}
 }
 
 // wantAll checks that a text has others in it, whatever is escaped.
@@ -63,10 +52,7 @@ func wantAll(t *testing.T, what, text string, want ...string) {
 // FAILURES 28: extensions and members that Holdfast does not know pass through every backend and both translations, both ways.
 func TestFailure28Unknown(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	up := mcptest.Serve(t, &mcptest.Server{New: newUnknowing, Open: true}) + "/json"
 	const capabilities = `{"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]},"x/client":{}},"x-client":{"d":1}}`
 	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":` + capabilities + `,"clientInfo":{"name":"c","version":"1","x-info":1},"x-init":2}}`

@@ -112,7 +112,7 @@ func (f *forgetful) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if m.Method == "tools/call" {
 			f.runs.Add(1)
 		}
-		upstreamReply{status: http.StatusOK, body: oddly(m)}.write(w, id)
+		upstreamReply{status: http.StatusOK, body: odd.Script(m, nil)}.write(w, id)
 	}
 }
 

@@ -180,10 +180,7 @@ var buildPeers = sync.OnceValues(func() (string, error) {
 func mcpgo(t *testing.T, path string) *foreign {
 	t.Helper()
 	testlong.Only(t, "it builds a module of its own")
-	program, err := buildPeers()
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := mcptest.Must(buildPeers())(t)
 	cmd := exec.Command(program, "-listen", "127.0.0.1:0", "-kind", "mcp-go")
 	found := mcptest.Start(t, cmd).Find(regexp.MustCompile(`url=(http://\S+)/`))
 	if found == nil {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // notAlike are tests of the go-sdk's own that see a difference between the handlers, and which it is. Those without a word in
@@ -47,9 +49,7 @@ func TestFailure26OwnTests(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = os.Remove(file) // it may be read-only
-		if err := os.WriteFile(file, []byte(change(string(text))), mode); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(file, []byte(change(string(text))), mode))
 	}
 	insert := func(after, what string) func(string) string {
 		return func(text string) string {
@@ -100,26 +100,16 @@ func TestFailure26OwnTests(t *testing.T) {
 // copyGoSDK returns a copy of the go-sdk that may be changed, and a file in the place of go.mod with which that is used.
 func copyGoSDK(t *testing.T) (dir, modfile string) {
 	t.Helper()
-	from, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/modelcontextprotocol/go-sdk").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	from := mcptest.Must(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/modelcontextprotocol/go-sdk").Output())(t)
 	tmp := t.TempDir()
 	dir, modfile = filepath.Join(tmp, "go-sdk"), filepath.Join(tmp, "go.mod")
-	if err := os.CopyFS(dir, os.DirFS(strings.TrimSpace(string(from)))); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.CopyFS(dir, os.DirFS(strings.TrimSpace(string(from)))))
 	for _, name := range []string{"go.mod", "go.sum"} {
-		text, err := os.ReadFile(filepath.Join("..", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mcptest.Must(os.ReadFile(filepath.Join("..", name)))(t)
 		if name == "go.mod" {
 			text = append(text, "\nreplace github.com/modelcontextprotocol/go-sdk => "+dir+"\n"...)
 		}
-		if err := os.WriteFile(filepath.Join(tmp, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(filepath.Join(tmp, name), text, 0o600))
 	}
 	return dir, modfile
 }

@@ -140,10 +140,7 @@ func (h *hostPlayed) request(method, body, lastID string) *http.Request {
 	if h.session != "" && !h.is.noVersion {
 		header = append(header, "MCP-Protocol-Version", h.is.revision)
 	}
-	r, err := mcptest.NewRequest(h.t.Context(), method, h.at, body, header...)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	r := mcptest.Must(mcptest.NewRequest(h.t.Context(), method, h.at, body, header...))(h.t)
 	return r
 }
 
@@ -276,9 +273,7 @@ func (h *hostPlayed) relay() (at string, cut func()) {
 		r.Go(func() { _, _ = io.Copy(c, up) })
 		_, _ = io.Copy(up, c)
 	}
-	if err := r.Start(); err != nil {
-		h.t.Fatal(err)
-	}
+	mcptest.Check(h.t, r.Start())
 	h.t.Cleanup(r.Close)
 	return "http://" + r.Addr() + "/mcp", func() { _ = (<-server).Close() }
 }
@@ -363,10 +358,7 @@ type hostRun struct {
 func startHostRun(t *testing.T, is hostSeen, mute bool, flags ...string) *hostRun {
 	t.Helper()
 	dir, at := t.TempDir(), testport.Addr(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	r := &hostRun{dir: dir}
 	r.start = func() *program {
 		args := append([]string{"serve", "--listen", at, "--state-dir", filepath.Join(dir, "state"), "--drain", "1s"}, flags...)
@@ -430,9 +422,7 @@ func (r *hostRun) forgotten() {
 // finish lets the tool end.
 func (r *hostRun) finish(tag string) {
 	r.t.Helper()
-	if err := os.WriteFile(filepath.Join(r.dir, tag), nil, 0o600); err != nil {
-		r.t.Fatal(err)
-	}
+	mcptest.Check(r.t, os.WriteFile(filepath.Join(r.dir, tag), nil, 0o600))
 }
 
 // wants waits for the response to a call, which is there once and has a text.
@@ -476,9 +466,7 @@ func (r *hostRun) cut(tag string) {
 func TestHostsTable(t *testing.T) {
 	testlong.Only(t, "it starts a process for each of many cases")
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	for situation, test := range map[string]struct {
 		flags []string
 		do    func(r *hostRun)

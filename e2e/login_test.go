@@ -52,13 +52,8 @@ type wantsLogin struct {
 func newWantsLogin(t *testing.T, settings string) *wantsLogin {
 	t.Helper()
 	dir := npm(t, sdk1)
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
+	self := mcptest.Must(os.Executable())(t)
 	cmd := exec.Command("node", "clients/oauthserver.mjs", settings)
 	cmd.Env = append(os.Environ(), "HOLDFAST_NPM="+dir)
 	listening := mcptest.Start(t, cmd).Find(regexp.MustCompile(`listening url=(.+)$`))
@@ -105,15 +100,10 @@ func (w *wantsLogin) windows() int {
 // control has the server do something, as only a test can.
 func (w *wantsLogin) control(method, what string) map[string]int {
 	w.t.Helper()
-	r, err := mcptest.Exchange(w.t.Context(), method, strings.TrimSuffix(w.url, "/mcp")+"/test/"+what, "")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	r := mcptest.Must(mcptest.Exchange(w.t.Context(), method, strings.TrimSuffix(w.url, "/mcp")+"/test/"+what, ""))(w.t)
 	counts := map[string]int{}
 	if method == http.MethodGet {
-		if err := r.Decode(&counts); err != nil {
-			w.t.Fatal(err)
-		}
+		mcptest.Check(w.t, r.Decode(&counts))
 	}
 	return counts
 }
@@ -221,17 +211,10 @@ func TestLoginTwoHosts(t *testing.T) {
 func TestLoginGoSDK(t *testing.T) {
 	peersOnly(t, "it builds a test of the go-sdk")
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
+	self := mcptest.Must(os.Executable())(t)
 	copied, modfile := copyGoSDK(t)
-	if err := os.WriteFile(filepath.Join(copied, "internal", "oauthtest", "login_test.go"), []byte(goSDKLogin), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(filepath.Join(copied, "internal", "oauthtest", "login_test.go"), []byte(goSDKLogin), 0o600))
 	cmd := exec.Command("go", "test", "-modfile", modfile, "-mod=mod", "-timeout", "5m", "-run", "TestLogin", "-v", "github.com/modelcontextprotocol/go-sdk/internal/oauthtest")
 	cmd.Dir = ".."
 	cmd.Env = append(os.Environ(), "HOLDFAST_PROGRAM="+built, "HOLDFAST_BROWSER="+self+" browser")

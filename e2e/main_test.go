@@ -52,8 +52,8 @@ var modes = map[string]func(args []string){
 	"asking":   func([]string) { runStdio(legacyIf(true, askingServer())) },
 	"bodies":   func([]string) { mcptest.Stdio(newBodyServer(false).script) },
 	"keep":     keep,
-	"big":      bigStdio,
-	"checking": func([]string) { mcptest.Stdio(new(checking).take) },
+	"big":      func([]string) { mcptest.Stdio(big.Script) },
+	"checking": func([]string) { mcptest.Stdio(checking()) },
 	"odd":      oddStdio,
 	"bad":      badStdio,
 	"told":     toldStdio,
@@ -121,10 +121,7 @@ func npm(t *testing.T, files ...string) string {
 	if dir == "" {
 		dir = filepath.Join("..", ".ci", "tmp", "npm")
 	}
-	dir, err := filepath.Abs(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir = mcptest.Must(filepath.Abs(dir))(t)
 	missing := ""
 	if _, err := exec.LookPath("node"); err != nil {
 		missing = "node"
@@ -163,9 +160,7 @@ var (
 // of the test it is told to stop, and must exit with 0.
 func serve(t *testing.T, args ...string) *program {
 	t.Helper()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	for try := 1; ; try++ {
 		p, greeted := launch(t, exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...))
 		switch {
@@ -269,9 +264,7 @@ var broke = regexp.MustCompile(`(?m)^(WARNING: DATA RACE|panic: |fatal error: )(
 // signal sends the program a signal.
 func (p *program) signal(t *testing.T, s os.Signal) {
 	t.Helper()
-	if err := p.cmd.Process.Signal(s); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, p.cmd.Process.Signal(s))
 }
 
 // wait waits for the program to end and returns how it did: nil for exit code 0.

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bytes"
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -79,9 +78,9 @@ func (l *loaded) at(t *testing.T, addresses, each int, request func(s *stranger,
 	all.Wait()
 }
 
-// posts posts a message, with more headers, and returns the answer. It does not end the test.
-func (s *stranger) posts(url, session, body string, header ...string) (status int, answer http.Header, text string) {
-	res, err := (&mcptest.Client{URL: url, Session: session, HTTP: s.http}).Send(s.t.Context(), http.MethodPost, body, header...)
+// posts posts a message, and returns the answer. It does not end the test.
+func (s *stranger) posts(url, session, body string) (status int, answer http.Header, text string) {
+	res, err := (&mcptest.Client{URL: url, Session: session, HTTP: s.http}).Send(s.t.Context(), http.MethodPost, body)
 	if err != nil {
 		return 0, nil, err.Error()
 	}
@@ -104,71 +103,30 @@ func initializeOf(size int) string {
 	return mcptest.Initialize("2025-11-25", fmt.Sprintf(`{"experimental":{"x":{"y":%q}}}`, strings.Repeat("y", size)))
 }
 
-// modernOf is a request of revision 2026-07-28.
-func modernOf(method, params, capabilities string) (body string, header []string) {
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":%q,"params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"s","version":"1"},"io.modelcontextprotocol/clientCapabilities":%s}%s}}`, method, capabilities, params),
-		[]string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", method}
-}
-
-// bigServer serves an MCP server over HTTP whose tool answers with as many bytes as it is asked for. The path of its URL says how.
+// bigServer serves the big server over HTTP. The path of its URL says how.
 func bigServer(t *testing.T) string {
-	return mcptest.Serve(t, &mcptest.Server{Open: true, New: func() mcptest.Script {
-		return func(m jsonrpc.Message, _ func(string)) string { return string(bigAnswer(m.Raw)) }
-	}})
+	return mcptest.Serve(t, &mcptest.Server{Open: true, Script: big.Script})
 }
 
-// bigAnswer answers a message; nil: it has no answer. A tool answers with as many bytes as its argument n says.
-func bigAnswer(body []byte) []byte {
-	var m struct {
-		ID     json.RawMessage
-		Method string
-		Params struct {
-			ProtocolVersion string
-			URI             string
-			Arguments       struct {
-				N     int
-				Stall bool // after so many bytes, for ever
-			}
+// big is a server whose tool answers with as many bytes as its argument n says. With the argument stall, on stdio, its answer does not end.
+var big = mcptest.Answers{
+	"initialize": func(m jsonrpc.Message, _ func(string)) string {
+		return mcptest.Result(m, mcptest.Welcome(m, `{"tools":{},"resources":{"subscribe":true}}`))
+	},
+	"tools/list":            mcptest.Fixed(`{"tools":[{"name":"big","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`),
+	"resources/list":        mcptest.Fixed(`{"resources":[]}`),
+	"resources/read":        mcptest.Fixed(`{"contents":[]}`),
+	"resources/subscribe":   mcptest.Fixed(`{}`),
+	"resources/unsubscribe": mcptest.Fixed(`{}`),
+	"tools/call": func(m jsonrpc.Message, _ func(string)) string {
+		n, _ := strconv.Atoi(string(jsonrpc.Field(m.Params, "arguments", "n")))
+		text := strings.Repeat("x", n)
+		if jsonrpc.Field(m.Params, "arguments", "stall") == nil {
+			return mcptest.Result(m, `{"content":[{"type":"text","text":"`+text+`"}]}`)
 		}
-	}
-	if json.Unmarshal(body, &m) != nil || m.ID == nil {
-		return nil
-	}
-	result := `{}`
-	switch m.Method {
-	case "initialize":
-		result = `{"protocolVersion":"2025-11-25","capabilities":{"tools":{},"resources":{"subscribe":true}},"serverInfo":{"name":"big","version":"1"}}`
-	case "tools/list":
-		result = `{"tools":[{"name":"big","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`
-	case "resources/list":
-		result = `{"resources":[]}`
-	case "resources/read":
-		result = `{"contents":[]}`
-	case "server/discover":
-		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no server/discover"}}`, m.ID)
-	case "tools/call":
-		if m.Params.Arguments.Stall {
-			return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"text":"%s`, m.ID, bytes.Repeat([]byte("x"), m.Params.Arguments.N))
-		}
-		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"%s"}]}}`, m.ID, bytes.Repeat([]byte("x"), m.Params.Arguments.N))
-	}
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, result)
-}
-
-// bigStdio is the same server on stdio.
-func bigStdio([]string) {
-	in := json.NewDecoder(os.Stdin)
-	for {
-		var body json.RawMessage
-		if in.Decode(&body) != nil {
-			return
-		}
-		if answer := bigAnswer(body); answer != nil && answer[len(answer)-1] == '}' {
-			_, _ = os.Stdout.Write(append(answer, '\n'))
-		} else {
-			_, _ = os.Stdout.Write(answer)
-		}
-	}
+		_, _ = fmt.Printf(`{"jsonrpc":"2.0","id":%s,"result":{"text":"%s`, m.ID, text)
+		return ""
+	},
 }
 
 // results has 20 clients call the tool at the same time, each so often, for results of so many bytes.
@@ -192,8 +150,7 @@ func results(each, size int) func(t *testing.T, l *loaded) {
 func modernResults(clients, size int) func(t *testing.T, l *loaded) {
 	return func(t *testing.T, l *loaded) {
 		l.at(t, clients, 1, func(s *stranger, _, _ int) {
-			body, header := modernOf("tools/call", fmt.Sprintf(`,"name":"big","arguments":{"n":%d}`, size), `{}`)
-			status, _, text := s.posts(l.URL, "", body, append(header, "Mcp-Name", "big")...)
+			status, _, text := s.posts(l.URL, "", mcptest.ModernRequest(1, "tools/call", `{}`, fmt.Sprintf(`"name":"big","arguments":{"n":%d}`, size)))
 			l.hears(status, text)
 		})
 	}
@@ -223,9 +180,7 @@ func loads(t *testing.T) []load {
 	secure := []string{"--demo", "--tls-cert", files[0], "--tls-key", files[1]}
 	merged := filepath.Join(t.TempDir(), "merged.json")
 	conf := fmt.Sprintf(`{"mcpServers":{"a":{"url":%q},"b":{"url":%q}},"holdfast":{"merge":true}}`, bigServer(t)+"/json", bigServer(t)+"/json")
-	if err := os.WriteFile(merged, []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(merged, []byte(conf), 0o600))
 	return []load{
 		{"12,000 sessions from 4 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 4, 3000, func(s *stranger, _, _ int) { l.session(s, anInitialize) })
@@ -238,15 +193,13 @@ func loads(t *testing.T) []load {
 		}, "429 .*--memory"},
 		{"what clients of 2026-07-28 say of themselves, 1 MB", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 8, 50, func(s *stranger, a, n int) {
-				body, header := modernOf("tools/list", "", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 1<<20)))
-				status, _, text := s.posts(l.URL, "", body, header...)
+				status, _, text := s.posts(l.URL, "", mcptest.ModernRequest(1, "tools/list", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 1<<20))))
 				l.hears(status, text)
 			})
 		}, "413 .*65536 bytes|429 .*--memory"},
 		{"the same, 60 KB, of 400 kinds from 8 addresses", []string{"--demo"}, func(t *testing.T, l *loaded) {
 			l.at(t, 8, 50, func(s *stranger, a, n int) {
-				body, header := modernOf("tools/list", "", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 60_000)))
-				status, _, text := s.posts(l.URL, "", body, header...)
+				status, _, text := s.posts(l.URL, "", mcptest.ModernRequest(1, "tools/list", fmt.Sprintf(`{"x":"%d/%d/%s"}`, a, n, strings.Repeat("c", 60_000))))
 				l.hears(status, text)
 			})
 		}, ""},
@@ -432,9 +385,7 @@ func TestMemoryUnderLoad(t *testing.T) {
 	var table strings.Builder
 	for _, load := range loads(t) {
 		t.Run(load.kind, func(t *testing.T) {
-			if err := build(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, build())
 			cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0", "--drain", "100ms", "--memory", "64MiB"}, load.args...)...)
 			cmd.Env = append(os.Environ(), "GOMEMLIMIT="+strconv.Itoa(goMemory))
 			l := &loaded{program: serveBy(t, cmd), told: make(map[string]int)}
@@ -481,10 +432,7 @@ func refusals(told map[string]int) (n int) {
 
 // peak returns the most memory that the program has had.
 func (p *program) peak(t *testing.T) int64 {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	status := mcptest.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid)))(t)
 	found := regexp.MustCompile(`VmHWM:\s+(\d+) kB`).FindSubmatch(status)
 	if found == nil {
 		t.Fatalf("no VmHWM: %s", status)
@@ -515,21 +463,14 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"big","arguments":%s}}`, id, arguments)
 	}
 	// begin makes a request, and returns the connection once the answer has begun.
-	begin := func(session, body string, header ...string) net.Conn {
+	begin := func(session, body string) net.Conn {
 		t.Helper()
-		c, err := net.Dial("tcp", p.Addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 		t.Cleanup(func() { c.Close() })
-		head := "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
-		if session != "" {
-			head += "Mcp-Session-Id: " + session + "\r\n"
+		r, err := mcptest.NewRequest(t.Context(), http.MethodPost, p.URL, body, "Mcp-Session-Id", session)
+		if err != nil || r.Write(c) != nil {
+			t.Fatal("it is not written")
 		}
-		for i := 0; i+1 < len(header); i += 2 {
-			head += header[i] + ": " + header[i+1] + "\r\n"
-		}
-		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\n%sContent-Length: %d\r\n\r\n%s", p.Addr, head, len(body), body)
 		return c
 	}
 	stalled := call(7, `{"n":300000,"stall":true}`)
@@ -556,15 +497,14 @@ func TestMemoryIsGivenBack(t *testing.T) {
 		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 	// Clients without a session: one that reads, one that does not, and one that listens, and is cut.
-	body, header := modernOf("tools/call", `,"name":"big","arguments":{"n":2000000}`, `{}`)
-	if status, _, text := s.posts(p.URL, "", body, append(header, "Mcp-Name", "big")...); status != http.StatusOK || !strings.Contains(text, "xxx") {
+	body := mcptest.ModernRequest(1, "tools/call", `{}`, `"name":"big","arguments":{"n":2000000}`)
+	if status, _, text := s.posts(p.URL, "", body); status != http.StatusOK || !strings.Contains(text, "xxx") {
 		t.Errorf("a call without a session: %d %.200s", status, text)
 	}
-	conns = append(conns, begin("", body, append(header, "Mcp-Name", "big")...))
+	conns = append(conns, begin("", body))
 	_, _ = conns[4].Read(make([]byte, 16))
 	conns[4].Close()
-	body, header = modernOf("subscriptions/listen", `,"notifications":{"resourceSubscriptions":["x:1"]}`, `{}`)
-	conns = append(conns, begin("", body, header...))
+	conns = append(conns, begin("", mcptest.ModernRequest(1, "subscriptions/listen", `{}`, `"notifications":{"resourceSubscriptions":["x:1"]}`)))
 	_, _ = conns[5].Read(make([]byte, 16))
 	conns[5].Close()
 	for _, id := range sessions[:3] { // the last one expires

@@ -7,28 +7,22 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // The service of systemd is told when it is ready, which is when its port is open, and when it drains.
 func TestNotify(t *testing.T) {
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	at := filepath.Join(t.TempDir(), "notify")
-	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: at, Net: "unixgram"}))(t)
 	defer l.Close()
 	told := func() string {
 		t.Helper()
 		b := make([]byte, 100)
 		_ = l.SetReadDeadline(time.Now().Add(time.Minute))
-		n, err := l.Read(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		n := mcptest.Must(l.Read(b))(t)
 		return string(b[:n])
 	}
 	cmd := exec.Command(built, "serve", "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0")
@@ -37,10 +31,7 @@ func TestNotify(t *testing.T) {
 	if got := told(); got != "READY=1" {
 		t.Errorf("it says %q, want READY=1", got)
 	}
-	c, err := net.Dial("tcp", p.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 	_ = c.Close()
 	if err := p.stop(t); err != nil {
 		t.Error(err)

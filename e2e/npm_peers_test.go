@@ -37,10 +37,7 @@ func wildServers(t *testing.T) map[string]wild {
 	script := func(name string, args ...string) []string {
 		return append([]string{"node", filepath.Join(dir, name)}, args...)
 	}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	demo := serve(t, "--demo")
 	return map[string]wild{
 		"Playwright": { // it has no browser, and says so
@@ -69,9 +66,7 @@ func (w wild) serve(t *testing.T, dir, state string) *program {
 	for _, arg := range w.command {
 		args = append(args, strings.ReplaceAll(arg, "$DIR", dir))
 	}
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	cmd := exec.Command(built, append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
 	cmd.Env = append(os.Environ(), "MEMORY_FILE_PATH="+filepath.Join(dir, "memory.jsonl"), "MCP_REMOTE_CONFIG_DIR="+filepath.Join(dir, "remote"),
 		"CHROME_DEVTOOLS_MCP_NO_UPDATE_CHECKS=1", "PLAYWRIGHT_MCP_PING_TIMEOUT_MS=1000")
@@ -81,10 +76,7 @@ func (w wild) serve(t *testing.T, dir, state string) *program {
 // asks calls its tool in a peer's session.
 func (w wild) asks(t *testing.T, c *peer, id int) {
 	t.Helper()
-	arguments, err := json.Marshal(w.call.Arguments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	arguments := mcptest.Must(json.Marshal(w.call.Arguments))(t)
 	wantOdd(t, c.ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, w.call.Name, arguments)), id, w.want)
 }
 
@@ -166,9 +158,7 @@ func TestPeersPing(t *testing.T) {
 			cmd := exec.Command("node", filepath.Join(dir, playwright), "--headless", "--browser", "firefox", "--host", "127.0.0.1", "--port", port, "--allowed-hosts", "*")
 			cmd.Env = append(os.Environ(), "PLAYWRIGHT_MCP_PING_TIMEOUT_MS=1000")
 			cmd.Dir = t.TempDir()
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, cmd.Start())
 			t.Cleanup(func() {
 				_ = cmd.Process.Kill()
 				_ = cmd.Wait() // killed
@@ -250,10 +240,7 @@ func aliveStdio([]string) {
 // FAILURES 19: a go-sdk server with KeepAlive, as a process: it is the same before a call, in which its client is away, and after.
 func TestFailure19KeepAliveProcess(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	for name, flags := range map[string][]string{"a process for each session": nil, "shared": {"--share"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -84,26 +83,20 @@ func oddAnswers() map[string]oddAnswer {
 	}
 }
 
-// oddly returns what an odd server says to a message, in lines.
-func oddly(m jsonrpc.Message) string {
-	if m.Kind != jsonrpc.Request {
-		return ""
-	}
-	switch name := jsonrpc.String(jsonrpc.Field(m.Params, "name")); {
-	case m.Method == "initialize":
-		version := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
-		return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{},"logging":{}},"serverInfo":{"name":"odd","version":"1"}}`, version))
-	case m.Method == "tools/list":
-		return mcptest.Result(m, `{"tools":[{"name":"odd","inputSchema":{"type":"object"}},{"name":"even","inputSchema":{"type":"object"}}]}`)
-	case m.Method != "tools/call":
-		return mcptest.Error(m, -32601, "method not found")
-	case name == "silent":
+// odd is an odd server.
+var odd = mcptest.Answers{
+	"initialize": func(m jsonrpc.Message, _ func(string)) string {
+		return mcptest.Result(m, mcptest.Welcome(m, `{"tools":{},"logging":{}}`))
+	},
+	"tools/list":      mcptest.Fixed(`{"tools":[{"name":"odd","inputSchema":{"type":"object"}},{"name":"even","inputSchema":{"type":"object"}}]}`),
+	"tools/call even": func(m jsonrpc.Message, _ func(string)) string { return mcptest.Text(m, "even") },
+	"tools/call silent": func(jsonrpc.Message, func(string)) string {
 		fmt.Fprintln(os.Stderr, "it says nothing")
 		return ""
-	case name == "even":
-		return mcptest.Text(m, "even")
-	}
-	return oddAnswers()[jsonrpc.String(jsonrpc.Field(jsonrpc.Field(m.Params, "arguments"), "case"))].to(m)
+	},
+	"tools/call": func(m jsonrpc.Message, _ func(string)) string {
+		return oddAnswers()[jsonrpc.String(jsonrpc.Field(m.Params, "arguments", "case"))].to(m)
+	},
 }
 
 // to returns the answer to a request.
@@ -114,7 +107,7 @@ func (a oddAnswer) to(m jsonrpc.Message) string {
 // oddStdio makes the test binary an odd server on stdio. If arguments name a method and an answer, it gives that answer to
 // that method.
 func oddStdio(args []string) {
-	mcptest.Stdio(func(m jsonrpc.Message, _ func(string)) string {
+	mcptest.Stdio(func(m jsonrpc.Message, say func(string)) string {
 		switch {
 		case m.Kind == jsonrpc.Request && len(args) == 2 && m.Method == args[0]:
 			return oddAnswers()[args[1]].to(m)
@@ -122,13 +115,11 @@ func oddStdio(args []string) {
 			return fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"under 5.0: %s"}}`,
 				strings.ReplaceAll(string(m.Raw), `"`, "'"))
 		}
-		return oddly(m)
+		return odd.Script(m, say)
 	})
 }
 
 // serveOdd serves an odd server at the paths of [mcptest.Server].
 func serveOdd(t *testing.T) (url string) {
-	return mcptest.Serve(t, &mcptest.Server{Open: true, New: func() mcptest.Script {
-		return func(m jsonrpc.Message, _ func(string)) string { return oddly(m) }
-	}})
+	return mcptest.Serve(t, &mcptest.Server{Open: true, Script: odd.Script})
 }

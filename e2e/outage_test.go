@@ -68,10 +68,7 @@ func TestOutageOfStore(t *testing.T) {
 			return s.URL(), s.URL(), s.Kill, s.Restart
 		},
 		"nats": func(t *testing.T) (string, string, func(), func()) {
-			s, err := natstest.StartProcesses(t.TempDir(), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := mcptest.Must(natstest.StartProcesses(t.TempDir(), 1))(t)
 			t.Cleanup(s.Close)
 			return "nats://" + natstest.User + ":" + natstest.Password + "@" + s.Addr(0), "nats://" + s.Addr(0), func() { s.Kill(0) }, func() {
 				if err := s.Restart(0); err != nil {

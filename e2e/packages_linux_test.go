@@ -29,49 +29,31 @@ import (
 // packages makes the packages of a release, in which the program for this platform is the one that is tested.
 func packages(t *testing.T) (dir string) {
 	t.Helper()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile(built)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
+	program := mcptest.Must(os.ReadFile(built))(t)
 	dist := t.TempDir()
 	var sums strings.Builder
 	for _, arch := range []string{"amd64", "arm64"} {
 		var b bytes.Buffer
-		g, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-		if err != nil {
-			t.Fatal(err)
-		}
+		g := mcptest.Must(gzip.NewWriterLevel(&b, gzip.BestSpeed))(t)
 		w := tar.NewWriter(g)
 		of := program
 		if arch != runtime.GOARCH {
 			of = []byte("of another platform")
 		}
 		for name, data := range map[string][]byte{"holdfast": of, "LICENSE": []byte("A license\n")} {
-			if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data))}); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data))}))
 			if _, err := w.Write(data); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err := g.Close(); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, w.Close())
+		mcptest.Check(t, g.Close())
 		name := "holdfast_1.2.3_linux_" + arch + ".tar.gz"
-		if err := os.WriteFile(filepath.Join(dist, name), b.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(filepath.Join(dist, name), b.Bytes(), 0o600))
 		fmt.Fprintf(&sums, "%x  %s\n", sha256.Sum256(b.Bytes()), name)
 	}
-	if err := os.WriteFile(filepath.Join(dist, "checksums.txt"), []byte(sums.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(filepath.Join(dist, "checksums.txt"), []byte(sums.String()), 0o600))
 	dir = filepath.Join(dist, "packages")
 	if out, err := exec.Command("go", "run", "holdfast/deploy/pack", "-partial", "-out", dir, dist).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -96,22 +78,14 @@ func newRegistry(t *testing.T, dir string) *registry {
 		t.Fatalf("no packages: %v", err)
 	}
 	for _, file := range all {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		z, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := mcptest.Must(os.ReadFile(file))(t)
+		z := mcptest.Must(gzip.NewReader(bytes.NewReader(data)))(t)
 		var manifest map[string]any
 		first := tar.NewReader(z)
 		if head, err := first.Next(); err != nil || head.Name != "package/package.json" {
 			t.Fatalf("%s begins with %v, %v", file, head, err)
 		}
-		if err := json.NewDecoder(first).Decode(&manifest); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, json.NewDecoder(first).Decode(&manifest))
 		sum := sha512.Sum512(data)
 		manifest["dist"] = map[string]string{
 			"tarball": r.URL + "/files/" + filepath.Base(file), "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:]),
@@ -193,12 +167,8 @@ func TestPackages(t *testing.T) {
 			project := filepath.Join(home, "project")
 			preload := filepath.Join(home, "before.cjs")
 			for name, text := range map[string]string{filepath.Join(project, "server.js"): counter, preload: before} {
-				if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, os.MkdirAll(filepath.Dir(name), 0o700))
+				mcptest.Check(t, os.WriteFile(name, []byte(text), 0o600))
 			}
 			command := func(program string, args ...string) *exec.Cmd {
 				cmd := exec.Command(program, args...)
@@ -256,9 +226,7 @@ func TestPackages(t *testing.T) {
 	t.Run("the wheel", func(t *testing.T) {
 		t.Parallel()
 		home := t.TempDir()
-		if err := os.WriteFile(filepath.Join(home, "server.js"), []byte(counter), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(filepath.Join(home, "server.js"), []byte(counter), 0o600))
 		began := time.Now()
 		for _, args := range [][]string{
 			{python, "-m", "venv", "venv"},

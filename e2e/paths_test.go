@@ -17,10 +17,7 @@ import (
 // stripping returns the URL of a proxy that serves what is at a URL under a prefix, which it removes.
 func stripping(t *testing.T, to, prefix string) string {
 	t.Helper()
-	at, err := url.Parse(to)
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := mcptest.Must(url.Parse(to))(t)
 	at.Path = ""
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
@@ -37,10 +34,7 @@ func stripping(t *testing.T, to, prefix string) string {
 func TestEndpointEvent(t *testing.T) {
 	t.Parallel()
 	resolved := func(get *url.URL, endpoint string) string { // TypeScript, Python, Go, C#: RFC 3986
-		u, err := get.Parse(endpoint)
-		if err != nil {
-			t.Fatal(err)
-		}
+		u := mcptest.Must(get.Parse(endpoint))(t)
 		return u.String()
 	}
 	appended := func(get *url.URL, endpoint string) string { // Java: the server has no path
@@ -53,9 +47,7 @@ func TestEndpointEvent(t *testing.T) {
 	one := serve(t, "--demo")
 	file := filepath.Join(t.TempDir(), "mcp.json")
 	behind := serve(t, "--demo")
-	if err := os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q}}}`, behind.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q}}}`, behind.URL), 0o600))
 	many := serve(t, "--config", file)
 	base := strings.TrimSuffix(one.URL, "/mcp")
 	fileBase := strings.TrimSuffix(many.URL, "/one/mcp")
@@ -79,10 +71,7 @@ func TestEndpointEvent(t *testing.T) {
 		{"Kotlin", base + "/sse", "ktor-client", beside},
 		{"Kotlin, a prefix", stripping(t, base, "/api") + "/sse", "ktor-client", beside},
 	} {
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.get, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := mcptest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, c.get, nil))(t)
 		req.Header.Set("User-Agent", c.agent)
 		req.Header.Set("Accept", "text/event-stream")
 		res, err := http.DefaultClient.Do(req)
@@ -126,9 +115,7 @@ func TestSlash(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "mcp.json")
 	one := serve(t, "--demo", "--path", "/deep/mcp")
-	if err := os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q},"two":{"type":"http","url":%[1]q,"holdfast":{"path":"/other"}}}}`, one.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, fmt.Appendf(nil, `{"mcpServers":{"one":{"type":"http","url":%q},"two":{"type":"http","url":%[1]q,"holdfast":{"path":"/other"}}}}`, one.URL), 0o600))
 	many := serve(t, "--config", file)
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	oneBase, manyBase := strings.TrimSuffix(one.URL, "/deep/mcp"), strings.TrimSuffix(many.URL, "/one/mcp")

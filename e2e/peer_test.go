@@ -24,9 +24,7 @@ func connect(t *testing.T, p *program) *peer {
 	own := &http.Transport{}
 	t.Cleanup(own.CloseIdleConnections)
 	c := &peer{&mcptest.Client{URL: p.URL, Revision: "2025-11-25", HTTP: &http.Client{Transport: own, Timeout: 2 * time.Minute}}, t}
-	if err := c.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, c.Begin(t.Context(), mcptest.Initialize("2025-11-25", "{}")))
 	return c
 }
 
@@ -83,10 +81,7 @@ func (l *listener) next() bool {
 	if len(ev.Data) == 0 {
 		return true
 	}
-	said, err := inShort(ev.Data)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	said := mcptest.Must(inShort(ev.Data))(l.t)
 	l.received = append(l.received, said.text)
 	return true
 }

@@ -16,9 +16,7 @@ import (
 // asPID1 returns a command that runs serve as the first process of a PID namespace, as in a container.
 func asPID1(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	const mounted = `mount --make-rprivate / && mount -t proc proc /proc || exit 99; `
 	run := func(script string, args ...string) *exec.Cmd {
 		cmd := exec.Command("sh", append([]string{"-c", mounted + script, "sh"}, args...)...)
@@ -55,9 +53,7 @@ func TestPID1(t *testing.T) {
 		}
 		return orphan != 0
 	})
-	if err := os.WriteFile(end, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(end, nil, 0o600))
 	mcptest.Eventually(t, "the orphan reaped", time.Minute, func() bool { return syscall.Kill(orphan, 0) != nil })
 	if got := c.count(3, 0).rest().received; len(got) != 4 {
 		t.Errorf("a call received %q", got)
@@ -78,9 +74,7 @@ func TestPID1Killed(t *testing.T) {
 	if len(holdfast) != 1 {
 		t.Fatalf("PID 1 has the children %v", holdfast)
 	}
-	if err := syscall.Kill(holdfast[0], syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, syscall.Kill(holdfast[0], syscall.SIGKILL))
 	if err := p.wait(t, time.Minute); err == nil || err.Error() != "exit status 137" {
 		t.Errorf("PID 1 ended with %v", err)
 	}

@@ -9,9 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -19,35 +17,36 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A checking server checks its peer, as go-sdk's with KeepAlive, Java's and Playwright's do, without a deadline: it goes on
+// checking is a server that checks its peer, as go-sdk's with KeepAlive, Java's and Playwright's do, without a deadline: it goes on
 // when it has its answer. It does so before it answers initialize, and in each call.
-type checking struct {
-	mu      sync.Mutex
-	count   int
-	waiting map[string]chan jsonrpc.Message // by the ids of its requests
-}
-
-// ask makes a request to its peer, which say tells, and returns the response in short.
-func (c *checking) ask(method string, say func(string)) string {
-	answer := make(chan jsonrpc.Message, 1)
-	c.mu.Lock()
-	c.count++
-	id := fmt.Sprintf(`"check-%d"`, c.count)
-	if c.waiting == nil {
-		c.waiting = make(map[string]chan jsonrpc.Message)
-	}
-	c.waiting[id] = answer
-	c.mu.Unlock()
-	say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q}`, id, method))
-	select {
-	case m := <-answer:
-		if m.Error != nil {
+func checking() mcptest.Script {
+	var q mcptest.Questions
+	ask := func(method string, say func(string)) string {
+		switch m := q.Ask(say, method, ""); {
+		case m.Kind == 0:
+			return method + " unanswered"
+		case m.Error != nil:
 			return method + " " + string(jsonrpc.Field(m.Error, "code"))
+		default:
+			return method + " " + string(m.Result)
 		}
-		return method + " " + string(m.Result)
-	case <-time.After(time.Minute):
-		return method + " unanswered"
 	}
+	return mcptest.Answers{
+		"response": q.Answered,
+		"initialize": func(m jsonrpc.Message, say func(string)) string {
+			if got := ask("ping", say); got != "ping {}" {
+				return mcptest.Error(m, -32000, got)
+			}
+			return mcptest.Result(m, mcptest.Welcome(m, `{"tools":{}}`))
+		},
+		"tools/call check": func(m jsonrpc.Message, say func(string)) string {
+			var heard []string
+			for _, method := range checks {
+				heard = append(heard, ask(method, say))
+			}
+			return mcptest.Text(m, strings.Join(heard, ", "))
+		},
+	}.Script
 }
 
 // checks are what it asks in a call, and rightly what it hears.
@@ -55,52 +54,13 @@ var checks = []string{"ping", "vendor/unknown", "roots/list", "sampling/createMe
 
 const heardOfChecks = "ping {}, vendor/unknown -32601, roots/list -32601, sampling/createMessage -32601, elicitation/create -32601, ping {}"
 
-// take takes a message of its peer, and returns the response that it has in the end, or "". What it asks meanwhile say tells.
-func (c *checking) take(m jsonrpc.Message, say func(string)) string {
-	switch {
-	case m.Kind == jsonrpc.Response:
-		c.mu.Lock()
-		answer := c.waiting[string(m.ID)]
-		delete(c.waiting, string(m.ID))
-		c.mu.Unlock()
-		if answer != nil {
-			answer <- m
-		}
-	case m.Kind != jsonrpc.Request:
-	case m.Method == "initialize":
-		if got := c.ask("ping", say); got != "ping {}" {
-			return mcptest.Error(m, -32000, got)
-		}
-		version := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
-		return mcptest.Result(m, fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{}},"serverInfo":{"name":"checking","version":"1"}}`, version))
-	case m.Method == "tools/list":
-		return mcptest.Result(m, `{"tools":[{"name":"check","inputSchema":{"type":"object"}}]}`)
-	case m.Method == "tools/call":
-		var heard []string
-		for _, method := range checks {
-			heard = append(heard, c.ask(method, say))
-		}
-		return mcptest.Text(m, strings.Join(heard, ", "))
-	default:
-		return mcptest.Error(m, -32601, "method not found")
-	}
-	return ""
-}
-
-// serveChecking serves one such server for each session. Where what it asks goes is said by the paths of [mcptest.Server].
-func serveChecking(t *testing.T) (url string) {
-	return mcptest.Serve(t, &mcptest.Server{Listens: true, New: func() mcptest.Script { return new(checking).take }})
-}
-
 // FAILURES 19: whatever a server asks of a peer that is only there is answered at once, behind every backend, before
 // initialize is answered and in a call; and the client, which never answers, is told nothing of it.
 func TestFailure19ServerChecks(t *testing.T) {
 	t.Parallel()
-	up := serveChecking(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	// Where what it asks goes is said by the paths of [mcptest.Server].
+	up := mcptest.Serve(t, &mcptest.Server{Listens: true, New: checking})
+	self := mcptest.Must(os.Executable())(t)
 	command := []string{"--", self, "checking"}
 	merged := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"]},"b":{"url":%q}},"holdfast":{"merge":true}}`, self, up+"/events")
 	one := fmt.Sprintf(`{"mcpServers":{"a":{"command":%q,"args":["checking"],"holdfast":{"share":true}}}}`, self)
@@ -128,7 +88,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 				r := post(t, url, "", "", call)
 				// It has no session in which anything could be asked.
 				want := strings.NewReplacer("list -32601", "list -32600", "Message -32601", "Message -32600", "create -32601", "create -32600").Replace(heardOfChecks)
-				if !strings.Contains(r.Body, want) || strings.Contains(r.Body, "check-") {
+				if !strings.Contains(r.Body, want) || strings.Contains(r.Body, "question-") {
 					t.Errorf("%d %s", r.Status, r.Body)
 				}
 				return
@@ -136,7 +96,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 			c := connect(t, &program{URL: url})
 			// Its client stays, without a standalone stream, and ignores what it does not expect.
 			told, err := mcptest.Read(c.send("POST", "", call), nil) //nolint:bodyclose // Read closes it
-			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "check-") {
+			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "question-") {
 				t.Errorf("a client that is there gets %s, %v", told.Body, err)
 			}
 			// Its client is away, and comes back for the result.
@@ -154,7 +114,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 				t.Fatalf("the answer begins with %q", first)
 			}
 			told, err = mcptest.Read(c.send("GET", last, ""), nil) //nolint:bodyclose // Read closes it
-			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "check-") {
+			if err != nil || !strings.Contains(told.Body, heardOfChecks) || strings.Contains(told.Body, "question-") {
 				t.Errorf("a client that was away gets %d %s, %v", told.Status, told.Body, err)
 			}
 		})
@@ -170,10 +130,7 @@ func TestFailure19ServerChecks(t *testing.T) {
 		t.Parallel()
 		client := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, &mcp.ClientOptions{Capabilities: &mcp.ClientCapabilities{}})
 		command := connectCommand(t, "connect:"+up+"/events")
-		s, err := client.Connect(t.Context(), &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := mcptest.Must(client.Connect(t.Context(), &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}, nil))(t)
 		defer func() { _ = s.Close() }()
 		r, err := s.CallTool(t.Context(), &mcp.CallToolParams{Name: "check"})
 		if err != nil || !strings.HasPrefix(r.Content[0].(*mcp.TextContent).Text, "ping {}, ") || strings.Contains(r.Content[0].(*mcp.TextContent).Text, "unanswered") {

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -67,10 +68,7 @@ func unescape(s string) string {
 // record reads what strace has written about the files below a directory.
 func record(t *testing.T, file, dir string) []step {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := mcptest.Must(os.Open(file))(t)
 	defer f.Close()
 	type begun struct {
 		n    int
@@ -102,9 +100,7 @@ func record(t *testing.T, file, dir string) []step {
 			all = append(all, s)
 		}
 	}
-	if err := lines.Err(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, lines.Err())
 	return all
 }
 
@@ -301,17 +297,13 @@ func (d *disk) lose(t *testing.T, from, to string, r *rand.Rand) {
 	for _, path := range slices.Sorted(maps.Keys(left)) {
 		is, target := left[path], to+strings.TrimPrefix(path, from)
 		if is.dir {
-			if err := os.MkdirAll(target, 0o700); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, os.MkdirAll(target, 0o700))
 			continue
 		}
 		if _, err := os.Stat(filepath.Dir(target)); err != nil {
 			continue // its directory is lost
 		}
-		if err := os.WriteFile(target, is.left(r), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(target, is.left(r), 0o600))
 	}
 }
 

@@ -85,18 +85,14 @@ func TestProxies(t *testing.T) {
 				fmt.Fprintf(&temporary, "%s_temp_path %s;\n", kind, filepath.Join(dir, kind))
 			}
 			text := fmt.Sprintf("daemon off;\nuser root;\npid %s;\nerror_log stderr crit;\nevents {}\nhttp {\naccess_log off;\n%s%s}\n", filepath.Join(dir, "pid"), temporary.String(), block)
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, os.WriteFile(file, []byte(text), 0o600))
 			return []string{"nginx", "-c", file, "-e", "stderr"}
 		},
 		"caddy": func(t *testing.T, dir, addr, upstream string) []string {
 			block := replaced(t, printed(t, "caddy"), "127.0.0.1:8080", upstream, "mcp.example.com", "http://"+addr)
 			file := filepath.Join(dir, "Caddyfile")
 			text := "{\n\tadmin off\n\tauto_https off\n\tlog {\n\t\tlevel ERROR\n\t}\n}\n" + block
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, os.WriteFile(file, []byte(text), 0o600))
 			return []string{"env", "HOME=" + dir, "caddy", "run", "--adapter", "caddyfile", "--config", file}
 		},
 	} {
@@ -129,10 +125,7 @@ func (w *waiter) through(t *testing.T, url string, broken func()) {
 	client := mcp.NewClient(&mcp.Implementation{Name: "through", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(context.Context, *mcp.ProgressNotificationClientRequest) { progress <- struct{}{} },
 	})
-	session, err := client.Connect(ctx, holdfast.NewClientTransport(url, nil), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := mcptest.Must(client.Connect(ctx, holdfast.NewClientTransport(url, nil), nil))(t)
 	defer func() { _ = session.Close() }()
 	failed := make(chan error, 1)
 	go func() {

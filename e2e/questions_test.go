@@ -181,9 +181,7 @@ func (c askingCall) goOn(ctx context.Context, t *testing.T, url, prefix string, 
 
 func (c askingCall) post(ctx context.Context, t *testing.T, url, prefix, more string) inputReply {
 	t.Helper()
-	tool := prefix + c.tool
-	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{"who":%q},%s%s}}`, tool, c.who, more, askingMeta)
-	r, err := postModern(ctx, url, "tools/call", tool, body)
+	r, err := askModern(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"who":%q},%s%s}`, prefix+c.tool, c.who, more, askingMeta))
 	if err != nil {
 		t.Error(err)
 	}
@@ -219,10 +217,7 @@ func TestFailure30OfficialClients(t *testing.T) {
 				return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"name": "n" + who}}, nil
 			},
 		})
-		s, err := c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := mcptest.Must(c.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: url}, nil))(t)
 		if got := s.InitializeResult().ProtocolVersion; got != "2026-07-28" {
 			t.Fatalf("the client speaks %s", got)
 		}
@@ -251,7 +246,7 @@ func TestFailure30TakeOver(t *testing.T) {
 		ids := make(map[string]string) // of the tasks, by what they are called
 		for _, id := range []string{callID(t, "a"), callID(t, "b")} {
 			c := inputCall{tool: "inquire", id: id, tasks: true}
-			r, err := c.post(ctx, owner.url(), "tools/call", c.tool, fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":2000}`, c.tool, c.id))
+			r, err := c.post(ctx, owner.url(), "tools/call", fmt.Sprintf(`"name":%q,"arguments":{"id":%q,"steps":0,"ms":2000}`, c.tool, c.id))
 			if err != nil || r.Result.ResultType != "task" {
 				t.Fatalf("no task: %v %+v", err, r)
 			}
@@ -261,7 +256,7 @@ func TestFailure30TakeOver(t *testing.T) {
 		for id, task := range ids {
 			c := inputCall{tool: "inquire", id: id, tasks: true}
 			for {
-				r, err := c.post(ctx, other.url(), "tasks/get", task, fmt.Sprintf(`"taskId":%q`, task))
+				r, err := c.post(ctx, other.url(), "tasks/get", fmt.Sprintf(`"taskId":%q`, task))
 				text, _ := json.Marshal(r.Result.InputRequests)
 				if err == nil && len(r.Result.InputRequests) > 0 {
 					if !strings.Contains(string(text), "Who is "+id+"?") {
@@ -304,9 +299,7 @@ func TestUndeclaredCapabilities(t *testing.T) {
 				{"roots", `{"elicitation":{}}`, `{"roots":{}}`},
 				{"sleep", `{}`, ""},
 			} {
-				tool := prefix + c.tool
-				body := fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":{"who":"Ann"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}}}`, tool, c.capabilities)
-				r, err := postModern(ctx, url, "tools/call", tool, body)
+				r, err := askModern(ctx, url, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"who":"Ann"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":%s}}`, prefix+c.tool, c.capabilities))
 				switch {
 				case err != nil:
 					t.Error(err)

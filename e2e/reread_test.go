@@ -12,6 +12,7 @@ import (
 
 	"holdfast/internal/auth"
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -69,10 +70,7 @@ func TestFilesGoWrong(t *testing.T) {
 			}
 			ownCert, ownKey := ca.Server("own")
 			names := authtest.Files(t, []byte(line+"\n"), ownCert, ownKey, ca.PEM, []byte(`{"mcpServers": {"a": {"command": "cat"}}}`))
-			before, err := os.ReadFile(names[c.file])
-			if err != nil {
-				t.Fatal(err)
-			}
+			before := mcptest.Must(os.ReadFile(names[c.file]))(t)
 			args := []string{"--auth-keys", names[keys], "--config", names[conf], "--tls-cert", names[cert], "--tls-key", names[key]}
 			if c.file == issuers {
 				args = append(args, "--tls-client-ca", names[issuers])
@@ -91,9 +89,7 @@ func TestFilesGoWrong(t *testing.T) {
 					p.signal(t, syscall.SIGHUP)
 				}
 			}
-			if err := c.spoil(names[c.file]); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, c.spoil(names[c.file]))
 			hup()
 			said(c.warns)
 			if c.file != issuers { // the log says so, and TestTLS has clients with certificates
@@ -110,12 +106,8 @@ func TestFilesGoWrong(t *testing.T) {
 			}
 			_ = os.Remove(names[c.file]) // a folder
 			next := filepath.Join(t.TempDir(), "next")
-			if err := os.WriteFile(next, c.mend, 0o600); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Rename(next, names[c.file]); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, os.WriteFile(next, c.mend, 0o600))
+			mcptest.Check(t, os.Rename(next, names[c.file]))
 			hup()
 			said("level=INFO msg=\"" + c.says)
 			if err := p.stop(t); err != nil {

@@ -19,9 +19,7 @@ import (
 // session; what was ended stays ended; and another program does not know the session.
 func TestReviveAfterKill(t *testing.T) {
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	at, dir := testport.Addr(t), filepath.Join(t.TempDir(), "state")
 	start := func() *program {
 		return serveBy(t, exec.Command(built, "serve", "--demo", "--listen", at, "--state-dir", dir))
@@ -29,10 +27,7 @@ func TestReviveAfterKill(t *testing.T) {
 	p := start()
 	ctx := t.Context()
 	client := mcp.NewClient(&mcp.Implementation{Name: "revived", Version: "1"}, nil)
-	session, err := client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: p.URL, DisableStandaloneSSE: true}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	session := mcptest.Must(client.Connect(ctx, &mcp.StreamableClientTransport{Endpoint: p.URL, DisableStandaloneSSE: true}, nil))(t)
 	defer session.Close()
 	counts := func() error {
 		r, err := session.CallTool(ctx, &mcp.CallToolParams{Name: "count", Arguments: map[string]any{"to": 3}})
@@ -41,9 +36,7 @@ func TestReviveAfterKill(t *testing.T) {
 		}
 		return err
 	}
-	if err := counts(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, counts())
 	ended := post(t, p.URL, "", "", begins).Header.Get("Mcp-Session-Id")
 	post(t, p.URL, "", ended, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	if r, err := mcptest.Exchange(ctx, http.MethodDelete, p.URL, "", "Mcp-Session-Id", ended); err != nil || r.Status != http.StatusNoContent {

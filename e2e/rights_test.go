@@ -245,9 +245,7 @@ func testOpenRights(t *testing.T, change rightsChange, start func(args ...string
 		return fmt.Sprintf(`{"mcpServers": {"a": {"command": %q, "args": ["stdio"], "holdfast": {"path": "/mcp", "auth": {%s}, "tools": {%s}}}}}`, os.Args[0], auth, tools)
 	}
 	files := authtest.Files(t, []byte(line+" a\n"+line2+"\n"), []byte(settings(`"scopes": ["a"]`, "")))
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	p := start("--auth-keys", files[0], "--config", files[1], "--eras", "both", "--drain", "0.5s")
 	c := &rightsClient{t: t, ctx: bounded(t, 2*time.Minute), p: p, key: key}
 	c.open()
@@ -256,12 +254,8 @@ func testOpenRights(t *testing.T, change rightsChange, start func(args ...string
 	}
 	for i, text := range []string{line + line2 + "\n", settings(change.auth, change.tools)} {
 		next := filepath.Join(t.TempDir(), "next")
-		if err := os.WriteFile(next, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Rename(next, files[i]); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(next, []byte(text), 0o600))
+		mcptest.Check(t, os.Rename(next, files[i]))
 	}
 	p.signal(t, syscall.SIGHUP)
 	mcptest.Eventually(t, "the files are read", time.Minute, func() bool {

@@ -18,9 +18,7 @@ import (
 // the kernel shows of its parent to programs of the same user.
 func TestServerReadsNoSecrets(t *testing.T) {
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	for _, core := range []string{"single", "crash"} { // of GOTRACEBACK
 		dir := t.TempDir()
 		program, script := filepath.Join(dir, "holdfast"), `
@@ -61,10 +59,7 @@ exec cat >/dev/null`
 			return err == nil
 		})
 		stop()
-		own, err := os.ReadFile(filepath.Join(dir, "own"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		own := mcptest.Must(os.ReadFile(filepath.Join(dir, "own")))(t)
 		if text := string(own); strings.Contains(text, "secret-") || !strings.Contains(text, "OF_THE_SERVER=yes") || !strings.Contains(text, "OTEL_SERVICE_NAME=of-all") {
 			t.Errorf("the environment of the server is\n%s", own)
 		}

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -16,21 +17,14 @@ func TestSlowDisk(t *testing.T) {
 	if testlong.Race {
 		t.Skip("a program with the race detector takes its time under strace")
 	}
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	args := append(recorder(t, "/dev/null"),
 		"-e", "inject=openat,mkdir,mkdirat,renameat,unlinkat,ftruncate,fsync:delay_enter=100000", // in microseconds
 		built, "serve", "--demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--store", "file:"+t.TempDir())
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	log, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	log := mcptest.Must(cmd.StderrPipe())(t)
+	mcptest.Check(t, cmd.Start())
 	defer func() { // also what strace runs
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 		_ = cmd.Wait()

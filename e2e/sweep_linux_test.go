@@ -113,10 +113,7 @@ type left struct{ files, processes int }
 func (p *program) left(t *testing.T) left {
 	t.Helper()
 	pid := strconv.Itoa(p.cmd.Process.Pid)
-	files, err := os.ReadDir(filepath.Join("/proc", pid, "fd"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := mcptest.Must(os.ReadDir(filepath.Join("/proc", pid, "fd")))(t)
 	l := left{files: len(files)}
 	mcptest.Processes("stat", func(_ int, stat []byte) {
 		_, rest, _ := strings.Cut(string(stat), ") ")
@@ -140,10 +137,7 @@ func (p *program) place(t *testing.T) (at Place, leave func()) {
 	other.stop(t)
 	at.Other = other.event
 	// A pair's session lives as long as somebody listens.
-	c, err := net.Dial("tcp", p.Addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 	leave = func() { _ = c.Close() }
 	t.Cleanup(leave)
 	fmt.Fprintf(c, "GET /sse HTTP/1.1\r\nHost: %s\r\nAccept: text/event-stream\r\n\r\n", p.Addr)
@@ -179,10 +173,7 @@ func (p *program) crowd(t *testing.T, each int) (all []net.Conn) {
 			if kind == 3 && i >= 10 {
 				continue // each is a session, and may be a process
 			}
-			c, err := net.DialTimeout("tcp", p.Addr, time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := mcptest.Must(net.DialTimeout("tcp", p.Addr, time.Minute))(t)
 			_, _ = io.WriteString(c, raw)
 			if i%3 == 0 {
 				_ = c.(*net.TCPConn).CloseWrite()

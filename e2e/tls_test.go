@@ -38,10 +38,7 @@ func TestTLS(t *testing.T) {
 			return &mcp.ElicitResult{Action: "accept", Content: map[string]any{"answer": "Ada"}}, nil
 		},
 	})
-	s, err := client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: web}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(client.Connect(t.Context(), &mcp.StreamableClientTransport{Endpoint: p.URL, HTTPClient: web}, &mcp.ClientSessionOptions{ProtocolVersion: "2025-11-25"}))(t)
 	defer s.Close()
 	said := make(chan string, 1)
 	go func() {
@@ -55,9 +52,7 @@ func TestTLS(t *testing.T) {
 	<-asked
 	cert, key = ca.Server("two")
 	for i, text := range [][]byte{cert, key} {
-		if err := os.WriteFile(names[i], text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(names[i], text, 0o600))
 	}
 	p.signal(t, syscall.SIGHUP)
 	send := func(c *http.Client, method, session, body string) (status int, proto, by string) {

@@ -130,9 +130,7 @@ func TestTracesOverCutAndKill(t *testing.T) {
 	mcptest.Eventually(t, "the second connection is known", time.Minute, func() bool { return len(to.named("connection last_event_id")) == 1 })
 	killed := time.Now()
 	n.kill()
-	if err := n.start(n.address()); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, n.start(n.address()))
 	for !read("GET", "", 10_000, map[string]string{"Last-Event-ID": last}) {
 		if ctx.Err() != nil {
 			t.Fatal("the call did not end")

@@ -32,10 +32,7 @@ func upstream(t *testing.T, server *mcp.Server, o *mcp.StreamableHTTPOptions) st
 // bodyOf returns a request that calls a tool.
 func bodyOf(t *testing.T, p mcp.CallToolParams) string {
 	t.Helper()
-	arguments, err := json.Marshal(p.Arguments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	arguments := mcptest.Must(json.Marshal(p.Arguments))(t)
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":%q,"arguments":%s,"_meta":{"progressToken":1}}}`,
 		p.Name, bytes.Replace(arguments, []byte("null"), []byte("{}"), 1))
 }

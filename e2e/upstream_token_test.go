@@ -16,9 +16,7 @@ import (
 func upstreamTokens(t *testing.T, as *authtest.Server, server, kind string, more ...string) []string {
 	t.Helper()
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(secret, []byte("s3cret\n"), 0o600))
 	return append([]string{
 		"--upstream", server, "--upstream-auth", kind, "--upstream-token-url", newTokenEndpoint(t, as),
 		"--upstream-client-id", "h", "--upstream-client-secret-file", secret,

@@ -40,10 +40,7 @@ type hookReceiver struct {
 
 func newHookReceiver(t *testing.T, status func(path string, try int) int) *hookReceiver {
 	t.Helper()
-	library, err := standardwebhooks.NewWebhook(hookSecret)
-	if err != nil {
-		t.Fatal(err)
-	}
+	library := mcptest.Must(standardwebhooks.NewWebhook(hookSecret))(t)
 	r := &hookReceiver{status: status, tries: map[string]int{}, ids: map[string]map[string]bool{}, taken: map[string]string{}}
 	r.URL = mcptest.Serve(t, http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		body, err := io.ReadAll(q.Body)
@@ -131,9 +128,7 @@ func openSession(t *testing.T, at string) string {
 func TestWebhookFile(t *testing.T) {
 	testlong.Only(t, "it waits for another try")
 	t.Parallel()
-	if err := build(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, build())
 	var away atomic.Bool
 	away.Store(true)
 	r := newHookReceiver(t, func(path string, _ int) int {
@@ -153,9 +148,7 @@ func TestWebhookFile(t *testing.T) {
 	session := openSession(t, p.URL)
 	all := []string{"/later", "/odd", "/gone", "/taken"}
 	for _, path := range all {
-		if err := r.begin(t.Context(), p.URL, session, "count", `{"to":1,"delay_ms":300}`, path); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, r.begin(t.Context(), p.URL, session, "count", `{"to":1,"delay_ms":300}`, path))
 	}
 	for _, path := range all {
 		mcptest.Eventually(t, path+" to be tried", time.Minute, func() bool { tries, _ := r.seen(path); return tries > 0 })
@@ -173,9 +166,7 @@ func TestWebhookFile(t *testing.T) {
 	before := r.all()
 	p = start()
 	// It ends after what is told again after a restart.
-	if err := r.begin(t.Context(), p.URL, session, "count", `{"to":1,"delay_ms":6000}`, "/last"); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, r.begin(t.Context(), p.URL, session, "count", `{"to":1,"delay_ms":6000}`, "/last"))
 	mcptest.Eventually(t, "the last to be sent", time.Minute, func() bool { _, taken := r.seen("/last"); return taken == "completed" })
 	after := r.all()
 	for path, is := range before {

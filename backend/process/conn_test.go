@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -66,13 +67,8 @@ func TestIDs(t *testing.T) {
 	c, r := f.open()
 	send := func(text string) {
 		t.Helper()
-		m, err := jsonrpc.Parse([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Deliver(backend.Inbound{Message: m}); err != nil {
-			t.Fatal(err)
-		}
+		m := mcptest.Must(jsonrpc.Parse([]byte(text)))(t)
+		mcptest.Check(t, c.Deliver(backend.Inbound{Message: m}))
 	}
 	for _, id := range []string{`9007199254740993`, `-0`, `"a\/b"`, `"é<"`, `""`, `-12`, `"x y"`} {
 		send(`{"jsonrpc":"2.0","id":` + id + `,"method":"ids"}`)
@@ -197,10 +193,7 @@ func TestStderr(t *testing.T) {
 func TestOwnEnvironment(t *testing.T) {
 	t.Setenv("HOLDFAST_STORE", "secret")
 	t.Setenv("FOR_THE_SERVER", "kept")
-	b, err := New([]string{"sh"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := mcptest.Must(New([]string{"sh"}, nil))(t)
 	defer b.Close()
 	env := b.environment("tag")
 	if slices.Contains(env, "HOLDFAST_STORE=secret") || !slices.Contains(env, "FOR_THE_SERVER=kept") {
@@ -233,9 +226,7 @@ func TestKilled(t *testing.T) {
 	c, r := f.open()
 	deliver(t, c, "echo", "{}")
 	within(t, soon, "answer", r.said)
-	if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, syscall.Kill(c.pid, syscall.SIGKILL))
 	why := within(t, soon, "Closed", r.closed)
 	if want := "server process exited: signal: killed"; why.Error() != want {
 		t.Errorf("got %q, want %q", why, want)
@@ -389,13 +380,9 @@ func TestNewFails(t *testing.T) {
 
 func TestOpenFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "server")
-	if err := os.WriteFile(file, []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, []byte("#!/bin/sh\n"), 0o755))
 	f := newFixture(t, Options{Dir: filepath.Dir(file)}, "./server")
-	if err := os.Remove(file); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Remove(file))
 	r := newRecorder(t)
 	r.end()
 	if _, err := f.Open(context.Background(), backend.Start{}, r); !errors.Is(err, os.ErrNotExist) {

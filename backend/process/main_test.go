@@ -193,10 +193,7 @@ func newFixture(t *testing.T, opts Options, command ...string) *fixture {
 	if opts.Grace == 0 {
 		opts.Grace = 200 * time.Millisecond
 	}
-	b, err := New(command, &opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := mcptest.Must(New(command, &opts))(t)
 	f.Backend = b
 	t.Cleanup(func() {
 		if err := b.Close(); err != nil {
@@ -212,10 +209,7 @@ func newFixture(t *testing.T, opts Options, command ...string) *fixture {
 func (f *fixture) open() (*conn, *recorder) {
 	f.t.Helper()
 	r := newRecorder(f.t)
-	c, err := f.Open(context.Background(), backend.Start{Session: "public-name", Secret: "hush"}, r)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	c := mcptest.Must(f.Open(context.Background(), backend.Start{Session: "public-name", Secret: "hush"}, r))(f.t)
 	return c.(*conn), r
 }
 
@@ -234,9 +228,7 @@ func request(method, params string) backend.Inbound {
 // deliver hands a request to the server.
 func deliver(t *testing.T, c backend.Conn, method, params string) {
 	t.Helper()
-	if err := c.Deliver(request(method, params)); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, c.Deliver(request(method, params)))
 }
 
 func needLinux(t *testing.T) {

@@ -72,10 +72,7 @@ func TestCloseMany(t *testing.T) {
 
 func openFiles(t *testing.T) int {
 	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := mcptest.Must(os.ReadDir("/proc/self/fd"))(t)
 	return len(files)
 }
 
@@ -156,17 +153,9 @@ func TestUserKilled(t *testing.T) {
 	// A foreign tag, as if the user were some other Holdfast's child.
 	user.Env = append(os.Environ(), markVariable+"="+mark, modeVariable+"=holder", tagVariable+"=foreign.1")
 	user.Stderr = os.Stderr
-	out, err := user.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := user.Start(); err != nil {
-		t.Fatal(err)
-	}
-	tag, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := mcptest.Must(user.StdoutPipe())(t)
+	mcptest.Check(t, user.Start())
+	tag := mcptest.Must(bufio.NewReader(out).ReadString('\n'))(t)
 	poll(t, "all descendants there", func() bool { return len(daemons(mark)) == heldSessions && len(marked(mark)) >= 1+3*heldSessions })
 	guards := commands(strings.TrimSpace(tag))
 	if len(guards) != 1 {
@@ -181,13 +170,9 @@ func TestUserKilled(t *testing.T) {
 	if _, err := fmt.Sscanf(guards[0], "/proc/%d", &guard); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(guard, syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, syscall.Kill(guard, syscall.SIGTERM))
 
-	if err := user.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, user.Process.Kill())
 	_ = user.Wait() // killed
 	poll(t, "all descendants gone", func() bool { return len(marked(mark)) == 0 })
 	poll(t, "the guard gone", func() bool { return len(commands(strings.TrimSpace(tag))) == 0 })
@@ -222,20 +207,13 @@ func TestGuardGrep(t *testing.T) {
 			mark := rand.Text()
 			daemon := exec.CommandContext(limited(t), "setsid", "sleep", "1000")
 			daemon.Env = append(os.Environ(), markVariable+"="+mark)
-			if err := daemon.Start(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, daemon.Start())
 			dir := t.TempDir()
 			if test.grep != "" {
-				if err := os.WriteFile(filepath.Join(dir, "grep"), []byte(test.grep), 0o700); err != nil {
-					t.Fatal(err)
-				}
+				mcptest.Check(t, os.WriteFile(filepath.Join(dir, "grep"), []byte(test.grep), 0o700))
 			}
 			t.Setenv("PATH", dir)
-			guard, err := startGuard(markVariable + "=" + mark)
-			if err != nil {
-				t.Fatal(err)
-			}
+			guard := mcptest.Must(startGuard(markVariable + "=" + mark))(t)
 			closePipes(guard.stdin)
 			within(t, soon, "end of the guard", guard.exited)
 			// SIGTERM ends one that the guard has not killed: SIGKILL is pending for the others.
@@ -254,24 +232,15 @@ func TestGuardGrep(t *testing.T) {
 // The guard kills the groups that it was told of, and not those that it was told
 // to forget.
 func TestGuardGroups(t *testing.T) {
-	guard, err := startGuard("nothing has this mark")
-	if err != nil {
-		t.Fatal(err)
-	}
+	guard := mcptest.Must(startGuard("nothing has this mark"))(t)
 	var groups [3]*exec.Cmd
 	for i := range groups {
 		groups[i] = exec.CommandContext(limited(t), "sleep", "1000")
 		groups[i].SysProcAttr = ownGroup()
-		if err := groups[i].Start(); err != nil {
-			t.Fatal(err)
-		}
-		if err := guard.write(fmt.Sprintf("+ %d\n", groups[i].Process.Pid)); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, groups[i].Start())
+		mcptest.Check(t, guard.write(fmt.Sprintf("+ %d\n", groups[i].Process.Pid)))
 	}
-	if err := guard.write(fmt.Sprintf("- %d\n", groups[1].Process.Pid)); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, guard.write(fmt.Sprintf("- %d\n", groups[1].Process.Pid)))
 	closePipes(guard.stdin)
 	within(t, soon, "end of the guard", guard.exited)
 	if err := groups[1].Process.Signal(syscall.SIGTERM); err != nil { // it lives
@@ -289,9 +258,7 @@ func TestGuardKilled(t *testing.T) {
 	f := newFixture(t, Options{})
 	a, r := f.open()
 	old := f.guard.running
-	if err := old.process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, old.process.Kill())
 	within(t, soon, "end of the guard", old.exited)
 	b, _ := f.open()
 	if f.guard.running == old || !f.guard.groups[a.pid] || !f.guard.groups[b.pid] {

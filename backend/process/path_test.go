@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // TestPath looks for programs in the PATH of the environment that the process gets.
@@ -14,12 +16,8 @@ func TestPath(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, mode := range map[string]os.FileMode{"one/x": 0o700, "two/x": 0o700, "plain/x": 0o600, "two/sub/y": 0o700} {
-		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), mode); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
+		mcptest.Check(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"), mode))
 	}
 	sep := string(filepath.ListSeparator)
 	at := func(name string) string { return filepath.Join(dir, name) }
@@ -46,10 +44,7 @@ func TestPath(t *testing.T) {
 			t.Errorf("%s in %q: %q %v, want %q %v", c.name, c.env, got, err, c.want, c.err)
 		}
 	}
-	want, err := exec.LookPath("sh")
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := mcptest.Must(exec.LookPath("sh"))(t)
 	if got, err := find("sh", "", []string{"A=b"}); got != want || err != nil {
 		t.Errorf("without a PATH: %q %v", got, err)
 	}

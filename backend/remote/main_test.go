@@ -237,10 +237,7 @@ func (r *reply) cut() {
 func (r *reply) until(what string, wanted func(jsonrpc.Message) bool) jsonrpc.Message {
 	r.t.Helper()
 	if r.Header.Get("Content-Type") == "application/json" {
-		data, err := io.ReadAll(r.Body)
-		if err != nil {
-			r.t.Fatal(err)
-		}
+		data := mcptest.Must(io.ReadAll(r.Body))(r.t)
 		m, err := jsonrpc.Parse(data)
 		if err != nil || !wanted(m) {
 			r.t.Fatalf("no %s: status %d, %s, %v", what, r.StatusCode, data, err)

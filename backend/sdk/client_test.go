@@ -168,9 +168,7 @@ func TestLogging(t *testing.T) {
 			got.add("%s %v", req.Params.Level, req.Params.Data)
 		},
 	})
-	if err := cs.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "warning"}); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, cs.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "warning"}))
 	must(t, cs, "log", map[string]any{"Text": "a"}, "logged")
 	must(t, cs, "log", map[string]any{"Text": "b"}, "logged")
 	if all := got.wait(t, 2); !slices.Equal(all, []string{"error a", "error b"}) {
@@ -208,15 +206,9 @@ func TestUnheard(t *testing.T) {
 	next := func(rd *mcptest.Stream) jsonrpc.Message {
 		t.Helper()
 		for {
-			ev, err := rd.Next()
-			if err != nil {
-				t.Fatal(err)
-			}
+			ev := mcptest.Must(rd.Next())(t)
 			if len(ev.Data) > 0 {
-				m, err := jsonrpc.Parse(ev.Data)
-				if err != nil {
-					t.Fatal(err)
-				}
+				m := mcptest.Must(jsonrpc.Parse(ev.Data))(t)
 				return m
 			}
 		}
@@ -266,9 +258,7 @@ func TestSubscribe(t *testing.T) {
 		}
 	}
 	for _, uri := range []string{"test://a", "test://b"} {
-		if err := cs.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, cs.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}))
 	}
 	update("test://a")
 	updated.wait(t, 1)

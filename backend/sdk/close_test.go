@@ -9,6 +9,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -22,20 +23,12 @@ func TestCloseLeavesNothing(t *testing.T) {
 	out := make(sink, 100)
 	start := backend.Start{HTTP: httptest.NewRequest(http.MethodPost, "/", nil)}
 	for range 20 {
-		conn, err := b.Open(t.Context(), start, out)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := mcptest.Must(b.Open(t.Context(), start, out))(t)
 		deliver := func(text string) error {
-			m, err := jsonrpc.Parse([]byte(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			m := mcptest.Must(jsonrpc.Parse([]byte(text)))(t)
 			return conn.Deliver(backend.Inbound{Message: m})
 		}
-		if err := deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, deliver(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`))
 		if m := <-out; m.Kind != jsonrpc.Response || m.Error != nil {
 			t.Fatalf("got %s", m.Raw)
 		}

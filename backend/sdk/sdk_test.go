@@ -13,6 +13,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/auth"
 	sdkrpc "github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/mcptest"
 )
 
 func TestCancel(t *testing.T) {
@@ -121,10 +123,7 @@ func TestAuth(t *testing.T) {
 	cs := connect(t, url, w, nil)
 	must(t, cs, "whoami", nil, "alice [alice-1] Bearer alice-1")
 	must(t, connect(t, url, &wire{bearer: "bob-1"}, nil), "whoami", nil, "bob [bob-1] Bearer bob-1")
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
 	r.Header = http.Header{"Accept": {"text/event-stream"}, "Mcp-Session-Id": {cs.ID()}}
 	res, err := (&wire{RoundTripper: &http.Transport{DisableKeepAlives: true}, bearer: "bob-1"}).RoundTrip(r)
 	if err != nil {

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/mcptest"
 )
 
 // Results that are texts are written as the SDK and package json write them, in both eras.
@@ -26,10 +28,7 @@ func TestTextsAreWrittenAsTheSDKWritesThem(t *testing.T) {
 		texts(`"_meta":{"resultType":1}`),
 	} {
 		for _, c := range []*conn{{}, {modern: m}} {
-			text, err := encode(r)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := mcptest.Must(encode(r))(t)
 			if c.modern != nil {
 				// What the texts say must not lead complete another way.
 				head := `{"resultType":"complete","_meta":{"io.modelcontextprotocol/serverInfo":` + string(info) + `},`

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // After SIGHUP the audit goes on in a new file, and nothing of the old one is lost.
@@ -87,10 +89,7 @@ func TestAuditRefused(t *testing.T) {
 // The figures of the process are beside the probes.
 func TestServeMetrics(t *testing.T) {
 	t.Parallel()
-	a, err := listenAdmin("127.0.0.1:0", false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := mcptest.Must(listenAdmin("127.0.0.1:0", false, nil))(t)
 	if a.serveMetrics() == nil {
 		t.Fatal("nothing can be registered")
 	}

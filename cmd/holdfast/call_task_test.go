@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -32,14 +30,12 @@ type assigned struct {
 }
 
 func (a *assigner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body)
-	m, perr := jsonrpc.Parse(body)
-	switch {
-	case err != nil || perr != nil || r.Method != http.MethodPost:
+	mcptest.Methods{"initialize": a.serve, "*": a.serve}.ServeHTTP(w, r)
+}
+
+func (a *assigner) serve(w http.ResponseWriter, r *http.Request, m jsonrpc.Message) {
+	if m.Kind != jsonrpc.Request {
 		w.WriteHeader(http.StatusMethodNotAllowed)
-		return
-	case m.Kind != jsonrpc.Request:
-		w.WriteHeader(http.StatusAccepted)
 		return
 	}
 	a.mu.Lock()
@@ -107,6 +103,20 @@ func (a *assigner) answer(m jsonrpc.Message, task *assigned) string {
 	return `"error":{"code":-32601,"message":"no such method"}`
 }
 
+// runInside runs a command in this process.
+func runInside(t *testing.T, stdin string, args ...string) (out, says string, err error) {
+	t.Helper()
+	var stdout bytes.Buffer
+	var stderr mcptest.Log // of all commands in this process
+	cmd := newRoot()
+	cmd.SetArgs(args)
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&stdout)
+	cmd.SetErr(&stderr)
+	err = cmd.ExecuteContext(t.Context())
+	return stdout.String(), stderr.String(), err
+}
+
 // A tool that can be called as a task only is called as one, and its result is waited for.
 func TestCallAsTask(t *testing.T) {
 	t.Parallel()
@@ -121,21 +131,12 @@ func TestCallAsTask(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			test.server.tasks = make(map[string]*assigned)
-			s := httptest.NewServer(test.server)
-			defer s.Close()
-			var out bytes.Buffer
-			var says mcptest.Log // of all commands in this process
-			cmd := newRoot()
-			cmd.SetArgs([]string{"call", "--state=", s.URL, "research"})
-			cmd.SetOut(&out)
-			cmd.SetErr(&says)
-			cmd.SetIn(strings.NewReader(""))
-			err := cmd.ExecuteContext(t.Context())
+			out, says, err := runInside(t, "", "call", "--state=", mcptest.Serve(t, test.server), "research")
 			if failed := fmt.Sprint(err); (err == nil) != (test.failed == "") || err != nil && !strings.Contains(failed, test.failed) {
 				t.Errorf("it failed with %v", err)
 			}
-			if out.String() != test.out || test.out != "" && !strings.Contains(says.String(), "progress 1/2") {
-				t.Errorf("%s\n%s", &out, &says)
+			if out != test.out || test.out != "" && !strings.Contains(says, "progress 1/2") {
+				t.Errorf("%s\n%s", out, says)
 			}
 		})
 	}

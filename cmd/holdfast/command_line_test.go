@@ -15,6 +15,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -39,20 +40,10 @@ func TestCommandLine(t *testing.T) {
 	}()
 	at := strings.TrimPrefix(server.URL, "http://")
 	home := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(home, ".cursor"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(home, ".cursor", "mcp.json"), []byte(`{"mcpServers":{"demo":{"url":"`+server.URL+`/mcp"}}}`), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	page, err := os.ReadFile(filepath.Join(repository, "docs", "command-line.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks, err := blocksOf("docs/command-line.md", string(page))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.MkdirAll(filepath.Join(home, ".cursor"), 0o700))
+	mcptest.Check(t, os.WriteFile(filepath.Join(home, ".cursor", "mcp.json"), []byte(`{"mcpServers":{"demo":{"url":"`+server.URL+`/mcp"}}}`), 0o600))
+	page := mcptest.Must(os.ReadFile(filepath.Join(repository, "docs", "command-line.md")))(t)
+	blocks := mcptest.Must(blocksOf("docs/command-line.md", string(page)))(t)
 	const printed = "count-k3f9"
 	name := printed
 	resume := regexp.MustCompile(`holdfast resume (count-\w+)`)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -42,30 +41,14 @@ func foreign(t *testing.T) string {
 // pushy returns the URL of a legacy server that asks although its client has not declared that it can be asked, as
 // servers of some libraries do. Its tools return the answer as it came.
 func pushy(t *testing.T) string {
-	answers := make(chan string, 1)
-	script := func(m jsonrpc.Message, say func(string)) string {
-		switch {
-		case m.Kind == jsonrpc.Response:
-			answers <- string(m.Result)
-		case m.Kind == jsonrpc.Notification:
-		case m.Method == "initialize":
-			return mcptest.Result(m, `{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"pushy","version":"1"}}`)
-		case m.Method == "tools/list":
-			return mcptest.Result(m, `{"tools":[{"name":"person","inputSchema":{"type":"object"}},{"name":"options","inputSchema":{"type":"object"}}]}`)
-		case m.Method == "tools/call":
-			form := forms[jsonrpc.String(jsonrpc.Field(m.Params, "name"))]
-			say(fmt.Sprintf(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create","params":{"message":"Who?","requestedSchema":%s}}`, form))
-			select {
-			case got := <-answers:
-				return mcptest.Text(m, got)
-			case <-t.Context().Done():
-			}
-		default:
-			return mcptest.Result(m, `{}`)
-		}
-		return ""
+	var q mcptest.Questions
+	asks := func(m jsonrpc.Message, say func(string)) string {
+		answer := q.Ask(say, "elicitation/create", fmt.Sprintf(`{"message":"Who?","requestedSchema":%s}`, forms[mcptest.Tool(m)]))
+		return mcptest.Text(m, string(answer.Result))
 	}
-	return mcptest.Serve(t, &mcptest.Server{Stateless: true, New: func() mcptest.Script { return script }})
+	return mcptest.Serve(t, &mcptest.Server{Stateless: true, Script: mcptest.Answers{
+		"response": q.Answered, "tools/call person": asks, "tools/call options": asks,
+	}.Script})
 }
 
 // holdfast call has the user answer the questions of a server without Holdfast, and sends no form
@@ -89,25 +72,16 @@ func TestCallForeignForm(t *testing.T) {
 		"a form that is left empty":    {asks, "options", "\n", `{"action":"accept","content":{}}`, "  name [none]: ", ""},
 	} {
 		t.Run(what, func(t *testing.T) {
-			var out bytes.Buffer
-			var says mcptest.Log // of all commands in this process
-			cmd := newRoot()
-			args := []string{"call", "--state=", c.url, c.tool}
+			args, typed := []string{"call", "--state=", c.url, c.tool}, "Ada\n36\n\n"
 			if c.typed != "-" {
-				args = append(args, "--interactive")
-				cmd.SetIn(strings.NewReader(c.typed))
-			} else {
-				cmd.SetIn(strings.NewReader("Ada\n36\n\n"))
+				args, typed = append(args, "--interactive"), c.typed
 			}
-			cmd.SetArgs(args)
-			cmd.SetOut(&out)
-			cmd.SetErr(&says)
-			err := cmd.ExecuteContext(t.Context())
+			out, says, err := runInside(t, typed, args...)
 			if failed := fmt.Sprint(err); c.failed == "" && err != nil || !strings.Contains(failed, c.failed) {
 				t.Errorf("it failed with %v", err)
 			}
-			if strings.TrimSpace(out.String()) != c.out || !strings.Contains(says.String(), c.says) {
-				t.Errorf("%s\n%s", out.String(), says.String())
+			if strings.TrimSpace(out) != c.out || !strings.Contains(says, c.says) {
+				t.Errorf("%s\n%s", out, says)
 			}
 		})
 	}

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 
 	"holdfast/jsonrpc"
@@ -34,9 +34,7 @@ func TestLongSchemas(t *testing.T) {
 	schema := fmt.Sprintf(`{"properties":{%s},"required":[%s]}`, properties.String(), names.String())
 	begun := time.Now()
 	var one tool
-	if err := json.Unmarshal([]byte(`{"inputSchema":`+schema+`}`), &one); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal([]byte(`{"inputSchema":`+schema+`}`), &one))
 	if text := signature(&one); !strings.HasPrefix(text, "[p0000000:string] [p0000001:string] ") {
 		t.Errorf("%.100s", text)
 	}
@@ -51,28 +49,17 @@ func TestLongList(t *testing.T) {
 	t.Parallel()
 	page := fmt.Sprintf(`{"tools":[{"name":"t","description":%q,"inputSchema":{}}],"nextCursor":"NEXT"}`, strings.Repeat("A", 15<<20))
 	pages := 0
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		id := jsonrpc.Field(body, "id")
-		w.Header().Set("Content-Type", "application/json")
-		switch jsonrpc.String(jsonrpc.Field(body, "method")) {
-		case "initialize":
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"x","version":"1"}}}`, id)
-		case "tools/list":
-			if pages++; pages > 10 {
-				page = `{"tools":[]}` // it was too much long before
-			}
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,"result":%s}`, id, strings.Replace(page, "NEXT", fmt.Sprint(pages), 1))
-		default:
-			w.WriteHeader(http.StatusAccepted)
+	url := mcptest.Serve(t, mcptest.Methods{"tools/list": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+		if pages++; pages > 10 {
+			page = `{"tools":[]}` // it was too much long before
 		}
-	}))
-	defer s.Close()
+		mcptest.JSON(w, mcptest.Result(m, strings.Replace(page, "NEXT", fmt.Sprint(pages), 1)))
+	}})
 	f := newServerFlags()
 	cmd := &cobra.Command{}
 	cmd.SetContext(t.Context())
 	cmd.SetOut(io.Discard)
-	err := listTools(cmd, &f, []string{s.URL}, false)
+	err := listTools(cmd, &f, []string{url}, false)
 	if err == nil || !strings.Contains(err.Error(), "tools/list: it is longer than 32 MiB") {
 		t.Errorf("%v", err)
 	}

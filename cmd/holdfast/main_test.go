@@ -14,6 +14,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/internal/testport"
 )
@@ -40,16 +41,10 @@ func (p patient) Run() int {
 // configurations of hosts.
 func TestScripts(t *testing.T) {
 	t.Parallel()
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = taken.Close() })
 	free := testport.Addr(t)
-	hosts, err := filepath.Abs("../../internal/config/testdata")
-	if err != nil {
-		t.Fatal(err)
-	}
+	hosts := mcptest.Must(filepath.Abs("../../internal/config/testdata"))(t)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"sync/atomic"
@@ -15,23 +14,19 @@ import (
 type paged struct {
 	pages map[string]string // what follows "result": or so, by the cursor
 	lists atomic.Int32
-	calls atomic.Int32
 }
 
-// script is the server.
-func (p *paged) script(m jsonrpc.Message, _ func(string)) string {
-	answer := `"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"x","version":"1"}}`
-	switch {
-	case m.Kind != jsonrpc.Request:
-		return ""
-	case m.Method == "tools/list":
-		p.lists.Add(1)
-		answer = p.pages[string(jsonrpc.Field(m.Params, "cursor"))]
-	case m.Method == "tools/call":
-		p.calls.Add(1)
-		return mcptest.Text(m, string(jsonrpc.Field(m.Params, "arguments")))
+// answers is the server.
+func (p *paged) answers() mcptest.Answers {
+	return mcptest.Answers{
+		"tools/list": func(m jsonrpc.Message, _ func(string)) string {
+			p.lists.Add(1)
+			return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, p.pages[string(jsonrpc.Field(m.Params, "cursor"))])
+		},
+		"tools/call": func(m jsonrpc.Message, _ func(string)) string {
+			return mcptest.Text(m, string(jsonrpc.Field(m.Params, "arguments")))
+		},
 	}
-	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, answer)
 }
 
 // onPage returns a page with a tool, and a cursor as JSON, or no cursor.
@@ -67,19 +62,8 @@ func TestPagesOfTools(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := &paged{pages: test.pages}
-			url := mcptest.Serve(t, &mcptest.Server{Stateless: true, New: func() mcptest.Script { return p.script }}) + "/json"
-			run := func(args ...string) (string, error) {
-				var out bytes.Buffer
-				var says mcptest.Log // of all commands in this process
-				cmd := newRoot()
-				cmd.SetArgs(args)
-				cmd.SetOut(&out)
-				cmd.SetErr(&says)
-				cmd.SetIn(strings.NewReader(""))
-				err := cmd.ExecuteContext(t.Context())
-				return out.String(), err
-			}
-			out, err := run("tools", url)
+			url := mcptest.Serve(t, &mcptest.Server{Stateless: true, Script: p.answers().Script}) + "/json"
+			out, _, err := runInside(t, "", "tools", url)
 			var names []string
 			for line := range strings.Lines(out) {
 				if name, _, _ := strings.Cut(line, " "); name != "" {
@@ -90,7 +74,7 @@ func TestPagesOfTools(t *testing.T) {
 				t.Errorf("listed %q, and %v", got, err)
 			}
 			p.lists.Store(0)
-			out, err = run("call", "--state=", url, "b", "--arg", "n=5")
+			out, _, err = runInside(t, "", "call", "--state=", url, "b", "--arg", "n=5")
 			if strings.TrimSpace(out) != test.last && (err == nil || !strings.Contains(err.Error(), test.last)) {
 				t.Errorf("the call is %q, %v", out, err)
 			}

@@ -110,14 +110,8 @@ func printedDocuments(t *testing.T) map[string]string {
 	}
 	all := make(map[string]string)
 	for _, name := range append(files, filepath.Join(repository, "README.md")) {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		file, err := filepath.Rel(repository, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mcptest.Must(os.ReadFile(name))(t)
+		file := mcptest.Must(filepath.Rel(repository, name))(t)
 		all[filepath.ToSlash(file)] = string(text)
 	}
 	return all
@@ -205,10 +199,7 @@ func TestPrinted(t *testing.T) {
 	}
 	tests := testNames(t)
 	for i, s := range specials {
-		lib, err := w.library()
-		if err != nil {
-			t.Fatal(err)
-		}
+		lib := mcptest.Must(w.library())(t)
 		published := strings.Contains(lib.module, ".")
 		if !used[i] && (!s.noAddress || !published) {
 			t.Errorf("no block of %s has %q", s.file, s.has)
@@ -230,10 +221,7 @@ func testNames(t *testing.T) map[string]bool {
 	}
 	names := make(map[string]bool)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mcptest.Must(os.ReadFile(file))(t)
 		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(text, -1) {
 			names[string(m[1])] = true
 		}
@@ -278,31 +266,17 @@ func newWorld(t *testing.T) *world {
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, nil)
 	mcptest.ShutDownAtEnd(t, handler, soon)
 	demo := mcptest.Serve(t, handler)
-	to, err := url.Parse(demo)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(url.Parse(demo))(t)
 	w := &world{t: t, demo: to.Host, programs: t.TempDir(), library: sync.OnceValues(readLibrary)}
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	caches, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
+	caches := mcptest.Must(exec.Command("go", "env", "GOCACHE", "GOMODCACHE").Output())(t)
 	copy(w.cache[:], strings.Fields(string(caches)))
-	program, err := exec.LookPath("holdfast")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := mcptest.Must(exec.LookPath("holdfast"))(t)
 	far := httptest.NewTLSServer(examples(to)) // its certificate is for example.com, too
 	t.Cleanup(far.Close)
 	w.authority = filepath.Join(t.TempDir(), "example.com.pem")
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: far.Certificate().Raw})
-	if err := os.WriteFile(w.authority, certificate, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(w.authority, certificate, 0o600))
 	w.proxy = mcptest.Serve(t, tunnel(far.Listener.Addr().String()))
 	for name, does := range map[string]string{
 		"holdfast": `holdfast PROGRAM "$@"`,
@@ -310,9 +284,7 @@ func newWorld(t *testing.T) *world {
 		"COMMAND": "stdio", "node": "stdio", "python": "stdio", "your-mcp-server": "stdio", "mcp-server-everything": "stdio",
 	} {
 		script := fmt.Sprintf("#!/bin/sh\nexec %q printed %s\n", self, strings.ReplaceAll(does, "PROGRAM", strconv.Quote(program)))
-		if err := os.WriteFile(filepath.Join(w.programs, name), []byte(script), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(filepath.Join(w.programs, name), []byte(script), 0o700))
 	}
 	return w
 }
@@ -372,9 +344,7 @@ type stage struct {
 func (w *world) stage(t *testing.T, s *special) *stage {
 	at := &stage{T: t, special: s, world: w, dir: t.TempDir()}
 	for _, dir := range []string{"home/.cursor", "home/.config/Claude", "tmp", "var"} {
-		if err := os.MkdirAll(filepath.Join(at.dir, dir), 0o700); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.MkdirAll(filepath.Join(at.dir, dir), 0o700))
 	}
 	at.write("claude_desktop_config.json", `{"mcpServers": {"everything": {"command": "COMMAND"}}}`)
 	at.replaced = append(slices.Clone(s.replace),
@@ -770,10 +740,7 @@ func TestPrintedFlags(t *testing.T) {
 			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := mcptest.Must(os.ReadFile(file))(t)
 			sources.Write(text)
 		}
 	}

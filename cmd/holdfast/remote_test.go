@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 )
 
 // TestOutOfReach has no server at a URL, or one that is not ready: that is said after one request was
@@ -40,10 +41,7 @@ func TestOutOfReach(t *testing.T) {
 				w.WriteHeader(tc.status)
 			}))
 			defer s.Close()
-			conn, err := dial(s.URL, &client.Options{NoListen: true, Transport: client.HTTP, ConnectTimeout: tc.timeout, BeginWithin: 2 * time.Second})
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := mcptest.Must(dial(s.URL, &client.Options{NoListen: true, Transport: client.HTTP, ConnectTimeout: tc.timeout, BeginWithin: 2 * time.Second}))(t)
 			defer conn.Close()
 			f := newRemoteFlags()
 			if _, err := f.begin(t.Context(), conn, s.URL, nil); err == nil || outOfReach(err) == tc.asked {

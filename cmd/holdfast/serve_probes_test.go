@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // No web page whose name leads to a loopback address reads the probes and the figures. Kubernetes and Prometheus, which
@@ -16,10 +18,7 @@ func TestProbesHost(t *testing.T) {
 	t.Parallel()
 	ask := func(addr, host, path string) int {
 		t.Helper()
-		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mcptest.Must(net.Dial("tcp", addr))(t)
 		defer func() { _ = c.Close() }()
 		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		version := "1.1"
@@ -42,10 +41,7 @@ func TestProbesHost(t *testing.T) {
 		return status
 	}
 	for _, listen := range []string{"127.0.0.1:0", ":0"} {
-		a, err := listenAdmin(listen, false, []string{"proxy.example"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := mcptest.Must(listenAdmin(listen, false, []string{"proxy.example"}))(t)
 		a.serveMetrics()
 		a.watch(func() error { return nil })
 		_, port, _ := net.SplitHostPort(a.addr)
@@ -78,10 +74,7 @@ func TestProbesHost(t *testing.T) {
 
 // otherAddresses are the IPv4 addresses of this machine that are not loopback ones.
 func otherAddresses(t *testing.T) (ips []string) {
-	all, err := net.InterfaceAddrs()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := mcptest.Must(net.InterfaceAddrs())(t)
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok && n.IP.To4() != nil && !n.IP.IsLoopback() {
 			ips = append(ips, n.IP.String())

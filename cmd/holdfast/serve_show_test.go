@@ -13,6 +13,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+
+	"holdfast/internal/mcptest"
 )
 
 // Who opens the live page of the demo sees a call whose connection is cut, and that survives.
@@ -46,10 +48,7 @@ func TestShow(t *testing.T) {
 		return text("done"), nil, nil
 	})
 	handler := holdfast.NewHandler(func(*http.Request) *mcp.Server { return server }, &holdfast.Options{Retry: 10 * time.Millisecond})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	served := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute, ConnState: func(_ net.Conn, s http.ConnState) {
 		if s == http.StateClosed {
 			closed <- struct{}{}
@@ -60,10 +59,7 @@ func TestShow(t *testing.T) {
 		_ = served.Close()
 		_ = handler.Shutdown(context.Background())
 	})
-	page, err := listenAdmin("127.0.0.1:0", false, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := mcptest.Must(listenAdmin("127.0.0.1:0", false, nil))(t)
 	t.Cleanup(func() { _ = page.close() })
 
 	var out bytes.Buffer
@@ -95,15 +91,9 @@ func TestShow(t *testing.T) {
 // is refused.
 func TestDemoPage(t *testing.T) {
 	t.Parallel()
-	first, err := (&serveFlags{ownPage: true}).listenAdmin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := mcptest.Must((&serveFlags{ownPage: true}).listenAdmin())(t)
 	t.Cleanup(func() { _ = first.close() })
-	second, err := (&serveFlags{ownPage: true}).listenAdmin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := mcptest.Must((&serveFlags{ownPage: true}).listenAdmin())(t)
 	t.Cleanup(func() { _ = second.close() })
 	if first.addr == "" || second.addr == "" || first.addr == second.addr {
 		t.Errorf("pages at %q and %q, want one each", first.addr, second.addr)
@@ -111,10 +101,7 @@ func TestDemoPage(t *testing.T) {
 	if first.place() != first.addr {
 		t.Errorf("the page at %s is told of as %s", first.addr, first.place())
 	}
-	all, err := (&serveFlags{admin: ":0"}).listenAdmin()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := mcptest.Must((&serveFlags{admin: ":0"}).listenAdmin())(t)
 	t.Cleanup(func() { _ = all.close() })
 	if !strings.HasPrefix(all.place(), "localhost:") { // a browser cannot open [::]
 		t.Errorf("the page at %s is told of as %s", all.addr, all.place())

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // A signal that is sent twice at once is one; another one, or one that is sent later, ends draining.
@@ -20,13 +22,8 @@ func TestNextSignal(t *testing.T) {
 	defer signal.Stop(seen)
 	send := func(s os.Signal) {
 		t.Helper()
-		self, err := os.FindProcess(os.Getpid())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := self.Signal(s); err != nil {
-			t.Fatal(err)
-		}
+		self := mcptest.Must(os.FindProcess(os.Getpid()))(t)
+		mcptest.Check(t, self.Signal(s))
 		<-seen
 	}
 	first, stop := signal.NotifyContext(context.Background(), os.Interrupt)

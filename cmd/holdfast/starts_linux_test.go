@@ -247,10 +247,7 @@ type startPlace struct {
 func newStartPlace(t *testing.T) *startPlace {
 	p := &startPlace{dir: t.TempDir()}
 	p.writeFiles(t)
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	taken := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = taken.Close() })
 	web := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status, text := http.StatusOK, "<html>"
@@ -307,34 +304,22 @@ func (p *startPlace) writeFiles(t *testing.T) {
 		if name == "notexec" || name == "secret.json" {
 			mode = 0o600
 		}
-		if err := os.WriteFile(filepath.Join(p.dir, name), []byte(text), mode); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(filepath.Join(p.dir, name), []byte(text), mode))
 	}
-	if err := os.Mkdir(filepath.Join(p.dir, "folder"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Mkdir(filepath.Join(p.dir, "folder"), 0o755))
 	ca := authtest.NewCA(t, "starts")
 	cert, key := ca.Server("localhost")
 	_, other := ca.Server("localhost")
 	old := ca.Expired("localhost")
-	oldKey, err := x509.MarshalPKCS8PrivateKey(old.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	oldKey := mcptest.Must(x509.MarshalPKCS8PrivateKey(old.PrivateKey))(t)
 	for name, text := range map[string][]byte{
 		"cert.pem": cert, "key.pem": key, "otherkey.pem": other,
 		"old.pem":    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: old.Certificate[0]}),
 		"oldkey.pem": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: oldKey}),
 	} {
-		if err := os.WriteFile(filepath.Join(p.dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(filepath.Join(p.dir, name), text, 0o600))
 	}
-	program, err := exec.LookPath("holdfast")
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := mcptest.Must(exec.LookPath("holdfast"))(t)
 	p.program = filepath.Join(p.dir, "program")
 	if os.Getuid() == 0 { // else it is no other user who runs it
 		text, err := os.ReadFile(program)
@@ -365,10 +350,7 @@ func demoServer(t *testing.T) string {
 
 // redisThatSays starts what answers each command of a Redis client with an error, and returns its address.
 func redisThatSays(t *testing.T, text string) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = l.Close() })
 	go func() {
 		for {

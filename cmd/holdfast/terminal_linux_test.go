@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -20,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"holdfast/internal/mcptest"
+	"holdfast/jsonrpc"
 )
 
 // evil is what a server says: it sets the title and rings, paints (C0, then C1), takes a
@@ -37,69 +37,47 @@ var evilJSON = strings.NewReplacer("\x1b", `\u001b`, "\x07", `\u0007`, "\r", `\r
 func evilServer(t *testing.T) string {
 	t.Helper()
 	answered := make(chan struct{}, 8)
-	h := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var m struct {
-			ID     json.RawMessage
-			Method string
-			Params struct {
-				Name string
-				Meta struct {
-					ProgressToken json.RawMessage
-				} `json:"_meta"`
-			}
+	say := func(what string) string { return strings.ReplaceAll(what, "EVIL", evilJSON) }
+	events := func(w http.ResponseWriter, messages ...string) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for _, one := range messages {
+			fmt.Fprintf(w, "data: %s\n\n", say(one))
+			_ = http.NewResponseController(w).Flush()
 		}
-		body, _ := io.ReadAll(r.Body)
-		if r.Method != http.MethodPost || json.Unmarshal(body, &m) != nil {
-			w.WriteHeader(http.StatusMethodNotAllowed)
-			return
+	}
+	answers := func(members string) mcptest.Does {
+		return func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			mcptest.JSON(w, say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,%s}`, m.ID, members)))
 		}
-		say := func(what string) string { return strings.ReplaceAll(what, "EVIL", evilJSON) }
-		answer := func(result string) {
-			w.Header().Set("Content-Type", "application/json")
-			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":%s,%s}`, m.ID, say(result))
-		}
-		events := func(messages ...string) {
-			w.Header().Set("Content-Type", "text/event-stream")
-			for _, one := range messages {
-				fmt.Fprintf(w, "data: %s\n\n", say(one))
-				_ = http.NewResponseController(w).Flush()
-			}
-		}
-		done := fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"content":[{"type":"text","text":"done"}]}}`, m.ID)
-		switch {
-		case m.Method == "" && m.ID != nil:
+	}
+	url := mcptest.Serve(t, mcptest.Methods{
+		"response": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 			answered <- struct{}{}
 			w.WriteHeader(http.StatusAccepted)
-		case m.ID == nil:
-			w.WriteHeader(http.StatusAccepted)
-		case m.Method == "initialize":
-			answer(`"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"EVIL","version":"EVIL"},"instructions":"EVIL"}`)
-		case m.Method == "tools/list":
-			answer(`"result":{"tools":[{"name":"EVIL","description":"EVIL","inputSchema":{"type":"object","properties":{"EVIL":{"type":"EVIL"}}}},` +
-				`{"name":"result"},{"name":"fails"},{"name":"error"},{"name":"progress"},{"name":"asks"},{"name":"link"},{"name":"http"}]}`)
-		case m.Params.Name == "result":
-			answer(`"result":{"content":[{"type":"text","text":"EVIL"}]}`)
-		case m.Params.Name == "link":
-			answer(`"result":{"content":[{"type":"resource_link","name":"EVIL","uri":"x:EVIL"},{"type":"image","mimeType":"EVIL","data":""}]}`)
-		case m.Params.Name == "fails":
-			answer(`"result":{"isError":true,"content":[{"type":"text","text":"EVIL"}]}`)
-		case m.Params.Name == "error":
-			answer(`"error":{"code":-32000,"message":"EVIL"}`)
-		case m.Params.Name == "http":
+		},
+		"initialize": answers(`"result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"EVIL","version":"EVIL"},"instructions":"EVIL"}`),
+		"tools/list": answers(`"result":{"tools":[{"name":"EVIL","description":"EVIL","inputSchema":{"type":"object","properties":{"EVIL":{"type":"EVIL"}}}},` +
+			`{"name":"result"},{"name":"fails"},{"name":"error"},{"name":"progress"},{"name":"asks"},{"name":"link"},{"name":"http"}]}`),
+		"tools/call result": answers(`"result":{"content":[{"type":"text","text":"EVIL"}]}`),
+		"tools/call link":   answers(`"result":{"content":[{"type":"resource_link","name":"EVIL","uri":"x:EVIL"},{"type":"image","mimeType":"EVIL","data":""}]}`),
+		"tools/call fails":  answers(`"result":{"isError":true,"content":[{"type":"text","text":"EVIL"}]}`),
+		"tools/call error":  answers(`"error":{"code":-32000,"message":"EVIL"}`),
+		"tools/call http": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) {
 			http.Error(w, evil, http.StatusBadRequest)
-		case m.Params.Name == "progress":
-			progress := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"EVIL"}}`, m.Params.Meta.ProgressToken)
-			events(progress, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"EVIL","data":"EVIL"}}`, done)
-		case m.Params.Name == "asks":
-			events(`{"jsonrpc":"2.0","id":"q1","method":"elicitation/create","params":{"mode":"url","message":"EVIL","url":"http://h/EVIL","elicitationId":"1"}}`)
+		},
+		"tools/call progress": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			progress := fmt.Sprintf(`{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":%s,"progress":1,"message":"EVIL"}}`, jsonrpc.Field(m.Params, "_meta", "progressToken"))
+			events(w, progress, `{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"EVIL","data":"EVIL"}}`, mcptest.Text(m, "done"))
+		},
+		"tools/call asks": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
+			events(w, `{"jsonrpc":"2.0","id":"q1","method":"elicitation/create","params":{"mode":"url","message":"EVIL","url":"http://h/EVIL","elicitationId":"1"}}`)
 			<-answered
-			events(`{"jsonrpc":"2.0","id":"q2","method":"elicitation/create","params":{"message":"EVIL","requestedSchema":{"type":"object","properties":{` +
+			events(w, `{"jsonrpc":"2.0","id":"q2","method":"elicitation/create","params":{"message":"EVIL","requestedSchema":{"type":"object","properties":{`+
 				`"EVIL":{"type":"string","title":"EVIL","description":"EVIL b","enum":["EVIL","b"],"default":"EVIL"}}}}}`)
 			<-answered
-			events(done)
-		}
+			events(w, mcptest.Text(m, "done"))
+		},
 	})
-	url := mcptest.Serve(t, h)
 	t.Cleanup(func() { close(answered) })
 	return url
 }
@@ -120,22 +98,12 @@ func newPTY(t *testing.T) *pty {
 	if err != nil {
 		t.Skipf("no pseudo-terminals: %v", err)
 	}
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
+	n := mcptest.Must(unix.IoctlGetInt(fd, unix.TIOCGPTN))(t)
 	name := fmt.Sprintf("/dev/pts/%d", n)
-	file, err := os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := mcptest.Must(os.OpenFile(name, os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	// What it would not fit on a line is cut.
-	if err := unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 500}); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 500}))
 	term := &pty{file: file, main: os.NewFile(uintptr(fd), "ptmx"), over: make(chan struct{})}
 	go func() {
 		defer close(term.over)
@@ -233,17 +201,13 @@ func TestTerminalLog(t *testing.T) {
 			term := newPTY(t)
 			defer term.main.Close()
 			file := filepath.Join(t.TempDir(), "evil")
-			if err := os.WriteFile(file, []byte(evil+"\xff\n"), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, os.WriteFile(file, []byte(evil+"\xff\n"), 0o600))
 			ctx, stop := context.WithTimeout(t.Context(), soon)
 			defer stop()
 			cmd := exec.CommandContext(ctx, "holdfast", "serve", "--listen", "127.0.0.1:0", "--log-format", format,
 				"--", "sh", "-c", `cat "$0" >&2; cat >/dev/null`, file)
 			cmd.Stderr = term.file
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, cmd.Start())
 			wait := func(until func(text string) bool) {
 				t.Helper()
 				for !until(term.text()) {
@@ -256,9 +220,7 @@ func TestTerminalLog(t *testing.T) {
 			wait(func(text string) bool { return servingURL.MatchString(text) })
 			to := servingURL.FindStringSubmatch(term.text())[1]
 			asking := exec.CommandContext(ctx, "holdfast", "tools", to) // which waits for an answer in vain
-			if err := asking.Start(); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, asking.Start())
 			wait(func(text string) bool { return strings.Contains(text, "pwned") && strings.Contains(text, "X}") })
 			_ = asking.Process.Kill()
 			_ = asking.Wait()
@@ -301,10 +263,7 @@ func TestOutputsOnly(t *testing.T) {
 		if name == "secrets.go" || strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := mcptest.Must(os.ReadFile(name))(t)
 		// What a child inherits is not printed on.
 		data = bytes.ReplaceAll(data, []byte("[]*os.File{os.Stdin, os.Stdout, os.Stderr}"), nil)
 		if found := around.Find(data); found != nil {

@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/backend/message"
+	"holdfast/internal/mcptest"
 )
 
 // What a 0 that is written on the command line means.
@@ -217,10 +218,7 @@ func TestOptionsOutOfRange(t *testing.T) {
 // documentsOf returns the documentation of the fields of Options in a file.
 func documentsOf(t *testing.T, name string) map[string]string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := mcptest.Must(parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments))(t)
 	all := make(map[string]string)
 	for _, d := range file.Decls {
 		d, ok := d.(*ast.GenDecl)

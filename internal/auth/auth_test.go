@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,10 +29,7 @@ const resource = "https://mcp.example.com"
 // endpoint returns a server that wants tokens for the resource /mcp, and says who one is.
 func endpoint(t *testing.T, as *authtest.Server, change func(*Policy)) func(token string) *httptest.ResponseRecorder {
 	t.Helper()
-	issuer, err := NewIssuer(as.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := mcptest.Must(NewIssuer(as.URL))(t)
 	issuer.every = time.Millisecond
 	t.Cleanup(issuer.client.CloseIdleConnections)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
@@ -82,22 +80,13 @@ func TestToken(t *testing.T) {
 		}
 	}
 	part := func(v any) string {
-		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mcptest.Must(json.Marshal(v))(t)
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
 	unsigned := part(map[string]any{"alg": "none"}) + "." + part(with(authtest.Claims{"iss": as.URL, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()})) + "."
-	der, err := x509.MarshalPKIXPublicKey(as.Public().Key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	der := mcptest.Must(x509.MarshalPKIXPublicKey(as.Public().Key))(t)
 	shared := pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
-	stranger, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stranger := mcptest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	whole := as.Token(good)
 	for name, token := range map[string]string{
 		"expired":            as.Token(with(authtest.Claims{"exp": time.Now().Add(-time.Second).Unix()})),
@@ -183,10 +172,7 @@ func TestKeys(t *testing.T) {
 // TestMetadata asks for the metadata of endpoints.
 func TestMetadata(t *testing.T) {
 	t.Parallel()
-	issuer, err := NewIssuer("https://auth.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := mcptest.Must(NewIssuer("https://auth.example.com"))(t)
 	for _, c := range []struct{ resource, at, want string }{
 		{"", "/mcp", "http://example.com/mcp"},
 		{resource, "/mcp", resource + "/mcp"},
@@ -222,10 +208,7 @@ func TestMetadata(t *testing.T) {
 // TestAt has what belongs to an endpoint at another path.
 func TestAt(t *testing.T) {
 	as := authtest.New(t)
-	issuer, err := NewIssuer(as.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := mcptest.Must(NewIssuer(as.URL))(t)
 	t.Cleanup(issuer.client.CloseIdleConnections)
 	p := &Policy{Issuer: issuer, Resource: resource, Log: slog.New(slog.DiscardHandler)}
 	h := At("/sse", Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))

@@ -16,15 +16,13 @@ import (
 	"time"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // secured serves who a client is, with certificates, and returns the URL.
 func secured(t *testing.T, c *Certificates, p *Policy) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	server := &http.Server{
 		Handler: Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			fmt.Fprintf(w, "%s %s %s", Principal(r), r.Proto, tls.VersionName(r.TLS.Version))
@@ -48,10 +46,7 @@ func secured(t *testing.T, c *Certificates, p *Policy) string {
 func ask(t *testing.T, c *http.Client, at, token string) (said string, by string) {
 	t.Helper()
 	c.CloseIdleConnections() // each time by a connection of its own
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	req := mcptest.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil))(t)
 	if token != "" {
 		req.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -60,10 +55,7 @@ func ask(t *testing.T, c *http.Client, at, token string) (said string, by string
 		return "error: " + err.Error(), ""
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(io.ReadAll(resp.Body))(t)
 	if resp.StatusCode != http.StatusOK {
 		return resp.Status, ""
 	}
@@ -76,10 +68,7 @@ func TestClientCertificates(t *testing.T) {
 	ca, other := authtest.NewCA(t, "ca"), authtest.NewCA(t, "other")
 	cert, key := ca.Server("one")
 	names := authtest.Files(t, cert, key, ca.PEM)
-	c, err := OpenCertificates(names[0], names[1], names[2])
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(OpenCertificates(names[0], names[1], names[2]))(t)
 	at := secured(t, c, &Policy{Certificates: true})
 	const proto = " HTTP/2.0 TLS 1.3"
 	for want, own := range map[string][]tls.Certificate{
@@ -116,17 +105,12 @@ func TestReload(t *testing.T) {
 	ca, other := authtest.NewCA(t, "ca"), authtest.NewCA(t, "other")
 	cert, key := ca.Server("one")
 	names := authtest.Files(t, cert, key, ca.PEM)
-	c, err := OpenCertificates(names[0], names[1], names[2])
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(OpenCertificates(names[0], names[1], names[2]))(t)
 	at := secured(t, c, &Policy{Certificates: true})
 	ada, bob := ca.Browse(ca.Client(pkix.Name{CommonName: "ada"})), ca.Browse(other.Client(pkix.Name{CommonName: "bob"}))
 	write := func(file int, text []byte) {
 		t.Helper()
-		if err := os.WriteFile(names[file], text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(names[file], text, 0o600))
 		c.Reload(false)
 		c.Reload(false)
 	}
@@ -152,9 +136,7 @@ func TestReload(t *testing.T) {
 	expect("no issuer of clients", "two", false, true)
 	write(2, append(ca.PEM, other.PEM...))
 	expect("both", "two", true, true)
-	if err := os.Remove(names[1]); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Remove(names[1]))
 	c.Reload(false)
 	expect("no key", "two", true, true)
 }
@@ -165,14 +147,8 @@ func TestBoundToken(t *testing.T) {
 	ca, as := authtest.NewCA(t, "ca"), authtest.New(t)
 	cert, key := ca.Server("one")
 	names := authtest.Files(t, cert, key, ca.PEM)
-	c, err := OpenCertificates(names[0], names[1], names[2])
-	if err != nil {
-		t.Fatal(err)
-	}
-	issuer, err := NewIssuer(as.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(OpenCertificates(names[0], names[1], names[2]))(t)
+	issuer := mcptest.Must(NewIssuer(as.URL))(t)
 	t.Cleanup(http.DefaultTransport.(*http.Transport).CloseIdleConnections)
 	at := secured(t, c, &Policy{Issuer: issuer, Audience: []string{"us"}, Certificates: true})
 	own := ca.Client(pkix.Name{CommonName: "ada"})

@@ -18,6 +18,7 @@ import (
 
 	"holdfast/internal/auth/authtest"
 	"holdfast/internal/dpop"
+	"holdfast/internal/mcptest"
 )
 
 // A proofServer lets requests in under a policy.
@@ -71,10 +72,7 @@ func TestProofs(t *testing.T) {
 	t.Parallel()
 	s := newProofServer(t, new(Proofs))
 	other, unbound := authtest.NewProver(t), s.as.Token(authtest.Claims{"aud": here})
-	weak, err := rsa.GenerateKey(rand.Reader, 1024)
-	if err != nil {
-		t.Fatal(err)
-	}
+	weak := mcptest.Must(rsa.GenerateKey(rand.Reader, 1024))(t)
 	post := func(change authtest.Claims) http.Header {
 		return s.prover.Header(http.MethodPost, here, s.token, change)
 	}
@@ -177,10 +175,7 @@ func unsigned(t *testing.T, key jose.JSONWebKey, claims authtest.Claims) string 
 	t.Helper()
 	var parts [2]string
 	for i, part := range []any{map[string]any{"alg": "none", "typ": "dpop+jwt", "jwk": &key}, claims} {
-		text, err := json.Marshal(part)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mcptest.Must(json.Marshal(part))(t)
 		parts[i] = base64.RawURLEncoding.EncodeToString(text)
 	}
 	return strings.Join(parts[:], ".") + "."
@@ -291,9 +286,7 @@ func TestProofsBounded(t *testing.T) {
 			return codeOf(p.take(t.Context(), &dpop.Proof{Key: "k", ID: string(rune(id)), Issued: time.Now(), Nonce: nonce}))
 		}
 		first := &dpop.Proof{Key: "k", ID: "first", Issued: time.Now().Add(proofWindow)}
-		if err := p.take(t.Context(), first); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, p.take(t.Context(), first))
 		time.Sleep(time.Second)
 		fill := func(n int, nonce string) {
 			p.mu.Lock()

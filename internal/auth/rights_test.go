@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/auth/authtest"
+	"holdfast/internal/mcptest"
 )
 
 // rightsUnder authenticates a request with a token, and returns the rights of its client.
@@ -91,10 +92,7 @@ func TestRightsOfKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := authtest.Files(t, []byte(line+" a\n"))[0]
-	keys, err := OpenKeys(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := mcptest.Must(OpenKeys(file))(t)
 	p := &Policy{Keys: keys, Scopes: []string{"a"}, Open: new(Open)}
 	rights, told := rightsUnder(t, p, key), 0
 	stop := rights.Watch(func() { told++ })
@@ -108,9 +106,7 @@ func TestRightsOfKeys(t *testing.T) {
 		{"as before", line + " a\n", 0},
 		{"no line", "\n", http.StatusUnauthorized},
 	} {
-		if err := os.WriteFile(file, []byte(c.line), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(file, []byte(c.line), 0o600))
 		if !keys.Reload(true) {
 			t.Errorf("%s: nothing has changed", c.what)
 		}

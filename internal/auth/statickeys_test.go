@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // TestStaticKeys has keys of a file, which changes.
@@ -23,15 +25,10 @@ func TestStaticKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	write("# who may\n\n" + first + "\n" + second + "\n")
-	keys, err := OpenKeys(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := mcptest.Must(OpenKeys(file))(t)
 	p := &Policy{Keys: keys, Scopes: []string{"mcp"}}
 	h := Require(func(*http.Request) *Policy { return p }, nil)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write([]byte(Principal(r)))

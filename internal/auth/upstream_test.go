@@ -41,10 +41,7 @@ func TestTransport(t *testing.T) {
 	client := &http.Client{Transport: NewTransport(base, server.URL+"/mcp", Grant{TokenURL: tokens, ID: "h", Exchange: true}, slog.New(slog.DiscardHandler))}
 	expect := func(what, at, token, want string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader("body"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := mcptest.Must(http.NewRequestWithContext(t.Context(), http.MethodPost, at, strings.NewReader("body")))(t)
 		req.Header.Set("Authorization", "Bearer "+token)
 		resp, err := client.Do(req)
 		if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -26,10 +27,7 @@ type house struct {
 
 func newHouse(t *testing.T) *house {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	return &house{t: t, addr: l.Addr().String()}
 }
@@ -99,9 +97,7 @@ func TestServerAwayAtStart(t *testing.T) {
 			}
 			if !kept {
 				for _, name := range sessionFiles(t, state) {
-					if err := os.Remove(name); err != nil {
-						t.Fatal(err)
-					}
+					mcptest.Check(t, os.Remove(name))
 				}
 			}
 			c := newHost(t, h.url(), state)
@@ -185,9 +181,7 @@ func TestKnown(t *testing.T) {
 	if k.answer(fmt.Sprint(last), ada) != nil || k.answer("large", ada) != nil || k.answer("quarter2", ada) != nil || k.answer("quarter3", ada) == nil {
 		t.Error("not the newest bytes are kept")
 	}
-	if err := os.WriteFile(name, []byte(`{"answers":`), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(name, []byte(`{"answers":`), 0o600))
 	if got := (&known{name: name}).answer(key, ada); got != nil {
 		t.Errorf("half a file has %s", got)
 	}

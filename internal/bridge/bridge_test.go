@@ -16,6 +16,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/statefile"
 	"holdfast/internal/testlong"
 )
@@ -100,10 +101,7 @@ func (c *testHost) count(id, to int) {
 // sessionFiles returns the session files in a directory for state files.
 func sessionFiles(t *testing.T, state string) []string {
 	t.Helper()
-	names, err := filepath.Glob(filepath.Join(state, "connect", "*.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := mcptest.Must(filepath.Glob(filepath.Join(state, "connect", "*.json")))(t)
 	return names
 }
 
@@ -123,22 +121,14 @@ func TestRepeatedTooLate(t *testing.T) {
 		if len(names) != 1 {
 			t.Fatalf("kept %q", names)
 		}
-		data, err := os.ReadFile(names[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := mcptest.Must(os.ReadFile(names[0]))(t)
 		var s sessionRecord
 		if err := json.Unmarshal(data, &s); err != nil || len(s.Calls) != 1 {
 			t.Fatalf("%+v, %v", s, err)
 		}
 		s.Alive = time.Now().Add(-ago)
 		s.Calls[0].Left = s.Alive
-		if data, err = json.Marshal(s); err != nil {
-			t.Fatal(err)
-		}
-		if err := statefile.Replace(names[0], data); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, statefile.Replace(names[0], mcptest.Must(json.Marshal(s))(t)))
 		second := newHost(t, url, state)
 		second.open()
 		second.count(7, 30)
@@ -256,9 +246,7 @@ func TestResponseNotTaken(t *testing.T) {
 func TestUnusableState(t *testing.T) {
 	t.Parallel()
 	state := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(state, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(state, nil, 0o600))
 	url, _ := countServer(t)
 	c := newHost(t, url, state)
 	c.open()
@@ -277,9 +265,7 @@ func TestAnsweredAfterTheEnd(t *testing.T) {
 {"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"count","arguments":{"to":1,"delay_ms":40}}}
 {"jsonrpc":"2.0","id":2,"method":"tools/list"}
 `)
-		if err := Run(t.Context(), url, in, &out, &Options{State: state}); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, Run(t.Context(), url, in, &out, &Options{State: state}))
 		for _, want := range []string{`"id":1,"result"`, `"id":2,"result"`} {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("state %q: no %s in %s", state, want, out.String())

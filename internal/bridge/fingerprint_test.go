@@ -3,6 +3,8 @@ package bridge
 import (
 	"encoding/json"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // Requests that ask for the same have the same fingerprint, whatever is in their _meta
@@ -48,9 +50,7 @@ func TestFingerprintBefore(t *testing.T) {
 	t.Parallel()
 	const before = "10ec1412e3ac764aec68d1ed182e2f77b6dee8a7c8f41e6115361a9af91ee4dc"
 	var old callRecord
-	if err := json.Unmarshal([]byte(`{"id":"\"x-1\"","method":"tools/call","print":"`+before+`"}`), &old); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal([]byte(`{"id":"\"x-1\"","method":"tools/call","print":"`+before+`"}`), &old))
 	again := []byte(`{"_meta":{"progressToken":7},"arguments":{"x":1.50},"name":"a"}`)
 	if !fingerprintOf("tools/call", again).matches(old.fingerprint) {
 		t.Error("the call of a build before is not found")
@@ -58,10 +58,7 @@ func TestFingerprintBefore(t *testing.T) {
 	if fingerprintOf("tools/call", []byte(`{"arguments":{"x":2},"name":"a"}`)).matches(old.fingerprint) {
 		t.Error("another call is taken for that of a build before")
 	}
-	text, err := json.Marshal(callRecord{fingerprint: fingerprintOf("tools/call", again)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(json.Marshal(callRecord{fingerprint: fingerprintOf("tools/call", again)}))(t)
 	var members map[string]any
 	if err := json.Unmarshal(text, &members); err != nil || members["print"] != before {
 		t.Errorf("a build before reads %s (%v)", text, err)

@@ -27,10 +27,7 @@ type gate struct {
 func newGate(t *testing.T, behind string) *gate {
 	t.Helper()
 	g := &gate{shown: make(chan string, 10)}
-	to, err := url.Parse(behind)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(url.Parse(behind))(t)
 	pass := &httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(to) }}
 	mux := http.NewServeMux()
 	say := func(w http.ResponseWriter, v any) {
@@ -89,10 +86,7 @@ func (g *gate) host(t *testing.T) *testHost {
 // agree is the user who logs in.
 func (g *gate) agree(t *testing.T) {
 	t.Helper()
-	to, err := url.Parse(<-g.shown)
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(url.Parse(<-g.shown))(t)
 	resp, err := http.Get(to.Query().Get("redirect_uri") + "?code=x&state=" + to.Query().Get("state")) //nolint:noctx // as browsers do
 	if err != nil {
 		t.Fatal(err)

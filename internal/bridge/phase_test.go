@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -55,10 +56,7 @@ func TestHeld(t *testing.T) {
 	b.move(eventAnswered)
 	say("c")
 	want("a")
-	conn, err := b.connect(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := mcptest.Must(b.connect(nil))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stop() // there is no server to wait for
 	b.initialized(ctx, conn, mustParse(jsonrpc.AppendRequest(nil, nil, "notifications/initialized", nil)))

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"holdfast/client"
+	"holdfast/internal/mcptest"
 )
 
 // storeIn returns a store as another process has it.
@@ -24,10 +25,7 @@ func storeIn(t *testing.T, dir string) *store {
 func openStore(t *testing.T, dir, opener string) (*store, *sessionRecord) {
 	t.Helper()
 	s := storeIn(t, dir)
-	old, err := s.open(fingerprint{Old: opener})
-	if err != nil {
-		t.Fatal(err)
-	}
+	old := mcptest.Must(s.open(fingerprint{Old: opener}))(t)
 	return s, old
 }
 
@@ -42,9 +40,7 @@ func keepSession(t *testing.T, dir, opener string, alive time.Time, calls ...cal
 func saveRecord(t *testing.T, s *store, r *sessionRecord) {
 	t.Helper()
 	r.Conn = client.State{Result: json.RawMessage(`{}`)}
-	if err := s.save(func() *sessionRecord { return r }); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, s.save(func() *sessionRecord { return r }))
 }
 
 func callOf(id, request string) callRecord {
@@ -69,10 +65,7 @@ func takeOver(t *testing.T, s *store) string {
 // sessionsWith returns how many session files have a text in them.
 func sessionsWith(t *testing.T, s *store, text []byte) (n int) {
 	t.Helper()
-	names, err := s.sessions()
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := mcptest.Must(s.sessions())(t)
 	for _, name := range names {
 		if data, err := os.ReadFile(name); err == nil && strings.Contains(string(data), string(text)) {
 			n++
@@ -148,15 +141,10 @@ func TestStoreTakeOver(t *testing.T) {
 	if !third.takeOver([]byte(`"locked"`)) {
 		t.Error("not taken over")
 	}
-	names, err := filepath.Glob(filepath.Join(third.dir, "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := mcptest.Must(filepath.Glob(filepath.Join(third.dir, "*")))(t)
 	for _, name := range names {
 		old := time.Now().Add(-2 * staleAfter)
-		if err := os.Chtimes(name, old, old); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.Chtimes(name, old, old))
 	}
 	fourth, _ := openStore(t, dir, "other")
 	if !fourth.takeOver(call.ID) {
@@ -183,9 +171,7 @@ func TestStoreBounds(t *testing.T) {
 	}
 	keepSession(t, t.TempDir(), "host", time.Now())
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, nil, 0o600))
 	if _, err := storeIn(t, file).open(fingerprint{Old: "host"}); err == nil {
 		t.Error("opened where there can be no directory")
 	}
@@ -237,12 +223,8 @@ func TestRecordFormat(t *testing.T) {
 		now.Format(time.RFC3339), now.Add(-time.Minute).Format(time.RFC3339))
 	s := storeIn(t, dir)
 	name := filepath.Join(s.dir, s.prefix+"-0.json")
-	if err := os.MkdirAll(s.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.MkdirAll(s.dir, 0o700))
+	mcptest.Check(t, os.WriteFile(name, []byte(text), 0o600))
 	got, err := s.open(fingerprint{Same: "s1", Old: "other"})
 	if err != nil || got == nil || got.Conn.Session != "secret" || !got.Conn.Ready || len(got.Calls) != 2 || !got.Alive.Equal(now) {
 		t.Fatalf("read %+v, %v", got, err)
@@ -252,20 +234,11 @@ func TestRecordFormat(t *testing.T) {
 		!calls[1].Left.Equal(now) || len(calls[1].Answer) == 0 || !calls[0].matches(fingerprint{Same: "s2"}) || !calls[1].matches(fingerprint{Same: "s3", Old: "p3"}) {
 		t.Errorf("calls %+v", calls)
 	}
-	if err := s.save(func() *sessionRecord { return got }); err != nil {
-		t.Fatal(err)
-	}
-	data, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, s.save(func() *sessionRecord { return got }))
+	data := mcptest.Must(os.ReadFile(name))(t)
 	var before, after oldRecord
-	if err := json.Unmarshal([]byte(text), &before); err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &after); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, json.Unmarshal([]byte(text), &before))
+	mcptest.Check(t, json.Unmarshal(data, &after))
 	if was, is := fmt.Sprint(mustJSON(t, before)), fmt.Sprint(mustJSON(t, after)); was != is {
 		t.Errorf("a build before reads\n%s; want\n%s", is, was)
 	}
@@ -273,10 +246,7 @@ func TestRecordFormat(t *testing.T) {
 
 func mustJSON(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := mcptest.Must(json.Marshal(v))(t)
 	return string(text)
 }
 

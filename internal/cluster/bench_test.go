@@ -89,10 +89,7 @@ func both(b *testing.B, do func(b *testing.B, client *http.Client, host string))
 		do(b, w.client("a"), "b")
 	})
 	b.Run("tcp", func(b *testing.B) {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
+		l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(b)
 		server := &http.Server{Handler: light()}
 		done := make(chan struct{})
 		go func() {
@@ -186,10 +183,7 @@ func BenchmarkIdle(b *testing.B) {
 		})
 		var mine []net.Conn
 		for range count {
-			c, err := w.nodes["a"].Dial(b.Context(), "b")
-			if err != nil {
-				b.Fatal(err)
-			}
+			c := mcptest.Must(w.nodes["a"].Dial(b.Context(), "b"))(b)
 			mine = append(mine, c)
 		}
 		wait.Wait()

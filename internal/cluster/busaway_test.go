@@ -37,10 +37,7 @@ func busAway(t *testing.T, i int, phase, away time.Duration) {
 	gone := 0
 	w.nodes["a"].Watch(func(string) { gone++ })
 	mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes["a"].Peers()) == 1 })
-	c, err := w.nodes["a"].Dial(t.Context(), "b")
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(w.nodes["a"].Dial(t.Context(), "b"))(t)
 	defer c.Close()
 	time.Sleep(3*time.Second + time.Duration(i)*7*time.Millisecond)
 	w.buses["a"].Pause(true)

@@ -71,16 +71,11 @@ func newTown(t testing.TB, seed uint64, o cluster.Options, names ...string) *tow
 	return w
 }
 
-func (w *town) join(name string, o cluster.Options) *cluster.Node {
+func (w *town) join(name string, o cluster.Options) {
 	w.t.Helper()
 	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	w.buses[name] = w.Bus(name)
-	n, err := cluster.Join(w.buses[name], o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	w.nodes[name] = n
-	return n
+	w.nodes[name] = mcptest.Must(cluster.Join(w.buses[name], o))(w.t)
 }
 
 // kill ends a node's process without a word.
@@ -100,10 +95,7 @@ func (w *town) pair(to string) (a, b net.Conn) {
 			accepted <- c
 		}
 	}()
-	a, err := w.nodes["a"].Dial(context.Background(), to)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	a = mcptest.Must(w.nodes["a"].Dial(context.Background(), to))(w.t)
 	return a, <-accepted
 }
 
@@ -214,16 +206,12 @@ func TestBackpressure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTown(t, 3, cluster.Options{}, "a", "b")
 		a, b := w.pair("b")
-		if err := a.SetWriteDeadline(time.Now().Add(50 * time.Millisecond)); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, a.SetWriteDeadline(time.Now().Add(50*time.Millisecond)))
 		n, err := a.Write(make([]byte, 1<<20))
 		if n != 256<<10 || !isTimeout(err) {
 			t.Fatalf("wrote %d, %v", n, err)
 		}
-		if err := a.SetWriteDeadline(time.Time{}); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, a.SetWriteDeadline(time.Time{}))
 		go func() {
 			_, _ = io.Copy(io.Discard, b)
 			b.Close()
@@ -519,10 +507,7 @@ func TestDoubt(t *testing.T) {
 		mcptest.Eventually(t, "peers", time.Minute, func() bool { return len(w.nodes["a"].Peers()) == 1 })
 		w.Hide("b", true)
 		time.AfterFunc(100*time.Millisecond, func() { w.Hide("b", false) })
-		c, err := w.nodes["a"].Dial(t.Context(), "b")
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := mcptest.Must(w.nodes["a"].Dial(t.Context(), "b"))(t)
 		c.Close()
 		select {
 		case name := <-gone:
@@ -538,9 +523,7 @@ func TestNotify(t *testing.T) {
 	w := newTown(t, 13, cluster.Options{}, "a", "b")
 	got := make(chan string, 10)
 	w.nodes["b"].Notices(func(data []byte) { got <- string(data) })
-	if err := w.nodes["a"].Notify("b", []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, w.nodes["a"].Notify("b", []byte("hello")))
 	if s := <-got; s != "hello" {
 		t.Errorf("got %q", s)
 	}

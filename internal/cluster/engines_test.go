@@ -70,14 +70,8 @@ func over(t testing.TB, e engine, count int, o cluster.Options) (w *town, names 
 	o.Logger = quiet
 	w = &town{t: t, nodes: make(map[string]*cluster.Node)}
 	for range count {
-		l, err := open(context.Background())
-		if err != nil {
-			t.Fatal(err)
-		}
-		n, err := cluster.Join(l, o)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mcptest.Must(open(context.Background()))(t)
+		n := mcptest.Must(cluster.Join(l, o))(t)
 		w.nodes[n.Name()] = n
 		names = append(names, n.Name())
 		t.Cleanup(func() {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // deaf is a bus that keeps what is sent over it, and on which nobody else is.
@@ -44,10 +46,7 @@ func parsed(t *testing.T, m []byte) (kind, *reader) {
 // alone is a node whose clock stands still, with the test as its peers.
 func alone(t testing.TB) (*Node, *deaf) {
 	d := &deaf{make(chan []byte, 100)}
-	n, err := Join(d, Options{Heartbeat: 100 * time.Hour, Silence: 2 * time.Second, Window: 1000, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := mcptest.Must(Join(d, Options{Heartbeat: 100 * time.Hour, Silence: 2 * time.Second, Window: 1000, Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() { n.Close() })
 	return n, d
 }
@@ -69,10 +68,7 @@ func TestStrangers(t *testing.T) {
 	d.expect(t, kindAccept)
 	n.hears(from("a", kindOpen).conn(far).number(1000))
 	d.expect(t, kindAccept)
-	c, err := n.Listener().Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := mcptest.Must(n.Listener().Accept())(t)
 	n.hears(from("a", kindData).conn(far).number(0).number(0).bytes([]byte("one ")...))
 	n.hears(from("b", kindData).conn(far).number(1).number(0).bytes([]byte("bad ")...))
 	d.expect(t, kindReset)

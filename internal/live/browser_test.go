@@ -133,9 +133,7 @@ func open(t *testing.T, chromium, url string) *tab {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	cmd := exec.CommandContext(ctx, chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--user-data-dir="+dir, "about:blank")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, cmd.Start())
 	t.Cleanup(func() {
 		stop()
 		_ = cmd.Wait()
@@ -175,9 +173,7 @@ func (p *tab) do(method string, params map[string]any) json.RawMessage {
 	p.t.Helper()
 	p.id++
 	data, _ := json.Marshal(map[string]any{"id": p.id, "method": method, "params": params})
-	if err := p.conn.Write(p.t.Context(), websocket.MessageText, data); err != nil {
-		p.t.Fatal(err)
-	}
+	mcptest.Check(p.t, p.conn.Write(p.t.Context(), websocket.MessageText, data))
 	for {
 		_, data, err := p.conn.Read(p.t.Context())
 		if err != nil {

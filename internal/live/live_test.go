@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
 	"holdfast/internal/testlong"
 )
@@ -150,10 +151,7 @@ func serve(t *testing.T, l *Live, from Source) *httptest.Server {
 // do makes a request, with headers in pairs, and returns the answer's status and headers.
 func do(t *testing.T, method, url, body string, headers ...string) answer {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := mcptest.Must(http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body)))(t)
 	for i := 0; i < len(headers); i += 2 {
 		if headers[i] == "Host" {
 			r.Host = headers[i+1]
@@ -322,9 +320,7 @@ func (d *events) next() (v view) {
 			if strings.Contains(one, "<") {
 				d.t.Errorf("HTML in an event: %s", one)
 			}
-			if err := json.Unmarshal([]byte(strings.TrimPrefix(one, "data: ")), &v); err != nil {
-				d.t.Fatal(err)
-			}
+			mcptest.Check(d.t, json.Unmarshal([]byte(strings.TrimPrefix(one, "data: ")), &v))
 			return v
 		}
 		if !d.read() {

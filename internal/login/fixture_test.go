@@ -408,10 +408,7 @@ func (w *world) source(dir string, change func(*login.Options)) *login.Source {
 	if change != nil {
 		change(opts)
 	}
-	s, err := login.New(w.URL, opts)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	s := mcptest.Must(login.New(w.URL, opts))(w.t)
 	w.t.Cleanup(s.Close)
 	return s
 }
@@ -425,10 +422,7 @@ type host struct {
 
 func (w *world) host(s *login.Source) *host {
 	w.t.Helper()
-	conn, err := client.New(w.URL, &client.Options{Auth: s, NoListen: true, Transport: client.HTTP, Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	conn := mcptest.Must(client.New(w.URL, &client.Options{Auth: s, NoListen: true, Transport: client.HTTP, Logger: slog.New(slog.DiscardHandler)}))(w.t)
 	w.t.Cleanup(func() { _ = conn.Close() })
 	return &host{w: w, conn: conn}
 }

@@ -48,9 +48,7 @@ func TestNotKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, nil, 0o600))
 	for _, dir := range []string{"", filepath.Join(file, "logins")} {
 		h := w.host(w.source(dir, nil))
 		if got := h.call("one"); got != "one" {
@@ -312,10 +310,7 @@ func TestDevice(t *testing.T) {
 // A machine logs in by its secret or its key, and again when its token has expired.
 func TestCredentials(t *testing.T) {
 	t.Parallel()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := mcptest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	for name, change := range map[string]func(*login.Options){
 		"secret": func(o *login.Options) { o.ClientSecret = "secret-ci" },
 		"key":    func(o *login.Options) { o.ClientKey = key },

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"holdfast/internal/sse"
@@ -140,6 +141,8 @@ type Client struct {
 	Revision string       // "": the requests of the session do not name it
 	Header   []string     // names and values of further fields of each request
 	HTTP     *http.Client // nil: that of net/http
+
+	ids atomic.Int64 // of the requests of Ask
 }
 
 // Send sends a request, with a message where body is not "". Its caller closes the body of the answer.
@@ -182,6 +185,23 @@ func (c *Client) Post(t testing.TB, body string, header ...string) Reply {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// Ask makes a request under an id of its own, or sends a notification, and decodes the last message of the answer, if there is one. An initialize
+// begins the session.
+func (c *Client) Ask(ctx context.Context, method, params string, into any) (Reply, error) {
+	body := Request(c.ids.Add(1), method, params)
+	if strings.HasPrefix(method, "notifications/") {
+		body = Note(method, params)
+	}
+	r, err := c.Exchange(ctx, http.MethodPost, body)
+	if err == nil && r.Body != "" {
+		err = r.Decode(into)
+	}
+	if method == "initialize" {
+		c.Session = r.Session()
+	}
+	return r, err
 }
 
 // Begin begins the session with a request initialize, as [Initialize] returns it.

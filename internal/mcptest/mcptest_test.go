@@ -28,27 +28,19 @@ func TestMain(m *testing.M) {
 
 // echoing is a server that asks its client before it answers a call, in two lines.
 func echoing() Script {
-	answers := make(chan string, 10)
-	return func(m jsonrpc.Message, say func(string)) string {
-		switch {
-		case m.Kind == jsonrpc.Response:
-			answers <- string(m.Result)
-		case m.Kind != jsonrpc.Request:
-		case m.Method == "initialize":
-			return Result(m, `{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"echoing","version":"1"}}`)
-		case m.Method == "tools/call":
-			say(Request("q", "ping", ""))
-			return `{"jsonrpc":"2.0","method":"notifications/before"}` + "\n" + Text(m, "heard "+<-answers)
-		default:
-			return Error(m, -32601, "no "+m.Method)
-		}
-		return ""
-	}
+	var q Questions
+	return Answers{
+		"response": q.Answered,
+		"tools/call": func(m jsonrpc.Message, say func(string)) string {
+			answer := q.Ask(say, "ping", "")
+			return Note("notifications/before", "") + "\n" + Text(m, "heard "+string(answer.Result))
+		},
+	}.Script
 }
 
 const (
 	begins = "a call"
-	pong   = `{"jsonrpc":"2.0","id":"q","result":{"a":1}}`
+	pong   = `{"jsonrpc":"2.0","id":"question-1","result":{"a":1}}`
 	heard  = `"text":"heard {\"a\":1}"`
 )
 
@@ -208,5 +200,44 @@ func TestRead(t *testing.T) {
 	r, err := Read(Send(context.Background(), http.MethodGet, url, ""))
 	if err == nil || r.Body != "data: half" {
 		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// A table answers by method and tool, and takes what it does not name as servers do.
+func TestTables(t *testing.T) {
+	t.Parallel()
+	table := Methods{
+		"initialize": Greet("s"), "GET": func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) { JSON(w, "got") },
+		"tools/call x": func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) { JSON(w, Text(m, "x")) },
+		"*":            func(w http.ResponseWriter, _ *http.Request, _ jsonrpc.Message) { w.WriteHeader(http.StatusTeapot) },
+	}
+	c := &Client{URL: Serve(t, table)}
+	Check(t, c.Begin(t.Context(), Initialize("2025-06-18", "{}")))
+	for _, one := range []struct {
+		method, body string
+		status       int
+		want         string
+	}{
+		{http.MethodGet, "", 200, "got"}, {http.MethodDelete, "", 200, ""}, {http.MethodPut, "", 418, ""},
+		{http.MethodPost, Call(1, "x", "{}"), 200, `"text":"x"`}, {http.MethodPost, Call(1, "y", "{}"), 418, ""}, {http.MethodPost, Note("a/b", "{}"), 202, ""},
+	} {
+		if r := Must(c.Exchange(t.Context(), one.method, one.body))(t); r.Status != one.status || !strings.Contains(r.Body, one.want) {
+			t.Errorf("%s %s: %d %s", one.method, one.body, r.Status, r.Body)
+		}
+	}
+	script := Answers{"tools/call b": Fixed("{}"), "tools/call a": Fixed(`{"of":"a"}`)}.Script
+	for text, want := range map[string]string{
+		Initialize("2025-06-18", "{}"): `"protocolVersion":"2025-06-18"`, Request(1, "tools/list", ""): `[{"name":"a","inputSchema":{"type":"object"}},{"name":"b"`,
+		Call(1, "a", "{}"): `"of":"a"`, Call(1, "c", "{}"): `-32601`, Request(1, "ping", ""): `"result":{}`, Initialized: "",
+	} {
+		if got := script(Parse(text), nil); !strings.Contains(got, want) || (got == "") != (want == "") {
+			t.Errorf("%s: %s", text, got)
+		}
+	}
+	var said struct{ Result struct{ Of string } }
+	from := &Client{URL: Serve(t, &Server{Script: script}) + "/json"}
+	Must(from.Ask(t.Context(), "initialize", "{}", &said))(t)
+	if Must(from.Ask(t.Context(), "tools/call", `{"name":"a"}`, &said))(t); said.Result.Of != "a" || from.Session == "" {
+		t.Errorf("it is told %+v in the session %q", said, from.Session)
 	}
 }

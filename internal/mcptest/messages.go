@@ -37,6 +37,14 @@ func Request(id any, method, params string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, encoded(id), method, params)
 }
 
+// Note returns a notification. params may be "".
+func Note(method, params string) string {
+	if params == "" {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","method":%q}`, method)
+	}
+	return fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params)
+}
+
 // Call returns a call of a tool with arguments. more are further members of the params, as `"_meta":{}`.
 func Call(id any, tool, arguments string, more ...string) string {
 	members := append([]string{fmt.Sprintf(`"name":%q,"arguments":%s`, tool, arguments)}, more...)

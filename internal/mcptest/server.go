@@ -77,7 +77,8 @@ func talk(script Script, say func(line string), next func() ([]byte, error)) {
 //	/get   the same, but in a session what the script says before its answer is for the stream of a GET
 //	else   Streamable HTTP: a request is answered with a stream
 type Server struct {
-	New func() Script // of a session
+	Script Script        // of all sessions
+	New    func() Script // of a session, instead
 	// Open: a request other than initialize that names no session gets a script of its own.
 	Open bool
 	// Listens: a GET in a session opens a stream.
@@ -105,9 +106,16 @@ func Serve(t testing.TB, h http.Handler) string {
 	return server.URL
 }
 
+func (s *Server) script() Script {
+	if s.New == nil {
+		return s.Script
+	}
+	return s.New()
+}
+
 // begin begins a session.
 func (s *Server) begin() (id string, begun *session) {
-	begun = &session{s.New(), make(chan string, 1000)}
+	begun = &session{s.script(), make(chan string, 1000)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.sessions == nil {
@@ -187,12 +195,12 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request) {
 		s.session(r.URL.Query().Get("s")).said(w, m)
 		return
 	case s.Stateless:
-		begun = &session{script: s.New()}
+		begun = &session{script: s.script()}
 	case m.Method == "initialize":
 		id, begun = s.begin()
 		w.Header().Set("Mcp-Session-Id", id)
 	case s.Open && id == "":
-		begun = &session{script: s.New()}
+		begun = &session{script: s.script()}
 	}
 	switch {
 	case begun == nil:
@@ -248,13 +256,25 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	}
 	defer func() { _ = ws.CloseNow() }()
 	ws.SetReadLimit(-1)
-	talk(s.New(), func(line string) {
+	talk(s.script(), func(line string) {
 		// A text may have bytes that are no UTF-8, which RFC 6455 does not allow, and servers send.
 		_ = ws.Write(r.Context(), websocket.MessageText, []byte(strings.ReplaceAll(line, NewLine, "\n")))
 	}, func() ([]byte, error) {
 		_, text, err := ws.Read(r.Context())
 		return text, err
 	})
+}
+
+// Endpoints serves a handler at /mcp, and for clients of 2024-11-05 at /sse.
+func Endpoints(h interface {
+	http.Handler
+	SSE(path string) http.Handler
+}) *http.ServeMux {
+	mux, pair := http.NewServeMux(), h.SSE("/messages")
+	mux.Handle("/mcp", h)
+	mux.Handle("/sse", pair)
+	mux.Handle("/messages", pair)
+	return mux
 }
 
 // ShutDownAtEnd has the end of the test shut a handler down, which may take as long as within.

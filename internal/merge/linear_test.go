@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testwork"
 )
 
@@ -13,10 +14,7 @@ func TestLinear(t *testing.T) {
 	b := New(func() []Member {
 		return []Member{{Name: "a", Backend: &fake{}, Prefix: "a_"}, {Name: "b", Backend: &fake{}, Prefix: "a_x"}}
 	}, slog.New(slog.DiscardHandler))
-	of, err := b.Open(t.Context(), backend.Start{}, &client{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	of := mcptest.Must(b.Open(t.Context(), backend.Start{}, &client{}))(t)
 	t.Cleanup(func() { _ = of.Close() })
 	c := of.(*conn)
 	list := func(method, member, item string) func(n int) func() {

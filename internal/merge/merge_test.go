@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	_ "holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -167,9 +168,7 @@ func (c *client) askWith(t *testing.T, method string, params []byte) (jsonrpc.Me
 	c.requests++
 	id := fmt.Appendf(nil, "%d", c.requests)
 	m := jsonrpc.Message{Kind: jsonrpc.Request, ID: id, Method: method, Params: params, Raw: jsonrpc.AppendRequest(nil, id, method, params)}
-	if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context()}); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context()}))
 	for m := range c.said {
 		if string(m.ID) == string(id) && m.Kind == jsonrpc.Response {
 			return m, time.Since(began)
@@ -249,9 +248,7 @@ func TestCursors(t *testing.T) {
 						Tools      []struct{ Name string }
 						NextCursor json.RawMessage
 					}
-					if err := json.Unmarshal(m.Result, &list); err != nil {
-						t.Fatal(err)
-					}
+					mcptest.Check(t, json.Unmarshal(m.Result, &list))
 					for _, tool := range list.Tools {
 						names = append(names, tool.Name)
 					}

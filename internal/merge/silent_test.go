@@ -73,9 +73,7 @@ func (c *client) tell(t *testing.T, id, method, params string) {
 		m.Kind, m.ID = jsonrpc.Request, []byte(id)
 	}
 	m.Raw = jsonrpc.AppendRequest(nil, m.ID, method, m.Params)
-	if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &struct{ backend.Call }{}}); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &struct{ backend.Call }{}}))
 }
 
 // hears reports whether a request is answered within an hour.

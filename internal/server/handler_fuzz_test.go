@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"holdfast/e2e"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/server"
 	"holdfast/internal/session"
 	"holdfast/jsonrpc"
@@ -37,11 +38,7 @@ func FuzzHandler(f *testing.F) {
 		server:  server.Options{UpgradeAfter: 5 * time.Millisecond, InputGrace: time.Millisecond, BodyTimeout: time.Second},
 		session: session.Options{TTL: 5 * time.Second},
 	})
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", n.Handler)
-	pair := n.SSE("/messages")
-	mux.Handle("/sse", pair)
-	mux.Handle("/messages", pair)
+	mux := mcptest.Endpoints(n)
 	post := func(session, body string) *httptest.ResponseRecorder {
 		req := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader(body))
 		req.Header.Set("Content-Type", "application/json")

@@ -88,48 +88,11 @@ func newNode(t testing.TB, c config) *node {
 	if c.server.Logger == nil {
 		c.server.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
-	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
-	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
-	c.server.KeepAlive = cmp.Or(c.server.KeepAlive, unhurried)
-	c.session.Logger = c.server.Logger
-	c.session.Observers = append(c.session.Observers, observetest.New(t))
-	c.server.Observers = c.session.Observers
 	n := &node{t: t, script: &script{runs: map[string]int{}}, store: memory.New(c.memory), lists: c.backend == nil}
-	backend := c.backend
-	if backend == nil {
-		backend = message.New(n.script)
-	}
-	c.session.Stateless = c.server.Stateless
-	var store stream.Store = n.store
-	if c.store != nil {
-		store = c.store(store)
-	}
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Keys: []sessionid.Key{{1}}, Dir: c.dir})
 	}
-	c.session.Services = services
-	if c.session.Addition == nil {
-		c.session.Addition = handles.New(nil)
-	}
-	n.sessions = session.NewManager(store, backend, c.session)
-	c.manage(n.sessions)
-	n.Handler = server.New(c.server)
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", n.Handler)
-	sse := n.SSE("/messages")
-	mux.Handle("/sse", sse)
-	mux.Handle("/messages", sse)
-	ts := httptest.NewUnstartedServer(mux)
-	if c.http != nil {
-		c.http(ts.Config)
-	}
-	ts.Listener = n.Listener(ts.Listener)
-	if c.listen != nil {
-		ts.Listener = c.listen(ts.Listener)
-	}
-	ts.Start()
-	n.addr = ts.Listener.Addr().String()
+	ts := n.serve(&c, n.store)
 	t.Cleanup(func() {
 		n.sessions.Close()
 		ts.CloseClientConnections()
@@ -140,6 +103,40 @@ func newNode(t testing.TB, c config) *node {
 		}
 	})
 	return n
+}
+
+// serve makes the handler of a node with a store, and serves it.
+func (n *node) serve(c *config, store stream.Store) *httptest.Server {
+	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
+	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
+	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
+	c.server.KeepAlive = cmp.Or(c.server.KeepAlive, unhurried)
+	c.session.Logger, c.session.Stateless, c.session.Services = c.server.Logger, c.server.Stateless, services
+	c.session.Observers = append(c.session.Observers, observetest.New(n.t))
+	c.server.Observers = c.session.Observers
+	if c.session.Addition == nil {
+		c.session.Addition = handles.New(nil)
+	}
+	if c.backend == nil {
+		c.backend = message.New(n.script)
+	}
+	if c.store != nil {
+		store = c.store(store)
+	}
+	n.sessions = session.NewManager(store, c.backend, c.session)
+	c.manage(n.sessions)
+	n.Handler = server.New(c.server)
+	ts := httptest.NewUnstartedServer(mcptest.Endpoints(n))
+	if c.http != nil {
+		c.http(ts.Config)
+	}
+	ts.Listener = n.Listener(ts.Listener)
+	if c.listen != nil {
+		ts.Listener = c.listen(ts.Listener)
+	}
+	ts.Start()
+	n.addr = ts.Listener.Addr().String()
+	return ts
 }
 
 // unhurried is how long a light call, a client's input, or a word of a silent call is waited for where a test has no other wish:

@@ -3,7 +3,6 @@ package server_test
 import (
 	"cmp"
 	"log/slog"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"sync"
@@ -15,13 +14,9 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
 	"holdfast/internal/engine/memory"
-	"holdfast/internal/feature/handles"
 	"holdfast/internal/mcptest"
-	"holdfast/internal/observe/observetest"
 	"holdfast/internal/revival"
 	"holdfast/internal/server"
-	"holdfast/internal/session"
-	"holdfast/stream"
 )
 
 // A farm is nodes that share an engine, each on a socket of its own.
@@ -89,11 +84,6 @@ func (f *farm) start(c config) *farmNode {
 	if c.server.Logger == nil {
 		c.server.Logger = logger
 	}
-	c.server.UpgradeAfter = cmp.Or(c.server.UpgradeAfter, unhurried)
-	c.server.InputGrace = cmp.Or(c.server.InputGrace, unhurried)
-	c.server.PingAfter = cmp.Or(c.server.PingAfter, unhurried)
-	c.server.KeepAlive = cmp.Or(c.server.KeepAlive, unhurried)
-	c.session.Logger = c.server.Logger
 	n := &farmNode{
 		node:   &node{t: f.t, script: &script{runs: map[string]int{}}, store: memory.New(memory.Options{}), lists: c.backend == nil},
 		handle: handle,
@@ -107,39 +97,14 @@ func (f *farm) start(c config) *farmNode {
 	if n.member, err = cluster.Join(bus, cluster.Options{Logger: c.server.Logger, Silence: c.silence, Door: c.server.Role == server.RoleDoor}); err != nil {
 		f.t.Fatal(err)
 	}
-	backend := c.backend
-	if backend == nil {
-		backend = message.New(n.script)
-	}
-	var store stream.Store = n.store
-	if c.store != nil {
-		store = c.store(store)
-	}
-	c.session.Observers = append(c.session.Observers, observetest.New(f.t))
-	c.server.Observers = c.session.Observers
 	if c.life > 0 {
 		c.session.Revival = revival.New(revival.Options{Life: c.life, Values: n.store})
 	}
-	c.session.Services = services
-	if c.session.Addition == nil {
-		c.session.Addition = handles.New(nil)
-	}
-	n.sessions = session.NewManager(store, backend, c.session)
-	c.manage(n.sessions)
 	c.server.Node = n.member
 	if c.server.Principal == nil {
 		c.server.Principal = bearer
 	}
-	n.Handler = server.New(c.server)
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", n.Handler)
-	pair := n.SSE("/messages")
-	mux.Handle("/sse", pair)
-	mux.Handle("/messages", pair)
-	n.http = httptest.NewUnstartedServer(mux)
-	n.http.Listener = n.Listener(n.http.Listener)
-	n.http.Start()
-	n.addr = n.http.Listener.Addr().String()
+	n.http = n.serve(&c, n.store)
 	f.mu.Lock()
 	f.nodes = append(f.nodes, n)
 	f.mu.Unlock()

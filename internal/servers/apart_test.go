@@ -347,32 +347,21 @@ func shutdown(h *holdfast.Handler) {
 func alone(t *testing.T, b backend.Backend, o *holdfast.Options) http.Handler {
 	h := holdfast.NewBackendHandler(b, o)
 	t.Cleanup(func() { shutdown(h) })
-	mux := http.NewServeMux()
-	mux.Handle("/mcp", h)
-	pair := h.SSE("/messages")
-	mux.Handle("/sse", pair)
-	mux.Handle("/messages", pair)
-	return mux
+	return mcptest.Endpoints(h)
 }
 
 // configured serves the servers of a configuration.
 func configured(text string) func(*testing.T, *diary, *holdfast.Options) http.Handler {
 	return func(t *testing.T, d *diary, o *holdfast.Options) http.Handler {
 		t.Helper()
-		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
+		exe := mcptest.Must(os.Executable())(t)
 		d.stateless = strings.Contains(text, `"share"`)
 		text := text
 		if strings.Contains(text, "$") {
 			text = strings.ReplaceAll(text, "$", upstream(t, d))
 		}
 		text = strings.ReplaceAll(text, "!", fmt.Sprintf(`{"command": %q, "env": {%q: "1"}}`, exe, diaryProcess))
-		file, err := config.Parse("test.json", []byte(text), config.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{}))(t)
 		set := servers.New(file, o.Logger)
 		h := holdfast.NewBackendHandler(set, o)
 		t.Cleanup(func() {
@@ -491,10 +480,7 @@ func (p *party) do(method, path, body string, header ...string) (status int, hea
 		p.t.Fatal(err)
 	}
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), "text/event-stream") {
-		all, err := mcptest.Read(res, nil)
-		if err != nil {
-			p.t.Fatal(err)
-		}
+		all := mcptest.Must(mcptest.Read(res, nil))(p.t)
 		p.hear([]byte(all.Body))
 		return all.Status, all.Header
 	}

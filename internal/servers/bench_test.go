@@ -7,14 +7,13 @@ import (
 	"testing"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"holdfast/internal/mcptest"
 )
 
 // BenchmarkCall is a call of a process: at its own path, merged with two others, and shared.
 func BenchmarkCall(b *testing.B) {
-	exe, err := os.Executable()
-	if err != nil {
-		b.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(b)
 	process := fmt.Sprintf(`{"command": %q, "args": ["x", "y"], "env": {%q: "1"}, "holdfast": {"share": `, exe, standIn)
 	f := newFarm(b, `{"mcpServers": {"one": `+process+`false}}, "all": `+process+`true}}, "other": `+process+`false}}}, "holdfast": {"merge": true}}`)
 	for _, c := range []struct{ name, path, tool string }{

@@ -10,6 +10,7 @@ import (
 
 	"holdfast/backend"
 	"holdfast/internal/config"
+	"holdfast/internal/mcptest"
 	"holdfast/jsonrpc"
 )
 
@@ -23,10 +24,7 @@ func TestTimeoutOutcome(t *testing.T) {
 		s := &server{name: "a", log: slog.New(slog.DiscardHandler), inner: f, idle: make(chan struct{})}
 		s.conf.Store(&config.Server{Name: "a", Settings: config.Settings{Timeout: time.Minute, Prefix: &prefix, Safe: []string{"get_*"}}})
 		r := &reader{t: t, call: &struct{ backend.Call }{}}
-		opened, err := s.Open(t.Context(), backend.Start{}, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		opened := mcptest.Must(s.Open(t.Context(), backend.Start{}, r))(t)
 		r.conn = opened
 		defer r.leave()
 		id := 0
@@ -80,10 +78,7 @@ func TestTimeoutForgets(t *testing.T) {
 		s := &server{name: "a", log: slog.New(slog.DiscardHandler), inner: &script{}, idle: make(chan struct{})}
 		s.conf.Store(&config.Server{Name: "a", Settings: config.Settings{Timeout: time.Minute}})
 		r := &reader{t: t, call: &struct{ backend.Call }{}}
-		opened, err := s.Open(t.Context(), backend.Start{}, r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		opened := mcptest.Must(s.Open(t.Context(), backend.Start{}, r))(t)
 		r.conn = opened
 		defer r.leave()
 		const calls = 100

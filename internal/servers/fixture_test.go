@@ -130,10 +130,7 @@ func (f *farm) parse(text string) *config.File {
 		text = strings.ReplaceAll(text, `"$`+name+`"`, fmt.Sprintf(`{"url": %q}`, url))
 		text = strings.ReplaceAll(text, `"$url_`+name+`"`, fmt.Sprintf(`"url": %q`, url))
 	}
-	file, err := config.Parse("test.json", []byte(text), config.Options{})
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{}))(f.t)
 	return file
 }
 

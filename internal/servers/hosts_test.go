@@ -16,6 +16,7 @@ import (
 
 	"holdfast"
 	"holdfast/internal/config"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/servers"
 )
 
@@ -51,10 +52,7 @@ func runStandIn() {
 // servers on other machines are not spoken to: a request without a session shows that they have
 // a path.
 func TestHostsServed(t *testing.T) {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	bin := t.TempDir()
 	for _, name := range []string{"npx", "python"} {
 		script := "#!/bin/sh\nexec env " + standIn + "=1 '" + exe + "' " + name + " \"$@\"\n"
@@ -120,10 +118,7 @@ func TestHostsServed(t *testing.T) {
 // again: alone, shared, and among the merged.
 func TestProcessEnds(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	process := fmt.Sprintf(`{"command": %q, "args": ["x", "y"], "env": {%q: "1"}, "holdfast": {"share": `, exe, standIn)
 	f := newFarm(t, `{"mcpServers": {"one": `+process+`false}}, "all": `+process+`true}}, "a": "$a"}, "holdfast": {"merge": true}}`, "a")
 	for path, prefix := range map[string]string{"/one/mcp": "", "/all/mcp": "", "/mcp": "one_"} {

@@ -203,13 +203,9 @@ func TestMergeAsks(t *testing.T) {
 	}
 	work.Wait()
 	const uri = "test://ask2/3"
-	if err := s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, s.Subscribe(t.Context(), &mcp.SubscribeParams{URI: uri}))
 	mcptest.Eventually(t, "the client is told of the resource", patience, func() bool {
-		if err := f.server["ask2"].ResourceUpdated(t.Context(), &mcp.ResourceUpdatedNotificationParams{URI: uri}); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, f.server["ask2"].ResourceUpdated(t.Context(), &mcp.ResourceUpdatedNotificationParams{URI: uri}))
 		select {
 		case got := <-updated:
 			return got == uri
@@ -223,10 +219,7 @@ func TestMergeAsks(t *testing.T) {
 // session too, and its client is told of each change.
 func TestMergeReloadKeeps(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	process := func(args, settings string) string {
 		return fmt.Sprintf(`{"command": %q, "args": [%s], "env": {%q: "1"}, "holdfast": {%s}}`, exe, args, standIn, settings)
 	}

@@ -80,38 +80,30 @@ func (m *moody) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 		return
 	}
-	w.Header().Set("Content-Type", "application/json")
 	if is(&m.ill, in.Method) {
-		_, _ = w.Write(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(-32603, "%s is ill", m.name)))
+		mcptest.JSON(w, mcptest.Error(in, -32603, m.name+" is ill"))
 		return
 	}
-	var result string
-	switch in.Method {
-	case "initialize":
+	if in.Method == "initialize" {
 		w.Header().Set("Mcp-Session-Id", "s-"+m.name)
-		revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
-		if v := m.revision.Load(); v != nil {
-			revision = *v
-		}
-		result = fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{},"prompts":{},"resources":{}},"serverInfo":{"name":%q,"version":"1"}}`, revision, m.name)
-		if m.initialize != nil {
-			result = m.initialize(result)
-		}
-	case "tools/list":
-		result = `{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`
-	case "prompts/list":
-		result = `{"prompts":[{"name":"greet"}]}`
-	case "resources/list":
-		result = fmt.Sprintf(`{"resources":[{"name":"r","uri":"test://%s/1"}]}`, m.name)
-	case "resources/templates/list":
-		result = fmt.Sprintf(`{"resourceTemplates":[{"name":"r","uriTemplate":"test://%s/{x}"}]}`, m.name)
-	case "tools/call":
-		result = fmt.Sprintf(`{"content":[{"type":"text","text":"%s:echo"}]}`, m.name)
-	default:
-		_, _ = w.Write(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(-32601, "no %s", in.Method)))
-		return
 	}
-	_, _ = w.Write(jsonrpc.AppendResult(nil, in.ID, []byte(result)))
+	mcptest.JSON(w, mcptest.Answers{
+		"initialize": func(in jsonrpc.Message, _ func(string)) string {
+			revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
+			if v := m.revision.Load(); v != nil {
+				revision = *v
+			}
+			result := fmt.Sprintf(`{"protocolVersion":%q,"capabilities":{"tools":{},"prompts":{},"resources":{}},"serverInfo":{"name":%q,"version":"1"}}`, revision, m.name)
+			if m.initialize != nil {
+				result = m.initialize(result)
+			}
+			return mcptest.Result(in, result)
+		},
+		"prompts/list":             mcptest.Fixed(`{"prompts":[{"name":"greet"}]}`),
+		"resources/list":           mcptest.Fixed(fmt.Sprintf(`{"resources":[{"name":"r","uri":"test://%s/1"}]}`, m.name)),
+		"resources/templates/list": mcptest.Fixed(fmt.Sprintf(`{"resourceTemplates":[{"name":"r","uriTemplate":"test://%s/{x}"}]}`, m.name)),
+		"tools/call echo":          func(in jsonrpc.Message, _ func(string)) string { return mcptest.Text(in, m.name+":echo") },
+	}.Script(in, nil))
 }
 
 // mergeMoody serves servers as one.
@@ -232,10 +224,7 @@ func watchWith(t *testing.T, f *farm, revision string, transport mcp.Transport) 
 	if transport == nil {
 		transport = &mcp.StreamableClientTransport{Endpoint: f.base + "/mcp"}
 	}
-	s, err := c.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(c.Connect(t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: revision}))(t)
 	t.Cleanup(func() { _ = s.Close() })
 	return watcher{
 		changed: func() bool {
@@ -323,10 +312,7 @@ func TestMergeTold(t *testing.T) {
 // The same with a process that fails when it is started, works, crashes, fails again, and works at last.
 func TestMergeCrash(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	flag := filepath.Join(t.TempDir(), "works")
 	f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"a": "$a", "b": {"command": "sh", "args": ["-c", "test -e \"$0\" && exec \"$1\"", %q, %q], "env": {%q: "1"}}}, "holdfast": {"merge": true}}`, flag, exe, standIn), "a")
 	changed := make(chan struct{}, 100)
@@ -339,9 +325,7 @@ func TestMergeCrash(t *testing.T) {
 		if got := tools(t, s); len(got) != others {
 			t.Fatalf("%s: tools: %v", life, got)
 		}
-		if err := os.WriteFile(flag, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(flag, nil, 0o600))
 		select {
 		case <-changed:
 		case <-time.After(patience):
@@ -350,9 +334,7 @@ func TestMergeCrash(t *testing.T) {
 		if got := tools(t, s); !slices.Contains(got, "b_pid") || len(got) != others+3 {
 			t.Errorf("%s: tools: %v", life, got)
 		}
-		if err := os.Remove(flag); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.Remove(flag))
 		if got := call(t, s, "b_end"); !strings.Contains(got, "unknown") {
 			t.Errorf("%s: the call that ends the server: %s", life, got)
 		}

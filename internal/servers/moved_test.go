@@ -1,7 +1,6 @@
 package servers_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -30,18 +29,17 @@ func newMover(t *testing.T, f *farm, path string) *mover {
 	f.post(path, m.id, `{"jsonrpc":"2.0","method":"notifications/initialized"}`)
 	ctx, cut := context.WithCancel(t.Context())
 	defer cut()
-	res := m.open(ctx, t, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"slow","arguments":{"Message":"hi"}}}`)
-	defer res.Body.Close()
-	for lines := bufio.NewScanner(res.Body); m.last == "" && lines.Scan(); {
-		m.last, _ = strings.CutPrefix(lines.Text(), "id: ")
-		m.last = strings.TrimPrefix(strings.TrimPrefix(m.last, "id:"), " ")
-		if !strings.Contains(lines.Text(), "id:") {
-			m.last = ""
+	call, err := mcptest.NewStream(m.open(ctx, t, http.MethodPost, `{"jsonrpc":"2.0","id":"c","method":"tools/call","params":{"name":"slow","arguments":{"Message":"hi"}}}`)) //nolint:bodyclose // Close does
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer call.Close()
+	for call.LastID == "" {
+		if _, err := call.Next(); err != nil {
+			t.Fatalf("the call has no event id: %v", err)
 		}
 	}
-	if m.last == "" {
-		t.Fatal("the call has no event id")
-	}
+	m.last = call.LastID
 	<-f.began
 	return m
 }

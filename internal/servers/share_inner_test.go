@@ -126,13 +126,8 @@ func (r *reader) Closed(error, bool)              {}
 // session got.
 func (r *reader) say(text string) string {
 	r.t.Helper()
-	m, err := jsonrpc.Parse([]byte(text))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.conn.Deliver(backend.Inbound{Message: m, Context: r.t.Context(), Call: r.call}); err != nil {
-		r.t.Fatal(err)
-	}
+	m := mcptest.Must(jsonrpc.Parse([]byte(text)))(r.t)
+	mcptest.Check(r.t, r.conn.Deliver(backend.Inbound{Message: m, Context: r.t.Context(), Call: r.call}))
 	synctest.Wait()
 	return r.heard()
 }
@@ -150,10 +145,7 @@ func (r *reader) heard() string {
 func join(t *testing.T, s *shared) *reader {
 	t.Helper()
 	r := &reader{t: t}
-	conn, err := s.Open(t.Context(), backend.Start{}, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := mcptest.Must(s.Open(t.Context(), backend.Start{}, r))(t)
 	r.conn = conn
 	return r
 }

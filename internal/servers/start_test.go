@@ -24,9 +24,7 @@ func TestNotStarted(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	plain := filepath.Join(dir, "plain-s3cret")
-	if err := os.WriteFile(plain, []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(plain, []byte("x"), 0o600))
 	script := filepath.Join(dir, "script-s3cret")
 	if err := os.WriteFile(script, []byte("#!/no/such/interpreter-s3cret\n"), 0o700); err != nil { //nolint:gosec // it is to be run
 		t.Fatal(err)
@@ -38,10 +36,7 @@ func TestNotStarted(t *testing.T) {
 		"not executable": {"command": "` + plain + `"},
 		"no interpreter": {"command": "` + script + `"}
 	}, "holdfast": {"merge": true}}`
-	file, err := config.Parse("test.json", []byte(text), config.Options{Workspace: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{Workspace: dir}))(t)
 	var log mcptest.Log
 	logger := slog.New(slog.NewTextHandler(&log, nil))
 	set := servers.New(file, logger)
@@ -53,10 +48,7 @@ func TestNotStarted(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		r, err := mcptest.Exchange(ctx, http.MethodPost, url+path, body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := mcptest.Must(mcptest.Exchange(ctx, http.MethodPost, url+path, body))(t)
 		return r.Status, r.Body
 	}
 	for _, s := range file.Servers {
@@ -100,10 +92,7 @@ func TestNotStarted(t *testing.T) {
 // own path, shared and merged: the log has one line for each way, however often it is tried, and one when it has started.
 func TestStartsAgain(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	for _, door := range []struct{ name, path, more string }{
 		{"own path", "/a/mcp", ""}, {"shared", "/a/mcp", `, "holdfast": {"share": true}`}, {"merged", "/mcp", ""},
 	} {
@@ -112,10 +101,7 @@ func TestStartsAgain(t *testing.T) {
 			dir := t.TempDir()
 			at := filepath.Join(dir, "run")
 			text := fmt.Sprintf(`{"mcpServers": {"a": {"command": %q%s}}, "holdfast": {"merge": true}}`, at, door.more)
-			file, err := config.Parse("test.json", []byte(text), config.Options{Workspace: dir})
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{Workspace: dir}))(t)
 			var log mcptest.Log
 			logger := slog.New(slog.NewTextHandler(&log, nil))
 			set := servers.New(file, logger)
@@ -139,9 +125,7 @@ func TestStartsAgain(t *testing.T) {
 					// Not by this process: what it forks meanwhile would hold the file open, and nothing runs one that is open for writing.
 					write := exec.CommandContext(t.Context(), "sh", "-c", `cat >"$0" && chmod "$1" "$0"`, at, cmp.Or(step.mode, "700"))
 					write.Stdin = strings.NewReader(step.script)
-					if err := write.Run(); err != nil {
-						t.Fatal(err)
-					}
+					mcptest.Check(t, write.Run())
 				}
 				for range 4 {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -172,22 +156,15 @@ func TestStartsAgain(t *testing.T) {
 // TestOwnPath has commands that are only in the PATH of their server, said by env or by an envFile, and relative to
 // the folder in which it runs.
 func TestOwnPath(t *testing.T) {
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	dir := t.TempDir()
 	bin := filepath.Join(dir, "node_modules", ".bin")
-	if err := os.MkdirAll(bin, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.MkdirAll(bin, 0o700))
 	script := "#!/bin/sh\nexec env " + standIn + "=1 '" + exe + "' only-here \"$PWD\" \"$@\"\n"
 	if err := os.WriteFile(filepath.Join(bin, "only-here"), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, ".env"), []byte("PATH="+bin+":/usr/bin:/bin\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(filepath.Join(dir, ".env"), []byte("PATH="+bin+":/usr/bin:/bin\n"), 0o600))
 	text := fmt.Sprintf(`{"mcpServers": {
 		"env": {"command": "only-here", "env": {"PATH": "%s:${PATH}"}},
 		"file": {"command": "only-here", "envFile": "${workspaceFolder}/.env"},
@@ -196,10 +173,7 @@ func TestOwnPath(t *testing.T) {
 		"none": {"command": "only-here"}
 	}}`, bin)
 	f := newFarm(t, `{"mcpServers": {"a": "$a"}}`, "a")
-	file, err := config.Parse(filepath.Join(dir, ".vscode", "mcp.json"), []byte(text), config.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := mcptest.Must(config.Parse(filepath.Join(dir, ".vscode", "mcp.json"), []byte(text), config.Options{}))(t)
 	f.set.Apply(file)
 	for _, s := range file.Servers {
 		bad := s.Name == "wrong" || s.Name == "none"

@@ -21,10 +21,7 @@ import (
 // era, whether or not the server says that its lists may change; and then they see the new lists.
 func TestOwnPathTold(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	for kind, server := range map[string]func(t *testing.T, name string) (entry, tool string){
 		"tells of changes": func(_ *testing.T, name string) (entry, tool string) { return `"$` + name + `"`, "echo" },
 		"tells of none": func(t *testing.T, name string) (entry, tool string) {
@@ -151,16 +148,11 @@ func TestOwnPathToldLater(t *testing.T) {
 // path are told, as those of all servers as one are. Where the answer is the same they are not.
 func TestOwnPathToldOfVersion(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	version := filepath.Join(t.TempDir(), "version")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(version, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(version, []byte(text), 0o600))
 	}
 	write("1")
 	f := newFarm(t, fmt.Sprintf(`{"mcpServers": {"s": {"command": "sh", "args": ["-c", "%s=$(cat \"$0\") exec \"$1\"", %q, %q], "env": {%q: "1"}}}}`, standInVersion, version, exe, standIn))
@@ -197,10 +189,7 @@ func TestOwnPathToldOfVersion(t *testing.T) {
 // TestOneAcknowledgement has a server run differently three times under a listen: its client gets one acknowledgement, and is told of each change.
 func TestOneAcknowledgement(t *testing.T) {
 	t.Parallel()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	entry := func(name string) string {
 		return fmt.Sprintf(`{"mcpServers": {"s": {"command": %q, "args": [%q], "env": {%q: "loose modern"}}}}`, exe, name, standIn)
 	}

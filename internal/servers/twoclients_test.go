@@ -64,14 +64,8 @@ func quiet() *holdfast.Options {
 
 func newLoose(t testing.TB, kind string) *process.Backend {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind), Logger: slog.New(slog.DiscardHandler)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
+	b := mcptest.Must(process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind), Logger: slog.New(slog.DiscardHandler)}))(t)
 	t.Cleanup(func() { _ = b.Close() })
 	return b
 }
@@ -92,10 +86,7 @@ func serveGround(t testing.TB, h *holdfast.Handler, stop func()) *ground {
 // newSetGround serves a configuration of two loose servers, of which the first has settings.
 func newSetGround(t testing.TB, path, tool, kind, settings string) *ground {
 	t.Helper()
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	text := fmt.Sprintf(`{"mcpServers": {"a": {"command": %q, "env": {%q: %q}, "holdfast": {%s}}, "b": {"command": %[1]q, "env": {%[2]q: "loose"}}}, "holdfast": {"merge": true}}`, exe, standIn, kind, settings)
 	s := newFileGround(t, path, text)
 	s.tool = tool
@@ -105,10 +96,7 @@ func newSetGround(t testing.TB, path, tool, kind, settings string) *ground {
 // newFileGround serves a configuration. Its endpoint is at a path.
 func newFileGround(t testing.TB, path, text string) *ground {
 	t.Helper()
-	file, err := config.Parse("test.json", []byte(text), config.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{}))(t)
 	set := servers.New(file, slog.New(slog.DiscardHandler))
 	return &ground{url: serveSet(t, set, quiet()) + path}
 }
@@ -409,9 +397,7 @@ func TestTwoClientsRefused(t *testing.T) {
 				default:
 					release := fmt.Sprintf(`{"text":"held-%s"}`, kind)
 					if v.socket != nil {
-						if err := v.socket.Write(t.Context(), websocket.MessageText, []byte(s.toolCall(`"r"`, "release", release, ""))); err != nil {
-							t.Fatal(err)
-						}
+						mcptest.Check(t, v.socket.Write(t.Context(), websocket.MessageText, []byte(s.toolCall(`"r"`, "release", release, ""))))
 					} else if _, text, _, err := s.post(t.Context(), s.callOf(v.session, `"r"`, "release", release, "")); err != nil || !strings.Contains(text, `"result"`) {
 						t.Fatal(text, err)
 					}
@@ -494,9 +480,7 @@ func (s *ground) follow(t *testing.T, v *victim, e errand, text string, ended ch
 		}
 	}
 	if v.socket != nil {
-		if err := v.socket.Write(t.Context(), websocket.MessageText, []byte(e.body)); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, v.socket.Write(t.Context(), websocket.MessageText, []byte(e.body)))
 		go func() {
 			for {
 				_, message, err := v.socket.Read(t.Context())

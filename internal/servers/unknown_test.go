@@ -59,11 +59,10 @@ const (
 
 // A mirror is a server that marks all that it says.
 type mirror struct {
-	modern  bool
-	say     func(text string)
-	mu      sync.Mutex
-	asked   map[string]chan jsonrpc.Message
-	listens []jsonrpc.Message
+	modern    bool
+	questions mcptest.Questions
+	mu        sync.Mutex
+	listens   []jsonrpc.Message
 }
 
 // results are what a mirror answers, by method; the name of the method is what marks begin with.
@@ -94,129 +93,98 @@ func kindOf(method string) string {
 	return strings.ToLower(strings.NewReplacer("/", "", "_", "").Replace(method))
 }
 
-// hear handles a message of the client.
-func (s *mirror) hear(in jsonrpc.Message) {
-	of := kindOf(in.Method)
-	answer := func(text string) {
-		s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, marked("s."+of, text)))
+// answers is the mirror.
+func (s *mirror) answers() mcptest.Answers {
+	fails := func(m jsonrpc.Message, _ func(string)) string {
+		return fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, m.ID, marked("s.error", `{"code":-32099,"message":"m",$x.error,"data":{$x.data}}`))
 	}
-	switch {
-	case in.Kind == jsonrpc.Response:
-		s.mu.Lock()
-		waits := s.asked[string(in.ID)]
-		s.mu.Unlock()
-		if waits != nil {
-			waits <- in
+	all := mcptest.Answers{"response": s.questions.Answered}
+	for method, text := range results {
+		all[method] = mcptest.Fixed(marked("s."+kindOf(method), text))
+	}
+	all["tools/call"], all["tools/call fail"], all["tools/call plain"] = s.work, fails, mcptest.Fixed(marked("s.plain", results["tools/call"]))
+	all["initialize"] = mcptest.Fixed(marked("s.initialize", `{"protocolVersion":"2025-11-25","serverInfo":{"name":"mirror","version":"1",$x.info},"capabilities":`+mirrorCapabilities+`,$x.result,"_meta":{$x.meta}}`))
+	if s.modern {
+		all["initialize"] = func(m jsonrpc.Message, _ func(string)) string {
+			return mcptest.Error(m, jsonrpc.CodeMethodNotFound, "no initialize")
 		}
-	case in.Kind == jsonrpc.Notification:
-	case in.Method == "initialize" && !s.modern:
-		answer(`{"protocolVersion":"2025-11-25","serverInfo":{"name":"mirror","version":"1",$x.info},"capabilities":` + mirrorCapabilities + `,$x.result,"_meta":{$x.meta}}`)
-	case in.Method == "server/discover" && s.modern:
-		answer(`{"resultType":"complete","ttlMs":0,"cacheScope":"private","supportedVersions":["2026-07-28"],"capabilities":` + mirrorCapabilities + `,$x.result,"_meta":{$x.meta,"io.modelcontextprotocol/serverInfo":{"name":"mirror","version":"1",$x.info}}}`)
-	case in.Method == "tools/call" && jsonrpc.String(jsonrpc.Field(in.Params, "name")) == "fail":
-		s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"error":%s}`, in.ID, marked("s.error", `{"code":-32099,"message":"m",$x.error,"data":{$x.data}}`)))
-	case in.Method == "tools/call" && jsonrpc.String(jsonrpc.Field(in.Params, "name")) == "plain":
-		of = "plain"
-		answer(results["tools/call"])
-	case in.Method == "tools/call":
-		go s.work(in, answer)
-	case in.Method == "subscriptions/listen" && s.modern:
-		s.mu.Lock()
-		s.listens = append(s.listens, in)
-		s.mu.Unlock()
-		s.listened(in, "notifications/subscriptions/acknowledged", `"notifications":`+string(jsonrpc.Field(in.Params, "notifications")))
-	case results[in.Method] != "":
-		answer(results[in.Method])
-	default:
-		s.say(string(jsonrpc.AppendError(nil, in.ID, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "no %s", in.Method))))
+		all["server/discover"] = mcptest.Fixed(marked("s.serverdiscover", `{"resultType":"complete","ttlMs":0,"cacheScope":"private","supportedVersions":["2026-07-28"],"capabilities":`+mirrorCapabilities+`,$x.result,"_meta":{$x.meta,"io.modelcontextprotocol/serverInfo":{"name":"mirror","version":"1",$x.info}}}`))
+		all["subscriptions/listen"] = func(m jsonrpc.Message, say func(string)) string {
+			s.mu.Lock()
+			s.listens = append(s.listens, m)
+			s.mu.Unlock()
+			listened(say, m, "notifications/subscriptions/acknowledged", `"notifications":`+string(jsonrpc.Field(m.Params, "notifications"))+`,`)
+			return ""
+		}
 	}
+	return all
+}
+
+// told says a notification.
+func told(say func(string), method, params string) {
+	say(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, marked("s."+kindOf(method), params)))
 }
 
 // listened says something in a listen.
-func (s *mirror) listened(to jsonrpc.Message, method, more string) {
-	if more != "" {
-		more += ","
-	}
-	s.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, marked("s."+kindOf(method), `{`+more+`$x.params,"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(to.ID)+`,$x.meta}}`)))
+func listened(say func(string), to jsonrpc.Message, method, more string) {
+	told(say, method, `{`+more+`$x.params,"_meta":{"io.modelcontextprotocol/subscriptionId":`+string(to.ID)+`,$x.meta}}`)
 }
 
 // work says all that a server can say in a call, and then answers it.
-func (s *mirror) work(in jsonrpc.Message, answer func(string)) {
-	tell := func(method, params string) {
-		s.say(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":%s}`, method, marked("s."+kindOf(method), params)))
-	}
-	if jsonrpc.Field(in.Params, "inputResponses") == nil {
+func (s *mirror) work(in jsonrpc.Message, say func(string)) string {
+	first := jsonrpc.Field(in.Params, "inputResponses") == nil
+	if first {
 		if token := jsonrpc.Field(in.Params, "_meta", "progressToken"); token != nil {
-			tell("notifications/progress", `{"progressToken":`+string(token)+`,"progress":1,$x.params,"_meta":{$x.meta}}`)
+			told(say, "notifications/progress", `{"progressToken":`+string(token)+`,"progress":1,$x.params,"_meta":{$x.meta}}`)
 		}
-		tell("notifications/message", `{"level":"error","data":{$x.data},$x.params,"_meta":{$x.meta}}`)
-		tell("notifications/vendor/told", `{$x.params,"_meta":{$x.meta}}`)
+		told(say, "notifications/message", `{"level":"error","data":{$x.data},$x.params,"_meta":{$x.meta}}`)
+		told(say, "notifications/vendor/told", `{$x.params,"_meta":{$x.meta}}`)
 		s.mu.Lock()
 		listens := slices.Clone(s.listens)
 		s.mu.Unlock()
 		for _, to := range listens {
-			s.listened(to, "notifications/tools/list_changed", "")
+			listened(say, to, "notifications/tools/list_changed", "")
 			if jsonrpc.Field(to.Params, "notifications", "resourceSubscriptions") != nil {
-				s.listened(to, "notifications/resources/updated", `"uri":"mirror://1"`)
+				listened(say, to, "notifications/resources/updated", `"uri":"mirror://1",`)
 			}
 		}
 		if !s.modern {
-			tell("notifications/tools/list_changed", `{$x.params,"_meta":{$x.meta}}`)
-			tell("notifications/resources/updated", `{"uri":"mirror://1",$x.params,"_meta":{$x.meta}}`)
+			told(say, "notifications/tools/list_changed", `{$x.params,"_meta":{$x.meta}}`)
+			told(say, "notifications/resources/updated", `{"uri":"mirror://1",$x.params,"_meta":{$x.meta}}`)
 		}
 	}
+	text := marked("s.toolscall", results["tools/call"])
 	switch {
-	case s.modern && jsonrpc.Field(in.Params, "inputResponses") == nil:
-		ask := `{"resultType":"input_required","requestState":"s","inputRequests":{`
-		for i, q := range questions {
-			if i > 0 {
-				ask += ","
-			}
-			ask += fmt.Sprintf(`"q%d":{"method":%q,"params":%s}`, i, q[0], marked("s."+kindOf(q[0]), q[1]))
-		}
-		s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, in.ID, ask+`}}`))
-		return
 	case !s.modern:
-		for i, q := range append(slices.Clone(questions), [2]string{"vendor/question", `{$x.params}`}) {
-			id := fmt.Sprint(900 + i)
-			waits := make(chan jsonrpc.Message, 1)
-			s.mu.Lock()
-			s.asked[id] = waits
-			s.mu.Unlock()
-			s.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"method":%q,"params":%s}`, id, q[0], marked("s."+kindOf(q[0]), q[1])))
-			<-waits
+		for _, q := range append(slices.Clone(questions), [2]string{"vendor/question", `{$x.params}`}) {
+			s.questions.Ask(say, q[0], marked("s."+kindOf(q[0]), q[1]))
 		}
-	}
-	text := results["tools/call"]
-	if s.modern {
+	case first:
+		var asks []string
+		for i, q := range questions {
+			asks = append(asks, fmt.Sprintf(`"q%d":{"method":%q,"params":%s}`, i, q[0], marked("s."+kindOf(q[0]), q[1])))
+		}
+		return mcptest.Result(in, `{"resultType":"input_required","requestState":"s","inputRequests":{`+strings.Join(asks, ",")+`}}`)
+	default:
 		text = strings.Replace(text, "{", `{"resultType":"complete",`, 1)
 	}
-	answer(text)
+	return mcptest.Result(in, text)
 }
 
 // runMirror is a mirror on stdio.
 func runMirror(modern bool) {
 	heard, _ := os.OpenFile(os.Getenv(envMirror), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
 	said, _ := os.OpenFile(os.Getenv(envSaid), os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o600)
-	var mu sync.Mutex
-	s := &mirror{modern: modern, asked: make(map[string]chan jsonrpc.Message)}
-	s.say = func(text string) {
-		mu.Lock()
-		defer mu.Unlock()
-		_, _ = said.WriteString(text + "\n")
-		_, _ = os.Stdout.WriteString(text + "\n")
-	}
-	lines := bufio.NewReader(os.Stdin)
-	for {
-		line, err := lines.ReadBytes('\n')
-		if err != nil {
-			return
-		}
-		_, _ = heard.Write(line)
-		if in, err := jsonrpc.Parse(bytes.TrimSpace(line)); err == nil {
-			s.hear(in)
-		}
-	}
+	answers := (&mirror{modern: modern}).answers()
+	mcptest.Stdio(func(m jsonrpc.Message, say func(string)) string {
+		_, _ = heard.WriteString(string(m.Raw) + "\n")
+		answer := answers.Script(m, func(text string) {
+			_, _ = said.WriteString(text + "\n")
+			say(text)
+		})
+		_, _ = said.WriteString(answer + "\n")
+		return answer
+	})
 }
 
 // A speaker is a client: what it says goes to one end of a path, and what comes is written down.
@@ -403,16 +371,10 @@ func TestUnknownMembers(t *testing.T) {
 func passes(t *testing.T, era, through, on string, modern bool) {
 	dir := t.TempDir()
 	heardFile, saidFile := filepath.Join(dir, "heard"), filepath.Join(dir, "said")
-	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	exe := mcptest.Must(os.Executable())(t)
 	kind := map[bool]string{false: "mirror", true: "mirror modern"}[modern]
 	run := func() backend.Backend {
-		b, err := process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind, envMirror+"="+heardFile, envSaid+"="+saidFile), Logger: slog.New(slog.DiscardHandler)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := mcptest.Must(process.New([]string{exe}, &process.Options{Env: append(os.Environ(), standIn+"="+kind, envMirror+"="+heardFile, envSaid+"="+saidFile), Logger: slog.New(slog.DiscardHandler)}))(t)
 		t.Cleanup(func() { _ = b.Close() })
 		return b
 	}

@@ -22,6 +22,7 @@ import (
 	"holdfast/backend/message"
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/durable/logtest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
 )
@@ -95,17 +96,9 @@ func newNodes(t testing.TB, n int, o holdfast.Options) *nodes {
 			own.Store = durable.New(node.handle, durable.Options{Patience: 3 * time.Second, Logger: o.Logger})
 		}
 		node.Handler = holdfast.NewBackendHandler(message.New(all.tools), &own)
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 		node.addr, node.conns = l.Addr().String(), &connections{TCPListener: l.(*net.TCPListener)}
-		mux := http.NewServeMux()
-		pair := node.SSE("/messages")
-		mux.Handle("/mcp", node)
-		mux.Handle("/sse", pair)
-		mux.Handle("/messages", pair)
-		node.web = &http.Server{Handler: mux, ReadHeaderTimeout: time.Minute}
+		node.web = &http.Server{Handler: mcptest.Endpoints(node), ReadHeaderTimeout: time.Minute}
 		served := make(chan struct{})
 		go func() {
 			defer close(served)

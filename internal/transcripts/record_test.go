@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"holdfast"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/sse"
 	"holdfast/internal/testlong"
 )
@@ -275,10 +276,7 @@ func (c *client) exactly(method, target, body string, header ...string) *answer 
 		shown += "\n    " + body
 	}
 	c.note("[%d] > %s %s%s", a.number, method, target, shown)
-	conn, err := net.Dial("tcp", c.node.addr)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	conn := mcptest.Must(net.Dial("tcp", c.node.addr))(c.t)
 	c.t.Cleanup(func() { _ = conn.Close() })
 	a.conn = conn.(*net.TCPConn)
 	if _, err := io.WriteString(conn, head+"\r\n"+body); err != nil {

@@ -78,10 +78,7 @@ func post(t *testing.T, url, method, params string, say func(jsonrpc.Message) bo
 		return say(m)
 	}
 	if !strings.HasPrefix(res.Header.Get("Content-Type"), sse.ContentType) {
-		text, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := mcptest.Must(io.ReadAll(res.Body))(t)
 		tell(text)
 		return
 	}

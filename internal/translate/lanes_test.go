@@ -125,10 +125,7 @@ func inCrowd(t *testing.T, test func(t *testing.T, c *crowd)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := &crowd{holdfast: &holdfast{t: t, more: make(chan struct{})}, server: &asker{t: t}, places: -1}
-		conn, err := New(c.server, quiet).Open(t.Context(), backend.Start{Session: "s", Revision: protocol.V20260728}, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		conn := mcptest.Must(New(c.server, quiet).Open(t.Context(), backend.Start{Session: "s", Revision: protocol.V20260728}, c))(t)
 		c.conn = conn
 		c.deliver(&call{"d"}, modernRequest("0", "server/discover", "", ""))
 		c.next()
@@ -513,9 +510,7 @@ func TestCallsAfterTakeOver(t *testing.T) {
 		c.places = 1
 		for i := range 3 {
 			m := mcptest.Parse(modernRequest(fmt.Sprint(i+1), "tools/call", `"name":"late"`, ""))
-			if err := c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &repeatedCall{}}); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, c.conn.Deliver(backend.Inbound{Message: m, Context: t.Context(), Call: &repeatedCall{}}))
 			synctest.Wait()
 		}
 		if one, two, three := c.where("1"), c.where("2"), c.where("3"); one != 0 || two != 1 || three != 0 {

@@ -132,10 +132,7 @@ func (h *holdfast) deliver(of *call, text string) {
 func converse(t *testing.T, b backend.Backend, revision string) *holdfast {
 	t.Helper()
 	h := &holdfast{t: t, more: make(chan struct{})}
-	conn, err := b.Open(t.Context(), backend.Start{Session: "s", Revision: revision}, h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := mcptest.Must(b.Open(t.Context(), backend.Start{Session: "s", Revision: revision}, h))(t)
 	h.conn = conn
 	t.Cleanup(func() {
 		if err := conn.Close(); err != nil {

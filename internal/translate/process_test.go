@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"holdfast/backend/process"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/internal/testlong"
 	"holdfast/jsonrpc"
@@ -49,10 +50,7 @@ func serveSDK() error {
 // run returns a process backend that this package has wrapped.
 func run(t *testing.T, env []string, command ...string) *translator {
 	t.Helper()
-	p, err := process.New(command, &process.Options{Env: append(os.Environ(), env...), Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := mcptest.Must(process.New(command, &process.Options{Env: append(os.Environ(), env...), Logger: quiet}))(t)
 	t.Cleanup(func() {
 		if err := p.Close(); err != nil {
 			t.Error(err)
@@ -89,10 +87,7 @@ func (h *holdfast) request(of *call, text string) (response jsonrpc.Message, bef
 // A command that speaks both eras is translated for nobody.
 func TestProcessOfBothEras(t *testing.T) {
 	t.Parallel()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := mcptest.Must(os.Executable())(t)
 	b := run(t, []string{serverVariable + "=1", "GORACE=atexit_sleep_ms=0"}, self)
 	h := converse(t, b, protocol.V20260728)
 	echo := `"name":"echo","arguments":{"text":"hello"}`

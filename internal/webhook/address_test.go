@@ -11,6 +11,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 
+	"holdfast/internal/mcptest"
 	"holdfast/webhook"
 )
 
@@ -23,10 +24,7 @@ func trusting(r *receiver) *tls.Config {
 
 func portOf(t testing.TB, r *receiver) string {
 	t.Helper()
-	u, err := url.Parse(r.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	u := mcptest.Must(url.Parse(r.URL))(t)
 	return u.Port()
 }
 

@@ -32,19 +32,13 @@ const secretText = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 func secret(t testing.TB) webhook.Secret {
 	t.Helper()
-	s, err := webhook.ParseSecret(secretText)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(webhook.ParseSecret(secretText))(t)
 	return s
 }
 
 func rawSecret(t testing.TB) []byte {
 	t.Helper()
-	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(secretText, "whsec_"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := mcptest.Must(base64.StdEncoding.DecodeString(strings.TrimPrefix(secretText, "whsec_")))(t)
 	return key
 }
 
@@ -52,10 +46,7 @@ func allow(t testing.TB, texts ...string) []webhook.Allowed {
 	t.Helper()
 	var all []webhook.Allowed
 	for _, text := range texts {
-		a, err := webhook.ParseAllowed(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := mcptest.Must(webhook.ParseAllowed(text))(t)
 		all = append(all, a)
 	}
 	return all
@@ -167,10 +158,7 @@ func event(url string) sender.Event {
 // each time.
 func names(t testing.TB, address func(query int) netip.Addr) *net.Resolver {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := mcptest.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

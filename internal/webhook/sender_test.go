@@ -29,10 +29,7 @@ func TestSend(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t, nil)
 	s, log := newSender(t, webhook.Options{Allow: allow(t, "127.0.0.1")})
-	library, err := standardwebhooks.NewWebhook(secretText)
-	if err != nil {
-		t.Fatal(err)
-	}
+	library := mcptest.Must(standardwebhooks.NewWebhook(secretText))(t)
 	at := time.Date(2025, 11, 25, 12, 0, 0, 5e8, time.FixedZone("", 3600))
 	for _, c := range []struct {
 		id     string

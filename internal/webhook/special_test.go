@@ -3,16 +3,15 @@ package webhook
 import (
 	"net/netip"
 	"testing"
+
+	"holdfast/internal/mcptest"
 )
 
 // Addresses that are not a public host's, in whatever form.
 func TestSpecial(t *testing.T) {
 	t.Parallel()
 	p := newPolicy(nil)
-	to, err := p.parse("https://example.com/")
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := mcptest.Must(p.parse("https://example.com/"))(t)
 	for _, text := range []string{
 		"0.0.0.0", "0.1.2.3", "10.0.0.1", "10.255.255.255", "100.64.0.1", "100.100.100.200", "100.127.255.255", "127.0.0.1", "127.255.0.1",
 		"168.63.129.16", "169.254.169.254", "169.254.0.1", "172.16.0.1", "172.31.255.255", "192.0.0.1", "192.0.0.192", "192.0.2.1", "192.88.99.1",

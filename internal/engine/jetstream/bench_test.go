@@ -17,6 +17,7 @@ import (
 
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 )
 
 // BenchmarkAppend compares an append with what it is made of: a publish with the same
@@ -32,10 +33,7 @@ func BenchmarkAppend(b *testing.B) {
 		b.Run(e.name, func(b *testing.B) {
 			l := must(b, e.url(b))
 			defer l.Close()
-			js, err := natsjs.New(jetstream.Conn(l), natsjs.WithDefaultTimeout(2*time.Second))
-			if err != nil {
-				b.Fatal(err)
-			}
+			js := mcptest.Must(natsjs.New(jetstream.Conn(l), natsjs.WithDefaultTimeout(2*time.Second)))(b)
 			for _, sessions := range []int{1, 64, 256} {
 				b.Run(strconv.Itoa(sessions), func(b *testing.B) {
 					b.Run("bare", func(b *testing.B) { measure(b, sessions, bare(js)) })

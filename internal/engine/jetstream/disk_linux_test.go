@@ -17,6 +17,7 @@ import (
 
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/embedded"
+	"holdfast/internal/mcptest"
 )
 
 // ownMounts is set in a process of this test that may mount file systems, which no other one sees.
@@ -44,10 +45,7 @@ func TestDiskFull(t *testing.T) {
 	}()
 	var said lines
 	url := "file:" + filepath.Join(dir, "store") + "?sync=always"
-	l, err := embedded.Open(t.Context(), url, durable.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(embedded.Open(t.Context(), url, durable.Options{Logger: slog.New(slog.NewTextHandler(&said, nil))}))(t)
 	defer closed(t, l)
 	at := map[string]uint64{}
 	kept := map[string]uint64{}
@@ -143,17 +141,12 @@ func crowded(l durable.Log) bool { return l.(interface{ Crowded() bool }).Crowde
 // fill fills a disk until only so much is free.
 func fill(t *testing.T, dir string, least int64) {
 	t.Helper()
-	f, err := os.OpenFile(filepath.Join(dir, "ballast"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := mcptest.Must(os.OpenFile(filepath.Join(dir, "ballast"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(t)
 	defer f.Close()
 	for size := int64(1 << 20); size >= 1<<12; size /= 4 {
 		for {
 			var disk syscall.Statfs_t
-			if err := syscall.Statfs(dir, &disk); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, syscall.Statfs(dir, &disk))
 			if int64(disk.Bavail)*int64(disk.Bsize) < least+size { //nolint:unconvert // their types differ between systems
 				break
 			}
@@ -166,9 +159,7 @@ func fill(t *testing.T, dir string, least int64) {
 
 func empty(t *testing.T, dir string) {
 	t.Helper()
-	if err := os.Remove(filepath.Join(dir, "ballast")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Remove(filepath.Join(dir, "ballast")))
 }
 
 // lines is what a log has said.

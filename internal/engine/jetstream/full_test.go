@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/durable"
+	"holdfast/internal/mcptest"
 	"holdfast/stream"
 )
 
@@ -34,9 +35,7 @@ func TestFull(t *testing.T) {
 	if err := l.Ping(t.Context()); err != nil {
 		t.Errorf("the values are not full: %v", err)
 	}
-	if err := l.Trim(t.Context(), "a", last); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, l.Trim(t.Context(), "a", last))
 	if _, err := l.Append(t.Context(), "a", last, frame); err != nil {
 		t.Errorf("with room again: %v", err)
 	}

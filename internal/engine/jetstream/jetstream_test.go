@@ -16,6 +16,7 @@ import (
 	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/stream/streamtest"
 )
@@ -75,9 +76,6 @@ func patient(l durable.Log) durable.Log {
 // must opens an engine that somebody else closes.
 func must(t testing.TB, url string) durable.Log {
 	t.Helper()
-	l, err := embedded.Open(context.Background(), url, durable.Options{Logger: quiet})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := mcptest.Must(embedded.Open(context.Background(), url, durable.Options{Logger: quiet}))(t)
 	return l
 }

@@ -17,6 +17,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/stream"
 )
@@ -91,9 +92,7 @@ func killed(t *testing.T, dir string, acked map[string]uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, cmd.Start())
 	defer func() { _ = cmd.Wait() }()
 	defer func() { _ = cmd.Process.Kill() }()
 	lines := bufio.NewScanner(out)
@@ -249,17 +248,13 @@ func leaderLost(t *testing.T, trouble func(*natstest.Servers, int) error) {
 		}
 		return err
 	})
-	if err := trouble(s, i); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, trouble(s, i))
 	fence := takeOver(ctx, t, other, "k0")
 	for _, w := range writers[1:] {
 		close(w.stop)
 	}
 	wg.Wait() // for the first too, which must find out by itself
-	if err := s.Restart(i); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, s.Restart(i))
 	if !errors.Is(ended[0], stream.ErrConflict) {
 		t.Errorf("the writer that was fenced: %v", ended[0])
 	}
@@ -328,9 +323,7 @@ func TestAway(t *testing.T) {
 		return err
 	})
 	for i := range s.Len() {
-		if err := s.Pause(i); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, s.Pause(i))
 	}
 	until(t, func() error { // a signal takes its time to stop a process, which goes on with what has come meanwhile
 		if err := l.Ping(t.Context()); !errors.Is(err, stream.ErrUnavailable) {
@@ -351,9 +344,7 @@ func TestAway(t *testing.T) {
 		}
 	}
 	for i := range s.Len() {
-		if err := s.Resume(i); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, s.Resume(i))
 	}
 	start := time.Now()
 	until(t, func() error {

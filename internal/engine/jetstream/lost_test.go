@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/stream"
 )
 
@@ -16,24 +17,14 @@ import (
 func TestLostData(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s, err := natstest.StartProcesses(dir, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(natstest.StartProcesses(dir, 1))(t)
 	t.Cleanup(s.Close)
 	l := must(t, s.URL())
 	defer closed(t, l)
-	at, err := l.Append(t.Context(), "a", 0, []byte("1"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := mcptest.Must(l.Append(t.Context(), "a", 0, []byte("1")))(t)
 	s.Kill(0)
-	if err := os.RemoveAll(filepath.Join(dir, "n0")); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Restart(0); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.RemoveAll(filepath.Join(dir, "n0")))
+	mcptest.Check(t, s.Restart(0))
 	until(t, func() error {
 		last, err := l.Append(t.Context(), "a", at, []byte("2"))
 		if errors.Is(err, stream.ErrConflict) && last == 0 {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 )
 
@@ -24,10 +25,7 @@ func TestKill(t *testing.T) {
 			s := start(t)
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			nc, err := nats.Connect(s.URL(), nats.UserInfo(natstest.User, natstest.Password), nats.MaxReconnects(-1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			nc := mcptest.Must(nats.Connect(s.URL(), nats.UserInfo(natstest.User, natstest.Password), nats.MaxReconnects(-1)))(t)
 			defer nc.Close()
 			js, err := jetstream.New(nc)
 			if err != nil {
@@ -43,9 +41,7 @@ func TestKill(t *testing.T) {
 			}
 			s.Kill(i)
 			publish(ctx, t, js, 1)
-			if err := s.Restart(i); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Check(t, s.Restart(i))
 			publish(ctx, t, js, 2)
 		})
 	}

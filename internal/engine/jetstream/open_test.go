@@ -18,6 +18,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream/natstest"
+	"holdfast/internal/mcptest"
 )
 
 // refused opens what can't be opened, and looks for what should be said about it.
@@ -80,16 +81,12 @@ func TestDirectories(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(file, nil, 0o600))
 	refused(t, "file:"+file, "is not a directory")
 	refused(t, "file:"+filepath.Join(file, "below"), "is not a directory")
 	if os.Getuid() != 0 { // who may do everything
 		shut := filepath.Join(dir, "shut")
-		if err := os.Mkdir(shut, 0o500); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.Mkdir(shut, 0o500))
 		refused(t, "file:"+shut, "permission denied")
 		refused(t, "file:"+filepath.Join(shut, "below"), "permission denied")
 	}
@@ -100,9 +97,7 @@ func TestDirectories(t *testing.T) {
 	if info, err := os.Stat(used); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v: not for its owner alone", info.Mode(), err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, l.Close())
 	closed(t, must(t, "file:"+used))
 }
 
@@ -123,9 +118,7 @@ func TestCorrupt(t *testing.T) {
 	}
 	closed(t, l)
 	meta := filepath.Join(dir, "jetstream", "$G", "streams", "holdfast-events", "meta.inf")
-	if err := os.WriteFile(meta, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(meta, []byte("{"), 0o600))
 	refused(t, "file:"+dir, "corrupt")
 }
 
@@ -142,10 +135,7 @@ func TestLimitsFollow(t *testing.T) {
 		{"?max=1GiB&sync=always", time.Hour, 121 * time.Minute},
 		{"?max=100MiB&sync=1m", time.Minute, 15 * time.Minute},
 	} {
-		l, err := embedded.Open(t.Context(), "file:"+dir+c.query, durable.Options{Logger: quiet, Keep: c.keep})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := mcptest.Must(embedded.Open(t.Context(), "file:"+dir+c.query, durable.Options{Logger: quiet, Keep: c.keep}))(t)
 		if got := l.Retention(); got != c.retention {
 			t.Errorf("%q: keeps frames for %v, want %v", c.query, got, c.retention)
 		}
@@ -159,27 +149,15 @@ func TestLimitsFollow(t *testing.T) {
 // Streams that somebody else has made are used as they are, or refused.
 func TestStreamsOfOthers(t *testing.T) {
 	t.Parallel()
-	s, err := natstest.Start(t.TempDir(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(natstest.Start(t.TempDir(), 1))(t)
 	t.Cleanup(s.Close)
-	nc, err := nats.Connect(s.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := mcptest.Must(nats.Connect(s.URL()))(t)
 	defer nc.Close()
-	js, err := natsjs.New(nc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := mcptest.Must(natsjs.New(nc))(t)
 	closed(t, must(t, s.URL()+"?prefix=good"))
 	good := make(map[string]natsjs.StreamConfig)
 	for _, name := range []string{"events", "values"} {
-		st, err := js.Stream(t.Context(), "good-"+name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		st := mcptest.Must(js.Stream(t.Context(), "good-"+name))(t)
 		good[name] = st.CachedInfo().Config
 	}
 	for prefix, c := range map[string]struct {
@@ -227,15 +205,9 @@ func TestStreamsOfOthers(t *testing.T) {
 // tried again.
 func TestSilentAtFirst(t *testing.T) {
 	t.Parallel()
-	s, err := natstest.Start(t.TempDir(), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(natstest.Start(t.TempDir(), 1))(t)
 	t.Cleanup(s.Close)
-	front, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	front := mcptest.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var tries atomic.Int32
 	var serving sync.WaitGroup
 	serving.Go(func() {

@@ -13,6 +13,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/testlong"
 	"holdfast/stream"
 	"holdfast/stream/streamtest"
@@ -28,10 +29,7 @@ func stores(url func(t *testing.T) string) streamtest.Maker {
 			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
 		}
 		return func() stream.Store {
-			log, err := embedded.Open(context.Background(), engine, o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			log := mcptest.Must(embedded.Open(context.Background(), engine, o))(t)
 			return durable.New(log, o)
 		}
 	}
@@ -90,16 +88,11 @@ func TestDeletedSessionsLeaveNothing(t *testing.T) {
 // kept returns how many messages an engine has that began empty.
 func kept(t *testing.T, log durable.Log) (n uint64) {
 	t.Helper()
-	js, err := natsjs.New(jetstream.Conn(log))
-	if err != nil {
-		t.Fatal(err)
-	}
+	js := mcptest.Must(natsjs.New(jetstream.Conn(log)))(t)
 	all := js.ListStreams(t.Context())
 	for is := range all.Info() {
 		n += is.State.Msgs
 	}
-	if err := all.Err(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, all.Err())
 	return n
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/stream"
 )
 
@@ -24,9 +25,7 @@ func write(t *testing.T, dir, name, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, f.Close())
 }
 
 // With sync=always nobody goes on before the disk has it, and those who wait share a
@@ -37,9 +36,7 @@ func TestSyncGathers(t *testing.T) {
 		write(t, dir, "1.blk", "first")
 		d := newSyncer(0, []string{dir}, slog.New(slog.DiscardHandler))
 		defer d.close()
-		if err := d.acknowledge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, d.acknowledge(t.Context()))
 		if is := d.streams[0].synced["1.blk"]; is == nil || is.Size() != 5 {
 			t.Fatalf("acknowledged with %v on the disk", is)
 		}
@@ -85,9 +82,7 @@ func TestSyncInTime(t *testing.T) {
 		d.oldest = time.Now().Add(-time.Second) // as if the disk had been busy since
 		d.mu.Unlock()
 		write(t, dir, "1.blk", "second")
-		if err := d.acknowledge(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, d.acknowledge(t.Context()))
 		if is := d.streams[0].synced["1.blk"]; is == nil || is.Size() != 11 {
 			t.Errorf("acknowledged with %v on the disk, though that is late", is)
 		}
@@ -101,9 +96,7 @@ func TestSyncBlocks(t *testing.T) {
 	b := &blocks{dir: dir}
 	sync := func(name string, size int64) {
 		t.Helper()
-		if err := b.sync(); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, b.sync())
 		if is := b.synced[name]; is == nil || is.Size() != size {
 			t.Errorf("%s: %v is on the disk, want %d bytes", name, is, size)
 		}
@@ -112,9 +105,7 @@ func TestSyncBlocks(t *testing.T) {
 	for _, name := range []string{"9.blk", "10.blk"} {
 		write(t, dir, name, name)
 	}
-	if err := os.Chtimes(dir, old, old); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Chtimes(dir, old, old))
 	sync("9.blk", 5)
 	if b.last != "10.blk" || b.changed.IsZero() {
 		t.Fatalf("the last block is %s, the directory of %v", b.last, b.changed)
@@ -124,13 +115,9 @@ func TestSyncBlocks(t *testing.T) {
 	write(t, dir, "11.blk", "next")
 	sync("11.blk", 4)
 	write(t, dir, "10.new", "less")
-	if err := os.Rename(filepath.Join(dir, "10.new"), filepath.Join(dir, "10.blk")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Rename(filepath.Join(dir, "10.new"), filepath.Join(dir, "10.blk")))
 	sync("10.blk", 4)
-	if err := os.Remove(filepath.Join(dir, "9.blk")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.Remove(filepath.Join(dir, "9.blk")))
 	sync("11.blk", 4)
 	if len(b.synced) != 2 {
 		t.Errorf("%d blocks are known, want 2", len(b.synced))
@@ -148,9 +135,7 @@ func TestSyncFails(t *testing.T) {
 		if !errors.Is(err, stream.ErrUnavailable) || !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("acknowledged with %v", err)
 		}
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.MkdirAll(dir, 0o700))
 	}
 	if d.failed() == nil {
 		t.Error("it does not say so")

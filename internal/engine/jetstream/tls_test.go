@@ -38,10 +38,7 @@ func TestTLSAndCredentials(t *testing.T) {
 	all := []string{"creds=" + creds, "ca=" + cert, "cert=" + cert + "&key=" + key}
 	l := patient(must(t, url(all...)))
 	defer closed(t, l)
-	at, err := l.Append(t.Context(), "a", 0, []byte("frame"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	at := mcptest.Must(l.Append(t.Context(), "a", 0, []byte("frame")))(t)
 	other := patient(must(t, url(all...)))
 	defer closed(t, other)
 	if got := count(t, other, "a"); got != 1 {
@@ -80,18 +77,10 @@ func secured(t *testing.T, cert, key string) (addr, creds string) {
 	room.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit, Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
 	accounts := account.public + ": " + signed(t, room, operator) + "\n" +
 		system.public + ": " + signed(t, jwt.NewAccountClaims(system.public), operator) + "\n"
-	seed, err := user.Seed()
-	if err != nil {
-		t.Fatal(err)
-	}
-	shown, err := jwt.FormatUserConfig(signed(t, jwt.NewUserClaims(user.public), account), seed)
-	if err != nil {
-		t.Fatal(err)
-	}
+	seed := mcptest.Must(user.Seed())(t)
+	shown := mcptest.Must(jwt.FormatUserConfig(signed(t, jwt.NewUserClaims(user.public), account), seed))(t)
 	creds = filepath.Join(t.TempDir(), "user.creds")
-	if err := os.WriteFile(creds, shown, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(creds, shown, 0o600))
 	conf := filepath.Join(t.TempDir(), "nats.conf")
 	text := fmt.Sprintf(`
 server_name: secured
@@ -103,18 +92,10 @@ resolver: MEMORY
 resolver_preload {
 %s}
 `, t.TempDir(), cert, key, cert, signed(t, own, operator), accounts)
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	o, err := natsserver.ProcessConfigFile(conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Check(t, os.WriteFile(conf, []byte(text), 0o600))
+	o := mcptest.Must(natsserver.ProcessConfigFile(conf))(t)
 	o.NoLog, o.NoSigs = true, true
-	s, err := natsserver.NewServer(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := mcptest.Must(natsserver.NewServer(o))(t)
 	said := &faults{}
 	s.SetLoggerV2(said, false, false, false)
 	s.Start()
@@ -136,24 +117,15 @@ type keys struct {
 
 func pair(t *testing.T, create func() (nkeys.KeyPair, error)) keys {
 	t.Helper()
-	both, err := create()
-	if err != nil {
-		t.Fatal(err)
-	}
-	public, err := both.PublicKey()
-	if err != nil {
-		t.Fatal(err)
-	}
+	both := mcptest.Must(create())(t)
+	public := mcptest.Must(both.PublicKey())(t)
 	return keys{both, public}
 }
 
 // signed is a token with claims.
 func signed(t *testing.T, claims jwt.Claims, by keys) string {
 	t.Helper()
-	token, err := claims.Encode(by)
-	if err != nil {
-		t.Fatal(err)
-	}
+	token := mcptest.Must(claims.Encode(by))(t)
 	return token
 }
 
@@ -172,29 +144,18 @@ func (f *faults) Fatalf(format string, v ...any) { f.note(format, v...) }
 // certificate writes a certificate that is signed by itself, for both ends, and its key.
 func certificate(t *testing.T) (cert, key string) {
 	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	private := mcptest.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	form := &x509.Certificate{
 		SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		IsCA: true, BasicConstraintsValid: true,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
 	}
-	signed, err := x509.CreateCertificate(rand.Reader, form, form, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalECPrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
+	signed := mcptest.Must(x509.CreateCertificate(rand.Reader, form, form, &private.PublicKey, private))(t)
+	secret := mcptest.Must(x509.MarshalECPrivateKey(private))(t)
 	dir := t.TempDir()
 	write := func(name, kind string, data []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Check(t, os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600))
 		return path
 	}
 	return write("cert.pem", "CERTIFICATE", signed), write("key.pem", "EC PRIVATE KEY", secret)
