@@ -293,9 +293,7 @@ func TestBytesOfWaitingCall(t *testing.T) {
 		text := toolCall(i+2, "held")
 		fmt.Fprintf(c, "POST /mcp HTTP/1.1\r\nHost: %s\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"+
 			"Mcp-Session-Id: %s\r\nContent-Length: %d\r\n\r\n%s", web.Listener.Addr(), m.session, len(text), text)
-		if _, err := io.ReadFull(c, make([]byte, 300)); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Must(io.ReadFull(c, make([]byte, 300)))(t)
 	}
 	h, s := used()
 	if sum := (h - heap + s - stack) / n; sum > 33_000 { // half a stack more is 4,096

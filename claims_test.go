@@ -56,9 +56,7 @@ func TestClaimsLeave(t *testing.T) {
 			}
 		}
 	}
-	if _, err := mcptest.Exchange(t.Context(), http.MethodDelete, l.url, "", "Mcp-Session-Id", bob, "X-User", "bob"); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(mcptest.Exchange(t.Context(), http.MethodDelete, l.url, "", "Mcp-Session-Id", bob, "X-User", "bob"))(t)
 	for end := time.Now().Add(time.Minute); claims() > 1; time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("%d claims stay", claims())

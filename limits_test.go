@@ -327,9 +327,7 @@ func TestRateOfOwnClient(t *testing.T) {
 	defer session.Close()
 	began := time.Now()
 	for range 3 {
-		if _, err := session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"}); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Must(session.CallTool(t.Context(), &mcp.CallToolParams{Name: "echo"}))(t)
 	}
 	if took := time.Since(began); took < 1500*time.Millisecond {
 		t.Errorf("three calls at 1 a second took %v", took)

@@ -156,8 +156,7 @@ const worksFor = 20 * time.Second
 
 func mustParse(t *testing.T, text string) jsonrpc.Message {
 	t.Helper()
-	m := mcptest.Must(jsonrpc.Parse([]byte(text)))(t)
-	return m
+	return mcptest.Must(jsonrpc.Parse([]byte(text)))(t)
 }
 
 // awaitAnswer returns the response to a request.

@@ -26,8 +26,7 @@ func TestStatus(t *testing.T) {
 	ask := func() client.Status {
 		t.Helper()
 		b := newRaw(t, s.URL, client.Options{State: &client.State{URL: s.URL, Revision: s.Revision}, NoListen: true})
-		got := mcptest.Must(b.Status(t.Context(), s.Calls[0]))(t)
-		return got
+		return mcptest.Must(b.Status(t.Context(), s.Calls[0]))(t)
 	}
 	if got := ask(); got.Status != "processing" || got.HasInputRequest {
 		t.Errorf("%+v", got)

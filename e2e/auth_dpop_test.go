@@ -38,8 +38,7 @@ func (c *boundClient) request(method, session, body string, change authtest.Clai
 	for name, values := range c.prover.Header(method, c.at, c.token, claims) {
 		header = append(header, name, values[0])
 	}
-	req := mcptest.Must(mcptest.NewRequest(c.ctx, method, c.at, body, header...))(c.t)
-	return req
+	return mcptest.Must(mcptest.NewRequest(c.ctx, method, c.at, body, header...))(c.t)
 }
 
 // send makes a request, and reads the answer. A nonce is kept for the next one.

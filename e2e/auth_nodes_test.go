@@ -57,8 +57,7 @@ func (g *guardedNodes) header(token string, more map[string]string) []string {
 // send makes a request, and reads its answer to the end.
 func (g *guardedNodes) send(method, at, token, body string, more map[string]string) mcptest.Reply {
 	g.t.Helper()
-	r := mcptest.Must(mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...))(g.t)
-	return r
+	return mcptest.Must(mcptest.Exchange(g.ctx, method, at, body, g.header(token, more)...))(g.t)
 }
 
 // events makes a request that is answered with a stream. It is closed when the test ends.

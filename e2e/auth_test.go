@@ -113,8 +113,7 @@ func TestAuthPrincipal(t *testing.T) {
 	}
 	send := func(method, token, session, last, body string) mcptest.Reply {
 		t.Helper()
-		r := mcptest.Must(mcptest.Exchange(t.Context(), method, p.URL, body, "Mcp-Session-Id", session, "Last-Event-Id", last, "Authorization", token))(t)
-		return r
+		return mcptest.Must(mcptest.Exchange(t.Context(), method, p.URL, body, "Mcp-Session-Id", session, "Last-Event-Id", last, "Authorization", token))(t)
 	}
 	const call = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"count","arguments":{"to":3},"_meta":{"progressToken":1}}}`
 	begun := send(http.MethodPost, "Bearer "+token("ada"), "", "", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"a","version":"1"}}}`)

@@ -109,8 +109,7 @@ func (e *sharedEngine) jetstream(t *testing.T) jetstream.JetStream {
 	url, _, _ := strings.Cut(e.url(e.addrs), "?")
 	nc := mcptest.Must(nats.Connect(url, nats.UserInfo(natstest.User, natstest.Password)))(t)
 	t.Cleanup(nc.Close)
-	js := mcptest.Must(jetstream.New(nc))(t)
-	return js
+	return mcptest.Must(jetstream.New(nc))(t)
 }
 
 // fill writes messages of a size until there are so many bytes, or no room for more.

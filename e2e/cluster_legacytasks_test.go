@@ -44,8 +44,7 @@ func (c *legacyTasks) ask(url, method, params string) (said legacyTaskSaid, err 
 // must is ask for what has to be answered.
 func (c *legacyTasks) must(url, method, params string) legacyTaskSaid {
 	c.t.Helper()
-	said := mcptest.Must(c.ask(url, method, params))(c.t)
-	return said
+	return mcptest.Must(c.ask(url, method, params))(c.t)
 }
 
 // A node is killed that runs tasks of revision 2025-11-25. Others tell their status and results.

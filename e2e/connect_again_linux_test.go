@@ -64,9 +64,7 @@ func startHost(t *testing.T, url, state, call string) *hostProcess {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	h := &hostProcess{Process: mcptest.Piped(t, cmd)}
 	t.Cleanup(h.killBoth)
-	if _, err := fmt.Sscanf(h.Hear("bridge "), "bridge %d", &h.bridge); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(fmt.Sscanf(h.Hear("bridge "), "bridge %d", &h.bridge))(t)
 	return h
 }
 

@@ -126,9 +126,7 @@ func TestFailure29PriorKnowledge(t *testing.T) {
 	c := mcptest.Must(net.Dial("tcp", p.Addr))(t)
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(30 * time.Second))
-	if _, err := io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(io.WriteString(c, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"))(t)
 	text, err := io.ReadAll(c)
 	if err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 ") || !strings.Contains(string(text), "HTTP/2") {
 		t.Errorf("it reads %q, %v", text, err)

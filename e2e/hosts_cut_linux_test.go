@@ -140,8 +140,7 @@ func (h *hostPlayed) request(method, body, lastID string) *http.Request {
 	if h.session != "" && !h.is.noVersion {
 		header = append(header, "MCP-Protocol-Version", h.is.revision)
 	}
-	r := mcptest.Must(mcptest.NewRequest(h.t.Context(), method, h.at, body, header...))(h.t)
-	return r
+	return mcptest.Must(mcptest.NewRequest(h.t.Context(), method, h.at, body, header...))(h.t)
 }
 
 // exchange sends a request and reads its response to the end. ids says whether the ids of events are those of a call.

@@ -43,9 +43,7 @@ func packages(t *testing.T) (dir string) {
 		}
 		for name, data := range map[string][]byte{"holdfast": of, "LICENSE": []byte("A license\n")} {
 			mcptest.Check(t, w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data))}))
-			if _, err := w.Write(data); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Must(w.Write(data))(t)
 		}
 		mcptest.Check(t, w.Close())
 		mcptest.Check(t, g.Close())

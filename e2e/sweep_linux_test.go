@@ -203,9 +203,7 @@ func newGood(t *testing.T, p *program) *good {
 	if _, err := g.post(strangeInit); err != nil || g.id == "" {
 		t.Fatalf("initialize: %v", err)
 	}
-	if _, err := g.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(g.post(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))(t)
 	go func() {
 		defer close(g.done)
 		for n := 1; g.ctx.Err() == nil; n++ {

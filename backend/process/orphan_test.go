@@ -167,9 +167,7 @@ func TestUserKilled(t *testing.T) {
 	}
 	// Ctrl-C and the like reach the guard too, if all of a control group is told.
 	guard := 0
-	if _, err := fmt.Sscanf(guards[0], "/proc/%d", &guard); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(fmt.Sscanf(guards[0], "/proc/%d", &guard))(t)
 	mcptest.Check(t, syscall.Kill(guard, syscall.SIGTERM))
 
 	mcptest.Check(t, user.Process.Kill())

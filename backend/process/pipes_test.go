@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"holdfast/internal/mcptest"
 )
 
 // After the deadline what is in the pipe is still read, and no more than that.
@@ -19,9 +21,7 @@ func TestOutputAfterDeadline(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer closePipes(r, w)
-			if _, err := w.WriteString(strings.Repeat("x", written)); err != nil {
-				t.Fatal(err)
-			}
+			mcptest.Must(w.WriteString(strings.Repeat("x", written)))(t)
 			o := newOutput(r)
 			o.endBy(time.Now().Add(-time.Second))
 			got, err := io.ReadAll(o)

@@ -208,8 +208,7 @@ func TestUnheard(t *testing.T) {
 		for {
 			ev := mcptest.Must(rd.Next())(t)
 			if len(ev.Data) > 0 {
-				m := mcptest.Must(jsonrpc.Parse(ev.Data))(t)
-				return m
+				return mcptest.Must(jsonrpc.Parse(ev.Data))(t)
 			}
 		}
 	}

@@ -27,9 +27,7 @@ func TestProbesHost(t *testing.T) {
 		} else {
 			host = "Host: " + host + "\r\nConnection: close\r\n"
 		}
-		if _, err := fmt.Fprintf(c, "GET %s HTTP/%s\r\n%s\r\n", path, version, host); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Must(fmt.Fprintf(c, "GET %s HTTP/%s\r\n%s\r\n", path, version, host))(t)
 		answer, err := io.ReadAll(c)
 		var status int
 		if _, scan := fmt.Sscanf(string(answer), "HTTP/1.%d %d", new(int), &status); err != nil || scan != nil {

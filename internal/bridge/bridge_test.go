@@ -66,9 +66,7 @@ func (c *testHost) leave() {
 
 func (c *testHost) send(format string, args ...any) {
 	c.t.Helper()
-	if _, err := fmt.Fprintf(c.in, format+"\n", args...); err != nil {
-		c.t.Fatal(err)
-	}
+	mcptest.Must(fmt.Fprintf(c.in, format+"\n", args...))(c.t)
 }
 
 // read reads until a line has a text in it, and returns that line.
@@ -101,8 +99,7 @@ func (c *testHost) count(id, to int) {
 // sessionFiles returns the session files in a directory for state files.
 func sessionFiles(t *testing.T, state string) []string {
 	t.Helper()
-	names := mcptest.Must(filepath.Glob(filepath.Join(state, "connect", "*.json")))(t)
-	return names
+	return mcptest.Must(filepath.Glob(filepath.Join(state, "connect", "*.json")))(t)
 }
 
 // A call that is repeated too late runs again.

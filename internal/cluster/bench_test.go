@@ -26,12 +26,8 @@ func BenchmarkLatency(b *testing.B) {
 	p := make([]byte, 1)
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := here.Write(p); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := io.ReadFull(here, p); err != nil {
-			b.Fatal(err)
-		}
+		mcptest.Must(here.Write(p))(b)
+		mcptest.Must(io.ReadFull(here, p))(b)
 	}
 	here.Close()
 }
@@ -51,9 +47,7 @@ func BenchmarkThroughput(b *testing.B) {
 			b.SetBytes(int64(size))
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := here.Write(p); err != nil {
-					b.Fatal(err)
-				}
+				mcptest.Must(here.Write(p))(b)
 			}
 			here.Close()
 			<-read

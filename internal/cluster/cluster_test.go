@@ -163,9 +163,7 @@ func TestClose(t *testing.T) {
 	w.Set(bustest.Faults{Jitter: 2 * time.Millisecond})
 	a, b := w.pair("b")
 	sent := noise(1, 200<<10)
-	if _, err := a.Write(sent); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(a.Write(sent))(t)
 	blocked := make(chan error, 1)
 	go func() {
 		_, err := a.Read(make([]byte, 1))
@@ -216,9 +214,7 @@ func TestBackpressure(t *testing.T) {
 			_, _ = io.Copy(io.Discard, b)
 			b.Close()
 		}()
-		if _, err := a.Write(make([]byte, 1<<20)); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Must(a.Write(make([]byte, 1<<20)))(t)
 		a.Close()
 	})
 }
@@ -263,9 +259,7 @@ func TestDeadlines(t *testing.T) {
 			}
 			_ = a.SetDeadline(time.Time{})
 		}
-		if _, err := b.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Must(b.Write([]byte("hello")))(t)
 		if _, err := io.ReadFull(a, full[:5]); err != nil {
 			t.Errorf("Read without a deadline: %v", err)
 		}

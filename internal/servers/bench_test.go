@@ -23,9 +23,7 @@ func BenchmarkCall(b *testing.B) {
 			s := f.connect(c.path)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := s.CallTool(context.Background(), &mcp.CallToolParams{Name: c.tool, Arguments: message{"x"}}); err != nil {
-					b.Fatal(err)
-				}
+				mcptest.Must(s.CallTool(context.Background(), &mcp.CallToolParams{Name: c.tool, Arguments: message{"x"}}))(b)
 			}
 		})
 	}

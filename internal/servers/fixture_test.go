@@ -130,8 +130,7 @@ func (f *farm) parse(text string) *config.File {
 		text = strings.ReplaceAll(text, `"$`+name+`"`, fmt.Sprintf(`{"url": %q}`, url))
 		text = strings.ReplaceAll(text, `"$url_`+name+`"`, fmt.Sprintf(`"url": %q`, url))
 	}
-	file := mcptest.Must(config.Parse("test.json", []byte(text), config.Options{}))(f.t)
-	return file
+	return mcptest.Must(config.Parse("test.json", []byte(text), config.Options{}))(f.t)
 }
 
 // connect connects an official client to a path.

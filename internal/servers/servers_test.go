@@ -195,9 +195,7 @@ func TestMaxProcesses(t *testing.T) {
 	}
 	for i := range 20 { // what has ended is waited for
 		c := &mcptest.Client{URL: f.base + "/a/mcp", Session: h.Get("Mcp-Session-Id"), HTTP: mcptest.Unpooled}
-		if _, err := c.Exchange(t.Context(), http.MethodDelete, ""); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Must(c.Exchange(t.Context(), http.MethodDelete, ""))(t)
 		if status, text, h = f.post("/a/mcp", "", hello); status != http.StatusOK {
 			t.Fatalf("%d, after the one before has ended: %d %s", i, status, text)
 		}

@@ -279,9 +279,7 @@ func (c *client) exactly(method, target, body string, header ...string) *answer 
 	conn := mcptest.Must(net.Dial("tcp", c.node.addr))(c.t)
 	c.t.Cleanup(func() { _ = conn.Close() })
 	a.conn = conn.(*net.TCPConn)
-	if _, err := io.WriteString(conn, head+"\r\n"+body); err != nil {
-		c.t.Fatal(err)
-	}
+	mcptest.Must(io.WriteString(conn, head+"\r\n"+body))(c.t)
 	return a
 }
 

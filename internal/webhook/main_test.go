@@ -32,14 +32,12 @@ const secretText = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 func secret(t testing.TB) webhook.Secret {
 	t.Helper()
-	s := mcptest.Must(webhook.ParseSecret(secretText))(t)
-	return s
+	return mcptest.Must(webhook.ParseSecret(secretText))(t)
 }
 
 func rawSecret(t testing.TB) []byte {
 	t.Helper()
-	key := mcptest.Must(base64.StdEncoding.DecodeString(strings.TrimPrefix(secretText, "whsec_")))(t)
-	return key
+	return mcptest.Must(base64.StdEncoding.DecodeString(strings.TrimPrefix(secretText, "whsec_")))(t)
 }
 
 func allow(t testing.TB, texts ...string) []webhook.Allowed {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/mcptest"
 )
 
 // How old something is, is said by the engine's clock, whatever this machine's is.
@@ -12,12 +13,8 @@ func TestAgeByTheirClock(t *testing.T) {
 	t.Parallel()
 	l := patient(must(t, "file:"+t.TempDir()))
 	defer closed(t, l)
-	if _, err := l.Append(t.Context(), "a", 0, []byte("frame")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := l.Put(t.Context(), "k.a", 0, []byte("value"), time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(l.Append(t.Context(), "a", 0, []byte("frame")))(t)
+	mcptest.Must(l.Put(t.Context(), "k.a", 0, []byte("value"), time.Hour))(t)
 	for _, theirs := range []time.Duration{0, time.Hour, -time.Hour} {
 		jetstream.TheirClock(l, theirs)
 		least := max(theirs, 0) // what comes from the future is new

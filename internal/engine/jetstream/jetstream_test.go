@@ -76,6 +76,5 @@ func patient(l durable.Log) durable.Log {
 // must opens an engine that somebody else closes.
 func must(t testing.TB, url string) durable.Log {
 	t.Helper()
-	l := mcptest.Must(embedded.Open(context.Background(), url, durable.Options{Logger: quiet}))(t)
-	return l
+	return mcptest.Must(embedded.Open(context.Background(), url, durable.Options{Logger: quiet}))(t)
 }

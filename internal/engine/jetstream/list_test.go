@@ -11,6 +11,7 @@ import (
 	"holdfast/internal/engine/durable"
 	"holdfast/internal/engine/embedded"
 	"holdfast/internal/engine/jetstream"
+	"holdfast/internal/mcptest"
 )
 
 // All sessions are looked at every now and then. What that costs for each that is idle
@@ -36,9 +37,7 @@ func TestListIsCheap(t *testing.T) {
 		})
 	}
 	work.Wait()
-	if _, err := l.Put(t.Context(), "other.1", 0, value, time.Hour); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(l.Put(t.Context(), "other.1", 0, value, time.Hour))(t)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	seen := make(map[string]bool, values)
@@ -71,9 +70,7 @@ func TestListEnds(t *testing.T) {
 	jetstream.Patient(l, time.Minute, time.Minute)
 	const values = 600
 	for i := range values {
-		if _, err := l.Put(t.Context(), fmt.Sprintf("s.%d", i), 0, []byte("x"), time.Hour); err != nil {
-			t.Fatal(err)
-		}
+		mcptest.Must(l.Put(t.Context(), fmt.Sprintf("s.%d", i), 0, []byte("x"), time.Hour))(t)
 	}
 	n := 0
 	err = l.List(t.Context(), "s.", func(string, []byte, uint64) bool {

@@ -113,9 +113,7 @@ func TestCorrupt(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l := must(t, "file:"+dir)
-	if _, err := l.Append(t.Context(), "a", 0, []byte("frame")); err != nil {
-		t.Fatal(err)
-	}
+	mcptest.Must(l.Append(t.Context(), "a", 0, []byte("frame")))(t)
 	closed(t, l)
 	meta := filepath.Join(dir, "jetstream", "$G", "streams", "holdfast-events", "meta.inf")
 	mcptest.Check(t, os.WriteFile(meta, []byte("{"), 0o600))

@@ -125,8 +125,7 @@ func pair(t *testing.T, create func() (nkeys.KeyPair, error)) keys {
 // signed is a token with claims.
 func signed(t *testing.T, claims jwt.Claims, by keys) string {
 	t.Helper()
-	token := mcptest.Must(claims.Encode(by))(t)
-	return token
+	return mcptest.Must(claims.Encode(by))(t)
 }
 
 // faults are what a server says is wrong.
