@@ -19,9 +19,9 @@ func TestSleepingProcess(t *testing.T) {
 	used, idle := s.begin(false), s.begin(true)
 	s.post(p.URL, used, `{"jsonrpc":"2.0","id":7,"method":"vendor/set"}`) // whatever that does
 	mcptest.Eventually(t, "the idle session's process to end", time.Minute, func() bool { return len(pids()) == 1 })
-	s.works(idle)
-	if got := pids(); len(got) != 2 {
-		t.Errorf("%d processes run for two sessions", len(got))
-	}
+	mcptest.Eventually(t, "two processes to run for two sessions", time.Minute, func() bool {
+		s.works(idle) // on a busy machine the session may be asleep again before its process is counted
+		return len(pids()) == 2
+	})
 	s.works(used)
 }

@@ -30,6 +30,7 @@ type testHost struct {
 	in    *io.PipeWriter
 	out   *io.PipeReader
 	lines *bufio.Scanner
+	early []string // lines that are to be read yet
 	stop  context.CancelFunc
 	ended chan error
 }
@@ -73,14 +74,35 @@ func (c *testHost) send(format string, args ...any) {
 func (c *testHost) read(text string) string {
 	c.t.Helper()
 	var others []string
-	for c.lines.Scan() {
-		if strings.Contains(c.lines.Text(), text) {
-			return c.lines.Text()
+	for {
+		var line string
+		switch {
+		case len(c.early) > 0:
+			line, c.early = c.early[0], c.early[1:]
+		case c.lines.Scan():
+			line = c.lines.Text()
+		default:
+			c.t.Fatalf("the bridge ended before %s: it said %.300q", text, others)
 		}
-		others = append(others, c.lines.Text())
+		if strings.Contains(line, text) {
+			return line
+		}
+		others = append(others, line)
 	}
-	c.t.Fatalf("the bridge ended before %s: it said %.300q", text, others)
-	return ""
+}
+
+// taken waits until the bridge has taken what it was sent, which it does in order: a call that is made again has its host then. What
+// is said meanwhile is still to be read.
+func (c *testHost) taken() {
+	c.t.Helper()
+	c.send(`{"jsonrpc":"2.0","id":"taken","method":"ping"}`)
+	for c.lines.Scan() {
+		if strings.Contains(c.lines.Text(), `"id":"taken"`) {
+			return
+		}
+		c.early = append(c.early, c.lines.Text())
+	}
+	c.t.Fatalf("the bridge ended: it said %.300q", c.early)
 }
 
 func (c *testHost) open() {
@@ -129,6 +151,7 @@ func TestRepeatedTooLate(t *testing.T) {
 		second := newHost(t, url, state)
 		second.open()
 		second.count(7, 30)
+		second.taken()
 		halt.Store(false)
 		line := second.read(`"method":"notifications/progress"`)
 		if again := strings.Contains(line, `"progress":1,`); again != (ago > repeatWithin) {
@@ -166,6 +189,8 @@ func TestTwoHosts(t *testing.T) {
 	b.open()
 	a.count(2, 30)
 	b.count(2, 30)
+	a.taken()
+	b.taken()
 	halt.Store(false)
 	for _, c := range []*testHost{a, b} {
 		if line := c.read("progress"); strings.Contains(line, `"progress":1,`) {
@@ -203,6 +228,8 @@ func TestCrossedHosts(t *testing.T) {
 			a.count(2, 60)
 			b.open()
 			b.count(2, 70)
+			a.taken()
+			b.taken()
 			halt.Store(false)
 			for _, c := range []*testHost{a, b} {
 				if line := c.read("progress"); strings.Contains(line, `"progress":1,`) {

@@ -443,6 +443,8 @@ func (l *link) ended(n int, why error) {
 				delete(lost, string(jsonrpc.Key(w.p.id)))
 			}
 		}
+		l.opening++ // what opens it must not take it for open meanwhile
+		n = l.opening
 		l.mu.Unlock()
 		for _, p := range lost {
 			l.fail(p, why, true)

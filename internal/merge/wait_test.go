@@ -1,6 +1,8 @@
 package merge
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -9,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"holdfast/backend"
 	"holdfast/jsonrpc"
 )
 
@@ -246,4 +249,62 @@ func TestCallWaitsClosed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A stuck is a fake that takes its time to take one message.
+type stuck struct {
+	*fake
+	id   string
+	goOn chan struct{}
+}
+
+func (s *stuck) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	conn, err := s.fake.Open(ctx, start, sink)
+	return &stuckConn{conn, s}, err
+}
+
+type stuckConn struct {
+	backend.Conn
+	s *stuck
+}
+
+func (c *stuckConn) Deliver(in backend.Inbound) error {
+	if string(in.ID) == c.s.id {
+		<-c.s.goOn
+	}
+	return c.Conn.Deliver(in)
+}
+
+// A server that ends while it gets what has waited for it is opened again for the next call.
+func TestEndsWhenOpened(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := &stuck{&fake{tool: "x", starts: time.Second}, "3", make(chan struct{})}
+		a.leaves("tools/call")
+		c := newClient(t, New(func() []Member { return []Member{{Name: "a", Backend: a, Prefix: "a_"}} }, slog.New(slog.DiscardHandler)))
+		c.said = make(chan jsonrpc.Message) // whoever says something waits for the client
+		c.tell(t, "1", "initialize", `{"protocolVersion":"2025-11-25","capabilities":{}}`)
+		c.tell(t, "2", "tools/call", `{"name":"a_x"}`)
+		c.tell(t, "3", "tools/call", `{"name":"a_x"}`)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		go a.ends(errors.New("gone"))
+		synctest.Wait()
+		close(a.goOn)
+		synctest.Wait()
+		a.leaves()
+		a.startsIn(0)
+		for range 3 {
+			<-c.said
+		}
+		synctest.Wait()
+		c.said = make(chan jsonrpc.Message, 100)
+		c.tell(t, "4", "tools/call", `{"name":"a_x"}`)
+		if m, _ := c.answered("4"); m.Error != nil {
+			t.Errorf("the next call: %s", m.Raw)
+		}
+		if n := len(a.hearing("initialize")); n < 2 {
+			t.Errorf("the server was opened %d times", n)
+		}
+	})
 }

@@ -109,7 +109,7 @@ func (m *Manager) forget(s *Session) {
 	if m.shared != nil && s.leased().Epoch == 0 {
 		most = storeTimeout // nobody knows it
 	}
-	m.work.WaitFor(storeTimeout, s.untold.HasTold)
+	m.work.WaitFor(storeTimeout, func() bool { return s.untold.HasTold() && s.log.IsIdle() }) // observers hear of the end of what is stored
 	ctx, stop := context.WithTimeout(m.work.Context(), most)
 	defer stop()
 	s.step(sessionDeleted)

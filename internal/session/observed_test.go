@@ -1,13 +1,15 @@
 package session
 
 import (
-	"holdfast/internal/mcptest"
-	"holdfast/internal/reading"
+	"context"
 	"testing"
 	"time"
 
+	"holdfast/internal/mcptest"
 	"holdfast/internal/observe"
 	"holdfast/internal/observe/observetest"
+	"holdfast/internal/reading"
+	"holdfast/stream"
 )
 
 // wantEnd checks how the only call of a method has ended.
@@ -218,4 +220,35 @@ func TestObservedHandOff(t *testing.T) {
 		}
 		h.close()
 	}
+}
+
+// late is a store that says only later that it has what it was given.
+type late struct {
+	stream.Store
+	has  chan struct{} // told when it has a last entry
+	says chan struct{} // closed when it says so
+}
+
+func (l *late) Append(ctx context.Context, lease stream.Lease, records []stream.Record) error {
+	err := l.Store.Append(ctx, lease, records)
+	if records[len(records)-1].Last {
+		l.has <- struct{}{}
+		<-l.says
+	}
+	return err
+}
+
+// Observers hear of the end of a call whose client has its answer and ends the session, or whose node ends, before the store says
+// that it has that.
+func TestObservedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	l := observetest.New(t)
+	store := &late{has: make(chan struct{}), says: make(chan struct{})}
+	h := newHouse(t, Options{Shared: Shared{Observers: observe.Observers{l}}}, func(s stream.Store) stream.Store { store.Store = s; return store })
+	c := begin(t, h.open(""), false, request(1))
+	go h.desk.last().say(c, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	<-store.has
+	time.AfterFunc(100*time.Millisecond, func() { close(store.says) })
+	h.close()
+	wantEnd(t, l, observe.Result, 0, true)
 }

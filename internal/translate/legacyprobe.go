@@ -32,7 +32,7 @@ type legacyProbe struct {
 
 func newLegacyProbe(t *translator, start backend.Start, sink backend.Sink) *legacyProbe {
 	p := &legacyProbe{between: between{sink}, t: t, session: start.Session, own: newOwnRequests()}
-	p.out.failed, p.out.log = func(in backend.Inbound, why error) { p.own.fail(in.ID, why) }, t.log
+	p.out.failed, p.out.log = p.notTaken, t.log
 	return p
 }
 
@@ -133,10 +133,14 @@ func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, initialize
 	}
 	p.t.speaks.learn(no, yes)
 	c := newModernServer(p.sink, p.t.log.With("session", p.session))
+	_ = c.Deliver(in)       // its outbox is not open yet: nothing is sent
+	c.out.conn = p.out.conn // which the client may close at once
 	p.path.Store(&path{up: c, down: c})
-	_ = c.Deliver(in) // its outbox is not open yet: nothing is sent
 	c.out.open(p.out.conn)
 }
+
+// notTaken answers a request that the server has not taken.
+func (p *legacyProbe) notTaken(in backend.Inbound, why error) { answerNotTaken(in, why, p.own, p.sink) }
 
 // Close implements [backend.Conn].
 func (p *legacyProbe) Close() error {

@@ -269,6 +269,24 @@ func TestLegacySubscriptions(t *testing.T) {
 	h.expect(a, `{"jsonrpc":"2.0","id":4,"error":{"code":-1,"message":"no more"}}`)
 }
 
+// A client that does not want a subscription any more which no listen has yet: both of its requests are answered.
+func TestUnsubscribedAtOnce(t *testing.T) {
+	t.Parallel()
+	h, s := legacyConversation(t)
+	a := &call{"a"}
+	subscribe := func(id int, what, uri string) {
+		h.deliver(a, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"resources/%s","params":{"uri":%q}}`, id, what, uri))
+	}
+	subscribe(1, "subscribe", "r:/1")
+	one := s.hears(listens(`{"resourceSubscriptions":["r:/1"]}`))
+	subscribe(2, "subscribe", "r:/2")
+	subscribe(3, "unsubscribe", "r:/2")
+	h.expect(a, `{"jsonrpc":"2.0","id":2,"result":{}}`)
+	h.expect(a, `{"jsonrpc":"2.0","id":3,"result":{}}`)
+	s.say(nil, acknowledged(string(one), `{"resourceSubscriptions":["r:/1"]}`))
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+}
+
 // A server that ends a listen is asked again.
 func TestListenTorn(t *testing.T) {
 	t.Parallel()

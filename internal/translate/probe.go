@@ -2,6 +2,7 @@ package translate
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -88,16 +89,17 @@ func (p *modernProbe) Deliver(in backend.Inbound) error {
 	case asked || in.Kind != jsonrpc.Request:
 		return nil
 	}
-	err := p.ask(in)
-	if err != nil && !errors.Is(err, errOver) {
-		p.t.speaks.doubt()
-	}
-	return err
+	return p.ask(in)
 }
 
 // ask finds out the era of the server, and hands over the request that made that necessary, and
 // those that have come meanwhile.
-func (p *modernProbe) ask(in backend.Inbound) error {
+func (p *modernProbe) ask(in backend.Inbound) (err error) {
+	defer func() {
+		if err != nil && !errors.Is(err, errOver) {
+			p.t.speaks.doubt()
+		}
+	}()
 	m, began := readMeta(in.Params), time.Now()
 	modern := make(chan bool, 1)
 	p.asking.Store(true)
@@ -105,9 +107,7 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 	if err := p.out.Deliver(about(in, newRequest(id, protocol.MethodDiscover, discoverParams(m.clientInfo, m.capabilities)))); err != nil {
 		p.own.drop(id)
 		p.asking.Store(false)
-		p.mu.Lock()
-		p.asked = false
-		p.mu.Unlock()
+		p.out.aside(p.askAgain)
 		return err
 	}
 	timer := time.NewTimer(p.t.patience)
@@ -125,10 +125,14 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 		return overBecause(p.why)
 	}
 	if is {
-		return p.goOnModern(nil).down.Deliver(in)
+		withdrawn := p.withdraw(in)
+		if to := p.goOnModern(nil); !withdrawn {
+			return to.down.Deliver(in)
+		}
+		return nil
 	}
 	c := p.goOnLegacy(time.Since(began))
-	err := c.Deliver(in)
+	err = c.Deliver(in)
 	p.mu.Lock()
 	waiting := p.waiting
 	p.waiting = nil
@@ -139,6 +143,33 @@ func (p *modernProbe) ask(in backend.Inbound) error {
 		}
 	}
 	return err
+}
+
+// askAgain has what waits ask in its turn, as the first request was refused: with the token of its client, for example.
+func (p *modernProbe) askAgain() {
+	p.mu.Lock()
+	at := slices.IndexFunc(p.waiting, func(w backend.Inbound) bool { return w.Kind == jsonrpc.Request })
+	if p.asked = at >= 0; !p.asked {
+		p.mu.Unlock()
+		return
+	}
+	in := p.waiting[at]
+	p.waiting = slices.Delete(p.waiting, at, at+1)
+	p.mu.Unlock()
+	if err := p.ask(in); err != nil {
+		p.notTaken(in, err)
+	}
+}
+
+// withdraw takes a cancellation of a request from what waits, which would come before it, and reports whether there is one.
+func (p *modernProbe) withdraw(in backend.Inbound) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.waiting)
+	p.waiting = slices.DeleteFunc(p.waiting, func(w backend.Inbound) bool {
+		return w.Method == protocol.MethodCancelled && key(jsonrpc.Field(w.Params, "requestId")) == key(in.ID)
+	})
+	return len(p.waiting) < n
 }
 
 // discovered takes the answer to server/discover, and reports whether the server is modern.
@@ -267,13 +298,17 @@ func names(list []byte, ok func(revision string) bool) bool {
 }
 
 // notTaken answers a request that the server has not taken.
-func (p *modernProbe) notTaken(in backend.Inbound, why error) {
-	if in.Kind == jsonrpc.Request && !p.own.fail(in.ID, why) {
-		if of, ok := in.Call.(notTaken); ok {
-			of.NotTaken()
-		}
-		p.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
+func (p *modernProbe) notTaken(in backend.Inbound, why error) { answerNotTaken(in, why, p.own, p.sink) }
+
+// answerNotTaken answers a request that the server has not taken: one of our own, or a client's.
+func answerNotTaken(in backend.Inbound, why error, own *ownRequests, sink backend.Sink) {
+	if in.Kind != jsonrpc.Request || own.fail(in.ID, why) {
+		return
 	}
+	if of, ok := in.Call.(notTaken); ok {
+		of.NotTaken()
+	}
+	sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, why))
 }
 
 // Close implements [backend.Conn].

@@ -1,11 +1,13 @@
 package translate
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -389,4 +391,123 @@ func TestModernProbeAnsweredAtOnce(t *testing.T) {
 			h.next()
 		}
 	}
+}
+
+// A request that comes while a server is asked for its era, which then takes no more: its client is told.
+func TestLegacyProbeNotTaken(t *testing.T) {
+	t.Parallel()
+	s, b := unknown(t, never)
+	asked, goOn := make(chan struct{}), make(chan struct{})
+	s.answer = func(_ *script, in backend.Inbound) bool {
+		if in.Method == protocol.MethodDiscover {
+			close(asked)
+			<-goOn
+		}
+		return false
+	}
+	h := converse(t, b, "")
+	a := &call{"a"}
+	h.deliver(a, initializeRequest)
+	<-s.heard
+	s.say(a, `{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"what?"}}`)
+	<-asked
+	h.deliver(a, `{"jsonrpc":"2.0","id":1,"method":"ping"}`)
+	s.mu.Lock()
+	s.refuse = errors.New("full")
+	s.mu.Unlock()
+	close(goOn)
+	h.expect(a, `{"jsonrpc":"2.0","id":1,"error":{"code":-32000,"message":"ping was not delivered: full"}}`)
+}
+
+// A client that leaves at the moment at which its server turns out to be modern.
+func TestLegacyProbeClosed(t *testing.T) {
+	t.Parallel()
+	for range 500 {
+		s, b := unknown(t, never)
+		h := &holdfast{t: t, more: make(chan struct{})}
+		conn, err := b.Open(t.Context(), backend.Start{}, h)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.conn = conn
+		h.deliver(&call{"a"}, initializeRequest)
+		<-s.heard
+		s.say(nil, `{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"what?"}}`)
+		id := (<-s.heard).ID
+		closed := make(chan error, 1)
+		go func() { closed <- conn.Close() }()
+		s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, discoverable))
+		wait(t, closed)
+	}
+}
+
+// first is a server that refuses the first message, when it is told to.
+type first struct {
+	*script
+	came, refuse chan struct{}
+}
+
+func (f *first) Open(ctx context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
+	conn, err := f.script.Open(ctx, start, sink)
+	return &firstConn{Conn: conn, f: f}, err
+}
+
+type firstConn struct {
+	backend.Conn
+	f    *first
+	once sync.Once
+}
+
+func (c *firstConn) Deliver(in backend.Inbound) (err error) {
+	c.once.Do(func() {
+		close(c.f.came)
+		<-c.f.refuse
+		err = errors.New("not you")
+	})
+	if err != nil {
+		return err
+	}
+	return c.Conn.Deliver(in)
+}
+
+// Where the first client is refused the next one that waits asks the server for its era.
+func TestModernProbeNext(t *testing.T) {
+	t.Parallel()
+	s, _ := unknown(t, never)
+	f := &first{s, make(chan struct{}), make(chan struct{})}
+	b := New(f, quiet).(*translator)
+	b.patience = never
+	h := converse(t, b, protocol.V20260728)
+	a := &call{"a"}
+	refused := h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
+	<-f.came
+	h.deliver(a, modernRequest("2", "tools/list", "", ""))
+	h.deliver(a, modernRequest("3", "tools/list", "", ""))
+	close(f.refuse)
+	if err := <-refused; err == nil || err.Error() != "not you" {
+		t.Errorf("the first delivery: %v", err)
+	}
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, s.hears(probed), discoverable))
+	var heard []string // in any order
+	for range 2 {
+		heard = append(heard, string((<-s.heard).ID))
+	}
+	if slices.Sort(heard); !slices.Equal(heard, []string{"2", "3"}) {
+		t.Errorf("heard %q", heard)
+	}
+}
+
+// A request that is cancelled while its server is asked for its era: a modern one does not get it.
+func TestModernProbeCancelled(t *testing.T) {
+	t.Parallel()
+	s, b := unknown(t, never)
+	h := converse(t, b, protocol.V20260728)
+	first := h.deliverLater(&call{"a"}, modernRequest("1", "tools/call", `"name":"x"`, ""))
+	id := s.hears(probed)
+	h.deliver(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`)
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, id, discoverable))
+	wait(t, first)
+	h.deliver(&call{"b"}, modernRequest("2", "tools/list", "", ""))
+	s.hears(modernRequest("2", "tools/list", "", ""))
+	s.untold()
 }

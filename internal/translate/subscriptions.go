@@ -49,6 +49,7 @@ func (c *modernServer) subscribe(in backend.Inbound) error {
 	server := serverFacts{capabilities: c.capabilities}
 	f := &c.changes
 	var answer jsonrpc.Message
+	var moot []backend.Inbound // of the client, before this
 	switch {
 	case !server.can("resources", "subscribe"):
 		answer = newError(in.ID, jsonrpc.CodeMethodNotFound, "method not found: %s: the server has no subscriptions", in.Method)
@@ -56,7 +57,7 @@ func (c *modernServer) subscribe(in backend.Inbound) error {
 		answer = newError(in.ID, jsonrpc.CodeInvalidParams, "%s: uri must be a string", in.Method)
 	case in.Method == protocol.MethodUnsubscribe:
 		delete(f.wanted, uri)
-		answer = newResult(in.ID, nil)
+		answer, moot = newResult(in.ID, nil), f.settle(map[string]bool{uri: true})
 	case len(f.wanted) >= mostSubscriptions && !f.wanted[uri]:
 		answer = newError(in.ID, jsonrpc.CodeServer, "%s: more than %d subscriptions", in.Method, mostSubscriptions)
 	default:
@@ -64,6 +65,9 @@ func (c *modernServer) subscribe(in backend.Inbound) error {
 		f.waiting = append(f.waiting, in)
 	}
 	c.mu.Unlock()
+	for _, before := range moot { // no listen may ever have it
+		c.sink.Emit(before.Call, newResult(before.ID, nil))
+	}
 	if answer.Raw != nil {
 		c.sink.Emit(in.Call, answer)
 	}
@@ -139,7 +143,7 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	again := f.again
 	var waiting []backend.Inbound
 	if !acknowledged {
-		waiting = f.settle(w)
+		waiting = f.settle(w.uris)
 		for _, in := range waiting {
 			delete(f.wanted, jsonrpc.String(jsonrpc.Field(in.Params, "uri")))
 		}
@@ -165,11 +169,11 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	}
 }
 
-// settle returns the requests of the client that a listen answers.
-func (f *changes) settle(w *watch) []backend.Inbound {
+// settle returns the requests of the client that are answered with what becomes of some resources.
+func (f *changes) settle(uris map[string]bool) []backend.Inbound {
 	var settled []backend.Inbound
 	f.waiting = slices.DeleteFunc(f.waiting, func(in backend.Inbound) bool {
-		if !w.uris[jsonrpc.String(jsonrpc.Field(in.Params, "uri"))] {
+		if !uris[jsonrpc.String(jsonrpc.Field(in.Params, "uri"))] {
 			return false
 		}
 		settled = append(settled, in)
@@ -226,7 +230,7 @@ func (c *modernServer) watched(id string, agreed []byte) {
 	c.changes.current, c.changes.next = w, nil
 	w.vain = f.empty()
 	again := c.changes.again
-	settled := c.changes.settle(w)
+	settled := c.changes.settle(w.uris)
 	timer := w.timer
 	for _, in := range settled {
 		if uri := jsonrpc.String(jsonrpc.Field(in.Params, "uri")); !told[uri] {

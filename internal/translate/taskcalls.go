@@ -128,11 +128,7 @@ func (c *taskCaller) Closed(why error, reopen bool) {
 
 func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
 	t := &calledTasks{sink: sink, own: newOwnRequests(), required: make(map[string]bool), tasks: make(map[string]*taskCall)}
-	t.out.failed = func(in backend.Inbound, err error) {
-		if in.Kind == jsonrpc.Request && !t.own.fail(in.ID, err) {
-			sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeServer, "%s was not delivered: %v", in.Method, err))
-		}
-	}
+	t.out.failed = func(in backend.Inbound, err error) { answerNotTaken(in, err, t.own, sink) }
 	t.out.open(conn)
 	return t
 }
