@@ -49,7 +49,7 @@ func (m *mux) due(a *copying.Alarm) error {
 
 // ends returns why the connection ends now, if it does.
 func (m *mux) ends() error {
-	quiet := m.isIdle() && m.isAlone()
+	quiet := m.isQuiet()
 	s := m.session()
 	switch {
 	case m.is(stateLeaving) && m.isIdle() && m.announced():
@@ -109,11 +109,12 @@ func (m *mux) isIdle() bool {
 	return !m.isAnyWaiting() && m.queue.isEmpty() && len(m.lights) == 0 // in this order
 }
 
-// isQuiet reports whether the client waits for nothing in particular.
-func (m *mux) isQuiet() bool { return m.isIdle() && m.isAlone() }
+// isQuiet reports whether the client waits for nothing in particular. A call may come among those that are copied, or leave them, between
+// two looks.
+func (m *mux) isQuiet() bool { return m.isAlone() && m.isIdle() && m.isAlone() }
 
 // isOver reports whether everything was sent to a client that sends no more.
-func (m *mux) isOver() bool { return m.is(stateFinished) && m.isAlone() && m.isIdle() }
+func (m *mux) isOver() bool { return m.is(stateFinished) && m.isQuiet() }
 
 // isSilent reports whether the client of a connection that can be made again has yet to
 // begin. One whose initialize has failed gets its answer first.

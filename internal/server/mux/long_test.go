@@ -1,0 +1,3 @@
+package mux
+
+import _ "holdfast/internal/testlong" // the flag -long
