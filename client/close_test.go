@@ -57,3 +57,15 @@ func TestCancelling(t *testing.T) {
 		t.Error("there are none any more, and it waits")
 	}
 }
+
+// A notification that comes when the end of a Conn has begun is not waited for.
+func TestNotifiedAtTheEnd(t *testing.T) {
+	t.Parallel()
+	c := mcptest.Must(New("http://127.0.0.1/", nil))(t)
+	c.end()
+	if err := c.notify(t.Context(), mcptest.Parse(`{"jsonrpc":"2.0","method":"notifications/roots/list_changed"}`)); !errors.Is(err, ErrClosed) {
+		t.Errorf("notified: %v", err)
+	}
+	c.out.wait(t.Context()) // which would last as long as the test
+	c.finish()
+}

@@ -33,6 +33,7 @@ func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 		}
 	})
 	if start && !c.spawn(c.out.run) {
+		c.out.drop() // or Close, which has begun, would wait for it
 		return ErrClosed
 	}
 	return nil

@@ -34,6 +34,18 @@ func (o *outbox) run() {
 		f()
 		o.mu.Lock()
 	}
+	o.end()
+}
+
+// drop drops the work that was put, as no goroutine calls run.
+func (o *outbox) drop() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.end()
+}
+
+// end notes that nothing is left. o.mu is held.
+func (o *outbox) end() {
 	o.busy, o.waiting = false, nil
 	if o.idle != nil {
 		close(o.idle)
