@@ -350,6 +350,9 @@ func (c *legacyServer) notTaken(in backend.Inbound, why error) {
 // again under the same idempotency key.
 type notTaken interface{ NotTaken() }
 
+// A refusable is a [backend.Call] that can be told why the server has refused its client: a [protocol.Unauthorized], or another error.
+type refusable interface{ Refused(err error) }
+
 // forget takes a request off the record. rq may be nil; c.mu is held.
 func (c *legacyServer) forget(rq *request) {
 	if rq != nil {

@@ -107,7 +107,13 @@ func (p *modernProbe) ask(in backend.Inbound) (err error) {
 	if err := p.out.Deliver(about(in, newRequest(id, protocol.MethodDiscover, discoverParams(m.clientInfo, m.capabilities)))); err != nil {
 		p.own.drop(id)
 		p.asking.Store(false)
-		p.out.aside(p.askAgain)
+		p.mu.Lock()
+		p.asked = len(p.waiting) > 0
+		next := p.asked
+		p.mu.Unlock()
+		if next {
+			p.out.aside(p.askAgain)
+		}
 		return err
 	}
 	timer := time.NewTimer(p.t.patience)
@@ -304,6 +310,9 @@ func (p *modernProbe) notTaken(in backend.Inbound, why error) { answerNotTaken(i
 func answerNotTaken(in backend.Inbound, why error, own *ownRequests, sink backend.Sink) {
 	if in.Kind != jsonrpc.Request || own.fail(in.ID, why) {
 		return
+	}
+	if of, ok := in.Call.(refusable); ok {
+		of.Refused(why)
 	}
 	if of, ok := in.Call.(notTaken); ok {
 		of.NotTaken()

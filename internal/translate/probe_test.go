@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"holdfast/backend"
+	"holdfast/internal/mcptest"
 	"holdfast/internal/protocol"
 	"holdfast/jsonrpc"
 )
@@ -510,4 +511,46 @@ func TestModernProbeCancelled(t *testing.T) {
 	h.deliver(&call{"b"}, modernRequest("2", "tools/list", "", ""))
 	s.hears(modernRequest("2", "tools/list", "", ""))
 	s.untold()
+}
+
+// heard is a call that hears why its client was refused.
+type heard struct {
+	call
+	why error
+}
+
+func (h *heard) Refused(err error) { h.why = err }
+
+// Where the next one is refused, too, its call knows why before its client does: its status says that.
+func TestModernProbeNextRefused(t *testing.T) {
+	t.Parallel()
+	s, _ := unknown(t, never)
+	f := &first{s, make(chan struct{}), make(chan struct{})}
+	h := converse(t, New(f, quiet), protocol.V20260728)
+	refused := h.deliverLater(&call{"refused"}, modernRequest("1", "tools/list", "", ""))
+	<-f.came
+	next := &heard{}
+	m := mcptest.Parse(modernRequest("2", "tools/list", "", ""))
+	if err := h.conn.Deliver(backend.Inbound{Message: m, Call: next}); err != nil {
+		t.Fatal(err)
+	}
+	why := errors.New("nor you")
+	s.mu.Lock()
+	s.refuse = why
+	s.mu.Unlock()
+	close(f.refuse)
+	if err := <-refused; err == nil {
+		t.Error("the first one is not refused")
+	}
+	h.expect(nil, `{"jsonrpc":"2.0","id":2,"error":{"code":-32000,"message":"tools/list was not delivered: nor you"}}`)
+	if !errors.Is(next.why, why) {
+		t.Errorf("its call heard %v", next.why)
+	}
+	s.mu.Lock()
+	s.refuse = nil
+	s.mu.Unlock()
+	third := h.deliverLater(&call{"a"}, modernRequest("3", "tools/list", "", "")) // which is the first again
+	s.say(nil, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, s.hears(probed), discoverable))
+	wait(t, third)
+	s.hears(modernRequest("3", "tools/list", "", ""))
 }
