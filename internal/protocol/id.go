@@ -2,9 +2,8 @@ package protocol
 
 import (
 	"slices"
+	"strconv"
 )
-
-import "strconv"
 
 // PlainID reports whether every peer writes an id back unchanged: numbers that fit a float64,
 // and ASCII without escapes.

@@ -136,7 +136,7 @@ func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, initialize
 	_ = c.Deliver(in)       // its outbox is not open yet: nothing is sent
 	c.out.conn = p.out.conn // which the client may close at once
 	p.path.Store(&path{up: c, down: c})
-	c.out.open(p.out.conn)
+	c.out.later() // what waits
 }
 
 // notTaken answers a request that the server has not taken.

@@ -83,15 +83,6 @@ func (o *outbox) startSending() {
 	o.wait.Go(o.send)
 }
 
-// aside does something that the end of the outbox waits for, unless that has come.
-func (o *outbox) aside(do func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if !o.closed {
-		o.wait.Go(do)
-	}
-}
-
 func (o *outbox) send() {
 	for {
 		o.mu.Lock()

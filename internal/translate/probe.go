@@ -49,6 +49,7 @@ type modernProbe struct {
 	out     outbox // until the era is known, and then of a modern server
 	own     *ownRequests
 	path    atomic.Pointer[path] // nil until the era is known
+	asks    sync.WaitGroup       // what asks in its turn
 	done    chan struct{}        // closed when the conversation is over
 	asking  atomic.Bool          // server/discover is not answered yet
 
@@ -108,11 +109,9 @@ func (p *modernProbe) ask(in backend.Inbound) (err error) {
 		p.own.drop(id)
 		p.asking.Store(false)
 		p.mu.Lock()
-		p.asked = len(p.waiting) > 0
-		next := p.asked
-		p.mu.Unlock()
-		if next {
-			p.out.aside(p.askAgain)
+		defer p.mu.Unlock()
+		if p.asked = len(p.waiting) > 0; p.asked { // and it is not over
+			p.asks.Go(p.askAgain)
 		}
 		return err
 	}
@@ -323,6 +322,7 @@ func answerNotTaken(in backend.Inbound, why error, own *ownRequests, sink backen
 // Close implements [backend.Conn].
 func (p *modernProbe) Close() error {
 	p.end(nil)
+	defer p.asks.Wait() // which the end of the server's conversation ends
 	if path := p.path.Load(); path != nil {
 		p.out.stop()
 		return path.down.Close()
