@@ -20,6 +20,7 @@ type Answer struct {
 
 	Events Sink                // takes the events of a stream; nil: no stream is expected, or it goes onto a response
 	Onto   http.ResponseWriter // a response that has begun with a stream, which the answer goes on with; nil: there is none
+	HasID  func()              // called when an event with an id goes onto that; nil: nobody is to know
 	Last   string              // the id of the event up to which that was written
 	Others bool                // events of other streams were written beside
 	Ending Ending              // why the stream has ended

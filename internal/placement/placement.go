@@ -371,12 +371,9 @@ func (p *Placement) serveIn(s *session.Session) error {
 // continueIn has the stream that answers go on with what this node has of it.
 func (p *Placement) continueIn(s *session.Session) error {
 	p.to(streaming)
-	to := Answer{Onto: p.w, Last: p.out.last}
+	to := Answer{Onto: p.w, Last: p.out.last, HasID: p.leaving.hasID}
 	if err := p.req.Exchange.Continue(&to, s); err != nil {
 		return fmt.Errorf("%w: %w", errAgain, err)
-	}
-	if to.Last != p.out.last {
-		p.leaving.hasID()
 	}
 	p.out.last, p.out.ending, p.out.broken = to.Last, to.Ending, to.Broken
 	p.out.others = p.out.others || to.Others

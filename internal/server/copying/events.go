@@ -2,6 +2,7 @@ package copying
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -192,8 +193,11 @@ func (c *Events) Open(first []byte, last bool) error {
 	switch {
 	case c.Primes:
 		first = c.prime(c.of.Retry)
-	case c.goesOn() && len(first) > 0:
-		return nil // its client has it
+	case c.goesOn() && len(first) > 0: // its client has it
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.written = time.Now()
+		return nil
 	case len(first) == 0:
 		first = c.comment() // some proxies hold the header until there is a body
 	}
@@ -237,7 +241,7 @@ func (c *Events) prime(retry time.Duration) []byte {
 	id := ticket.AppendEvent(make([]byte, 0, 128), c.name, at.Epoch, at.Seq)
 	id = append(id, '~')
 	id = strconv.AppendUint(id, uint64(rand.Uint32()), 36)
-	c.shown.write()
+	c.shows()
 	id = append(id, c.tail...)
 	if to := placement.SinkOf(c.W); to != nil {
 		return to.Append(nil, bytes.Clone(id), nil) // or each id would be on the heap
@@ -254,9 +258,16 @@ func (c *Events) EventID() []byte {
 // Append implements [Sink].
 func (c *Events) Append(text, id, data []byte) []byte {
 	if id != nil {
-		c.shown.write()
+		c.shows()
 	}
 	return c.Event(text, id, data)
+}
+
+// shows notes that the client gets an id.
+func (c *Events) shows() {
+	if c.shown.write(); c.goesOn() && c.to.HasID != nil {
+		c.to.HasID()
+	}
 }
 
 // Event appends an event to text, as Flush takes it.
@@ -280,7 +291,7 @@ func (c *Events) Flush(text []byte, last bool) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.to != nil {
-		defer func() { c.to.Broken = err }()
+		defer func() { c.to.Broken = cmp.Or(c.to.Broken, err) }()
 	}
 	c.written = time.Now()
 	c.wrote += len(text)
@@ -335,7 +346,7 @@ func (c *Events) Unseen() { c.shown.Store(shownUnseen) }
 // NameSession has the event ids name the session, and notes that the first event has one.
 func (c *Events) NameSession() {
 	c.name = c.Session.Name() + "." + c.name
-	c.shown.write()
+	c.shows()
 }
 
 // Connection returns the client's connection, or nil if it can't be asked.

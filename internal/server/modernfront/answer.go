@@ -113,6 +113,7 @@ func (hearing) Open(http.Header) {}
 func (hear hearing) Append(text, _, data []byte) []byte {
 	if len(data) > 0 {
 		hear(data)
+		text = append(text, '\n') // something was said: the stream has begun
 	}
 	return text
 }

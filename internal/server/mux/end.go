@@ -110,8 +110,8 @@ func (m *mux) isIdle() bool {
 }
 
 // isQuiet reports whether the client waits for nothing in particular. A call may come among those that are copied, or leave them, between
-// two looks.
-func (m *mux) isQuiet() bool { return m.isAlone() && m.isIdle() && m.isAlone() }
+// two looks, and do both: so it looks again.
+func (m *mux) isQuiet() bool { return m.isAlone() && m.isIdle() && m.isAlone() && m.isIdle() }
 
 // isOver reports whether everything was sent to a client that sends no more.
 func (m *mux) isOver() bool { return m.is(stateFinished) && m.isQuiet() }

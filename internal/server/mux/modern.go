@@ -147,6 +147,7 @@ func (x *modernRequest) withdraw() {
 	msg, err := jsonrpc.Parse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params))
 	if err == nil {
 		no := &modernRequest{m: x.m, msg: msg, ctx: x.m.ctx, cancel: func(error) {}}
+		no.got.Events = no // its client's, and no question of ours
 		err = no.run()
 	}
 	if err != nil {

@@ -1,0 +1,3 @@
+package modernfront
+
+import _ "holdfast/internal/testlong" // the flag -long
