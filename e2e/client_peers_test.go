@@ -76,13 +76,6 @@ func newTransportClient(t *testing.T, f *foreign, least int, plan func(string) C
 // the end at least least connections must have been cut.
 func behind(t *testing.T, to string, least int, plan func(request string) Cut) string {
 	t.Helper()
-	at, _ := behindProxy(t, to, least, plan)
-	return at
-}
-
-// behindProxy is behind, and returns the proxy, too.
-func behindProxy(t *testing.T, to string, least int, plan func(request string) Cut) (at string, _ *Proxy) {
-	t.Helper()
 	u := mcptest.Must(url.Parse(to))(t)
 	proxy := mcptest.Must(NewProxy(u.Host, plan))(t)
 	t.Cleanup(func() {
@@ -92,7 +85,7 @@ func behindProxy(t *testing.T, to string, least int, plan func(request string) C
 		}
 	})
 	u.Host = proxy.Addr()
-	return u.String(), proxy
+	return u.String()
 }
 
 // call calls a tool, and returns the text that it answers.

@@ -187,15 +187,15 @@ func (c *Client) Post(t testing.TB, body string, header ...string) Reply {
 	return r
 }
 
-// Ask makes a request under an id of its own, or sends a notification, and decodes the last message of the answer, if there is one. An initialize
+// Ask makes a request under an id of its own, and decodes the last message of the answer; or it sends a notification. An initialize
 // begins the session.
 func (c *Client) Ask(ctx context.Context, method, params string, into any) (Reply, error) {
-	body := Request(c.ids.Add(1), method, params)
-	if strings.HasPrefix(method, "notifications/") {
+	body, notifies := Request(c.ids.Add(1), method, params), strings.HasPrefix(method, "notifications/")
+	if notifies {
 		body = Note(method, params)
 	}
 	r, err := c.Exchange(ctx, http.MethodPost, body)
-	if err == nil && r.Body != "" {
+	if err == nil && (!notifies || r.Body != "") {
 		err = r.Decode(into)
 	}
 	if method == "initialize" {
