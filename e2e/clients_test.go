@@ -156,8 +156,11 @@ func TestLongCall(t *testing.T) {
 				// The clients forget the id that they came with. With several calls it
 				// can't be told which of them they have lost, and they may hear the end of
 				// another again.
+				//
+				// A client comes back twice in each round of 0.4 s, as it believes in two streams: of three cuts each stream meets each.
+				// Of two, one stream met the same for ever, and that was the one that was there whenever the call was given again.
 				name: "resumed streams cut before their first event", least: 5, also: script{Retries: 100}, calls: 1,
-				plan: resumed(Cut{After: often}, Cut{Bytes: 1, Body: true}, Cut{After: often}),
+				plan: resumed(Cut{After: often}, Cut{Bytes: 1, Body: true}, Cut{After: often}, Cut{After: often}),
 			},
 			{name: "server-side disconnect", flags: []string{"--disconnect-after", "300ms"}},
 			{
