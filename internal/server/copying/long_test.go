@@ -1,0 +1,3 @@
+package copying
+
+import _ "holdfast/internal/testlong" // the flag -long
