@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"holdfast/internal/feature/webhook"
+	"holdfast/internal/session"
 	"holdfast/internal/testlong"
 )
 
@@ -82,9 +84,9 @@ func (c *cutConn) Write(b []byte) (int, error) {
 }
 
 // newCutFarm returns two nodes, and what cuts the connections of the second one to the first.
-func newCutFarm(t *testing.T) (*farm, *cutter) {
+func newCutFarm(t *testing.T, c config) (*farm, *cutter) {
 	t.Helper()
-	f, cut := newFarm(t, 2, config{}), &cutter{}
+	f, cut := newFarm(t, 2, c), &cutter{}
 	cut.arm(-1, -1)
 	f.nodes[1].Tunnel(cut.wrap)
 	f.nodes[1].Unpool()
@@ -101,7 +103,7 @@ func TestTunnelCutAnywhere(t *testing.T) {
 		for _, way := range []string{"reads", "writes"} {
 			t.Run(version+" "+way, func(t *testing.T) {
 				t.Parallel()
-				f, cut := newCutFarm(t)
+				f, cut := newCutFarm(t, config{})
 				p := f.nodes[0].connect(version, nil).at(f.nodes[1])
 				most, stride := 1, 7
 				if !testlong.Wanted() {
@@ -147,7 +149,7 @@ func TestTunnelCutInEvent(t *testing.T) {
 	for at := events; at < events+400; at += testlong.Either(97, 23) {
 		t.Run(fmt.Sprint(at), func(t *testing.T) {
 			t.Parallel()
-			f, cut := newCutFarm(t)
+			f, cut := newCutFarm(t, config{})
 			p := f.nodes[0].connect("2025-06-18", nil).at(f.nodes[1])
 			cut.then = sync.OnceFunc(func() { f.nodes[0].kill() })
 			cut.arm(at, -1)
@@ -163,7 +165,7 @@ func TestTunnelCutInEvent(t *testing.T) {
 // TestTunnelLightCut does so with calls that may be made again.
 func TestTunnelLightCut(t *testing.T) {
 	t.Parallel()
-	f, cut := newCutFarm(t)
+	f, cut := newCutFarm(t, config{})
 	p := f.nodes[0].connect("2025-11-25", nil).at(f.nodes[1])
 	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
 	for at := range 300 {
@@ -172,6 +174,24 @@ func TestTunnelLightCut(t *testing.T) {
 		}
 		if r := p.post(callAs(fmt.Sprint(at), "echo", `{"text":"quick"}`)); r.status != 200 || !strings.Contains(string(r.body), "quick") {
 			t.Fatalf("cut after %d: %d %s", at, r.status, r.body)
+		}
+	}
+}
+
+// TestTunnelToldCut does so with calls of which somebody besides their client is told: they run once, as a call that may be made again
+// would be told of once for each time it was made.
+func TestTunnelToldCut(t *testing.T) {
+	t.Parallel()
+	f, cut := newCutFarm(t, config{session: session.Options{OnEnded: func(webhook.Ended) bool { return true }}})
+	p := f.nodes[0].connect("2025-11-25", nil).at(f.nodes[1])
+	p.post(`{"jsonrpc":"2.0","id":"l","method":"tools/list"}`)
+	for at := range 60 {
+		cut.arm(10*at, -1)
+		key := fmt.Sprint("k", at)
+		r := p.post(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"safe_steps","arguments":{"key":%q,"n":0},`+
+			`"_meta":{"holdfast/webhook":{"url":"https://h"}}}}`, at, key))
+		if runs := f.runs(key); r.status != http.StatusOK || runs != 1 {
+			t.Errorf("cut after %d: it ran %d times, %d %s", 10*at, runs, r.status, r.body)
 		}
 	}
 }

@@ -123,7 +123,7 @@ func NewManager(store stream.Store, backend backend.Backend, opts Options) *Mana
 	m.keeper, _ = store.(keeper)
 	m.many, _ = backend.(manyServers)
 	m.listTeller, _ = backend.(listTeller)
-	m.Tools = tools.Rules{Operator: m.saysRepeatable, Own: m.added, Logger: m.logger, Alone: m.shared == nil}
+	m.Tools = tools.Rules{Operator: m.saysRepeatable, Own: m.added, Logger: m.logger, Told: m.untold.Wants, Alone: m.shared == nil}
 	m.Gate = admission.Gate{Limiter: opts.Limits, Stateless: opts.Stateless, IsOurs: m.Tools.CallsOwn}
 	m.Departure = newDeparture(m)
 	m.openJournal()

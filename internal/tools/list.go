@@ -130,9 +130,13 @@ func (l *List) Repeatable(ctx context.Context, m *jsonrpc.Message, header http.H
 	return l.is(func() bool { return l.repeatable[name] })
 }
 
-// Light reports whether a request may start light, answered with nothing kept of it. What is not repeatable is never light where
-// other nodes may take it over: a node that forwards it, and one that takes it over, would both make it again.
+// Light reports whether a request may start light, answered with nothing kept of it. What is not repeatable, and that of which
+// somebody besides its client is told, is never light where other nodes may take it over: a node that forwards it, and one that takes
+// it over, would both make it again.
 func (l *List) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
+	if !l.rules.Alone && l.rules.Told != nil && l.rules.Told(m.Params) {
+		return false
+	}
 	return protocol.RetrySafe(m.Method, func() bool { return l.Repeatable(ctx, m, header) }) || l.rules.Alone && protocol.Unrecorded(m.Method)
 }
 
@@ -187,8 +191,10 @@ type Rules struct {
 	// Operator reports whether the operator says that a tool of a server may be called again. A panic of it is raised.
 	Operator func(server, tool string) bool
 	Own      Own
-	Alone    bool // no other node takes sessions over
-	Logger   *slog.Logger
+	// Told reports whether somebody besides its client is told of the outcome of a request with params. nil: nobody ever is.
+	Told   func(params []byte) bool
+	Alone  bool // no other node takes sessions over
+	Logger *slog.Logger
 }
 
 // Own are tools of our own, beside those of servers.
