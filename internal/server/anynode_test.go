@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -306,7 +307,8 @@ func TestAgainAnyNodeGone(t *testing.T) {
 func TestManyAgainAnyNode(t *testing.T) {
 	testlong.Only(t, "320 cuts for each kind of call")
 	t.Parallel()
-	const manyAtOnce = 32 // more, and what is written on a busy machine is read a second later: it counts as read then
+	const manyAtOnce = 32
+	var late atomic.Int64 // cuts so late, on a busy machine, that the answer counted as read: one may have come a second before
 	f := newFarm(t, 3, anyNode(server.RoleBoth))
 	for kind := range 3 {
 		var work sync.WaitGroup
@@ -326,24 +328,33 @@ func TestManyAgainAnyNode(t *testing.T) {
 						return fmt.Sprintf(`"progressToken":"%d.%d","claudecode/toolUseId":"toolu_%d.%d"`, i, try, kind, i)
 					}
 					id := func(try int) string { return fmt.Sprint(1_000_000*(kind+2) + 10*i + try) }
+					asked := time.Now()
 					w := all[i/7%3].ask(id(0), "steps", args, meta(0))
 					mcptest.Eventually(t, "the call to run", time.Minute, func() bool { return f.runs(key) == 1 })
 					if read := w.atMost(i%7*40, []cut{fin, rst}[i%2]); read.whole {
 						continue // it was answered
 					}
+					isLate := time.Since(asked) > time.Second/2
 					// A model takes longer than the network, and the nodes, take to tell of the cut: nothing says when they have.
 					time.Sleep(time.Second)
 					r := all[i/3%3].ask(id(1), "steps", args, meta(1)).all()
 					if response, _ := heard(r); r.status != http.StatusOK || strings.Count(response, `"done"`) != 1 || !strings.Contains(response, `"id":`+id(1)) {
 						t.Errorf("%s: %d %s", key, r.status, r.body)
 					}
-					if runs := f.runs(key); runs != 1 {
+					if runs := f.runs(key); runs == 2 && isLate {
+						late.Add(1)
+					} else if runs != 1 {
 						t.Errorf("%s: it ran %d times", key, runs)
 					}
 				}
 			})
 		}
 		work.Wait()
+	}
+	if n := late.Load(); n > 10 {
+		t.Errorf("%d of 960 calls ran twice, as they were cut late", n)
+	} else if n > 0 {
+		t.Logf("%d of 960 calls ran twice, as they were cut late", n)
 	}
 }
 
