@@ -173,7 +173,7 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err er
 func (st *Store) Pressed(lease stream.Lease) bool { return st.front.Pressed(lease) }
 
 // Tight reports whether a backend should wait until its reader has all messages, and
-// [Store.Shed] give back those that were read.
+// [Store.Shed] drop those.
 func (st *Store) Tight(lease stream.Lease) bool { return st.front.Tight(lease) }
 
 // Shed drops the entries of a stream up to upTo from memory, while room there is tight.
