@@ -24,7 +24,7 @@ import (
 // session that began as early can be revived: an ended session never comes back.
 const mostEnded = 100_000
 
-// ended are sessions that were ended on this node, or on others that the file in Options.Dir has.
+// ended are sessions that were ended on this node, and those in the file in Options.Dir.
 type ended struct {
 	mu    sync.Mutex
 	began map[stream.SessionKey]int64 // in seconds since 1970
@@ -41,7 +41,7 @@ type ended struct {
 // mostRefused bounds how many sessions Refuse remembers.
 const mostRefused = 4096
 
-// Refuse keeps this node from reviving a session that has not begun, as its client knows. It may be forgotten once mostRefused
+// Refuse keeps this node from reviving a session that has not begun, as its client knows. It may forget that once mostRefused
 // sessions are refused.
 func (k *Keeper) Refuse(key stream.SessionKey) {
 	e := &k.ended

@@ -1,5 +1,5 @@
-// Package sessionid seals the data into the id of a session that any node needs to go on with it: when it began, a digest
-// of its principal, its server, and the params of initialize, with the revision. So a session is revived from its id alone.
+// Package sessionid seals into the id of a session the data that any node needs to go on with it: when it began, a digest of
+// its principal, its server, and the params of initialize, which have the revision. So a session is revived from its id alone.
 //
 // An id is text of the URL's base64 alphabet, which is visible ASCII, as Mcp-Session-Id has to be (2025-11-25,
 // Transports, "Session Management"):
@@ -38,7 +38,7 @@ const (
 	tagLen   = 16
 )
 
-// purpose is HKDF's info for the keys of ids.
+// purpose binds the keys of ids to this use and version: it is HKDF's info.
 const purpose = "holdfast session id, version 1"
 
 // Claims are the data that are sealed in an id.

@@ -7,8 +7,7 @@ import (
 	"holdfast/stream"
 )
 
-// big is the size of an entry in the cases about limits. The limits are many times
-// as large.
+// big is the size of an entry in the cases about limits, which are much larger.
 const big = 4 * kib
 
 // fill appends entries to stream 1, until one is refused or they have more than
@@ -147,8 +146,8 @@ func fair(b *box) {
 		b.add(many, final(sized(number, 1, big)))
 		b.has(b.st, one, 1, 1, 1, big)
 	}
-	// Of that tenant the session that keeps most loses them, also if another tenant
-	// needs the room.
+	// The session of that tenant that keeps most loses them, also to another
+	// tenant.
 	for number := uint64(1); number <= limit/4/big; number++ {
 		b.add(again, final(sized(number, 1, big)))
 	}
@@ -157,8 +156,7 @@ func fair(b *box) {
 	b.has(b.st, few, 2, 1, 1, big)
 }
 
-// share checks that other tenants have room, however much one tenant has in streams
-// that have not ended.
+// share checks that unended streams of one tenant leave room to the others.
 func share(b *box) {
 	const limit = 64 * kib
 	l, m, o := b.create("a"), b.create("b"), b.create("c")

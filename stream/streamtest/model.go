@@ -13,8 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// model has the entries that a store should hold according to the rules, by
-// session and stream.
+// model has the entries that a store should hold, by session and stream.
 type model map[stream.SessionKey]map[uint64][]stream.Entry
 
 // append applies an append and returns its error.

@@ -11,8 +11,8 @@ import (
 	"holdfast/stream"
 )
 
-// shared returns the store as opened by two nodes. It skips the test if the store is
-// no shared store.
+// shared returns the store as two nodes have it. It skips the test if the store is
+// not shared.
 func (b *box) shared() (st, other shared.Store) {
 	b.Helper()
 	if b.nodes == nil {

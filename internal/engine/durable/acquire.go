@@ -198,8 +198,7 @@ func (st *Store) fence(ctx context.Context, h *history, rec *record) error {
 // reading takes longer than appending.
 const patientContests = 4
 
-// enter adds a session to those that are owned here, and reports false if a newer lease
-// of it is.
+// enter adds a session to those owned here, unless there is a newer lease of it.
 func (st *Store) enter(s *session, streams []memory.Loaded) bool {
 	key := s.lease.Session
 	st.install.Lock()

@@ -244,9 +244,8 @@ func (st *Store) submit(ctx context.Context, s *session, frame []byte, unknown b
 	}
 }
 
-// contested finds out why the last frame of the engine is at last (0: it has none),
-// and not at s.last. It returns the place of the frame to append, if the engine
-// already has it.
+// contested finds out why the engine's last frame is at last (0: it has none) and
+// not at s.last. It returns the place of frame, if the engine already has it.
 func (st *Store) contested(ctx context.Context, s *session, frame []byte, last uint64, unknown bool) (at uint64, err error) {
 	if unknown {
 		if at, err := st.after(ctx, s, frame, last); err != nil || at != 0 {

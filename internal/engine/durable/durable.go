@@ -54,8 +54,8 @@ func (o Options) withDefaults() Options {
 // recordTTL is how long the engine keeps a session's record that its owner does not
 // renew. An owner renews it three times in the SessionTTL. The rest is for a process
 // that sleeps, and for an engine's clock that jumps ahead (an hour, where the TTL is
-// half of one): while the record names an owner, it appends frames that have expired
-// again. Sessions that end are removed at once.
+// half of one): as long as the record names an owner, that owner appends expired
+// frames again. Sessions that end are removed at once.
 func (o *Options) recordTTL() time.Duration { return 3 * o.SessionTTL }
 
 // A Store is a [shared.Store] over a Log, and the Log's [cluster.Bus]. The streams
@@ -173,7 +173,7 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err er
 func (st *Store) Pressed(lease stream.Lease) bool { return st.front.Pressed(lease) }
 
 // Tight reports whether a backend should wait until its reader has all messages, and
-// [Store.Shed] drop those.
+// [Store.Shed] should drop those.
 func (st *Store) Tight(lease stream.Lease) bool { return st.front.Tight(lease) }
 
 // Shed drops the entries of a stream up to upTo from memory, while room there is tight.
@@ -214,8 +214,7 @@ func checkKey(key stream.SessionKey) error {
 	return nil
 }
 
-// How long one attempt of a request to the engine may take, and the pauses between
-// attempts.
+// How long an attempt of a request to the engine may take, and the pauses between.
 const (
 	attempt = 3 * time.Second
 	minWait = 5 * time.Millisecond

@@ -200,8 +200,7 @@ func (l *streamHistory) next() uint64 {
 	return l.entries[len(l.entries)-1].Seq + 1
 }
 
-// found returns the streams for the store in memory, and adds the live and the ended ones
-// to the session.
+// found returns the streams for memory, and adds live and ended ones to the session.
 func (h *history) found(s *session) []memory.Loaded {
 	var all []memory.Loaded
 	now, clock := time.Now(), h.st.clock()

@@ -33,8 +33,8 @@ const lookers = 16
 // isOfCall reports whether a record is of a call's stream and does not end it.
 func isOfCall(r stream.Record) bool { return r.Number != 0 && !r.Last }
 
-// marked marks a session that is not marked, while a frame of the records is appended. The caller has the turn, and calls wait after that. If
-// marking fails, the next frame tries again.
+// marked marks a session that is not marked, while a frame of the records is appended. The caller has the turn, and calls wait after the
+// append. If marking fails, the next frame tries again.
 func (st *Store) marked(ctx context.Context, s *session, notes, entries []stream.Record) (wait func()) {
 	if s.mark != 0 || !slices.ContainsFunc(notes, isOfCall) && !slices.ContainsFunc(entries, isOfCall) {
 		return func() {}

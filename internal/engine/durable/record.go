@@ -8,8 +8,7 @@ import (
 	"holdfast/stream"
 )
 
-// A record is a session's value in the engine: its owner, and the argument of
-// Create.
+// A record is a session's value in the engine: its owner, and Create's argument.
 type record struct {
 	owner string
 	epoch uint64

@@ -58,8 +58,7 @@ func (w *watch) jumped(wall time.Time, passed time.Duration) time.Duration {
 	return w.ahead - was
 }
 
-// refreshOlder appends streams that have not ended again, if they are in frames older
-// than old.
+// refreshOlder appends live streams again that are in frames older than old.
 func (st *Store) refreshOlder(old time.Duration) {
 	if old <= 0 {
 		return // the engine does not know its retention yet
@@ -105,8 +104,8 @@ func levelOf(err error) slog.Level {
 	return slog.LevelWarn
 }
 
-// refresh appends a session's streams that have not ended again, if they are in
-// frames from before a time.
+// refresh appends a session's live streams again that are in frames from before a
+// time.
 func (st *Store) refresh(s *session, before time.Duration) error {
 	if err := s.wait(st.ctx); err != nil {
 		return err
@@ -123,8 +122,7 @@ func (st *Store) refresh(s *session, before time.Duration) error {
 	return err
 }
 
-// oldest returns when the oldest frame that streams in live need was written; 0: live
-// is empty.
+// oldest returns when the oldest frame that live streams need was written, or 0.
 func (s *session) oldest() int64 {
 	at := int64(0)
 	for _, l := range s.live {
@@ -143,8 +141,8 @@ func (st *Store) lighten(s *session) {
 	}
 }
 
-// trim appends a session's streams that have not ended again, and has the engine
-// drop older frames that are no longer needed.
+// trim appends a session's live streams again, and has the engine drop older frames
+// that are no longer needed.
 func (st *Store) trim(s *session) error {
 	if err := s.wait(st.ctx); err != nil {
 		return err
@@ -180,8 +178,8 @@ type rewriter struct {
 	done  []uint64        // the streams that are whole with this frame
 }
 
-// rewrite appends the entries and the note of each stream in live for which which
-// is true again.
+// rewrite appends each live stream again that which selects: its entries and its
+// note.
 func (st *Store) rewrite(ctx context.Context, s *session, which func(*live) bool) error {
 	var numbers []uint64
 	for number, l := range s.live {
@@ -286,8 +284,8 @@ type ending struct {
 	from uint64
 }
 
-// slot returns the number of a time slot: an eighth of the time that ended streams
-// are kept.
+// slot returns the number of a slot, an eighth of the time that ended streams are
+// kept.
 func slot(at, keep time.Duration) int64 { return int64(at / max(keep/8, 1)) }
 
 // add adds a stream that ended at a time and begins at a place.
@@ -301,16 +299,15 @@ func (p *places) add(at, keep time.Duration, from uint64) {
 	*p = append(*p, ending{n, from})
 }
 
-// forget forgets streams that at slot n were kept for long enough: twice the time,
-// as a node keeps streams of sessions that it took over for up to that.
+// forget forgets the places of streams that ended long enough before slot n: a node
+// keeps streams of sessions that it took over for up to twice the time.
 func (p *places) forget(n int64) {
 	for len(*p) > 0 && (*p)[0].slot < n-17 {
 		*p = (*p)[1:]
 	}
 }
 
-// oldest returns the first of the places that are kept, or the place or if that is
-// before it.
+// oldest returns the lowest of the kept places and or.
 func (p *places) oldest(now, keep time.Duration, or uint64) uint64 {
 	p.forget(slot(now, keep))
 	for _, e := range *p {

@@ -145,8 +145,8 @@ func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version u
 			if !errors.Is(err, stream.ErrConflict) {
 				return err
 			}
-			// An earlier attempt may have succeeded, or a renewal, which changes
-			// only the version.
+			// An earlier attempt may have succeeded, or a mere renewal of the
+			// record.
 			got, v, _, err := st.log.Get(ctx, at)
 			if err != nil {
 				if was == nil && errors.Is(err, stream.ErrNotFound) {

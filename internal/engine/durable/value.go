@@ -13,8 +13,7 @@ import (
 
 func valueKey(name string) string { return "v." + base64.RawURLEncoding.EncodeToString([]byte(name)) }
 
-// FirstValue keeps a value under a name for ttl, unless the name has a value, and returns the value
-// that is kept.
+// FirstValue keeps a value under a name for ttl, unless it has one, and returns the kept value.
 func (st *Store) FirstValue(ctx context.Context, name string, value []byte, ttl time.Duration) (is []byte, err error) {
 	err = st.ask(ctx, func(ctx context.Context) error {
 		for {

@@ -37,8 +37,8 @@ type ServerLog interface {
 	Fatal() error // why the server cannot go on, or nil
 }
 
-// A Start starts such a server over a directory, and waits until it is ready. With an error it may return a server too, which has to be
-// shut down.
+// A Start starts such a server over a directory, and waits until it is ready. A server that it returns with an error has to be shut
+// down.
 type Start func(dir string, log ServerLog, patience time.Duration) (Server, error)
 
 // embedded is a server in this process, without a port.
@@ -121,7 +121,7 @@ func (e *embedded) holds(name string) bool {
 	return err == nil
 }
 
-// sync brings all files of the server to the disk, and returns a syncer for its later
+// sync brings all files of the server to the disk, and returns a syncer for later
 // writes.
 func (e *embedded) sync(most time.Duration, streams ...string) (*syncer, error) {
 	if err := syncTree(e.dir); err != nil {
@@ -134,8 +134,8 @@ func (e *embedded) sync(most time.Duration, streams ...string) (*syncer, error) 
 	return newSyncer(most, dirs, e.log.log), nil
 }
 
-// close ends the server, which writes an index, so that the next one need not read
-// all files.
+// close ends the server, which writes an index that spares the next one reading all
+// files.
 func (e *embedded) close() error {
 	var err error
 	if e.Server != nil {

@@ -150,7 +150,7 @@ func (h *healer) reopen() error {
 	return l.write(ctx)
 }
 
-// isNoSpace reports whether err is that the disk has no room.
+// isNoSpace reports whether err says that the disk has no room.
 func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }

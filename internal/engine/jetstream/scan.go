@@ -239,8 +239,8 @@ func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
 	}
 }
 
-// follows reports whether m comes right after the last message that was read, as far
-// as that can be told.
+// follows reports whether m comes right after the last message read, as far as
+// known.
 func (s *scan) follows(m stored) bool { return !s.chained || !s.read || m.before == s.at }
 
 func (s *scan) take(m stored, yield func(stored) bool) bool {

@@ -9,8 +9,8 @@ import (
 	"holdfast/stream"
 )
 
-// mourning is how long the message is kept that marks a value as removed. No node
-// reads it: removal is by a message, and not by a purge, because a message can
+// mourning is how long the message is kept that marks a value as removed. A value
+// is removed by such a message, and not by a purge, because storing a message can
 // depend on the value's version.
 const mourning = 2 * time.Second
 

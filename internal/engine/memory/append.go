@@ -81,8 +81,8 @@ func (st *Store) Beside(lease stream.Lease, bytes int64) {
 	}
 }
 
-// prepare and commit do without a Pending, so that the records of Append need not
-// be on the heap.
+// prepare and commit need no Pending, so that Append's records need not be on the
+// heap.
 func (st *Store) prepare(lease stream.Lease, records []stream.Record, beside int64) (s *session, fresh []stream.Record, n room, err error) {
 	s = st.find(lease.Session)
 	if s == nil {

@@ -60,7 +60,7 @@ func (st *Store) greatest(asker *tenant, n int64) *session {
 func (st *Store) Pressed(lease stream.Lease) bool { return st.holds(lease.Session, 4) }
 
 // Tight reports the same of seven eighths: then a backend should wait until its reader has all
-// messages, and [Store.Shed] drop those, so that there is room for new calls.
+// messages, and [Store.Shed] should drop those, so that there is room for new calls.
 func (st *Store) Tight(lease stream.Lease) bool { return st.holds(lease.Session, 7) }
 
 // holds reports whether streams that cannot be dropped take more than so many eighths of the
@@ -114,8 +114,8 @@ func (st *Store) shed(s *session, number, upTo uint64) bool {
 	return n > 0
 }
 
-// rankSession updates the ranks of a session and its tenant. The session is locked,
-// and st.fin held.
+// rankSession updates the ranks of a session and its tenant. s.mu and st.fin are
+// held.
 func (st *Store) rankSession(s *session) {
 	t := s.tenant
 	if s.kept = s.bytes; s.finished.oldest != nil {

@@ -6,8 +6,7 @@ import (
 	"holdfast/stream"
 )
 
-// This file keeps ended streams for their clients, until their time is over or
-// their room is needed.
+// This file keeps ended streams until their time is over or their room is needed.
 
 // finish ends a stream that has its last entry. Its session is locked.
 func (st *Store) finish(l *log, at time.Time) {
@@ -17,8 +16,7 @@ func (st *Store) finish(l *log, at time.Time) {
 	}
 }
 
-// release queues an ended stream with those that may be dropped. Its session is
-// locked.
+// release queues an ended stream: it may be dropped. Its session is locked.
 func (st *Store) release(l *log) {
 	l.queued = true
 	l.s.finished.push(l, inSession)
@@ -76,8 +74,8 @@ func (st *Store) drop(l *log) {
 	l.tell()
 }
 
-// dropOldest drops an acknowledged stream of a session, else its oldest finished one,
-// if it still has any.
+// dropOldest drops an acknowledged stream of a session, else the oldest ended one, if
+// any.
 func (st *Store) dropOldest(s *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -106,7 +106,7 @@ type log struct {
 	places [2]place  // in the two queues of finished streams
 }
 
-// New opens an empty store. Close it to end the goroutine that drops streams after
+// New opens an empty store. Close ends its goroutine, which drops streams after
 // their time.
 func New(opts Options) *Store {
 	def := func(v *int64, to int64) {

@@ -219,8 +219,8 @@ func pipeline(ctx context.Context, node *redis.Client, cmds []redis.Cmder) error
 // read runs a command that reads a key, and returns the server's time of the read.
 // After an error it tries once more. If replicas have to acknowledge writes, it
 // waits until they have the data that it read: a caller that repeats an
-// unacknowledged write and finds it there takes it for acknowledged. This also
-// refuses a master that was replaced without knowing, which has no replicas.
+// unacknowledged write and finds it there takes it for acknowledged. So the read
+// fails at a master that was replaced without knowing it, as that has no replicas.
 func (l *Log) read(ctx context.Context, key string, args ...any) (*redis.Cmd, time.Time, error) {
 	for try := 0; ; try++ {
 		cmd, now, err := l.readOnce(ctx, key, args)

@@ -41,8 +41,7 @@ type writing struct {
 	err error
 }
 
-// A prepare makes a command of data: with the text of its script if whole, else with
-// the script's sum.
+// A prepare makes a command of data: with its script's text if whole, else its sum.
 type prepare func(ctx context.Context, data []byte, whole bool) *redis.Cmd
 
 // write runs a command that writes to the key, and waits until l.replicas replicas

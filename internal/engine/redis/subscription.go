@@ -41,8 +41,7 @@ func newSubscription(b *bus, r cluster.Receiver, channels ...string) *subscripti
 	return &subscription{bus: b, receiver: r, channels: channels, ready: make(chan struct{})}
 }
 
-// settled reports whether the subscription is made, and was not made again within the
-// last settling.
+// settled reports whether the subscription is up, and was not just made again.
 func (s *subscription) settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +115,7 @@ func (s *subscription) receive(ctx context.Context, sub *redis.PubSub) {
 			if m.Kind != "subscribe" && m.Kind != "ssubscribe" {
 				return // the channel has moved to another server
 			}
-			// go-redis subscribes again by itself after an error, but an error ends
-			// this loop first.
+			// go-redis subscribes again after an error, but this loop ends first.
 			if confirmed++; confirmed == len(s.channels) {
 				s.found()
 			}

@@ -56,7 +56,7 @@ type Taken struct {
 	Streams []Stream // those that have entries or a note, in the order of their numbers
 }
 
-// A Stream is what [Store.Acquire] returns of a stream.
+// A Stream is the state of a stream that [Store.Acquire] returns.
 type Stream struct {
 	Number       uint64
 	Note         []byte
@@ -105,8 +105,8 @@ type Store interface {
 	Unclaim(ctx context.Context, id ClaimID, value []byte) error
 }
 
-// A Range is the sessions with keys after After, up to and including Until; ""
-// stands for no bound.
+// A Range is the sessions with keys after After, up to and including Until; "": no
+// bound.
 type Range struct{ After, Until stream.SessionKey }
 
 // Has reports whether a session is in the range.

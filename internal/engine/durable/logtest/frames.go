@@ -35,8 +35,7 @@ func appendCompares(b *box) {
 	b.sees(key, 0, kept{one, []byte("one")}, kept{two, []byte("two")})
 }
 
-// appendRaces has several writers append to one key, each after the last frame
-// that it knows.
+// appendRaces has several writers append after the last frame that each knows.
 func appendRaces(b *box) {
 	const writers, each = 6, 40
 	key := b.seq("a")

@@ -49,7 +49,7 @@ type node struct {
 // A launch starts a server.
 type launch func(config) (server, error)
 
-// A server is a running server.
+// A server controls a running server.
 type server interface {
 	kill()
 	pause() error
