@@ -1,5 +1,5 @@
-// Package stream is the contract of a store: what Holdfast keeps of calls, and the rules
-// for those who keep it.
+// Package stream is the contract of a store: the messages of calls that Holdfast keeps,
+// and the rules for stores that keep them.
 //
 // Every message that a server sends about a call is appended to the call's stream, and
 // every client reads that stream from a cursor. Live delivery and replay are the same read.
@@ -15,11 +15,11 @@
 //  2. An append takes effect as a whole or not at all. When it returns nil, its entries
 //     are kept as durably as the store promises, and every read that starts later sees
 //     them.
-//  3. In each stream the sequences count from 1 without a gap. An entry whose sequence
-//     was appended before, with the same bytes, is accepted and changes nothing, so that
+//  3. In each stream the sequences count from 1 without a gap. An entry that was appended
+//     before, with the same sequence and bytes, is accepted and changes nothing, so that
 //     an append of unknown outcome can be repeated. Any other sequence than the next is
 //     [ErrConflict].
-//  4. An append under a lease whose epoch is not the current one of the session is
+//  4. An append under a lease with another epoch than the session's current one is
 //     [ErrFenced], and nothing of it is kept.
 //  5. Nothing can be appended to a stream after the entry marked Last ([ErrConflict]).
 //  6. A read returns the entries after a cursor in their order, without a gap and without
@@ -31,9 +31,9 @@
 //  7. A stream that was never written, or is no longer kept, is [ErrNotFound].
 //  8. A watcher is notified after every append to its stream. One notification may stand
 //     for several appends. An append never waits for a watcher.
-//  9. What is kept is bounded for each stream, for each session and in total. A stream
+//  9. Kept bytes are bounded for each stream, for each session and in total. A stream
 //     over its limit loses its oldest entries. A session over its limit, and a store
-//     over its own, first lose ended streams that nobody watches. If that is not enough
+//     over its own, first lose ended streams without a watcher. If that is not enough
 //     the append is refused with [ErrFull], unless the streams appended to can make
 //     room with their oldest entries. No other stream loses anything before it has ended.
 //     An append that ends its streams, in entries of at most [Reserve] bytes, is accepted
@@ -85,7 +85,7 @@ type Entry struct {
 	Last  bool   // the stream ends here
 }
 
-// A Record is what is appended: an entry of a stream, or a note beside it.
+// A Record is an item of an append: an entry of a stream, or a note beside it.
 type Record struct {
 	Number uint64 // of the stream
 	Note   bool   // Data is a note, and Seq and Last mean nothing; only shared stores get notes
@@ -141,7 +141,7 @@ type Store interface {
 	// Acknowledge says that a client has read an ended stream to its end and will
 	// probably not read it again. A store may ignore it.
 	Acknowledge(id ID)
-	// Count counts what is kept of a session against a tenant; "" is no tenant in
+	// Count counts the bytes of a session against a tenant; "" is no tenant in
 	// particular. It is called before the first append under a lease.
 	Count(lease Lease, tenant string)
 	// Delete drops a session and all its streams.

@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// Messages of servers are counted while they are read, beside the requests that are on their way. How long one is is
-// known when it has been read, as a rule. So it takes a place for messages of up to some size, and a larger place when
-// that is not enough. Places of each size have memory of their own: who waits for a larger place keeps nobody from what
-// he waits for, and no two wait for each other.
+// Messages of servers are counted while they are read, beside the requests in flight. As a rule the length of a message
+// is known only when it has been read. So it takes a place for messages of up to some size, and a larger place when
+// that is not enough. Places of each size have memory of their own: a message that waits for a larger place holds only
+// a smaller one, so no two messages wait for each other.
 
-// Uncounted is how long a message of a server is, in bytes, that is not counted: it costs less than its connection.
+// Uncounted is up to how many bytes a message of a server is not counted: it costs less than its connection.
 const Uncounted = 16 << 10
 
-// The sizes of places, in bytes; the largest place is as large as all of them may be together.
+// The sizes of places, in bytes; the largest places are as large as their memory.
 const (
 	smallPlace  = 128 << 10
 	mediumPlace = 1 << 20
 )
 
-// arrivalWait is how long a message waits for its turn.
+// arrivalWait is how long a message waits for a place.
 const arrivalWait = 30 * time.Second
 
 var (
-	// ErrNoRoom says that other messages took the memory for so long that one was not read.
+	// ErrNoRoom says that a message was not read, as other messages took the memory for too long.
 	ErrNoRoom = errors.New("messages of servers that are being read take up what --memory has room for: try again later")
-	// ErrTooLarge says that there is never room for a message.
+	// ErrTooLarge says that a message is larger than the largest place.
 	ErrTooLarge = errors.New("a message of the server is larger than what --memory has room for")
-	// errAbandoned says that nobody waits for the message any more.
+	// errAbandoned says that the message is no longer needed.
 	errAbandoned = errors.New("the conversation has ended")
 )
 
@@ -40,10 +40,10 @@ func Full(err error) bool {
 	return errors.Is(err, ErrNoRoom) || errors.Is(err, ErrTooLarge) || errors.Is(err, errAbandoned)
 }
 
-// A places are those of one size. Guarded by Flight.mu.
+// places are the places of one size. Guarded by Flight.mu.
 type places struct {
-	size    int64 // of one
-	most    int64 // of all
+	size    int64 // of one place
+	most    int64 // of all places
 	share   int64 // of one tenant
 	used    int64
 	tenants map[string]int64
@@ -54,11 +54,11 @@ type places struct {
 type waiter struct {
 	tenant string
 	size   int64
-	ready  chan struct{} // closed when it has the place
+	ready  chan struct{} // closed when the waiter has its place
 }
 
-// newPlaces returns places for messages of servers that may take up most bytes together, and of which one tenant
-// may have a share.
+// newPlaces returns the places of all sizes for messages of servers that may take up to most bytes. share is the
+// part that one tenant may have.
 func newPlaces(most int64, share float64) []*places {
 	var all []*places
 	for _, p := range [][2]int64{{smallPlace, most / 8}, {mediumPlace, most / 4}, {most, most / 4 * 3}} {
@@ -71,7 +71,8 @@ func newPlaces(most int64, share float64) []*places {
 	return all
 }
 
-// take takes so many bytes for a tenant, if it can have them. One message of a tenant may be of any size.
+// take counts size bytes for a tenant, if there is room and its share allows it. A tenant without other messages may
+// have one of any size.
 func (p *places) take(tenant string, size int64) bool {
 	if p.used+size > p.most || !p.mayHave(tenant, size) {
 		return false
@@ -81,14 +82,14 @@ func (p *places) take(tenant string, size int64) bool {
 	return true
 }
 
-// mayHave reports whether so many bytes more are within the share of a tenant.
+// mayHave reports whether a tenant may have size bytes more.
 func (p *places) mayHave(tenant string, size int64) bool {
 	had := p.tenants[tenant]
 	return had == 0 || tenant == "" || had+size <= p.share
 }
 
-// give gives bytes back, and lets those go on who waited for them: in their order, but for those whose tenants
-// have their share.
+// give gives bytes back, and gives places to waiters in their order, except those of tenants that have their
+// share.
 func (p *places) give(tenant string, size int64) {
 	p.used -= size
 	if p.tenants[tenant] -= size; p.tenants[tenant] <= 0 {
@@ -101,24 +102,24 @@ func (p *places) give(tenant string, size int64) {
 			p.waiting = slices.Delete(p.waiting, i, i+1)
 			close(w.ready)
 		case p.mayHave(w.tenant, w.size):
-			return // it is next
+			return // the waiter is next
 		default:
 			i++
 		}
 	}
 }
 
-// An Arrival counts one message after the other of a server, each until Done. One goroutine uses it. A nil Arrival
-// counts nothing.
+// An Arrival counts the messages of a server, one after the other, each until Done. One goroutine uses it. A nil
+// Arrival counts nothing.
 type Arrival struct {
 	f      *Flight
 	tenant string
-	done   <-chan struct{} // nobody waits for the message any more; may be nil
-	place  int             // which is taken, from 1 on; 0: none
-	size   int64           // what it counts for
+	done   <-chan struct{} // closed when the message is no longer needed; may be nil
+	place  int             // the place taken: 1 + its index in Flight.places; 0: none
+	size   int64           // bytes counted
 }
 
-// Arrive begins to count messages of a server for a tenant. Who waits for a place does not when done is closed.
+// Arrive begins to count messages of a server for a tenant. Once done is closed, Grow does not wait for a place.
 func (f *Flight) Arrive(tenant string, done <-chan struct{}) *Arrival {
 	if f == nil {
 		return nil
@@ -126,7 +127,7 @@ func (f *Flight) Arrive(tenant string, done <-chan struct{}) *Arrival {
 	return &Arrival{f: f, tenant: tenant, done: done}
 }
 
-// Unnamed returns the Arrival as one of messages that are for several tenants.
+// Unnamed makes the Arrival one for messages of several tenants, and returns it.
 func (a *Arrival) Unnamed() *Arrival {
 	if a != nil {
 		a.tenant = ""
@@ -134,9 +135,9 @@ func (a *Arrival) Unnamed() *Arrival {
 	return a
 }
 
-// Grow counts the message that is being read as one of up to size bytes, or more. It is of most bytes at the longest: as
-// many as size, if that is known. Grow waits for its turn, if it must. The errors are ErrNoRoom and ErrTooLarge: then
-// the message is not to be read, and Done gives back what it has.
+// Grow takes a place for size bytes or more, for the message that is being read. most is the longest that the message
+// can be: size, if its length is known. Grow waits for a place, if it must. After an error ([Full]) the caller must not
+// read the message; Done gives back the place that it has.
 func (a *Arrival) Grow(size, most int64) error {
 	if a == nil || size <= Uncounted || size <= a.size {
 		return nil
@@ -171,7 +172,7 @@ func (a *Arrival) Grow(size, most int64) error {
 	defer a.f.mu.Unlock()
 	if i := slices.Index(all[to].waiting, w); i >= 0 {
 		all[to].waiting = slices.Delete(all[to].waiting, i, i+1)
-		all[to].give("", 0) // others may have waited for it
+		all[to].give("", 0) // waiters behind it may go on
 		return err
 	}
 	a.leave()
@@ -197,10 +198,10 @@ func (a *Arrival) leave() {
 	}
 }
 
-// ReadAll reads all of r, of which at most most bytes are read. size is how many there are; -1: that is not known.
-// No more memory is taken than the message needs, and a piece beside it.
+// ReadAll reads r to its end, or up to most bytes. size is the length of r; -1: not known. It takes no more memory
+// than the message needs, and a piece beside it.
 func (a *Arrival) ReadAll(r io.Reader, size, most int64) ([]byte, error) {
-	if size >= 0 && size <= most && (a != nil || size <= 4*Uncounted) { // else memory is taken as it comes
+	if size >= 0 && size <= most && (a != nil || size <= 4*Uncounted) { // else memory is taken as bytes come
 		if err := a.Grow(size, size); err != nil {
 			return nil, err
 		}
@@ -224,7 +225,7 @@ func (a *Arrival) ReadAll(r io.Reader, size, most int64) ([]byte, error) {
 	}
 }
 
-// Pieces are a message that is read: what comes is not copied until all is there.
+// Pieces are a message that is being read, without copying until it is complete.
 type Pieces struct {
 	full [][]byte
 	last []byte
@@ -234,10 +235,10 @@ type Pieces struct {
 // mostPiece is the size of a piece, in bytes, of a long message.
 const mostPiece = 1 << 20
 
-// Size is how many bytes there are.
+// Size returns how many bytes there are.
 func (p *Pieces) Size() int64 { return p.size }
 
-// Room returns memory for what is read next, of which there is at most so much.
+// Room returns memory for the next bytes of the message, of which there are at most most.
 func (p *Pieces) Room(most int64) []byte {
 	if len(p.last) == cap(p.last) {
 		if len(p.last) > 0 {
@@ -248,13 +249,13 @@ func (p *Pieces) Room(most int64) []byte {
 	return p.last[len(p.last):min(int64(cap(p.last)), int64(len(p.last))+max(most, 1))]
 }
 
-// Took notes that so many bytes of that were used.
+// Took notes that n bytes of Room's memory were filled.
 func (p *Pieces) Took(n int) {
 	p.last = p.last[:len(p.last)+n]
 	p.size += int64(n)
 }
 
-// Add adds bytes.
+// Add appends bytes.
 func (p *Pieces) Add(b []byte) {
 	for len(b) > 0 {
 		n := copy(p.Room(int64(len(b))), b)
@@ -263,23 +264,23 @@ func (p *Pieces) Add(b []byte) {
 	}
 }
 
-// Join returns the message, and forgets it.
+// Join returns the message, and empties the Pieces.
 func (p *Pieces) Join() []byte {
 	data := p.last
-	if len(p.full) > 0 || cap(data)-len(data) > 64+len(data)/4 { // it may be kept for long
+	if len(p.full) > 0 || cap(data)-len(data) > 64+len(data)/4 { // the message may be kept for long
 		data = bytes.Join(append(p.full, p.last), nil)
 	}
 	*p = Pieces{}
 	return data
 }
 
-// arriving are places of messages of servers, and how long one waits. The places are guarded by Flight.mu.
+// arriving has the places for messages of servers, and how long a message waits for one. Flight.mu guards the places.
 type arriving struct {
 	places   []*places
 	patience time.Duration
 }
 
-// Arriving is how many bytes messages of servers take that are being read.
+// Arriving returns how many bytes are counted for messages of servers that are being read.
 func (f *Flight) Arriving() (used int64) {
 	if f == nil {
 		return 0

@@ -1,8 +1,8 @@
-// Package budget has the memory budget of the process: how much memory it is, and how much of
-// it the requests and messages in flight take.
+// Package budget has the memory budget of the process: its size, and how much of it the
+// requests and messages in flight take.
 //
-// The budget has two parts of a fixed size. One is for what stores keep; which streams are
-// dropped when that part is full is in internal/engine/memory. The other is for what is in
+// The budget has two parts of a fixed size. One is for stores; internal/engine/memory decides
+// which streams are dropped when it is full. The other is for requests and messages in
 // flight. Neither part can take memory from the other. docs/decisions/0019-memory.md says how
 // large they are, and why.
 package budget
@@ -16,24 +16,24 @@ import (
 	"strings"
 )
 
-// Bounds of a budget that is not given, in bytes.
+// Bounds of the default budget, in bytes.
 const (
 	most  = 1 << 30
 	least = 16 << 20
 )
 
-// Default returns the budget of a process that is given none, in bytes: a quarter of
-// what the process may have, which the least of GOMEMLIMIT, its cgroup's limit and the
-// machine's memory says, and 1 GiB at the most.
+// Default returns the default budget of a process, in bytes: a quarter of the memory
+// that it may have, which is the least of GOMEMLIMIT, its cgroup's limit and the
+// machine's memory; from 16 MiB to 1 GiB.
 func Default() int64 { return fitting(available()) }
 
 func fitting(available int64) int64 { return max(min(available/4, most), least) }
 
-// Kept is the part of a budget that stores may fill, in bytes.
+// Kept returns the part of a budget that stores may fill, in bytes.
 func Kept(budget int64) int64 { return budget - InFlight(budget) }
 
-// InFlight is the part for what is on its way, in bytes: requests that are read or run,
-// and messages that wait to be stored.
+// InFlight returns the part for requests that are read or run and for messages that
+// wait to be stored, in bytes.
 func InFlight(budget int64) int64 { return budget / 4 }
 
 // available returns how much memory the process may have, in bytes, as far as that can
@@ -43,15 +43,15 @@ func available() int64 {
 	read := func(name string) string {
 		text, err := os.ReadFile(name)
 		if err != nil {
-			return "" // as on other systems
+			return "" // other systems have no such files
 		}
 		return string(text)
 	}
 	return min(limit, cgroup(read), machine(read("/proc/meminfo")))
 }
 
-// cgroup returns the limit of the cgroup that the process is in, and of those above it.
-// In a container the files of its own cgroup may be those at the root.
+// cgroup returns the lowest limit of the process's cgroup and those above it. In a
+// container the files of its own cgroup may be those at the root.
 func cgroup(read func(name string) string) int64 {
 	limit := int64(math.MaxInt64)
 	for line := range strings.Lines(read("/proc/self/cgroup")) {
@@ -79,7 +79,7 @@ func cgroup(read func(name string) string) int64 {
 	return limit
 }
 
-// machine returns the machine's memory, of what Linux says of it.
+// machine returns the machine's memory, from Linux's /proc/meminfo.
 func machine(meminfo string) int64 {
 	for line := range strings.Lines(meminfo) {
 		var kib int64

@@ -6,26 +6,26 @@ import (
 	"sync"
 )
 
-// Connections counts what open connections of clients take, against a bound of its own beside the two parts of the
-// budget. The count is an estimate: connections cost what net/http and the goroutines of a request do. Its methods may
+// Connections counts the bytes that open connections of clients take, against a bound of its own beside the two parts
+// of the budget. The count is an estimate of the memory of net/http and of the goroutines of requests. Its methods may
 // be called concurrently; those of a nil Connections bound nothing.
 //
-// What one tenant may have shrinks with what is free: at most share/(1-share) times that. So one alone gets its share
-// of all, and each of several gets less, and leaves room for the next one.
+// A tenant's part shrinks with the free bytes: it is at most share/(1-share) times these. So a tenant alone gets its
+// share of all, and each of several gets less, and leaves room for the next one.
 type Connections struct {
 	most   int64
-	factor float64 // of what is free; infinite: one tenant may have all
+	factor float64 // of the free bytes, for one tenant; infinite: it may have all
 
 	mu      sync.Mutex
 	used    int64
 	tenants map[string]int64
 }
 
-// ErrConnections says that there is no room for a connection, or for what it carries.
+// ErrConnections says that there is no room for a connection, or for its exchanges.
 var ErrConnections = errors.New("open connections take up what --memory has room for, in all or for one address (--max-share): close some")
 
-// NewConnections returns a count for a budget: connections may take half as much again as all of that. share is what one
-// tenant may have of it, as a part of 1.
+// NewConnections returns a count for a budget: connections may take one and a half times its bytes. share is the part of
+// these that one tenant may have, of 1.
 func NewConnections(budget int64, share float64) *Connections {
 	c := &Connections{most: budget + budget/2, factor: math.Inf(1), tenants: make(map[string]int64)}
 	if share > 0 && share < 1 {
@@ -34,8 +34,7 @@ func NewConnections(budget int64, share float64) *Connections {
 	return c
 }
 
-// Take counts n bytes more of a tenant, if there is room for them. A tenant without a name has no share: all that is
-// free is for it.
+// Take counts n bytes more of a tenant, if there is room for them. The share does not bound a tenant without a name.
 func (c *Connections) Take(tenant string, n int64) bool {
 	if c == nil {
 		return true
@@ -53,7 +52,7 @@ func (c *Connections) Take(tenant string, n int64) bool {
 	return true
 }
 
-// Add counts n bytes that are there in any case; less than nothing: they are no longer.
+// Add counts n bytes whether there is room or not; a negative n gives bytes back.
 func (c *Connections) Add(tenant string, n int64) {
 	if c == nil || n == 0 {
 		return
@@ -74,7 +73,7 @@ func (c *Connections) add(tenant string, n int64) {
 	}
 }
 
-// Used is how many bytes connections take.
+// Used returns how many bytes connections take.
 func (c *Connections) Used() int64 {
 	if c == nil {
 		return 0
@@ -84,7 +83,7 @@ func (c *Connections) Used() int64 {
 	return c.used
 }
 
-// Most is the bound, in bytes.
+// Most returns the bound, in bytes.
 func (c *Connections) Most() int64 {
 	if c == nil {
 		return 1 << 62

@@ -5,22 +5,22 @@ import (
 	"sync/atomic"
 )
 
-// A Flight counts the bytes that are on their way, against a bound. Its methods may be
-// called concurrently; those of a nil Flight bound nothing.
+// A Flight counts the bytes of requests and messages in flight, against a bound. Its
+// methods may be called concurrently; those of a nil Flight bound nothing.
 type Flight struct {
 	most        int64
-	reads, runs int64 // of that, what one tenant may have
+	reads, runs int64 // of that, the parts for one tenant
 	used        atomic.Int64
 
 	mu      sync.Mutex
-	tenants map[string]int64 // bytes that are read for each
+	tenants map[string]int64 // bytes that are being read, by tenant
 	arriving
 }
 
-// NewFlight returns a count against the in-flight part of a budget, or against so many
-// bytes as the largest message has, if that is more. One tenant may have a share of it,
-// as a part of 1: a third of that in what is being read, and two thirds in requests that
-// run. With a share of 1 there is no bound but that of all.
+// NewFlight returns a count against the in-flight part of a budget, or against largest,
+// the size of the largest message, if that is more. One tenant may have a share of it,
+// as a part of 1: a third of the share in requests being read, and two thirds in
+// requests that run. With a share of 1 a tenant may have all.
 func NewFlight(budget, largest int64, share float64) *Flight {
 	f := &Flight{most: max(InFlight(budget), largest), tenants: make(map[string]int64)}
 	if f.reads, f.runs = f.most, f.most; share > 0 && share < 1 {
@@ -31,7 +31,7 @@ func NewFlight(budget, largest int64, share float64) *Flight {
 	return f
 }
 
-// Most is the bound, in bytes.
+// Most returns the bound, in bytes.
 func (f *Flight) Most() int64 {
 	if f == nil {
 		return 1 << 62
@@ -39,7 +39,7 @@ func (f *Flight) Most() int64 {
 	return f.most
 }
 
-// Share is how many bytes one tenant may have on their way in requests that run.
+// Share returns how many bytes one tenant may have in requests that run.
 func (f *Flight) Share() int64 {
 	if f == nil {
 		return 1 << 62
@@ -47,7 +47,7 @@ func (f *Flight) Share() int64 {
 	return f.runs
 }
 
-// Used is how many bytes are on their way.
+// Used returns how many bytes are counted.
 func (f *Flight) Used() int64 {
 	if f == nil {
 		return 0
@@ -67,16 +67,16 @@ func (f *Flight) Take(n int64) bool {
 	return true
 }
 
-// Add counts n bytes that are there in any case; less than nothing: they are no longer.
+// Add counts n bytes whether there is room or not; a negative n gives bytes back.
 func (f *Flight) Add(n int64) {
 	if f != nil {
 		f.used.Add(n)
 	}
 }
 
-// Read counts n bytes that are about to be read from a tenant, if there is room for
-// them: in all, and in what one tenant may have that is being read. They are
-// counted until Done. A tenant that reads nothing else may have one message of any size.
+// Read counts n bytes that are about to be read from a tenant, if there is room for them
+// in all, and in the tenant's part for requests being read. They are counted until Done.
+// A tenant without other reads may have one message of any size.
 func (f *Flight) Read(tenant string, n int64) bool {
 	if f == nil {
 		return true
@@ -94,7 +94,7 @@ func (f *Flight) Read(tenant string, n int64) bool {
 	return true
 }
 
-// Done ends what Read began.
+// Done gives the bytes of a Read back.
 func (f *Flight) Done(tenant string, n int64) {
 	if f == nil || n == 0 {
 		return

@@ -5,15 +5,15 @@ import (
 	"log/slog"
 )
 
-// A Handler is a [slog.Handler] that passes lines on to another one. Those whose error says that something is away, while
-// that is away, become lines of level Debug: the Outage has told of it, and counts.
+// A Handler is a [slog.Handler] that passes lines on to another one. While the dependency is away, lines with an error
+// that says so become lines of level Debug: the Outage has logged that, and counts.
 type Handler struct {
 	slog.Handler
 	of *Outage
 	is func(error) bool
 }
 
-// Handler returns a handler over another one. is reports whether an error says that it is away.
+// Handler returns a handler over another one. is reports whether an error says that the dependency is away.
 func (x *Outage) Handler(next slog.Handler, is func(error) bool) *Handler {
 	return &Handler{Handler: next, of: x, is: is}
 }

@@ -1,6 +1,5 @@
-// Package outage tells an operator of something that calls depend on, such as a store or an upstream server, when that is away: one
-// line when it goes, one when it is back, and some between if it stays away, each with the calls concerned. What each
-// try would say of it goes to level Debug.
+// Package outage logs when a dependency of calls, such as a store or an upstream server, is away: one line when it goes, one when
+// it is back, and some between if it stays away, each with the calls concerned. The lines of each try go to level Debug.
 package outage
 
 import (
@@ -11,97 +10,96 @@ import (
 	"time"
 )
 
-// Options say what is logged.
+// Options are the lines of an Outage, and when they are logged.
 type Options struct {
 	Logger *slog.Logger
-	Attrs  []any // where it is
+	Attrs  []any // attributes that name the dependency
 
-	Away  string // it is away; what happens meanwhile, and what to do if it stays so. Level Warn
+	Away  string // text: it is away, what happens meanwhile, and what to do if it stays away. Level Warn
 	Still string // the same again, after a minute, ten minutes, and each hour. Level Warn
 	Back  string // level Info
-	// Lost is for sessions and calls that were lost although it was not seen to be away, such as with a server
-	// that was started again. Level Warn. Empty: there is a line for each.
+	// Lost is for sessions and calls that were lost while the dependency was not known to be away, such as
+	// when a server was started again. Level Warn. Empty: the callers log each loss.
 	Lost string
 
-	// Calls returns how many calls are in flight, and may wait for it. It must not wait.
+	// Calls returns how many calls are in flight, and may wait for the dependency. It must not block.
 	Calls func() int
-	// Confirm is how long it must be away before that is logged.
+	// Confirm is how long the dependency must be away before that is logged.
 	Confirm time.Duration
-	// Certain says that a try that has failed has had its cost, and so it is logged after that time even if another has
+	// Certain says that a failed try has done harm already: it is logged after Confirm even if another try has
 	// succeeded meanwhile.
 	Certain bool
-	// Wait is how much longer than usual, when it is back, that is not logged yet while calls wait: until all have tried again.
+	// Wait is how much longer than usual the line Back waits while calls wait, so that all of them have tried again.
 	Wait time.Duration
 }
 
 const (
-	// settle is how long it must be there again before that is logged: then it is known what was lost.
+	// settle is how long the dependency must be back before that is logged: by then the losses are known.
 	settle = 2 * time.Second
-	// mostSettle is how long that is at the most for one that comes and goes, which so does not fill the log.
+	// mostSettle is the longest such time, for a dependency that comes and goes, so that it does not fill the log.
 	mostSettle = 10 * time.Minute
-	// late is how long after that lines of tries that began before are not logged.
+	// late is how long after that Covers stays true, for tries that began before.
 	late = 5 * time.Second
 )
 
-// again are after which time away it is logged that it still is; then each hour. So much time is between lines about what was
-// lost, too.
+// again are the times after which the line Still is logged; then it is each hour. They are the times between lines Lost, too.
 var again = []time.Duration{time.Minute, 10 * time.Minute, time.Hour}
 
-// An Outage is what is known of it. A nil Outage knows and logs nothing. Its methods may be called concurrently.
+// An Outage is the state of a dependency. A nil Outage logs nothing. Its methods may be called concurrently.
 type Outage struct {
 	o    Options
-	well atomic.Bool // state is here, and no Failed will do for that to be said: Reached has nothing to do
+	well atomic.Bool // state is here: Reached has nothing to do
 
 	mu        sync.Mutex
 	state     state
-	since     time.Time // of the first try that failed
-	failed    time.Time // of the last
-	err       error     // of that
-	told      time.Time // of the last line
-	lines     int       // that have said that it is still away
-	waits     bool      // timer is to say that again
-	back      time.Time // of the first try that did not fail
-	quiet     time.Time // until then lines of tries are not logged
-	ended     time.Time // when it was last logged that it is back
-	often     int       // how often before, with less than mostSettle between
+	since     time.Time // when the first try failed
+	failed    time.Time // when the last try failed
+	err       error     // of that try
+	told      time.Time // when Away or Still was last logged
+	lines     int       // how often Still was logged
+	waits     bool      // timer is set for Still
+	back      time.Time // when the first try succeeded again
+	quiet     time.Time // Covers is true until then
+	ended     time.Time // when Back was last logged
+	often     int       // how often Back was logged, with less than mostSettle between
 	lost      counts
-	lostAt    time.Time // of the last line about what was lost
-	lostLines int       // of such lines, with less than an hour between
+	lostAt    time.Time // when losses were last logged
+	lostLines int       // how often, with less than an hour between
 	timer     *time.Timer
-	lostTimer *time.Timer // not nil: tells what was lost
+	lostTimer *time.Timer // logs Lost; nil: not set
 }
 
-// A state is what is known.
+// A state is that of the dependency.
 type state int
 
 const (
-	here     state = iota // as far as is known
+	here     state = iota // reachable, as far as is known
 	doubted               // a try has failed just now
-	away                  // and that was logged
-	settling              // it was away, and was reached just now
+	away                  // Away was logged
+	settling              // it was away, and a try has succeeded
 )
 
-// counts are what was lost.
+// counts are the losses since the last line.
 type counts struct {
 	refused  int // requests
-	unknown  int // calls whose outcome is unknown
+	unknown  int // calls with an unknown outcome
 	failed   int // calls that have ended with another error
 	sessions int
-	taken    int // sessions that were taken over
-	again    int // calls of those that run again
+	taken    int // sessions taken over
+	again    int // calls of these that run again
 }
 
-// New returns an Outage of something that is there.
+// New returns an Outage for a dependency that is there.
 func New(o Options) *Outage {
 	x := &Outage{o: o}
 	x.well.Store(true)
 	return x
 }
 
-// Failed notes that a try has failed as it does when it is away.
+// Failed notes that a try has failed because the dependency seems to be away.
 func (x *Outage) Failed(err error) { x.FailedSince(time.Now(), err) }
 
-// FailedSince is Failed where it was reached the last time at a time, or a little later.
+// FailedSince is Failed for a dependency that was last reached at the time since, or a little later.
 func (x *Outage) FailedSince(since time.Time, err error) {
 	if x == nil {
 		return
@@ -151,16 +149,17 @@ func (x *Outage) Reached() {
 	}
 }
 
-// settle waits until it is certain that it is back. x.mu is held.
+// settle waits until the dependency has been back for some time. x.mu is held.
 func (x *Outage) settle(since time.Time) {
 	x.state, x.back = settling, since
 	x.after(min(settle<<min(2*max(x.often-1, 0), 20), mostSettle))
 }
 
-// Refused notes that a request was refused, because it is away.
+// Refused notes that a request was refused because of the outage.
 func (x *Outage) Refused() { x.count(func(c *counts) { c.refused++ }) }
 
-// Ended notes that calls have ended with an error, because it is away: for unknown of them it is not known what became of them.
+// Ended notes that calls have ended with an error because of the outage: unknown of them with an unknown outcome, and failed with
+// another error.
 func (x *Outage) Ended(unknown, failed int) {
 	x.count(func(c *counts) {
 		c.unknown += unknown
@@ -171,7 +170,7 @@ func (x *Outage) Ended(unknown, failed int) {
 // LostSession notes that a session was lost.
 func (x *Outage) LostSession() { x.count(func(c *counts) { c.sessions++ }) }
 
-// TookOver notes that a session was taken over, with calls that run again, and calls whose outcome is unknown.
+// TookOver notes that a session was taken over, with calls that run again, and calls with an unknown outcome.
 func (x *Outage) TookOver(again, unknown int) {
 	x.count(func(c *counts) {
 		c.taken++
@@ -187,7 +186,7 @@ func (x *Outage) count(add func(c *counts)) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.state == here && x.o.Lost == "" {
-		return // there is a line for each
+		return // the callers log each loss
 	}
 	add(&x.lost)
 	if x.state == here {
@@ -195,7 +194,7 @@ func (x *Outage) count(add func(c *counts)) {
 	}
 }
 
-// IsAway reports whether it is away, or seems to be.
+// IsAway reports whether the dependency is away, or seems to be.
 func (x *Outage) IsAway() bool {
 	if x == nil || x.well.Load() {
 		return false
@@ -205,7 +204,7 @@ func (x *Outage) IsAway() bool {
 	return x.state == doubted || x.state == away
 }
 
-// Close ends what is to be logged later.
+// Close logs the lines Lost and Back that are due later now, and stops the timers.
 func (x *Outage) Close() {
 	if x == nil {
 		return
@@ -222,14 +221,14 @@ func (x *Outage) Close() {
 	}
 }
 
-// after has it looked at again. x.mu is held.
+// after sets the timer for due. x.mu is held.
 func (x *Outage) after(d time.Duration) {
 	x.stop()
 	var t *time.Timer
 	t = time.AfterFunc(d, func() {
 		waiting := 0
 		if x.o.Calls != nil {
-			waiting = x.o.Calls() // which may need a lock that is held where we are called
+			waiting = x.o.Calls() // it may need a lock that callers of after hold
 		}
 		x.mu.Lock()
 		defer x.mu.Unlock()
@@ -241,7 +240,7 @@ func (x *Outage) after(d time.Duration) {
 	x.timer = t
 }
 
-// stop ends that. x.mu is held.
+// stop stops the timer. x.mu is held.
 func (x *Outage) stop() {
 	if x.timer != nil {
 		x.timer.Stop()
@@ -250,7 +249,7 @@ func (x *Outage) stop() {
 	x.waits = false
 }
 
-// plan has it logged in time that it is still away. x.mu is held.
+// plan sets the timer for the next line Still. x.mu is held.
 func (x *Outage) plan(now time.Time) {
 	if x.waits {
 		return
@@ -264,7 +263,7 @@ func (x *Outage) plan(now time.Time) {
 	x.waits = true
 }
 
-// due logs what it is time for, while so many calls wait. x.mu is held.
+// due logs the line that is due now. waiting is the number of calls that wait. x.mu is held.
 func (x *Outage) due(waiting int) {
 	x.waits = false
 	now := time.Now()
@@ -287,10 +286,10 @@ func (x *Outage) due(waiting int) {
 		x.logBack()
 	case here:
 	}
-	// What fails no more was not tried again, and may be there: it says so when it fails again (Failed).
+	// The next Failed plans the next line Still: without one there was no try, and the dependency may be back.
 }
 
-// calls are those that wait.
+// calls returns the attribute for calls that wait.
 func (x *Outage) calls(waiting int) []any {
 	if x.o.Calls == nil {
 		return nil
@@ -298,7 +297,7 @@ func (x *Outage) calls(waiting int) []any {
 	return []any{"calls_waiting", waiting}
 }
 
-// logBack logs that it is back. x.mu is held.
+// logBack logs that the dependency is back. x.mu is held.
 func (x *Outage) logBack() {
 	now := time.Now()
 	if x.often++; now.Sub(x.ended) > mostSettle {
@@ -313,7 +312,7 @@ func (x *Outage) logBack() {
 	x.well.Store(true)
 }
 
-// tellLost has what was lost logged soon, with what is lost until then: later each time. x.mu is held.
+// tellLost sets a timer to log the losses until then, with a longer time after each line. x.mu is held.
 func (x *Outage) tellLost() {
 	if x.lost == (counts{}) || x.lostTimer != nil {
 		return
@@ -334,7 +333,7 @@ func (x *Outage) tellLost() {
 	})
 }
 
-// logLost logs what was lost, unless that is away and says so when it is back. x.mu is held.
+// logLost logs the losses, unless the dependency is away: then Back does. x.mu is held.
 func (x *Outage) logLost() {
 	x.lostTimer = nil
 	if x.state != here || x.lost == (counts{}) {
@@ -345,7 +344,7 @@ func (x *Outage) logLost() {
 	x.lostLines++
 }
 
-// log logs one line, with what was lost. x.mu is held.
+// log logs one line, with the losses. x.mu is held.
 func (x *Outage) log(level slog.Level, text string, attrs []any) {
 	all := append(append([]any{}, x.o.Attrs...), attrs...)
 	for _, n := range []struct {
@@ -362,7 +361,7 @@ func (x *Outage) log(level slog.Level, text string, attrs []any) {
 	x.o.Logger.Log(context.Background(), level, text, all...)
 }
 
-// Covers reports whether it is away, or was just now: what tries say of that is told by lines of the Outage, with counts.
+// Covers reports whether the dependency is away, or was just now: then the Outage's lines stand for those of tries.
 func (x *Outage) Covers() bool {
 	if x == nil {
 		return false

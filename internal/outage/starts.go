@@ -8,9 +8,9 @@ import (
 	"unicode"
 )
 
-// Starts is the [slog.Handler] of the log of a server that is started again and again, and knows whether its last start
-// has failed: a start that fails as the one before is a line of level Debug, and so the log does not grow with the tries. All
-// handlers that are made of one share that.
+// Starts is the [slog.Handler] of the log of a server that is started again and again. It knows how the last start has
+// failed: a start that fails as the one before gets a line of level Debug, so that the log does not grow with the tries.
+// Handlers derived from one share that state.
 type Starts struct {
 	slog.Handler
 	s *starts
@@ -18,12 +18,12 @@ type Starts struct {
 
 type starts struct {
 	mu    sync.Mutex
-	why   string // how the last start has failed; "": it has not
+	why   string // status and words of the last failed start; "": the last start succeeded
 	since time.Time
-	tries int // that have failed since then
+	tries int // starts that have failed since then
 }
 
-// StartsOf returns the Starts of a logger: its handler if that is one, else a new one over it.
+// StartsOf returns a logger's handler if that is a Starts, else a new Starts over it.
 func StartsOf(log *slog.Logger) *Starts {
 	if h, ok := log.Handler().(*Starts); ok {
 		return h
@@ -41,9 +41,9 @@ func (h *Starts) WithGroup(name string) slog.Handler {
 	return &Starts{h.Handler.WithGroup(name), h.s}
 }
 
-// Failed notes that a start has failed, and returns the level of the line about that: Error, or Debug if the one before
-// has failed for the same reason. Words with a digit in them do not tell reasons apart: they may be times, addresses and numbers of
-// processes. The status is such a reason by itself, whatever it is.
+// Failed notes that a start has failed, and returns the level of the line about that: Error, or Debug if the start before has
+// failed for the same reason. Words of text with a digit do not tell reasons apart: they may be times, addresses and process ids.
+// The status always does.
 func (h *Starts) Failed(status, text string) slog.Level {
 	words := strings.FieldsFunc(text, unicode.IsSpace)
 	why := status
@@ -72,7 +72,8 @@ func (h *Starts) Failing() bool {
 	return h.s.why != ""
 }
 
-// Worked notes that a start has succeeded. If the one before has failed it says so, and returns how many have, and since when.
+// Worked notes that a start has succeeded. again says that the start before had failed; then failed is how many had, and since is
+// when the first did.
 func (h *Starts) Worked() (again bool, failed int, since time.Time) {
 	h.s.mu.Lock()
 	defer h.s.mu.Unlock()

@@ -20,29 +20,29 @@ import (
 	"holdfast/stream"
 )
 
-// mostEnded bounds how many ended sessions a node remembers. If there are more, no session can be revived that began before
-// most of them: a session that was ended never comes back.
+// mostEnded bounds how many ended sessions a node remembers. If there are more, it forgets those that began first, and no
+// session that began as early can be revived: an ended session never comes back.
 const mostEnded = 100_000
 
-// ended are sessions that were ended on this node, or on others as far as it was looked.
+// ended are sessions that were ended on this node, and those in the file in Options.Dir.
 type ended struct {
 	mu    sync.Mutex
 	began map[stream.SessionKey]int64 // in seconds since 1970
-	floor int64                       // those that began until then count as ended
-	read  int64                       // how much of the file is in here
-	head  []byte                      // how the file began that was read: it tells it from one in its place
-	told  bool                        // that the file cannot be used
+	floor int64                       // in seconds since 1970: sessions that began until then count as ended
+	read  int64                       // how many bytes of the file were read
+	head  []byte                      // the first bytes of the file that was read, which tell it from a file that has replaced it
+	told  bool                        // it was logged that the file cannot be read
 
-	lines, expired int // of the file, and those that had expired when they were read
+	lines, expired int // lines read of the file, and those of them that had expired
 
 	refused map[stream.SessionKey]struct{} // see [Keeper.Refuse]
 }
 
-// mostRefused bounds how many sessions are remembered for Refuse.
+// mostRefused bounds how many sessions Refuse remembers.
 const mostRefused = 4096
 
-// Refuse has a session not be revived by this node, as long as not many more are refused: one that has not begun, and whose client
-// knows that.
+// Refuse keeps this node from reviving a session that has not begun, as its client knows. It may forget that once mostRefused
+// sessions are refused.
 func (k *Keeper) Refuse(key stream.SessionKey) {
 	e := &k.ended
 	e.mu.Lock()
@@ -53,7 +53,7 @@ func (k *Keeper) Refuse(key stream.SessionKey) {
 	e.refused[key] = struct{}{}
 }
 
-// add adds a session. The time that is returned, unless it is zero, is the new floor.
+// add adds a session. floor is the new floor; zero: it has not changed.
 func (e *ended) add(key stream.SessionKey, began time.Time) (floor time.Time) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -72,7 +72,7 @@ func (e *ended) all() map[stream.SessionKey]time.Time {
 	return all
 }
 
-// bound forgets the oldest tenth, if there are too many. e.mu is held.
+// bound forgets the oldest tenth of the sessions, if there are too many, and returns the new floor. e.mu is held.
 func (e *ended) bound() (floor time.Time) {
 	if len(e.began) <= mostEnded {
 		return floor
@@ -98,7 +98,7 @@ func (e *ended) has(key stream.SessionKey, began time.Time) bool {
 
 func formatTime(t time.Time) []byte { return strconv.AppendInt(nil, t.Unix(), 10) }
 
-// parseTime reads what formatTime has written. What cannot be read is the time now: then nothing is revived that began before.
+// parseTime parses a text of formatTime. It returns the present time for any other text: then no earlier session is revived.
 func parseTime(text []byte) time.Time {
 	n, err := strconv.ParseInt(string(text), 10, 64)
 	if err != nil {
@@ -107,9 +107,9 @@ func parseTime(text []byte) time.Time {
 	return time.Unix(n, 0)
 }
 
-// What follows keeps keys and ended sessions in a directory.
+// The functions below keep keys and ended sessions in a directory.
 
-// keysIn returns the keys in a directory. If it has none it gets one.
+// keysIn returns the keys in a directory. If it has no file of keys, it gets one with own.
 func keysIn(dir string, own sessionid.Key) ([]sessionid.Key, error) {
 	name := filepath.Join(dir, keysName)
 	text, err := os.ReadFile(name)
@@ -124,8 +124,8 @@ func keysIn(dir string, own sessionid.Key) ([]sessionid.Key, error) {
 	return sessionid.ParseKeys(text)
 }
 
-// firstFile makes a file that only this user can read, as a whole, and returns what it has: that of another process which was
-// faster.
+// firstFile makes a file that only this user can read, atomically, unless there is one, and returns the content: another
+// process may have been faster.
 func firstFile(name string, data []byte) ([]byte, error) {
 	fresh := name + ".new" + strconv.Itoa(os.Getpid())
 	if err := statefile.Replace(fresh, data); err != nil {
@@ -140,10 +140,10 @@ func firstFile(name string, data []byte) ([]byte, error) {
 
 func (k *Keeper) endedFile() string { return filepath.Join(k.o.Dir, "sessions-ended") }
 
-// lockTime is how long another process that uses the directory is waited for: it writes the file anew.
+// lockTime is how long to wait for another process that locks the file while it rewrites it.
 const lockTime = 5 * time.Second
 
-// endInDir writes a line about an ended session, and about a new floor.
+// endInDir appends a line for an ended session to the file, and one for a new floor.
 func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	k.settling.Lock()
 	dir := k.o.Dir
@@ -151,7 +151,7 @@ func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	if dir == "" {
 		return nil
 	}
-	line := append([]byte{'\n'}, formatTime(began)...) // which ends a line that was not written to its end
+	line := append([]byte{'\n'}, formatTime(began)...) // the line end completes a line that was cut off
 	line = append(append(line, ' '), key...)
 	if !floor.IsZero() {
 		line = append(append(line, '\n'), formatTime(floor)...)
@@ -161,7 +161,7 @@ func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	}
 	ctx, stop := context.WithTimeout(context.Background(), lockTime)
 	defer stop()
-	if lock, err := statefile.Lock(ctx, statefile.LockName(k.endedFile())); err == nil { // else it is written all the same
+	if lock, err := statefile.Lock(ctx, statefile.LockName(k.endedFile())); err == nil { // without the lock it is written all the same
 		defer lock.Close()
 	}
 	f, err := os.OpenFile(k.endedFile(), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
@@ -172,7 +172,7 @@ func (k *Keeper) endInDir(key stream.SessionKey, began, floor time.Time) error {
 	return errors.Join(err, f.Close())
 }
 
-// readEnded takes in what the file has that is not known yet: what an earlier process has written, or another one.
+// readEnded reads the lines of the file that are new to this process.
 func (k *Keeper) readEnded() {
 	k.settling.Lock()
 	dir := k.o.Dir
@@ -200,7 +200,7 @@ func (k *Keeper) readEnded() {
 	}
 }
 
-// take takes in lines of the file, and counts those of sessions that began before oldest. e.mu is held.
+// take adds the sessions and floors in lines of the file, and counts sessions that began before oldest as expired. e.mu is held.
 func (e *ended) take(text []byte, oldest time.Time) {
 	for {
 		line, rest, ok := bytes.Cut(text, []byte("\n"))
@@ -228,10 +228,10 @@ func (e *ended) take(text []byte, oldest time.Time) {
 	e.bound()
 }
 
-// mostHead is how many bytes tell a file from one in its place: it begins with a line at random.
+// mostHead is how many bytes tell a file from one that has replaced it: a rewritten file begins with a random line.
 const mostHead = 64
 
-// readFrom reads what the file has that was not read: all of it, if it is another one in the place of that. e.mu is held.
+// readFrom reads the bytes of the file that were not read yet: all of them, if it has replaced the last one. e.mu is held.
 func (e *ended) readFrom(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -256,14 +256,14 @@ func (e *ended) readFrom(name string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// rewriteEnded writes the file without what has expired, unless another process writes it. ended.mu is held.
+// rewriteEnded writes the file without expired lines, unless another process has locked it. ended.mu is held.
 func (k *Keeper) rewriteEnded() {
 	lock, err := statefile.TryLock(statefile.LockName(k.endedFile()))
 	if err != nil || lock == nil {
-		return // it is tried again with the next lines
+		return // the next readEnded tries again
 	}
 	defer lock.Close()
-	rest, err := k.ended.readFrom(k.endedFile()) // what was written before it was locked
+	rest, err := k.ended.readFrom(k.endedFile()) // lines written before the lock
 	if err != nil {
 		return
 	}

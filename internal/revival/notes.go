@@ -10,7 +10,7 @@ import (
 	"holdfast/stream"
 )
 
-// What follows keeps what ids of sessions that sleep do not say: in the store, or, where nodes share none, in memory.
+// This file keeps notes: data of sleeping sessions that their ids do not have. They are in the store, or, if nodes share none, in memory.
 
 // mostNotes bounds how many notes are kept in memory.
 const mostNotes = 100_000
@@ -20,8 +20,8 @@ var ErrNoRoom = errors.New("too many notes of sessions are kept in memory")
 
 func noteName(key stream.SessionKey) string { return "session-note." + string(key) }
 
-// Note keeps a note of a session that began at a time, in the place of the one before, as long as it can be revived. An empty note
-// is none.
+// Note keeps a note of a session that began at a time, in place of its last note, for as long as the session can be revived. An
+// empty note removes it.
 func (k *Keeper) Note(ctx context.Context, key stream.SessionKey, began time.Time, note []byte) error {
 	if k.o.Values == nil {
 		k.notes.Lock()

@@ -1,8 +1,8 @@
-// Package revival keeps what the sessions of clients are revived with, beside their ids: the keys that seal the ids, and
-// which sessions were ended, and stay so.
+// Package revival keeps the data, beside their ids, with which sessions of clients are revived: the keys that seal the
+// ids, and which sessions were ended and stay ended.
 //
-// Both are kept where all nodes find them: in the store that the nodes share; else in a directory, for the next process
-// of this node; else in memory. docs/decisions/0046-sealed-ids.md.
+// Both are kept in the store that the nodes share; else in a directory, for the next process of this node; else in
+// memory. docs/decisions/0046-sealed-ids.md.
 package revival
 
 import (
@@ -18,26 +18,26 @@ import (
 	"holdfast/stream"
 )
 
-// Values are what a store keeps for all nodes, by names. Their methods may be called concurrently; the errors are those of
-// package stream.
+// Values are bytes that a store keeps for all nodes, by names. The methods may be called concurrently; the errors are
+// those of package stream.
 type Values interface {
-	// FirstValue keeps a value for ttl, if there is none, and returns the one that there is.
+	// FirstValue keeps a value for ttl, unless the name has a value, and returns the value that is kept.
 	FirstValue(ctx context.Context, name string, value []byte, ttl time.Duration) (is []byte, err error)
-	// SetValue keeps a value for ttl, whatever was there.
+	// SetValue keeps a value for ttl, in place of an older value.
 	SetValue(ctx context.Context, name string, value []byte, ttl time.Duration) error
-	// Value returns a value; [stream.ErrNotFound]: there is none.
+	// Value returns a value, or [stream.ErrNotFound] if there is none.
 	Value(ctx context.Context, name string) ([]byte, error)
 }
 
-// Options say how long sessions can be revived, and where what that needs is kept.
+// Options say how long sessions can be revived, and where the data for that are kept.
 type Options struct {
 	// Life is how long after its beginning a session can be revived, above 0.
 	Life time.Duration
-	// Keys seal (the first) and open ids. nil: those that Values or Dir has, or new ones, which are kept there.
+	// Keys seal (the first) and open ids. nil: the keys in Values or Dir, or a new one, which is kept there.
 	Keys []sessionid.Key
 	// Values are those of the store, if nodes share it; else nil.
 	Values Values
-	// Dir is a directory for the next process, where there are no Values; "": there is none.
+	// Dir is a directory for the next process, if Values is nil; "": none.
 	Dir    string
 	Logger *slog.Logger // slog.Default()
 }
@@ -48,12 +48,12 @@ type Keeper struct {
 	ring atomic.Pointer[sessionid.Ring] // nil until the keys are known
 
 	settling sync.Mutex
-	refresh  time.Time // when the keys are to be kept for longer; guarded by settling
+	refresh  time.Time // when Tend writes the keys to the store again; guarded by settling
 
 	ended ended
 	notes struct {
 		sync.Mutex
-		all map[stream.SessionKey][]byte // where there are no Values
+		all map[stream.SessionKey][]byte // if Values is nil
 	}
 }
 
@@ -72,13 +72,13 @@ func New(o Options) *Keeper {
 // keysName names the keys among the values, and their file.
 const keysName = "session-keys"
 
-// keysTTL is how long the store has the keys after it was last told of them, and keysEvery how often that is.
+// keysTTL is how long the store keeps the keys after they were last written, and keysEvery how often they are written.
 const (
 	keysTTL   = 400 * 24 * time.Hour
 	keysEvery = 24 * time.Hour
 )
 
-// keys returns the ring, once its keys are known.
+// keys returns the ring. The first call reads or makes the keys.
 func (k *Keeper) keys(ctx context.Context) (*sessionid.Ring, error) {
 	if ring := k.ring.Load(); ring != nil {
 		return ring, nil
@@ -123,8 +123,8 @@ func (k *Keeper) Seal(ctx context.Context, c *sessionid.Claims) (id string, err 
 	return ring.Seal(c), nil
 }
 
-// Open returns the claims of an id that was sealed here, or by a node that shares the keys, if its session may be revived as
-// far as its age goes. The error is that of a store which has the keys, and does not answer.
+// Open returns the claims of an id that was sealed here, or by a node that shares the keys, if its session is not too old to
+// be revived. The error is of the store that has the keys, such as one that does not answer.
 func (k *Keeper) Open(ctx context.Context, id string) (c sessionid.Claims, ok bool, err error) {
 	if !sessionid.MayBe(id) {
 		return c, false, nil
@@ -137,12 +137,12 @@ func (k *Keeper) Open(ctx context.Context, id string) (c sessionid.Claims, ok bo
 	return c, ok && time.Since(c.Began) < k.o.Life, nil
 }
 
-// Rest returns how long a session that began at a time can be revived yet.
+// Rest returns for how much longer a session that began at a time can be revived.
 func (k *Keeper) Rest(began time.Time) time.Duration { return k.o.Life - time.Since(began) }
 
-// Tend keeps the keys in the store for longer. If the store has lost them, it puts them there again, and the sessions that this node
-// remembers as ended; where another node has put its own there since, those seal from now on, and the store has the others beside them.
-// It is to be called every minute.
+// Tend renews the keys in the store. If the store has lost them, it puts them there again, and the sessions that this node remembers as
+// ended. If another node has put its own keys there since, those seal from now on, and Tend adds this node's keys behind them. It has
+// to be called every minute.
 func (k *Keeper) Tend(ctx context.Context) error {
 	ring := k.ring.Load()
 	if k.o.Values == nil || len(k.o.Keys) > 0 || ring == nil {
@@ -182,7 +182,7 @@ func (k *Keeper) Tend(ctx context.Context) error {
 	return nil
 }
 
-// textOf returns keys as the store has them.
+// textOf encodes keys for the store.
 func textOf(keys []sessionid.Key) []byte {
 	var text []byte
 	for i := range keys {
@@ -191,7 +191,7 @@ func textOf(keys []sessionid.Key) []byte {
 	return text
 }
 
-// endAgain puts the sessions that were ended into the store again, which has lost them.
+// endAgain puts the ended sessions that this node remembers into the store again, which has lost them.
 func (k *Keeper) endAgain(ctx context.Context) error {
 	for key, began := range k.ended.all() {
 		rest := k.o.Life - time.Since(began)
@@ -205,12 +205,12 @@ func (k *Keeper) endAgain(ctx context.Context) error {
 	return nil
 }
 
-// floorName names, among the values, the time before which no session can be revived.
+// floorName names the value of the time up to which sessions count as ended.
 const floorName = "session-floor"
 
 func endedName(key stream.SessionKey) string { return "session-ended." + string(key) }
 
-// End has a session stay ended that began at a time. An error of the store says that it may be revived there.
+// End makes a session that began at a time stay ended. After an error other nodes may revive it.
 func (k *Keeper) End(ctx context.Context, key stream.SessionKey, began time.Time) error {
 	rest := k.o.Life - time.Since(began)
 	if rest <= 0 {

@@ -8,15 +8,15 @@ import (
 	"sync"
 )
 
-// mostPacked bounds what the params of an initialize take in an id, in bytes: with the rest an id has about 1,500
-// characters then, of the 8 KiB that proxies let all headers have.
+// mostPacked bounds the compressed params of an initialize in an id, in bytes: an id then has at most about 1,500
+// characters, of the 8 KiB that proxies allow for all headers.
 const mostPacked = 1024
 
-// mostInitialize bounds what is unpacked.
+// mostInitialize bounds the unpacked params, in bytes.
 const mostInitialize = 128 << 10
 
-// dictionary has what most clients say, the most frequent last. Ids that were sealed with another cannot be opened: it
-// changes only with the version.
+// dictionary has text of most clients' params, the most frequent last. Ids that were sealed with another dictionary
+// cannot be opened: it changes only with the version.
 const dictionary = `{"protocolVersion":"2024-11-05","capabilities":{"experimental":{},"extensions":{"io.modelcontextprotocol/ui":{"mimeTypes":["text/html;profile=mcp-app"]}},` +
 	`"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"tasks":{"cancel":{},"list":{},"requests":{"elicitation":{"create":{}},"sampling":{"createMessage":{}}}},"resumableRequests":{"eventIds":true},` +
 	`"roots":{"listChanged":true}},"clientInfo":{"title":"","description":"","websiteUrl":"https://github.com/","icons":[{"src":"https://","mimeType":"image/png","sizes":["48x48"]}],` +
@@ -26,7 +26,7 @@ const dictionary = `{"protocolVersion":"2024-11-05","capabilities":{"experimenta
 var packers = sync.Pool{New: func() any {
 	w, err := flate.NewWriterDict(io.Discard, flate.BestCompression, []byte(dictionary))
 	if err != nil {
-		panic(err) // there is such a level
+		panic(err) // the level is valid
 	}
 	return w
 }}
@@ -37,28 +37,30 @@ func pack(text []byte) []byte {
 	w := packers.Get().(*flate.Writer)
 	defer packers.Put(w)
 	w.Reset(&packed)
-	_, _ = w.Write(text) // a buffer takes all
+	_, _ = w.Write(text) // a write to a buffer never fails
 	_ = w.Close()
 	return packed.Bytes()
 }
 
-// unpack does the reverse.
+// unpack decompresses a packed text. It is false if that is not one or is too long.
 func unpack(packed []byte) (text []byte, ok bool) {
 	r := flate.NewReaderDict(bytes.NewReader(packed), []byte(dictionary))
 	text, err := io.ReadAll(io.LimitReader(r, mostInitialize+1))
 	return text, err == nil && len(text) <= mostInitialize
 }
 
-// Fit returns the params of an initialize as an id has them: whole if they are short when compressed, else without what is
-// left out for that, in this order, until they are:
+// Fit returns the params of an initialize as an id has them: whole if they are short when compressed, else shortened in
+// these steps until they are:
 //
-//  1. _meta, and what the client says of itself beside its name and version;
-//  2. members that no revision has;
-//  3. what is in experimental capabilities and in extensions, and then those;
-//  4. capabilities that no revision has;
-//  5. all but the beginning of the client's name and version.
+//  1. without _meta, and clientInfo only with name and version;
+//  2. without members that no revision has;
+//  3. experimental capabilities and extensions by their names alone;
+//  4. without these, and without capabilities that no revision has;
+//  5. only the beginning of the client's name and version, and of the revision;
+//  6. all capabilities by their names alone.
 //
-// A server that is shown the rest takes a revived session for one of a client that can do less.
+// It returns nil if they are no object, or are too long even so. With shortened params a server takes the client of a
+// revived session for one with fewer capabilities.
 func Fit(params []byte) []byte {
 	if len(params) <= mostPacked/2 || len(params) <= mostInitialize && len(pack(params)) <= mostPacked {
 		return params
@@ -113,19 +115,19 @@ func Fit(params []byte) []byte {
 	return nil
 }
 
-// mostName bounds, in bytes, the name and the version of a client that says very much.
+// mostName bounds the name and the version of a client in step 5, in bytes.
 const mostName = 100
 
-// known are the capabilities of clients that revisions have, and Holdfast's.
+// known are the capabilities of clients in the revisions, and Holdfast's own.
 var known = []string{"roots", "sampling", "elicitation", "tasks", "resumableRequests"}
 
-// object returns the members of a JSON object; nil if it is none.
+// object returns the members of a JSON object; nil if raw is no object.
 func object(raw json.RawMessage) (members map[string]json.RawMessage) {
 	_ = json.Unmarshal(raw, &members)
 	return members
 }
 
-// put puts an object into another, if it is one.
+// put puts the object of into another, unless either is nil.
 func put(into map[string]json.RawMessage, name string, of map[string]json.RawMessage) {
 	if into == nil || of == nil {
 		return

@@ -15,7 +15,7 @@ type Key [32]byte
 
 // NewKey returns a new key.
 func NewKey() (k Key) {
-	_, _ = rand.Read(k[:]) // which never fails
+	_, _ = rand.Read(k[:]) // Read never fails
 	return k
 }
 
@@ -30,17 +30,17 @@ func (k *Key) In(all []Key) bool {
 // String hides the key from logs.
 func (k Key) String() string { return "a session key" }
 
-// GoString does, too.
+// GoString hides the key, too.
 func (k Key) GoString() string { return k.String() }
 
-// id names the key in an id.
+// id returns the name of the key in an id.
 func (k *Key) id() []byte {
 	sum := sha256.Sum256(append([]byte("holdfast session key id\x00"), k[:]...))
 	return sum[:keyIDLen]
 }
 
-// ParseKeys reads a file of keys: one on each line, of 64 hexadecimal digits. Blank lines, and lines that begin with #, are
-// left out. An error quotes no key.
+// ParseKeys parses a file of keys: one in each line, of 64 hexadecimal digits. Blank lines, and lines that begin with #,
+// are left out. An error quotes no key.
 func ParseKeys(text []byte) (keys []Key, err error) {
 	for i, line := range bytes.Split(text, []byte("\n")) {
 		line = bytes.TrimSpace(line)

@@ -1,5 +1,5 @@
-// Package sessionid seals into the id of a session what any node needs to go on with it: when it began, whose it is,
-// which revision it speaks, and what its client said in initialize. So a session is revived from its id alone.
+// Package sessionid seals into the id of a session the data that any node needs to go on with it: when it began, a digest of
+// its principal, its server, and the params of initialize, which have the revision. So a session is revived from its id alone.
 //
 // An id is text of the URL's base64 alphabet, which is visible ASCII, as Mcp-Session-Id has to be (2025-11-25,
 // Transports, "Session Management"):
@@ -7,10 +7,10 @@
 //	version (1 byte) · key id (4) · salt (16, random) · AES-256-GCM of the claims, with its tag (16)
 //
 // Each id has a key of its own, which HKDF derives from a key of the ring and the salt. So no nonce is used twice,
-// however many ids a ring seals. A made-up id is found out by one decryption, which compares in constant time, and
-// is told apart from an expired one, or one of a key that is gone, by nothing.
+// however many ids a ring seals. A made-up id costs one decryption, which compares in constant time. A client
+// cannot tell it from an expired id, or one with a key that is gone.
 //
-// docs/decisions/0046-sealed-ids.md says what an id's length tells, and what a lost key means.
+// docs/decisions/0046-sealed-ids.md says how much an id's length reveals, and the consequences of a lost key.
 package sessionid
 
 import (
@@ -38,22 +38,22 @@ const (
 	tagLen   = 16
 )
 
-// purpose is what the keys of ids are derived for, and what an id is authentic as.
+// purpose binds the keys of ids to this use and version: it is HKDF's info.
 const purpose = "holdfast session id, version 1"
 
-// Claims are what is sealed in an id.
+// Claims are the data that are sealed in an id.
 type Claims struct {
 	// Began is when the session began, to the second.
 	Began time.Time
-	// Server names the server of a file of many, "" where there is one.
+	// Server is the name of the server in a configuration of several; "" if there is only one.
 	Server string
-	// Principal is the digest of whose the session is: [DigestOf].
+	// Principal is the digest of the session's principal: [DigestOf].
 	Principal Digest
-	// Initialize is the params of the client's initialize, as JSON, without what [Fit] leaves out.
+	// Initialize is the params of the client's initialize, as JSON, shortened by [Fit].
 	Initialize []byte
 }
 
-// A Digest stands for a principal.
+// A Digest identifies a principal.
 type Digest [16]byte
 
 // DigestOf returns the digest of a principal's text.
@@ -72,20 +72,20 @@ func (d Digest) Is(principal string) bool {
 // A Ring has the keys of ids: the first seals, and all open. Its methods may be called concurrently.
 type Ring struct{ keys atomic.Pointer[[]Key] }
 
-// NewRing returns a ring with keys, of which there must be one.
+// NewRing returns a ring with keys, at least one.
 func NewRing(keys []Key) *Ring {
 	r := &Ring{}
 	r.Set(keys)
 	return r
 }
 
-// Set replaces the keys, of which there must be one.
+// Set replaces the keys. There must be at least one.
 func (r *Ring) Set(keys []Key) { r.keys.Store(&keys) }
 
 // Keys returns the keys.
 func (r *Ring) Keys() []Key { return slices.Clone(*r.keys.Load()) }
 
-// MayBe reports whether a text has the form of an id, as far as that costs no decryption.
+// MayBe reports whether a text has a length that an id can have.
 func MayBe(id string) bool {
 	return len(id) > base64.RawURLEncoding.EncodedLen(headLen+tagLen) && len(id) <= MaxLen
 }
@@ -96,7 +96,7 @@ func (r *Ring) Seal(c *Claims) (id string) {
 	text := make([]byte, headLen, 512)
 	text[0] = version
 	copy(text[1:], k.id())
-	_, _ = rand.Read(text[1+keyIDLen:]) // which never fails
+	_, _ = rand.Read(text[1+keyIDLen:]) // Read never fails
 	text = k.aead(text[1+keyIDLen:headLen]).Seal(text, noNonce, c.append(nil), text[:headLen])
 	return base64.RawURLEncoding.EncodeToString(text)
 }
@@ -122,14 +122,14 @@ func (r *Ring) Open(id string) (c Claims, ok bool) {
 	return c, false
 }
 
-// noNonce is the nonce of every id: each has a key of its own.
+// noNonce is the nonce of every id: each id has a key of its own.
 var noNonce = make([]byte, 12)
 
-// aead returns the cipher of the id with a salt.
+// aead returns the cipher for the id with this salt.
 func (k *Key) aead(salt []byte) cipher.AEAD {
 	key, err := hkdf.Key(sha256.New, k[:], salt, purpose, 32)
 	if err != nil {
-		panic(err) // it fails for longer keys
+		panic(err) // it fails only for longer keys
 	}
 	block, err := aes.NewCipher(key)
 	if err != nil {
@@ -142,7 +142,7 @@ func (k *Key) aead(salt []byte) cipher.AEAD {
 	return aead
 }
 
-// append appends the claims.
+// append appends the encoded claims.
 func (c *Claims) append(text []byte) []byte {
 	text = binary.AppendUvarint(text, uint64(max(c.Began.Unix(), 0)))
 	text = binary.AppendUvarint(text, uint64(len(c.Server)))
@@ -151,7 +151,7 @@ func (c *Claims) append(text []byte) []byte {
 	return append(text, pack(c.Initialize)...)
 }
 
-// parse reads claims, and reports whether they are some.
+// parse decodes claims, and reports whether text has the form of claims.
 func (c *Claims) parse(text []byte) bool {
 	began, n := binary.Uvarint(text)
 	if n <= 0 || began > 1<<40 {

@@ -14,8 +14,8 @@ import (
 	"github.com/gofrs/flock"
 )
 
-// Dir returns the user's directory for state files: $XDG_STATE_HOME/holdfast, or what is
-// usual on the system. It returns "" if there is none.
+// Dir returns the user's directory for state files: $XDG_STATE_HOME/holdfast, or the
+// usual one of the system. It returns "" if the home directory is not known.
 func Dir() string {
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "holdfast")
@@ -36,8 +36,8 @@ func Dir() string {
 	return filepath.Join(home, ".local", "state", "holdfast")
 }
 
-// Replace writes a file that only this user can read. Whoever reads the file at the same
-// time finds the old content or the new content. It makes the file's directory.
+// Replace writes a file that only this user can read. A concurrent reader finds the old
+// content or the new content. Replace makes the file's directory.
 func Replace(name string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return err
@@ -64,7 +64,7 @@ func Replace(name string, data []byte) error {
 // itself: [Replace] puts another file in its place.
 func LockName(name string) string { return strings.TrimSuffix(name, ".json") + ".lock" }
 
-// Lock makes and locks a lock file, and waits for that until ctx is done. The lock ends with Close, or with the process.
+// Lock makes and locks a lock file, and waits for another's lock until ctx is done. The lock ends with Close, or with the process.
 func Lock(ctx context.Context, lockName string) (*flock.Flock, error) {
 	lock := flock.New(lockName, flock.SetPermissions(0o600))
 	if _, err := lock.TryLockContext(ctx, 5*time.Millisecond); err != nil {

@@ -10,26 +10,26 @@ import (
 	"strings"
 )
 
-// ErrBadEvent stands for an event id or stream URL that is garbled, or not of the session that it is presented to.
+// ErrBadEvent is the error for an event id or stream URL that is garbled, or of another session.
 var ErrBadEvent = errors.New("event id is not one of this session")
 
 // longestEvent bounds the length of an event id, in bytes.
 const longestEvent = 192
 
-// An event id is the stream's name, and the epoch and the sequence of an entry. It may end with a tilde and what only makes it a new one, and then
-// with a tilde and the sealed JSON-RPC id of the stream's call.
+// An event id is the stream's name, and the epoch and the sequence of an entry. It may end with a tilde and a text that only makes it a new id,
+// and then with a tilde and the sealed JSON-RPC id of the stream's call.
 
-// An Event is what an event id says.
+// An Event is a parsed event id.
 type Event struct {
 	Number, Epoch, Seq uint64 // the stream, and the place in it
-	Call               []byte // the JSON-RPC id of its request; nil if the event id does not say it
+	Call               []byte // the JSON-RPC id of its request; nil if the event id does not have it
 }
 
-// StreamName returns a stream's name as clients see it in event ids and URLs. Without the session's secret id nobody can make one up.
+// StreamName returns a stream's name as clients see it in event ids and URLs. A name cannot be made up without the session's secret id.
 func StreamName(secret string, number uint64) string {
-	// A hash of the secret and the number is a MAC here, without HMAC's second
-	// pass: of a session what is hashed always has the same length, and the part that is shown
-	// is too short to go on from.
+	// A hash of the secret and the number is a MAC here, without HMAC's second pass: for a
+	// session the hashed text always has the same length, and the part of the sum that is
+	// shown is too short to extend the hash from it.
 	text := append(make([]byte, 0, 512), secret...)
 	sum := sha256.Sum256(binary.BigEndian.AppendUint64(text, number))
 	var name [MarkLen + 13]byte
@@ -50,11 +50,11 @@ func AppendEvent(dst []byte, name string, epoch, seq uint64) []byte {
 // mostNamed bounds, in bytes, the JSON-RPC id that an event id names.
 const mostNamed = 45
 
-// ofCall is what the mark of the JSON-RPC id in an event id is for.
+// ofCall is the purpose of the mark of a JSON-RPC id in an event id.
 const ofCall = "holdfast call of an event"
 
-// Tail returns what the ids of a stream's events end with, so that a client is told what it waits for where nothing else is known of the call any more.
-// id is the JSON-RPC id of the stream's only request. The tail is "" for a long one.
+// Tail returns the end of the ids of a stream's events. It has id, the JSON-RPC id of the stream's only request, so that a client gets an answer to it
+// when nothing else is known of the call any more. The tail is "" for an empty or long id.
 func Tail(secret string, number uint64, id []byte) string {
 	if len(id) == 0 || len(id) > mostNamed {
 		return ""
@@ -63,7 +63,7 @@ func Tail(secret string, number uint64, id []byte) string {
 	return string(base64.RawURLEncoding.AppendEncode(tail, id))
 }
 
-// cutTail takes the tail off an event id: the JSON-RPC id in it, nil if it has none. It is false for one that is not sealed.
+// cutTail returns the JSON-RPC id in the tail of an event id; nil: it has no tail. It is false if the mark is wrong.
 func cutTail(secret, event string, number uint64) (id []byte, ok bool) {
 	i := strings.LastIndexByte(event, '~')
 	if i < 0 || len(event)-i-1 <= MarkLen {
@@ -74,7 +74,7 @@ func cutTail(secret, event string, number uint64) (id []byte, ok bool) {
 	return id, err == nil && isMark(text, secret, ofCall, number, id)
 }
 
-// ParseEvent returns what an event id of the session with the secret id says. The error is [ErrBadEvent].
+// ParseEvent parses an event id of the session with the secret id. The error is [ErrBadEvent].
 func ParseEvent(secret, id string) (Event, error) {
 	if len(id) > longestEvent || len(id) < MarkLen {
 		return Event{}, ErrBadEvent

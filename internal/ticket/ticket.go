@@ -1,8 +1,8 @@
-// Package ticket makes the texts by which a client comes back to something of a session, over any connection and at any node: tokens of requests,
-// ids of tasks, handles, ids of events and of streams. Each has a number of the session, and a mark: part of a MAC under the session's secret id.
-// So nobody can make one up who does not know the session's id, and any node that knows it can check one.
+// Package ticket makes the texts by which a client comes back to a request or a stream of a session, over any connection and at any node: tokens
+// of requests, ids of tasks, handles, ids of events and of streams. Each has a number in the session, and a mark: part of a MAC under the
+// session's secret id. So no such text can be made up without the session's id, and any node that knows the id can check one.
 //
-// The package is pure: who holds a ticket's session, and for whom, is for others to find.
+// The package is pure: it does not know which node owns a ticket's session, nor its principal.
 package ticket
 
 import (
@@ -23,7 +23,7 @@ const MarkLen = 16
 // longest bounds the length of a ticket, in bytes.
 const longest = 128
 
-// A Ticket is a text that names a session and a number in it. Its mark is still to be checked ([Ticket.IsFrom]).
+// A Ticket is a text that names a session and a number in it. Its mark is not checked yet ([Ticket.IsFrom]).
 type Ticket struct {
 	Session string // the session's public name
 	Number  uint64
@@ -36,25 +36,25 @@ type Maker struct {
 	Secret  string // its id
 }
 
-// Append appends the ticket of a number. A ticket that was made for one purpose is
-// of no use for another; bound is what else it is bound to: a JSON value in any spelling, or nil.
+// Append appends the ticket of a number. A ticket that was made for one purpose is of no use for
+// another; bound is a further value that it is bound to: JSON in any spelling, or nil.
 func (m Maker) Append(dst []byte, purpose string, number uint64, bound []byte) []byte {
 	dst = append(append(dst, m.Session...), '.')
 	dst = appendMark(dst, m.Secret, purpose, number, bound)
 	return strconv.AppendUint(dst, number, 36)
 }
 
-// Make returns what Append appends.
+// Make returns the ticket that Append appends.
 func (m Maker) Make(purpose string, number uint64, bound []byte) string {
 	return string(m.Append(make([]byte, 0, 64), purpose, number, bound))
 }
 
-// Made reports whether a ticket is one of the session, for a purpose, and bound to nothing else.
+// Made reports whether a ticket is of the session, for a purpose, and bound to no value.
 func (m Maker) Made(t Ticket, purpose string) bool {
 	return t.Session == m.Session && t.IsFrom(m.Secret, purpose, nil)
 }
 
-// Parse takes a text apart. It is false for one that cannot be a ticket.
+// Parse parses a ticket, without checking its mark. It is false for a text that cannot be a ticket.
 func Parse(text string) (t Ticket, ok bool) {
 	name, rest, ok := strings.Cut(text, ".")
 	if !ok || len(rest) <= MarkLen || len(text) > longest {
@@ -75,18 +75,18 @@ func Is(text string) bool {
 	return ok && len(t.Session) == sessionLen
 }
 
-// IsFrom reports whether the session with the secret id has made the ticket, for the purpose and for what it is bound to. The comparison takes the
-// same time for all marks.
+// IsFrom reports whether the session with the secret id has made the ticket, for the purpose and the value bound. The comparison takes the same
+// time for all marks.
 func (t Ticket) IsFrom(secret, purpose string, bound []byte) bool {
 	return isMark(t.mark, secret, purpose, t.Number, bound)
 }
 
-// After returns a text in the form of a ticket that stands for the place after all tickets of a session. It opens nothing.
+// After returns a text in the form of a ticket that stands for the place after all tickets of a session. Its mark is not valid.
 func After(session string) string {
 	return session + "." + strings.Repeat("0", MarkLen) + strconv.FormatUint(math.MaxUint64, 36)
 }
 
-// appendMark appends the mark that only the session with the secret id can make.
+// appendMark appends the mark for a purpose, a number and a bound value under a secret id.
 func appendMark(dst []byte, secret, purpose string, number uint64, bound []byte) []byte {
 	text := append(make([]byte, 0, 128), purpose...)
 	text = binary.BigEndian.AppendUint64(append(text, 0), number)
@@ -99,8 +99,8 @@ func isMark(text, secret, purpose string, number uint64, bound []byte) bool {
 	return subtle.ConstantTimeCompare([]byte(text), appendMark(mark[:0], secret, purpose, number, bound)) == 1
 }
 
-// macOf returns the HMAC-SHA256 of a text (RFC 2104). Package hmac makes an object of its own
-// for that, and allocates eight times as often.
+// macOf returns the HMAC-SHA256 of a text (RFC 2104). Package hmac would allocate eight times
+// as often.
 func macOf(secret string, text []byte) [sha256.Size]byte {
 	var key, inner, outer [sha256.BlockSize]byte
 	if len(secret) > len(key) {

@@ -16,7 +16,7 @@ func takenOver(b *box) {
 	_, other := b.shared()
 	old := b.create("a")
 	b.add(old, rec(1, 1), rec(1, 2))
-	// Whoever takes over sees every append that ever succeeded.
+	// The new owner sees every append that succeeded.
 	type end struct {
 		seq uint64
 		err error
@@ -51,7 +51,7 @@ func takenOver(b *box) {
 	}
 	b.want("old owner", b.append(old, rec(2, 1)), stream.ErrFenced)
 	b.gone(l, 2)
-	// An entry's epoch is its writer's.
+	// An entry has the epoch of its writer.
 	if _, err := read(b.Context(), other, at(old, 1, 2)); err != nil {
 		b.Errorf("cursor of the old epoch: %v", err)
 	}
@@ -107,7 +107,7 @@ func contested(b *box) {
 	b.want("Acquire of no session", err, stream.ErrNotFound)
 }
 
-// passedOn has a session go from node to node, each of which continues its streams.
+// passedOn moves a session from node to node. Each continues its streams.
 func passedOn(b *box) {
 	b.shared()
 	l := b.create("a")
@@ -133,7 +133,7 @@ func passedOn(b *box) {
 			_, _, err := was.Bounds(b.Context(), at(old, 1, 0).Stream)
 			b.want("Bounds of what is forgotten", err, stream.ErrNotFound)
 		}
-		was.Forget(old) // and does not forget what is not under the lease
+		was.Forget(old) // has no effect on the session under a newer lease
 		b.has(owner, l, 1, 1, 2*round, 0)
 	}
 	got, err := read(b.Context(), owner, at(l, 1, 0))
@@ -185,7 +185,7 @@ func acquired(b *box) {
 	if again.Owner != other.Node() || again.Epoch != taken.Epoch || !bytes.Equal(again.About, about) {
 		b.Errorf("Lookup: %+v", again)
 	}
-	// A session of which nothing was written can be acquired, too.
+	// A session without streams can be acquired, too.
 	b.create("b")
 	if n := len(b.acquire(other, "b").Streams); n != 0 {
 		b.Errorf("%d streams of an empty session", n)
@@ -205,15 +205,15 @@ func acquiredLate(b *box) {
 		b.add(l, note(1, "note"), rec(1, 1), final(rec(1, 2)))
 		ended := time.Now()
 		for time.Since(ended) < lateKeep+late {
-			time.Sleep(10 * time.Millisecond) // polling: nobody tells of this
+			time.Sleep(10 * time.Millisecond) // polling: there is no event to wait for
 		}
 		taken := b.acquire(other, key)
 		switch {
 		case time.Since(start) >= 2*lateKeep+late && try < 10:
-			continue // this machine stood still, and so did who keeps what has not ended
+			continue // this machine stood still, and so did the goroutine that keeps unended streams from expiring
 		case len(taken.Streams) == 2 && try < 6:
-			// An engine's clock is known as late as its answer came. By that much longer
-			// is kept what has expired.
+			// The engine's time is read late by as long as its answer took, and expired
+			// entries are kept longer by that.
 			continue
 		}
 		b.is(taken, shared.Stream{Number: 2, Oldest: 1, Next: 2})

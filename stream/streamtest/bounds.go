@@ -7,12 +7,11 @@ import (
 	"holdfast/stream"
 )
 
-// big is the size of an entry in the cases about limits, which are many times
-// as much.
+// big is the size of an entry in the cases about limits, which are much larger.
 const big = 4 * kib
 
-// fill appends entries to stream 1, until one is refused or there were more than
-// most bytes, and returns the number of those taken.
+// fill appends entries to stream 1, until one is refused or they have more than
+// most bytes, and returns the number of accepted ones.
 func (b *box) fill(l stream.Lease, most int) uint64 {
 	b.Helper()
 	for seq := uint64(1); ; seq++ {
@@ -97,11 +96,11 @@ func sessionLimit(b *box) {
 	b.has(b.st, l, 1, oldest, n, big)
 	b.has(b.st, l, 2, 1, 2, big)
 	b.has(b.st, m, 1, 1, 1, big)
-	// What could never fit takes nothing with it.
+	// An entry that could never fit drops no other entries.
 	err = b.append(l, sized(1, n+1, 2*limit))
 	b.want("an entry over the limit", err, stream.ErrFull)
 	b.has(b.st, l, 1, oldest, n, big)
-	// Nor does a new stream, which has nothing of its own to lose.
+	// Nor does an entry of a new stream, which has no old entries to drop.
 	for number := uint64(3); ; number++ {
 		if err := b.append(l, sized(number, 1, big)); errors.Is(err, stream.ErrFull) {
 			break
@@ -132,7 +131,7 @@ func totalFinished(b *box) {
 	}
 }
 
-// fair checks that room is made by the tenant that keeps most.
+// fair checks that the tenant that keeps most loses streams first.
 func fair(b *box) {
 	const limit = 64 * kib
 	one, few, many := b.create("one"), b.create("few"), b.create("many")
@@ -147,7 +146,8 @@ func fair(b *box) {
 		b.add(many, final(sized(number, 1, big)))
 		b.has(b.st, one, 1, 1, 1, big)
 	}
-	// Of a tenant it is the session that keeps most, also where another tenant asks.
+	// The session of that tenant that keeps most loses them, also to another
+	// tenant.
 	for number := uint64(1); number <= limit/4/big; number++ {
 		b.add(again, final(sized(number, 1, big)))
 	}
@@ -156,7 +156,7 @@ func fair(b *box) {
 	b.has(b.st, few, 2, 1, 1, big)
 }
 
-// share checks that others have room, however much one tenant has that has not ended.
+// share checks that unended streams of one tenant leave room to the others.
 func share(b *box) {
 	const limit = 64 * kib
 	l, m, o := b.create("a"), b.create("b"), b.create("c")
@@ -183,7 +183,7 @@ func share(b *box) {
 	}
 }
 
-// spent checks that acknowledged streams are dropped first, of whichever tenant.
+// spent checks that acknowledged streams of any tenant are dropped first.
 func spent(b *box) {
 	const limit = 64 * kib
 	l, m := b.create("a"), b.create("b")
@@ -197,7 +197,7 @@ func spent(b *box) {
 	}
 	b.add(l, final(sized(1, 1, big)))
 	for _, id := range []stream.ID{at(m, 2, 0).Stream, at(m, 3, 0).Stream, at(m, 4, 0).Stream, {Session: "nobody", Number: 1}} {
-		b.st.Acknowledge(id) // what has not ended, or is not known, is left alone
+		b.st.Acknowledge(id) // has no effect on streams that have not ended or do not exist
 	}
 	b.has(b.st, m, 2, 1, 1, big)
 	for number := uint64(2); ; number++ {
@@ -222,14 +222,14 @@ func totalLimit(b *box) {
 	had := b.fill(m, 2*limit)
 	oldest, _, err := b.st.Bounds(b.Context(), at(m, 1, 0).Stream)
 	b.want("Bounds", err, nil)
-	// Whoever asks for more gets it from nobody else.
+	// A session that needs more room takes none from another.
 	b.has(b.st, l, 1, 1, n, big)
 	b.has(b.st, m, 1, oldest, had, big)
 	o := b.create("c")
 	b.want("a newcomer", b.append(o, sized(1, 1, 2*big)), stream.ErrFull)
 	b.gone(o, 1)
 	b.has(b.st, l, 1, 1, n, big)
-	// What was refused can be asked again when there is room.
+	// An append that was refused succeeds when there is room again.
 	if err := b.st.Delete(b.Context(), m.Session); err != nil {
 		b.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func fullEnd(b *box) {
 	n := b.fill(l, 2*limit)
 	oldest, _, err := b.st.Bounds(b.Context(), at(l, 1, 0).Stream)
 	b.want("Bounds", err, nil)
-	for number := uint64(5); ; number++ { // streams that have nothing to lose
+	for number := uint64(5); ; number++ { // streams without older entries to drop
 		if err := b.append(m, sized(number, 1, 16)); errors.Is(err, stream.ErrFull) {
 			break
 		} else if err != nil || number > 10_000 {
@@ -258,7 +258,7 @@ func fullEnd(b *box) {
 	b.add(m, final(sized(1, 2, stream.Reserve)))
 	b.want("after the end", b.append(m, rec(1, 3)), stream.ErrConflict)
 	b.has(b.st, l, 1, oldest, n, big)
-	// All of what ends several streams, in several entries.
+	// An append that ends several streams, in several entries.
 	b.add(m, sized(2, 2, stream.Reserve), sized(3, 2, stream.Reserve), final(sized(2, 3, stream.Reserve)), final(rec(3, 3)))
 	_, next, err := b.st.Bounds(b.Context(), at(m, 2, 0).Stream)
 	if err != nil || next != 4 {
@@ -294,7 +294,7 @@ func kept(b *box) {
 		if err != nil || passed > patience {
 			b.Fatalf("after %v: %v", passed, err)
 		}
-		time.Sleep(5 * time.Millisecond) // polling: nobody tells of this
+		time.Sleep(5 * time.Millisecond) // polling: there is no event to wait for
 	}
 	b.gone(l, 1)
 	b.has(b.st, l, 0, 1, 1, 0) // unfinished ones stay

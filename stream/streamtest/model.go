@@ -13,7 +13,7 @@ import (
 	"holdfast/stream"
 )
 
-// model is what a store should hold according to the rules, by session and stream.
+// model has the entries that a store should hold, by session and stream.
 type model map[stream.SessionKey]map[uint64][]stream.Entry
 
 // append applies an append and returns its error.
@@ -45,7 +45,7 @@ func (m model) append(l stream.Lease, records []stream.Record) error {
 	return nil
 }
 
-// read returns the result of a read.
+// read returns the result of a Read with this room.
 func (m model) read(c stream.Cursor, room int) ([]stream.Entry, error) {
 	log := m[c.Stream.Session][c.Stream.Number]
 	n := uint64(len(log))
@@ -133,7 +133,7 @@ func random(b *box) {
 	}
 }
 
-// epoch returns that of the entry before a cursor.
+// epoch returns the epoch of the entry at a cursor, or 0.
 func (m model) epoch(c stream.Cursor) uint64 {
 	log := m[c.Stream.Session][c.Stream.Number]
 	if c.Seq == 0 || c.Seq > uint64(len(log)) {
@@ -161,8 +161,8 @@ func (m model) unlike(key stream.SessionKey, taken shared.Taken) string {
 	return ""
 }
 
-// same reports whether entries are those wanted. A store may return fewer than
-// there is room for, but not none.
+// same reports whether got are the entries of want. With fewer, got may lack some
+// at the end, but must have one.
 func same(got, want []stream.Entry, fewer bool) bool {
 	if fewer && len(got) > 0 && len(got) < len(want) {
 		want = want[:len(got)]
@@ -178,7 +178,7 @@ func same(got, want []stream.Entry, fewer bool) bool {
 	return true
 }
 
-// some makes an append that is often right.
+// some returns records for an append that the rules often allow.
 func (m model) some(rng *rand.Rand, key stream.SessionKey) []stream.Record {
 	var records []stream.Record
 	ahead := make(map[uint64]uint64)
@@ -201,7 +201,7 @@ func (m model) some(rng *rand.Rand, key stream.SessionKey) []stream.Record {
 	return records
 }
 
-// crowd has many sessions written, read, and deleted at a time.
+// crowd writes, reads and deletes many sessions concurrently.
 func crowd(b *box) {
 	var wg sync.WaitGroup
 	for i := range 16 {

@@ -19,7 +19,7 @@ func inOrder(b *box) {
 	b.has(b.st, l, 1, 1, n, 0)
 	for _, room := range []int{1, 3, 64, 1000} {
 		after := at(l, 1, 0)
-		after.Epoch = 0 // at the beginning none is asked for
+		after.Epoch = 0 // the epoch is not checked at the beginning
 		for after.Seq < n {
 			got, err := b.st.Read(b.Context(), after, make([]stream.Entry, 0, room))
 			if err != nil || len(got) == 0 || len(got) > room {
@@ -37,7 +37,7 @@ func inOrder(b *box) {
 			b.Fatalf("nothing new: got %d and %v", len(got), err)
 		}
 	}
-	// What is in the buffer stays, and nothing is written past its capacity.
+	// Entries in the buffer stay, and no entry is written past its capacity.
 	buf := make([]stream.Entry, 4)
 	buf[0].Seq, buf[3].Seq = 77, 99
 	got, err := b.st.Read(b.Context(), at(l, 1, 10), buf[:1:3])
@@ -56,8 +56,7 @@ func inOrder(b *box) {
 	b.want("Read at the end", err, io.EOF)
 }
 
-// tails follows streams, from different places and on different nodes, while
-// they are written.
+// tails follows streams, from different places, while they are written.
 func tails(b *box) {
 	const n = 500
 	l := b.create("a")
@@ -103,7 +102,7 @@ func tails(b *box) {
 	wg.Wait()
 }
 
-// gap trims a stream and reads from before what is left.
+// gap trims a stream and reads from before its oldest entry.
 func gap(b *box) {
 	l := b.create("a")
 	oldest := uint64(0)
@@ -153,11 +152,11 @@ func neverWritten(b *box) {
 		b.gone(l, number)
 	}
 	m := b.create("b")
-	b.gone(m, 1) // another session's
+	b.gone(m, 1) // stream 1 is another session's
 	ready := make(chan struct{}, 1)
 	stop, err := b.st.Watch(at(l, 3, 0).Stream, ready)
 	b.want("Watch", err, nil)
-	b.gone(l, 3) // to be watched is not to be written
+	b.gone(l, 3) // a watch does not write
 	stop()
 	b.gone(l, 3)
 	_, err = read(b.Context(), b.st, at(l, 3, 5))
@@ -166,7 +165,7 @@ func neverWritten(b *box) {
 
 func watched(b *box) {
 	l := b.create("a")
-	before := b.watch(b.st, at(l, 1, 0).Stream) // of a stream that is not there yet
+	before := b.watch(b.st, at(l, 1, 0).Stream) // of a stream that does not exist yet
 	second := b.watch(b.st, at(l, 2, 0).Stream)
 	for seq := uint64(1); seq <= 20; seq++ {
 		r := rec(1, seq)
@@ -177,7 +176,7 @@ func watched(b *box) {
 	b.add(l, rec(2, 1))
 	b.notified(second, "an append to another stream")
 
-	// One channel may stand for several streams, and one stream tell several.
+	// One channel may watch several streams, and several channels one stream.
 	both := make(chan struct{}, 1)
 	var stops []func()
 	for number := uint64(3); number <= 4; number++ {
@@ -192,7 +191,7 @@ func watched(b *box) {
 	b.add(l, rec(4, 1))
 	b.notified(both, "stream 4")
 
-	// A watch that is stopped ends, and no other with it.
+	// stop ends its own watch and no other.
 	stops[0]()
 	b.add(l, rec(3, 2))
 	b.notified(beside, "stream 3")
@@ -208,7 +207,7 @@ func watched(b *box) {
 func unwatched(b *box) {
 	l := b.create("a")
 	ready := b.watch(b.st, at(l, 1, 0).Stream)
-	deaf := make(chan struct{}) // has no room at all
+	deaf := make(chan struct{}) // has no room
 	stop, err := b.st.Watch(at(l, 1, 0).Stream, deaf)
 	b.want("Watch", err, nil)
 	defer stop()

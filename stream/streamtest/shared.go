@@ -11,7 +11,8 @@ import (
 	"holdfast/stream"
 )
 
-// shared skips a test for shared stores if the store is none.
+// shared returns the store as two nodes have it. It skips the test if the store is
+// not shared.
 func (b *box) shared() (st, other shared.Store) {
 	b.Helper()
 	if b.nodes == nil {
@@ -39,12 +40,12 @@ func (b *box) acquire(st shared.Store, key stream.SessionKey) shared.Taken {
 	return taken
 }
 
-// note is a record that is a note.
+// note returns a record that is a note.
 func note(number uint64, text string) stream.Record {
 	return stream.Record{Number: number, Note: true, Entry: stream.Entry{Data: []byte(text)}}
 }
 
-// is checks what is kept of a stream whose session was acquired.
+// is checks a stream of an acquired session.
 func (b *box) is(taken shared.Taken, want shared.Stream) {
 	b.Helper()
 	for _, x := range taken.Streams {
@@ -71,7 +72,7 @@ func notes(b *box) {
 	b.add(l, note(5, "five"), final(rec(5, 1)))
 	b.add(l, note(5, "five"), final(rec(5, 1))) // repeated
 	b.want("a note after the last entry", b.append(l, note(5, "late")), stream.ErrConflict)
-	// They are no entries.
+	// Notes are no entries.
 	b.has(b.st, l, 1, 1, 2, 0)
 	b.has(b.st, l, 3, 1, 2, 0)
 	b.gone(l, 2)
@@ -120,7 +121,7 @@ func lostLease(b *box) {
 	b.want("Touch", st.Touch(b.Context(), back.Lease), nil)
 }
 
-// idleTTL is how long sessions live in untouched.
+// idleTTL is the time to live of sessions in untouched.
 const idleTTL = time.Second
 
 func untouched(b *box) {
@@ -132,13 +133,13 @@ func untouched(b *box) {
 	}
 }
 
-// untouched lets one session expire and touches another. It is false if this machine
-// stood still for so long that the other had to expire too.
+// untouched lets the session idle expire, and touches the session used. It returns
+// false if this machine stood still for so long that used had to expire too.
 func (b *box) untouched(idle, used stream.SessionKey) bool {
 	b.Helper()
 	st, other := b.shared()
 	start := time.Now()
-	touched := start // at the latest
+	touched := start // a lower bound
 	l, m := b.create(idle), b.create(used)
 	b.add(l, rec(1, 1))
 	late := func(err error) bool { return errors.Is(err, stream.ErrNotFound) && time.Since(touched) >= idleTTL }
@@ -161,7 +162,7 @@ func (b *box) untouched(idle, used stream.SessionKey) bool {
 		if err != nil || passed > patience {
 			b.Fatalf("after %v: %v", passed, err)
 		}
-		time.Sleep(20 * time.Millisecond) // polling: nobody tells of this
+		time.Sleep(20 * time.Millisecond) // polling: there is no event to wait for
 	}
 	_, err := other.Lookup(b.Context(), used)
 	if late(err) {
@@ -211,7 +212,7 @@ func claims(b *box) {
 		if others[string(first)] != 5 {
 			b.Fatalf("%q was first, and others got %v", first, others)
 		}
-		// Who has not given it does not take it away.
+		// Unclaim with another value does not remove the claim.
 		b.want("Unclaim", b.nodes[0].Unclaim(b.Context(), id, []byte("other")), nil)
 		was, _, err := b.nodes[1].Claim(b.Context(), id, first)
 		if err != nil || !bytes.Equal(was, first) {
@@ -244,7 +245,7 @@ func sessionsFound(b *box) {
 		}
 		want[key] = b.lookup(st, key)
 	}
-	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) { // polling: nobody tells of this
+	for start := time.Now(); ; time.Sleep(5 * time.Millisecond) { // polling: there is no event to wait for
 		calls, last := 0, make(map[stream.SessionKey]shared.Session)
 		err := other.Sessions(b.Context(), func(s shared.Session) bool {
 			calls++

@@ -23,7 +23,7 @@ import (
 // any test needs. Besides the bytes of the entries an engine may count up to half of a
 // limit for its own overhead.
 type Limits struct {
-	SessionTTL   time.Duration // how long a session that nobody touches lives; for shared stores
+	SessionTTL   time.Duration // how long a session lives without Touch; for shared stores
 	Keep         time.Duration // how long an ended stream is kept
 	StreamBytes  int64         // maximum size of a stream
 	SessionBytes int64         // maximum size of the streams of a session
@@ -31,16 +31,16 @@ type Limits struct {
 }
 
 // A Maker makes a new, empty store and returns a function that opens it. The suite closes
-// what it opens. The Maker cleans up everything else, with t.Cleanup.
+// the stores that it opens. The Maker cleans up everything else, with t.Cleanup.
 type Maker func(t *testing.T, limits Limits) (open func() stream.Store)
 
-// Options say what a store can do beyond the rules. The zero value is a store that is
-// opened once at a time and keeps nothing when it is closed. The rules of shared stores are
-// tested if the store is a [stream.Store].
+// Options describe the store to the suite. The zero value is a store that is opened once at
+// a time and keeps nothing when it is closed. The rules of shared stores are tested if the
+// store is a shared.Store (internal/engine/shared).
 type Options struct {
 	// Nodes says that the store can be opened several times, each time as another node.
 	Nodes bool
-	// Durable says that a store that is opened again has what was appended before.
+	// Durable says that a store that is opened again has the entries appended before.
 	Durable bool
 	// Check is called at the end of each test, to check the store's own consistency. It
 	// may be nil.
@@ -104,7 +104,7 @@ func Run(t *testing.T, mk Maker, o Options) {
 		{"all rules at once, concurrently", crowd, Limits{}},
 	}
 	waits := func(l Limits) bool { return l.Keep > 0 || l.SessionTTL > 0 } // for time to pass
-	slices.SortStableFunc(cases, func(a, b test) int {                     // what waits waits beside the others
+	slices.SortStableFunc(cases, func(a, b test) int {                     // tests that wait go first, so that the others run meanwhile
 		switch {
 		case waits(a.limits) == waits(b.limits):
 			return 0
@@ -139,14 +139,14 @@ const kib = 1 << 10
 // patience is how long the suite waits for something that must happen.
 const patience = time.Minute
 
-// box is what a test works with: a store and, where there are several nodes, the same
-// store opened by another node.
+// box has the store of a test and, if Nodes is set, the same store opened by another
+// node.
 type box struct {
 	*testing.T
 	o     Options
 	open  func() stream.Store
 	st    stream.Store
-	other stream.Store   // st itself if there is one handle only
+	other stream.Store   // st itself without Options.Nodes
 	nodes []shared.Store // both, if the store is shared
 }
 
@@ -191,20 +191,20 @@ func (b *box) want(what string, got, want error) {
 	}
 }
 
-// text is the text of the entry seq of a stream, padded to n bytes.
+// text returns the text of the entry seq of a stream, padded to n bytes.
 func text(number, seq uint64, n int) []byte {
 	s := fmt.Appendf(nil, `{"stream":%d,"seq":%d}`, number, seq)
 	return append(s, bytes.Repeat([]byte(" "), max(n-len(s), 0))...)
 }
 
-// rec is a small record.
+// rec returns a small record.
 func rec(number, seq uint64) stream.Record { return sized(number, seq, 0) }
 
 func sized(number, seq uint64, n int) stream.Record {
 	return stream.Record{Number: number, Entry: stream.Entry{Seq: seq, Data: text(number, seq, n)}}
 }
 
-// final is a record that ends its stream.
+// final returns r as a record that ends its stream.
 func final(r stream.Record) stream.Record {
 	r.Last = true
 	return r
@@ -222,7 +222,7 @@ func (b *box) add(l stream.Lease, records ...stream.Record) {
 	}
 }
 
-// at is a cursor under the lease's epoch.
+// at returns a cursor under the lease's epoch.
 func at(l stream.Lease, number, seq uint64) stream.Cursor {
 	return stream.Cursor{Stream: stream.ID{Session: l.Session, Number: number}, Epoch: l.Epoch, Seq: seq}
 }
@@ -232,8 +232,8 @@ func read(ctx context.Context, st stream.Store, after stream.Cursor) ([]stream.E
 	return st.Read(ctx, after, make([]stream.Entry, 0, 64))
 }
 
-// has checks that the store keeps exactly the entries from to to of a stream,
-// sized as they were written.
+// has checks that the store keeps exactly the entries from from to to of a stream,
+// each padded to n bytes.
 func (b *box) has(st stream.Store, l stream.Lease, number, from, to uint64, n int) {
 	b.Helper()
 	oldest, next, err := st.Bounds(b.Context(), at(l, number, 0).Stream)
@@ -241,7 +241,7 @@ func (b *box) has(st stream.Store, l stream.Lease, number, from, to uint64, n in
 		b.Fatalf("Bounds of stream %d: got %d, %d and %v, want %d and %d", number, oldest, next, err, from, to+1)
 	}
 	after := at(l, number, from-1)
-	after.Epoch = 0 // it may be another's
+	after.Epoch = 0 // it may have an older epoch
 	for after.Seq < to {
 		got, err := read(b.Context(), st, after)
 		if err != nil || len(got) == 0 {
@@ -268,7 +268,7 @@ func (b *box) gone(l stream.Lease, number uint64) {
 	}
 }
 
-// watch watches a stream for as long as the case lasts.
+// watch watches a stream until the test ends.
 func (b *box) watch(st stream.Store, id stream.ID) chan struct{} {
 	b.Helper()
 	ready := make(chan struct{}, 1)
@@ -290,9 +290,8 @@ func (b *box) notified(ready <-chan struct{}, what string) {
 	}
 }
 
-// follow reads a stream to its end, waiting where there is nothing yet, and
-// passes each entry to got. It may be called on any goroutine. It fails if nothing comes
-// for a long time.
+// follow reads a stream to its end, waiting for entries on ready, and passes each entry
+// to got. It may be called on any goroutine. It fails if no entry comes for patience.
 func follow(ctx context.Context, st stream.Store, after stream.Cursor, ready <-chan struct{}, got func(stream.Entry) error) error {
 	buf := make([]stream.Entry, 0, 7)
 	timeout := time.NewTimer(patience)

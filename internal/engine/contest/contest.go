@@ -21,16 +21,16 @@ type Options struct {
 	Sessions int           // how many sessions the nodes contend for; 4
 	For      time.Duration // minimum duration; 2 s
 	// Disturb is called repeatedly, and may cause faults in the engine or between the
-	// engine and the nodes. Nil: there are none.
+	// engine and the nodes. Nil: there are no faults.
 	Disturb func(rng *rand.Rand)
 	// Calm ends the faults that Disturb caused. It may be nil.
 	Calm func()
 }
 
 // Run lets several nodes create, write, read, release and acquire the same sessions
-// concurrently, and checks the history against the rules: nothing that was acknowledged is
-// lost or changed; nothing was read that was not appended; no node appends after a newer
-// lease was given; and no two nodes get the same lease. The nodes must keep everything for
+// concurrently, and checks the history against the rules: no acknowledged record is lost
+// or changed; every entry that was read was appended; no node appends after a newer lease
+// was given; and no two nodes get the same lease. The nodes must keep everything for
 // longer than the contest lasts. The keys of the sessions begin with "contest".
 func Run(t *testing.T, nodes []shared.Store, o Options) {
 	t.Helper()
@@ -89,8 +89,8 @@ func Run(t *testing.T, nodes []shared.Store, o Options) {
 // patience is how long a contest waits for something that must happen.
 const patience = time.Minute
 
-// await waits for as long as a contest lasts. On a machine that stood still meanwhile it
-// waits for longer, until there was one.
+// await waits for as long as a contest lasts. If the machine stood still meanwhile it
+// waits longer, until the nodes have contended.
 func await(histories []*history, least time.Duration) {
 	time.Sleep(least)
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -114,13 +114,13 @@ func pause(ctx context.Context, rng *rand.Rand, most time.Duration) {
 	}
 }
 
-// A player is what one node does to a session.
+// A player makes one node's operations on a session.
 type player struct {
 	h   *history
 	st  shared.Store
 	rng *rand.Rand
 
-	lease stream.Lease // Epoch 0: none
+	lease stream.Lease // Epoch 0: the node has none
 	next  map[uint64]uint64
 	top   uint64 // the newest stream
 }
@@ -178,7 +178,7 @@ func (p *player) release(ctx context.Context) {
 }
 
 func (p *player) forget() {
-	if p.rng.IntN(2) == 0 { // else it is replaced
+	if p.rng.IntN(2) == 0 { // else a later lease replaces it
 		p.st.Forget(p.lease)
 	}
 	p.lease.Epoch = 0

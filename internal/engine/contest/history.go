@@ -16,8 +16,8 @@ import (
 	"holdfast/stream"
 )
 
-// A history is everything that was done to a session, with the results. A clock that only
-// counts gives the order.
+// A history has all operations on a session, with their results. A clock that only counts
+// gives the order.
 type history struct {
 	key   stream.SessionKey
 	clock atomic.Int64
@@ -29,7 +29,7 @@ type history struct {
 	cursors  map[uint64]stream.Cursor
 }
 
-// An attempt is an append, of whatever outcome.
+// An attempt is an append, with its outcome.
 type attempt struct {
 	lease      stream.Lease
 	node       string
@@ -52,7 +52,7 @@ type sight struct {
 	entry         stream.Entry
 }
 
-// place is where an entry is.
+// place is the stream and the sequence of an entry.
 type place struct{ number, seq uint64 }
 
 func (h *history) now() int64 { return h.clock.Add(1) }
@@ -68,7 +68,7 @@ func (h *history) shown(number, after uint64, e stream.Entry) {
 }
 
 // began creates the session, before anything happens to it. The engine may be
-// faulty already: an attempt whose outcome is unknown may have created it.
+// faulty already: an attempt of unknown outcome may have created it.
 func (h *history) began(t *testing.T, st shared.Store) {
 	t.Helper()
 	for end := time.Now().Add(patience); ; {
@@ -82,7 +82,7 @@ func (h *history) began(t *testing.T, st shared.Store) {
 	}
 }
 
-// check acquires the session for the last time and compares what is there with the
+// check acquires the session for the last time and compares its streams with the
 // history.
 func (h *history) check(t *testing.T, st shared.Store) {
 	t.Helper()
@@ -96,7 +96,7 @@ func (h *history) check(t *testing.T, st shared.Store) {
 	h.checkLeases(t)
 	h.checkAppends(t, final)
 	h.checkOrder(t, final)
-	h.checkNotes(t) // sorts what was acquired
+	h.checkNotes(t) // sorts h.acquired
 	for _, s := range h.read {
 		e, ok := final[place{s.number, s.entry.Seq}]
 		if !ok || !equal(e, s.entry) || s.entry.Seq != s.after+1 {
@@ -113,7 +113,7 @@ func (h *history) check(t *testing.T, st shared.Store) {
 	}
 }
 
-// finally acquires the session and reads all of it.
+// finally acquires the session and returns all entries of its streams.
 func (h *history) finally(ctx context.Context, st shared.Store) (map[place]stream.Entry, error) {
 	p := &player{h: h, st: st}
 	for {
@@ -147,8 +147,8 @@ func (h *history) finally(ctx context.Context, st shared.Store) (map[place]strea
 	return all, nil
 }
 
-// checkLeases checks that each epoch is given once, that one of several nodes that acquire
-// with the same look-up succeeds, and that nothing is appended under an older epoch then.
+// checkLeases checks that each epoch is given once, that only one of several nodes that acquire
+// with the same look-up succeeds, and that no entry is appended under an older epoch then.
 func (h *history) checkLeases(t *testing.T) {
 	t.Helper()
 	given, from := make(map[uint64]string), make(map[uint64]string)
@@ -173,9 +173,9 @@ func (h *history) checkLeases(t *testing.T) {
 	}
 }
 
-// checkAppends checks that what was acknowledged is there, and was for every node that
-// acquired the session later; that what was refused is not; and that what is there was
-// appended.
+// checkAppends checks that acknowledged entries are in final, and were there for every
+// node that acquired the session later; that refused ones are not; and that every
+// entry in final was appended.
 func (h *history) checkAppends(t *testing.T, final map[place]stream.Entry) {
 	t.Helper()
 	known := make(map[place]bool)
@@ -212,7 +212,7 @@ func (h *history) checkAppends(t *testing.T, final map[place]stream.Entry) {
 	}
 }
 
-// checkTaken checks that acquiring a session returns what was acknowledged before.
+// checkTaken checks that every later acquisition returned the streams of an acknowledged append.
 func (h *history) checkTaken(t *testing.T, x *attempt) {
 	t.Helper()
 	for _, a := range h.acquired {
@@ -285,7 +285,7 @@ func show(e stream.Entry) string {
 	return fmt.Sprintf("%d of epoch %d (%.40q, last %v)", e.Seq, e.Epoch, e.Data, e.Last)
 }
 
-// A tally counts what is in histories.
+// A tally counts the operations in histories.
 type tally struct{ stored, fenced, unknown, refused, acquired, read int }
 
 func (s *tally) add(h *history) {
@@ -305,7 +305,7 @@ func (s *tally) add(h *history) {
 	s.read += len(h.read)
 }
 
-// note is a record that is a note.
+// note returns a record that is a note.
 func note(number uint64, text string) stream.Record {
 	return stream.Record{Number: number, Note: true, Entry: stream.Entry{Data: []byte(text)}}
 }

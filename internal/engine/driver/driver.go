@@ -1,5 +1,5 @@
-// Package driver knows which engines a program links, and of which kinds the errors of opening one are. The packages below engine
-// register those that they link.
+// Package driver knows which engines a program links, and the kinds of errors of opening one. The packages below engine register
+// the engines that they link.
 package driver
 
 import (
@@ -21,10 +21,10 @@ type Opener func(ctx context.Context, rawURL string, o durable.Options) (durable
 
 var (
 	mu      sync.RWMutex
-	openers = make(map[string]Opener) // by schemes
+	openers = make(map[string]Opener) // by scheme
 )
 
-// Register makes an engine known by the schemes of its URLs. It may be called concurrently.
+// Register registers an engine under the schemes of its URLs. It may be called concurrently.
 func Register(open Opener, schemes ...string) {
 	mu.Lock()
 	defer mu.Unlock()
@@ -33,14 +33,14 @@ func Register(open Opener, schemes ...string) {
 	}
 }
 
-// Of returns what opens URLs of a scheme; nil: no package that is linked does.
+// Of returns the Opener for URLs of a scheme; nil: no linked package has registered one.
 func Of(scheme string) Opener {
 	mu.RLock()
 	defer mu.RUnlock()
 	return openers[scheme]
 }
 
-// The kinds of errors of opening a store. Package engine has the same, with what they mean.
+// The kinds of errors of opening a store. Package engine has them too, and documents them.
 var (
 	ErrScheme       = errors.New("no such engine")
 	ErrNotImported  = errors.New("the program does not import the engine")
@@ -51,19 +51,19 @@ var (
 	ErrPermission   = errors.New("no permission at the engine")
 )
 
-// kinds are those errors, the most telling ones first.
+// kinds are all kinds, the most specific ones first.
 var kinds = []error{ErrScheme, ErrNotImported, ErrURL, ErrInUse, ErrIncompatible, ErrPermission, ErrUnreachable}
 
-// An of is an error that is of a kind. Its text does not say so.
+// An of is an error with a kind. Its text is that of the error alone.
 type of struct{ kind, err error }
 
 // Error implements error.
 func (e *of) Error() string { return e.err.Error() }
 
-// Unwrap returns both.
+// Unwrap returns the error and the kind.
 func (e *of) Unwrap() []error { return []error{e.err, e.kind} }
 
-// As returns an error that is of a kind, unless it is of one already. The text stays. A nil error stays nil.
+// As adds a kind to an error, unless the error has a kind already. The text stays. A nil error stays nil.
 func As(kind, err error) error {
 	if err == nil || kind == nil {
 		return err
@@ -76,12 +76,12 @@ func As(kind, err error) error {
 	return &of{kind, err}
 }
 
-// Errorf is [fmt.Errorf] for an error of a kind.
+// Errorf is [fmt.Errorf] for an error with a kind.
 func Errorf(kind error, format string, args ...any) error {
 	return As(kind, fmt.Errorf(format, args...))
 }
 
-// Kind returns an error with the kind that the errors of the system in it say that it is of.
+// Kind adds the kind to an error that follows from the system's errors in it, if any does.
 func Kind(err error) error {
 	var (
 		network   net.Error
@@ -94,11 +94,11 @@ func Kind(err error) error {
 	case err == nil:
 	case errors.Is(err, fs.ErrPermission):
 		return As(ErrPermission, err)
-	case errors.As(err, &file): // that the URL names
+	case errors.As(err, &file): // a file that the URL names
 		return As(ErrURL, err)
 	case errors.As(err, &untrusted), errors.As(err, &noTLS):
 		return As(ErrURL, err)
-	case errors.As(err, &alert), strings.Contains(err.Error(), "remote error: tls: "): // of a type that package tls does not export
+	case errors.As(err, &alert), strings.Contains(err.Error(), "remote error: tls: "): // that error has a type that package tls does not export
 		return As(ErrPermission, err)
 	case errors.Is(err, stream.ErrUnavailable), errors.Is(err, context.DeadlineExceeded), errors.As(err, &network):
 		return As(ErrUnreachable, err)

@@ -14,32 +14,32 @@ import (
 	"holdfast/stream"
 )
 
-// stamp is a number that no one else comes up with.
+// stamp returns a random number that no other node has.
 func stamp() uint64 { return rand.Uint64() }
 
 // Acquire implements [shared.Store].
 //
-// Of several one gets the record, and nobody else appends frames of the new epoch.
-// Then a frame is appended after the last one there is, whoever wrote it: from here
-// on an older owner's appends fail, and all that came to something are before it.
+// Of several nodes one gets the record, and only it appends frames of the new
+// epoch. Then it appends a frame after the last one, of any owner: from here on an
+// older owner's appends fail, and those that succeeded are before that frame.
 func (st *Store) Acquire(ctx context.Context, was shared.Session) (shared.Taken, error) {
 	return st.acquire(ctx, was, false)
 }
 
 // AcquireUnfenced is Acquire without its frame. The first frame that is appended under
 // the lease stands for it, and [Store.Fence] sees to it that there is one. Before that an
-// older owner may still append: then what Taken says is not all there is, the lease is
-// lost, and the session is to be acquired again.
+// older owner may still append: then the Taken lacks these entries, the lease is lost,
+// and the session has to be acquired again.
 func (st *Store) AcquireUnfenced(ctx context.Context, was shared.Session) (shared.Taken, error) {
 	return st.acquire(ctx, was, true)
 }
 
-// Fence returns once no older owner can append any more. ErrFenced: one has, or there is
-// a newer owner.
+// Fence returns once no older owner can append any more. ErrFenced: an older owner has
+// appended, or there is a newer owner.
 func (st *Store) Fence(ctx context.Context, lease stream.Lease) error {
 	s, err := st.own(ctx, lease)
 	if errors.Is(err, stream.ErrNotFound) {
-		return stream.ErrFenced // it was lost, and forgotten
+		return stream.ErrFenced // its lease was lost, and the session forgotten
 	}
 	if err != nil {
 		return err
@@ -51,7 +51,7 @@ func (st *Store) Fence(ctx context.Context, lease stream.Lease) error {
 	return st.hold(ctx, s, s.rec.taking())
 }
 
-// taking is the frame that takes a session over.
+// taking returns the frame that takes a session over.
 func (r *record) taking() []byte {
 	h := head{kind: frameTaken, born: r.born, epoch: r.epoch, stamp: r.stamp}
 	return h.append(nil)
@@ -106,8 +106,8 @@ func (st *Store) acquire(ctx context.Context, was shared.Session, unfenced bool)
 	return shared.Taken{Lease: s.lease, About: rec.about, Streams: st.kept(s, h)}, nil
 }
 
-// readAhead reads the frames of a session while its record is being taken: whether these
-// are all, the first append says. nil: they could not be read.
+// readAhead reads the frames of a session while its record is being taken: the first
+// append fails if these are not all. The channel has nil if they could not be read.
 func (st *Store) readAhead(ctx context.Context, was *shared.Session) <-chan *history {
 	got := make(chan *history, 1)
 	found, ok := was.Seen.(*seen)
@@ -127,8 +127,8 @@ func (st *Store) readAhead(ctx context.Context, was *shared.Session) <-chan *his
 	return got
 }
 
-// takeRecord makes a session's record name this node, under a new epoch. What was
-// seen of it need not be read again: putting over it fails if it is another by now.
+// takeRecord makes a session's record name this node, under a new epoch. A record
+// in was.Seen is not read again: putRecord fails if it has changed.
 func (st *Store) takeRecord(ctx context.Context, was *shared.Session) (record, uint64, error) {
 	var old record
 	var version uint64
@@ -144,19 +144,19 @@ func (st *Store) takeRecord(ctx context.Context, was *shared.Session) (record, u
 	rec := old
 	rec.owner, rec.epoch, rec.open, rec.stamp = st.Node(), old.epoch+1, false, stamp()
 	if version, err = st.putRecord(ctx, was.Key, version, &old, &rec); err == nil {
-		// With the record lost the next owner would have the same epoch, and what clients
-		// have of this one would seem to be its.
+		// If the record were lost, the next owner would have the same epoch, and event
+		// ids of this owner would seem to be of the next.
 		err = st.Sync(ctx)
 	}
 	return rec, version, err
 }
 
-// fence appends the frame that takes a session over, with all that is before it
-// read. ErrConflict: another has taken it over since.
+// fence appends the frame that takes a session over, once h has all frames before
+// it. ErrConflict: another node has taken the session over since.
 func (st *Store) fence(ctx context.Context, h *history, rec *record) error {
 	key := framesKey(h.key)
 	frame := rec.taking()
-	last, contests := h.last, 0 // what was read ahead is to be all
+	last, contests := h.last, 0 // the first attempt supposes that no frame was added after those that readAhead has read
 	for r := st.retry(ctx); ; {
 		if contests > 0 && contests < patientContests || last == 0 {
 			if err := st.ask(ctx, h.read); err != nil {
@@ -179,10 +179,10 @@ func (st *Store) fence(ctx context.Context, h *history, rec *record) error {
 			h.frame(at, 0, frame)
 			return nil
 		case err == nil:
-			last, contests = 0, 0 // what is before it is still to be read
+			last, contests = 0, 0 // the frames before it are still to be read
 		case errors.Is(err, stream.ErrConflict) && r.ctx.Err() == nil && time.Now().Before(r.end):
 			last = at
-			if contests++; at == 0 { // what was there has expired just now
+			if contests++; at == 0 { // the frames have expired just now
 				h.last, contests = 0, 0
 			}
 		case errors.Is(err, stream.ErrUnavailable) && r.again():
@@ -193,12 +193,12 @@ func (st *Store) fence(ctx context.Context, h *history, rec *record) error {
 	}
 }
 
-// patientContests is how often who takes a session over is ready to find that its
-// old owner has appended once more since the last look. From then on it does not
-// look, which takes longer than appending does, before it tries again.
+// patientContests is after how many conflicts with the old owner's appends a node
+// that takes a session over no longer reads the frames before it tries again:
+// reading takes longer than appending.
 const patientContests = 4
 
-// enter makes a session one that is owned here, unless a newer lease of it is.
+// enter adds a session to those owned here, unless there is a newer lease of it.
 func (st *Store) enter(s *session, streams []memory.Loaded) bool {
 	key := s.lease.Session
 	st.install.Lock()
@@ -220,7 +220,7 @@ func (st *Store) enter(s *session, streams []memory.Loaded) bool {
 	return true
 }
 
-// kept says what is kept of a session that was just acquired.
+// kept returns the streams that are kept of a session that was just acquired.
 func (st *Store) kept(s *session, h *history) []shared.Stream {
 	var all []shared.Stream
 	for number, l := range h.streams {
@@ -230,7 +230,7 @@ func (st *Store) kept(s *session, h *history) []shared.Stream {
 		case err == nil:
 			x.Oldest, x.Next = oldest, next
 		case l.ended || x.Note == nil:
-			continue // it was dropped again
+			continue // memory has dropped it again
 		}
 		all = append(all, x)
 	}
@@ -243,7 +243,7 @@ func (st *Store) kept(s *session, h *history) []shared.Stream {
 	return all
 }
 
-// Delete implements [stream.Store]. Of a session that another owns, its lease is
+// Delete implements [stream.Store]. If another node owns the session, its lease is
 // fenced first.
 func (st *Store) Delete(ctx context.Context, key stream.SessionKey) error {
 	var last uint64
@@ -256,7 +256,7 @@ func (st *Store) Delete(ctx context.Context, key stream.SessionKey) error {
 		last = s.last
 		if mine {
 			if s.busy.Load() {
-				_ = st.unmark(ctx, s) // else who finds it removes it
+				_ = st.unmark(ctx, s) // else the node that finds the mark removes it
 			}
 			err = st.removeRecord(ctx, key, &s.rec, s.version)
 		}
@@ -300,8 +300,8 @@ func (st *Store) deleteOther(ctx context.Context, key stream.SessionKey) (last u
 	}
 }
 
-// removeRecord removes a session's record, if it is the one known. ErrConflict: it
-// is another.
+// removeRecord removes a session's record, if it still has the stamp of rec.
+// ErrConflict: it has another.
 func (st *Store) removeRecord(ctx context.Context, key stream.SessionKey, rec *record, version uint64) error {
 	return st.ask(ctx, func(ctx context.Context) error {
 		for {

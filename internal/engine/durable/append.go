@@ -27,7 +27,7 @@ func (st *Store) Append(ctx context.Context, lease stream.Lease, records []strea
 	}
 	p, err := st.front.Prepare(lease, entries, s.heavier(notes))
 	if errors.Is(err, stream.ErrNotFound) {
-		return stream.ErrFenced // it was forgotten just now, or taken over on this very node
+		return stream.ErrFenced // the session was forgotten just now, or taken over on this very node
 	}
 	fresh := p.Fresh()
 	if err != nil || len(fresh)+len(notes) == 0 {
@@ -42,7 +42,7 @@ func (st *Store) Append(ctx context.Context, lease stream.Lease, records []strea
 	if err != nil {
 		st.front.Abandon(p)
 	} else {
-		_ = st.front.Commit(p) // forgotten or taken over meanwhile: it is kept all the same
+		_ = st.front.Commit(p) // an error: the session was forgotten or taken over meanwhile; the engine has the frame all the same
 		if freed := s.note(at, notes, fresh, st.o.Keep); freed > 0 {
 			st.front.Beside(lease, -freed)
 		}
@@ -71,7 +71,7 @@ func apart(records []stream.Record) (entries, notes []stream.Record) {
 	return entries, notes
 }
 
-// freshNotes returns those of an append's notes that say something new.
+// freshNotes returns those of an append's notes that the store does not have yet.
 func (st *Store) freshNotes(s *session, notes, entries []stream.Record) ([]stream.Record, error) {
 	fresh := notes[:0]
 	for _, n := range notes {
@@ -83,7 +83,7 @@ func (st *Store) freshNotes(s *session, notes, entries []stream.Record) ([]strea
 			_, next, err := st.front.Bounds(context.Background(), stream.ID{Session: s.lease.Session, Number: n.Number})
 			ended := err == nil
 			if ended && slices.ContainsFunc(entries, func(r stream.Record) bool { return r.Number == n.Number && r.Seq == next-1 }) {
-				continue // all of it is repeated
+				continue // the whole append is repeated
 			}
 			if ended {
 				return nil, fmt.Errorf("%w: note beside stream %d, which has ended", stream.ErrConflict, n.Number)
@@ -114,7 +114,7 @@ func (s *session) encode(b []byte, notes, fresh []stream.Record) []byte {
 	return b
 }
 
-// heavier says how many more bytes of notes are kept when these are.
+// heavier returns by how many bytes the kept notes grow when these are appended.
 func (s *session) heavier(notes []stream.Record) (bytes int64) {
 	for i := range notes {
 		bytes += int64(len(notes[i].Data))
@@ -125,8 +125,8 @@ func (s *session) heavier(notes []stream.Record) (bytes int64) {
 	return bytes
 }
 
-// note keeps account of what a frame at s.last, begun at a time, holds. It returns how
-// many bytes of notes are kept no longer.
+// note updates s.live and s.ended with the records of the frame at s.last, begun at a
+// time. It returns how many bytes of notes are kept no longer.
 func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time.Duration) (freed int64) {
 	for i := range notes {
 		s.alive(notes[i].Number, at).note = notes[i].Data
@@ -152,8 +152,8 @@ func (s *session) note(at time.Duration, notes, fresh []stream.Record, keep time
 	return freed
 }
 
-// alive returns what is known of a stream that has not ended, which may begin with
-// the frame at s.last.
+// alive returns the state of a stream that has not ended; a stream that is new
+// begins with the frame at s.last.
 func (s *session) alive(number uint64, at time.Duration) *live {
 	if l := s.live[number]; l != nil {
 		return l
@@ -169,10 +169,10 @@ func (s *session) alive(number uint64, at time.Duration) *live {
 	return l
 }
 
-// hold has the engine hold a frame. If that fails the lease is lost, unless the
-// engine has no room for it.
+// hold appends a frame to the engine. After ErrFenced or ErrUnavailable the lease
+// is lost; after ErrFull or ErrTooLarge it is not.
 func (st *Store) hold(ctx context.Context, s *session, frame []byte) error {
-	if len(frame)+itemRoom > st.log.MaxFrame() { // repeated it may be longer
+	if len(frame)+itemRoom > st.log.MaxFrame() { // a repeated item is longer
 		return stream.ErrTooLarge
 	}
 	err := st.settle(ctx, s)
@@ -185,7 +185,7 @@ func (st *Store) hold(ctx context.Context, s *session, frame []byte) error {
 	return err
 }
 
-// settle finds out what became of a frame whose outcome is not known.
+// settle appends s.unsettled, if there is one, unless the engine already has it.
 func (st *Store) settle(ctx context.Context, s *session) error {
 	if s.unsettled == nil {
 		return nil
@@ -195,7 +195,7 @@ func (st *Store) settle(ctx context.Context, s *session) error {
 		s.unsettled = nil
 	}
 	if errors.Is(err, stream.ErrFull) || errors.Is(err, stream.ErrTooLarge) {
-		return nil // it repeated what is there; there is time for another try
+		return nil // the frame only repeated entries that are kept: rewrite tries again later
 	}
 	return err
 }
@@ -205,8 +205,8 @@ var (
 	errExpired = errors.New("all frames have expired")
 )
 
-// submit appends a frame after the last one, and repeats that while the outcome is
-// not known. unknown says that it may be there already.
+// submit appends a frame after the last one, and tries again while the outcome is
+// not known. unknown says that the engine may already have the frame.
 func (st *Store) submit(ctx context.Context, s *session, frame []byte, unknown bool) error {
 	key := framesKey(s.lease.Session)
 	s.doubt = unknown
@@ -244,9 +244,8 @@ func (st *Store) submit(ctx context.Context, s *session, frame []byte, unknown b
 	}
 }
 
-// contested finds out why the last frame is another one than was known: the one at
-// last, 0: none. It returns where the frame is that was to be appended, if that is
-// there.
+// contested finds out why the engine's last frame is at last (0: it has none) and
+// not at s.last. It returns the place of frame, if the engine already has it.
 func (st *Store) contested(ctx context.Context, s *session, frame []byte, last uint64, unknown bool) (at uint64, err error) {
 	if unknown {
 		if at, err := st.after(ctx, s, frame, last); err != nil || at != 0 {
@@ -262,12 +261,12 @@ func (st *Store) contested(ctx context.Context, s *session, frame []byte, last u
 	return 0, stream.ErrFenced
 }
 
-// errBehind says that the engine does not show what it has: whoever was asked has to
-// be asked again.
+// errBehind says that the engine does not show all frames that it has yet: the
+// caller has to ask again.
 var errBehind = fmt.Errorf("%w: the last frame is not to be seen", stream.ErrUnavailable)
 
-// after looks for a frame right after the last one that is known, where there are
-// frames up to last, and returns its place; 0: it is not there.
+// after looks for a frame right after s.last, where the engine has frames up to
+// last, and returns its place; 0: it is not there.
 func (st *Store) after(ctx context.Context, s *session, frame []byte, last uint64) (found uint64, err error) {
 	seen := false
 	err = st.log.Frames(ctx, framesKey(s.lease.Session), s.last, func(at uint64, _ time.Duration, got []byte) bool {
@@ -283,8 +282,8 @@ func (st *Store) after(ctx context.Context, s *session, frame []byte, last uint6
 	return found, err
 }
 
-// overtake looks at what is there before the first frame of a session: it may be an
-// earlier session's of the same key.
+// overtake looks at the last frame of the engine before the first one of a session:
+// it may be of an earlier session with the same key, and then becomes s.last.
 func (st *Store) overtake(ctx context.Context, s *session, last uint64) error {
 	found := errBehind
 	err := st.log.Frames(ctx, framesKey(s.lease.Session), last-1, func(at uint64, _ time.Duration, got []byte) bool {
@@ -301,8 +300,8 @@ func (st *Store) overtake(ctx context.Context, s *session, last uint64) error {
 }
 
 // revive deals with frames that have all expired, as they do while a process
-// sleeps: if the session is still owned here, what of it has not ended is
-// appended again before all else.
+// sleeps: if the session is still owned here, its streams that have not ended are
+// appended again before the next frame.
 func (st *Store) revive(ctx context.Context, s *session) error {
 	if err := st.renew(ctx, s); err != nil {
 		if errors.Is(err, stream.ErrNotFound) {

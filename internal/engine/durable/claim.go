@@ -15,9 +15,9 @@ import (
 // claimTTL is how long a claim is kept.
 const claimTTL = 24 * time.Hour
 
-// A claim is kept as a version, a number at random by which who made it knows it
-// again, and the value. What was taken back is only the byte claimFree, for a
-// while: an attempt to claim that is still under way must not come to anything.
+// A claim is kept as a version, a random number by which its maker recognizes it,
+// and the value. A claim that was taken back is only the byte claimFree, for a
+// while: an attempt to claim that is still under way must fail.
 const (
 	claimFree    = 0
 	claimVersion = 1
@@ -26,8 +26,8 @@ const (
 )
 
 // ahead is how far a claim may seem to be from the future: servers of an engine
-// don't agree to the moment. What is further was made before a clock was set back,
-// nobody knows when.
+// don't agree to the moment. A claim that seems to be from later was made before a
+// clock was set back: its age is not known, and counts as claimTTL.
 const ahead = time.Minute
 
 func claimKey(id shared.ClaimID) string { return "k." + base64.RawURLEncoding.EncodeToString(id[:]) }
@@ -36,7 +36,7 @@ func claimKey(id shared.ClaimID) string { return "k." + base64.RawURLEncoding.En
 func (st *Store) Claim(ctx context.Context, id shared.ClaimID, value []byte) (was []byte, age time.Duration, err error) {
 	key := claimKey(id)
 	mine := append(binary.BigEndian.AppendUint64([]byte{claimVersion}, stamp()), value...)
-	free := uint64(0) // the version of what may be claimed
+	free := uint64(0) // the version of a value that may be replaced
 	err = st.ask(ctx, func(ctx context.Context) error {
 		for {
 			_, err := st.log.Put(ctx, key, free, mine, claimTTL)
@@ -46,7 +46,7 @@ func (st *Store) Claim(ctx context.Context, id shared.ClaimID, value []byte) (wa
 			got, version, since, err := st.log.Get(ctx, key)
 			switch {
 			case errors.Is(err, stream.ErrNotFound):
-				free = 0 // it was taken back and that is forgotten
+				free = 0 // the claim was taken back, and claimFree has expired
 				continue
 			case err != nil:
 				return err
@@ -54,7 +54,7 @@ func (st *Store) Claim(ctx context.Context, id shared.ClaimID, value []byte) (wa
 				free = version
 				continue
 			case bytes.Equal(got, mine):
-				return nil // by an attempt that seemed to fail
+				return nil // put by an attempt that seemed to fail
 			case len(got) < claimHead || got[0] != claimVersion:
 				return errEncoding
 			}
@@ -65,7 +65,8 @@ func (st *Store) Claim(ctx context.Context, id shared.ClaimID, value []byte) (wa
 		}
 	})
 	if err == nil && was == nil {
-		// What is claimed is done next. With the claim lost it would be done twice.
+		// The caller now does the work that it has claimed. If the claim were lost,
+		// it would be done twice.
 		err = st.Sync(ctx)
 	}
 	return was, age, err
@@ -80,13 +81,14 @@ func (st *Store) Unclaim(ctx context.Context, id shared.ClaimID, value []byte) e
 			_, err = st.log.Put(ctx, key, version, []byte{claimFree}, freeTTL)
 		}
 		if errors.Is(err, stream.ErrNotFound) || errors.Is(err, stream.ErrConflict) {
-			return nil // another's
+			return nil // the claim has another value, or is gone
 		}
 		return err
 	})
 }
 
-// DropClaim removes a claim, whichever value it has: nobody is to need it any more.
+// DropClaim removes a claim, whichever value it has. It is for claims that no node
+// needs any more.
 func (st *Store) DropClaim(ctx context.Context, id shared.ClaimID) error {
 	return st.ask(ctx, func(ctx context.Context) error { return st.log.Remove(ctx, claimKey(id), 0) })
 }

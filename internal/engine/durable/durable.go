@@ -16,14 +16,14 @@ import (
 	"holdfast/stream"
 )
 
-// Options say what a store keeps. The zero value of each field stands for the
-// default given with it.
+// Options of a store. The zero value of each field stands for the default given
+// with it.
 type Options struct {
 	Keep       time.Duration // how long a finished stream is kept; 10 minutes
-	SessionTTL time.Duration // how long a session lives that nobody uses; 30 minutes
+	SessionTTL time.Duration // how long a session is kept without use; 30 minutes
 	Patience   time.Duration // how long an append is repeated while its outcome is not known; 30 s
 
-	// What one node keeps in its memory of the sessions that it owns.
+	// Limits of a node's memory for the sessions that it owns.
 	StreamBytes  int64 // most bytes of one stream; 16 MiB
 	SessionBytes int64 // most bytes of one session; 64 MiB
 	TotalBytes   int64 // most bytes of all sessions; 1 GiB
@@ -51,31 +51,31 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// recordTTL is how long the engine keeps a session's record that nobody renews. An
-// owner renews it three times in the SessionTTL, so the rest is for a process that
-// sleeps, and for an engine's clock that jumps ahead (an hour, where the TTL is half
-// of one): as long as the record says whose the session is, what else has expired is
-// appended again. Sessions that end are removed at once.
+// recordTTL is how long the engine keeps a session's record that its owner does not
+// renew. An owner renews it three times in the SessionTTL. The rest is for a process
+// that sleeps, and for an engine's clock that jumps ahead (an hour, where the TTL is
+// half of one): as long as the record names an owner, that owner appends expired
+// frames again. Sessions that end are removed at once.
 func (o *Options) recordTTL() time.Duration { return 3 * o.SessionTTL }
 
-// A Store is a [shared.Store] over a Log, and the Log's [cluster.Bus]. What the
-// sessions that are owned here say is also in memory, and read from there.
+// A Store is a [shared.Store] over a Log, and the Log's [cluster.Bus]. The streams
+// of sessions that are owned here are also in memory, and are read there.
 //
-// What the engine keeps of a session is its record, and one sequence of frames.
-// The record says who owns it, and changes hands by comparing versions. A frame is
-// appended after the last one that its writer knows, or not at all: whoever takes
-// a session over appends one, and from then on every append of the last owner
-// fails. See frame for what they hold.
+// The engine keeps a record of a session, and one sequence of frames. The record
+// names the owner; a node becomes the owner by a Put over the version that it has
+// read. A frame is appended after the last one that its writer knows, or not at
+// all: a node that takes a session over appends a frame, and from then on every
+// append of the last owner fails. frame.go has their encoding.
 //
-// Locks: mu guards the map and is held for no other; install orders who replaces
-// what is in memory of a session. Whoever has a session's turn writes to the engine
-// for it, and no lock is held meanwhile.
+// Locks: mu guards the map, and no other lock is taken under it; install serializes
+// replacements of a session in memory. The goroutine that has a session's turn
+// writes to the engine for it, and holds no lock meanwhile.
 type Store struct {
 	cluster.Bus
 	log   timedLog
 	o     Options
 	front *memory.Store
-	zero  time.Time // what its clock counts from: long before anything that is kept
+	zero  time.Time // where its clock begins: long before the oldest frame that is kept
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*session
@@ -85,7 +85,7 @@ type Store struct {
 	ctx    context.Context
 	stop   context.CancelFunc
 	work   sync.WaitGroup
-	heavy  chan *session // whose frames are to be trimmed
+	heavy  chan *session // sessions with frames to trim
 	graves *graves
 }
 
@@ -131,14 +131,14 @@ func (st *Store) Ping(ctx context.Context) error { return st.log.Ping(ctx) }
 // Address is where the engine is, without secrets.
 func (st *Store) Address() string { return st.o.Address }
 
-// Crowded reports whether the engine has no room but for what has begun: nothing more
-// should. It is as of the last Ping; an engine that can't tell never is.
+// Crowded reports whether the engine has room only for calls that have begun, so that no
+// more should begin. It is as of the last Ping, and false for an engine that cannot tell.
 func (st *Store) Crowded() bool {
 	log, ok := st.log.Log.(interface{ Crowded() bool })
 	return ok && log.Crowded()
 }
 
-// Alone reports whether the engine is this process's only.
+// Alone reports whether only this process uses the engine.
 func (st *Store) Alone() bool {
 	log, ok := st.log.Log.(interface{ Alone() bool })
 	return ok && log.Alone()
@@ -160,7 +160,7 @@ func (st *Store) Bounds(ctx context.Context, id stream.ID) (oldest, next uint64,
 	return st.front.Bounds(ctx, id)
 }
 
-// Says reports whether anything is kept of a stream but the standalone one in a session that is owned here.
+// Says reports whether a session that is owned here has a stream other than the standalone one.
 func (st *Store) Says(key stream.SessionKey) bool { return st.front.Says(key) }
 
 // Watch implements [stream.Store], for the sessions that are owned here.
@@ -168,25 +168,26 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (stop func(), err er
 	return st.front.Watch(id, ready)
 }
 
-// Pressed reports whether who writes faster than its reader reads should wait, so that
-// there is room in memory.
+// Pressed reports whether a backend that writes faster than its reader reads should
+// wait, so that there is room in memory.
 func (st *Store) Pressed(lease stream.Lease) bool { return st.front.Pressed(lease) }
 
-// Tight reports whether who writes should wait until its reader has all, and [Store.Shed]
-// what that has read.
+// Tight reports whether a backend should wait until its reader has all messages, and
+// [Store.Shed] should drop those.
 func (st *Store) Tight(lease stream.Lease) bool { return st.front.Tight(lease) }
 
-// Shed gives back, while room in memory is tight, what a stream said up to an entry.
+// Shed drops the entries of a stream up to upTo from memory, while room there is tight.
 func (st *Store) Shed(id stream.ID, upTo uint64) { st.front.Shed(id, upTo) }
 
 // Acknowledge implements [stream.Store], for the sessions that are owned here. The
-// engine keeps the stream for as long as others, for whoever takes its session over.
+// engine keeps the stream for as long as others, for a node that takes its session over.
 func (st *Store) Acknowledge(id stream.ID) { st.front.Acknowledge(id) }
 
-// Count implements [stream.Store], for what this node keeps in memory.
+// Count implements [stream.Store], for the memory of this node.
 func (st *Store) Count(lease stream.Lease, tenant string) { st.front.Count(lease, tenant) }
 
-// Hold counts what a session that is owned here holds in this node's memory, if there is room.
+// Hold counts n more bytes that a session that is owned here holds in this node's memory, and
+// reports whether there is room.
 func (st *Store) Hold(lease stream.Lease, n int64) bool { return st.front.Hold(lease, n) }
 
 // MustHold is Hold, whether there is room or not.
@@ -195,13 +196,13 @@ func (st *Store) MustHold(lease stream.Lease, n int64) { st.front.MustHold(lease
 // Held returns how many bytes sessions hold in this node's memory.
 func (st *Store) Held() int64 { return st.front.Held() }
 
-// Keys of the engine's.
+// Keys of the engine.
 func recordKey(key stream.SessionKey) string { return "s." + string(key) }
 func framesKey(key stream.SessionKey) string { return "e." + string(key) }
 
 const recordPrefix = "s."
 
-// checkKey reports whether an engine can keep what is under a session's key.
+// checkKey returns an error for a session's key that an engine cannot have in its keys.
 func checkKey(key stream.SessionKey) error {
 	ok := key != "" && len(key) <= 190
 	for _, c := range []byte(key) {
@@ -213,15 +214,14 @@ func checkKey(key stream.SessionKey) error {
 	return nil
 }
 
-// How long one question to the engine may take before it is asked again, and the
-// pauses between.
+// How long an attempt of a request to the engine may take, and the pauses between.
 const (
 	attempt = 3 * time.Second
 	minWait = 5 * time.Millisecond
 	maxWait = 500 * time.Millisecond
 )
 
-// A retry is how often, and for how long, something is asked again.
+// A retry paces the attempts of a request to the engine, until its end.
 type retry struct {
 	ctx  context.Context
 	quit <-chan struct{}
@@ -234,7 +234,7 @@ func (st *Store) retry(ctx context.Context) retry {
 	return retry{ctx: ctx, quit: st.ctx.Done(), end: time.Now().Add(st.o.Patience), wait: minWait}
 }
 
-// once gives one question its time.
+// once returns the context of one attempt.
 func (r *retry) once() (context.Context, context.CancelFunc) {
 	end := time.Now().Add(attempt)
 	if end.After(r.end) {
@@ -243,8 +243,8 @@ func (r *retry) once() (context.Context, context.CancelFunc) {
 	return context.WithDeadline(r.ctx, end)
 }
 
-// again waits until it is time to ask again, and reports whether there is time left:
-// there is none once the store is closed.
+// again waits until the next attempt is due, and reports whether there is time for
+// it: not once the store is closed.
 func (r *retry) again() bool {
 	wait := r.wait/2 + rand.N(r.wait)
 	r.wait = min(2*r.wait, maxWait)
@@ -276,7 +276,7 @@ func (st *Store) Sync(ctx context.Context) error {
 	return nil
 }
 
-// ask asks until the answer is known.
+// ask repeats a question to the engine until the outcome is known or the time is over.
 func (st *Store) ask(ctx context.Context, question func(context.Context) error) error {
 	r := st.retry(ctx)
 	for {

@@ -10,21 +10,21 @@ import (
 	"holdfast/stream"
 )
 
-// formatVersion says how what is in the engine is to be read: it grows when an older version of the program cannot read it, as
+// formatVersion is the version of the data in an engine: it grows when an older version of the program cannot read them, as
 // with [recordVersion], [frameVersion] or [claimVersion].
 const formatVersion = 1
 
 const (
 	formatKey  = "format"
 	formatTTL  = 10 * 365 * 24 * time.Hour // a node writes it anew when it opens the engine
-	formatTime = 2 * time.Second           // how long it may take
+	formatTime = 2 * time.Second           // how long CheckFormat may take
 )
 
-// ErrFormat is the error of [CheckFormat] for what a newer version of the program has written.
+// ErrFormat is the error of [CheckFormat] if a newer version of the program has written to the engine.
 var ErrFormat = errors.New("a newer version of the program has written to the store")
 
-// CheckFormat returns an [ErrFormat] if this version cannot read what is in an engine. Else it notes there which versions can. An engine
-// that does not answer in time is not judged: the store's user finds that out.
+// CheckFormat returns an [ErrFormat] if this version cannot read the data in an engine. Else it notes there which versions can. It
+// returns nil if the engine does not answer in time: later requests will tell.
 func CheckFormat(ctx context.Context, log Log) error {
 	ctx, stop := context.WithTimeout(ctx, formatTime)
 	defer stop()
@@ -37,6 +37,6 @@ func CheckFormat(ctx context.Context, log Log) error {
 			return fmt.Errorf("%w: its format is %d, and this version reads up to %d: use that version, or another store", ErrFormat, is, formatVersion)
 		}
 	}
-	_, _ = log.Put(ctx, formatKey, was, binary.AppendUvarint(nil, formatVersion), formatTTL) // or another node has
+	_, _ = log.Put(ctx, formatKey, was, binary.AppendUvarint(nil, formatVersion), formatTTL) // an error: another node has written it, or will
 	return nil
 }

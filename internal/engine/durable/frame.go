@@ -6,8 +6,8 @@ import (
 	"holdfast/stream"
 )
 
-// A frame is one step in what is kept of a session, and all or none of it is
-// there. It says which frame it follows, so that what is missing shows.
+// A frame is one step of a session's log: the engine has all of it or nothing. It
+// names the frame that it follows, so that readers notice missing frames.
 //
 //	version  1 byte
 //	kind     1 byte
@@ -28,7 +28,7 @@ const (
 	prevAt       = 10 // where prev is
 	headRoom     = 18 + 2*binary.MaxVarintLen64
 	itemRoom     = 1 + 4*binary.MaxVarintLen64
-	maxSeq       = 1 << 62 // no stream is as long: such a frame is none of ours
+	maxSeq       = 1 << 62 // no stream is as long: a frame with a larger one is not ours
 )
 
 // The kinds of frames.
@@ -42,19 +42,20 @@ const (
 	itemNote = 1 << iota
 	itemLast
 	itemRepeated // it was appended before, and its frame would expire
-	itemFirst    // with it begins the repetition of all that is kept of its stream
-	itemWhole    // with it that ends
+	itemFirst    // the repetition of a whole stream begins with it
+	itemWhole    // the repetition ends with it
 
 	itemFlags = itemNote | itemLast | itemRepeated | itemFirst | itemWhole
 )
 
-// An item is a record in a frame. Its entry's epoch is that of its first writer.
+// An item is a record in a frame. Its entry has the epoch under which it was
+// first written.
 type item struct {
 	stream.Record
 	flags byte
 }
 
-// A head is what a frame says before its items.
+// A head is the part of a frame before its items.
 type head struct {
 	kind  byte
 	born  uint64
@@ -75,7 +76,7 @@ func (h *head) append(b []byte) []byte {
 	return binary.AppendUvarint(b, h.items)
 }
 
-// follow changes the frame that an encoded one follows.
+// follow sets prev in an encoded frame.
 func follow(frame []byte, prev uint64) { binary.BigEndian.PutUint64(frame[prevAt:], prev) }
 
 // appendItem encodes a record.
@@ -97,8 +98,8 @@ func appendItem(b []byte, r *stream.Record, flags byte) []byte {
 	return append(b, r.Data...)
 }
 
-// parseFrame decodes a frame and calls yield with its items, whose data are parts
-// of b. Nothing of a frame that is not well formed is yielded.
+// parseFrame decodes a frame and calls yield with its items. Their data are parts
+// of b. For a frame that is not well formed it does not call yield.
 func parseFrame(b []byte, yield func(item)) (head, error) {
 	d := decoder{b: b}
 	version := d.byte()

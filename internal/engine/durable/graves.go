@@ -7,25 +7,25 @@ import (
 	"holdfast/stream"
 )
 
-// What follows has the engine drop what deleted sessions have said. Engines drop it anyway after their retention, but most sessions
-// that are deleted have fallen asleep: very many may do so within that time, and each is to leave nothing.
+// This file has the engine drop the frames of deleted sessions. Engines drop them anyway after their retention, but most sessions
+// that are deleted have fallen asleep: very many may do so within that time, and their frames must not pile up.
 
 const (
-	diggers    = 4       // sessions whose frames are dropped at a time
-	mostGraves = 1 << 18 // sessions that wait for it; the frames of others expire
+	diggers    = 4       // goroutines that drop the frames of sessions
+	mostGraves = 1 << 18 // most sessions that wait for them; the frames of others expire
 )
 
-// A grave is a deleted session's frames.
+// A grave has the frames of a deleted session.
 type grave struct {
 	key    stream.SessionKey
 	before uint64 // a place after the last of them: a later session of the key may have frames by now
 }
 
-// graves are those that the engine has yet to drop.
+// graves are the sessions with frames that the engine has yet to drop.
 type graves struct {
 	mu    sync.Mutex
 	all   []grave
-	added chan struct{} // has an item while there may be some
+	added chan struct{} // has an item while all may have graves
 }
 
 // add adds a grave. It does not wait.
@@ -38,7 +38,7 @@ func (g *graves) add(one grave) {
 	}
 }
 
-// take returns one of them, the last first.
+// take removes a grave and returns it, the newest first.
 func (g *graves) take() (one grave, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -54,7 +54,7 @@ func (g *graves) take() (one grave, ok bool) {
 	return one, true
 }
 
-// wake has a digger look. g.mu is held.
+// wake has a digger look for a grave. g.mu is held.
 func (g *graves) wake() {
 	select {
 	case g.added <- struct{}{}:

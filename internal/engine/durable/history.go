@@ -9,27 +9,27 @@ import (
 	"holdfast/stream"
 )
 
-// A history is what a session's frames come to.
+// A history has the streams of a session, as its frames give them.
 type history struct {
 	st      *Store
 	key     stream.SessionKey
 	born    uint64
 	began   bool
 	last    uint64 // place of the last frame read
-	epoch   uint64 // the newest of those read
-	taker   uint64 // stamp of the last frame, if that took the session over
+	epoch   uint64 // the newest epoch in the frames read
+	taker   uint64 // stamp of the last frame, if that frame took the session over
 	bytes   int64
 	streams map[uint64]*streamHistory
 }
 
-// A streamHistory is what is known of a stream.
+// A streamHistory has the entries and the note of a stream.
 type streamHistory struct {
 	note    []byte
 	entries []stream.Entry
 	bytes   int64
-	from    uint64         // the place of the first frame of what is kept
-	at      time.Time      // of that frame
-	again   *streamHistory // all that is kept, repeated; nil: it has not begun, or is whole
+	from    uint64         // the place of the oldest frame that the stream needs
+	at      time.Time      // when that frame was put
+	again   *streamHistory // the repetition of the stream that is being read; nil: none is
 	ended   bool
 	end     time.Time
 }
@@ -38,7 +38,7 @@ func (st *Store) newHistory(key stream.SessionKey, born uint64) *history {
 	return &history{st: st, key: key, born: born, streams: make(map[uint64]*streamHistory)}
 }
 
-// read reads the frames after those that were.
+// read reads the frames after h.last.
 func (h *history) read(ctx context.Context) error {
 	return h.st.log.Frames(ctx, framesKey(h.key), h.last, func(at uint64, age time.Duration, frame []byte) bool {
 		h.frame(at, age, frame)
@@ -46,7 +46,7 @@ func (h *history) read(ctx context.Context) error {
 	})
 }
 
-// A recentReader is a Log that can read frames for less than Log.Frames costs, where those
+// A recentReader is a Log that can read frames at a lower cost than Log.Frames. The frames
 // appended just now may be missing at the end.
 type recentReader interface {
 	Recent(ctx context.Context, key string, after uint64, yield func(at uint64, age time.Duration, frame []byte) bool) error
@@ -99,7 +99,7 @@ func (h *history) parse(frame []byte, yield func(item)) (head, error) {
 		return parsed, err
 	}
 	if len(frame) > 64<<10 && parsed.items > 1 {
-		// One small entry that is kept must not keep all.
+		// A small entry that is kept must not keep the whole frame in memory.
 		return parseFrame(frame, func(x item) {
 			x.Data = bytes.Clone(x.Data)
 			yield(x)
@@ -116,7 +116,7 @@ func (h *history) item(at uint64, put time.Time, x item) {
 		h.streams[x.Number] = l
 	}
 	if l.ended {
-		return // a frame that repeats what ended before it was appended
+		return // the frame repeats a stream that ended before the frame was appended
 	}
 	if x.flags&itemFirst != 0 {
 		l.again = &streamHistory{from: at, at: put}
@@ -136,7 +136,7 @@ func (h *history) item(at uint64, put time.Time, x item) {
 	if x.Last {
 		l.ended, l.end = true, put
 		if time.Since(put) >= h.st.o.Keep {
-			l.entries, l.note = nil, nil // it stays known, so that nothing of it comes back
+			l.entries, l.note = nil, nil // the stream stays known, so that no later frame brings it back
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (h *history) entry(l *streamHistory, x *item) {
 	h.limit(l)
 }
 
-// precedes reports whether an entry is the next, or the first.
+// precedes reports whether an entry is the next one of l, or the first.
 func (l *streamHistory) precedes(x *item) bool { return l.next() == 0 || l.next() == x.Seq }
 
 func (l *streamHistory) take(x *item) {
@@ -164,23 +164,23 @@ func (l *streamHistory) take(x *item) {
 	l.bytes += int64(len(x.Data))
 }
 
-// renewed takes what was repeated for what is kept. Nobody appends while a stream
-// is repeated, so it is all there was. Until it is whole it counts for nothing: the
-// rest of it may never come.
+// renewed replaces a stream by its repetition, now that this is whole: the owner
+// appends nothing else while it repeats a stream, so the repetition has all entries
+// that are kept. Before that it is not used: the rest of it may never come.
 func (l *streamHistory) renewed() {
 	again := l.again
 	if again.next() != 0 && again.next() < l.next() {
-		l.again = nil // it is not all that there was
+		l.again = nil // it does not have all entries that l has
 		return
 	}
 	if len(again.entries) == 0 {
-		again.entries, again.bytes = l.entries, l.bytes // only the note was
+		again.entries, again.bytes = l.entries, l.bytes // only the note was repeated
 	}
 	again.note = l.note
 	*l = *again
 }
 
-// limit drops a stream's oldest entries, as whoever wrote it did in memory.
+// limit drops a stream's oldest entries, as its writer did in memory.
 func (h *history) limit(l *streamHistory) {
 	most := h.st.o.StreamBytes
 	if most <= 0 {
@@ -192,7 +192,7 @@ func (h *history) limit(l *streamHistory) {
 	}
 }
 
-// next is the sequence that follows; 0: any.
+// next returns the sequence of the entry that follows; 0: any.
 func (l *streamHistory) next() uint64 {
 	if len(l.entries) == 0 {
 		return 0
@@ -200,7 +200,7 @@ func (l *streamHistory) next() uint64 {
 	return l.entries[len(l.entries)-1].Seq + 1
 }
 
-// found returns what memory is to have, and tells the session what it is to keep.
+// found returns the streams for memory, and adds live and ended ones to the session.
 func (h *history) found(s *session) []memory.Loaded {
 	var all []memory.Loaded
 	now, clock := time.Now(), h.st.clock()

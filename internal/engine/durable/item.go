@@ -9,12 +9,12 @@ import (
 	"holdfast/stream"
 )
 
-// What follows keeps items: values that all nodes find by a list of them, and that one node at a time changes.
+// This file keeps items: values that all nodes can list, and that one node at a time changes.
 
 const itemPrefix = "o."
 
-// PutItem keeps an item of a node under a name (A-Z a-z 0-9 - _) for ttl, if its version is still was; 0: there is none. Else it is
-// [stream.ErrConflict]. No two puts may have the same value, or one is taken for the other.
+// PutItem keeps an item of a node under a name (A-Z a-z 0-9 - _) for ttl, if its version is still was; 0: there is no such item.
+// Else the error is [stream.ErrConflict]. The values of two puts must differ, or one put may be taken for the other.
 func (st *Store) PutItem(ctx context.Context, name string, was uint64, value []byte, ttl time.Duration) (version uint64, err error) {
 	if err := checkKey(stream.SessionKey(name)); err != nil {
 		return 0, err
@@ -26,7 +26,7 @@ func (st *Store) PutItem(ctx context.Context, name string, was uint64, value []b
 		}
 		is, at, _, getErr := st.log.Get(ctx, itemPrefix+name)
 		switch {
-		case getErr == nil && bytes.Equal(is, value): // by an attempt that seemed to fail
+		case getErr == nil && bytes.Equal(is, value): // put by an attempt that seemed to fail
 			version = at
 			return nil
 		case getErr != nil && !errors.Is(getErr, stream.ErrNotFound):
@@ -41,7 +41,7 @@ func (st *Store) PutItem(ctx context.Context, name string, was uint64, value []b
 }
 
 // Item returns the item under a name, its version, and how long ago it was put, by the engine's clock. The error is
-// [stream.ErrNotFound] where there is none.
+// [stream.ErrNotFound] if there is no item.
 func (st *Store) Item(ctx context.Context, name string) (value []byte, version uint64, age time.Duration, err error) {
 	err = st.ask(ctx, func(ctx context.Context) error {
 		value, version, age, err = st.log.Get(ctx, itemPrefix+name)
@@ -51,13 +51,13 @@ func (st *Store) Item(ctx context.Context, name string) (value []byte, version u
 }
 
 // RemoveItem removes the item under a name if its version is still was; 0: whichever it has. [stream.ErrConflict]: it has another.
-// None at all is no error.
+// It is no error if there is no item.
 func (st *Store) RemoveItem(ctx context.Context, name string, was uint64) error {
 	return st.ask(ctx, func(ctx context.Context) error { return st.log.Remove(ctx, itemPrefix+name, was) })
 }
 
-// Items calls yield with all items, in no order, until it returns false. One that was changed or removed just before may come as
-// it was.
+// Items calls yield with all items, in no order, until it returns false. An item that was changed or removed just before may
+// come in its older state.
 func (st *Store) Items(ctx context.Context, yield func(name string, value []byte) bool) error {
 	return st.log.List(ctx, itemPrefix, func(key string, value []byte, _ uint64) bool { return yield(key[len(itemPrefix):], value) })
 }

@@ -11,18 +11,18 @@ import (
 	"holdfast/stream"
 )
 
-// What follows marks the sessions with calls that another node must go on with if their owner is lost, though no client comes
-// back for them. Of very many sessions few have such calls, and who looks for those of a lost node reads the marks and not all records.
-// A session is marked before its first call is in the store, and until its owner says that it rests. A node of an earlier build marks none:
-// nodes that do say so under their names.
+// This file marks the sessions with calls that another node must go on with if their owner is lost, though no client comes back for them.
+// Of very many sessions few have such calls, and a node that looks for those of a lost node reads the marks and not all records. A session
+// is marked before its first call is in the store, and until its owner calls Rest. A node of an earlier build marks no sessions: nodes
+// that do say so under their names.
 
-// Keys of the engine's.
+// Keys of the engine.
 const (
 	markPrefix    = "w."
 	markingPrefix = "n."
 )
 
-// markingTTL is how long a node is known at the least as one that marks its sessions: for longer than others remember that it was there.
+// markingTTL is for how long at least a node is known to mark its sessions: longer than other nodes remember it.
 const markingTTL = 2 * time.Hour
 
 func markKey(key stream.SessionKey) string { return markPrefix + string(key) }
@@ -30,11 +30,11 @@ func markKey(key stream.SessionKey) string { return markPrefix + string(key) }
 // lookers is how many marked sessions are looked up at a time.
 const lookers = 16
 
-// isOfCall reports whether a record is of a stream that does not end with it, and is no standalone one.
+// isOfCall reports whether a record is of a call's stream and does not end it.
 func isOfCall(r stream.Record) bool { return r.Number != 0 && !r.Last }
 
-// marked marks a session, if it is not, while a frame of some records is appended. The caller, whose turn it is, calls wait after that. If it could
-// not be marked the next frame is another chance.
+// marked marks a session that is not marked, while a frame of the records is appended. The caller has the turn, and calls wait after the
+// append. If marking fails, the next frame tries again.
 func (st *Store) marked(ctx context.Context, s *session, notes, entries []stream.Record) (wait func()) {
 	if s.mark != 0 || !slices.ContainsFunc(notes, isOfCall) && !slices.ContainsFunc(entries, isOfCall) {
 		return func() {}
@@ -48,7 +48,7 @@ func (st *Store) marked(ctx context.Context, s *session, notes, entries []stream
 	}
 }
 
-// putMark marks a session for its time to live. owner says whose it is; "": it has none.
+// putMark marks a session for the time that its record is kept. owner is the name of its node; "": it has none.
 func (st *Store) putMark(ctx context.Context, s *session, owner string) error {
 	at := markKey(s.lease.Session)
 	err := st.ask(ctx, func(ctx context.Context) error {
@@ -72,7 +72,7 @@ func (st *Store) putMark(ctx context.Context, s *session, owner string) error {
 	return err
 }
 
-// unmark takes the mark of a session away. It is the caller's turn.
+// unmark removes the mark of a session. The caller has the turn.
 func (st *Store) unmark(ctx context.Context, s *session) error {
 	at := markKey(s.lease.Session)
 	err := st.ask(ctx, func(ctx context.Context) error {
@@ -99,14 +99,14 @@ func (st *Store) unmark(ctx context.Context, s *session) error {
 	return err
 }
 
-// Rests reports whether a session that is owned here is not marked.
+// Rests reports whether a session has no mark that this node knows of; true for one that is not owned here.
 func (st *Store) Rests(key stream.SessionKey) bool {
 	s := st.find(key)
 	return s == nil || !s.busy.Load()
 }
 
-// Rest says that no other node needs to go on with a session if this one is lost, until something is appended about a call of it.
-// While one has not ended it does nothing.
+// Rest says that no other node needs to go on with a session if this one is lost, until a record of a call of it is appended.
+// While a call has not ended, Rest does nothing.
 func (st *Store) Rest(ctx context.Context, lease stream.Lease) error {
 	s, err := st.own(ctx, lease)
 	if err != nil {
@@ -119,10 +119,10 @@ func (st *Store) Rest(ctx context.Context, lease stream.Lease) error {
 	return st.unmark(ctx, s)
 }
 
-// hasCalls reports whether streams of calls have not ended. It is the caller's turn.
+// hasCalls reports whether streams of calls have not ended. The caller has the turn.
 func (s *session) hasCalls() bool { return len(s.live) > 1 || len(s.live) == 1 && s.live[0] == nil }
 
-// markTaken marks a session that was taken over, if it has calls: the mark has another owner's name.
+// markTaken marks a session that was taken over, if it has calls: the mark that it has names its last owner.
 func (st *Store) markTaken(s *session) {
 	defer st.work.Done()
 	ctx, stop := context.WithTimeout(st.ctx, attempt)
@@ -136,8 +136,8 @@ func (st *Store) markTaken(s *session) {
 	}
 }
 
-// Marked calls yield with the sessions that do not rest, in no order, one at a time, of those that want says. The owner that want is told
-// is who has marked the session; "": it was released.
+// Marked calls yield with the marked sessions that want accepts, in no order, one at a time. want gets the name of the node that has
+// marked the session; "": it was released.
 func (st *Store) Marked(ctx context.Context, want func(key stream.SessionKey, owner string) bool, yield func(shared.Session)) error {
 	type mark struct {
 		key     stream.SessionKey
@@ -158,7 +158,7 @@ func (st *Store) Marked(ctx context.Context, want func(key stream.SessionKey, ow
 		work.Go(func() {
 			defer func() { <-places }()
 			is, bad := st.Lookup(ctx, m.key)
-			if errors.Is(bad, stream.ErrNotFound) { // it has ended
+			if errors.Is(bad, stream.ErrNotFound) { // the session has ended
 				_ = st.log.Remove(ctx, markKey(m.key), m.version)
 				return
 			}
@@ -175,7 +175,7 @@ func (st *Store) Marked(ctx context.Context, want func(key stream.SessionKey, ow
 	return err
 }
 
-// Marking returns the names of nodes that mark their sessions. All live ones that do are among them.
+// Marking returns the names of nodes that mark their sessions: all live ones, and some that are gone.
 func (st *Store) Marking(ctx context.Context) (nodes map[string]bool, err error) {
 	nodes = make(map[string]bool)
 	err = st.list(ctx, markingPrefix, func(node string, _ []byte, _ uint64) bool {
@@ -185,7 +185,7 @@ func (st *Store) Marking(ctx context.Context) (nodes map[string]bool, err error)
 	return nodes, err
 }
 
-// sayMarking has other nodes know that this one marks its sessions, as long as it lives and for as long as its records are kept after that.
+// sayMarking says to other nodes that this one marks its sessions, while it lives and for as long as its records are kept after that.
 func (st *Store) sayMarking() {
 	at, version, wait := markingPrefix+st.Node(), uint64(0), time.Duration(0)
 	t := time.NewTimer(0)

@@ -6,20 +6,19 @@ import (
 	"time"
 )
 
-// A timedLog is a Log that tells how long its engine takes.
+// A timedLog is a Log that tells an observer how long its engine takes.
 type timedLog struct {
 	Log
 	observer atomic.Pointer[func(operation string, took time.Duration, err error)]
 }
 
-// Observe has f told of each time that the engine was asked for something that somebody waits for:
-// "append", "put", "get", "read", "ping" or "sync". It must not wait, and may be called
-// concurrently.
+// Observe has f called after each request to the engine of these operations: "append", "put",
+// "get", "read", "ping" and "sync". f must not block, and may be called concurrently.
 func (st *Store) Observe(f func(operation string, took time.Duration, err error)) {
 	st.log.observer.Store(&f)
 }
 
-// timed begins to measure an operation. What it returns ends that.
+// timed begins to measure an operation. The function that it returns ends that.
 func (l *timedLog) timed(operation string) func(error) {
 	observer := l.observer.Load()
 	if observer == nil {

@@ -8,12 +8,12 @@ import (
 	"holdfast/stream"
 )
 
-// A record is what the engine has of a session: who owns it.
+// A record is a session's value in the engine: its owner, and Create's argument.
 type record struct {
 	owner string
 	epoch uint64
-	born  uint64 // at random: tells a session from an earlier one of the same key
-	stamp uint64 // at random, at each change of hands: no two records are the same
+	born  uint64 // random; tells a session from an earlier one of the same key
+	stamp uint64 // random, new at each change of the owner: no two records are the same
 	open  bool
 	about []byte
 }
@@ -39,7 +39,7 @@ func (r *record) encode() []byte {
 	return append(b, r.about...)
 }
 
-// parseRecord decodes a record, whose about is a part of b.
+// parseRecord decodes a record. Its about is a part of b.
 func parseRecord(b []byte) (record, error) {
 	d := decoder{b: b}
 	version, flags := d.byte(), d.byte()
@@ -51,26 +51,26 @@ func parseRecord(b []byte) (record, error) {
 	return r, nil
 }
 
-// seen is a record as it was found.
+// seen is a record as it was read, for shared.Session.Seen.
 type seen struct {
 	record
 	version uint64
 }
 
-// session is the record as package stream says it.
+// session returns the record as a shared.Session.
 func (r record) session(key stream.SessionKey, version uint64) shared.Session {
 	return shared.Session{
 		Key: key, Owner: r.owner, Open: r.open, Epoch: r.epoch, About: r.about, Seen: &seen{r, version},
 	}
 }
 
-// is reports whether a session is as it was.
+// is reports whether the record has the owner and the epoch of was.
 func (r *record) is(was *shared.Session) bool {
 	return r.epoch == was.Epoch && r.owner == was.Owner
 }
 
-// A decoder takes what is encoded from the front of b. Once something was not
-// there it is bad, and all that it yields is zero.
+// A decoder takes values from the front of b. Once b was too short it is bad, and
+// all later values are zero.
 type decoder struct {
 	b   []byte
 	bad bool

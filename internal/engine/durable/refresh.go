@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	refreshers = 16        // sessions whose frames are appended again at a time
-	chunk      = 256 << 10 // about the largest frame that repeats entries of several
+	refreshers = 16        // how many sessions are refreshed at a time
+	chunk      = 256 << 10 // about the largest frame that repeats several entries
 )
 
-// refreshAll keeps what has not ended from expiring, and frames that nobody needs
-// from piling up.
+// refreshAll keeps streams that have not ended from expiring, and frames that are
+// no longer needed from piling up.
 func (st *Store) refreshAll() {
 	tick := func() time.Duration { return max(st.log.Retention()/32, 10*time.Millisecond) }
 	t := time.NewTimer(tick())
@@ -32,7 +32,7 @@ func (st *Store) refreshAll() {
 		case s := <-st.heavy:
 			st.report(s, "trim", st.trim(s))
 		case <-look.C:
-			// An engine on this machine takes what it has for older by now, and drops it.
+			// To an engine on this machine its frames seem older by now, and it drops them.
 			if now := time.Now(); w.jumped(now.Round(0), now.Sub(w.began)) > st.log.Retention()/8 {
 				st.o.Logger.Warn("the clock has jumped: what the engine keeps of sessions is written again")
 				st.refreshOlder(time.Nanosecond)
@@ -44,24 +44,24 @@ func (st *Store) refreshAll() {
 	}
 }
 
-// A watch is how far the wall clock was ahead of the one that nobody sets.
+// A watch remembers how far the wall clock was ahead of the monotonic clock.
 type watch struct {
 	began time.Time
 	ahead time.Duration
 }
 
-// jumped returns how far the wall clock has jumped ahead since the last time, when it
-// is at wall, and the other has come as far as passed.
+// jumped returns how far the wall clock has jumped ahead since the last call: now it
+// shows wall, and the monotonic clock has advanced by passed since began.
 func (w *watch) jumped(wall time.Time, passed time.Duration) time.Duration {
 	was := w.ahead
 	w.ahead = wall.Sub(w.began.Round(0)) - passed
 	return w.ahead - was
 }
 
-// refreshOlder appends again what is in frames older than that.
+// refreshOlder appends live streams again that are in frames older than old.
 func (st *Store) refreshOlder(old time.Duration) {
 	if old <= 0 {
-		return // the engine does not know yet
+		return // the engine does not know its retention yet
 	}
 	before := st.clock() - old
 	var due []*session
@@ -77,7 +77,7 @@ func (st *Store) refreshOlder(old time.Duration) {
 	for range min(refreshers, len(due)) {
 		wg.Go(func() {
 			for s := range next {
-				// What would be due soon goes with it.
+				// Streams that would be due soon go with these.
 				st.report(s, "refresh", st.refresh(s, before+old/4))
 			}
 		})
@@ -89,14 +89,14 @@ func (st *Store) refreshOlder(old time.Duration) {
 	wg.Wait()
 }
 
-// report says what has gone wrong, unless whoever appends next will notice.
+// report logs an error, unless it is ErrFenced, which the next append returns.
 func (st *Store) report(s *session, what string, err error) {
 	if err != nil && !errors.Is(err, stream.ErrFenced) && st.ctx.Err() == nil {
 		st.o.Logger.Log(st.ctx, levelOf(err), "what the engine keeps of a session: "+what, "session", s.lease.Session, "error", err)
 	}
 }
 
-// levelOf is that of a line about an error. A store that is away has lines of its own, for all that it concerns.
+// levelOf returns the level of a log line about an error. Package outage logs a store that is away.
 func levelOf(err error) slog.Level {
 	if errors.Is(err, stream.ErrUnavailable) {
 		return slog.LevelDebug
@@ -104,7 +104,8 @@ func levelOf(err error) slog.Level {
 	return slog.LevelWarn
 }
 
-// refresh appends again what a session has in frames from before a time.
+// refresh appends a session's live streams again that are in frames from before a
+// time.
 func (st *Store) refresh(s *session, before time.Duration) error {
 	if err := s.wait(st.ctx); err != nil {
 		return err
@@ -121,7 +122,7 @@ func (st *Store) refresh(s *session, before time.Duration) error {
 	return err
 }
 
-// oldest returns when the oldest frame that is needed was written.
+// oldest returns when the oldest frame that live streams need was written, or 0.
 func (s *session) oldest() int64 {
 	at := int64(0)
 	for _, l := range s.live {
@@ -136,12 +137,12 @@ func (s *session) oldest() int64 {
 func (st *Store) lighten(s *session) {
 	select {
 	case st.heavy <- s:
-	default: // the next append asks again
+	default: // the next append tries again
 	}
 }
 
-// trim appends again what a session has that has not ended, and has the engine
-// drop what is older and nobody needs.
+// trim appends a session's live streams again, and has the engine drop older frames
+// that are no longer needed.
 func (st *Store) trim(s *session) error {
 	if err := s.wait(st.ctx); err != nil {
 		return err
@@ -173,12 +174,12 @@ type rewriter struct {
 	ctx   context.Context
 	body  []byte
 	items uint64
-	began map[uint64]live // the streams of which something was appended
-	done  []uint64        // those of which all was, with this frame
+	began map[uint64]live // where streams begin that are not in done yet; zero until their first frame is appended
+	done  []uint64        // the streams that are whole with this frame
 }
 
-// rewrite appends again what is kept of the streams that have not ended, and are
-// to be.
+// rewrite appends each live stream again that which selects: its entries and its
+// note.
 func (st *Store) rewrite(ctx context.Context, s *session, which func(*live) bool) error {
 	var numbers []uint64
 	for number, l := range s.live {
@@ -196,7 +197,7 @@ func (st *Store) rewrite(ctx context.Context, s *session, which func(*live) bool
 	return w.flush()
 }
 
-// stream adds all of a stream.
+// stream adds the entries of a stream that are kept, and its note.
 func (w *rewriter) stream(number uint64) error {
 	var records []stream.Record
 	id := stream.ID{Session: w.s.lease.Session, Number: number}
@@ -229,7 +230,7 @@ func (w *rewriter) stream(number uint64) error {
 	return nil
 }
 
-// add adds one record, to a frame of its own if it must.
+// add adds one record; if the frame would get too large, it appends that first.
 func (w *rewriter) add(r *stream.Record, flags byte) error {
 	most := min(chunk, w.st.log.MaxFrame()-headRoom)
 	if w.items > 0 && len(w.body)+itemRoom+len(r.Data) > most {
@@ -274,8 +275,8 @@ func (w *rewriter) flush() error {
 	return nil
 }
 
-// places are where the streams of a session that have ended begin, until they are
-// kept no longer: by when they ended, coarsely, for there may be many.
+// places are where ended streams of a session begin, until they are kept no longer.
+// There may be many, so they are kept by slots of the time when they ended.
 type places []ending
 
 type ending struct {
@@ -283,7 +284,8 @@ type ending struct {
 	from uint64
 }
 
-// slot is a part of the time that finished streams are kept.
+// slot returns the number of a slot, an eighth of the time that ended streams are
+// kept.
 func slot(at, keep time.Duration) int64 { return int64(at / max(keep/8, 1)) }
 
 // add adds a stream that ended at a time and begins at a place.
@@ -297,15 +299,15 @@ func (p *places) add(at, keep time.Duration, from uint64) {
 	*p = append(*p, ending{n, from})
 }
 
-// forget forgets what was kept for long enough before a slot. What a node keeps of
-// sessions that it took over it keeps for up to twice the time.
+// forget forgets the places of streams that ended long enough before slot n: a node
+// keeps streams of sessions that it took over for up to twice the time.
 func (p *places) forget(n int64) {
 	for len(*p) > 0 && (*p)[0].slot < n-17 {
 		*p = (*p)[1:]
 	}
 }
 
-// oldest returns the first place of those kept, or at least another place.
+// oldest returns the lowest of the kept places and or.
 func (p *places) oldest(now, keep time.Duration, or uint64) uint64 {
 	p.forget(slot(now, keep))
 	for _, e := range *p {

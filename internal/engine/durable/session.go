@@ -16,17 +16,17 @@ import (
 // A session is one that is, or was, owned here.
 type session struct {
 	lease stream.Lease
-	lost  atomic.Bool         // nothing can be written any more
-	stale atomic.Int64        // no stream that has not ended has a frame from before, by the store's clock; 0: there is none
+	lost  atomic.Bool         // its lease is lost: nothing can be appended
+	stale atomic.Int64        // no stream in live needs a frame from before, by the store's clock; 0: live is empty
 	turn  *semaphore.Weighted // of size 1
 	busy  atomic.Bool         // it is marked, or may be
 
-	// For the goroutine whose turn it is:
+	// For the goroutine that has the turn:
 	rec         record
 	version     uint64 // of the record
 	fenced      bool   // a frame of the lease's epoch was appended
 	last        uint64 // where the last frame is; 0: none is known
-	unsettled   []byte // a frame that may be there after last, or not
+	unsettled   []byte // a frame that may follow last, or not
 	doubt       bool   // an attempt to append the last frame may still be under way
 	live        map[uint64]*live
 	ended       places
@@ -35,7 +35,7 @@ type session struct {
 	written     int64  // bytes of frames since they were last trimmed
 }
 
-// live is what is to be known of a stream that has not ended, to keep it from
+// live has the state of a stream that has not ended, which keeps the stream from
 // expiring.
 type live struct {
 	note []byte
@@ -43,8 +43,8 @@ type live struct {
 	at   time.Duration // when that was written, by the store's clock
 }
 
-// wait waits until it is the caller's turn: one at a time writes to the engine for a
-// session, in the order in which they came. Then the caller must call done.
+// wait waits for the session's turn: one goroutine at a time writes to the engine
+// for it, in the order of their calls. After nil the caller must call done.
 func (s *session) wait(ctx context.Context) error {
 	if err := s.turn.Acquire(ctx, 1); err != nil {
 		return fmt.Errorf("%w: waiting for another write: %w", stream.ErrUnavailable, err)
@@ -60,7 +60,7 @@ func (st *Store) find(key stream.SessionKey) *session {
 	return st.sessions[key]
 }
 
-// own waits for the turn of a session that is owned under a lease.
+// own waits for the turn of the session that is owned under a lease, and returns the session.
 func (st *Store) own(ctx context.Context, lease stream.Lease) (*session, error) {
 	s := st.find(lease.Session)
 	if s == nil {
@@ -79,8 +79,8 @@ func (st *Store) own(ctx context.Context, lease stream.Lease) (*session, error) 
 	return s, nil
 }
 
-// drop drops what is in memory of a session, and tells its watchers. It is called
-// without install.
+// drop drops a session and its streams from memory, and notifies its watchers. The
+// caller does not hold st.install.
 func (st *Store) drop(s *session) {
 	s.lost.Store(true)
 	st.install.Lock()
@@ -93,7 +93,7 @@ func (st *Store) drop(s *session) {
 	st.front.Drop(s.lease)
 }
 
-// clock is the store's, which no one sets.
+// clock returns the time of the store's clock, which is never set.
 func (st *Store) clock() time.Duration { return time.Since(st.zero) }
 
 // Create implements [stream.Store].
@@ -101,8 +101,8 @@ func (st *Store) Create(ctx context.Context, key stream.SessionKey, about []byte
 	return st.Revive(ctx, key, about, 1)
 }
 
-// Revive is Create for a session that there was before: under an epoch that it never had. What is there of its earlier life is
-// not this one's, and who still writes to that can't: the record says who was born when.
+// Revive is Create for a session that existed before: under an epoch that it never had. Frames of its earlier life have
+// another record.born: they are not read as part of this session, and their writers can append no more.
 func (st *Store) Revive(ctx context.Context, key stream.SessionKey, about []byte, epoch uint64) (stream.Lease, error) {
 	if err := checkKey(key); err != nil {
 		return stream.Lease{}, err
@@ -130,8 +130,8 @@ func (st *Store) Revive(ctx context.Context, key stream.SessionKey, about []byte
 	return s.lease, nil
 }
 
-// putRecord puts a session's record over the one that it was, which is at version;
-// nil: there was none. ErrConflict: it is another; ErrNotFound: it is gone.
+// putRecord replaces a session's record was, which has this version; nil: there was
+// no record. ErrConflict: another record is there; ErrNotFound: none is.
 func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version uint64, was, rec *record) (uint64, error) {
 	value := rec.encode()
 	at := recordKey(key)
@@ -145,8 +145,8 @@ func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version u
 			if !errors.Is(err, stream.ErrConflict) {
 				return err
 			}
-			// An earlier attempt may have come to something, and so may others that
-			// changed nothing but the version.
+			// An earlier attempt may have succeeded, or a mere renewal of the
+			// record.
 			got, v, _, err := st.log.Get(ctx, at)
 			if err != nil {
 				if was == nil && errors.Is(err, stream.ErrNotFound) {
@@ -172,7 +172,7 @@ func (st *Store) putRecord(ctx context.Context, key stream.SessionKey, version u
 // getRecord returns a session's record.
 func (st *Store) getRecord(ctx context.Context, key stream.SessionKey) (rec record, version uint64, err error) {
 	if checkKey(key) != nil {
-		return record{}, 0, stream.ErrNotFound // it can't have been created
+		return record{}, 0, stream.ErrNotFound // no such session can have been created
 	}
 	err = st.ask(ctx, func(ctx context.Context) error {
 		value, v, _, err := st.log.Get(ctx, recordKey(key))
@@ -201,7 +201,7 @@ func (st *Store) Touch(ctx context.Context, lease stream.Lease) error {
 	return st.putMark(ctx, s, st.Node())
 }
 
-// renew puts the record again, as it is. It is the caller's turn.
+// renew puts the record again, unchanged. The caller has the turn.
 func (st *Store) renew(ctx context.Context, s *session) error {
 	version, err := st.putRecord(ctx, s.lease.Session, s.version, &s.rec, &s.rec)
 	switch {
@@ -238,12 +238,12 @@ func (st *Store) Sessions(ctx context.Context, yield func(shared.Session) bool) 
 	})
 }
 
-// list calls yield with the values under a prefix, which it leaves away from the keys, until that returns false. It may take long.
+// list calls yield with the values under a prefix, and their keys without it, until yield returns false. It may take long.
 func (st *Store) list(ctx context.Context, prefix string, yield func(key string, value []byte, version uint64) bool) error {
 	begun := false
 	for r := st.retry(ctx); ; {
 		once, stop := context.WithCancel(ctx)
-		silence := time.AfterFunc(listSilence, stop) // all of them may take much longer
+		silence := time.AfterFunc(listSilence, stop) // the whole list may take much longer
 		err := st.log.List(once, prefix, func(key string, value []byte, version uint64) bool {
 			begun = true
 			defer silence.Reset(listSilence)
@@ -251,15 +251,15 @@ func (st *Store) list(ctx context.Context, prefix string, yield func(key string,
 		})
 		silence.Stop()
 		stop()
-		// Who has seen some must not see them again.
+		// A caller that has seen some values must not see them again.
 		if begun || !errors.Is(err, stream.ErrUnavailable) || !r.again() {
 			return err
 		}
 	}
 }
 
-// listSilence is how long a list may take to bring anything. Where there are a million
-// sessions the engine counts them first.
+// listSilence is how long a list may take until its next value. Where there are a
+// million sessions the engine counts them first.
 const listSilence = 10 * time.Second
 
 // Release implements [shared.Store].
@@ -273,9 +273,9 @@ func (st *Store) Release(ctx context.Context, lease stream.Lease, open bool) err
 		return err
 	}
 	if open {
-		_ = st.putMark(ctx, s, "") // else it is found when all sessions are looked at
+		_ = st.putMark(ctx, s, "") // else other nodes find the session only when they look at all sessions
 	} else if s.busy.Load() {
-		_ = st.unmark(ctx, s) // else it is found for nothing
+		_ = st.unmark(ctx, s) // else other nodes look it up for nothing
 	}
 	rec := s.rec
 	rec.owner, rec.open, rec.stamp = "", open, stamp()

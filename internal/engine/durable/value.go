@@ -9,11 +9,11 @@ import (
 	"holdfast/stream"
 )
 
-// What follows keeps values for all nodes, by names in any bytes: beside sessions, and for longer than these.
+// This file keeps values for all nodes, under names of any bytes: beside sessions, and for longer than these.
 
 func valueKey(name string) string { return "v." + base64.RawURLEncoding.EncodeToString([]byte(name)) }
 
-// FirstValue keeps a value under a name for ttl, if there is none, and returns the one that there is.
+// FirstValue keeps a value under a name for ttl, unless it has one, and returns the kept value.
 func (st *Store) FirstValue(ctx context.Context, name string, value []byte, ttl time.Duration) (is []byte, err error) {
 	err = st.ask(ctx, func(ctx context.Context) error {
 		for {
@@ -22,7 +22,7 @@ func (st *Store) FirstValue(ctx context.Context, name string, value []byte, ttl 
 				return err
 			}
 			is, _, _, err = st.log.Get(ctx, valueKey(name))
-			if !errors.Is(err, stream.ErrNotFound) { // else it has expired just now
+			if !errors.Is(err, stream.ErrNotFound) { // else the value has expired just now
 				return err
 			}
 		}
@@ -33,7 +33,7 @@ func (st *Store) FirstValue(ctx context.Context, name string, value []byte, ttl 
 	return is, err
 }
 
-// SetValue keeps a value under a name for ttl, whatever was there.
+// SetValue keeps a value under a name for ttl, in place of an older value.
 func (st *Store) SetValue(ctx context.Context, name string, value []byte, ttl time.Duration) error {
 	err := st.ask(ctx, func(ctx context.Context) error {
 		for {
@@ -52,7 +52,7 @@ func (st *Store) SetValue(ctx context.Context, name string, value []byte, ttl ti
 	return err
 }
 
-// Value returns the value under a name. The error is [stream.ErrNotFound] where there is none.
+// Value returns the value under a name. The error is [stream.ErrNotFound] if there is no value.
 func (st *Store) Value(ctx context.Context, name string) (value []byte, err error) {
 	err = st.ask(ctx, func(ctx context.Context) error {
 		value, _, _, err = st.log.Get(ctx, valueKey(name))

@@ -1,5 +1,5 @@
 // Package embedded runs the NATS server of a store in a directory, in this process. It is apart from package jetstream, so that a program
-// whose engine is elsewhere does not link a server.
+// with its engine elsewhere does not link a server.
 package embedded
 
 import (
@@ -17,8 +17,8 @@ import (
 // maxPayload is the size of the largest message.
 const maxPayload = 8 << 20
 
-// maxStore is how much the server may store. The streams' own limits hold; the server's would be a
-// share of what is free now, and refuse to take up again what is larger.
+// maxStore is how much the server may store. The streams have limits of their own. The server's default
+// would be a share of the disk that is free now, and the server would not recover larger streams.
 const maxStore = 1 << 60
 
 // Open is [jetstream.Open] that takes the URL of a directory, file:DIR, too.
@@ -32,15 +32,15 @@ type server struct {
 	dir string
 }
 
-// start starts a server over a directory, which no other program can reach. The caller must shut down what is returned, also
-// with an error.
+// start starts a server over a directory, which no other program can reach. The caller must shut the server down, also if it
+// comes with an error.
 func start(dir string, log jetstream.ServerLog, patience time.Duration) (jetstream.Server, error) {
 	is, err := natsserver.NewServer(&natsserver.Options{
 		ServerName: "holdfast", DontListen: true, NoSigs: true, NoLog: true,
 		JetStream: true, StoreDir: dir, MaxPayload: maxPayload,
 		JetStreamMaxStore: maxStore,
-		// What it writes is brought to the disk by a syncer of ours. At its own interval,
-		// which is two minutes, it tidies its files up, and nobody can write meanwhile.
+		// Our own syncer brings its files to the disk. At its own sync interval, two
+		// minutes, it tidies its files up, and takes no writes meanwhile.
 	})
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func start(dir string, log jetstream.ServerLog, patience time.Duration) (jetstre
 	return s, nil
 }
 
-// Reopen ends the server's streams and opens them again, with what their files have.
+// Reopen ends the server's streams and opens them again from their files.
 func (s *server) Reopen() error {
 	if err := s.ShutdownJetStream(); err != nil {
 		return fmt.Errorf("ending the streams: %w", err)

@@ -21,7 +21,7 @@ type peer struct{ subject, gone string }
 // Node is this process's name, which is random.
 func (l *Log) Node() string { return l.node }
 
-// MaxMessage is what the servers take, up to a size that does not hold up others.
+// MaxMessage is the size of the largest message that the servers take, but at most maxMessage.
 func (l *Log) MaxMessage() int { return min(int(l.nc.MaxPayload()), maxMessage) }
 
 // Send sends a message to the server that this node is connected to.

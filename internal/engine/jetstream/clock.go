@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// clockFor is how long a look at the servers' clock is good for.
+// clockFor is how long a reading of the servers' clock is used.
 const clockFor = 30 * time.Second
 
-// A clock is the servers', as far as it is known here: when messages were stored is
-// said by theirs, and this machine's may be another hour.
+// A clock has the last reading of the servers' clock: the times of messages are by
+// that clock, and this machine's may differ by an hour.
 type clock struct {
 	mu   sync.Mutex
-	said time.Time // what theirs said
-	at   time.Time // at that time, by ours, of which only what has passed since counts
+	said time.Time // the servers' time
+	at   time.Time // when that was, by our clock; only the time since then is used
 }
 
 // now returns the servers' time.
@@ -40,12 +40,12 @@ func (l *Log) now(ctx context.Context) (time.Time, error) {
 		c.said, c.at = said, at
 	case c.at.IsZero():
 		return time.Time{}, err
-	} // else what it said before will do
+	} // else the older reading will do
 	return c.said.Add(time.Since(c.at)), nil
 }
 
-// look asks for the servers' time, and returns what it was at a time of ours. It is off by half of
-// how long the answer took at the most, so where that is long it asks again.
+// look asks for the servers' time, and returns the time said that it was at our time at. The error
+// of said is at most half of the time that the answer took, so after a slow answer it asks again.
 func look(ask func() (time.Time, error)) (said, at time.Time, err error) {
 	const soon = 250 * time.Millisecond
 	least := time.Duration(math.MaxInt64)
@@ -61,16 +61,16 @@ func look(ask func() (time.Time, error)) (said, at time.Time, err error) {
 		}
 	}
 	if !at.IsZero() {
-		err = nil // what it said before will do
+		err = nil // an earlier answer will do
 	}
 	return said, at, err
 }
 
-// age is how long ago a message was stored, by the servers' time. Where that is not known well it may
-// seem to come yet.
+// age returns how long ago a message was stored, by the servers' time. It is 0 if the time of the
+// message seems to lie ahead, as the servers' time is not known exactly.
 func age(stored, now time.Time) time.Duration { return max(now.Sub(stored), 0) }
 
-// A timedAnswer is the time in an answer about a stream.
+// A timedAnswer has the time of an answer about a stream.
 type timedAnswer struct {
 	failure
 	Time time.Time `json:"ts"`

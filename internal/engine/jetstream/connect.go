@@ -14,11 +14,11 @@ import (
 	"holdfast/internal/engine/driver"
 )
 
-// connect connects to the engine. It goes on for as long as ctx lasts where no server
-// answers, since they may be starting too.
+// connect connects to the engine. If no server answers it tries again until ctx is
+// done, since the servers may be starting too.
 func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
 	o, err := l.options(a)
-	if err != nil { // of a file that the URL names
+	if err != nil { // about a file that the URL names
 		return nil, driver.As(driver.ErrURL, driver.Kind(err))
 	}
 	for {
@@ -43,20 +43,20 @@ func (l *Log) connect(ctx context.Context, a address) (*nats.Conn, error) {
 	}
 }
 
-// late reports whether a server was too slow: with a connection, or with its first words.
+// late reports whether a server was too slow to accept the connection or to send its first line.
 func late(err error) bool {
 	var timeout net.Error
 	return errors.Is(err, nats.ErrTimeout) || errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// cutAfterTLS reports whether the server has ended the connection right after the TLS handshake. It does so if it does not take the client's
-// certificate, and then says so, which can be lost with the connection; and if it ends.
+// cutAfterTLS reports whether the server has ended the connection right after the TLS handshake. It does so if it ends, and if it rejects
+// the client's certificate: then it says so, but that message can be lost with the connection.
 func cutAfterTLS(err error) bool {
 	return errors.Is(err, nats.ErrTLS) && (errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET))
 }
 
-// options are how we use NATS: what can't be sent now fails now, and is repeated by
-// those who know whether it may be.
+// options returns the settings of the connection. A message that cannot be sent
+// fails at once: callers repeat it if they know that they may.
 func (l *Log) options(a address) (nats.Options, error) {
 	o := nats.GetDefaultOptions()
 	o.Name = "holdfast " + l.node
@@ -67,11 +67,11 @@ func (l *Log) options(a address) (nats.Options, error) {
 	o.PingInterval, o.MaxPingsOut = 2*time.Second, 2
 	o.Timeout, o.FlusherTimeout = attempt, attempt
 	o.IgnoreAuthErrorAbort = true // a server that starts may not know us yet
-	var last string               // the server of before; callbacks come one at a time
+	var last string               // address of the last server; callbacks come one at a time
 	o.ConnectedCB = func(nc *nats.Conn) { last = nc.ConnectedAddr() }
 	o.DisconnectedErrCB = func(_ *nats.Conn, err error) {
 		if err != nil {
-			l.log.Debug("the connection to the engine is lost", "error", err) // the store's user pings, and tells of it
+			l.log.Debug("the connection to the engine is lost", "error", err) // the user of the store pings it, and logs that
 		}
 	}
 	o.ReconnectedCB = func(nc *nats.Conn) {
@@ -87,8 +87,9 @@ func (l *Log) options(a address) (nats.Options, error) {
 	o.ClosedCB = func(*nats.Conn) { close(l.closed) }
 	if l.server != nil {
 		o.InProcessServer = l.server
-		// Nothing gets lost on the way to it. If it is silent, this process has too much
-		// else to do, or stood still; to connect anew would only lose what is under way.
+		// Nothing gets lost between this process and its own server. If the server is
+		// silent, this process is overloaded or was stopped, and a new connection would
+		// only lose the messages under way.
 		o.PingInterval = nats.DefaultPingInterval
 		return o, nil
 	}
@@ -118,23 +119,22 @@ func (l *Log) options(a address) (nats.Options, error) {
 	return o, nil
 }
 
-// recent reports whether a server can do what we need: it is 2.11 that brought values
-// that expire each for itself, and many messages in one answer.
+// recent reports whether a server has the features that we need: since 2.11 each
+// message can have its own time to live, and an answer many messages.
 func recent(version string) bool {
 	var major, minor int
 	if _, err := fmt.Sscanf(version, "%d.%d", &major, &minor); err != nil {
-		return true // who knows
+		return true // a version that cannot be read
 	}
 	return major > 2 || major == 2 && minor >= 11
 }
 
-// again looks whether the streams are still there, and makes them anew if the engine
-// has lost what it had.
+// again checks the streams, and makes them anew if the engine has lost them.
 func (l *Log) again(a address) {
 	select {
 	case <-l.opened:
 	default:
-		return // they are being made
+		return // Open makes them
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), opening)
 	defer cancel()

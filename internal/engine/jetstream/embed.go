@@ -18,7 +18,7 @@ import (
 	"holdfast/internal/engine/driver"
 )
 
-// A Server is a NATS server in this process. Package embedded has it.
+// A Server is a NATS server in this process. Package embedded implements it.
 type Server interface {
 	nats.InProcessConnProvider
 	Reopen() error // ends its streams, and opens them again
@@ -26,7 +26,7 @@ type Server interface {
 	WaitForShutdown()
 }
 
-// A ServerLog takes what such a server logs: it is a Logger of package server of NATS.
+// A ServerLog takes the log lines of such a server: it is a Logger of package server of NATS.
 type ServerLog interface {
 	Noticef(format string, v ...any)
 	Warnf(format string, v ...any)
@@ -37,10 +37,11 @@ type ServerLog interface {
 	Fatal() error // why the server cannot go on, or nil
 }
 
-// A Start starts such a server over a directory, and waits until it is ready. With an error it may return one that has to be shut down.
+// A Start starts such a server over a directory, and waits until it is ready. A server that it returns with an error has to be shut
+// down.
 type Start func(dir string, log ServerLog, patience time.Duration) (Server, error)
 
-// embedded is a server in this process, which nobody else can reach.
+// embedded is a server in this process, without a port.
 type embedded struct {
 	Server
 	dir  string
@@ -68,9 +69,9 @@ func embed(a address, log *slog.Logger, start Start) (*embedded, error) {
 	return e, nil
 }
 
-// makeDir makes a directory, or says why it can't be used.
+// makeDir makes a directory if there is none, and returns an error if it cannot be used.
 func makeDir(dir string) error {
-	var made []string // whose names are not on the disk
+	var made []string // directories with names that are not on the disk
 	for at := filepath.Clean(dir); ; at = filepath.Dir(at) {
 		if _, err := os.Lstat(at); !errors.Is(err, fs.ErrNotExist) {
 			break
@@ -109,19 +110,19 @@ func (e *embedded) start(start Start) error {
 	return err
 }
 
-// stream is the directory of a stream.
+// stream returns the directory of a stream.
 func (e *embedded) stream(name string) string {
 	return filepath.Join(e.dir, "jetstream", "$G", "streams", name)
 }
 
-// holds reports whether the directory has a stream, in whichever condition.
+// holds reports whether the directory has files of a stream, intact or not.
 func (e *embedded) holds(name string) bool {
 	_, err := os.Stat(e.stream(name))
 	return err == nil
 }
 
-// sync begins to bring what the server writes to the disk, where all is that there is
-// by now.
+// sync brings all files of the server to the disk, and returns a syncer for later
+// writes.
 func (e *embedded) sync(most time.Duration, streams ...string) (*syncer, error) {
 	if err := syncTree(e.dir); err != nil {
 		return nil, fmt.Errorf("bringing %s to the disk: %w", e.dir, err)
@@ -133,8 +134,8 @@ func (e *embedded) sync(most time.Duration, streams ...string) (*syncer, error) 
 	return newSyncer(most, dirs, e.log.log), nil
 }
 
-// close ends the server, which writes down what spares the next one to look at all
-// it has.
+// close ends the server, which writes an index that spares the next one reading all
+// files.
 func (e *embedded) close() error {
 	var err error
 	if e.Server != nil {
@@ -154,12 +155,12 @@ func (e *embedded) close() error {
 	return errors.Join(err, e.lock.Unlock())
 }
 
-// serverLog hands what a server logs to ours. Most of it is for those who run
-// servers, and not for those who have one inside a program.
+// serverLog hands the log lines of a server to our logger, most of them as debug lines: they
+// are for operators of servers, and not for those of a program that has a server inside.
 type serverLog struct {
 	log     *slog.Logger
 	fatal   atomic.Pointer[string]
-	noSpace atomic.Pointer[string] // the first line that said so; nil: none did
+	noSpace atomic.Pointer[string] // the first line that said that the disk has no room; nil: no line did
 
 	reopening atomic.Bool
 }
@@ -168,7 +169,7 @@ func (s *serverLog) Noticef(format string, v ...any) { s.log.Debug(line(format, 
 func (s *serverLog) Debugf(format string, v ...any)  { s.log.Debug(line(format, v)) }
 func (s *serverLog) Tracef(format string, v ...any)  { s.log.Debug(line(format, v)) }
 
-// Errorf takes what went wrong. That the disk is full is said by the [healer], once.
+// Errorf takes an error. The [healer] logs that the disk is full, once.
 func (s *serverLog) Errorf(format string, v ...any) {
 	text := line(format, v)
 	if saysNoSpace(text) {
@@ -183,8 +184,8 @@ func (s *serverLog) Errorf(format string, v ...any) {
 	s.log.Warn(text)
 }
 
-// Warnf takes what may be worth a look. After a SIGKILL the file store says how it
-// puts itself in order, which is as it should be.
+// Warnf takes a warning. After a SIGKILL the file store warns of the repairs that
+// it makes, which are expected.
 func (s *serverLog) Warnf(format string, v ...any) {
 	if strings.HasPrefix(format, "Filestore ") && (strings.Contains(format, "outdated") || strings.Contains(format, "Recovering")) {
 		s.log.Debug(line(format, v))

@@ -23,15 +23,15 @@ func (l *Log) Append(ctx context.Context, key string, last uint64, frame []byte)
 	return l.contradict(ctx, l.events, m, wrong)
 }
 
-// contradict returns which message a subject ends with, and ErrConflict, after a leader
-// has said that it is not the one that we think. If it ends with an earlier one, or
-// with none, that may be because the leader could not look, or because it leads no
-// longer and does not know: then the one that leads may have stored the message.
+// contradict returns the place of a subject's last message, and ErrConflict, after a
+// leader has said that m.last is not it. If the leader has named an earlier message or
+// none, it may have failed to look, or no longer be the leader without knowing. Then
+// contradict asks the leader, which may even have stored m: that is no error.
 func (l *Log) contradict(ctx context.Context, name string, m message, wrong *wrongLast) (uint64, error) {
 	if wrong.at > m.last {
 		return wrong.at, stream.ErrConflict
 	}
-	is, _, err := l.last(ctx, name, m.subject) // none is at 0
+	is, _, err := l.last(ctx, name, m.subject) // is.at is 0 if there is no message
 	switch {
 	case err != nil:
 		return 0, err
@@ -67,8 +67,8 @@ func (l *Log) Frames(ctx context.Context, key string, after uint64, yield func(u
 	return s.run(ctx, func(m stored) bool { return yield(m.at, age(m.time, now), m.data) })
 }
 
-// Recent reads a key's frames from whichever server has them, without asking the leader
-// where they end: such a server may lag behind.
+// Recent reads a key's frames from any server that has them, without asking the leader
+// where they end: that server may lag behind.
 func (l *Log) Recent(ctx context.Context, key string, after uint64, yield func(uint64, time.Duration, []byte) bool) error {
 	now, err := l.now(ctx)
 	if err != nil {

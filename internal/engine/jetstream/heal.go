@@ -13,16 +13,16 @@ import (
 )
 
 // A healer opens the streams of the server in this process again after the disk was full. A stream
-// that could not write a message takes no other one for as long as it is open, and the server may end
-// its streams altogether.
+// that could not write a message takes no more messages while it is open, and the server may close
+// its streams.
 //
-// What was acknowledged and not yet on the disk may be lost with the room, as in a loss of power: at
-// most what was said in [defaultSync], or in the time that sync= gives.
+// Acknowledged messages that are not yet on the disk may be lost then, as in a loss of power: those
+// of the last [defaultSync] at most, or of the time that sync= gives.
 type healer struct {
 	log *Log
 
 	mu      sync.Mutex
-	full    time.Time     // since when the disk is full, or nearly; zero: it is not
+	full    time.Time     // since when the disk is full or nearly full; zero: it is neither
 	next    time.Time     // when to try next
 	wait    time.Duration // after a try that failed
 	working bool
@@ -31,13 +31,13 @@ type healer struct {
 	stop    context.CancelFunc
 }
 
-// Of the time between two tries: each reads the streams' files.
+// The time between two tries. Each try reads the streams' files.
 const (
 	leastWait = time.Second
 	mostWait  = 8 * time.Second
 )
 
-// roomAgain is how much must be free until a disk that was nearly full is not any more.
+// roomAgain is how many bytes must be free until a disk no longer counts as nearly full.
 const roomAgain = spareDisk + spareDisk/4
 
 func newHealer(l *Log) *healer {
@@ -46,17 +46,17 @@ func newHealer(l *Log) *healer {
 	return h
 }
 
-// close waits until a try has ended.
+// close ends a try and waits for its goroutine.
 func (h *healer) close() {
 	h.stop()
 	h.mu.Lock()
-	h.working = true // none begins
+	h.working = true // no try begins
 	h.mu.Unlock()
 	h.work.Wait()
 }
 
-// look is called each second or so. It reports whether the disk is full, or nearly, and returns an error if the
-// server can't write. Where there is room again it begins a try.
+// look reports whether the disk is full, or nearly, and returns an error if the server can't write. If there is
+// room again it begins a try. Ping calls it, each second or so.
 func (h *healer) look() (full bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +87,7 @@ func (h *healer) look() (full bool, err error) {
 	return true, why
 }
 
-// errReopening is what is said of each write until the streams are open again.
+// errReopening is the error of [Log.Ping] until the streams are open again.
 var errReopening error = diskFull("the disk of the store was full: the store is being opened again")
 
 // A diskFull says that the disk of the store is full. It is a [stream.ErrFull].
@@ -95,7 +95,7 @@ type diskFull string
 
 func (e diskFull) Error() string { return string(e) }
 
-// Is implements what errors.Is asks.
+// Is reports whether target is [stream.ErrFull], for errors.Is.
 func (diskFull) Is(target error) bool { return target == stream.ErrFull }
 
 // failure returns why the server can't write, or nil.
@@ -109,7 +109,7 @@ func (h *healer) failure() error {
 	return nil
 }
 
-// over says that there is room again. mu is held.
+// over logs that there is room again. mu is held.
 func (h *healer) over() {
 	h.log.log.Info("the disk of the store has room again: the store goes on", "dir", h.log.server.dir, "full_for", time.Since(h.full).Round(time.Second).Seconds())
 	h.full = time.Time{}
@@ -133,7 +133,7 @@ func (h *healer) try() {
 func (h *healer) reopen() error {
 	l := h.log
 	l.server.log.noSpace.Store(nil)
-	l.server.log.reopening.Store(true) // what the server says of files that were not written to their end is as it should be
+	l.server.log.reopening.Store(true) // its lines about files that were not written to their end are expected
 	defer l.server.log.reopening.Store(false)
 	if err := l.server.Reopen(); err != nil {
 		return err
@@ -150,13 +150,13 @@ func (h *healer) reopen() error {
 	return l.write(ctx)
 }
 
-// isNoSpace reports whether something failed because there was no room on the disk.
+// isNoSpace reports whether err says that the disk has no room.
 func isNoSpace(err error) bool {
 	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
 }
 
-// saysNoSpace reports whether a text of the server says that there is no room on the disk. There is no
-// other way to learn it: what can't be stored is not answered.
+// saysNoSpace reports whether a log line of the server says that the disk has no room. There is no
+// other sign: the server does not answer for a message that it cannot store.
 func saysNoSpace(text string) bool {
 	for _, no := range []error{syscall.ENOSPC, syscall.EDQUOT} {
 		if strings.Contains(text, no.Error()) {

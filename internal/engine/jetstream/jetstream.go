@@ -1,12 +1,12 @@
-// Package jetstream keeps what durable.Log asks for in NATS JetStream: in this process,
-// on its disk, or in a cluster that somebody runs.
+// Package jetstream implements durable.Log in NATS JetStream: by a server in this
+// process, on its disk, or in a cluster.
 //
-// Two streams hold it, named after a prefix. PREFIX-events has a subject for each key
-// whose frames it keeps, PREFIX-values one for each value, of which only the newest is
-// kept, for its own time. A place in a sequence, and a value's version, is the stream's
-// sequence of the message. That nobody else has written in between is checked by the
-// stream's leader (Nats-Expected-Last-Subject-Sequence); and since that header is kept
-// with the message, each frame names the one before it.
+// There are two JetStream streams, named after a prefix. PREFIX-events has a subject
+// for each key with frames. PREFIX-values has a subject for each value, and keeps its
+// newest message for the value's own time. The place of a frame, and a value's version,
+// is the sequence of its message. The stream's leader checks that no other message was
+// stored in between (Nats-Expected-Last-Subject-Sequence). That header is kept with the
+// message, so each frame names the frame before it.
 package jetstream
 
 import (
@@ -30,17 +30,16 @@ import (
 )
 
 const (
-	// attempt is how long the engine has to store a message. What it does with one
-	// after that is not known; so it is as short as it can be without making doubts
-	// where there is just a lot to do.
+	// attempt is how long the engine has to store a message. After that the outcome
+	// is unknown, so it is short, but enough for an engine with a lot to do.
 	attempt = 2 * time.Second
-	// reading is how long it has to answer what can be asked again, and asking after
-	// how long that is done.
+	// reading is how long the engine has to answer a request that can be repeated,
+	// and asking the time until its first repetition.
 	reading = 4 * time.Second
 	asking  = time.Second
-	// opening is how long it has to be there at all.
+	// opening is how long the engine has to start and to answer at all.
 	opening = 15 * time.Second
-	// closing bounds what is done for others before an end.
+	// closing is how long the server in this process has to end, and subscriptions to be made.
 	closing = 10 * time.Second
 
 	// room for the headers of a message, which count towards the largest payload.
@@ -48,16 +47,16 @@ const (
 	// maxMessage is the size of the largest message between nodes that makes sense:
 	// larger ones delay others on the same connection.
 	maxMessage = 1 << 20
-	// framings is how many reads of frames run at once, beside one of a list. What
-	// they ask for, together, stays below what a server holds for a client before it
-	// thinks it dead (64 MiB).
+	// framings is how many reads of frames run at once, beside one of a list. Their
+	// answers together stay below the 64 MiB that a server holds for a client before
+	// it thinks the client dead.
 	framings = 16
 )
 
 // Log is a durable.Log in JetStream. Its methods may be called concurrently.
 type Log struct {
 	nc        *nats.Conn
-	server    *embedded // nil: it is elsewhere
+	server    *embedded // nil: the server is elsewhere
 	disk      *syncer   // nil: the server's disk is not ours to sync
 	healer    *healer   // nil: as disk
 	log       *slog.Logger
@@ -65,48 +64,48 @@ type Log struct {
 	events    string // names of the streams
 	values    string
 	keep      time.Duration
-	retention atomic.Int64 // in ns
+	retention atomic.Int64 // of frames, in ns
 	crowded   atomic.Bool
 	node      string
 
 	replies          replies
 	clock            clock
-	attempt, reading time.Duration       // see there
-	framing, listing *semaphore.Weighted // how many read at once
+	attempt, reading time.Duration       // as the constants
+	framing, listing *semaphore.Weighted // bound how many goroutines read at once
 	peers            sync.Map            // node name -> peer
-	opened           chan struct{}       // when all else here is set
-	closed           chan struct{}       // when the connection is
+	opened           chan struct{}       // closed when Log is ready
+	closed           chan struct{}       // closed when the connection is
 }
 
 var _ durable.Log = (*Log)(nil)
 
-// Open opens an engine that is elsewhere. [OpenWith] says how.
+// Open opens an engine in other processes, as [OpenWith] says.
 func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error) {
 	return OpenWith(ctx, rawURL, o, nil)
 }
 
 // OpenWith opens an engine:
 //
-//	file:DIR                  in this process, which alone may have DIR, by a server that start starts
+//	file:DIR                  in this process, which alone may have DIR, by the server that start returns
 //	nats://USER:PASS@H1,H2    a cluster; tls:// for one that must be reached over TLS
 //
 // The URL's query may say, for file:
 //
-//	max=SIZE     most disk it may take, like 10GiB (the default, or half of what is free)
+//	max=SIZE     most disk it may take, like 10GiB (the default, or half of the free space)
 //	sync=always  an append is on the disk itself before it is acknowledged (a process
 //	             that is killed loses nothing without it, a machine without power may);
 //	             or how soon after, like 10s; the default is 1s
 //
 // and for a cluster:
 //
-//	replicas=N   on how many servers all is kept: 3, or 1 where there is only one
-//	prefix=NAME  what its streams and subjects begin with: holdfast
+//	replicas=N   how many servers keep each message: 3, or 1 if there is only one server
+//	prefix=NAME  prefix of its streams and subjects: holdfast
 //	max=SIZE     most disk that the streams may take on a server, if they are made now: 10GiB
 //	creds=FILE   credentials, as NATS makes them; ca=FILE, cert=FILE and key=FILE for TLS
 //
-// Streams that are not there are made. Those that are there are not changed: what does
-// not fit is an error. (file: has nobody else to ask, and changes its own.) Errors do
-// not tell passwords.
+// Streams that do not exist are made. Existing ones are not changed: a setting that
+// does not fit is an error. (With file: they are changed.) Errors do not tell
+// passwords.
 func OpenWith(ctx context.Context, rawURL string, o durable.Options, start Start) (durable.Log, error) {
 	a, err := parse(rawURL)
 	if err != nil {
@@ -125,7 +124,7 @@ func OpenWith(ctx context.Context, rawURL string, o durable.Options, start Start
 		framing: semaphore.NewWeighted(framings), listing: semaphore.NewWeighted(1), opened: make(chan struct{}), closed: make(chan struct{}),
 	}
 	if a.dir != "" {
-		// Which looks at all it has, if it was not ended in order: as long as it takes.
+		// A server that was killed reads all its files: start waits as long as that takes.
 		if l.server, err = embed(a, o.Logger, start); err != nil {
 			return nil, err
 		}
@@ -158,7 +157,7 @@ func (l *Log) open(ctx context.Context, a address) error {
 	return l.prepare(ctx, a)
 }
 
-// kindOf returns an error of opening with its kind.
+// kindOf adds its kind to an error of opening.
 func kindOf(err error) error {
 	if errors.Is(err, jetstream.ErrJetStreamNotEnabled) || errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount) {
 		return driver.As(driver.ErrIncompatible, err)
@@ -178,13 +177,13 @@ func kindOf(err error) error {
 // Retention is how long a frame is kept.
 func (l *Log) Retention() time.Duration { return time.Duration(l.retention.Load()) }
 
-// MaxFrame is what the servers take as a message, less our headers.
+// MaxFrame is the largest message of the servers in bytes, less our headers.
 func (l *Log) MaxFrame() int { return max(int(l.nc.MaxPayload())-headroom, 0) }
 
-// Alone reports whether nobody else can reach the engine.
+// Alone reports whether no other process can reach the engine.
 func (l *Log) Alone() bool { return l.server != nil }
 
-// Ping writes a value that nobody reads and asks for an event that there isn't: the
+// Ping writes a value and asks for an event that does not exist: it succeeds if the
 // leaders of both streams answer, and the servers take writes.
 func (l *Log) Ping(ctx context.Context) error {
 	full := false
@@ -196,7 +195,7 @@ func (l *Log) Ping(ctx context.Context) error {
 		}
 	}
 	if err := l.write(ctx); err != nil {
-		if !l.nc.IsConnected() { // the client only says that it has no room for what it should send
+		if !l.nc.IsConnected() { // the error of nats.go is only that its buffer is full
 			return errNotConnected
 		}
 		return err
@@ -210,7 +209,7 @@ func (l *Log) Ping(ctx context.Context) error {
 
 var errNotConnected = fmt.Errorf("%w: there is no connection to any of its servers", stream.ErrUnavailable)
 
-// write writes a value that nobody reads.
+// write writes a value that is never read.
 func (l *Log) write(ctx context.Context) error {
 	if l.disk != nil {
 		if err := l.disk.failed(); err != nil {
@@ -239,7 +238,7 @@ func (l *Log) Close() error {
 	}
 	if l.nc != nil {
 		if l.nc.IsConnected() {
-			_ = l.nc.FlushTimeout(time.Second) // what was told to other nodes
+			_ = l.nc.FlushTimeout(time.Second) // messages to other nodes
 		}
 		l.nc.Close()
 		<-l.closed
@@ -253,5 +252,5 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// unavailable is an error whose outcome is not known.
+// unavailable returns an error for an unknown outcome.
 func unavailable(err error) error { return fmt.Errorf("%w: %w", stream.ErrUnavailable, err) }

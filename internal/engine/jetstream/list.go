@@ -14,11 +14,11 @@ import (
 const (
 	// listMessages is how many messages of a list are asked for at a time.
 	listMessages = 256
-	// idleList is after how long a server forgets a list that nobody reads on.
+	// idleList is after how long without requests a server drops the consumer of a list.
 	idleList = time.Minute
 )
 
-// List reads all values below a prefix. One that is put meanwhile may come twice.
+// List reads all values under a prefix. A value that is put meanwhile may come twice.
 func (l *Log) List(ctx context.Context, prefix string, yield func(string, []byte, uint64) bool) error {
 	filter := l.valueSubject(prefix) + ">"
 	end, ok, err := l.last(ctx, l.values, filter)
@@ -35,11 +35,11 @@ func (l *Log) List(ctx context.Context, prefix string, yield func(string, []byte
 	return s.run(ctx, each)
 }
 
-// pull reads the values' messages up to a place, through a consumer. One answer of many
-// messages, as a scan asks for them, would take the server as long as all of them take,
-// some 0.1 ms each, and meanwhile it would neither store nor read anything else: there is
-// one connection, and it keeps what it answers with apart from what is written. In a
-// cluster that is another server's time, and a consumer would have to be agreed on.
+// pull reads the values' messages up to a place, through a consumer. For one answer of
+// many messages, as a scan asks for, the server would need about 0.1 ms for each message,
+// and meanwhile neither store nor read anything else: there is one connection, and the
+// server does not answer and write at the same time. In a cluster a scan takes another
+// server's time, and the servers would have to agree on a consumer.
 func (l *Log) pull(ctx context.Context, filter string, end uint64, yield func(stored) bool) error {
 	free, err := l.turn(ctx, l.listing)
 	if err != nil {
@@ -83,8 +83,8 @@ func (l *Log) pull(ctx context.Context, filter string, end uint64, yield func(st
 	return nil
 }
 
-// A puller reads what a consumer has. It has a subscription of its own: each message
-// comes under its own subject.
+// A puller reads the messages of a consumer. It has a subscription of its own: the
+// messages come under the subjects of their values.
 type puller struct {
 	*Log
 	consumer, inbox string
@@ -105,7 +105,7 @@ func (p *puller) next(ctx context.Context) (got []stored, err error) {
 			silence.Reset(p.reading)
 			switch status := m.Header.Get("Status"); status {
 			case "":
-			case "404", "408": // no messages, or none any more
+			case "404", "408": // there are no more messages
 				return got, nil
 			default:
 				return nil, unavailable(fmt.Errorf("listing: status %s %s", status, m.Header.Get("Description")))

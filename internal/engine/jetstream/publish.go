@@ -16,7 +16,7 @@ import (
 	"holdfast/stream"
 )
 
-// Error codes of JetStream's that we know more about.
+// Error codes of JetStream that are handled.
 const (
 	codeAccount    = 10002 // the account has no room
 	codeNoPeers    = 10005 // too few servers for as many replicas
@@ -29,10 +29,10 @@ const (
 	codeNotDeleted = 10057 // there is no such message
 	codeNoStream   = 10059
 	codeInUse      = 10058 // the stream is there, with other settings
-	codeWrongLast  = 10071 // somebody else has written
+	codeWrongLast  = 10071 // the subject's last message is another
 	codeReplicas   = 10074 // this server is not in a cluster
 	codeNotStored  = 10077
-	codeInFlight   = 10164 // somebody is writing
+	codeInFlight   = 10164 // another message for the subject is being stored
 )
 
 // code returns JetStream's code for an error, or 0.
@@ -43,13 +43,13 @@ func code(err error) int {
 	return 0
 }
 
-// A message is one on its way into a stream.
+// A message is to be stored in a stream.
 type message struct {
 	subject string
-	last    uint64 // what the subject's last message must be
-	any     bool   // it need not be
+	last    uint64 // the place that the subject's last message must have
+	any     bool   // last is not checked
 	ttl     time.Duration
-	removed bool // it stands for nothing
+	removed bool // it marks the removal of a value
 	data    []byte
 }
 
@@ -57,19 +57,19 @@ type message struct {
 const (
 	headerLast    = jetstream.ExpectedLastSubjSeqHeader
 	headerTTL     = jetstream.MsgTTLHeader
-	headerMarker  = "Nats-Marker-Reason" // servers write it into what stands for nothing
-	headerRemoved = "Holdfast-Removed"   // and this is ours
+	headerMarker  = "Nats-Marker-Reason" // servers set it in messages that mark the end of a value
+	headerRemoved = "Holdfast-Removed"   // our own, with the same meaning
 )
 
-// wrongLast says that a subject's last message is another than was thought.
+// wrongLast is the error of a subject with another last message than expected. at is its place.
 type wrongLast struct{ at uint64 }
 
 func (e *wrongLast) Error() string { return fmt.Sprintf("the last one is %d", e.at) }
 
 func (e *wrongLast) Unwrap() error { return stream.ErrConflict }
 
-// publish stores a message. It tries again only while another's is in flight for the
-// same subject, since then ours was not stored.
+// publish stores a message. It tries again only if another message for the same
+// subject was being stored, since then this one was not.
 func (l *Log) publish(ctx context.Context, m message) (uint64, error) {
 	if len(m.data) > l.MaxFrame() {
 		return 0, fmt.Errorf("%w: %d bytes, and %d are the most", stream.ErrTooLarge, len(m.data), l.MaxFrame())
@@ -82,8 +82,8 @@ func (l *Log) publish(ctx context.Context, m message) (uint64, error) {
 		if code(err) == codeInFlight && pause(ctx, wait) {
 			continue
 		}
-		// That something is there already is an acknowledgement too: it may be what an
-		// earlier attempt has written.
+		// An error that names another last message is an acknowledgement too: an
+		// earlier attempt may have stored that message.
 		if l.disk != nil && (err == nil || code(err) == codeWrongLast) {
 			if err := l.disk.acknowledge(ctx); err != nil {
 				return 0, err
@@ -108,7 +108,7 @@ func (m message) header() nats.Header {
 	return h
 }
 
-// request publishes once, and returns the message's sequence.
+// request publishes a message once, and returns its sequence.
 func (l *Log) request(ctx context.Context, m *nats.Msg) (uint64, error) {
 	reply, err := l.nc.RequestMsgWithContext(ctx, m)
 	if err != nil {
@@ -117,8 +117,8 @@ func (l *Log) request(ctx context.Context, m *nats.Msg) (uint64, error) {
 	return parseAck(reply.Data)
 }
 
-// parseAck reads what the stream's leader answers. Nearly always that is one line that
-// a JSON parser would take longer for than all else here.
+// parseAck reads the answer of a stream's leader. Nearly always it is one line, for
+// which a JSON parser would take longer than the rest of publish.
 func parseAck(data []byte) (uint64, error) {
 	if at := bytes.LastIndex(data, []byte(`"seq":`)); at > 0 && !bytes.Contains(data, []byte(`"error"`)) {
 		digits := bytes.TrimRight(bytes.TrimLeft(data[at+len(`"seq":`):], " "), "} \r\n")
@@ -141,7 +141,7 @@ func parseAck(data []byte) (uint64, error) {
 	return ack.Seq, nil
 }
 
-// classify makes one of package stream's errors of one of publishing.
+// classify maps an error of publishing to one of package stream.
 func classify(err error) error {
 	if err == nil {
 		return nil

@@ -5,21 +5,21 @@ import (
 	"encoding/json"
 )
 
-// Of a stream's room a sixteenth is for what has begun, or so much; and so much of a
-// disk of ours, which others may fill: once it is full the server stores nothing until
-// there is room again.
+// A sixteenth of a stream's room, mostSpare bytes at most, is only for calls that have
+// begun. So are spareDisk bytes of the disk of a server in this process, as other programs
+// may fill that disk: once it is full the server stores nothing until there is room again.
 const (
 	spareShare = 16
 	mostSpare  = 256 << 20
 	spareDisk  = 32 << 20
 )
 
-// Crowded reports whether nothing more should begin: what room is left is for what runs
-// to be told to its end. It is as of the last Ping.
+// Crowded reports whether no more calls should begin: the room that is left is for
+// those that run. It is as of the last Ping.
 func (l *Log) Crowded() bool { return l.crowded.Load() }
 
-// survey looks how much room there is, beside a disk that is full. Where that can't be learned it is
-// as it was.
+// survey updates crowded. full says that the disk is full. If the servers do not tell how much room
+// the stream has, crowded stays as it was.
 func (l *Log) survey(ctx context.Context, full bool) {
 	if full {
 		l.crowded.Store(true)
@@ -31,7 +31,7 @@ func (l *Log) survey(ctx context.Context, full bool) {
 	}
 }
 
-// usage is what an answer about a stream says of its size.
+// usage has the size of a stream and its limit, from an answer about it.
 type usage struct {
 	failure
 	Config struct {

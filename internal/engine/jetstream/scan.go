@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// An answer has so many messages at most, and ends after so many bytes. Before its
-// first one the server counts all that it might have, which takes a while where there
-// are a million subjects.
+// The most messages of an answer, and the bytes after which it ends: few for frames,
+// many for a list. Before the first message the server counts all that match, which
+// takes a while if there are a million subjects.
 const (
 	fewMessages  = 1000
 	fewBytes     = 2 << 20
@@ -30,10 +30,10 @@ const (
 // A stored message.
 type stored struct {
 	at      uint64
-	before  uint64 // the one before it of the same subject, as its writer knew
+	before  uint64 // place of the message before it of the same subject, as its writer knew it
 	subject string
 	time    time.Time
-	removed bool // it stands for nothing
+	removed bool // it marks the removal of a value
 	data    []byte
 }
 
@@ -48,13 +48,13 @@ func (m *stored) header(h nats.Header) error {
 	return err
 }
 
-// last asks a stream's leader for the newest message of a subject; only the leader
-// knows of every write that was acknowledged.
+// last asks a stream's leader for the newest message of a subject. Only the leader
+// knows of every acknowledged write.
 func (l *Log) last(ctx context.Context, name, subject string) (stored, bool, error) {
 	return l.one(ctx, name, fmt.Appendf(nil, `{"last_by_subj":%q}`, subject))
 }
 
-// next asks it for the oldest one after a place.
+// next asks a stream's leader for the oldest message of a subject after a place.
 func (l *Log) next(ctx context.Context, name, subject string, after uint64) (stored, bool, error) {
 	return l.one(ctx, name, fmt.Appendf(nil, `{"seq":%d,"next_by_subj":%q}`, after+1, subject))
 }
@@ -94,8 +94,8 @@ type found struct {
 	data []byte
 }
 
-// read reads an answer. What the message says, in base64, may be megabytes, and a JSON
-// parser takes its time for each.
+// read decodes an answer. It takes the data of the message, which may be megabytes of
+// base64, out before it parses the JSON, as a JSON parser is slow for them.
 func (f *found) read(answer []byte) error {
 	const name = `"data":"`
 	if i := bytes.Index(answer, []byte(name)); i > 0 {
@@ -111,13 +111,13 @@ func (f *found) read(answer []byte) error {
 	return json.Unmarshal(answer, f)
 }
 
-// An answer is read from what came.
+// An answer is decoded from the data of a reply.
 type answer interface {
 	read(data []byte) error
 	failed() error
 }
 
-// A failure is in an answer instead of what was asked for.
+// A failure is the error of an answer, instead of its result.
 type failure struct {
 	Error *jetstream.APIError `json:"error"`
 }
@@ -131,13 +131,13 @@ func (f *failure) failed() error {
 	return f.Error
 }
 
-// ask makes a request of JetStream's interface, which must be one that can be made
-// twice: where there is just no leader nobody answers, and it asks again.
+// ask makes a request to JetStream's API and decodes its answer. The request must
+// be safe to repeat: ask repeats it while no leader answers.
 func (l *Log) ask(ctx context.Context, what string, request []byte, to answer) error {
 	ctx, cancel := context.WithTimeout(ctx, l.reading)
 	defer cancel()
 	for {
-		if err := ctx.Err(); err != nil { // an answer could be there before anybody looks at ctx
+		if err := ctx.Err(); err != nil { // else select could choose an answer although ctx is done
 			return unavailable(err)
 		}
 		m, err := l.answer(ctx, "$JS.API."+what, request)
@@ -156,8 +156,8 @@ func (l *Log) ask(ctx context.Context, what string, request []byte, to answer) e
 	}
 }
 
-// answer returns the first answer to a request, which it makes again when there is
-// none: no one may have led when it came.
+// answer returns the first answer to a request, and repeats the request while none
+// comes: the stream may have had no leader when it came.
 func (l *Log) answer(ctx context.Context, subject string, request []byte) (*nats.Msg, error) {
 	to, answers, done := l.replies.expect(1)
 	defer done()
@@ -181,19 +181,19 @@ func (l *Log) answer(ctx context.Context, subject string, request []byte) (*nats
 	}
 }
 
-// A scan reads many messages, from whichever server has them. Such a server may lag
-// behind the leader, which has said where the end is: what is not found there is
-// asked of the leader, one by one.
+// A scan reads many messages, from any server that has the stream. That server may
+// lag behind the leader, which has said where the end is: scan asks the leader for
+// each message that is missing.
 type scan struct {
 	*Log
 	stream, filter string
-	at             uint64 // what has been read, and
-	end            uint64 // what must be
-	chained        bool   // each message names the one before it: it is one subject
-	read           bool   // something has been read
+	at             uint64 // place of the last message that was read
+	end            uint64 // place of the last message to read
+	chained        bool   // all messages have one subject, and each names the one before it
+	read           bool   // a message was read
 }
 
-// turn waits until there is a place among those who read.
+// turn waits until fewer goroutines read than places allows. The caller must call free.
 func (l *Log) turn(ctx context.Context, places *semaphore.Weighted) (free func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, l.reading)
 	defer cancel()
@@ -203,7 +203,8 @@ func (l *Log) turn(ctx context.Context, places *semaphore.Weighted) (free func()
 	return func() { places.Release(1) }, nil
 }
 
-// run reads. While it calls yield nobody waits for it.
+// run calls yield with the messages until it returns false. It holds no place of the
+// semaphore meanwhile.
 func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
 	for {
 		got, pending, err := s.batch(ctx)
@@ -212,7 +213,7 @@ func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
 		}
 		for _, m := range got {
 			if !s.follows(m) {
-				pending = 0 // this server has not all
+				pending = 0 // this server lacks messages
 				break
 			}
 			if !s.take(m, yield) {
@@ -227,7 +228,7 @@ func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
 		}
 		m, ok, err := s.next(ctx, s.stream, s.filter, s.at)
 		if err != nil || !ok {
-			return err // it was dropped meanwhile
+			return err // the rest was dropped meanwhile
 		}
 		if !s.follows(m) {
 			return unavailable(fmt.Errorf("messages between %d and %d of %s are lost", s.at, m.at, s.filter))
@@ -238,7 +239,8 @@ func (s *scan) run(ctx context.Context, yield func(stored) bool) error {
 	}
 }
 
-// follows reports whether nothing is missing before a message.
+// follows reports whether m comes right after the last message read, as far as
+// known.
 func (s *scan) follows(m stored) bool { return !s.chained || !s.read || m.before == s.at }
 
 func (s *scan) take(m stored, yield func(stored) bool) bool {
@@ -246,7 +248,7 @@ func (s *scan) take(m stored, yield func(stored) bool) bool {
 	return yield(m)
 }
 
-// batch reads one answer of many messages. pending says how many follow them.
+// batch reads one answer of many messages. pending is the number of messages after them.
 func (s *scan) batch(ctx context.Context) (got []stored, pending uint64, err error) {
 	places, most, size := s.listing, manyMessages, manyBytes
 	if s.chained {
@@ -286,7 +288,7 @@ func (s *scan) batch(ctx context.Context) (got []stored, pending uint64, err err
 	}
 }
 
-// ended reads what ends an answer.
+// ended reads the message that ends an answer.
 func ended(status string, h nats.Header) (pending uint64, err error) {
 	switch status {
 	case "204":
@@ -303,7 +305,7 @@ func ended(status string, h nats.Header) (pending uint64, err error) {
 	return pending, err
 }
 
-// direct reads one message of an answer.
+// direct decodes one message of an answer.
 func direct(m *nats.Msg) (stored, error) {
 	is := stored{subject: m.Header.Get(jetstream.SubjectHeader), data: m.Data}
 	var err, err2 error
@@ -315,8 +317,8 @@ func direct(m *nats.Msg) (stored, error) {
 	return is, nil
 }
 
-// replies are answers of many messages that are expected, by the last token of the
-// subject that they go to: one subscription stands for all.
+// replies are channels for expected answers, by the last token of the subject that
+// these go to. All answers come by one subscription.
 type replies struct {
 	prefix string
 	mu     sync.Mutex
@@ -334,7 +336,8 @@ func (r *replies) start(nc *nats.Conn) error {
 	return sub.SetPendingLimits(-1, -1)
 }
 
-// expect returns a subject, and where what comes to it goes until done.
+// expect returns a subject for up to most answers, and the channel that gets them
+// until done is called.
 func (r *replies) expect(most int) (subject string, answers <-chan *nats.Msg, done func()) {
 	to := make(chan *nats.Msg, most)
 	r.mu.Lock()
@@ -355,6 +358,6 @@ func (r *replies) take(m *nats.Msg) {
 	r.mu.Unlock()
 	select {
 	case to <- m:
-	default: // nobody waits for it any more, or it is more than was asked for
+	default: // it is no longer expected, or there are more than most
 	}
 }

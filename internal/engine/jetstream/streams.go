@@ -15,11 +15,11 @@ import (
 
 const (
 	leastRetention = 15 * time.Minute
-	// longest is how long what never expires is kept.
+	// longest stands for the retention of a stream without a limit of age.
 	longest = 100 * 365 * 24 * time.Hour
 )
 
-// prepare makes the two streams, or looks whether those that are there will do.
+// prepare makes the two streams, or checks the settings of existing ones.
 func (l *Log) prepare(ctx context.Context, a address) error {
 	js, err := jetstream.New(l.nc)
 	if err != nil {
@@ -54,9 +54,9 @@ func (l *Log) prepare(ctx context.Context, a address) error {
 	return p.led(ctx)
 }
 
-// led waits until both streams have leaders, which new ones may not have at once, and
-// until all servers that we ask know of them: one that was told of them last may say
-// that they are not there.
+// led waits until both streams have leaders, which new streams may lack at first, and
+// until the servers that we ask know the streams: a server that learns of them late
+// may say that they do not exist.
 func (l *Log) led(ctx context.Context) error {
 	for _, name := range []string{l.events, l.values} {
 		for {
@@ -88,9 +88,9 @@ type preparer struct {
 	most   int64         // bytes of both streams
 }
 
-// size says how large the streams may be. Of a disk of ours they take what they have
-// and half of what is free: a full disk would be noticed by nobody but us, who would
-// wait in vain for acknowledgements.
+// size sets how large the streams may be. In this process, where max= is not given,
+// they may take their present size and half of the free disk: if the disk were full,
+// the only sign would be that acknowledgements do not come.
 func (p *preparer) size(ctx context.Context) error {
 	p.most = defaultMax
 	if p.asked.max > 0 {
@@ -139,11 +139,11 @@ func (p *preparer) valuesConfig() jetstream.StreamConfig {
 	}
 }
 
-// stream makes a stream, or looks whether the one that is there will do, and returns
-// what it is.
+// stream makes a stream, or checks the settings of an existing one, and returns its
+// settings.
 func (p *preparer) stream(ctx context.Context, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	for asked := false; ; {
-		// What is asked of a stream that has no leader yet is never answered.
+		// A request to a stream that has no leader yet is never answered.
 		once, cancel := context.WithTimeout(ctx, attempt)
 		is, err := p.try(once, want, &asked)
 		cancel()
@@ -153,7 +153,8 @@ func (p *preparer) stream(ctx context.Context, want jetstream.StreamConfig) (jet
 	}
 }
 
-// try is stream, once. asked says that the stream was asked for before: on a slow disk it may be on its way.
+// try is one attempt of stream. asked says that an earlier attempt has asked to make the stream: on a slow
+// disk that may still be under way.
 func (p *preparer) try(ctx context.Context, want jetstream.StreamConfig, asked *bool) (jetstream.StreamConfig, error) {
 	s, err := p.js.Stream(ctx, want.Name)
 	switch {
@@ -173,7 +174,7 @@ func (p *preparer) try(ctx context.Context, want jetstream.StreamConfig, asked *
 	return is, p.check(is, want)
 }
 
-// adapt changes a stream of ours to what is wanted now.
+// adapt changes the settings of a stream in this process to those wanted.
 func (p *preparer) adapt(ctx context.Context, is, want jetstream.StreamConfig) (jetstream.StreamConfig, error) {
 	if err := p.check(is, want); err == nil && is.MaxBytes == want.MaxBytes && is.MaxAge == want.MaxAge {
 		return is, nil
@@ -184,7 +185,7 @@ func (p *preparer) adapt(ctx context.Context, is, want jetstream.StreamConfig) (
 	return want, nil
 }
 
-// explain says what can be done about a stream that can't be made.
+// explain adds a remedy to the error of a stream that could not be made.
 func (p *preparer) explain(want jetstream.StreamConfig, err error) error {
 	if err == nil {
 		return nil
@@ -199,7 +200,7 @@ func (p *preparer) explain(want jetstream.StreamConfig, err error) error {
 	return err
 }
 
-// check says what is wrong with a stream that is there.
+// check returns an error if the settings of an existing stream do not fit.
 func (p *preparer) check(is, want jetstream.StreamConfig) error {
 	switch {
 	case len(is.Subjects) != 1 || is.Subjects[0] != want.Subjects[0]:
@@ -232,8 +233,8 @@ func differs(s jetstream.StreamConfig, what string, is, want any) error {
 	return driver.Errorf(driver.ErrIncompatible, "stream %s has %s %v, and needs %v: change it (nats stream edit), or choose another prefix=", s.Name, what, is, want)
 }
 
-// transient reports whether a cluster that is starting, or another node that makes the
-// same stream, may be the reason of an error.
+// transient reports whether an error may come of a cluster that is starting, or of
+// another node that makes the same stream.
 func transient(err error) bool {
 	switch code(err) {
 	case codeNotReady, codeNoPeers, codeInUse, codeNoLeader:

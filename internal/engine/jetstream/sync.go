@@ -14,41 +14,40 @@ import (
 	"time"
 )
 
-// defaultSync is how long what was acknowledged may be in the machine's memory only.
+// defaultSync is how long acknowledged messages may be in the machine's memory only.
 const defaultSync = time.Second
 
-// A syncer brings what the server in this process has written to the disk itself. The
-// server could: after each message, while nobody else can write, or every so often, with
-// the same effect for as long as the disk takes. The syncer calls fsync on the same files
-// with descriptors of its own. So the server goes on meanwhile, and one fsync is for all
-// who wait for theirs.
+// A syncer calls fsync on the files that the server in this process writes. The server
+// could do that itself, after each message or periodically, but it takes no writes
+// meanwhile. The syncer has file descriptors of its own, so the server goes on, and one
+// fsync serves all callers that wait.
 type syncer struct {
-	most    time.Duration // how old what is not on the disk may become; 0: nothing is acknowledged before
+	most    time.Duration // how long acknowledged writes may stay off the disk; 0: not at all
 	log     *slog.Logger
 	streams []*blocks // used by the goroutine alone
 
 	mu      sync.Mutex
-	next    *round    // that has not begun
-	since   time.Time // when the first write was acknowledged that next is for; zero: there is none
-	oldest  time.Time // the same for all that is not on the disk yet
-	failure error     // nothing is acknowledged any more, until restart
-	anew    bool      // what the streams' files were when they were synced holds no more
+	next    *round    // the round that has not begun
+	since   time.Time // when the first write was acknowledged that next will sync; zero: no write was
+	oldest  time.Time // the same for all writes that are not on the disk yet
+	failure error     // no write is acknowledged until restart
+	anew    bool      // blocks.synced is no longer true
 	closed  bool
 
 	work  sync.WaitGroup
 	wake  chan struct{} // holds one: there is a next round
-	haste chan struct{} // holds one: somebody waits for it
+	haste chan struct{} // holds one: a caller waits for the next round
 	quit  chan struct{}
 }
 
-// A round is one turn of fsync, for all that was written before it began.
+// A round is one fsync of all files, for all writes before it began.
 type round struct {
 	done chan struct{}
 	err  error // once done
 }
 
-// newSyncer begins to sync the blocks in some directories, which are on the disk as
-// they are now.
+// newSyncer begins to sync the blocks in dirs. Their present state must be on the
+// disk.
 func newSyncer(most time.Duration, dirs []string, log *slog.Logger) *syncer {
 	d := &syncer{
 		most: most, log: log,
@@ -61,7 +60,7 @@ func newSyncer(most time.Duration, dirs []string, log *slog.Logger) *syncer {
 	return d
 }
 
-// close ends the goroutine. Whoever waits is told that it is not known.
+// close ends the goroutine. Callers of wait get errClosed: their outcome is unknown.
 func (d *syncer) close() {
 	d.mu.Lock()
 	if !d.closed {
@@ -72,12 +71,12 @@ func (d *syncer) close() {
 	d.work.Wait()
 }
 
-// errClosed is what those are told who wait when the engine is closed.
+// errClosed is the error for callers that wait when the engine is closed.
 var errClosed = errors.New("the engine is closed")
 
-// acknowledge is called between the server's word that something is written and ours. It
-// waits for the disk where that was promised, and where the disk is too slow for what
-// was promised.
+// acknowledge is called after the server has acknowledged a write, and before we do. It
+// waits for the disk if sync=always was set, or if the oldest write that is not on the
+// disk is older than d.most.
 func (d *syncer) acknowledge(ctx context.Context) error {
 	now := time.Now()
 	d.mu.Lock()
@@ -95,7 +94,7 @@ func (d *syncer) acknowledge(ctx context.Context) error {
 	return d.wait(ctx)
 }
 
-// flush waits until all that was written before is on the disk.
+// flush waits until all earlier writes are on the disk.
 func (d *syncer) flush(ctx context.Context) error {
 	d.mu.Lock()
 	return d.wait(ctx)
@@ -135,14 +134,14 @@ func (d *syncer) wait(ctx context.Context) error {
 	}
 }
 
-// failed returns why nothing is acknowledged any more.
+// failed returns why no write is acknowledged any more, or nil.
 func (d *syncer) failed() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.failure
 }
 
-// restart takes acknowledgements again after a failure. What the files have now is on the disk.
+// restart allows acknowledgements again after a failure. The caller has brought all files to the disk.
 func (d *syncer) restart() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -173,7 +172,7 @@ func (d *syncer) turn() {
 	d.mu.Lock()
 	r := d.next
 	d.next, d.since = nil, time.Time{}
-	select { // who waits now waits for this one
+	select { // callers that wait now wait for this round
 	case <-d.haste:
 	default:
 	}
@@ -191,34 +190,34 @@ func (d *syncer) turn() {
 	d.mu.Lock()
 	d.oldest = d.since
 	if r.err != nil {
-		// After an fsync that failed the next one may succeed, without what was lost.
+		// After an fsync that failed the next one may succeed although data were lost.
 		r.err = fmt.Errorf("bringing data to the disk: %w", r.err)
 		d.failure = r.err
 	}
 	d.mu.Unlock()
-	if r.err != nil && !isNoSpace(r.err) { // of which the healer tells
+	if r.err != nil && !isNoSpace(r.err) { // the healer logs that
 		d.log.Error("the engine's data can't be brought to the disk: nothing is acknowledged until this is started again", "error", r.err)
 	}
 	close(r.done)
 }
 
-// blocks are the files in which the server keeps a stream's messages. To each but the
-// last it only ever gives another file's place; to the last it appends.
+// blocks are the files in which the server keeps a stream's messages. It appends to
+// the last, and changes the others only by replacing the file.
 type blocks struct {
 	dir    string
 	synced map[string]fs.FileInfo // by their names, as they were when they were brought to the disk
 	last   string
-	// When the directory was changed, if every later change will show.
+	// The directory's time of change; zero: a later change may have the same time.
 	changed time.Time
 }
 
 const blockSuffix = ".blk"
 
-// settling is how long after its last change a directory can be told from one that has
-// changed since: file systems keep times in steps of some milliseconds.
+// settling is after how long a further change of a directory gives it another time for
+// sure: file systems keep times in steps of some milliseconds.
 const settling = 100 * time.Millisecond
 
-// sync brings to the disk what was written before it was called.
+// sync brings all writes before the call to the disk.
 func (b *blocks) sync() error {
 	now := time.Now()
 	dir, err := os.Stat(b.dir)
@@ -273,8 +272,8 @@ func newer(name, than string) bool {
 	return len(name) > len(than) || len(name) == len(than) && name > than
 }
 
-// syncFile brings a block to the disk, unless it is as it was then, and returns what it
-// is; nil: it is gone.
+// syncFile brings a block to the disk, unless it has not changed since was, and returns
+// its present FileInfo; nil: the file is gone.
 func (b *blocks) syncFile(name string, was fs.FileInfo) (fs.FileInfo, error) {
 	path := filepath.Join(b.dir, name)
 	is, err := os.Stat(path)
@@ -305,7 +304,7 @@ func syncFile(path string) error {
 // syncDir brings a directory's names to the disk.
 func syncDir(path string) error {
 	if runtime.GOOS == "windows" {
-		return nil // where that can't be asked for
+		return nil // which has no call for that
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -314,7 +313,7 @@ func syncDir(path string) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// syncTree brings all that is in a directory to the disk, and the directory's own name.
+// syncTree brings all files below a directory to the disk, and the directory's own name.
 func syncTree(root string) error {
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		switch {
@@ -325,7 +324,7 @@ func syncTree(root string) error {
 			err = syncFile(path)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // the server was done with it
+			return nil // the server has removed it
 		}
 		return err
 	})

@@ -16,7 +16,7 @@ const (
 	leastMax      = 16 << 20
 )
 
-// An address is what a URL says.
+// An address is a parsed URL.
 type address struct {
 	dir string // of an engine in this process; "": a cluster
 
@@ -29,10 +29,10 @@ type address struct {
 	prefix   string
 	replicas int           // 0: not said
 	max      int64         // bytes; 0: not said
-	sync     time.Duration // how long what was acknowledged may be in memory only; 0: not at all
+	sync     time.Duration // how long acknowledged messages may be in memory only; 0: not at all
 }
 
-// parse reads a URL. Its errors don't tell what may hold a password.
+// parse reads a URL. Its errors do not quote parts that may hold a password.
 func parse(raw string) (address, error) {
 	scheme, rest, _ := strings.Cut(raw, ":")
 	rest, query, _ := strings.Cut(rest, "?")
@@ -73,8 +73,8 @@ func (a *address) parseDir(rest string) error {
 	return nil
 }
 
-// parseServers reads //USER:PASS@H1:PORT,H2,H3. A user and password said once are for
-// all servers.
+// parseServers reads //USER:PASS@H1:PORT,H2,H3. A user and password given once are
+// for all servers.
 func (a *address) parseServers(scheme, rest string) error {
 	hosts, ok := strings.CutPrefix(rest, "//")
 	if !ok {

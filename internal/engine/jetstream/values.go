@@ -9,9 +9,9 @@ import (
 	"holdfast/stream"
 )
 
-// mourning is how long what stands for a removed value is kept. It is there for
-// nobody: a value that is removed by a message, and not by a purge, is removed only
-// if it is still the one that was meant.
+// mourning is how long the message is kept that marks a value as removed. A value
+// is removed by such a message, and not by a purge, because storing a message can
+// depend on the value's version.
 const mourning = 2 * time.Second
 
 func (l *Log) valueSubject(key string) string { return l.prefix + ".kv." + key }
@@ -37,7 +37,7 @@ func (l *Log) Put(ctx context.Context, key string, was uint64, value []byte, ttl
 		case ctx.Err() != nil:
 			return 0, unavailable(ctx.Err())
 		}
-		m.last = is.at // what stands for nothing, or nothing
+		m.last = is.at // the message that marks the removal; 0: none
 	}
 }
 
@@ -57,7 +57,7 @@ func (l *Log) Get(ctx context.Context, key string) ([]byte, uint64, time.Duratio
 	return is.data, is.at, age(is.time, now), nil
 }
 
-// Remove takes a value away.
+// Remove removes a value.
 func (l *Log) Remove(ctx context.Context, key string, was uint64) error {
 	m := message{subject: l.valueSubject(key), ttl: mourning, removed: true}
 	for {
@@ -83,11 +83,11 @@ func (l *Log) Remove(ctx context.Context, key string, was uint64) error {
 	}
 }
 
-// erase deletes a message where there is no room for one that would take its place.
+// erase deletes a value's message, for lack of room for a message that marks the removal.
 func (l *Log) erase(ctx context.Context, at uint64) error {
 	err := l.ask(ctx, "STREAM.MSG.DELETE."+l.values, fmt.Appendf(nil, `{"seq":%d,"no_erase":true}`, at), new(failure))
 	if code(err) == codeNoMessage || code(err) == codeNotDeleted {
-		return nil // it has gone meanwhile
+		return nil // the message has gone meanwhile
 	}
 	return err
 }

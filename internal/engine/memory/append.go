@@ -19,7 +19,7 @@ func (st *Store) Append(_ context.Context, lease stream.Lease, records []stream.
 	return st.commit(s, fresh, n)
 }
 
-// StreamBytes is how many bytes of one stream are kept at the most.
+// StreamBytes returns how many bytes of one stream are kept at the most.
 func (st *Store) StreamBytes() int64 { return st.opts.StreamBytes }
 
 // A Pending is an append that the store has accepted and has room for.
@@ -29,25 +29,25 @@ type Pending struct {
 	room
 }
 
-// room is what an append takes.
+// room is the bytes that an append takes.
 type room struct {
 	size   int64
-	beside int64 // of that, what is not in streams
-	final  bool  // it takes it in any case
+	beside int64 // of those, the bytes kept beside streams
+	final  bool  // the append takes them in any case
 }
 
-// Fresh returns the records that were not there yet.
+// Fresh returns the records that are new, and not repeated.
 func (p *Pending) Fresh() []stream.Record { return p.fresh }
 
-// Prepare reports whether entries can be appended, and takes the room for them, and for
-// so many bytes more (or fewer, if that is negative) that are kept beside the streams.
-// It must be followed by Commit or Abandon before the session's next append.
+// Prepare checks whether entries can be appended, and takes the room for them and for
+// beside more bytes (fewer, if negative) that are kept beside the streams. It must be
+// followed by Commit or Abandon before the session's next append.
 func (st *Store) Prepare(lease stream.Lease, records []stream.Record, beside int64) (Pending, error) {
 	s, fresh, n, err := st.prepare(lease, records, beside)
 	return Pending{s, fresh, n}, err
 }
 
-// Commit appends what was prepared. ErrNotFound: the session has gone since.
+// Commit appends the entries that were prepared. ErrNotFound: the session has gone since.
 func (st *Store) Commit(p Pending) error {
 	if len(p.fresh) == 0 && p.beside == 0 {
 		return nil
@@ -55,7 +55,7 @@ func (st *Store) Commit(p Pending) error {
 	return st.commit(p.s, p.fresh, p.room)
 }
 
-// Abandon gives back the room for what was prepared.
+// Abandon gives the room of a Pending back.
 func (st *Store) Abandon(p Pending) {
 	if p.s == nil {
 		return
@@ -65,8 +65,8 @@ func (st *Store) Abandon(p Pending) {
 	st.give(p.s.tenant, p.size)
 }
 
-// Beside counts so many bytes more, or fewer, that are kept beside a session's streams,
-// whether there is room or not.
+// Beside counts bytes more, or fewer if negative, that are kept beside a session's
+// streams, whether there is room or not.
 func (st *Store) Beside(lease stream.Lease, bytes int64) {
 	s := st.find(lease.Session)
 	if s == nil || bytes == 0 {
@@ -81,15 +81,15 @@ func (st *Store) Beside(lease stream.Lease, bytes int64) {
 	}
 }
 
-// prepare and commit are apart from Pending so that the records of an append that
-// is both need not be on the heap.
+// prepare and commit need no Pending, so that Append's records need not be on the
+// heap.
 func (st *Store) prepare(lease stream.Lease, records []stream.Record, beside int64) (s *session, fresh []stream.Record, n room, err error) {
 	s = st.find(lease.Session)
 	if s == nil {
 		return nil, nil, n, stream.ErrNotFound
 	}
-	// What is to be refused makes no room. A session's appends have one caller at
-	// a time, so what is checked here still holds when they are committed.
+	// An append that will be refused must not drop streams to make room. A session's
+	// appends have one caller at a time, so check's result still holds at the commit.
 	s.mu.Lock()
 	fresh, err = s.check(lease, records)
 	if err != nil || len(fresh) == 0 && beside == 0 {
@@ -110,7 +110,7 @@ func (st *Store) prepare(lease stream.Lease, records []stream.Record, beside int
 	return s, fresh, n, nil
 }
 
-// cost is how many bytes a record takes.
+// cost returns how many bytes a record takes.
 func cost(r *stream.Record) int64 {
 	n := int64(len(r.Data)) + entryCost
 	if r.Seq == 1 {
@@ -138,7 +138,7 @@ func (st *Store) commit(s *session, fresh []stream.Record, n room) error {
 	return nil
 }
 
-// entries returns the records that are no notes, which nobody could read here.
+// entries returns the records without the notes, which cannot be read from this store.
 func entries(records []stream.Record) []stream.Record {
 	if !slices.ContainsFunc(records, isNote) {
 		return records
@@ -148,10 +148,10 @@ func entries(records []stream.Record) []stream.Record {
 
 func isNote(r stream.Record) bool { return r.Note }
 
-// reserve takes what an append needs out of what the session's tenant, and all
-// together, may keep, and reports whether that was to be had: from what can be done
-// without, or from the oldest entries of the append's own streams. A final append gets
-// it in any case.
+// reserve counts the bytes of an append against the session's tenant and the total,
+// and reports whether there was room. To make room it drops ended streams, or the
+// oldest entries of the append's own streams. A final append gets its room in any
+// case.
 func (st *Store) reserve(s *session, t *tenant, records []stream.Record, n room) bool {
 	for !st.take(t, n.size, false) {
 		if st.makeWay(t, n.size) || st.shorten(s, records, n.size) {
@@ -163,7 +163,7 @@ func (st *Store) reserve(s *session, t *tenant, records []stream.Record, n room)
 }
 
 // shorten takes n bytes, for an append, from the oldest entries of its own streams,
-// which keep their newest. It does nothing, and is false, if they have not so many.
+// which keep their newest. It does nothing and returns false if they have fewer.
 func (st *Store) shorten(s *session, records []stream.Record, n int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,8 +215,9 @@ func ends(records []stream.Record) bool {
 	return true
 }
 
-// check reports whether the lease is good and all records follow what is there, so
-// that an append is all or none. It returns those that are not there yet.
+// check returns an error if the lease is lost, or a record neither follows the
+// entries that are kept nor repeats one, so that an append is all or nothing. fresh
+// are the records that are new.
 func (s *session) check(lease stream.Lease, records []stream.Record) (fresh []stream.Record, err error) {
 	if s.deleted {
 		return nil, stream.ErrNotFound
@@ -262,8 +263,8 @@ func (s *session) check(lease stream.Lease, records []stream.Record) (fresh []st
 	return fresh, nil
 }
 
-// same reports whether the record is kept already. What was trimmed is taken on
-// trust: it cannot be compared any more.
+// same reports whether the record repeats an entry. An entry that was trimmed
+// cannot be compared: it counts as the same.
 func (l *log) same(r *stream.Record) bool {
 	first := l.next - uint64(len(l.entries))
 	if r.Seq < first {
@@ -292,8 +293,8 @@ func (st *Store) put(s *session, r *stream.Record) {
 	l.tell()
 }
 
-// fits reports whether a session can make room for records of so many bytes: with
-// the streams that have finished, and those that are written to. It is locked.
+// fits reports whether a session can make room for records of size bytes, by dropping
+// its finished streams and entries of the streams written to. The session is locked.
 func (st *Store) fits(s *session, records []stream.Record, size int64) bool {
 	if size > min(st.opts.SessionBytes, st.most(s.tenant)) {
 		return false
@@ -315,7 +316,7 @@ func (st *Store) fits(s *session, records []stream.Record, size int64) bool {
 	return over <= 0
 }
 
-// makeRoom does what fits has counted on.
+// makeRoom makes the room that fits has found.
 func (st *Store) makeRoom(s *session, records []stream.Record, n room) {
 	for s.bytes+n.size > st.opts.SessionBytes && s.finished.oldest != nil {
 		st.drop(s.finished.oldest)

@@ -4,13 +4,13 @@ import (
 	"holdfast/stream"
 )
 
-// What follows decides which streams are dropped when there is no room: those that have ended,
-// of the tenant that keeps most. docs/decisions/0019-memory.md says why.
+// This file decides which streams are dropped when there is no room: ended streams, of the
+// tenant that keeps most. docs/decisions/0019-memory.md says why.
 
-// makeWay drops what can best be done without, so that a tenant may keep n bytes more.
-// It reports whether there was anything: what was acknowledged, else what has finished of
-// the tenant that keeps most, and of its sessions the one that does. A tenant that has
-// its share gets room from its own.
+// makeWay drops a stream, so that a tenant may keep n bytes more, and reports whether it
+// found one: an acknowledged stream, else a finished one of the session that keeps most,
+// of the tenant that keeps most. A tenant that would exceed its share loses a stream of
+// its own.
 func (st *Store) makeWay(t *tenant, n int64) bool {
 	st.fin.Lock()
 	var l *log
@@ -33,10 +33,11 @@ func (st *Store) makeWay(t *tenant, n int64) bool {
 	return l != nil || s != nil
 }
 
-// greatest returns the session that has finished streams and keeps most, of the tenant
-// that does; nil: none has. asker counts with the n bytes that it wants. st.fin is held.
+// greatest returns the session that keeps most, of the tenant that keeps most, among
+// those with finished streams; nil: there are none. asker counts with the n bytes that
+// it wants. st.fin is held.
 func (st *Store) greatest(asker *tenant, n int64) *session {
-	for range 64 { // what others append meanwhile changes the order
+	for range 64 { // concurrent appends change the order
 		t := st.ranked.top()
 		if t == nil {
 			return nil
@@ -54,20 +55,20 @@ func (st *Store) greatest(asker *tenant, n int64) *session {
 	return st.ranked.top().ranked.top()
 }
 
-// Pressed reports whether what can't be dropped has taken up half of what there is, in all
-// or for the session's tenant: then who writes faster than its reader reads should wait.
+// Pressed reports whether streams that cannot be dropped take more than half of the room, in all or
+// for the session's tenant: then a backend that writes faster than its reader reads should wait.
 func (st *Store) Pressed(lease stream.Lease) bool { return st.holds(lease.Session, 4) }
 
-// Tight reports the same of seven eighths: then who writes should wait until its reader has
-// all, and give back what that has read ([Store.Shed]), so that there is room for who begins.
+// Tight reports the same of seven eighths: then a backend should wait until its reader has all
+// messages, and [Store.Shed] should drop those, so that there is room for new calls.
 func (st *Store) Tight(lease stream.Lease) bool { return st.holds(lease.Session, 7) }
 
-// holds reports whether what can't be dropped is more than so many eighths of what there is,
-// in all or for a session's tenant.
+// holds reports whether streams that cannot be dropped take more than so many eighths of the
+// room, in all or for a session's tenant.
 func (st *Store) holds(key stream.SessionKey, eighths int64) bool {
 	held := st.total.Load() - st.spare.Load()
 	switch {
-	case held <= min(st.opts.TotalBytes, st.opts.TenantBytes)/8*eighths: // nor can the tenant's be more
+	case held <= min(st.opts.TotalBytes, st.opts.TenantBytes)/8*eighths: // so the tenant's are not more either
 		return false
 	case held > st.opts.TotalBytes/8*eighths:
 		return true
@@ -82,8 +83,8 @@ func (st *Store) holds(key stream.SessionKey, eighths int64) bool {
 	return t.bytes.Load()-t.spare.Load() > st.most(t)/8*eighths
 }
 
-// Shed gives back, while room is tight, what a stream that has not ended said up to an
-// entry, but the newest: its client was told of it.
+// Shed drops entries of a stream that has not ended, up to upTo, while room is tight:
+// its client has read them. The newest entry is kept.
 func (st *Store) Shed(id stream.ID, upTo uint64) {
 	s := st.find(id.Session)
 	if s == nil {
@@ -96,7 +97,7 @@ func (st *Store) Shed(id stream.ID, upTo uint64) {
 	}
 }
 
-// shed gives back some entries, and reports whether there were any.
+// shed drops some entries, and reports whether there were any.
 func (st *Store) shed(s *session, number, upTo uint64) bool {
 	const some = 64
 	s.mu.Lock()
@@ -113,8 +114,8 @@ func (st *Store) shed(s *session, number, upTo uint64) bool {
 	return n > 0
 }
 
-// rankSession puts a session, and its tenant, into the order of who keeps how much.
-// The session is locked, and st.fin held.
+// rankSession updates the ranks of a session and its tenant. s.mu and st.fin are
+// held.
 func (st *Store) rankSession(s *session) {
 	t := s.tenant
 	if s.kept = s.bytes; s.finished.oldest != nil {
@@ -129,7 +130,7 @@ func (st *Store) rankSession(s *session) {
 	}
 }
 
-// unrank takes a session out of the order of its tenant's, which it is about to leave.
+// unrank removes a session from the ranking of its tenant, which it is about to leave.
 // Both locks are held.
 func (st *Store) unrank(s *session) {
 	t := s.tenant

@@ -6,8 +6,7 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is what becomes of a stream that has ended: it waits for its client,
-// until its time is over or its room is needed.
+// This file keeps ended streams until their time is over or their room is needed.
 
 // finish ends a stream that has its last entry. Its session is locked.
 func (st *Store) finish(l *log, at time.Time) {
@@ -17,8 +16,7 @@ func (st *Store) finish(l *log, at time.Time) {
 	}
 }
 
-// release puts a stream that has ended with those that may be dropped. Its session is
-// locked.
+// release queues an ended stream: it may be dropped. Its session is locked.
 func (st *Store) release(l *log) {
 	l.queued = true
 	l.s.finished.push(l, inSession)
@@ -30,8 +28,8 @@ func (st *Store) release(l *log) {
 	st.spare.Add(l.bytes)
 }
 
-// hold takes a stream from those that may be dropped, for it is read. Its session is
-// locked.
+// hold removes a stream from those that may be dropped, as it is watched or about to
+// be dropped. Its session is locked.
 func (st *Store) hold(l *log) {
 	l.s.tenant.spare.Add(-l.bytes)
 	st.spare.Add(-l.bytes)
@@ -68,7 +66,7 @@ func (st *Store) Acknowledge(id stream.ID) {
 	st.spent.push(l, inStore)
 }
 
-// drop forgets a stream that may be dropped. Its session is locked.
+// drop drops a stream that is queued. Its session is locked.
 func (st *Store) drop(l *log) {
 	st.hold(l)
 	st.lighten(l.s, l, l.bytes)
@@ -76,7 +74,8 @@ func (st *Store) drop(l *log) {
 	l.tell()
 }
 
-// dropOldest drops what a session can best do without. It may have nothing any more.
+// dropOldest drops an acknowledged stream of a session, else the oldest ended one, if
+// any.
 func (st *Store) dropOldest(s *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +84,7 @@ func (st *Store) dropOldest(s *session) {
 	}
 }
 
-// forget drops a finished stream unless another did so first.
+// forget drops a finished stream, unless it was dropped or is watched by now.
 func (st *Store) forget(l *log) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
@@ -112,7 +111,7 @@ func (st *Store) expire() {
 	}
 }
 
-// expired returns a stream whose time is over, or nil.
+// expired returns a stream that has been kept for its time, or nil.
 func (st *Store) expired(now time.Time) *log {
 	st.fin.Lock()
 	defer st.fin.Unlock()

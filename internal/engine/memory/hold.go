@@ -2,17 +2,16 @@ package memory
 
 import "holdfast/stream"
 
-// What sessions hold is all that is kept for a client beside the messages of its calls: what it says of itself, its
-// subscriptions, and the like. It cannot be dropped. So it may be three quarters of what is kept at the most, in all
-// and for a tenant: the rest is always left to messages. A session may hold half as much as it may keep of messages, or
-// leastHeld.
+// Sessions hold data of a client beside the messages of its calls: its capabilities, its subscriptions, and the like.
+// These cannot be dropped. So they may take three quarters of the limit at the most, in all and for a tenant: the rest
+// is always left to messages. A session may hold half of SessionBytes, or leastHeld if that is more.
 
 // leastHeld is how many bytes any session may hold, if there is room.
 const leastHeld = 64 << 10
 
 // Hold counts n bytes more that a session holds, if there is room for them: ended streams are dropped for that. They
-// are counted until Hold is given the same number below 0, which always succeeds, or the session is deleted. It
-// reports whether there was room. A session that is not here holds nothing.
+// are counted until Hold is called with -n, which always succeeds, or the session is deleted. It reports whether
+// there was room: true also for a session that is not here, which holds nothing.
 func (st *Store) Hold(lease stream.Lease, n int64) bool {
 	s := st.find(lease.Session)
 	if s == nil || n == 0 {
@@ -65,7 +64,8 @@ func (st *Store) MustHold(lease stream.Lease, n int64) {
 // Held returns how many bytes sessions hold.
 func (st *Store) Held() int64 { return st.held.Load() }
 
-// mayHold counts n bytes that a tenant's session holds, if that is not more than sessions may hold.
+// mayHold counts n bytes that a tenant's session holds, unless sessions would hold more than they may, and reports
+// whether it did.
 func (st *Store) mayHold(t *tenant, n int64) bool {
 	if !grow(&st.held, n, st.opts.TotalBytes/4*3, n < 0) {
 		return false

@@ -14,10 +14,10 @@ type Loaded struct {
 	Ended   time.Time      // when the last entry, which is Last, was appended; zero: it has not ended
 }
 
-// Load makes a session known as it was kept elsewhere, in place of an older one.
-// It reports whether it did: not if the session is known under this epoch or a newer
-// one. Streams over their limit lose their oldest entries, and a session over its
-// limit those streams that have finished; else it has what room it needs.
+// Load adds a session that was kept elsewhere, in place of one with an older epoch.
+// It reports whether it did: not if the store has the session under this epoch or a
+// newer one. Streams over their limit lose their oldest entries, and a session over
+// its limit its finished streams; no other limit applies.
 func (st *Store) Load(lease stream.Lease, streams []Loaded) bool {
 	s := &session{epoch: lease.Epoch, tenant: st.nobody, rank: unranked}
 	s.mu.Lock()
@@ -46,7 +46,7 @@ func (st *Store) Load(lease stream.Lease, streams []Loaded) bool {
 	return newer
 }
 
-// load adds one stream to a session that nobody knows yet.
+// load adds one stream to a session that is not in st.sessions yet.
 func (st *Store) load(s *session, from *Loaded) {
 	l := s.log(from.Number)
 	l.entries = from.Entries
@@ -63,12 +63,12 @@ func (st *Store) load(s *session, from *Loaded) {
 	if from.Ended.IsZero() {
 		return
 	}
-	// Among streams that ended here it is too new in the store's queue, and may be
-	// kept for up to twice as long.
+	// The store's queue is in the order of release: behind streams that ended here,
+	// it may be kept for up to twice as long.
 	st.finish(l, from.Ended)
 }
 
-// Drop forgets a session, and tells its watchers, if it is known under the lease.
+// Drop drops a session and notifies its watchers, if the store has it under the lease.
 func (st *Store) Drop(lease stream.Lease) {
 	st.mu.Lock()
 	s := st.sessions[lease.Session]

@@ -1,5 +1,5 @@
 // Package memory keeps streams in the process's own memory. It promises no
-// durability: what it keeps is gone with the process.
+// durability: the streams are gone with the process.
 package memory
 
 import (
@@ -15,7 +15,7 @@ import (
 	"holdfast/stream"
 )
 
-// Options bound what a store keeps. The zero value of each field stands for the
+// Options are the limits of a store. The zero value of each field stands for the
 // default given with it.
 type Options struct {
 	Keep         time.Duration // how long a finished stream is kept; 10 minutes
@@ -23,12 +23,12 @@ type Options struct {
 	SessionBytes int64         // most bytes of one session; 64 MiB
 	TotalBytes   int64         // most bytes of all sessions; 1 GiB
 	TenantBytes  int64         // most bytes of one tenant; three quarters of TotalBytes
-	Acknowledged time.Duration // how long a finished stream is kept whose client has it all; a minute, and no longer than Keep
+	Acknowledged time.Duration // how long an acknowledged stream is kept; a minute, and no longer than Keep
 }
 
-// Limits returns the limits of a store whose process may keep total bytes for clients, or
-// budget.Default, and whose tenants may have this share of them; 0.75. In a small budget a
-// stream or a session gets a part of it, so that none can use it all.
+// Limits returns the limits of a store, in a process that may keep total bytes for clients
+// (0: budget.Default). share is the part of the store that a tenant may have; 0: 0.75. In
+// a small budget a stream or a session gets only a part, so that none can use it all.
 func Limits(total int64, share float64) Options {
 	if total <= 0 {
 		total = budget.Default()
@@ -45,9 +45,9 @@ func Limits(total int64, share float64) Options {
 	}
 }
 
-// What is kept costs so many bytes beside its own: an entry has its place in a slice,
-// which has room to grow, and what its bytes are rounded up to; a stream what is known
-// of it, and its place in a map.
+// Bytes that are counted beside the data: for an entry its place in a slice, which has
+// room to grow, and the rounding of its allocation; for a stream its log, and its
+// place in a map.
 const (
 	entryCost  = 112
 	streamCost = 320
@@ -55,24 +55,24 @@ const (
 
 // A Store is a [stream.Store] in memory.
 //
-// Locks: fin guards only what is known of finished streams: which there are, and who
-// keeps most. A session's lock may be held while fin is taken, never the other way
-// round, and never two sessions'.
+// Locks: fin guards only the queues of finished streams and the ranking. A session's
+// lock may be held while fin is taken, never the other way round, and never two
+// sessions'.
 type Store struct {
 	opts  Options
 	total atomic.Int64
-	spare atomic.Int64 // of that, what may be dropped
-	held  atomic.Int64 // of that, what sessions hold; see [Store.Hold]
+	spare atomic.Int64 // of those, the bytes of streams that may be dropped
+	held  atomic.Int64 // of those, the bytes that sessions hold; see [Store.Hold]
 
 	mu       sync.RWMutex
 	sessions map[stream.SessionKey]*session
-	tenants  map[string]*tenant // those of the sessions; never the nameless one
-	nobody   *tenant            // of the sessions that were not counted against any
+	tenants  map[string]*tenant // by name, without nobody
+	nobody   *tenant            // the tenant of sessions that are counted against no other
 
 	fin      sync.Mutex
 	finished queue
-	spent    queue            // finished streams that were acknowledged, and are in finished no more
-	ranked   ranking[*tenant] // those that have finished streams
+	spent    queue            // finished streams that were acknowledged; they are not in finished
+	ranked   ranking[*tenant] // tenants with finished streams
 
 	quit chan struct{}
 	done chan struct{}
@@ -83,10 +83,10 @@ type session struct {
 	epoch    uint64
 	deleted  bool
 	bytes    int64
-	beside   int64 // of those, what is kept beside streams
-	held     int64 // what was counted by Hold, beside those
+	beside   int64 // of those, the bytes kept beside streams
+	held     int64 // bytes counted by Hold, not in bytes
 	logs     map[uint64]*log
-	finished queue   // those that were acknowledged first
+	finished queue   // acknowledged streams first
 	tenant   *tenant // changes under both mu and Store.fin
 	rank
 }
@@ -98,16 +98,16 @@ type log struct {
 	entries  []stream.Entry
 	bytes    int64
 	last     bool
-	queued   bool // it has ended and nobody watches it: it may be dropped
+	queued   bool // it has ended and is not watched: it may be dropped
 	spent    bool // and it was acknowledged
 	watchers []chan<- struct{}
 
 	at     time.Time // when it ended, or was acknowledged
-	places [2]place  // in the queues of those that have
+	places [2]place  // in the two queues of finished streams
 }
 
-// New opens an empty store. Close it to end the goroutine that drops what is
-// kept no longer.
+// New opens an empty store. Close ends its goroutine, which drops streams after
+// their time.
 func New(opts Options) *Store {
 	def := func(v *int64, to int64) {
 		if *v <= 0 {
@@ -147,7 +147,7 @@ func (st *Store) Close() error {
 // Kept returns how many bytes are kept in all, and how many may be.
 func (st *Store) Kept() (bytes, most int64) { return st.total.Load(), st.opts.TotalBytes }
 
-// Bytes returns how much is kept in all of what calls have said.
+// Bytes returns how many bytes of calls are kept: without those that sessions hold.
 func (st *Store) Bytes() int64 { return st.total.Load() - st.held.Load() }
 
 // Create implements [stream.Store].
@@ -155,7 +155,7 @@ func (st *Store) Create(ctx context.Context, key stream.SessionKey, _ []byte) (s
 	return st.CreateUnder(ctx, key, 1)
 }
 
-// CreateUnder is Create for a session that there was before: under an epoch that it never had.
+// CreateUnder is Create for a session that existed before: under an epoch that it never had.
 func (st *Store) CreateUnder(_ context.Context, key stream.SessionKey, epoch uint64) (stream.Lease, error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -172,7 +172,7 @@ func (st *Store) find(key stream.SessionKey) *session {
 	return st.sessions[key]
 }
 
-// log returns the log of a stream, made if need be.
+// log returns the log of a stream, and makes it if there is none.
 func (s *session) log(number uint64) *log {
 	l := s.logs[number]
 	if l == nil {
@@ -189,19 +189,19 @@ func (l *log) tell() {
 	for _, w := range l.watchers {
 		select {
 		case w <- struct{}{}:
-		default: // it has been told already
+		default: // a notification is waiting already
 		}
 	}
 }
 
-// lighten takes n bytes off a log and off all that it is part of.
+// lighten subtracts n bytes from a log, its session, its tenant and the total.
 func (st *Store) lighten(s *session, l *log, n int64) {
 	l.bytes -= n
 	s.bytes -= n
 	st.give(s.tenant, n)
 }
 
-// trim takes the oldest entry of a log.
+// trim drops the oldest entry of a log.
 func (st *Store) trim(s *session, l *log) {
 	st.lighten(s, l, int64(len(l.entries[0].Data))+entryCost)
 	l.entries[0] = stream.Entry{}
@@ -235,9 +235,9 @@ func (st *Store) Read(_ context.Context, after stream.Cursor, buf []stream.Entry
 	return append(buf, from[:min(len(from), cap(buf)-len(buf))]...), nil
 }
 
-// wrote reports whether the entry before a cursor, which is after the one before
-// first, was written under the cursor's epoch. Of an entry that was trimmed this is
-// not known, and believed.
+// wrote reports whether the entry at a cursor, which is not before first-1, was
+// written under the cursor's epoch. The epoch of a trimmed entry is not known: it
+// counts as written under it.
 func (l *log) wrote(after stream.Cursor, first uint64) bool {
 	if after.Seq < first || after.Epoch == 0 {
 		return true
@@ -260,7 +260,7 @@ func (st *Store) Bounds(_ context.Context, id stream.ID) (oldest, next uint64, e
 	return l.next - uint64(len(l.entries)), l.next, nil
 }
 
-// Says reports whether anything is kept of a stream but the standalone one in a session.
+// Says reports whether a session has a stream other than the standalone one.
 func (st *Store) Says(key stream.SessionKey) bool {
 	s := st.find(key)
 	if s == nil {
@@ -301,7 +301,7 @@ func (st *Store) Watch(id stream.ID, ready chan<- struct{}) (func(), error) {
 			}
 		}
 		if l.next == 1 && len(l.watchers) == 0 && s.logs[id.Number] == l {
-			delete(s.logs, id.Number) // nothing was ever written
+			delete(s.logs, id.Number) // no entry was ever written
 		}
 	}, nil
 }
@@ -318,7 +318,7 @@ func (st *Store) Delete(_ context.Context, key stream.SessionKey) error {
 	return nil
 }
 
-// clear drops all of a session that is no longer known.
+// clear drops all streams of a session that is no longer in st.sessions.
 func (st *Store) clear(s *session) {
 	s.mu.Lock()
 	s.deleted = true

@@ -1,8 +1,8 @@
 package memory
 
-// A queue holds finished logs, oldest first. A finished log is in two: its
-// session's and the store's. The links are the logs' own, so that a finished call
-// is few objects for the garbage collector, which meets all that is kept.
+// A queue is a list of finished logs, oldest first. A finished log is in two
+// queues: one of its session and one of the store. The links are in the logs, so
+// that the garbage collector finds few objects for each finished call.
 type queue struct{ oldest, newest *log }
 
 // The queues that a log is in.
@@ -11,7 +11,7 @@ const (
 	inStore
 )
 
-// place is where a log is in a queue.
+// place has the neighbours of a log in a queue.
 type place struct{ older, newer *log }
 
 func (q *queue) push(l *log, in int) {

@@ -1,7 +1,7 @@
 package memory
 
-// A ranking has those who keep something, who keeps most on top: a heap whose members
-// know their places.
+// A ranking is a heap of tenants or sessions by the bytes that they keep, most on
+// top. The members have their indexes.
 type ranking[T ranker] struct{ heap []T }
 
 type ranker interface {
@@ -9,17 +9,17 @@ type ranker interface {
 	place() *rank
 }
 
-// rank is the place of one in a ranking.
+// rank is the place of a member in a ranking.
 type rank struct {
-	at   int   // -1: it is in none
-	kept int64 // bytes, as they were when it was last put into order
+	at   int   // index in the heap; -1: in no ranking
+	kept int64 // bytes at the last fix
 }
 
 var unranked = rank{at: -1}
 
 func (r *rank) place() *rank { return r }
 
-// top returns the one who keeps most, or nil.
+// top returns the member that keeps most, or nil.
 func (r *ranking[T]) top() (first T) {
 	if len(r.heap) > 0 {
 		first = r.heap[0]
@@ -27,7 +27,7 @@ func (r *ranking[T]) top() (first T) {
 	return first
 }
 
-// fix puts one into order that is new, or keeps more or less than before.
+// fix adds a member, or moves it after its kept has changed.
 func (r *ranking[T]) fix(x T) {
 	if x.place().at < 0 {
 		x.place().at = len(r.heap)
@@ -36,7 +36,7 @@ func (r *ranking[T]) fix(x T) {
 	r.down(r.up(x.place().at))
 }
 
-// remove takes one out, if it is there.
+// remove removes a member, if it is there.
 func (r *ranking[T]) remove(x T) {
 	at, last := x.place().at, len(r.heap)-1
 	if at < 0 {

@@ -6,17 +6,17 @@ import (
 	"holdfast/stream"
 )
 
-// A tenant is the client that the bytes of its sessions are counted against. evict.go decides
-// which tenant's streams are dropped when there is no room.
+// A tenant has the counts of bytes of its sessions. evict.go decides which tenant's streams
+// are dropped when there is no room.
 type tenant struct {
 	name     string
-	sessions int // guarded by Store.mu; not counted for the nameless one
+	sessions int // guarded by Store.mu; not counted for Store.nobody
 	bytes    atomic.Int64
-	spare    atomic.Int64 // of those, what may be dropped
-	held     atomic.Int64 // of those, what its sessions hold
+	spare    atomic.Int64 // of those, the bytes of streams that may be dropped
+	held     atomic.Int64 // of those, the bytes that its sessions hold
 
 	// Guarded by Store.fin.
-	ranked ranking[*session] // those that have finished streams
+	ranked ranking[*session] // sessions with finished streams
 	rank
 }
 
@@ -63,7 +63,7 @@ func (st *Store) Count(lease stream.Lease, name string) {
 	}
 }
 
-// leave counts a session of a tenant less.
+// leave counts one session of a tenant less, and forgets the tenant after its last.
 func (st *Store) leave(t *tenant) {
 	if t == st.nobody {
 		return
@@ -75,7 +75,7 @@ func (st *Store) leave(t *tenant) {
 	}
 }
 
-// most is how many bytes the tenant may keep.
+// most returns how many bytes a tenant may keep.
 func (st *Store) most(t *tenant) int64 {
 	if t == st.nobody {
 		return st.opts.TotalBytes
@@ -83,8 +83,8 @@ func (st *Store) most(t *tenant) int64 {
 	return min(st.opts.TenantBytes, st.opts.TotalBytes)
 }
 
-// take takes n bytes out of what may be kept, if they are to be had. In any case it
-// takes them if it must.
+// take counts n more bytes against the tenant and the total, if their limits allow
+// it or if it must, and reports whether it did.
 func (st *Store) take(t *tenant, n int64, must bool) bool {
 	if !grow(&st.total, n, st.opts.TotalBytes, must) {
 		return false
@@ -96,7 +96,7 @@ func (st *Store) take(t *tenant, n int64, must bool) bool {
 	return true
 }
 
-// grow adds n to what is kept, unless that is more than most then, or if it must.
+// grow adds n to kept and reports true, unless the sum is more than most. With must it always does.
 func grow(kept *atomic.Int64, n, most int64, must bool) bool {
 	for !must && n > 0 {
 		was := kept.Load()
@@ -111,7 +111,7 @@ func grow(kept *atomic.Int64, n, most int64, must bool) bool {
 	return true
 }
 
-// give gives n bytes back.
+// give counts n bytes less against the tenant and the total.
 func (st *Store) give(t *tenant, n int64) {
 	st.total.Add(-n)
 	t.bytes.Add(-n)

@@ -26,7 +26,7 @@ const (
 // how many received the message.
 type bus struct {
 	log  *Log
-	base string // what all channels begin with
+	base string // prefix of all channels
 	node string
 
 	mu        sync.Mutex
@@ -35,15 +35,15 @@ type bus struct {
 	closed    bool
 	receiver  cluster.Receiver // nil before Receive, and after stop
 	subs      []*subscription  // nil before Receive
-	wake      chan struct{}    // has one if there is something in queue, or closed
+	wake      chan struct{}    // has one if queue has packets, or closed is set
 	sending   sync.WaitGroup   // the sender
 	listening sync.WaitGroup   // the subscriptions
 }
 
-// A packet is a message on its way.
+// A packet is a message to be sent.
 type packet struct {
 	channel string
-	node    string // to whom; "": all
+	node    string // the receiver; "": all nodes
 	data    []byte
 }
 
@@ -53,7 +53,7 @@ func newBus(l *Log, base, node string) *bus {
 	return b
 }
 
-// Node is this process's name.
+// Node returns this process's name.
 func (b *bus) Node() string { return b.node }
 
 // MaxMessage is the size in bytes of the largest message.
@@ -97,12 +97,12 @@ func (b *bus) enqueue(p packet, message []byte) error {
 	return nil
 }
 
-// send sends what is queued, until the bus is closed and nothing is.
+// send sends the queued packets, until the bus is closed and the queue is empty.
 func (b *bus) send() {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	for range b.wake {
-		runtime.Gosched() // whoever runs just now may have something for the same round trip
+		runtime.Gosched() // other goroutines may add packets for the same round trip
 		b.mu.Lock()
 		all := b.queue
 		b.queue, b.queued = nil, 0
@@ -126,7 +126,7 @@ func (b *bus) send() {
 	}
 }
 
-// publish sends messages, those to one server in one go. What fails is lost.
+// publish sends messages, those to one server in one round trip. A message that fails is lost.
 func (b *bus) publish(ctx context.Context, packets []packet) {
 	ctx, cancel := context.WithTimeout(ctx, b.log.attempt)
 	defer cancel()
@@ -183,11 +183,11 @@ func (b *bus) publishTo(ctx context.Context, server *redis.Client, packets []pac
 	}
 }
 
-// Receive passes messages to r, and returns when they reach it.
+// Receive passes messages to r, and returns once the subscriptions are made.
 func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	subs := []*subscription{newSubscription(b, r, b.channelOf(b.node), b.channelOfAll())}
-	if b.log.cluster != nil { // the two are in different slots
+	if b.log.cluster != nil { // the two channels are in different slots
 		subs = []*subscription{newSubscription(b, r, b.channelOf(b.node)), newSubscription(b, r, b.channelOfAll())}
 	}
 	b.mu.Lock()
@@ -220,7 +220,7 @@ func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 		case <-patience:
 			stop()
 			b.mu.Lock()
-			b.subs = nil // it may be tried again
+			b.subs = nil // Receive may be tried again
 			b.mu.Unlock()
 			return nil, fmt.Errorf("subscribe: %w", stream.ErrUnavailable)
 		}
@@ -228,8 +228,8 @@ func (b *bus) Receive(r cluster.Receiver) (stop func(), err error) {
 	return stop, nil
 }
 
-// hangUp sends what is queued and ends the sender, and the subscriptions if they were
-// not stopped.
+// hangUp sends the queued packets and ends the sender, and the subscriptions if they
+// were not stopped.
 func (b *bus) hangUp() {
 	b.mu.Lock()
 	b.closed = true

@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/engine/driver"
 )
 
-// check reports whether Redis can be reached, is new enough, and keeps what it is
-// given; it warns of what will be lost.
+// check returns an error if Redis cannot be reached, is too old, or evicts keys. It
+// warns of settings that lose data.
 func (l *Log) check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*l.attempt)
 	defer cancel()
@@ -32,7 +32,7 @@ func (l *Log) check(ctx context.Context) error {
 	return nil
 }
 
-// masters returns all servers that have keys.
+// masters returns the connections to all masters.
 func (l *Log) masters(ctx context.Context) ([]*redis.Client, error) {
 	if l.cluster == nil {
 		return []*redis.Client{l.client.(*redis.Client)}, nil
@@ -71,7 +71,7 @@ func (l *Log) checkServer(ctx context.Context, server *redis.Client) error {
 	return l.judge(info)
 }
 
-// judge reports whether a server can be used whose INFO this is.
+// judge returns an error if a server with this INFO cannot be used.
 func (l *Log) judge(info map[string]string) error {
 	oldest := [2]int{6, 2}
 	if l.cluster != nil {
@@ -100,7 +100,7 @@ func (l *Log) judge(info map[string]string) error {
 	return nil
 }
 
-// atLeast reports whether a version such as 7.0.15 is one or newer.
+// atLeast reports whether a version such as 7.0.15 is oldest or newer.
 func atLeast(version string, oldest [2]int) bool {
 	parts := strings.SplitN(version, ".", 3)
 	if len(parts) < 2 {

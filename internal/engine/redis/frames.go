@@ -11,8 +11,8 @@ import (
 	"holdfast/stream"
 )
 
-// Frames are read a page at a time: of so many at first, then so many more or
-// fewer that a page has about so many bytes.
+// Frames are read in pages: firstPage frames first, then as many as fill about
+// pageBytes, but at most mostPage.
 const (
 	firstPage = 16
 	mostPage  = 1024
@@ -69,7 +69,7 @@ func (l *Log) Frames(ctx context.Context, key string, after uint64, yield func(a
 	}
 }
 
-// parseEntry reads what XRANGE says of an entry: its id, and a list of its only
+// parseEntry decodes an entry of XRANGE's answer: its id, and a list of its only
 // field's name and value.
 func parseEntry(entry any) (at uint64, frame []byte, err error) {
 	parts, _ := entry.([]any)

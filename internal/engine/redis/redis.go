@@ -7,31 +7,31 @@
 //	redis+sentinel://USER:PASS@H1:26379,H2,H3/DB?master=NAME
 //	redis+cluster://USER:PASS@H1:6379,H2,H3           version 7 or newer
 //
-// USER and PASS are those of the Redis servers, and what is special in a URL is
-// written %XX in them; for Sentinels that ask for a password too there are
-// sentinel_username and sentinel_password. Hosts without a port have Redis's
-// own, 6379, and Sentinels 26379. More options follow a question mark:
+// USER and PASS are those of the Redis servers, with special characters written
+// %XX; for Sentinels that ask for a password too there are sentinel_username and
+// sentinel_password. Hosts without a port have Redis's own, 6379, and Sentinels
+// 26379. More options follow a question mark:
 //
-//	prefix=holdfast   what all keys and channels begin with
+//	prefix=holdfast   prefix of all keys and channels
 //	wait=1            how many replicas have to acknowledge each write
 //	tls=true          for Sentinel and Cluster
 //
 // and those that go-redis knows by their names in snake case, such as pool_size,
 // client_name and, with TLS, skip_verify.
 //
-// # What Redis has to be told
+// # Settings of Redis
 //
-// maxmemory-policy has to be noeviction: else Redis forgets what was
-// acknowledged, and Open refuses it. With appendonly yes and appendfsync always,
-// nothing that was acknowledged is lost when a server is killed or a machine
-// without power. With appendfsync everysec the last second or two can be lost, also
-// of a server that was killed, if the disk was slow (Redis then keeps what it
-// could not write yet to itself, and answers). A master whose replica is promoted
-// loses what the replica does not have yet, unless each write waits for it (wait=1;
-// then nothing can be written, nor a session taken over, while there is no
-// replica, so have two). Nothing helps if a master that was replaced is made the
-// master again: Redis is no quorum; where that matters, use JetStream.
-// stream-node-max-bytes 512 saves memory where most calls are short.
+// maxmemory-policy has to be noeviction: else Redis would drop acknowledged data,
+// and Open refuses it. With appendonly yes and appendfsync always, nothing that was
+// acknowledged is lost when a server is killed or a machine without power. With
+// appendfsync everysec the last second or two can be lost, also if only the server
+// was killed and the disk was slow (Redis then answers before it has written to the
+// file). When a replica is promoted, the writes that it does not have yet are lost,
+// unless each write waits for it (wait=1; then nothing can be written, nor a
+// session taken over, while there is no replica, so have two). Nothing helps if a
+// master that was replaced is made the master again: Redis is no quorum; where that
+// matters, use JetStream. stream-node-max-bytes 512 saves memory where most calls
+// are short.
 //
 // # Keys
 //
@@ -74,16 +74,16 @@ type Log struct {
 
 	client    redis.UniversalClient
 	cluster   *redis.ClusterClient // client, if it is a Cluster; else nil
-	base      string               // what all keys begin with
-	replicas  int                  // how many have to acknowledge a write
+	base      string               // prefix of all keys
+	replicas  int                  // how many replicas have to acknowledge a write
 	retention time.Duration
-	attempt   time.Duration // attemptTime, but in tests
+	attempt   time.Duration // attemptTime, except in tests
 	logger    *slog.Logger
-	writes    lane // of one server: a Cluster has none
+	writes    lane // not used with a Cluster
 }
 
-// Open connects to the Redis that a URL names, and checks that it keeps what it is
-// given. The URLs are in the package documentation; no error tells a password.
+// Open connects to the Redis that a URL names, and checks its version and its
+// settings. The URLs are in the package documentation; no error tells a password.
 func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, error) {
 	t, err := parse(rawURL)
 	if err != nil {
@@ -93,8 +93,8 @@ func Open(ctx context.Context, rawURL string, o durable.Options) (durable.Log, e
 }
 
 func openTarget(ctx context.Context, t *target, o durable.Options, attempt time.Duration) (durable.Log, error) {
-	// go-redis has one logger for the process, which writes to stderr what is an
-	// error of ours anyway.
+	// go-redis has one logger for the process, which writes errors to stderr that
+	// it also returns.
 	redis.SetLogger(&logging.VoidLogger{})
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -128,9 +128,9 @@ func openTarget(ctx context.Context, t *target, o durable.Options, attempt time.
 	return l, nil
 }
 
-// kindOf returns an error of opening with its kind.
+// kindOf adds its kind to an error of opening.
 func kindOf(err error) error {
-	var said redis.Error // by the server
+	var said redis.Error // an answer of the server
 	switch text := err.Error(); {
 	case redis.IsAuthError(err), redis.IsPermissionError(err), strings.Contains(text, "ERR AUTH"), strings.Contains(text, "sent AUTH"), strings.Contains(text, "WRONGPASS"), strings.Contains(text, "NOAUTH"):
 		return driver.As(driver.ErrPermission, err)
@@ -138,7 +138,7 @@ func kindOf(err error) error {
 		return driver.As(driver.ErrURL, err)
 	case redis.IsLoadingError(err), redis.IsClusterDownError(err), redis.IsMasterDownError(err), redis.IsTryAgainError(err), redis.IsMaxClientsError(err):
 		return driver.As(driver.ErrUnreachable, err)
-	case strings.Contains(text, "can't parse"), strings.Contains(text, "invalid reply"), errors.As(err, &said): // it is no Redis, or has no such command
+	case strings.Contains(text, "can't parse"), strings.Contains(text, "invalid reply"), errors.As(err, &said): // the server is no Redis, or lacks a command
 		return driver.As(driver.ErrIncompatible, err)
 	}
 	return driver.Kind(err)
@@ -159,8 +159,7 @@ func (l *Log) Ping(ctx context.Context) error {
 	return failed("ping", err)
 }
 
-// Close sends what waits to be sent, for a second at most, and ends the
-// connections.
+// Close sends the queued messages, for a second at most, and ends the connections.
 func (l *Log) Close() error {
 	l.hangUp()
 	l.writes.flights.Wait()
@@ -176,9 +175,9 @@ func (l *Log) master(ctx context.Context, key string) (*redis.Client, error) {
 }
 
 // exec runs commands one after the other on one connection to the server that has
-// the key, and returns the first's error. Those of a Cluster follow the key when
-// it moves; other than that no command is sent twice. A key that does not exist is
-// no error.
+// the key, and returns the first's error. In a Cluster they are sent again to the
+// key's new server if the key has moved; otherwise no command is sent twice. A key
+// that does not exist is no error.
 func (l *Log) exec(ctx context.Context, key string, make func() []redis.Cmder) ([]redis.Cmder, error) {
 	for {
 		node, err := l.master(ctx, key)
@@ -195,11 +194,11 @@ func (l *Log) exec(ctx context.Context, key string, make func() []redis.Cmder) (
 		if err == nil || l.cluster == nil {
 			return cmds, err
 		}
-		l.cluster.ReloadState(ctx) // in the background: another may be master by now
+		l.cluster.ReloadState(ctx) // in the background: another server may be master by now
 		if !hasMoved(err) {
 			return cmds, err
 		}
-		// The server has refused it: it can be sent again.
+		// The server has refused the commands: they can be sent again.
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%w: %w", errMoved, ctx.Err())
@@ -217,11 +216,11 @@ func pipeline(ctx context.Context, node *redis.Client, cmds []redis.Cmder) error
 	return err
 }
 
-// read runs a command that reads a key, and returns the server's time at which it
-// did. What fails is tried once more. If replicas have to acknowledge writes, it
-// waits until they have what it read: who repeats a write that was not
-// acknowledged, and finds it there, takes it for one that was; and a master that
-// has been replaced, and does not know it, has no replicas to ask.
+// read runs a command that reads a key, and returns the server's time of the read.
+// After an error it tries once more. If replicas have to acknowledge writes, it
+// waits until they have the data that it read: a caller that repeats an
+// unacknowledged write and finds it there takes it for acknowledged. So the read
+// fails at a master that was replaced without knowing it, as that has no replicas.
 func (l *Log) read(ctx context.Context, key string, args ...any) (*redis.Cmd, time.Time, error) {
 	for try := 0; ; try++ {
 		cmd, now, err := l.readOnce(ctx, key, args)
@@ -265,17 +264,17 @@ func (l *Log) key(of, key string) string {
 	return l.base + "{" + session + "}:" + of + ":" + kind
 }
 
-// commands returns what makes one command.
+// commands returns a function that makes one command.
 func commands(ctx context.Context, args []any) func() []redis.Cmder {
 	return func() []redis.Cmder { return []redis.Cmder{redis.NewCmd(ctx, args...)} }
 }
 
-// age returns how long before now something was, that a place or a version says.
+// age returns how long before now a place or a version was made.
 func age(now time.Time, at uint64) time.Duration {
 	return now.Sub(time.UnixMicro(int64(at)))
 }
 
-// failed turns an error of Redis's into one of the contract's.
+// failed maps an error of an operation to one of package stream.
 func failed(what string, err error) error {
 	switch {
 	case err == nil:

@@ -10,42 +10,42 @@ import (
 )
 
 const (
-	// maxFlights is how many round trips of writes are under way at most before the
-	// next go together.
+	// maxFlights is how many round trips of writes are under way at most. Further
+	// writes wait and go together.
 	maxFlights = 4
-	// maxLoad is how many bytes go together at most, and maxShare those of a write
-	// that may go with others: what is larger goes alone, so that nobody waits for it.
+	// maxLoad is after how many bytes a load of writes that go together is full, and maxShare
+	// the size of the largest of them: larger writes go alone, so that no other waits for them.
 	maxLoad  = 1 << 20
 	maxShare = 64 << 10
 )
 
-// A lane carries writes to a server. Where there are few, each makes its own round
-// trip. Where there are many, those that have come meanwhile go together: it
-// costs the server, the network and this process less.
+// A lane carries writes to a server. While they are few, each makes its own round
+// trip. When they are many, those that wait go together, which costs the server,
+// the network and this process less.
 type lane struct {
-	flights sync.WaitGroup // that nobody waits for otherwise
+	flights sync.WaitGroup // goroutines that fly loads
 
 	mu      sync.Mutex
 	flying  int
 	waiting []*writing
 }
 
-// A writing is a command that writes, on its way.
+// A writing is a command that writes, until it has ended.
 type writing struct {
 	prepare prepare
 	data    []byte
-	ended   chan struct{} // nil: its caller flies itself
+	ended   chan struct{} // nil: its caller makes the round trip
 
 	// When it has ended:
 	cmd *redis.Cmd
 	err error
 }
 
-// A prepare makes a command of data: with the whole text of its script, or its sum.
+// A prepare makes a command of data: with its script's text if whole, else its sum.
 type prepare func(ctx context.Context, data []byte, whole bool) *redis.Cmd
 
-// write runs a command that writes to the key, and waits until as many replicas as
-// were asked for have it.
+// write runs a command that writes to the key, and waits until l.replicas replicas
+// have it.
 func (l *Log) write(ctx context.Context, key string, data []byte, p prepare) (*redis.Cmd, error) {
 	w := &writing{prepare: p, data: data}
 	if l.cluster != nil || len(data) > maxShare {
@@ -56,7 +56,7 @@ func (l *Log) write(ctx context.Context, key string, data []byte, p prepare) (*r
 	lane.mu.Lock()
 	if lane.flying == maxFlights {
 		w.ended = make(chan struct{})
-		w.data = slices.Clone(data) // it may be sent when its caller has given up
+		w.data = slices.Clone(data) // it may be sent after its caller has given up
 		lane.waiting = append(lane.waiting, w)
 		lane.mu.Unlock()
 		select {
@@ -73,7 +73,7 @@ func (l *Log) write(ctx context.Context, key string, data []byte, p prepare) (*r
 	return w.cmd, w.err
 }
 
-// land ends a flight: if there are writes waiting, the next begins.
+// land ends a flight, and begins the next if writes wait.
 func (l *Log) land() {
 	lane := &l.writes
 	lane.mu.Lock()
@@ -92,7 +92,7 @@ func (l *Log) land() {
 	})
 }
 
-// load takes what goes together from those that wait; the lane is locked.
+// load removes the writes that go together next from the waiting ones. The lane is locked.
 func (lane *lane) load() []*writing {
 	n, size := 0, 0
 	for n < len(lane.waiting) && size < maxLoad {
@@ -107,8 +107,8 @@ func (lane *lane) load() []*writing {
 	return load
 }
 
-// fly makes a round trip: a second one with those whose script the server does not
-// know.
+// fly makes a round trip, and a second one for writes with a script that the server
+// does not know.
 func (l *Log) fly(ctx context.Context, key string, load []*writing) {
 	ctx, cancel := context.WithTimeout(ctx, l.attempt)
 	defer cancel()
@@ -137,7 +137,7 @@ func (l *Log) trip(ctx context.Context, key string, load []*writing, whole bool)
 		}
 		return cmds
 	})
-	if cmds != nil { // each has its own
+	if cmds != nil { // each command has its own error
 		err = nil
 	}
 	if cmds != nil && l.replicas > 0 {
@@ -151,12 +151,12 @@ func (l *Log) trip(ctx context.Context, key string, load []*writing, whole bool)
 	}
 }
 
-// wait makes the command that waits for replicas, for half of an attempt.
+// wait returns the command that waits for replicas, for half of an attempt's time.
 func (l *Log) wait(ctx context.Context) *redis.IntCmd {
 	return redis.NewIntCmd(ctx, "wait", l.replicas, (l.attempt / 2).Milliseconds())
 }
 
-// enough reports whether enough replicas have what was written, as WAIT tells.
+// enough returns an error if too few replicas have the writes, according to WAIT's answer.
 func (l *Log) enough(wait redis.Cmder) error {
 	n, err := wait.(*redis.IntCmd).Result()
 	if err == nil && n < int64(l.replicas) {

@@ -8,7 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A script runs in Redis, alone, on one key. What it says is one number or string.
+// A script runs in Redis, atomically, on one key. It returns one number or string.
 type script struct{ text, sum string }
 
 func newScript(text string) script {
@@ -16,7 +16,7 @@ func newScript(text string) script {
 	return script{text, hex.EncodeToString(sum[:])}
 }
 
-// run runs a script on a key and returns what it said. data is the first of its
+// run runs a script on a key and returns its result. data is the first of its
 // arguments.
 func (l *Log) run(ctx context.Context, s *script, key string, data []byte, args ...any) (*redis.Cmd, error) {
 	return l.write(ctx, key, data, func(ctx context.Context, data []byte, whole bool) *redis.Cmd {
@@ -37,7 +37,7 @@ local t = redis.call('TIME')
 local now = t[1] * 1000000 + t[2]
 `
 
-// touchScript changes nothing of a key, which is a write all the same.
+// touchScript sets a key's time to live to its present value: a write that changes nothing.
 const touchScript = `
 local left = redis.call('PTTL', KEYS[1])
 if left > 0 then redis.call('PEXPIRE', KEYS[1], left) end
@@ -52,10 +52,9 @@ if redis.call('XLEN', KEYS[1]) == 0 then redis.call('DEL', KEYS[1]) end
 return 0
 `
 
-// The scripts that write. Where they find that they must not, they write
-// all the same if ARGV has "touch": a command that changes nothing is not one that
-// WAIT waits for, and that something is there is not to be said before replicas
-// have it.
+// The scripts that write. If they find a conflict, they touch the key if ARGV has
+// "touch": WAIT waits only for commands that write, and a caller must not learn of
+// the present data before the replicas have it.
 var (
 	// KEYS[1] the frames; ARGV the frame, the last one's place, the retention in ms,
 	// "touch". Returns the new one's place, or minus the place of the last.
@@ -90,8 +89,8 @@ redis.call('SET', KEYS[1], string.format('%020.0f', version) .. ARGV[1], 'PX', A
 return version
 `)
 
-	// KEYS[1] the value; ARGV nothing, the version that it has to have, or nothing.
-	// Returns 1, or 0.
+	// KEYS[1] the value; ARGV "", the version that it has to have or "". Returns 1,
+	// or 0 for another version.
 	removeScript = newScript(`
 local was = redis.call('GETRANGE', KEYS[1], 0, 19)
 if was ~= '' and ARGV[2] ~= '' and was ~= ARGV[2] then return 0 end

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// silence is how long nothing may come on a subscription before a ping is sent, and
-	// how long the answer may take.
+	// silence is after how long without a message a subscription is pinged, and how
+	// long the answer may take.
 	silence = 2 * time.Second
 	// settling is how long after a subscription was lost and made again no node is
-	// reported gone: others may have lost theirs too.
+	// reported gone: other nodes may have lost theirs too.
 	settling = 3 * time.Second
-	// pause is what lies between two attempts to subscribe.
+	// pause is the time between two attempts to subscribe.
 	pause = 100 * time.Millisecond
 )
 
-// A subscription is to channels on one connection. It is made again when that is lost.
+// A subscription is to channels on one connection. It is made again when the connection is lost.
 type subscription struct {
 	bus      *bus
 	receiver cluster.Receiver
@@ -33,7 +33,7 @@ type subscription struct {
 	mu     sync.Mutex
 	sub    *redis.PubSub
 	closed bool
-	up     bool      // the subscription is there
+	up     bool      // the subscription is made
 	since  time.Time // when it was made again; zero: never lost
 }
 
@@ -41,7 +41,7 @@ func newSubscription(b *bus, r cluster.Receiver, channels ...string) *subscripti
 	return &subscription{bus: b, receiver: r, channels: channels, ready: make(chan struct{})}
 }
 
-// settled reports whether the subscription is there, and was not just made again.
+// settled reports whether the subscription is up, and was not just made again.
 func (s *subscription) settled() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +86,7 @@ func (s *subscription) subscribe(ctx context.Context) *redis.PubSub {
 	if s.closed || ctx.Err() != nil {
 		return nil
 	}
-	// Without channels there is no connection yet, and nothing to wait for.
+	// Without channels Subscribe does not connect yet, so it does not block.
 	s.sub = s.bus.log.client.Subscribe(ctx)
 	return s.sub
 }
@@ -115,8 +115,7 @@ func (s *subscription) receive(ctx context.Context, sub *redis.PubSub) {
 			if m.Kind != "subscribe" && m.Kind != "ssubscribe" {
 				return // the channel has moved to another server
 			}
-			// go-redis subscribes again by itself after an error, which ends this
-			// loop before.
+			// go-redis subscribes again after an error, but this loop ends first.
 			if confirmed++; confirmed == len(s.channels) {
 				s.found()
 			}

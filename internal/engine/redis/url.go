@@ -13,7 +13,7 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// A target is what a URL says. One of the three kinds of options is set.
+// A target is a parsed URL. One of the three kinds of options is set.
 type target struct {
 	single   *redis.Options
 	failover *redis.FailoverOptions
@@ -23,8 +23,8 @@ type target struct {
 	replicas int
 }
 
-// parse reads a URL. go-redis reads the options, and never sees the user and the
-// password, as its errors tell what it could not read.
+// parse reads a URL. go-redis parses the options, but never gets the user and the
+// password, as its errors quote text that it cannot parse.
 func parse(rawURL string) (target, error) {
 	t := target{}
 	scheme, rest, ok := strings.Cut(rawURL, "://")
@@ -87,7 +87,7 @@ func parse(rawURL string) (target, error) {
 	return t, nil
 }
 
-// ours takes what is not for go-redis out of a query.
+// ours reads the options that are not for go-redis, and removes them from a query.
 func (t *target) ours(query url.Values) error {
 	t.prefix = "holdfast"
 	if query.Has("prefix") {
@@ -144,7 +144,7 @@ func single(u, user, password string) (*redis.Options, error) {
 		return nil, err
 	}
 	o.Username, o.Password = user, password
-	o.MaxRetries = -1 // what a write's outcome is, those who wrote it find out
+	o.MaxRetries = -1 // callers find out the outcome of a write, and repeat it
 	o.ContextTimeoutEnabled = true
 	o.DialTimeout, o.DialerRetries = bounded(o.DialTimeout), 1
 	o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = bounded(o.ReadTimeout), bounded(o.WriteTimeout), bounded(o.PoolTimeout)
@@ -200,8 +200,7 @@ func clustered(u, user, password string) (*redis.ClusterOptions, error) {
 	return o, nil
 }
 
-// bounded returns the time-out that an option gives, if it is shorter than an
-// attempt may be.
+// bounded returns the time-out d, but at most attemptTime.
 func bounded(d time.Duration) time.Duration {
 	if d <= 0 || d > attemptTime {
 		return attemptTime

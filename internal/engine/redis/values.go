@@ -16,10 +16,11 @@ import (
 // versionLen is the length of the version in front of a value, in digits.
 const versionLen = 20
 
-// page is how many keys are looked at, and values read, at once.
+// page is about how many keys a scan asks for, and reads the values of, at once.
 const page = 500
 
-// touch asks a script to write, whatever it finds, if replicas have to acknowledge.
+// touch returns the argument that has a script write in any case, if replicas have
+// to acknowledge writes; else "".
 func (l *Log) touch() string {
 	if l.replicas > 0 {
 		return "touch"
@@ -66,7 +67,7 @@ func (l *Log) Get(ctx context.Context, key string) ([]byte, uint64, time.Duratio
 	return value, version, age(now, version), nil
 }
 
-// Remove takes a key's value away, if its version is still was.
+// Remove removes a key's value, if its version is still was.
 func (l *Log) Remove(ctx context.Context, key string, was uint64) error {
 	cmd, err := l.run(ctx, &removeScript, l.key("v", key), nil, digits(was))
 	if err != nil {
@@ -81,8 +82,8 @@ func (l *Log) Remove(ctx context.Context, key string, was uint64) error {
 	return nil
 }
 
-// List calls yield with all values whose key begins with prefix. A value that
-// changes meanwhile is there as it was at some moment.
+// List calls yield with all values under keys that begin with prefix. A value that
+// changes meanwhile comes as it was at some moment.
 func (l *Log) List(ctx context.Context, prefix string, yield func(key string, value []byte, version uint64) bool) error {
 	kind, session, _ := strings.Cut(prefix, ".")
 	pattern := l.base + "{" + session + "*}:v:" + kind
@@ -139,7 +140,7 @@ func (l *Log) scan(ctx context.Context, master *redis.Client, cursor uint64, pat
 		switch text, err := get.Result(); {
 		case err == nil:
 			values[names[i]] = text
-		case hasMoved(err) || errors.Is(err, redis.Nil): // listed with another master, or gone
+		case hasMoved(err) || errors.Is(err, redis.Nil): // the key is on another master, or gone
 		default:
 			return 0, nil, err
 		}
@@ -147,13 +148,13 @@ func (l *Log) scan(ctx context.Context, master *redis.Client, cursor uint64, pat
 	return next, values, nil
 }
 
-// unkey returns the key whose value has a name.
+// unkey returns the key of a value by its name in Redis.
 func (l *Log) unkey(name string) string {
 	session, kind, _ := strings.Cut(strings.TrimPrefix(name, l.base+"{"), "}:v:")
 	return kind + "." + session
 }
 
-// digits returns a version as it stands before a value; nothing for 0.
+// digits returns a version as it is encoded before a value; "" for 0.
 func digits(version uint64) string {
 	if version == 0 {
 		return ""
@@ -161,7 +162,7 @@ func digits(version uint64) string {
 	return fmt.Sprintf("%0*d", versionLen, version)
 }
 
-// split parts a value from its version.
+// split separates a value from its version.
 func split(text string) (value []byte, version uint64, err error) {
 	if len(text) < versionLen {
 		return nil, 0, errors.New("not a value of ours")

@@ -12,10 +12,10 @@
 //     older lease can append, and every append that was accepted under one is there.
 //     If several nodes acquire a session with the result of the same [Store.Lookup], one
 //     succeeds, and the others get [stream.ErrConflict].
-//  14. Acquire returns what was appended: the note and the bounds of each stream, and
+//  14. Acquire returns all that was appended: the note and the bounds of each stream, and
 //     the data that the session was created with. An ended stream has no note after its
 //     last entry has expired.
-//  15. The store repeats an append whose outcome it does not know, until its
+//  15. The store repeats an append of unknown outcome, until its
 //     context is done; only then it returns [stream.ErrUnavailable]. After that, and after
 //     [stream.ErrFenced], the lease is lost: nothing can be appended under it, and the session
 //     can be acquired again.
@@ -38,7 +38,7 @@ import (
 	"holdfast/stream"
 )
 
-// A Session is what a node can know of a session that it does not own.
+// A Session has the data of a session that a node can read without owning it.
 type Session struct {
 	Key   stream.SessionKey
 	Owner string // the node that owns it; "" if it was released
@@ -49,14 +49,14 @@ type Session struct {
 	Seen any // for the store's own use in Acquire, to save a second look-up; may be nil
 }
 
-// A Taken is a session that was acquired, with what is kept of it.
+// A Taken is a session that was acquired, with its streams.
 type Taken struct {
 	stream.Lease
 	About   []byte
-	Streams []Stream // those of which something is kept, in the order of their numbers
+	Streams []Stream // those that have entries or a note, in the order of their numbers
 }
 
-// A Stream is what [Store.Acquire] returns of a stream.
+// A Stream is the state of a stream that [Store.Acquire] returns.
 type Stream struct {
 	Number       uint64
 	Note         []byte
@@ -84,11 +84,11 @@ type Store interface {
 	// session may have this node as its owner and no lease; it can be acquired again.
 	Acquire(ctx context.Context, was Session) (Taken, error)
 	// Release gives a session up: it has no owner until a node acquires it. open says
-	// that calls of it are in flight. What this node keeps of it in memory is dropped,
-	// and watchers are notified.
+	// that calls of it are in flight. It drops the session from this node's memory and
+	// notifies watchers.
 	Release(ctx context.Context, lease stream.Lease, open bool) error
-	// Forget drops what this node keeps in memory of a session whose lease is lost,
-	// and notifies its watchers.
+	// Forget drops a session from this node's memory after its lease was lost, and
+	// notifies its watchers.
 	Forget(lease stream.Lease)
 	// Touch starts the session's time to live again. The error is [stream.ErrFenced] if
 	// another node owns it.
@@ -98,15 +98,15 @@ type Store interface {
 	// newer state comes after that.
 	Sessions(ctx context.Context, yield func(Session) bool) error
 	// Claim stores the value for id if it has none, and returns nil. Otherwise it
-	// returns the value that id has, and its age. A claim is kept for a day, or,
-	// in a store with a method DropClaim, until it is dropped.
+	// returns the value that id has, and its age. A claim is kept for a day; a
+	// method DropClaim, in a store that has it, removes it earlier.
 	Claim(ctx context.Context, id ClaimID, value []byte) (was []byte, age time.Duration, err error)
 	// Unclaim removes the claim of id if it still has this value.
 	Unclaim(ctx context.Context, id ClaimID, value []byte) error
 }
 
-// A Range is of sessions by their keys: those after one, to another and with it;
-// "" stands for no bound.
+// A Range is the sessions with keys after After, up to and including Until; "": no
+// bound.
 type Range struct{ After, Until stream.SessionKey }
 
 // Has reports whether a session is in the range.

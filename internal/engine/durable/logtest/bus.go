@@ -12,7 +12,7 @@ import (
 	"holdfast/internal/engine/durable"
 )
 
-// ear keeps what it hears.
+// ear is a cluster.Receiver that keeps its messages.
 type ear struct {
 	mu       sync.Mutex
 	messages [][]byte
@@ -34,7 +34,7 @@ func (r *ear) Gone(node string) {
 	r.gone[node]++
 }
 
-// heard returns how many messages came, with a prefix.
+// heard returns how many messages with a prefix came.
 func (r *ear) heard(prefix []byte) (n int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -58,8 +58,7 @@ func (r *ear) missed(node string) bool {
 	return r.gone[node] > 0
 }
 
-// listen has a log's messages heard for as long as the case lasts, from when they
-// are known to arrive.
+// listen returns an ear that receives a log's messages until the case ends.
 func (b *box) listen(log durable.Log) *ear {
 	b.Helper()
 	r := &ear{}
@@ -71,7 +70,7 @@ func (b *box) listen(log durable.Log) *ear {
 	return r
 }
 
-// reach waits until a node hears from another, as it may not at once.
+// reach waits until messages of one node reach another, which may take a while.
 func (b *box) reach(from durable.Log, to durable.Log, heard *ear) {
 	b.Helper()
 	hello := []byte("hello from " + from.Node())
@@ -84,7 +83,7 @@ func (b *box) reach(from durable.Log, to durable.Log, heard *ear) {
 	})
 }
 
-// listenBoth has both nodes listen, and waits until each hears from the other.
+// listenBoth has both nodes receive messages, and waits until each gets the other's.
 func (b *box) listenBoth() (mine, theirs *ear) {
 	b.Helper()
 	mine = b.listen(b.log)
@@ -103,7 +102,7 @@ func busArrives(b *box) {
 	message := []byte("to " + b.own)
 	send := bytes.Clone(message)
 	b.want("Send", b.log.Send(b.other.Node(), send), nil)
-	clear(send) // it is not kept
+	clear(send) // Send must not use it after its return
 	b.until("a message", func() bool { return theirs.heard(message) == 1 })
 	if b.other != b.log && mine.heard(message) > 0 {
 		b.Error("it is heard elsewhere, too")
@@ -116,7 +115,7 @@ func busArrives(b *box) {
 	b.until("a message to all", func() bool { return mine.heard(all) == 1 })
 }
 
-// busMany sends many messages both ways, with so many on their way at a time.
+// busMany sends many messages both ways, with about window of them under way at a time.
 func busMany(b *box) {
 	const n, window = 5000, 200
 	mine, theirs := b.listenBoth()
@@ -173,7 +172,7 @@ func busSizes(b *box) {
 	}
 }
 
-// busNobody sends to nobody, and to a node that has ended.
+// busNobody sends to a name without a node, and to a node that has ended.
 func busNobody(b *box) {
 	mine := b.listen(b.log)
 	b.reach(b.log, b.log, mine)

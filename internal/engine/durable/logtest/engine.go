@@ -1,5 +1,5 @@
 // Package logtest is the suite that every [durable.Log] passes, and an engine in
-// memory, with faults, for the tests of what stands on a Log.
+// memory, with faults, for the tests of stores over a Log.
 package logtest
 
 import (
@@ -15,20 +15,20 @@ import (
 )
 
 // Faults say how often an engine fails, as parts of 1, each operation by itself.
-// The outcome of all of them is unknown to whoever asked.
+// The outcome of a failed operation is unknown to its caller.
 type Faults struct {
-	Before  float64       // it fails and has no effect
-	After   float64       // it takes effect, and the answer is lost
-	Late    float64       // the answer is lost, and it takes effect some operations later
+	Before  float64       // the operation fails and has no effect
+	After   float64       // the operation takes effect, and the answer is lost
+	Late    float64       // the answer is lost, and the operation takes effect some operations later
 	Latency time.Duration // most that an operation takes; 0: they take no time
 
-	// Behind is how often Frames does not show the last frame, where nobody was told
-	// that it was added. This is no failure.
+	// Behind is how often Frames does not show the last frame, if its Append has not
+	// returned success. This is no failure.
 	Behind float64
 }
 
-// Options say what an engine keeps. The zero value of each field stands for the
-// default given with it.
+// Options of an engine. The zero value of each field stands for the default given
+// with it.
 type Options struct {
 	Seed      uint64        // of the faults
 	Retention time.Duration // of frames; 1 hour
@@ -36,8 +36,8 @@ type Options struct {
 	Faults    Faults        // none
 }
 
-// An Engine is one engine, which any number of handles are open on. What happens
-// is told by the seed and the order of the operations. Its methods may be called
+// An Engine is an engine in memory, with any number of handles open on it. The seed
+// and the order of the operations decide the faults. Its methods may be called
 // concurrently.
 type Engine struct {
 	o Options
@@ -69,7 +69,7 @@ type frame struct {
 	at   uint64
 	put  time.Time
 	data []byte
-	told bool // somebody was told that it was added
+	told bool // its Append has returned success
 }
 
 // New makes an empty engine.
@@ -102,7 +102,7 @@ func (e *Engine) Open() *Handle {
 	return h
 }
 
-// Advance sets the engine's clock ahead, which else goes as the real one does.
+// Advance sets the engine's clock ahead by d. Otherwise it runs as the real clock does.
 func (e *Engine) Advance(d time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -116,7 +116,7 @@ func (e *Engine) SetFaults(f Faults) {
 	e.faults = f
 }
 
-// SetFull has the engine refuse frames from now on, or no longer.
+// SetFull sets whether the engine refuses frames because it is full.
 func (e *Engine) SetFull(full bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -131,7 +131,7 @@ func (e *Engine) Wipe() {
 	clear(e.logs)
 }
 
-// Lose drops the frame that is the nth of those kept under a key, as no engine may.
+// Lose drops the frame with index n under a key, as no engine may.
 func (e *Engine) Lose(key string, n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -139,15 +139,15 @@ func (e *Engine) Lose(key string, n int) {
 	e.logs[key] = append(l[:n:n], l[n+1:]...)
 }
 
-// Count returns how many operations of a name ("Append", "Put", …) there were, by
-// all handles.
+// Count returns how many operations of a name ("Append", "Put", …) all handles have
+// made.
 func (e *Engine) Count(op string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.counts[op]
 }
 
-// CountOf returns how many of them concerned keys that contain a text.
+// CountOf returns how many Puts or Appends (op) concerned keys that contain a text.
 func (e *Engine) CountOf(op, text string) (n int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -169,7 +169,7 @@ func (e *Engine) Kept(key string) int {
 // now is called with the engine locked.
 func (e *Engine) now() time.Time { return time.Now().Add(e.ahead) }
 
-// log returns the frames that are kept of a key.
+// log returns the frames that are kept under a key. The engine is locked.
 func (e *Engine) log(key string) []frame {
 	l, now := e.logs[key], e.now()
 	n := 0
@@ -183,7 +183,7 @@ func (e *Engine) log(key string) []frame {
 	return l
 }
 
-// value returns what a key has, if it has not expired.
+// value returns a key's value, if it has not expired. The engine is locked.
 func (e *Engine) value(key string) (value, bool) {
 	v, ok := e.values[key]
 	if ok && !v.expires.After(e.now()) {
@@ -286,7 +286,7 @@ func (e *Engine) append(key string, last uint64, data []byte) (uint64, error) {
 	return e.place, nil
 }
 
-// tell notes that somebody was told of a frame.
+// tell notes that the Append of a frame returns success.
 func (e *Engine) tell(key string, at uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -305,7 +305,7 @@ func (e *Engine) seen(key string) []frame {
 	return l
 }
 
-// list returns the keys with a prefix.
+// list returns the keys with a prefix. The engine is locked.
 func (e *Engine) list(prefix string) []string {
 	var keys []string
 	for key := range e.values {

@@ -35,12 +35,12 @@ func appendCompares(b *box) {
 	b.sees(key, 0, kept{one, []byte("one")}, kept{two, []byte("two")})
 }
 
-// appendRaces has several writers on one key, each after what it last saw.
+// appendRaces has several writers append after the last frame that each knows.
 func appendRaces(b *box) {
 	const writers, each = 6, 40
 	key := b.seq("a")
 	var mu sync.Mutex
-	won := make(map[uint64]string) // by the place that it follows
+	won := make(map[uint64]string) // frames, by the places that they follow
 	var wg sync.WaitGroup
 	for i := range writers {
 		log := b.log
@@ -132,7 +132,7 @@ func framesInOrder(b *box) {
 			b.Errorf("Frames that is ended after %d: got %d and %v", most, len(got), err)
 		}
 	}
-	// Frames may be called by what it yields to, and so may all else.
+	// yield may call all methods, also Frames.
 	err := b.log.Frames(b.Context(), key, last-1, func(at uint64, _ time.Duration, _ []byte) bool {
 		b.add(b.log, key, at, "within")
 		return false
@@ -157,8 +157,8 @@ func frameSizes(b *box) {
 	b.sees(key, 0, all...)
 }
 
-// noPlaceTwice: a writer that was away for long must not take another's frame for
-// the one it knows.
+// noPlaceTwice checks that no place is used again: a writer that was away for long
+// must not take another's frame for its own last one.
 func noPlaceTwice(b *box) {
 	key := b.seq("a")
 	seen := make(map[uint64]bool)

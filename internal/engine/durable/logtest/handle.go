@@ -23,8 +23,8 @@ type Handle struct {
 	inbox *inbox
 }
 
-// Cut cuts the node off from the engine and from the other nodes, or ends that.
-// Operations fail at once while it lasts.
+// Cut cuts the node off from the engine and from the other nodes, or connects it
+// again. While it is cut off, operations fail at once.
 func (h *Handle) Cut(cut bool) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
@@ -200,7 +200,7 @@ func (h *Handle) Cast(message []byte) error {
 	return nil
 }
 
-// deliver reports whether there was somebody.
+// deliver reports whether the node receives messages.
 func (h *Handle) deliver(message []byte) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,7 +221,7 @@ func (h *Handle) Receive(r cluster.Receiver) (stop func(), err error) {
 	return h.leave, nil
 }
 
-// leave ends what Receive began.
+// leave ends Receive, and waits for its goroutine.
 func (h *Handle) leave() {
 	h.mu.Lock()
 	in := h.inbox
@@ -233,7 +233,7 @@ func (h *Handle) leave() {
 	}
 }
 
-// An inbox is what a node has been sent and not taken yet.
+// An inbox has the messages for a node that it has not taken yet.
 type inbox struct {
 	quit chan struct{}
 	more chan struct{}
@@ -249,7 +249,7 @@ func (in *inbox) put(message []byte) {
 	in.mu.Unlock()
 	select {
 	case in.more <- struct{}{}:
-	default: // told already
+	default: // run is notified already
 	}
 }
 

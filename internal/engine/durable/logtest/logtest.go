@@ -13,27 +13,27 @@ import (
 	"holdfast/stream"
 )
 
-// A Maker returns what opens handles on an engine, each as another process would.
-// It may be the same engine every time: the suite's keys are its own. The suite
-// closes the handles.
+// A Maker returns a function that opens handles on an engine, each as another
+// process would. It may be the same engine every time: each case has keys of its
+// own. The suite closes the handles.
 type Maker func(t *testing.T) (open func() durable.Log)
 
-// RunOptions say what an engine's logs can do beside what is asked of all.
+// RunOptions describe an engine to the suite.
 type RunOptions struct {
 	// OneNode: only one handle can be open at a time.
 	OneNode bool
-	// Advance sets the engine's clock ahead. Nil: the suite waits, for seconds, and
-	// for no more than 10 s for frames to expire.
+	// Advance sets the engine's clock ahead. Nil: the suite sleeps, for seconds,
+	// and for frames to expire no longer than 10 s.
 	Advance func(d time.Duration)
-	// Reopen: what was written is there when an engine is opened again with no
-	// handle open between.
+	// Reopen: an engine that is opened again, after all its handles were closed,
+	// has its data.
 	Reopen bool
-	// Bubble: the engine is in this process and keeps time by package time. What waits
-	// for time to pass then runs in bubbles of testing/synctest.
+	// Bubble: the engine is in this process and keeps time by package time. Cases that
+	// wait for time to pass then run in bubbles of testing/synctest.
 	Bubble bool
 }
 
-// patience is how long the suite waits for what must come.
+// patience is how long the suite waits for something that must happen.
 const patience = time.Minute
 
 // Run runs the suite on the logs that mk makes.
@@ -88,8 +88,8 @@ func Run(t *testing.T, mk Maker, o RunOptions) {
 	}
 }
 
-// box is what a case works with: a log and, where there can be several nodes,
-// another handle on it.
+// box has the handles of a case: a log and, unless OneNode, another handle on the
+// same engine.
 type box struct {
 	*testing.T
 	o          RunOptions
@@ -109,7 +109,7 @@ func (b *box) handle() durable.Log {
 	return log
 }
 
-// val and seq are keys of values and of sequences.
+// val and seq return keys of values and of sequences.
 func (b *box) val(name string) string { return "s." + b.own + "-" + name }
 func (b *box) seq(name string) string { return "e." + b.own + "-" + name }
 
@@ -120,7 +120,7 @@ func (b *box) want(what string, got, want error) {
 	}
 }
 
-// put puts what must be taken.
+// put puts a value, which must succeed.
 func (b *box) put(log durable.Log, key string, was uint64, value string, ttl time.Duration) uint64 {
 	b.Helper()
 	v, err := b.tryPut(log, key, was, value, ttl)
@@ -133,8 +133,8 @@ func (b *box) put(log durable.Log, key string, was uint64, value string, ttl tim
 	return v
 }
 
-// aged checks an age: nothing of this case is older than that is. Clocks may differ
-// by a second.
+// aged checks an age: it is at most the time since the case began. Clocks may
+// differ by a second.
 func (b *box) aged(what string, age time.Duration) {
 	b.Helper()
 	if b.o.Advance == nil && age > time.Since(b.began)+time.Second || age < -time.Second || age > time.Hour {
@@ -142,9 +142,9 @@ func (b *box) aged(what string, age time.Duration) {
 	}
 }
 
-// tryPut puts what nobody else puts. On a machine that has much else to do a cluster
-// may change its leader at any time, and then nobody knows the outcome: it is found out
-// as a store does, by doing it again.
+// tryPut puts a value that no other Put has. On a busy machine a cluster may change its
+// leader at any time, and then the outcome is unknown: tryPut finds it out as a store
+// does, by another attempt.
 func (b *box) tryPut(log durable.Log, key string, was uint64, value string, ttl time.Duration) (uint64, error) {
 	b.Helper()
 	for unknown := false; ; unknown = true {
@@ -180,8 +180,8 @@ func (b *box) tryAppend(log durable.Log, key string, last uint64, frame string) 
 	}
 }
 
-// get reads a value. While a cluster changes its leader nobody answers, so it asks again,
-// as a store does.
+// get reads a value. While a cluster changes its leader there is no answer, so get asks
+// again, as a store does.
 func (b *box) get(log durable.Log, key string) ([]byte, uint64, time.Duration, error) {
 	b.Helper()
 	for {
@@ -193,7 +193,7 @@ func (b *box) get(log durable.Log, key string) ([]byte, uint64, time.Duration, e
 	}
 }
 
-// has checks what a key has, as every handle sees it.
+// has checks a key's value, as every handle sees it.
 func (b *box) has(key string, value string, version uint64) {
 	b.Helper()
 	for _, log := range []durable.Log{b.log, b.other} {
@@ -205,7 +205,7 @@ func (b *box) has(key string, value string, version uint64) {
 	}
 }
 
-// none checks that a key has nothing.
+// none checks that a key has no value.
 func (b *box) none(key string) {
 	b.Helper()
 	for _, log := range []durable.Log{b.log, b.other} {
@@ -216,7 +216,7 @@ func (b *box) none(key string) {
 	}
 }
 
-// add appends what must be taken.
+// add appends a frame, which must succeed.
 func (b *box) add(log durable.Log, key string, last uint64, frame string) uint64 {
 	b.Helper()
 	at, err := b.tryAppend(log, key, last, frame)
@@ -236,8 +236,8 @@ type kept struct {
 
 func (f kept) String() string { return fmt.Sprintf("%.60q at %d", f.data, f.at) }
 
-// frames returns the frames after a place. What a cluster trims goes from one server
-// after the other: who reads at that moment may be told to read again.
+// frames returns the frames after a place. The servers of a cluster trim one after
+// the other: a read at that moment may fail, and is repeated.
 func (b *box) frames(log durable.Log, key string, after uint64) []kept {
 	b.Helper()
 	for {
@@ -258,7 +258,7 @@ func (b *box) frames(log durable.Log, key string, after uint64) []kept {
 	}
 }
 
-// sees checks what is kept after a place, as every handle sees it.
+// sees checks the frames after a place, as every handle sees them.
 func (b *box) sees(key string, after uint64, want ...kept) {
 	b.Helper()
 	for _, log := range []durable.Log{b.log, b.other} {
@@ -289,6 +289,6 @@ func (b *box) until(what string, f func() bool) {
 		if time.Now().After(end) {
 			b.Fatalf("%s: not after %v", what, patience)
 		}
-		time.Sleep(5 * time.Millisecond) // polling: nobody tells of this
+		time.Sleep(5 * time.Millisecond) // polling: there is no event to wait for
 	}
 }

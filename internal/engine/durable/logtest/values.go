@@ -121,7 +121,7 @@ func valuesExpire(b *box) {
 		var err error
 		v, err = b.log.Put(b.Context(), renewed, v, []byte("renewed"), time.Hour)
 		if errors.Is(err, stream.ErrConflict) && b.o.Advance == nil && time.Since(start) > 1900*time.Millisecond && try < 10 {
-			continue // this machine was so slow that it has expired
+			continue // this machine was so slow that the value has expired
 		}
 		b.want("Put in time", err, nil)
 		break
@@ -226,7 +226,7 @@ func valueSizes(b *box) {
 	b.none(key)
 }
 
-// pattern is n bytes, of every value.
+// pattern returns n bytes, of all values in turn.
 func pattern(n int) []byte {
 	var all [256]byte
 	for i := range all {

@@ -1,8 +1,8 @@
 // Package natstest runs JetStream clusters on loopback, for tests and examples.
 //
-// [Start] runs the servers in this process, [StartProcesses] each in one of its own,
-// which can be killed and stopped as a process can. [Cluster] and [Processes] are
-// the same for tests.
+// [Start] runs the servers in this process, [StartProcesses] each in a process of
+// its own, which can be killed and stopped. [Cluster] and [Processes] are the same
+// for tests.
 package natstest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"holdfast/internal/testport"
 )
 
-// User and Password are what a client needs.
+// User and Password are the credentials of clients.
 const (
 	User     = "holdfast"
 	Password = "s3cret"
@@ -40,23 +40,23 @@ type Servers struct {
 	launch
 }
 
-// A node is one server: what it is started with, and the one that runs.
+// A node is one server: its config, and the running instance.
 type node struct {
 	config
-	running server // nil: it does not
+	running server // nil: it does not run
 }
 
 // A launch starts a server.
 type launch func(config) (server, error)
 
-// A server is one that runs.
+// A server controls a running server.
 type server interface {
 	kill()
 	pause() error
 	resume() error
 }
 
-// A config says all that a server needs to know.
+// A config has the settings of a server.
 type config struct {
 	Name    string
 	Dir     string
@@ -66,7 +66,7 @@ type config struct {
 	Cluster string
 }
 
-// Start starts n servers in this process, which keep what they store below dir. One
+// Start starts n servers in this process, with their data below dir. One server
 // alone is no cluster.
 func Start(dir string, n int) (*Servers, error) { return start(dir, n, embed) }
 
@@ -171,7 +171,7 @@ func (s *Servers) Restart(i int) error {
 // Pause stops a server's process (SIGSTOP) until Resume.
 func (s *Servers) Pause(i int) error { return s.nodes[i].signal(server.pause) }
 
-// Resume lets it go on.
+// Resume continues the server's process (SIGCONT).
 func (s *Servers) Resume(i int) error { return s.nodes[i].signal(server.resume) }
 
 func (n *node) signal(f func(server) error) error {
@@ -181,7 +181,7 @@ func (n *node) signal(f func(server) error) error {
 	return f(n.running)
 }
 
-// Leader returns which server leads a stream; -1: none does.
+// Leader returns the index of the server that leads a stream; -1: none does.
 func (s *Servers) Leader(ctx context.Context, stream string) (int, error) {
 	var at int
 	err := s.with(func(js jetstream.JetStream) error {
@@ -230,10 +230,10 @@ func (s *Servers) run(i int) error {
 	})
 }
 
-// ready waits until the servers are one cluster, which is when a stream can be made
-// that all of them keep. It stays: when the last stream is deleted, the server removes its
-// directory a moment later, and whoever makes a stream just then fails ("error creating
-// store for stream").
+// ready waits until the servers are one cluster, which is when a stream can be made that
+// all of them keep. The stream stays: when the last stream is deleted, the server removes
+// its directory a moment later, and a client that makes a stream just then gets an error
+// ("error creating store for stream").
 func (s *Servers) ready() error {
 	return until(func() error {
 		return s.with(func(js jetstream.JetStream) error {
@@ -247,7 +247,7 @@ func (s *Servers) ready() error {
 	})
 }
 
-// with calls f with a connection to the cluster.
+// with calls f over a connection to the cluster.
 func (s *Servers) with(f func(jetstream.JetStream) error) error {
 	nc, err := nats.Connect(s.URL(), nats.UserInfo(User, Password), nats.Timeout(2*time.Second))
 	if err != nil {
@@ -271,6 +271,6 @@ func until(f func() error) error {
 		if time.Now().After(end) {
 			return fmt.Errorf("natstest: the cluster does not start: %w", err)
 		}
-		time.Sleep(20 * time.Millisecond) // polling: nobody tells of this
+		time.Sleep(20 * time.Millisecond) // polling: there is no event to wait for
 	}
 }

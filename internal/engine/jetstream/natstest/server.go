@@ -18,7 +18,7 @@ import (
 // variable is the environment variable that makes a program a server.
 const variable = "HOLDFAST_NATSTEST_SERVER"
 
-// newServer returns a server that has begun to start.
+// newServer returns a server that is starting.
 func newServer(c config) (*natsserver.Server, error) {
 	o := &natsserver.Options{
 		ServerName: c.Name, Host: "127.0.0.1", Port: c.Port, Username: User, Password: Password,
@@ -129,9 +129,9 @@ func fatal(err error) {
 	os.Exit(1)
 }
 
-// Left returns what goleak has to ignore where servers ran in the test's process: a server
-// of nats-server 2.15 that is shut down while it makes a stream does not close the stream's
-// files. The goroutine that would write them and the clock of all files stay.
+// Left returns the goroutines that goleak has to ignore if servers ran in the test's process:
+// a server of nats-server 2.15 that is shut down while it makes a stream does not close the
+// stream's files. The goroutine that would write them and the clock of all files stay.
 func Left() []goleak.Option {
 	return []goleak.Option{
 		goleak.IgnoreTopFunction("github.com/nats-io/nats-server/v2/server.(*fileStore).flushStreamStateLoop"),

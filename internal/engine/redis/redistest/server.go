@@ -27,7 +27,7 @@ import (
 const patience = 3 * time.Minute
 
 // A Server is a redis-server on a port of this machine. Its methods may be called
-// by any goroutine, one at a time.
+// from any goroutine, one at a time.
 type Server struct {
 	t    testing.TB
 	dir  string
@@ -35,13 +35,13 @@ type Server struct {
 	args []string
 
 	mu      sync.Mutex
-	process *process // the one that runs, or ran last
+	process *process // the one that runs or ran last
 }
 
 // A process is one run of a server.
 type process struct {
 	cmd    *exec.Cmd
-	output bytes.Buffer  // to be read when ended is closed
+	output bytes.Buffer  // may be read once ended is closed
 	ended  chan struct{} // closed when it is reaped
 }
 
@@ -68,11 +68,11 @@ func need(t testing.TB) {
 	testlong.Needs(t, err == nil, "redis-server (Redis 7 or Valkey)")
 }
 
-// begin starts the server for the first time, and has it ended with the test.
+// begin starts the server for the first time, and ends it with the test.
 func (s *Server) begin() {
 	s.t.Helper()
 	var err error
-	for range 5 { // another may take the port before the server does
+	for range 5 { // another process may take the port before the server does
 		var ports []int
 		if ports, err = testport.Free(1); err != nil {
 			break
@@ -113,10 +113,10 @@ func (s *Server) Restart() {
 	}
 }
 
-// Pause stops the server's process where it is, until [Server.Resume].
+// Pause stops the server's process (SIGSTOP), until [Server.Resume].
 func (s *Server) Pause() { s.signal(syscall.SIGSTOP) }
 
-// Resume lets a paused server go on.
+// Resume continues a paused server (SIGCONT).
 func (s *Server) Resume() { s.signal(syscall.SIGCONT) }
 
 func (s *Server) current() *process {
@@ -160,7 +160,7 @@ func (s *Server) run() error {
 	}
 	go func() {
 		defer close(p.ended)
-		_ = p.cmd.Wait() // the signal that it was sent
+		_ = p.cmd.Wait() // an error: it was ended by a signal
 	}()
 	s.mu.Lock()
 	s.process = p
@@ -185,8 +185,8 @@ func (s *Server) run() error {
 	}
 }
 
-// Do sends one command on a connection of its own and returns the answer, its
-// parts separated by line ends. An error of the server's is an error.
+// Do sends one command on a connection of its own and returns the answer, its parts
+// separated by line ends. An error that the server answers is an error.
 func (s *Server) Do(command ...string) (string, error) {
 	conn, err := net.DialTimeout("tcp", s.Addr(), patience)
 	if err != nil {
@@ -205,7 +205,7 @@ func (s *Server) Do(command ...string) (string, error) {
 	return answer(bufio.NewReader(conn))
 }
 
-// MustDo is [Server.Do] of what has to succeed.
+// MustDo is [Server.Do] for a command that has to succeed.
 func (s *Server) MustDo(command ...string) string {
 	s.t.Helper()
 	got, err := s.Do(command...)
@@ -251,7 +251,7 @@ func answer(r *bufio.Reader) (string, error) {
 	return strings.Join(parts, "\n"), nil
 }
 
-// Log returns what the server has written, after it has ended.
+// Log returns the output of the server's last process once it has ended, and "" before.
 func (s *Server) Log() string {
 	p := s.current()
 	select {
@@ -262,7 +262,7 @@ func (s *Server) Log() string {
 	}
 }
 
-// file writes a file into the server's directory.
+// file writes a file into the server's directory, and returns its path.
 func (s *Server) file(name, content string) string {
 	s.t.Helper()
 	path := filepath.Join(s.dir, name)

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Replica runs a server that is a replica of another, and returns when it has
-// what that has. args are more of its options.
+// Replica runs a server that is a replica of another, and returns when it has that
+// server's data. args are more of its options.
 func Replica(t testing.TB, of *Server, args ...string) *Server {
 	t.Helper()
 	s := Start(t, append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(of.port)}, args...)...)
@@ -31,17 +31,16 @@ func (s *Server) promoted() {
 	})
 }
 
-// Servers that watch over others take one for dead that was silent for so long. On a
-// busy machine one that is alive may be silent for as long as soon. So that is how long
-// only while a master is dead: were its replica replaced too, when the master lives again, the
-// master would have what it had at its death.
+// After how long a silent server is taken for dead by those that watch it. On a busy machine a
+// live server may be silent for as long as soon. So soon is set only while a master is dead:
+// else its replica could be replaced too, by the old master that runs again, with old data.
 const (
 	soon = time.Second
 	late = time.Minute
 )
 
-// FailOver has a Sentinel find that the master of a name is dead, or stopped, and
-// returns when clients are told of its replica in its place.
+// FailOver has a Sentinel notice that the master of a name is dead or stopped, and
+// returns when the Sentinel names its replica as the master.
 func (s *Server) FailOver(name string, replica *Server) {
 	s.t.Helper()
 	s.suspect(name, soon)
@@ -57,8 +56,8 @@ func (s *Server) suspect(name string, silent time.Duration) {
 	s.MustDo("SENTINEL", "SET", name, "down-after-milliseconds", strconv.FormatInt(silent.Milliseconds(), 10))
 }
 
-// FailOver has the servers of a Cluster find that a master is dead, and returns when its
-// replica is in its place. alive are all but the dead one.
+// FailOver has the servers of a Cluster notice that a master is dead, and returns when
+// its replica is the master. alive are all servers but the dead one.
 func FailOver(replica *Server, alive ...*Server) {
 	replica.t.Helper()
 	suspect := func(silent time.Duration) {
@@ -71,8 +70,8 @@ func FailOver(replica *Server, alive ...*Server) {
 	suspect(late)
 }
 
-// nodeTimeout is the option of that name, with which a master is replaced that was
-// silent for a time.
+// nodeTimeout returns the value of cluster-node-timeout with which a master is
+// replaced after it was silent for a time.
 func nodeTimeout(silent time.Duration) string {
 	return strconv.FormatInt(silent.Milliseconds()*3/2, 10)
 }
@@ -86,9 +85,9 @@ func Sentinel(t testing.TB, of *Server, name string) *Server {
 		"sentinel down-after-milliseconds %[1]s %[3]d\nsentinel failover-timeout %[1]s 10000\n", name, of.port, late.Milliseconds()))
 	s.args = []string{conf, "--sentinel"}
 	s.begin()
-	// One that was held up for two seconds does nothing for 30, and finds no replica good
-	// enough after that, as they were all without a master for too long. From Redis 7 on
-	// that can be changed; an older one says that it can't.
+	// A Sentinel that was held up for two seconds does nothing for 30, and then finds no
+	// replica good enough, as all were without a master for too long. From Redis 7 on
+	// these two seconds can be changed; an older server returns an error.
 	_, _ = s.Do("SENTINEL", "DEBUG", "tilt-trigger", "600000")
 	s.eventually("Sentinel knows the master's replica", func() bool {
 		info, err := s.Do("INFO", "sentinel")
@@ -97,8 +96,8 @@ func Sentinel(t testing.TB, of *Server, name string) *Server {
 	return s
 }
 
-// Cluster runs masters of a Redis Cluster, each with one replica if replicas is
-// true, and returns when all know that it is complete: the masters first.
+// Cluster runs masters of a Redis Cluster, each with one replica if replicas is true, and
+// returns when all servers know that it is complete. The masters come first in the result.
 func Cluster(t testing.TB, masters int, replicas bool) []*Server {
 	t.Helper()
 	n := masters
@@ -115,8 +114,8 @@ func Cluster(t testing.TB, masters int, replicas bool) []*Server {
 		s.MustDo("CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(i*slots/masters), strconv.Itoa((i+1)*slots/masters-1))
 		s.MustDo("CLUSTER", "SET-CONFIG-EPOCH", strconv.Itoa(i+1))
 	}
-	// A handshake that the machine holds up for longer than that time is given up, and
-	// has to be asked for again.
+	// A handshake that takes longer than the node timeout is given up, and has to be
+	// requested again.
 	var met time.Time
 	meet := func() {
 		if time.Since(met) < time.Second {
@@ -149,7 +148,7 @@ func Cluster(t testing.TB, masters int, replicas bool) []*Server {
 	if replicas {
 		for i, s := range all[:masters] {
 			s.eventually("each master has its replica", func() bool {
-				// They may have changed places, where the machine stood still.
+				// Master and replica may have changed places, if the machine stood still.
 				one, err := s.Do("INFO", "replication")
 				two, err2 := all[masters+i].Do("INFO", "replication")
 				return err == nil && err2 == nil && strings.Contains(one+two, "state=online")
@@ -168,8 +167,8 @@ func (s *Server) eventually(what string, ok func() bool) {
 	}
 }
 
-// Move has a slot of a Cluster go from one master to another, with all it holds, while
-// others use it.
+// Move moves a slot of a Cluster, with its keys, from one master to another, while
+// clients use it.
 func Move(t testing.TB, all []*Server, slot string, from, to *Server) {
 	t.Helper()
 	source, target := from.MustDo("CLUSTER", "MYID"), to.MustDo("CLUSTER", "MYID")
