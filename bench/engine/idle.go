@@ -31,8 +31,8 @@ import (
 )
 
 // The stored calls beside the idle sessions: idleCallers clients begin one every idleEvery, whether
-// the last one was slow or not. idleOpeners clients begin the sessions, and idleCalm is the length
-// of a phase without them.
+// the last one was slow or not. idleOpeners clients begin the sessions. In the calm phases, of
+// idleCalm each, none begins or expires.
 const (
 	idleCallers = 8
 	idleEvery   = 20 * time.Millisecond

@@ -1,8 +1,8 @@
 // Engine measures Holdfast over each of its engines, beside the engine itself: the cost of an
 // append through Holdfast and as a bare fenced publish, the cost of a light call with each engine,
-// the memory of many calls that wait on one node, and how soon that node is back after a SIGKILL,
-// how soon other nodes end the calls of a node that is killed or stopped, and the cost of a call
-// that one node forwards to another.
+// the memory of many calls that wait on one node and how soon the node is back after a SIGKILL, how
+// soon other nodes end the calls of a node that is killed or stopped, and the cost of a call that
+// one node forwards to another.
 //
 //	go run ./bench/engine                 appends and light calls, 2 minutes
 //	go run ./bench/engine -waiting 1e6    a million calls on one node with file:

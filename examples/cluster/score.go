@@ -10,8 +10,8 @@ import (
 	"holdfast"
 )
 
-// A score counts what happens to the calls. Clients report what they receive. Tools report by
-// HTTP that they begin to run.
+// A score counts what happens to the calls. Clients report the messages that they receive. Tools
+// report by HTTP that they begin to run.
 type score struct {
 	mu             sync.Mutex
 	calls          map[string]*call

@@ -38,7 +38,7 @@ type Live struct {
 	closed   chan struct{}
 	once     sync.Once
 
-	mu           sync.Mutex // locked before a record's
+	mu           sync.Mutex // is locked before a record's mu
 	inFlight     []*record
 	more         int // calls in flight that are not in inFlight
 	ended, light ring

@@ -12,7 +12,7 @@ const (
 	lingerFor   = 10 * time.Second       // the state of others is kept so long after the last page was closed
 	silentAfter = 2 * time.Second        // without news, a node is shown as silent
 	lostFor     = 2 * time.Minute        // the rows of a lost node are shown for so long
-	mostFeeds   = 64                     // calls of other nodes whose lives are kept
+	mostFeeds   = 64                     // lives of calls on other nodes that are kept
 )
 
 // others is the state of other nodes, as this one knows it.

@@ -16,9 +16,9 @@ const (
 // Peers returns the handler of requests from the pages of other nodes. Those have checked the operator's
 // token: no other client may reach the handler.
 //
-//	GET  /news          what this node has, and then what changes: a line of JSON each
+//	GET  /news          the state of this node, and then its changes: a line of JSON each
 //	GET  /life?call=1   the life of a call, as often as it changes
-//	POST /action        what an operator asks for
+//	POST /action        an action of an operator
 func (l *Live) Peers() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathNews, l.serveNews)

@@ -331,8 +331,8 @@ func readEvent(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// sever cuts the connection to the client. If the plan's end is halfOpen, it reads the answer to its end, so that the
-// server notices nothing.
+// sever cuts the connection to the client. With halfOpen it then reads the answer to its end, so that the server
+// notices nothing; else the caller ends the connection to the server.
 func (l *line) sever(answer *http.Response) {
 	l.cut()
 	if l.plan.end == halfOpen {

@@ -56,7 +56,7 @@ type Options struct {
 	For time.Duration
 	// Clients is how many clients call at a time.
 	Clients int
-	// A call counts as hung if it takes longer than Limit and three times the time of a call without a cut.
+	// Limit, plus three times the time of a call without a cut, is how long a call may take before it counts as hung.
 	Limit time.Duration
 	// Seed decides the plan of each call.
 	Seed uint64
@@ -158,7 +158,7 @@ func (s *server) close() {
 	}
 }
 
-// open starts the endpoints in front of the server, and what counts its calls.
+// open starts the endpoints in front of the server, and the proxy or the post that counts its calls.
 func (s *server) open() (err error) {
 	defer func() {
 		if err != nil {

@@ -341,7 +341,7 @@ func (s *Sender) hold(id string) bool {
 	return true
 }
 
-// release ends the count of a delivery from hold.
+// release undoes hold.
 func (s *Sender) release(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,7 +349,7 @@ func (s *Sender) release(id string) {
 	s.emptied()
 }
 
-// let ends the count of a delivery. s.mu is held.
+// let undoes hold, without a call of emptied. s.mu is held.
 func (s *Sender) let(id string) {
 	s.held--
 	delete(s.ids, id)

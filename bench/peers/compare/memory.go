@@ -7,7 +7,7 @@ import (
 	"holdfast/bench/load"
 )
 
-// The things whose memory is measured.
+// Memory is measured for one of these.
 const (
 	idleSession = "idle session with a GET stream"
 	waitingCall = "waiting call"
