@@ -1,5 +1,4 @@
-// Package bench measures Holdfast's handler beside go-sdk's own and bare
-// net/http. These benchmarks run both ends in one process: good for allocations
-// and profiles. What a server spends by itself, and mcp-go's figures, come from
-// peers/compare.
+// Package bench measures Holdfast's handler beside go-sdk's own and bare net/http. These benchmarks
+// run both ends in one process: good for allocations and profiles. The figures of a server alone,
+// and mcp-go's, come from peers/compare.
 package bench

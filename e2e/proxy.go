@@ -10,11 +10,11 @@ import (
 	"holdfast/internal/testport"
 )
 
-// A Cut says how an event stream is to end: whichever of After and Bytes comes
-// first. The zero value cuts nothing.
+// A Cut says how an event stream is cut: at the time After or after Bytes, if that is earlier. The
+// zero value cuts nothing.
 type Cut struct {
-	// After is the time from the stream's header to the cut, or, if there is a Since,
-	// from where that text has passed.
+	// After is the time from the stream's header to the cut, or, if Since is not "", from the time
+	// at which that text has passed.
 	After time.Duration
 	Since string
 	// Bytes is how many bytes of the response pass before the cut.
@@ -23,14 +23,14 @@ type Cut struct {
 	Body bool
 	// Reset cuts with RST, not FIN.
 	Reset bool
-	// HalfOpen leaves the server's side of the connection open, and takes what
-	// comes from there: the server does not learn of the cut.
+	// HalfOpen leaves the server's side of the connection open, and reads on from it: the server
+	// does not notice the cut.
 	HalfOpen bool
 }
 
-// A Proxy carries TCP connections to a server of HTTP/1.1, and cuts event
-// streams. Other responses pass whole, because no client asks again for what it
-// was told in part. The methods of a Proxy may be called concurrently.
+// A Proxy carries TCP connections to an HTTP/1.1 server, and cuts event streams. Other responses
+// pass whole, because a client cannot ask for the rest of one. The methods of a Proxy may be called
+// concurrently.
 type Proxy struct {
 	testport.Relay
 	plan func(head string) Cut
@@ -39,9 +39,9 @@ type Proxy struct {
 	cuts int
 }
 
-// NewProxy starts a proxy on a port of its own. plan is called, one call at a
-// time, with the beginning of every request: as much of it as was read at once,
-// which is at least its first line if the client is not malicious.
+// NewProxy starts a proxy on a port of its own. plan is called, one call at a time, with the
+// beginning of every request: the bytes of the first read, at least the request line if the client
+// is not malicious.
 func NewProxy(target string, plan func(head string) Cut) (*Proxy, error) {
 	p := &Proxy{plan: plan}
 	p.Relay = testport.Relay{Target: target, Carry: p.carry}
@@ -55,7 +55,7 @@ func (p *Proxy) Cuts() int {
 	return p.cuts
 }
 
-// carry carries one connection until either side ends it or it is cut.
+// carry carries one connection, until it is cut or either side ends it.
 func (p *Proxy) carry(_ uint64, client *net.TCPConn) {
 	up := p.Dial()
 	if up == nil {
@@ -78,15 +78,15 @@ type line struct {
 
 	mu    sync.Mutex
 	cut   Cut    // of the request under way
-	head  []byte // of its response, until that is complete
-	body  bool   // it is complete
+	head  []byte // header of its response, until that is complete
+	body  bool   // the header is complete
 	left  int    // bytes of a stream until the cut; negative: no limit
-	since string // it is to be cut some time after this text, which is yet to come
+	since string // text that has not come yet, after which the cut is timed; or ""
 	timer *time.Timer
 	isCut bool
 }
 
-// requests carries what the client says.
+// requests carries the client's bytes to the server.
 func (l *line) requests() {
 	buf := make([]byte, 64<<10)
 	for {
@@ -95,7 +95,7 @@ func (l *line) requests() {
 			if isHead(buf[:n]) {
 				l.begin(string(buf[:n]))
 			}
-			_, _ = l.up.Write(buf[:n]) // what fails here fails the responses too
+			_, _ = l.up.Write(buf[:n]) // an error here fails the responses too
 		}
 		if err != nil {
 			l.mu.Lock()
@@ -111,12 +111,12 @@ func (l *line) requests() {
 
 var methods = [][]byte{[]byte("GET "), []byte("POST "), []byte("DELETE "), []byte("OPTIONS ")}
 
-// isHead says whether data begins a request, and not the JSON of its body.
+// isHead reports whether data is the beginning of a request, not of its JSON body.
 func isHead(data []byte) bool {
 	return slices.ContainsFunc(methods, func(m []byte) bool { return bytes.HasPrefix(data, m) })
 }
 
-// begin notes that a request has arrived.
+// begin notes a new request, and its plan.
 func (l *line) begin(request string) {
 	l.p.mu.Lock()
 	cut := l.p.plan(request)
@@ -145,7 +145,7 @@ func (l *line) finish() {
 	l.spare()
 }
 
-// responses carries what the server says.
+// responses carries the server's bytes to the client.
 func (l *line) responses() {
 	buf := make([]byte, 64<<10)
 	for {
@@ -164,19 +164,19 @@ func (l *line) responses() {
 	}
 }
 
-// pass hands data to the client, up to the place of a cut. The lock is held while
-// it is written: the client of a test reads.
+// pass writes data to the client, up to the place of a cut. It holds the lock while it writes, as a
+// test's client always reads.
 func (l *line) pass(data []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.isCut {
-		return // a server that was not told talks on
+		return // with HalfOpen the server goes on to send
 	}
 	if !l.body {
 		l.head = append(l.head, data...)
 		end := bytes.Index(l.head, []byte("\r\n\r\n"))
 		if end < 0 {
-			return // held back until it is known what it is
+			return // held back until the header is complete
 		}
 		data, l.head, l.body = l.head, nil, true
 		l.arm(data, end+len("\r\n\r\n"))
@@ -194,14 +194,14 @@ func (l *line) pass(data []byte) {
 		l.cutAfter()
 	}
 	if bytes.HasSuffix(data, []byte("\n0\r\n\r\n")) || string(data) == "0\r\n\r\n" {
-		l.spare() // it has ended by itself
+		l.spare() // the response has ended by itself
 	}
 	if _, err := l.client.Write(data); err != nil {
 		_ = l.up.Close()
 	}
 }
 
-// arm prepares the cut of a response whose header is complete. l.mu is held.
+// arm prepares the cut of a response after its header. l.mu is held.
 func (l *line) arm(data []byte, header int) {
 	if !bytes.Contains(data[:header], []byte("text/event-stream")) {
 		return
@@ -226,7 +226,7 @@ func (l *line) cutAfter() {
 	timer = time.AfterFunc(l.cut.After, func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.timer == timer { // or it fired while it was called off
+		if l.timer == timer { // else it fired while it was called off
 			l.sever()
 		}
 	})
@@ -244,7 +244,7 @@ func (l *line) sever() {
 		_ = l.client.SetLinger(0)
 		_ = l.client.Close()
 	} else {
-		// What the client still sends must not turn the FIN into an RST.
+		// Bytes that the client still sends must not turn the FIN into an RST.
 		_ = l.client.CloseWrite()
 		_ = l.client.SetReadDeadline(time.Now().Add(time.Second))
 	}

@@ -12,19 +12,19 @@ import (
 	"time"
 )
 
-// A Strange is what no client would send over one connection.
+// A Strange has the bytes of one connection, as no client would send them.
 type Strange struct {
 	Name  string
 	Bytes string
-	// Frames is what follows once the answer to Bytes has begun: WebSocket frames.
+	// Frames are WebSocket frames, sent once the answer to Bytes has begun.
 	Frames string
-	// Stays says that the client does not say that it is done (with a FIN), as clients
-	// that wait for an answer don't.
+	// Stays says that the client does not end its side of the connection with a FIN, like one that
+	// waits for an answer.
 	Stays bool
 }
 
-// Send sends it, and returns what came back until the server had no more to say: until
-// it ended the connection, or was silent for a while after it had begun to answer.
+// Send sends the bytes, and returns the answer: all bytes until the server ends the connection, or
+// is silent for answerPause after it has begun to answer; with Stays, those of the first read.
 func (s *Strange) Send(addr string) (received []byte, err error) {
 	c, err := net.DialTimeout("tcp", addr, time.Minute)
 	if err != nil {
@@ -64,11 +64,11 @@ func (s *Strange) Send(addr string) (received []byte, err error) {
 // answerPause is how long a server that has begun to answer may be silent.
 const answerPause = 300 * time.Millisecond
 
-// answered finds the answers in what a server sent.
+// answered matches the headers of the answers that a server has sent.
 var answered = regexp.MustCompile(`(?s)HTTP/1\.[01] (\d\d\d)[^\r\n]*\r\n(.*?)\r\n\r\n`)
 
-// Answers are the statuses in what a server sent. The error says which is none that a
-// stranger may be given: the server is at fault, or does not say when it will not be.
+// Answers returns the statuses of the answers in received. The error is not nil if one is 500 or
+// more, other than a 503 with Retry-After.
 func Answers(received []byte) (statuses []int, err error) {
 	for _, m := range answered.FindAllSubmatch(received, -1) {
 		status, _ := strconv.Atoi(string(m[1]))
@@ -81,7 +81,7 @@ func Answers(received []byte) (statuses []int, err error) {
 	return statuses, err
 }
 
-// A Place is what strange requests are about.
+// A Place has the names on a server that strange requests use.
 type Place struct {
 	Host    string // of the server, and its port
 	Session string // the id of a session that may be broken
@@ -89,7 +89,7 @@ type Place struct {
 	Pair    string // the id of a session of the 2024-11-05 endpoints
 }
 
-// usual are the headers of a POST that is in order, but for its length.
+// usual are the headers of a correct POST, except its length.
 const usual = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
 
 const (
@@ -119,7 +119,7 @@ type strangers struct {
 // add adds bytes as they are.
 func (s *strangers) add(name, raw string) { s.all = append(s.all, Strange{Name: name, Bytes: raw}) }
 
-// head is the beginning of a request, with Host.
+// head returns the beginning of a request, with Host.
 func (s *strangers) head(line string) string { return line + " HTTP/1.1\r\nHost: " + s.Host + "\r\n" }
 
 // post adds a POST of a body in the session, with more headers.
@@ -127,7 +127,7 @@ func (s *strangers) post(name, headers, body string) {
 	s.add(name, fmt.Sprintf("%s%sMcp-Session-Id: %s\r\n%sContent-Length: %d\r\n\r\n%s", s.head("POST /mcp"), usual, s.Session, headers, len(body), body))
 }
 
-// framing is wrong about where a body ends.
+// framing adds requests with a wrong end of the body.
 func (s *strangers) framing() {
 	start := s.head("POST /mcp") + usual + "Mcp-Session-Id: " + s.Session + "\r\n"
 	for name, rest := range map[string]string{
@@ -173,7 +173,7 @@ func (s *strangers) framing() {
 	s.all = append(s.all, Strange{Name: "half a request, and silence", Bytes: start + "Content-Length: 40\r\n\r\n{", Stays: true})
 }
 
-// lines are wrong requests lines and protocols.
+// lines adds wrong request lines and protocols.
 func (s *strangers) lines() {
 	for _, line := range []string{
 		"GET /mcp", "GET /mcp HTTP/0.9", "GET /mcp HTTP/2.0", "GET /mcp HTTP/3.0", "GET /mcp HTTP/1.999", "GET /mcp HTTP/one", "GET  /mcp HTTP/1.1",
@@ -202,7 +202,7 @@ func (s *strangers) lines() {
 	}
 }
 
-// headers are too many, too large, twice there or not what they should be.
+// headers adds requests with headers that are too many, too large, repeated or wrong.
 func (s *strangers) headers() {
 	s.post("a huge header", "X: "+strings.Repeat("x", 1<<20)+"\r\n", strangePing)
 	s.post("thousands of headers", strings.Repeat("X: y\r\n", 10000), strangePing)
@@ -232,7 +232,7 @@ func (s *strangers) headers() {
 	}
 }
 
-// bodies are no messages, or odd ones.
+// bodies adds requests with bodies that are not messages, or odd ones.
 func (s *strangers) bodies() {
 	deep := strings.Repeat("[", 20000)
 	bodies := []string{
@@ -270,7 +270,8 @@ func (s *strangers) bodies() {
 	}
 }
 
-// cursors are those that the server did not give, or gave to others.
+// cursors adds requests with event ids and session ids that the server did not give, or gave to
+// others.
 func (s *strangers) cursors() {
 	for _, last := range []string{
 		"", "x", "0", "-1", "1", "1.1.1", "0.0.0", "99999999999999999999", "a.b.c", "....", strings.Repeat("9", 3000), strings.Repeat(".", 3000), "\xff", "\x00", "null", "%00",
@@ -289,7 +290,7 @@ func (s *strangers) cursors() {
 	}
 }
 
-// paths are not quite those that there are.
+// paths adds requests for paths that resemble the server's.
 func (s *strangers) paths() {
 	for _, path := range []string{
 		"//mcp", "/mcp/", "/./mcp", "/x/../mcp", "/mcp%2f", "/%6dcp", "/mcp%00", "/mcp%", "/mcp%zz", "/mcp;x=y", "/MCP", "/", "/../../etc/passwd", "/sse/", "//sse", "/messages/",
@@ -304,7 +305,7 @@ func (s *strangers) paths() {
 	}
 }
 
-// frames are WebSocket frames that are none, and handshakes.
+// frames adds wrong WebSocket handshakes, and wrong or odd frames.
 func (s *strangers) frames() {
 	open := s.head("GET /mcp") + handshaking + "Mcp-Session-Id: " + s.Session + "\r\n"
 	for _, line := range []string{
@@ -354,7 +355,7 @@ func (s *strangers) frames() {
 	}
 }
 
-// frame is a WebSocket frame with its first byte, masked with zeros.
+// frame returns a WebSocket frame with a first byte, masked with zeros.
 func frame(first byte, payload string) string {
 	n := len(payload)
 	head := []byte{first}

@@ -15,16 +15,16 @@ import (
 	"holdfast/stream"
 )
 
-// appended is what one measurement of appends came to.
+// appended is the result of one measurement of appends.
 type appended struct {
 	perSecond float64
 	p50, p99  time.Duration
-	cpu       time.Duration // of all servers and of this process, for each append
+	cpu       time.Duration // of the engine's server process (engine.pid) and of this process, per append
 }
 
 const payload = 256
 
-// appends prints what appends cost, bare and through Holdfast, in turns.
+// appends measures and prints the cost of appends, bare and through Holdfast, in turns.
 func (s settings) appends(ctx context.Context, all []engine) error {
 	fmt.Printf("Fenced appends of %d bytes; engine and load share this machine; median of %d rounds of %v.\n\n", payload, s.rounds, s.each)
 	fmt.Println("| engine | sessions | | appends/s | p50 | p99 | CPU | holdfast / bare: rate, CPU |")
@@ -76,7 +76,7 @@ func (s settings) appendsOf(ctx context.Context, e engine, st stream.Store, sess
 	return nil
 }
 
-// through returns what appends to a session of Holdfast's store.
+// through returns a function that appends to a session of Holdfast's store.
 func through(ctx context.Context, st stream.Store, key stream.SessionKey) (func([]byte) error, error) {
 	lease, err := st.Create(ctx, key, []byte("bench"))
 	if err != nil {
@@ -86,7 +86,7 @@ func through(ctx context.Context, st stream.Store, key stream.SessionKey) (func(
 	records := make([]stream.Record, 1)
 	return func(data []byte) error {
 		seq++
-		last := seq == 1000 // as calls end, and are dropped from memory one day
+		last := seq == 1000 // calls end, so that the store can drop them from memory
 		records[0] = stream.Record{Number: number, Entry: stream.Entry{Seq: seq, Data: data, Last: last}}
 		if last {
 			seq, number = 0, number+1
@@ -105,14 +105,14 @@ func median(all []appended) appended {
 	return all[len(all)/2]
 }
 
-// measure has sessions append at the same time, each one after the other.
+// measure measures sessions that append at the same time, each session one entry after another.
 func (s settings) measure(e engine, sessions int, open func(i int) (func([]byte) error, error)) (appended, error) {
 	data := make([]byte, payload)
 	writers := make([]func([]byte) error, sessions)
 	for i := range writers {
 		var err error
 		if writers[i], err = open(i); err == nil {
-			err = writers[i](data) // the first makes the session's place
+			err = writers[i](data) // the first append creates the session's log
 		}
 		if err != nil {
 			return appended{}, err
@@ -152,7 +152,7 @@ func (s settings) measure(e engine, sessions int, open func(i int) (func([]byte)
 	return a, nil
 }
 
-// spent is the CPU time of this process, and of another one unless it is 0.
+// spent returns the CPU time of this process, and of another unless its pid is 0.
 func spent(pid int) time.Duration {
 	var u syscall.Rusage
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
@@ -163,7 +163,7 @@ func spent(pid int) time.Duration {
 	return cpu + spentBy(pid)
 }
 
-// spentBy is the CPU time of another process.
+// spentBy returns the CPU time of another process.
 func spentBy(pid int) (cpu time.Duration) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -20,17 +20,17 @@ import (
 	"holdfast/bench/load"
 )
 
-// How sessions sleep: after so long, and so many are woken, alone and at once.
+// When sessions fall asleep, and how many are woken: one after another, and by wakers at a time.
 const (
 	asleepAfter = 2 * time.Second
 	wokenAlone  = 2_000
 	wokenAtOnce = 10_000
 	wakers      = 64
-	awakeFor    = 75 * time.Second // until what sessions are kept ready with is given back
+	awakeFor    = 75 * time.Second // after that the memory for ready sessions is given back
 )
 
-// asleep has very many clients begin a session on a node, and never use it again until it sleeps. It prints what the node and the
-// store hold of those that sleep, and how long waking takes.
+// asleep lets very many clients begin a session on a node, and not use it until it sleeps. It prints the memory of the node and
+// the size of the store for a sleeping session, and how long waking takes.
 func (s settings) asleep(ctx context.Context) error {
 	url, addr, remove, err := s.asleepStore()
 	if err != nil {
@@ -82,7 +82,8 @@ func (s settings) asleep(ctx context.Context) error {
 	return nil
 }
 
-// stayAwake has many clients begin a session on a node, list its tools, and stay. It prints what the node holds of them.
+// stayAwake lets many clients begin a session on a node, list its tools, and stay. It prints the memory of the node for a
+// session.
 func (s settings) stayAwake(ctx context.Context) error {
 	url, _, remove, err := s.asleepStore()
 	if err != nil {
@@ -108,7 +109,7 @@ func (s settings) stayAwake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := w.wake(ids, wakers); err != nil { // which lists the tools
+	if _, err := w.wake(ids, wakers); err != nil { // a call that lists the tools
 		return err
 	}
 	pause(ctx, awakeFor)
@@ -122,7 +123,7 @@ func (s settings) stayAwake(ctx context.Context) error {
 	return nil
 }
 
-// asleepStore returns the URL of the store: a folder of its own, or a Redis, whose address is returned too.
+// asleepStore returns the URL of the store: as [settings.idleStore] does, or of a new Redis, with its address.
 func (s settings) asleepStore() (url, addr string, remove func(), err error) {
 	if s.store != "redis" {
 		url, remove, err = s.idleStore()
@@ -139,7 +140,7 @@ func (s settings) asleepStore() (url, addr string, remove func(), err error) {
 	return "redis://" + addr, addr, func() { stop(); _ = os.RemoveAll(dir) }, nil
 }
 
-// openKeeping begins n sessions, and returns the ids of some.
+// openKeeping begins n sessions, and returns the ids of some of them.
 func (w *watcher) openKeeping(ctx context.Context, n, some int) (ids []string, err error) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -171,7 +172,7 @@ func (w *watcher) openKeeping(ctx context.Context, n, some int) (ids []string, e
 	return ids[:min(some, len(ids))], err
 }
 
-// awaitAsleep waits until no session of the node is awake, and its memory is given back.
+// awaitAsleep waits until no session of the node is awake, and makes the node give memory back.
 func (w *watcher) awaitAsleep(ctx context.Context) error {
 	for end := time.Now().Add(5 * time.Minute); ; {
 		is, err := w.stats(ctx, false)
@@ -188,7 +189,7 @@ func (w *watcher) awaitAsleep(ctx context.Context) error {
 	}
 }
 
-// wake makes a call in each session, over so many connections, and returns how long they took, sorted.
+// wake makes a call in each session, over a number of connections, and returns how long the calls took, sorted.
 func (w *watcher) wake(ids []string, connections int) (took []time.Duration, err error) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
@@ -226,7 +227,7 @@ func residentOf(pid int) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// heldBy returns how many bytes a store holds: on disk, or in Redis's memory.
+// heldBy returns the size of a store in bytes: on disk, or in the memory of the Redis at addr.
 func heldBy(url, addr string) (n int64) {
 	if addr != "" {
 		rdb := redis.NewClient(&redis.Options{Addr: addr})

@@ -8,21 +8,21 @@ import (
 	"holdfast/bench/load"
 )
 
-// besiders are clients that make light calls at nodes other than the first, half of them in
-// sessions that the first has.
+// besiders are clients that make light calls at the second and third node, half of them in sessions
+// that the first node has.
 type besiders struct {
 	quit  chan struct{}
 	calls sync.WaitGroup
 
 	mu    sync.Mutex
-	worst []time.Duration // of each client in a session of the first
+	worst []time.Duration // the slowest call of each client in a session of the first node
 	err   error
 }
 
-// besideEvery is how long such a client rests after a call.
+// besideEvery is how long each of the besiders rests after a call.
 const besideEvery = 5 * time.Millisecond
 
-// besideThem has them begin.
+// besideThem starts the besiders.
 func besideThem(nodes []*member) (*besiders, error) {
 	b := &besiders{quit: make(chan struct{})}
 	for i := range callers {
@@ -72,8 +72,7 @@ func (b *besiders) run(c *load.Client, r *load.Request) (worst time.Duration, er
 	}
 }
 
-// end ends them, and returns how long those in sessions of the first node waited for their
-// slowest call.
+// end ends the besiders, and returns worst.
 func (b *besiders) end() ([]time.Duration, error) {
 	close(b.quit)
 	b.calls.Wait()

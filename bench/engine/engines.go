@@ -19,20 +19,20 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 )
 
-// An engine is one that is measured: through Holdfast by its URL, and bare.
+// An engine is an engine under measurement: through Holdfast by its URL, and bare.
 type engine struct {
 	name string
 	url  string
-	// bare returns what appends data to the log of a session, fenced, in the
-	// engine's own terms; nil where there is nothing to compare with.
+	// bare returns a function that appends data to the log of a session, fenced, with the engine's
+	// own client; nil: there is nothing to compare with.
 	bare func(ctx context.Context, session int) (func(data []byte) error, error)
-	pid  int // of a server that is another process, else 0
+	pid  int // of the server if it is another process, else 0
 
-	servers []int // process ids of all servers, where startShared has started them
+	servers []int // process ids of all servers, if startShared has started them
 }
 
-// startShared starts the engines that nodes share whose name has only in it, each server
-// in a process of its own.
+// startShared starts the engines that nodes share and that have only in their name, each server in
+// a process of its own.
 func startShared(only string) (all []engine, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "holdfast-bench-")
 	stops := []func(){func() { _ = os.RemoveAll(dir) }}
@@ -67,7 +67,7 @@ func startShared(only string) (all []engine, stop func(), err error) {
 	return all, stop, nil
 }
 
-// start starts the engines whose name has only in it.
+// start starts the memory engine, and the others that have only in their name.
 func start(ctx context.Context, only string) (all []engine, stop func(), err error) {
 	dir, err := os.MkdirTemp("", "holdfast-bench-")
 	stops := []func(){func() { _ = os.RemoveAll(dir) }}
@@ -115,12 +115,12 @@ func start(ctx context.Context, only string) (all []engine, stop func(), err err
 	return all, stop, nil
 }
 
-// inFlight is JetStream's code for a message that was refused because another check of
-// its subject was under way.
+// inFlight is JetStream's code for a message that it has refused because another check of its
+// subject was under way.
 const inFlight = 10164
 
-// bareJetStream appends with nats.go alone, each message after the last of its
-// subject.
+// bareJetStream returns an engine.bare that uses nats.go alone, and appends each message after the
+// last one of its subject.
 func bareJetStream(ctx context.Context, url string, replicas int) (func(context.Context, int) (func([]byte) error, error), func(), error) {
 	nc, err := nats.Connect(url, nats.UserInfo(natstest.User, natstest.Password))
 	if err != nil {
@@ -166,7 +166,7 @@ func bareJetStream(ctx context.Context, url string, replicas int) (func(context.
 	}, nc.Close, nil
 }
 
-// fencedAdd is the least that a fenced append takes in Redis.
+// fencedAdd is the shortest script for a fenced append in Redis.
 var fencedAdd = redis.NewScript(`
 local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)
 if (last[1] and last[1][1] or '0-0') ~= ARGV[1] then return redis.error_reply('FENCED') end
@@ -191,7 +191,7 @@ func bareRedis(addr string) (func(context.Context, int) (func([]byte) error, err
 	}, func() { _ = rdb.Close() }
 }
 
-// startRedis runs a server that syncs its file every second.
+// startRedis runs a Redis server that syncs its file every second.
 func startRedis(dir string) (addr string, pid int, stop func(), err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", 0, nil, err

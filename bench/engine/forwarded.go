@@ -12,13 +12,13 @@ import (
 	"holdfast/bench/load"
 )
 
-// Of the two nodes, whose clients are connected where.
+// Indexes of the two nodes: the owner of all sessions, and the other.
 const (
 	atOwner = iota
 	atOther
 )
 
-// A cost is the CPU of one call, or of one event of a stream.
+// A cost is the CPU time of one call, or of one event of a stream.
 type cost struct {
 	nodes  time.Duration // of both nodes together
 	engine time.Duration // of the engine's servers
@@ -26,11 +26,11 @@ type cost struct {
 
 func (c cost) both() time.Duration { return c.nodes + c.engine }
 
-// A kind of call is measured by what its answers hold.
+// A kind is a kind of call, with the units that its answers are counted in.
 type kind struct {
 	name    string
 	message string
-	units   func(*load.Response) int // in an answer; 0: it is not the one that was expected
+	units   func(*load.Response) int // in an answer; 0: the answer is wrong
 }
 
 var kinds = []kind{
@@ -45,8 +45,8 @@ var kinds = []kind{
 		func(r *load.Response) int { return load.Events(r.Body) }},
 }
 
-// forward has two nodes over an engine, with all sessions on one, and prints the CPU of
-// calls that clients make there, and through the other node, in turns.
+// forward starts two nodes over each engine, with all sessions on one, and prints the CPU of calls
+// that clients make at that node, and through the other, in turns.
 func (s settings) forward(ctx context.Context) error {
 	all, stop, err := startShared(s.only)
 	defer stop()
@@ -90,7 +90,7 @@ func (s settings) forwardOne(ctx context.Context, e engine, k kind) error {
 			if err != nil {
 				return err
 			}
-			if round > 0 { // the first one warms up
+			if round > 0 { // the first round warms up
 				costs[at] = append(costs[at], c)
 			}
 		}
@@ -110,7 +110,7 @@ func (s settings) forwardOne(ctx context.Context, e engine, k kind) error {
 
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 
-// forwardFor has clients whose sessions are on the first node call at an address for a while.
+// forwardFor measures clients with sessions on the first node that call at an address for s.each.
 func (s settings) forwardFor(e engine, k kind, nodes []*member, addr string) (cost, error) {
 	clients := make([]*load.Client, callers)
 	requests := make([]*load.Request, callers)
@@ -129,7 +129,7 @@ func (s settings) forwardFor(e engine, k kind, nodes []*member, addr string) (co
 		}
 		defer clients[i].Close()
 		requests[i] = load.Post(addr, "/", session, k.message)
-		if _, err := clients[i].Do(requests[i].Next()); err != nil { // opens what there is between nodes
+		if _, err := clients[i].Do(requests[i].Next()); err != nil { // opens the connections between nodes
 			return cost{}, err
 		}
 	}

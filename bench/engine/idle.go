@@ -30,8 +30,9 @@ import (
 	"holdfast/metrics"
 )
 
-// How stored calls are made beside what is measured: by so many clients, each of whom
-// begins one so often, whether the last one was slow or not.
+// The stored calls beside the idle sessions: idleCallers clients begin one every idleEvery, whether
+// the last one was slow or not. idleOpeners clients begin the sessions. In the calm phases, of
+// idleCalm each, none begins or expires.
 const (
 	idleCallers = 8
 	idleEvery   = 20 * time.Millisecond
@@ -39,9 +40,9 @@ const (
 	idleCalm    = 5 * time.Second
 )
 
-// idle has many clients begin a session on a node with file:, by HTTP, and never use
-// it again, while some others make stored calls at a steady rate. It prints how long
-// those took while sessions were begun, were kept alive, and expired.
+// idle lets many clients begin a session on a node with file:, by HTTP, and never use it again,
+// while some others make stored calls at a steady rate. It prints how long the calls took while
+// sessions began, were kept alive, and expired.
 func (s settings) idle(ctx context.Context) error {
 	url, remove, err := s.idleStore()
 	if err != nil {
@@ -80,7 +81,8 @@ func (s settings) idle(ctx context.Context) error {
 		}},
 		{"idle", func() { pause(ctx, idleCalm) }},
 		{"", func() { held, unread = w.stats(ctx, true) }},
-		// They are kept alive three times in their time, and end when it is over, as they began.
+		// The store keeps sessions alive three times in their TTL. They expire as they began, one
+		// TTL later.
 		{"kept alive", func() {
 			pause(ctx, max(s.ttl-opened-idleCalm, s.ttl/3))
 		}},
@@ -98,8 +100,8 @@ func (s settings) idle(ctx context.Context) error {
 	return unread
 }
 
-// idleStore returns the URL of the store, which is a folder of its own where none is given, and
-// what removes that.
+// idleStore returns the URL of the store, by default a new temporary folder, and a function that
+// removes that folder.
 func (s settings) idleStore() (url string, remove func(), err error) {
 	remove = func() {}
 	if s.store != "" {
@@ -123,7 +125,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// phase does something, and prints what became of the calls meanwhile, if it has a name.
+// phase runs do, and prints the results of the calls in that time, if the phase has a name.
 func (w *watcher) phase(ctx context.Context, name string, do func()) error {
 	before, err := w.stats(ctx, false)
 	if err != nil {
@@ -151,7 +153,7 @@ func (s settings) startIdle(ctx context.Context, store string) (*member, error) 
 	return startChild(ctx, "idle", s.profiles, "-store", store, "-asleep", strconv.Itoa(s.sleeping), "-awake", strconv.Itoa(s.awake), "-ttl", s.ttl.String())
 }
 
-// idleNode is what the node's process runs.
+// idleNode runs in the node's process.
 func (s settings) idleNode(ctx context.Context) error {
 	st, err := hf.Open(ctx, s.store, hf.Options{SessionTTL: s.ttl})
 	if err != nil {
@@ -184,14 +186,14 @@ func (s settings) idleNode(ctx context.Context) error {
 	return (&http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
 }
 
-// nodeStats is what the node says of itself.
+// nodeStats are the figures that a node gives of its process.
 type nodeStats struct {
 	CPU       time.Duration
 	Allocated uint64
 	Heap      uint64
 	Stacks    uint64
 	Pause     time.Duration
-	Sessions  int // that are awake, where that is counted
+	Sessions  int // sessions that are awake; 0 if the node has no metrics
 }
 
 func serveStats(w http.ResponseWriter, r *http.Request, figures *prometheus.Registry) {
@@ -220,7 +222,7 @@ func sessionsOf(figures *prometheus.Registry) (n int) {
 	return n
 }
 
-// A watcher notes how long calls took.
+// A watcher notes how long calls to a node took.
 type watcher struct {
 	node  *member
 	began time.Time
@@ -230,7 +232,7 @@ type watcher struct {
 }
 
 type watched struct {
-	at     time.Time // when it was due
+	at     time.Time // when the call was due
 	took   time.Duration
 	status int // 0: the connection broke
 }
@@ -252,8 +254,8 @@ func (w *watcher) stats(ctx context.Context, gc bool) (n nodeStats, err error) {
 	return n, json.NewDecoder(res.Body).Decode(&n)
 }
 
-// call makes calls until ctx is done, each when it is due: those that wait behind a
-// slow one have waited too.
+// call makes calls until ctx is done. The time of a call counts from when it was due, so also while
+// it waits behind a slow one.
 func (w *watcher) call(ctx context.Context, first time.Duration) {
 	var c *load.Client
 	var request *load.Request
@@ -275,7 +277,7 @@ func (w *watcher) call(ctx context.Context, first time.Duration) {
 		default:
 			status = res.Status
 			if status == http.StatusOK && res.Expect(http.StatusOK, `"result"`) != nil {
-				status = http.StatusTeapot // an error, or no end
+				status = http.StatusTeapot // an error, or an answer without an end
 			}
 		}
 		w.note(watched{due, time.Since(due), status})
@@ -301,7 +303,7 @@ func (w *watcher) note(x watched) {
 	w.calls = append(w.calls, x)
 }
 
-// open begins so many sessions, and returns how many attempts were refused.
+// open begins n sessions, and returns how many attempts failed.
 func (w *watcher) open(ctx context.Context, n int) (refused int64) {
 	var left, failed atomic.Int64
 	left.Store(int64(n))
@@ -334,7 +336,7 @@ func (w *watcher) open(ctx context.Context, n int) (refused int64) {
 	return failed.Load()
 }
 
-// print prints what became of the calls that were due in a phase.
+// print prints the results of the calls that were due in a phase.
 func (w *watcher) print(name string, from time.Time, before, after nodeStats) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -27,17 +27,17 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// comeBack is what clients of a node that dies are told to wait.
+// comeBack is how long clients of a lost node wait before they connect again.
 const comeBack = 100 * time.Millisecond
 
-// A loss is how a node is lost, and the calls that it has.
+// A loss says how a node is lost, and how many sessions and calls it has.
 type loss struct {
-	verb  string // what becomes of the node
+	verb  string // "killed" or "stopped"
 	count int    // sessions, with a call in each
-	quiet int    // sessions besides, of which nothing is heard
+	quiet int    // more sessions, without a call
 	do    func(*member)
-	// load says that clients make light calls meanwhile through the other nodes, and
-	// that no client is connected to the node that is lost.
+	// load says that clients make light calls through the other nodes at the same time, and that no
+	// client is connected to the lost node.
 	load bool
 }
 
@@ -48,10 +48,10 @@ func (s settings) loss() loss {
 	return loss{verb: "killed", count: s.killed, quiet: s.quiet, do: (*member).kill}
 }
 
-// lose has three nodes over an engine, all of whose sessions are on one, each with a
-// call that is not safe to be made again, and loses that one. It prints how long it
-// took until the calls' clients had their ends. If the node is killed, half of them are
-// connected to it and come back to another.
+// lose starts three nodes over each engine, with all sessions on one of them, each with a call that
+// is not retry-safe, and loses that node. It prints how long it took until the clients had the ends
+// of their calls. If the node is killed, half of the clients are connected to it and come back to
+// another.
 func (s settings) lose(ctx context.Context) error {
 	all, stop, err := startShared(s.only)
 	defer stop()
@@ -79,7 +79,7 @@ func (s settings) lose(ctx context.Context) error {
 	return nil
 }
 
-// loseOne does so once.
+// loseOne does so once, for one engine.
 func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 	ctx, stop := context.WithTimeout(ctx, 2*time.Minute+time.Duration(l.quiet)*5*time.Millisecond)
 	defer stop()
@@ -112,7 +112,7 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 			return err
 		}
 	}
-	time.Sleep(3 * time.Second) // a machine that is busy with calls that begin is another matter
+	time.Sleep(3 * time.Second) // so that the machine is not busy with the beginning of calls any more
 	at, before := time.Now(), cpuOf(nodes[1:])
 	l.do(nodes[0])
 	calls.Wait()
@@ -134,10 +134,10 @@ func (s settings) loseOne(ctx context.Context, e engine, l loss) error {
 	return nil
 }
 
-// survivorsFor is for how long after a node was killed the others' CPU is measured.
+// survivorsFor is how long the CPU of the other nodes is measured after a node was killed.
 const survivorsFor = 20 * time.Second
 
-// cpuOf returns what CPU time the nodes have spent.
+// cpuOf returns the CPU time of nodes.
 func cpuOf(nodes []*member) (sum time.Duration) {
 	for _, n := range nodes {
 		sum += spentBy(n.cmd.Process.Pid)
@@ -145,8 +145,7 @@ func cpuOf(nodes []*member) (sum time.Duration) {
 	return sum
 }
 
-// begin begins the sessions on the first node, and a call in each, and returns when all calls
-// run.
+// begin begins the sessions on the first node, and a call in each. It returns when all calls run.
 func (l *loss) begin(ctx context.Context, nodes []*member) (callers []*caller, calls *sync.WaitGroup, err error) {
 	calls = new(sync.WaitGroup)
 	running := make(chan error, l.count)
@@ -172,7 +171,7 @@ func (l *loss) begin(ctx context.Context, nodes []*member) (callers []*caller, c
 	return callers, calls, nil
 }
 
-// print prints how long the calls' ends took since the node was lost.
+// print prints the times from the loss of the node to the ends of the calls.
 func (l *loss) print(e engine, callers []*caller, lost time.Time) error {
 	var took [2][]time.Duration
 	for _, c := range callers {
@@ -210,7 +209,7 @@ func startMember(ctx context.Context, store string, profiles bool) (*member, err
 	return startChild(ctx, "member", profiles, "-dir", store)
 }
 
-// startChild starts this program as a node of a kind, which says its address first.
+// startChild starts this program as a node of a kind. The first line of its output is its address.
 func startChild(ctx context.Context, kind string, profiles bool, args ...string) (*member, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -239,7 +238,7 @@ func (n *member) kill() {
 	_ = n.cmd.Wait()
 }
 
-// member is what its process runs.
+// member runs in a member's process.
 func (s settings) member(ctx context.Context) error {
 	st, err := hf.Open(ctx, s.dir, hf.Options{})
 	if err != nil {
@@ -262,10 +261,11 @@ func (s settings) member(ctx context.Context) error {
 	return (&http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}).Serve(l)
 }
 
-// said is how often a call has reported progress before its node is killed.
+// said is how often each call reports progress before its node is lost.
 const said = 5
 
-// work is a tool that is still at it, and else as all others.
+// work answers calls of the tool work with progress but without an end, and other requests as
+// [tools.Answer] does.
 func work(x *message.Exchange) {
 	if x.Method != "tools/call" || string(jsonrpc.Field(x.Params, "name")) != `"work"` {
 		tools.Answer(x)
@@ -276,7 +276,7 @@ func work(x *message.Exchange) {
 	}
 }
 
-// A caller is a client with a session and a call, as the specification has it.
+// A caller is a client with a session and a call, which resumes as the specification says.
 type caller struct {
 	at, next string
 	session  string
@@ -286,7 +286,7 @@ type caller struct {
 	err      error
 }
 
-// dials are those of all callers: a connection for each call.
+// dials is the HTTP client of all callers, with a connection for each call.
 var dials = &http.Client{Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: 64}}
 
 func (c *caller) send(ctx context.Context, method, at, body string) (*http.Response, error) {
@@ -322,7 +322,7 @@ func (c *caller) begin(ctx context.Context, at string) error {
 	return nil
 }
 
-// call makes the call, and stays with it until it has ended.
+// call makes the call, and resumes it until it has ended.
 func (c *caller) call(ctx context.Context, begun func()) error {
 	method, at := http.MethodPost, c.at
 	body := `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"work","_meta":{"progressToken":1}}}`

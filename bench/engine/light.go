@@ -20,7 +20,7 @@ import (
 // callers is how many clients call at a time.
 const callers = 16
 
-// light prints what a light call and a stored one cost with each engine, in turns.
+// light measures and prints the CPU of a light call and of a stored one with each engine, in turns.
 func (s settings) light(ctx context.Context, all []engine) error {
 	fmt.Printf("CPU of a call over HTTP, client included, %d clients; median of %d rounds.\n\n", callers, s.rounds)
 	fmt.Println("| engine | light call | to memory's | stored call | to memory's |")
@@ -50,7 +50,7 @@ func (s settings) light(ctx context.Context, all []engine) error {
 	return nil
 }
 
-// calls measures one engine once.
+// calls measures light and stored calls with one engine once.
 func (s settings) calls(ctx context.Context, e engine) (light, stored time.Duration, err error) {
 	st, err := hf.Open(ctx, e.url, hf.Options{})
 	if err != nil {

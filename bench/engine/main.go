@@ -1,15 +1,15 @@
-// Engine measures Holdfast over each of its engines, beside the engine itself: what
-// an append costs through Holdfast and as a bare fenced publish, what a light call
-// costs with each engine, how many calls wait on one node, how large they are, and
-// how soon it is back after a SIGKILL, how soon other nodes end the calls of one that
-// is killed or stopped, and what a call costs that one node forwards to another.
+// Engine measures Holdfast over each of its engines, beside the engine itself: the cost of an
+// append through Holdfast and as a bare fenced publish, the cost of a light call with each engine,
+// the memory of many calls that wait on one node and how soon the node is back after a SIGKILL, how
+// soon other nodes end the calls of a node that is killed or stopped, and the cost of a call that
+// one node forwards to another.
 //
 //	go run ./bench/engine                 appends and light calls, 2 minutes
 //	go run ./bench/engine -waiting 1e6    a million calls on one node with file:
 //	go run ./bench/engine -killed 1000    a node with 1,000 sessions is killed
 //	go run ./bench/engine -stopped 1000   the same with SIGSTOP, under load
 //	go run ./bench/engine -forwarded      calls at their owner, and at another node
-//	go run ./bench/engine -idle 1e5       calls beside 100,000 sessions that nobody uses
+//	go run ./bench/engine -idle 1e5       calls beside 100,000 sessions without use
 //	go run ./bench/engine -asleep 1e6     a million sessions that sleep, with file: or -store redis
 //
 // It needs Linux, and redis-server for Redis's figures.
@@ -32,7 +32,7 @@ import (
 	"holdfast/internal/engine/jetstream/natstest"
 )
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	each     time.Duration
 	rounds   int

@@ -27,7 +27,7 @@ import (
 // perSession is how many calls wait in one session.
 const perSession = 1000
 
-// wait has a node take calls that wait, kills it, and starts another on its data.
+// wait lets a node take calls that wait, kills it, and starts another on its data.
 func (s settings) wait(ctx context.Context) error {
 	dir := s.dir
 	if dir == "" {
@@ -46,8 +46,7 @@ func (s settings) wait(ctx context.Context) error {
 	return nil
 }
 
-// process runs a node in a process of its own until it says that it is done, and
-// kills it.
+// process runs a node in a process of its own until it prints "done", and kills it.
 func (s settings) process(ctx context.Context, what, dir string) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -89,7 +88,7 @@ func size(dir string) (n int64) {
 	return n
 }
 
-// node is what the processes run.
+// node runs in the processes of [settings.process].
 func (s settings) node(ctx context.Context) error {
 	began := time.Now()
 	st, err := hf.Open(ctx, "file:"+s.dir, hf.Options{})
@@ -132,7 +131,7 @@ func (s settings) node(ctx context.Context) error {
 	select {} // until it is killed
 }
 
-// again is the node that starts after the kill.
+// again is the rest of node after the kill.
 func (s settings) again(h http.Handler, began time.Time, sessions int) error {
 	fmt.Printf("killed; started again on the same data: open after %v\n", time.Since(began).Round(time.Millisecond))
 	name := filepath.Join(s.dir, "..", filepath.Base(s.dir)+".first")
@@ -159,8 +158,8 @@ func open(h http.Handler) string {
 	return w.header.Get("Mcp-Session-Id")
 }
 
-// post makes a request whose client leaves as soon as it has the first event; an
-// answer to initialize or echo it waits for.
+// post makes a request. The client of a call of slow leaves as soon as it has the first event;
+// others wait for the answer.
 func post(h http.Handler, session, body string) *leaver {
 	ctx, leave := context.WithCancel(context.Background())
 	defer leave()
@@ -181,7 +180,8 @@ func post(h http.Handler, session, body string) *leaver {
 	return w
 }
 
-// A leaver is a client that leaves.
+// A leaver is an http.ResponseWriter of a client that may leave: it calls leave at the first flush,
+// if that is not nil.
 type leaver struct {
 	header http.Header
 	code   int
@@ -207,7 +207,7 @@ func (w *leaver) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// inUse is the heap and stacks in use.
+// inUse returns the heap and stacks in use, in bytes.
 func inUse() int64 {
 	runtime.GC()
 	var m runtime.MemStats
@@ -215,7 +215,7 @@ func inUse() int64 {
 	return int64(m.HeapInuse + m.StackInuse)
 }
 
-// resident is the process's resident memory.
+// resident returns the process's resident memory, in bytes.
 func resident() int64 {
 	f, err := os.Open("/proc/self/statm")
 	if err != nil {

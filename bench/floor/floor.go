@@ -1,6 +1,6 @@
-// Package floor is bare net/http that writes what a server of the benchmarks
-// would: the same bytes, known beforehand, and nothing else. No server of the
-// protocol can cost less; how much more one costs is its own doing.
+// Package floor is bare net/http that writes the same bytes as a server of the benchmarks, known
+// beforehand, and does nothing else. No server of the protocol can cost less; how much more a
+// server costs is its own doing.
 package floor
 
 import (
@@ -26,13 +26,13 @@ const (
 // New returns the handler:
 //
 //	POST /json                      a short answer
-//	POST /modern                    the same as revision 2026-07-28 has it
+//	POST /modern                    the same answer in revision 2026-07-28
 //	POST /task                      the answer to tasks/get
-//	POST /sse                       priming, then the same answer as an event
-//	POST /events?n=&size=[&flush=0] n progress events, each flushed unless told not to
+//	POST /sse                       a priming event, then the same answer as an event
+//	POST /events?n=&size=[&flush=0] n progress events, each flushed, or with flush=0 not
 //	GET  /events?n=&size=[&flush=0] the same
-//	GET  /idle                      a stream on which nothing comes
-//	POST /wait                      priming, and nothing more
+//	GET  /idle                      a stream without events
+//	POST /wait                      a priming event, and nothing more
 func New() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /json", serveJSON(result))

@@ -11,22 +11,22 @@ import (
 const (
 	lightOpening = `{"jsonrpc":"2.0","id":`
 	lightResult  = `,"result":{"content":[{"type":"text","text":"eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee"}]}}`
-	// lightEvent begins an event: a client drops one that has the id of another.
+	// lightEvent begins an event. Its id is not complete: a client drops an event that has the id
+	// of another.
 	lightEvent  = "event: message\nid: AAAAAAAAAAAAAAAAAAAAAA.1."
 	lightEvents = 100 // of a call on /events
 	lightText   = 64  // bytes of text in each
 )
 
-// NewLight returns what clients are measured against: the floor's answers, under
-// the id that was asked with, and just enough of the protocol for a client to
-// begin a session. It serves
+// NewLight returns the server against which clients are measured: the floor's answers, with the id
+// of the request, and just enough of the protocol for a client to begin a session. It serves
 //
 //	/json    a short answer
-//	/sse     priming, then the same answer as an event
-//	/events  priming, 100 progress events and the answer, as one write
-//	/wait    priming, and nothing more
+//	/sse     a priming event, then the same answer as an event
+//	/events  a priming event, then 100 progress events and the answer, as one write
+//	/wait    a priming event, and nothing more
 //
-// Tools are not looked at.
+// It ignores the names of tools.
 func NewLight() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /json", light(func(w http.ResponseWriter, _ *http.Request, id []byte) {
@@ -63,7 +63,7 @@ func lightAnswer(before string, id []byte, after string) []byte {
 	return append(b, after...)
 }
 
-// light answers what begins a session, and calls with answer.
+// light answers the messages that begin a session itself, and other requests with answer.
 func light(answer func(http.ResponseWriter, *http.Request, []byte)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)

@@ -1,6 +1,6 @@
-// Package load is a lean HTTP/1.1 client for benchmarks: one connection, no
-// pool, no allocation per request once its buffer has grown. What it spends, it
-// spends outside the server that is being measured.
+// Package load is a lean HTTP/1.1 client for benchmarks: one connection, no pool, no allocation per
+// request once its buffer has grown. Its own CPU is not counted, as it runs outside the server
+// under measurement.
 package load
 
 import (
@@ -26,11 +26,11 @@ type Client struct {
 	body []byte
 }
 
-// A Response is an answer, complete.
+// A Response is a complete answer.
 type Response struct {
 	Status  int
 	Session string // Mcp-Session-Id
-	Body    []byte // good until the next exchange
+	Body    []byte // valid until the next exchange
 }
 
 // Dial opens a connection.
@@ -54,7 +54,7 @@ func (c *Client) Send(req *Request) error {
 	return err
 }
 
-// Do exchanges a request for its complete answer.
+// Do sends a request, and reads its complete answer.
 func (c *Client) Do(req *Request) (Response, error) {
 	if err := c.Send(req); err != nil {
 		return Response{}, fmt.Errorf("send: %w", err)
@@ -152,10 +152,10 @@ func (c *Client) take(n int) error {
 	return err
 }
 
-// ErrRefused is what an answer gives that is not the expected one.
+// ErrRefused is wrapped by the error of an answer that is not the expected one.
 var ErrRefused = errors.New("refused")
 
-// Expect returns an error unless the answer has the status and holds the text.
+// Expect returns an error unless the answer has the status, and the text in its body.
 func (r *Response) Expect(status int, text string) error {
 	if r.Status == status && bytes.Contains(r.Body, []byte(text)) {
 		return nil

@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// revision is what the benchmarks speak.
+// revision is the revision that the benchmarks speak.
 const revision = "2025-11-25"
 
 // modern is the revision without sessions.
 const modern = "2026-07-28"
 
-// firstID is the lowest id of a request; all have as many digits, so that one
-// can be written over another in place.
+// firstID is the lowest id of a request; all ids have as many digits, so that a new id can be
+// written over the last one.
 const firstID = 10_000_000
 
 // A Request is an HTTP request, ready to be written again and again.
 type Request struct {
 	raw []byte
-	id  int // where the id's digits are, or 0
+	id  int // offset of the id's digits in raw, or 0
 	n   int
 }
 
-// Post makes a request that posts one JSON-RPC message. Where the message says
-// "id":10000000, each call of [Request.Next] changes it.
+// Post returns a request that posts one JSON-RPC message. If the message has "id":10000000, each
+// call of [Request.Next] changes that id.
 func Post(addr, path, session, message string) *Request {
 	raw := head("POST", addr, path, session)
 	raw = fmt.Appendf(raw, "Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(message), message)
@@ -37,12 +37,12 @@ func Post(addr, path, session, message string) *Request {
 	return r
 }
 
-// PostModern makes a request that calls a tool as a client of revision 2026-07-28.
+// PostModern returns a request that calls a tool as a client of revision 2026-07-28.
 func PostModern(addr, path, tool, args string) *Request {
 	return postModern(addr, path, "tools/call", tool, call(tool, args, modernMeta("{}")))
 }
 
-// ModernEcho is a call of echo as a client of revision 2026-07-28 makes it.
+// ModernEcho returns the message of a call of echo in revision 2026-07-28.
 func ModernEcho(size int) string { return call("echo", EchoArgs(size), modernMeta("{}")) }
 
 // tasks is the capability of clients that know tasks.
@@ -64,13 +64,13 @@ func (c *Client) CreateTask(path, tool, args string) (string, error) {
 	return string(id), nil
 }
 
-// GetTask makes a request that asks for a task.
+// GetTask returns a request that asks for a task.
 func GetTask(addr, path, id string) *Request {
 	message := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tasks/get","params":{"taskId":%q%s}}`, firstID, id, modernMeta(tasks))
 	return postModern(addr, path, "tasks/get", id, message)
 }
 
-// modernMeta is the _meta of a request of revision 2026-07-28, as a further member.
+// modernMeta returns the _meta of a request of revision 2026-07-28, as a further member.
 func modernMeta(capabilities string) string {
 	return `,"_meta":{"io.modelcontextprotocol/protocolVersion":"` + modern + `",` +
 		`"io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":` + capabilities + `}`
@@ -85,8 +85,7 @@ func postModern(addr, path, method, name, message string) *Request {
 	return r
 }
 
-// Get makes a request for a stream: the standalone one, or the one that the
-// event id is of.
+// Get returns a request for a stream: the standalone one, or the one of the last event id.
 func Get(addr, path, session, lastEventID string) *Request {
 	raw := head("GET", addr, path, session)
 	if lastEventID != "" {
@@ -138,18 +137,18 @@ func (c *Client) Handshake(path string) (string, error) {
 	return session, nil
 }
 
-// Echo is a call of echo with a text of the size.
+// Echo returns the message of a call of echo with a text of size bytes.
 func Echo(size int) string { return call("echo", EchoArgs(size), "") }
 
-// EchoArgs are the arguments of echo with a text of the size.
+// EchoArgs returns the arguments of echo with a text of size bytes.
 func EchoArgs(size int) string { return fmt.Sprintf(`{"text":%q}`, strings.Repeat("e", size)) }
 
-// Progress is a call of progress.
+// Progress returns the message of a call of progress.
 func Progress(n, size int) string {
 	return call("progress", fmt.Sprintf(`{"n":%d,"size":%d}`, n, size), `,"_meta":{"progressToken":"bench"}`)
 }
 
-// Slow is a call of slow.
+// Slow returns the message of a call of slow.
 func Slow(ms int) string {
 	return call("slow", fmt.Sprintf(`{"ms":%d}`, ms), "")
 }

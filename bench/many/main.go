@@ -1,12 +1,11 @@
-// Many measures the servers of a configuration file: one process for all sessions (share)
-// against a process each, and all servers as one (merge) against each at its own path. The
-// kinds take turns in one node, round after round, so that what else the machine does falls
-// on all of them.
+// Many measures the servers of a configuration file: one process for all sessions (share) against a
+// process each, and all servers as one (merge) against each at its own path. The kinds take turns
+// in one node, round after round, so that other load of the machine slows all of them.
 //
 //	go run ./bench/many [-npm DIR]
 //
-// DIR is where server-everything is installed; without it, only a server in Go is measured.
-// It needs Linux.
+// DIR is the directory in which server-everything is installed; without it, only a server in Go is
+// measured. It needs Linux.
 package main
 
 import (
@@ -27,7 +26,7 @@ import (
 	"holdfast/bench/tools"
 )
 
-// settings are what the flags say.
+// settings are the values of the flags.
 type settings struct {
 	each     time.Duration
 	rounds   int
@@ -60,12 +59,12 @@ func main() {
 	}
 }
 
-// A subject is a server that is measured.
+// A subject is a server under measurement.
 type subject struct {
 	name    string
 	command []string
 	args    string // of its tool echo
-	merged  bool   // it is also measured among others
+	merged  bool   // also measure it merged with other servers
 }
 
 func (s settings) run(ctx context.Context) error {
@@ -112,7 +111,7 @@ func (sub subject) configuration() []byte {
 	}
 	text, err := json.Marshal(entry{"mcpServers": servers, "holdfast": entry{"merge": sub.merged}})
 	if err != nil {
-		panic(err) // it is text and maps
+		panic(err) // texts and maps always have a JSON
 	}
 	return text
 }

@@ -19,17 +19,17 @@ type kind struct {
 
 	clients  []*load.Client
 	requests []*load.Request
-	memory   int // of one session, in KiB: the node's part, and its processes
+	memory   int // of one session, in KiB: its part of the node and of the servers' processes
 	costs    []cost
 }
 
-// A cost is what calls of one round took.
+// A cost is the cost of the calls of one round.
 type cost struct {
 	perSecond float64
-	node, all float64 // CPU for a call in µs: the node's, and with the servers
+	node, all float64 // CPU for a call in µs: of the node, and of the node with the servers
 }
 
-// measure prints the table of a subject.
+// measure measures a subject and prints its table.
 func (s settings) measure(ctx context.Context, sub subject, program, dir string) (err error) {
 	file := filepath.Join(dir, "servers.json")
 	if err := os.WriteFile(file, sub.configuration(), 0o600); err != nil {
@@ -56,7 +56,7 @@ func (s settings) measure(ctx context.Context, sub subject, program, dir string)
 			if err != nil {
 				return fmt.Errorf("%s: %w", k.name, err)
 			}
-			if round > 0 { // the first one warms up
+			if round > 0 { // the first round warms up
 				k.costs = append(k.costs, c)
 			}
 		}
@@ -73,7 +73,7 @@ func (s settings) measure(ctx context.Context, sub subject, program, dir string)
 	return nil
 }
 
-// open opens sessions of a kind, each of which calls once, and notes what memory they take.
+// open opens sessions of a kind, makes a call in each, and notes their memory.
 func (k *kind) open(n *node, sub subject, sessions int) error {
 	before := n.memory()
 	for range sessions {
@@ -107,7 +107,7 @@ func (k *kind) call(i int) error {
 	return res.Expect(200, "eeeeeeee")
 }
 
-// round has all sessions call for a while.
+// round makes calls in all sessions for a time, and returns their cost.
 func (k *kind) round(n *node, lasts time.Duration) (cost, error) {
 	calls, errs := make([]int, len(k.clients)), make([]error, len(k.clients))
 	node, all := n.spent()
@@ -140,7 +140,7 @@ func (k *kind) close() error {
 	return errors.Join(errs...)
 }
 
-// spread returns the median of rounds, and the least and the most.
+// spread returns the median of a value of all rounds, and the least and the most.
 func spread(costs []cost, of func(cost) float64, format string) string {
 	var values []float64
 	for _, c := range costs {
@@ -149,7 +149,8 @@ func spread(costs []cost, of func(cost) float64, format string) string {
 	return middle(values, format)
 }
 
-// ratio returns what a kind took of what another one took in the same round.
+// ratio returns a value of a kind as a multiple of another kind's in the same round: median, least
+// and most.
 func ratio(k, to *kind, of func(cost) float64) string {
 	var values []float64
 	for i, c := range k.costs {

@@ -58,7 +58,7 @@ func (n *node) stop() {
 	_ = n.cmd.Wait()
 }
 
-// processes returns the ids of the node's process and of all that it has started.
+// processes returns the ids of the node's process and of all its descendants.
 func (n *node) processes() []int {
 	children := make(map[int][]int)
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -76,7 +76,7 @@ func (n *node) processes() []int {
 	return all
 }
 
-// statOf returns the fields of a process's stat that follow its name.
+// statOf returns the fields of a file /proc/PID/stat that follow the process's name.
 func statOf(name string) []string {
 	text, _ := os.ReadFile(name) //nolint:gosec // of /proc
 	at := strings.LastIndex(string(text), ") ")
@@ -104,8 +104,8 @@ func (n *node) spent() (own, all time.Duration) {
 	return own, all
 }
 
-// memory returns the memory of the node and its servers in KiB. Pages that processes have
-// together count once (proportional set size).
+// memory returns the memory of the node and its servers in KiB. Pages that processes share count
+// once (proportional set size).
 func (n *node) memory() (kib int) {
 	for _, pid := range n.processes() {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid)) //nolint:gosec // of /proc

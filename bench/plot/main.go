@@ -1,4 +1,4 @@
-// Plot draws bench/results/compare.svg from compare.md: what one operation costs a server, beside
+// Plot draws bench/results/compare.svg from compare.md: the CPU of each operation for Holdfast and
 // its peers. The same figures give the same picture.
 package main
 
@@ -26,13 +26,13 @@ func main() {
 	}
 }
 
-// A row is a server, and what each operation costs it in µs; 0: not measured.
+// A row is a server with its CPU for each operation in µs; 0: not measured.
 type row struct {
 	name  string
 	costs [4]float64
 }
 
-// parse reads the first table: CPU for each operation.
+// parse reads the first table, with the CPU for each operation.
 func parse(table []byte) (titles []string, rows []row, err error) {
 	for line := range strings.Lines(string(table)) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")

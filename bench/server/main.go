@@ -1,6 +1,6 @@
-// Command server is what the benchmarks measure: three tools behind Holdfast.
+// Command server is the server that the benchmarks measure: three tools behind Holdfast.
 //
-//	/mcp        answers as it sees fit
+//	/mcp        answers as Holdfast does by default
 //	/mcp-json   JSON wherever the protocol allows it
 //	/mcp-sse    always an event stream that can be resumed
 //	GET /bench/stats[?gc=1]
@@ -26,7 +26,7 @@ import (
 	"holdfast/bench/tools"
 )
 
-// drainTime bounds how long running calls are waited for after SIGTERM.
+// drainTime bounds the wait for running calls after SIGTERM.
 const drainTime = 5 * time.Second
 
 // taskAfter is how old a call is when it becomes a task, if its client knows tasks.
@@ -108,7 +108,7 @@ func serve(addr, backend string, retry time.Duration, observed bool, sampled flo
 	return errors.Join(append(errs, server.Shutdown(drain))...)
 }
 
-// handlers returns what makes a handler over the backend.
+// handlers returns a function that makes a handler over the backend.
 func handlers(backend string) (func(*holdfast.Options) *holdfast.Handler, error) {
 	switch backend {
 	case "sdk":

@@ -18,11 +18,11 @@ var (
 		`{"name":"slow","description":"Answers after ms milliseconds.","inputSchema":` + slowSchema + `}]}`)
 )
 
-// revisions are the protocol's, newest first, as raw JSON.
+// revisions are those of the protocol, newest first, as raw JSON.
 var revisions = []string{`"2025-11-25"`, `"2025-06-18"`, `"2025-03-26"`, `"2024-11-05"`}
 
-// Answer serves the tools as raw JSON-RPC: what a gateway would do, and about
-// the least that can stand behind Holdfast.
+// Answer serves the tools as raw JSON-RPC, as a gateway would: about the cheapest backend that
+// Holdfast can have.
 func Answer(x *message.Exchange) {
 	if x.Kind != jsonrpc.Request {
 		return
@@ -73,7 +73,7 @@ func callTool(x *message.Exchange) {
 	}
 }
 
-// textResult is a tool's answer of one text, which is a raw JSON string.
+// textResult returns the result of a tool with one text, which is a raw JSON string.
 func textResult(raw []byte) []byte {
 	const head, tail = `{"content":[{"type":"text","text":`, `}]}`
 	b := make([]byte, 0, len(head)+len(raw)+len(tail))
@@ -92,7 +92,7 @@ func progress(x *message.Exchange, run Run) {
 	tail = append(tail, `"}`...)
 
 	for i := 1; i <= run.N && token != nil; i++ {
-		// What is given to Notify is kept: each needs bytes of its own.
+		// Notify keeps its bytes: each notification needs its own.
 		b := append(make([]byte, 0, len(head)+20+len(tail)), head...)
 		b = strconv.AppendInt(b, int64(i), 10)
 		b = append(b, tail...)
@@ -102,7 +102,7 @@ func progress(x *message.Exchange, run Run) {
 	x.Result(textResult(strconv.AppendQuote(nil, "done "+strconv.Itoa(run.N))))
 }
 
-// slow answers from a timer: a call that waits should cost no goroutine.
+// slow answers from a timer, so that a call that waits costs no goroutine.
 func slow(x *message.Exchange, ms int) {
 	x.Context, x.Header = nil, nil // they would keep the whole HTTP request
 	time.AfterFunc(time.Duration(ms)*time.Millisecond, func() {

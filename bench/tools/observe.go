@@ -11,15 +11,15 @@ import (
 	"holdfast/metrics"
 )
 
-// Observe returns what has handlers counted and their calls written to an audit, as
-// "holdfast serve --admin ADDR --audit FILE" has them, and what ends that after them. Each handler has a
-// name.
+// Observe returns a function that adds metrics and an audit to a handler's options, as "holdfast serve
+// --admin ADDR --audit FILE" does, with a name for each handler. end is called after the handlers have
+// ended.
 func Observe() (observe func(o *holdfast.Options, name string), end func(), err error) {
 	file, err := os.CreateTemp("", "holdfast-audit-")
 	if err != nil {
 		return nil, nil, fmt.Errorf("audit: %w", err)
 	}
-	_ = os.Remove(file.Name()) // it is gone with the process
+	_ = os.Remove(file.Name()) // the file ends with the process
 	registry := prometheus.NewRegistry()
 	return func(o *holdfast.Options, name string) {
 		o.Metrics = metrics.New(prometheus.WrapRegistererWith(prometheus.Labels{"handler": name}, registry))
@@ -34,7 +34,7 @@ type auditHandler struct {
 	file *os.File
 }
 
-// WriteLines writes them.
+// WriteLines writes lines to the file.
 func (a *auditHandler) WriteLines(lines []byte) error {
 	_, err := a.file.Write(lines)
 	return err

@@ -12,9 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// NewServer returns an official server with the tools. It registers them without
-// typed arguments: decoding those costs more than a handler, and is not what the
-// benchmarks are about.
+// NewServer returns an official server with the tools. It registers them without typed arguments:
+// decoding those costs more than a handler, and is not a subject of the benchmarks.
 func NewServer() *mcp.Server {
 	s := mcp.NewServer(&mcp.Implementation{Name: "bench", Version: "1.0.0"}, nil)
 	s.AddTool(&mcp.Tool{

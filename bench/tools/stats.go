@@ -6,7 +6,7 @@ import (
 	"runtime"
 )
 
-// Stats is what a process says of itself. Sizes are in bytes.
+// Stats are the figures that a process gives of itself. Sizes are in bytes.
 type Stats struct {
 	Goroutines int    `json:"goroutines"`
 	HeapInuse  uint64 `json:"heap_inuse"`
@@ -14,8 +14,8 @@ type Stats struct {
 	HeapAlloc  uint64 `json:"heap_alloc"`
 }
 
-// ServeStats answers GET /bench/stats: the process's [Stats], with gc=1 after two
-// collections (one does not yet free what has a finalizer or lies in a pool).
+// ServeStats answers GET /bench/stats: the process's [Stats], with gc=1 after two collections (one
+// does not yet free objects with a finalizer or in a pool).
 func ServeStats(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Get("gc") == "1" {
 		runtime.GC()
@@ -24,7 +24,7 @@ func ServeStats(w http.ResponseWriter, r *http.Request) {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	w.Header().Set("Content-Type", "application/json")
-	// An error here is the client's having gone.
+	// An error here means that the client has gone.
 	_ = json.NewEncoder(w).Encode(Stats{
 		Goroutines: runtime.NumGoroutine(),
 		HeapInuse:  m.HeapInuse,

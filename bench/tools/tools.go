@@ -1,5 +1,5 @@
-// Package tools is the three tools that the benchmarks call, once for an
-// official mcp.Server and once for Holdfast's message backend:
+// Package tools has the three tools that the benchmarks call, once for an official mcp.Server and
+// once for Holdfast's message backend:
 //
 //	echo {text}                    the text; read-only, so that its calls are light
 //	progress {n, size, pause_ms?}  n progress notifications, then "done <n>"
@@ -21,20 +21,20 @@ const (
 )
 
 const (
-	// pauseEvery is after how many notifications progress pauses.
+	// progress pauses after every pauseEvery notifications.
 	pauseEvery = 50
 	// maxSize bounds a notification's text, in bytes.
 	maxSize = 1 << 20
 )
 
-// A Run is the arguments of progress.
+// A Run has the arguments of progress.
 type Run struct {
 	N, Size int
 	Pause   time.Duration
 }
 
-// ParseRun takes progress's arguments, of which those that are missing or no
-// integers count as 0.
+// ParseRun parses the arguments of progress. Missing arguments, and those that are not integers,
+// count as 0.
 func ParseRun(args []byte) Run {
 	return Run{
 		N:     integer(args, "n"),
@@ -50,7 +50,7 @@ func (r Run) Rest(i int) {
 	}
 }
 
-// Millis takes slow's argument.
+// Millis parses the argument of slow.
 func Millis(args []byte) int { return integer(args, "ms") }
 
 func integer(args []byte, name string) int {

@@ -16,8 +16,9 @@ import (
 	"holdfast/traces"
 )
 
-// Trace returns what has spans of a part of all calls sent, as holdfast serve does with
-// OTEL_TRACES_SAMPLER=parentbased_traceidratio, and what ends that. They are sent to this process.
+// Trace returns a function that adds traces of a part of all calls to a handler's options, as
+// holdfast serve does with OTEL_TRACES_SAMPLER=parentbased_traceidratio. The spans are sent to this
+// process, until end is called.
 func Trace(sampled float64) (trace func(*holdfast.Options), end func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

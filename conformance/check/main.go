@@ -1,11 +1,10 @@
-// Command check judges what a run of the official MCP conformance suite left
-// behind. The suite's own exit code passes over warnings and over clients that
-// crash, and a scenario that finds nothing to test counts as passed, so this
-// counts for itself.
+// Command check judges the results of a run of the official MCP conformance suite. The suite's own
+// exit code ignores warnings and clients that crash, and a scenario that finds nothing to test
+// counts as passed, so this command counts itself.
 //
 //	check server|client SPEC_VERSION[, WHAT] DIR
 //
-// "logins" in the place of a revision stands for ways to log in that are in none of them. WHAT is "tasks" (the scenarios of that extension) or "streams" (all answers are streams).
+// "logins" in the place of a revision stands for ways to log in that no revision has. WHAT is "tasks" (the scenarios of that extension) or "streams" (all answers are streams).
 package main
 
 import (
@@ -19,14 +18,13 @@ import (
 	"strings"
 )
 
-// floors is what has to be reached, by what was tried and its revision: what the
-// official go-sdk reaches, for anything less is a regression to whoever comes
-// from there.
+// floors are the least numbers to reach, by side and revision: those that the official go-sdk
+// reaches, as less would be a regression for its users.
 //
-// Its server, with an event store, has one check more on 2025-11-25 (84) and on
-// 2026-07-28 (153): server-sse-streams-functional, which reads tools/list off event streams. Ours
-// answers a list with plain JSON, which the suite calls optional and records
-// without a verdict. With streams for all answers it has that check too.
+// The go-sdk's server, with an event store, has one check more on 2025-11-25 (84) and on 2026-07-28
+// (153): server-sse-streams-functional, which reads tools/list off event streams. Holdfast answers
+// a list with plain JSON, which the suite calls optional and records without a verdict. With
+// streams for all answers it has that check too.
 var floors = map[string]struct{ scenarios, passed int }{
 	"server 2025-06-18":          {27, 56},
 	"server 2025-11-25":          {33, 83},
@@ -59,9 +57,9 @@ type check struct {
 	ErrorMessage string `json:"errorMessage"`
 }
 
-// judge prints what did not pass and a summary line, and returns an error unless
-// all is well. A check is counted if it passed, failed or warned: the suite also
-// records what it merely saw.
+// judge prints the checks that did not pass and a summary line, and returns an error unless all is
+// well. A check counts if it passed, failed or warned: the suite also records checks without a
+// verdict.
 func judge(w io.Writer, side, version, dir string) error {
 	scenarios, err := find(dir)
 	if err != nil {
@@ -101,9 +99,9 @@ func judge(w io.Writer, side, version, dir string) error {
 	return nil
 }
 
-// tally adds the checks of a scenario to count, by their status, and prints what
-// did not pass. What passes again and again in one scenario of a client counts
-// once: how often is the client's choice.
+// tally adds the checks of a scenario to count, by their status, and prints those that did not
+// pass. A check that passes several times in one scenario of a client counts once: how often it
+// runs is the client's choice.
 func tally(w io.Writer, side, dir, scenario string, count map[string]int) error {
 	checks, err := read(filepath.Join(dir, scenario, "checks.json"))
 	if err != nil {
@@ -125,8 +123,8 @@ func tally(w io.Writer, side, dir, scenario string, count map[string]int) error 
 	return nil
 }
 
-// find returns the directories below dir that hold results. Some scenarios have a
-// slash in their name.
+// find returns the directories below dir that have results. Some scenarios have a slash in their
+// name.
 func find(dir string) ([]string, error) {
 	var found []string
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -152,8 +150,8 @@ func read(file string) ([]check, error) {
 	return checks, nil
 }
 
-// finished returns an error unless the client of a scenario said in its last line that
-// it has seen everything it wanted, with the last that it said instead.
+// finished returns an error unless the last line of a scenario's client on stdout begins with
+// "done: ". The error has the client's last line on stderr.
 func finished(scenario string) error {
 	out, err := os.ReadFile(filepath.Join(scenario, "stdout.txt"))
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// through returns a transport over holdfast connect, which is not told of tokens. This program is its browser.
+// through returns a transport over holdfast connect, which gets its tokens itself. This program is its
+// browser.
 func through(program, url, scenario string, known credentials) (mcp.Transport, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -44,7 +45,7 @@ func through(program, url, scenario string, known credentials) (mcp.Transport, e
 	return &mcp.CommandTransport{Command: cmd, TerminateDuration: 5 * time.Second}, nil
 }
 
-// browser goes where the authorization server sends it.
+// browser follows the redirects of the authorization server.
 func browser(url string) error {
 	resp, err := http.Get(url) //nolint:noctx,gosec // as browsers do
 	if err != nil {

@@ -1,16 +1,16 @@
-// Command client is what the official MCP conformance suite tries clients with:
-// an official mcp.Client over Holdfast's transport. It plays one scenario, which
-// the suite names in the environment:
+// Command client is the client that the official MCP conformance suite tests: an official
+// mcp.Client over Holdfast's transport. It plays one scenario, which the suite names in the
+// environment:
 //
 //	client [-discover] [-connect HOLDFAST] URL
 //
-// With -connect it goes through the program's connect, which logs in by itself, in a browser
-// that this program is as well.
+// With -connect it goes through 'holdfast connect', which logs in by itself, with this program as
+// its browser.
 //
-// The suite looks at what it is sent, never at what its answers do in the client,
-// and its exit code passes over clients that fail or crash. So the client checks
-// what it is answered, and says that it has seen all of it in its last line on
-// stdout, which conformance/check wants of every scenario.
+// The suite checks the messages that it gets, never the effect of its answers in the client, and
+// its exit code ignores clients that fail or crash. So the client checks the answers, and prints
+// "done" in its last line on stdout if they are right, which conformance/check wants of every
+// scenario.
 package main
 
 import (
@@ -28,8 +28,7 @@ import (
 	"holdfast"
 )
 
-// patience is less than the suite's own, 30 s, so that a client that hangs says
-// where.
+// patience is less than the suite's timeout of 30 s, so that a client that hangs reports where.
 const patience = 20 * time.Second
 
 func main() {
@@ -63,8 +62,7 @@ func main() {
 	fmt.Println("done:", name)
 }
 
-// run plays the scenario of that name. Without a revision the official client
-// chooses how to begin.
+// run plays the scenario of a name. Without a revision the official client chooses how to begin.
 func run(ctx context.Context, url, program, name, revision, config string) error {
 	s, ok := find(name)
 	if !ok {

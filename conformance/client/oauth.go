@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// callback is where the browser of a user would be sent back to: nobody listens.
+	// callback is the URL to which a user's browser would be sent back. It has no listener.
 	callback = "http://localhost:3000/callback"
-	// document is the client id that the suite knows (SEP-991). Nobody fetches it.
+	// document is the client id that the suite knows (SEP-991). The suite does not fetch it.
 	document = "https://conformance-test.local/client-metadata.json"
 )
 
-// credentials are in the context of a scenario whose client was registered before.
+// credentials are in the context of a scenario in which the client was registered before.
 type credentials struct {
 	ID     string `json:"client_id"`
 	Secret string `json:"client_secret"`
@@ -46,8 +46,8 @@ func newOAuth(known credentials) (auth.OAuthHandler, error) {
 	return auth.NewAuthorizationCodeHandler(config)
 }
 
-// consent is the user and the browser: the suite's authorization servers redirect
-// at once, with the code.
+// consent acts for the user and the browser: the suite's authorization servers redirect at once,
+// with the code.
 func consent(ctx context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, args.URL, http.NoBody)
 	if err != nil {

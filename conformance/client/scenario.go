@@ -10,15 +10,15 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// A scenario is what the client does for one of the suite's.
+// A scenario is the client's part of a scenario of the suite.
 type scenario struct {
 	options    *mcp.ClientOptions
-	authorized bool // it needs a token
+	authorized bool // the client needs a token
 	play       func(context.Context, *mcp.ClientSession) error
-	// playWith is play for a scenario that says in its context what to do.
+	// playWith replaces play for a scenario that has instructions in its context, config.
 	playWith func(ctx context.Context, s *mcp.ClientSession, config string) error
-	// refusal is what the error says with which the client refuses to connect, or one of several texts
-	// with | between them; "": it does not have to.
+	// refusal is a text, or several with | between them, of which one is in the error if the client
+	// refuses to connect; "": it must connect.
 	refusal string
 }
 
@@ -27,7 +27,7 @@ var scenarios = map[string]scenario{
 	"tools_call": {play: func(ctx context.Context, s *mcp.ClientSession) error {
 		return call(ctx, s, "add_numbers", map[string]any{"a": 5, "b": 3}, "is 8")
 	}},
-	// The client is to fill in the defaults of a form that its user left empty.
+	// The client must fill in the defaults of a form that its user has left empty.
 	"elicitation-sep1034-client-defaults": {
 		options: &mcp.ClientOptions{
 			ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
@@ -38,12 +38,12 @@ var scenarios = map[string]scenario{
 			return call(ctx, s, "test_client_elicitation_defaults", nil, "John Doe")
 		},
 	},
-	// The server ends the stream before it has answered, and says when to come back.
+	// The server ends the stream before it has answered, and says when to connect again.
 	"sse-retry": {play: func(ctx context.Context, s *mcp.ClientSession) error {
 		return call(ctx, s, "test_reconnection", nil, "completed successfully")
 	}},
 	"json-schema-2020-12-preservation": {play: echoSchema},
-	// Those of revision 2026-07-28.
+	// Scenarios of revision 2026-07-28.
 	"request-metadata": {options: handlers(map[string]any{}), play: list},
 	"sep-2322-client-request-state": {
 		options: handlers(map[string]any{"confirmed": true}),
@@ -60,8 +60,8 @@ var scenarios = map[string]scenario{
 	"http-custom-headers":       {playWith: givenCalls},
 	"http-invalid-tool-headers": {play: everyTool},
 	"json-schema-ref-no-deref":  {play: list},
-	// The server wants more scope whatever token it gets.
-	// A modern client connects with server/discover. The official one then tries initialize.
+	// The server wants more scope whatever token it gets. A modern client connects with
+	// server/discover; the official client then tries initialize.
 	"auth/scope-retry-limit": {authorized: true, play: refused, refusal: "Missing MCP-Protocol-Version"},
 	// Here the client must not trust the authorization server.
 	"auth/iss-normalized":           {authorized: true, play: connected, refusal: "does not match expected issuer"},
@@ -72,7 +72,7 @@ var scenarios = map[string]scenario{
 	"auth/resource-mismatch":        {authorized: true, play: connected, refusal: "failed to register client|not of this server"},
 }
 
-// refuses reports whether the client refuses to connect for the reason that it has to.
+// refuses reports whether err is the refusal that the scenario wants.
 func (s scenario) refuses(err error) bool {
 	for one := range strings.SplitSeq(s.refusal, "|") {
 		if one != "" && strings.Contains(err.Error(), one) {
@@ -82,8 +82,8 @@ func (s scenario) refuses(err error) bool {
 	return false
 }
 
-// find returns the scenario of that name. Those of authorization differ in what
-// the servers do: the client's part is the same in nearly all.
+// find returns the scenario of a name. Scenarios of authorization differ in their servers: the
+// client's part is the same in nearly all.
 func find(name string) (scenario, bool) {
 	s, ok := scenarios[name]
 	if !ok && strings.HasPrefix(name, "auth/") {
@@ -94,8 +94,8 @@ func find(name string) (scenario, bool) {
 	return s, ok
 }
 
-// handlers returns the options of a client that can do all that a server may ask for, and
-// accepts each form with the same content.
+// handlers returns the options of a client that has all capabilities, and accepts each form with the
+// same content.
 func handlers(content map[string]any) *mcp.ClientOptions {
 	return &mcp.ClientOptions{
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
@@ -103,7 +103,7 @@ func handlers(content map[string]any) *mcp.ClientOptions {
 		},
 		Capabilities: &mcp.ClientCapabilities{
 			//nolint:staticcheck // deprecated as of 2026-07-28, and still there
-			RootsV2: &mcp.RootCapabilities{}, Sampling: &mcp.SamplingCapabilities{}, // nobody asks for them
+			RootsV2: &mcp.RootCapabilities{}, Sampling: &mcp.SamplingCapabilities{}, // the suite does not use them
 		},
 	}
 }
@@ -136,7 +136,7 @@ func oneOfEach(ctx context.Context, s *mcp.ClientSession) error {
 	return nil
 }
 
-// givenCalls makes the calls that are in the scenario's context.
+// givenCalls makes the calls in the scenario's context.
 func givenCalls(ctx context.Context, s *mcp.ClientSession, config string) error {
 	var given struct {
 		ToolCalls []struct {
@@ -158,7 +158,7 @@ func givenCalls(ctx context.Context, s *mcp.ClientSession, config string) error 
 	return nil
 }
 
-// everyTool calls each tool that is listed. The server counts those that must not be.
+// everyTool calls each tool that is listed. The server counts calls of tools that must not be called.
 func everyTool(ctx context.Context, s *mcp.ClientSession) error {
 	listed, err := tools(ctx, s)
 	if err != nil {
@@ -192,8 +192,8 @@ func tools(ctx context.Context, s *mcp.ClientSession) (map[string]*mcp.Tool, err
 	return byName, nil
 }
 
-// call calls a tool that the server lists, and wants its answer to be a text with
-// want in it.
+// call calls a tool that the server lists, and returns an error unless the answer is a text with want
+// in it.
 func call(ctx context.Context, s *mcp.ClientSession, name string, args map[string]any, want string) error {
 	listed, err := tools(ctx, s)
 	if err != nil {
@@ -235,13 +235,13 @@ func echoSchema(ctx context.Context, s *mcp.ClientSession) error {
 	return call(ctx, s, "json_schema_echo", map[string]any{"schema": tool.InputSchema}, "")
 }
 
-// connected says that the client should not have come so far.
+// connected returns an error: the client should not have connected.
 func connected(context.Context, *mcp.ClientSession) error {
 	return errors.New("the client has connected, and should not")
 }
 
-// refused wants the server to refuse, and the client to say so rather than to ask
-// the user for consent for ever.
+// refused returns an error unless the server refuses to list tools, and the client returns that error
+// rather than ask the user for consent for ever.
 func refused(ctx context.Context, s *mcp.ClientSession) error {
 	_, err := tools(ctx, s)
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What the client is asked to fill in, tool by tool.
+// The forms of the tools, for the client to fill in.
 const (
 	userForm = `{
 		"type": "object",
@@ -66,7 +66,7 @@ type messageArgs struct {
 	Message string `json:"message" jsonschema:"the message to show the user"`
 }
 
-// addAskingTools adds the tools that ask the client something back.
+// addAskingTools adds the tools that send requests to the client.
 func addAskingTools(s *mcp.Server) {
 	addTool(s, &mcp.Tool{
 		Name:        "test_sampling",
@@ -110,7 +110,7 @@ func sample(ctx context.Context, req *mcp.CallToolRequest, in promptArgs) ([]mcp
 	return text("LLM response: " + said), nil
 }
 
-// elicit puts the form to the user and answers what became of it.
+// elicit asks the user to fill in a form, and returns the result as text.
 func elicit(ctx context.Context, req *mcp.CallToolRequest, prefix, message, form string) ([]mcp.Content, error) {
 	res, err := req.Session.Elicit(ctx, &mcp.ElicitParams{
 		Message:         message,

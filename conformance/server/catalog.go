@@ -115,7 +115,7 @@ func addPrompts(s *mcp.Server) {
 	})
 }
 
-// complete offers what begins as the argument does.
+// complete returns the values that begin with the argument.
 func complete(_ context.Context, req *mcp.CompleteRequest) (*mcp.CompleteResult, error) {
 	values := []string{}
 	if ref := req.Params.Ref; ref != nil && ref.Name == "test_prompt_with_arguments" {

@@ -13,9 +13,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// schema202012 must come out of tools/list as it stands here (SEP-1613,
-// SEP-2106): nothing between the server and the client may drop a keyword that
-// it does not know.
+// schema202012 must reach clients in tools/list as it stands here (SEP-1613, SEP-2106): no code
+// between the server and the client may drop unknown keywords.
 const schema202012 = `{
 	"$schema": "https://json-schema.org/draft/2020-12/schema",
 	"type": "object",
@@ -40,9 +39,9 @@ const schema202012 = `{
 	"additionalProperties": false
 }`
 
-// addContentTools adds the tools that answer at once. Those that succeed are
-// marked read-only, so that the suite sees Holdfast's light calls too: all other
-// tools' calls are stored streams from the start.
+// addContentTools adds the tools that answer at once. Those that succeed are marked read-only, so
+// that the suite tests Holdfast's light calls too: calls of all other tools are stored streams from
+// the start.
 func addContentTools(s *mcp.Server) {
 	fixed := func(name, description string, content ...mcp.Content) {
 		addTool(s, &mcp.Tool{
@@ -82,7 +81,7 @@ func addContentTools(s *mcp.Server) {
 		return nil, errors.New("this tool intentionally returns an error for testing")
 	})
 
-	// Registered without the SDK's typed arguments: it would rewrite the schema.
+	// Registered without typed arguments, for which the SDK would rewrite the schema.
 	s.AddTool(&mcp.Tool{
 		Name:        "json_schema_2020_12_tool",
 		Description: "Has an input schema with JSON Schema 2020-12 keywords.",
@@ -92,18 +91,18 @@ func addContentTools(s *mcp.Server) {
 	})
 }
 
-// redPixel is a PNG of one pixel.
+// redPixel returns a PNG of one pixel.
 func redPixel() []byte {
 	img := image.NewRGBA(image.Rect(0, 0, 1, 1))
 	img.Set(0, 0, color.RGBA{R: 0xff, A: 0xff})
 	var b bytes.Buffer
 	if err := png.Encode(&b, img); err != nil {
-		panic(err) // a bytes.Buffer takes everything
+		panic(err) // a bytes.Buffer returns no errors
 	}
 	return b.Bytes()
 }
 
-// silence is a WAV file of one millisecond, 8 kHz, 8 bits, mono.
+// silence returns a WAV file of one millisecond, 8 kHz, 8 bits, mono.
 func silence() []byte {
 	const rate, samples = 8000, 8
 	b := append(make([]byte, 0, 44+samples), "RIFF"...)

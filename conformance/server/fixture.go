@@ -6,7 +6,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// newServer returns an official server with everything that the suite asks for.
+// newServer returns an official server with all tools, resources and prompts of the suite.
 func newServer() *mcp.Server {
 	s := mcp.NewServer(
 		&mcp.Implementation{Name: "holdfast-conformance", Version: "1.0.0"},
@@ -27,11 +27,11 @@ func newServer() *mcp.Server {
 	return s
 }
 
-// none is the arguments of a tool that takes none.
+// none is the type of the arguments of a tool without arguments.
 type none struct{}
 
-// addTool registers a tool whose answer is what call returns. An error becomes a
-// result with isError, as the SDK has it.
+// addTool registers a tool that answers with the content that call returns. The SDK makes an error
+// a result with isError.
 func addTool[In any](s *mcp.Server, t *mcp.Tool, call func(context.Context, *mcp.CallToolRequest, In) ([]mcp.Content, error)) {
 	mcp.AddTool(s, t, func(ctx context.Context, req *mcp.CallToolRequest, in In) (*mcp.CallToolResult, any, error) {
 		content, err := call(ctx, req, in)
@@ -42,7 +42,7 @@ func addTool[In any](s *mcp.Server, t *mcp.Tool, call func(context.Context, *mcp
 	})
 }
 
-// text is an answer of one text.
+// text returns content of one text.
 func text(s string) []mcp.Content {
 	return []mcp.Content{&mcp.TextContent{Text: s}}
 }

@@ -1,6 +1,6 @@
-// Command server is what the official MCP conformance suite is run against: its
-// whole fixture for revisions 2025-06-18, 2025-11-25 and 2026-07-28, over an official
-// mcp.Server behind Holdfast's handler.
+// Command server is the server that the official MCP conformance suite tests: its whole fixture for
+// revisions 2025-06-18, 2025-11-25 and 2026-07-28, over an official mcp.Server behind Holdfast's
+// handler.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"holdfast"
 )
 
-// drainTime bounds how long running calls are waited for after SIGTERM.
+// drainTime bounds the wait for running calls after SIGTERM.
 const drainTime = 5 * time.Second
 
 func main() {

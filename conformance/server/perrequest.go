@@ -18,8 +18,7 @@ const headerSchema = `{
 	}
 }`
 
-// addPerRequestTools adds the tools that show what revision 2026-07-28 settles for each
-// request.
+// addPerRequestTools adds the tools for features that revision 2026-07-28 negotiates per request.
 func addPerRequestTools(s *mcp.Server) {
 	s.AddTool(&mcp.Tool{
 		Name:        "test_x_mcp_header",

@@ -14,16 +14,16 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// What follows asks the client with InputRequests (2026-07-28, Multi Round-Trip Requests): a
-// handler is entered again with what the client has answered, and keeps nothing itself.
+// The tools of this file ask the client with InputRequests (2026-07-28, Multi Round-Trip Requests):
+// a handler is called again with the client's answers, and has no state of its own.
 
-// A round is what a tool was called with, beside its arguments.
+// A round has the answers and the state with which a tool was called.
 type round struct {
 	answers mcp.InputResponseMap
-	state   string // what requestState says, once it was checked; "" in the first round
+	state   string // the text in requestState, after the check; "" in the first round
 }
 
-// accepted returns a field of what the user has filled in; "" if there is none.
+// accepted returns a field of the form that the user has filled in, or "".
 func (r round) accepted(key, field string) string {
 	res, ok := r.answers[key].(*mcp.ElicitResult)
 	if !ok || res.Action != "accept" {
@@ -40,7 +40,7 @@ func (r round) accepted(key, field string) string {
 	return ""
 }
 
-// ask is a form with one field.
+// ask returns a request for a form with one field.
 func ask(message, field, kind string) *mcp.ElicitParams {
 	return &mcp.ElicitParams{Message: message, RequestedSchema: map[string]any{
 		"type":       "object",
@@ -49,7 +49,7 @@ func ask(message, field, kind string) *mcp.ElicitParams {
 	}}
 }
 
-// prompted asks the client's model.
+// prompted returns a request to the client's model.
 //
 //nolint:staticcheck // deprecated as of 2026-07-28, and still there
 func prompted(message string, most int64) *mcp.CreateMessageParams {
@@ -59,8 +59,8 @@ func prompted(message string, most int64) *mcp.CreateMessageParams {
 	}
 }
 
-// states makes and checks requestState: what the client brings back is its word only, unless
-// it bears our mark.
+// states makes and checks requestState. A state that the client brings back is trusted only with a
+// mark of this server.
 type states struct{ key []byte }
 
 func newStates() states {
@@ -85,7 +85,7 @@ func (s states) open(tool, sealed string) (string, error) {
 	return sealed[:i], nil
 }
 
-// asked is a result that asks for input. A state is sealed for the tool.
+// asked returns a result that asks for input. The caller seals the state for the tool.
 func asked(requests mcp.InputRequestMap, state string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{InputRequests: requests, RequestState: state}
 }
@@ -137,7 +137,7 @@ func addRounds(s *mcp.Server) {
 // An adder adds a tool of this file.
 type adder func(name, description string, run func(r round) *mcp.CallToolResult)
 
-// addOneRound adds the tools that ask for one thing.
+// addOneRound adds the tools that ask once, for one input.
 //
 //nolint:staticcheck // as in prompted
 func addOneRound(add adder) {
@@ -199,7 +199,7 @@ func addStateful(add adder) {
 	})
 }
 
-// askWithin asks for what the client declares in this request.
+// askWithin asks only for input of the capabilities that the client declares in this request.
 func askWithin(_ context.Context, req *mcp.CallToolRequest) (*mcp.CallToolResult, error) {
 	if len(req.Params.InputResponses) > 0 {
 		return said("It was answered."), nil

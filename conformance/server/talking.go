@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// pace lies between the messages of a tool that says several.
+	// pace is the time between the messages of a tool that sends several.
 	pace = 50 * time.Millisecond
-	// reconnectAfter is the retry that test_reconnection sends.
+	// reconnectAfter is the value of retry that test_reconnection sends.
 	reconnectAfter = 100 * time.Millisecond
 )
 
-// addTalkingTools adds the tools that say something before their response.
+// addTalkingTools adds the tools that send messages before their response.
 func addTalkingTools(s *mcp.Server) {
 	addTool(s, &mcp.Tool{
 		Name:        "test_tool_with_logging",

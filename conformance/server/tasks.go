@@ -13,7 +13,7 @@ import (
 	"holdfast"
 )
 
-// Tasks are Holdfast's: the tools know nothing of them, but that some take long.
+// Holdfast makes the tasks: the tools only take long enough.
 const (
 	taskAfter = 100 * time.Millisecond
 	surely    = 5 * taskAfter // takes long enough to be a task
@@ -21,7 +21,8 @@ const (
 
 const extensionTasks = "io.modelcontextprotocol/tasks"
 
-// options serve all revisions of the suite, and have calls be tasks soon, as the suite waits for each.
+// options returns options for all revisions of the suite. Calls become tasks soon, as the suite waits
+// for each.
 func options() *holdfast.Options {
 	return &holdfast.Options{TaskAfter: taskAfter, Eras: holdfast.ErasBoth}
 }
@@ -80,7 +81,7 @@ func addTaskTools(s *mcp.Server) {
 		})
 }
 
-// fail fails after a while. It cannot work for a client without tasks.
+// fail fails after a second. It refuses a client without tasks.
 func fail(ctx context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Content, error) {
 	if p := req.Session.InitializeParams(); p == nil || p.Capabilities == nil || p.Capabilities.Extensions[extensionTasks] == nil {
 		return nil, &jsonrpc.Error{
@@ -94,7 +95,7 @@ func fail(ctx context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Content,
 	return nil, errors.New("the job has failed")
 }
 
-// askTwice asks two things at a time, once it is a task.
+// askTwice sends two requests at a time, once its call is a task.
 func askTwice(ctx context.Context, req *mcp.CallToolRequest, _ none) ([]mcp.Content, error) {
 	if err := wait(ctx, surely); err != nil {
 		return nil, err

@@ -2,10 +2,10 @@
 //
 //	go run ./deploy/module github.com/OWNER/holdfast
 //
-// It rewrites, in the directory from which it is run, the go.mod files, the imports, the paths of packages in other
-// strings, comments and documents, and what README.md and docs/install.md say about getting the module, which is
-// between <!-- module --> and <!-- /module -->. It prints the files that it changed. What only looks like a path, as
-// the name holdfast/webhook in the protocol's _meta, stays.
+// It rewrites, in the directory from which it is run, the go.mod files, the imports, the paths of packages in other strings,
+// comments and documents, and the text of README.md and docs/install.md about getting the module, between <!-- module --> and
+// <!-- /module -->. It prints the files that it has changed. A text that only looks like a path, such as the name
+// holdfast/webhook in the protocol's _meta, stays.
 package main
 
 import (
@@ -38,13 +38,13 @@ func main() {
 	}
 }
 
-// address matches the paths of modules that can be fetched, without a version of a major release before the second.
+// address matches the paths of modules that can be fetched.
 var address = regexp.MustCompile(`^[a-z0-9][a-z0-9-]*(\.[a-z0-9][a-z0-9-]*)+(/[A-Za-z0-9_~][A-Za-z0-9._~-]*)+$`)
 
-// wrongMajor matches paths with a version that modules do not have in their path.
+// wrongMajor matches paths that end with a major version before 2, which paths of modules do not have.
 var wrongMajor = regexp.MustCompile(`/v[01]$`)
 
-// inProtocol are names below "holdfast/" that are packages and are also in _meta: only imports of them are changed.
+// inProtocol are names below "holdfast/" that are packages, but also in _meta: they are changed in imports only.
 var inProtocol = []string{"webhook"}
 
 // A renamer changes files.
@@ -97,7 +97,7 @@ func rename(stdout io.Writer, dir, to string) error {
 	return nil
 }
 
-// list returns the files of the repository that are text of ours, with slashes.
+// list returns the text files of the repository that may have paths of the module, with slashes.
 func list(dir string) (files []string, err error) {
 	err = filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -124,7 +124,7 @@ func list(dir string) (files []string, err error) {
 	return files, err
 }
 
-// newRenamer returns a renamer for the packages that have files.
+// newRenamer returns a renamer for the packages of files.
 func newRenamer(from, to string, files []string) *renamer {
 	var packages []string
 	for _, file := range files {
@@ -162,7 +162,8 @@ func (r *renamer) imported(text []byte) []byte {
 	return regexp.MustCompile(`(?m)^([+ -]?\t(?:\w+ )?)`+path+`( +//.*)?$`).ReplaceAll(text, []byte(`${1}"`+r.to+`${2}"${3}`))
 }
 
-// mentioned returns a text with the paths of packages changed. Two that share a character between them are changed in two steps.
+// mentioned returns a text with the paths of packages changed. It has two steps, for paths that share the character between
+// them.
 func (r *renamer) mentioned(text []byte) []byte {
 	for range 2 {
 		text = r.mentions.ReplaceAll(text, []byte("${1}"+r.to+"/${2}${3}"))
@@ -199,10 +200,10 @@ func (r *renamer) source(file string, text []byte) ([]byte, error) {
 	if bytes.Equal(after, text) {
 		return text, nil
 	}
-	return format.Source(after) // imports are in the order of their paths
+	return format.Source(after) // imports must be in the order of their new paths
 }
 
-// getting returns a document in which is said how to get the module from its address.
+// getting returns a document with the instructions to get the module from its new address.
 func (r *renamer) getting(file string, text []byte) []byte {
 	said := "Get it with `go get " + r.to + "@latest`."
 	if file == "docs/install.md" {

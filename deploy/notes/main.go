@@ -1,4 +1,4 @@
-// Command notes prints what CHANGELOG.md says of a version, for the notes of a release:
+// Command notes prints the section of CHANGELOG.md for a version, for the notes of a release:
 //
 //	go run ./deploy/notes v1.2.3
 //	goreleaser release --clean --release-notes <(go run ./deploy/notes v1.2.3)

@@ -1,4 +1,4 @@
-// Command pack makes the packages for npm, Python and desktop hosts from the archives of a release, as .goreleaser.yaml has them made:
+// Command pack makes the packages for npm, Python and desktop hosts from the archives that .goreleaser.yaml makes for a release:
 //
 //	go run ./deploy/pack [-out DIRECTORY] dist
 //
@@ -7,10 +7,10 @@
 //   - holdfast-VERSION.tgz, the npm package that users name. It has no program: each platform's is in an optional
 //     package, of which npm installs the one that fits (holdfast-linux-x64 and so on);
 //   - holdfast-VERSION-py3-none-PLATFORM.whl, a wheel for each platform;
-//   - holdfast-VERSION.mcpb, a bundle for desktop hosts, whose setting is the URL of a server.
+//   - holdfast-VERSION.mcpb, a bundle for desktop hosts, with the URL of a server as its setting.
 //
-// Nothing runs and nothing is downloaded when they are installed. The version is that of the archives, and the same
-// archives give the same bytes.
+// The packages run and download nothing when they are installed. Their version is that of the archives, and the same archives give the
+// same bytes.
 package main
 
 import (
@@ -75,7 +75,7 @@ func run(stdout io.Writer, args []string) error {
 	return nil
 }
 
-// A file is one of a package, or a package.
+// A file is a file in a package, or a package.
 type file struct {
 	name       string
 	data       []byte

@@ -49,23 +49,23 @@ type bundleSetting struct {
 	Required    bool   `json:"required"`
 }
 
-// bundled are the programs in the bundle, by the name of their platform there. A bundle cannot choose by
-// processor: macOS has one program for both, and Windows for arm64 runs that for amd64.
+// bundled are the programs in the bundle, by the name of their platform there. A bundle cannot choose by processor: macOS
+// has one program for both processors, and Windows on arm64 runs the program for amd64.
 var bundled = []struct{ node, goos, arch, path string }{
 	{"darwin", "darwin", "", "server/darwin/holdfast"},
 	{"win32", "windows", "amd64", "server/win32/holdfast.exe"},
 	{"linux", "linux", "amd64", "server/linux/holdfast"},
 }
 
-// mcpb returns the bundle for desktop hosts: "holdfast connect", with the URL of the server as its setting. There is none
-// if the programs of all its platforms are missing.
+// mcpb returns the bundle for desktop hosts: "holdfast connect", with the URL of the server as its setting. It returns no
+// file if the programs of all platforms are missing.
 func (r *release) mcpb() ([]file, error) {
 	m := bundle{
 		ManifestVersion: "0.3", Name: "holdfast", DisplayName: "Holdfast", Version: r.version, Description: summary,
 		LongDescription: "Connects to a remote MCP server. A call survives cut connections, a sleeping laptop and a restart of the server, and a login is done in the browser.",
 		Author:          map[string]string{"name": "The Holdfast authors"}, License: "Apache-2.0",
 		Keywords:       []string{"mcp", "remote", "resumable"},
-		ToolsGenerated: true, // they are those of the server
+		ToolsGenerated: true, // the tools are those of the server
 		UserConfig: map[string]bundleSetting{
 			"url": {Type: "string", Title: "URL of the server", Description: "As https://mcp.example.com/mcp", Required: true},
 		},
@@ -123,8 +123,8 @@ func (r *release) mcpb() ([]file, error) {
 	return []file{{"holdfast-" + r.version + ".mcpb", out.Bytes(), false}}, nil
 }
 
-// forBundle returns the program of a platform; without an architecture, one for all of them. It is nil if the
-// release lacks a part of it.
+// forBundle returns the program of a platform; without an architecture, one for all architectures. It returns nil if the
+// release lacks a part of the program.
 func (r *release) forBundle(goos, arch string) ([]byte, error) {
 	var all [][]byte
 	for _, p := range platforms {
@@ -142,8 +142,8 @@ func (r *release) forBundle(goos, arch string) ([]byte, error) {
 	return universal(all)
 }
 
-// universal joins programs for several processors into one for macOS (mach-o/fat.h). Each part is as it was,
-// with its signature.
+// universal joins programs for several processors into one for macOS (mach-o/fat.h). Each part is unchanged, with its
+// signature.
 func universal(programs [][]byte) ([]byte, error) {
 	const alignment = 14 // a power of two: the pages of arm64 have 16 KiB
 	out := binary.BigEndian.AppendUint32(nil, macho.MagicFat)

@@ -32,7 +32,8 @@ type manifest struct {
 	Optional        map[string]string `json:"optionalDependencies,omitempty"`
 }
 
-// npmName returns the name of the package with the program of a platform. The shim makes it in the same way.
+// npmName returns the name of the package with the program of a platform. The shim makes the name in the
+// same way.
 func (p platform) npmName() string { return "holdfast-" + p.nodeOS + "-" + p.nodeArch }
 
 // npm returns the packages for npm.
@@ -63,7 +64,7 @@ func (r *release) npm() (packages []file, err error) {
 	return append(packages, main), err
 }
 
-// npmTime is the time of all files in npm's packages, as npm itself has it.
+// npmTime is the time of all files in npm's packages, as in those that npm makes.
 var npmTime = time.Date(1985, 10, 26, 8, 15, 0, 0, time.UTC)
 
 func npmPackage(m manifest, files ...file) (file, error) {

@@ -19,13 +19,13 @@ import (
 	"strings"
 )
 
-// A platform is what a program is built for, by its names in Go, npm and Python.
+// A platform is an operating system and an architecture, with their names in Go, npm and Python.
 type platform struct {
 	os, arch string // GOOS, GOARCH
-	// node is how Node.js names it: process.platform and process.arch.
+	// nodeOS and nodeArch are its names in Node.js: process.platform and process.arch.
 	nodeOS, nodeArch string
-	// tags are those of a wheel. The program for Linux is linked statically, and runs with any libc. The version of
-	// macOS is the oldest that Go supports.
+	// tags are those of its wheel. The program for Linux is linked statically, and runs with any libc. The version
+	// of macOS is the oldest that Go supports.
 	tags string
 }
 
@@ -53,7 +53,7 @@ type release struct {
 	programs map[platform][]byte
 }
 
-// archive matches the names of archives, as .goreleaser.yaml has them.
+// archive matches the names of archives from .goreleaser.yaml.
 var archive = regexp.MustCompile(`^holdfast_(.+)_([a-z]+)_([a-z0-9]+)\.(?:tar\.gz|zip)$`)
 
 // semver matches the versions that npm takes.
@@ -110,7 +110,7 @@ func readRelease(dist string) (*release, error) {
 	return r, nil
 }
 
-// missing returns the platforms that have no program.
+// missing returns the platforms without a program.
 func (r *release) missing() (all []string) {
 	for _, p := range platforms {
 		if r.programs[p] == nil {
@@ -120,7 +120,7 @@ func (r *release) missing() (all []string) {
 	return all
 }
 
-// checksums returns the SHA-256 sums of files.
+// checksums reads the SHA-256 sums of files, by their names.
 func checksums(name string) (map[string]string, error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {

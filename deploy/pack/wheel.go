@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// prerelease matches what follows the numbers in the versions that Python has a form for.
+// prerelease matches the suffix of versions of prereleases that have a form in Python.
 var prerelease = regexp.MustCompile(`^(alpha|beta|rc)\.?(\d+)$`)
 
-// pythonVersion returns a version in the form of Python (PEP 440). A version of a form that Python does not have, as that of a
-// snapshot, comes before the release.
+// pythonVersion returns a version in the form of Python (PEP 440). A version without such a form, such as a snapshot's,
+// becomes one before the release.
 func pythonVersion(version string) string {
 	numbers, rest, ok := strings.Cut(version, "-")
 	if !ok {
@@ -27,7 +27,8 @@ func pythonVersion(version string) string {
 	return numbers + ".dev0+" + strings.ToLower(strings.NewReplacer("-", ".").Replace(rest))
 }
 
-// wheels returns the packages for Python. A wheel has the program as a script, which installers put beside Python's own.
+// wheels returns the packages for Python. A wheel has the program as a script, which installers put beside Python's own
+// scripts.
 func (r *release) wheels() (all []file, err error) {
 	for _, p := range platforms {
 		if r.programs[p] == nil {

@@ -3,8 +3,8 @@
 //
 //	go run ./deploy/schemas SWAGGER.json [CRD.yaml...] DIRECTORY
 //
-// It writes a file KIND-GROUP-VERSION.json for each kind. The schemas are strict: a member that Kubernetes does
-// not know is an error, not ignored as the API server may do.
+// It writes a file KIND-GROUP-VERSION.json for each kind. The schemas are strict: an unknown member is an error,
+// where the API server may ignore it.
 package main
 
 import (
@@ -64,7 +64,7 @@ func ofRelease(file, dir string) error {
 	files := 0
 	for name, d := range document.Definitions {
 		kinds, _ := d["x-kubernetes-group-version-kind"].([]any)
-		if len(kinds) != 1 { // those with more are parts of every group, such as DeleteOptions
+		if len(kinds) != 1 { // definitions with more are parts of every group, such as DeleteOptions
 			continue
 		}
 		of, _ := kinds[0].(object)
@@ -131,7 +131,7 @@ func write(dir string, of, schema object) error {
 	return os.WriteFile(filepath.Join(dir, fileName(of)), data, 0o644)
 }
 
-// apiVersion is what a manifest of a kind has as its apiVersion.
+// apiVersion returns the apiVersion in manifests of a kind.
 func apiVersion(of object) string {
 	if of["group"] == "" {
 		return fmt.Sprint(of["version"])
@@ -139,8 +139,8 @@ func apiVersion(of object) string {
 	return fmt.Sprintf("%s/%s", of["group"], of["version"])
 }
 
-// fileName is what kubeconform calls {{ .ResourceKind }}{{ .KindSuffix }}.json: of a group with dots it has the
-// first word.
+// fileName returns the name that kubeconform writes as {{ .ResourceKind }}{{ .KindSuffix }}.json. It has only
+// the first word of a group with dots.
 func fileName(of object) string {
 	group, version, found := strings.Cut(apiVersion(of), "/")
 	name := fmt.Sprint(of["kind"]) + "-" + strings.Split(group, ".")[0]
@@ -150,7 +150,7 @@ func fileName(of object) string {
 	return strings.ToLower(name) + ".json"
 }
 
-// schema is the schema of one kind, with all definitions that it refers to.
+// schema returns the schema of one kind, with all definitions that it refers to.
 func schema(name string, of object, definitions map[string]object) object {
 	reached := make(object)
 	for todo := []string{name}; len(todo) > 0; {
@@ -179,8 +179,8 @@ func list(v any) []any {
 	return l
 }
 
-// translate makes a strict JSON schema of a part of an OpenAPI document. It calls refer with the name of
-// each definition that the part refers to.
+// translate returns a strict JSON schema for a part of an OpenAPI document. It calls refer with the name of each
+// definition that the part refers to.
 func translate(part any, refer func(name string)) any {
 	switch part := part.(type) {
 	case []any:
@@ -195,7 +195,7 @@ func translate(part any, refer func(name string)) any {
 			return object{"type": []any{"integer", "string"}}
 		case "byte", "double", "int32", "int64", "date-time":
 			part = maps.Clone(part)
-			delete(part, "format") // names that JSON schemas do not have, or a time of which Kubernetes accepts more
+			delete(part, "format") // formats that JSON schemas do not have, or of times, which Kubernetes accepts in more forms
 		}
 		made := make(object)
 		for k, v := range part {
@@ -214,7 +214,7 @@ func translate(part any, refer func(name string)) any {
 	return part
 }
 
-// ofProperties translates the schema of each property, whatever its name: some are called "format".
+// ofProperties translates the schema of each property. Names are not looked at: some are "format".
 func ofProperties(properties object, refer func(name string)) object {
 	made := make(object)
 	for name, p := range properties {

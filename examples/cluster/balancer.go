@@ -44,7 +44,7 @@ func balancer(nodes func() []string) http.Handler {
 	}
 }
 
-// discard discards what the proxy logs about nodes that were killed.
+// discard discards the log of the proxy, which reports nodes that were killed.
 type discard struct{}
 
 func (discard) Write(p []byte) (int, error) { return len(p), nil }

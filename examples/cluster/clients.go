@@ -33,12 +33,12 @@ func callers(ctx context.Context, url string, clients int, sum *score) (finished
 	go func() {
 		all.Wait()
 		close(failed)
-		done <- <-failed // nil if there is none
+		done <- <-failed // nil if no client has failed
 	}()
 	return done
 }
 
-// caller is one client: that of the go-sdk, over Holdfast's transport.
+// caller runs one client: the go-sdk's, over Holdfast's transport.
 func caller(ctx context.Context, url string, ids *atomic.Int64, sum *score) error {
 	client := mcp.NewClient(&mcp.Implementation{Name: "caller", Version: "1"}, &mcp.ClientOptions{
 		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) {

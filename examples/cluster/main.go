@@ -2,10 +2,9 @@
 //
 //	go run ./examples/cluster
 //
-// It starts an engine (three JetStream servers), three nodes, and a load balancer that sends
-// each request to the next node. Each server and each node is a process. Clients make calls
-// while nodes are killed at random, with SIGKILL. At the end it counts what happened to the
-// calls.
+// It starts an engine (three JetStream servers), three nodes, and a load balancer that sends each
+// request to the next node. Each server and each node is a process. Clients make calls while nodes
+// are killed at random, with SIGKILL. At the end it counts the results of the calls.
 package main
 
 import (

@@ -24,8 +24,8 @@ import (
 	"holdfast/stream"
 )
 
-// runNode runs a node: an MCP server behind a Holdfast handler, whose store is shared with
-// the other nodes. It needs no more configuration: nodes find each other through the engine.
+// runNode runs a node: an MCP server behind a Holdfast handler that shares its store with the other
+// nodes. It needs no more configuration: nodes find each other through the engine.
 func runNode(storeURL, ledger string) error {
 	go func() { // exit with the program that started this one
 		_, _ = io.Copy(io.Discard, os.Stdin)
@@ -95,7 +95,7 @@ func report(ledger, call string) error {
 	return resp.Body.Close()
 }
 
-// nodes are processes.
+// nodes are the processes of all nodes.
 type nodes struct {
 	args []string
 

@@ -10,8 +10,8 @@ import (
 	"holdfast"
 )
 
-// A score counts what happens to the calls. Clients report what they receive. Tools report by
-// HTTP that they begin to run.
+// A score counts what happens to the calls. Clients report the messages that they receive. Tools
+// report by HTTP that they begin to run.
 type score struct {
 	mu             sync.Mutex
 	calls          map[string]*call
@@ -19,12 +19,12 @@ type score struct {
 	made, answered int
 	unknown        int // ended with "outcome unknown"
 	lost, doubled  int
-	again          int           // answered after their tool has run again, which is safe
+	again          int           // calls with a tool that is safe to retry and has run again
 	gap            time.Duration // the longest time without a message of a call
 	why            []string
 }
 
-// A call is what is known of one call.
+// A call is the state of one call.
 type call struct {
 	safe bool // its tool may run again
 	runs int

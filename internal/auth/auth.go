@@ -18,38 +18,36 @@ import (
 	"holdfast/internal/dpop"
 )
 
-// A Policy says who may use an endpoint. It is not changed after its first use.
+// A Policy says which clients may use an endpoint. It is not changed after its first use.
 type Policy struct {
-	Issuer *Issuer // of tokens; nil: there are none
-	Keys   *Keys   // static ones; nil: there are none
-	// Certificates says that each client has a certificate, which was verified. Where there are
-	// no tokens it says who the client is.
+	Issuer *Issuer // of tokens; nil: no tokens are taken
+	Keys   *Keys   // static keys; nil: no keys are taken
+	// Certificates says that each client needs a certificate that was verified. Without Issuer and Keys, the certificate names the
+	// principal.
 	Certificates bool
-	Audience     []string // at least one of these must be in a token's; none: the endpoint's resource
-	Scopes       []string // all must be in a token
-	// Grace is for how long connections that were begun with a token or a certificate go on after its end: a client that gets a new one
-	// in that time loses no stream.
+	Audience     []string // a token's audience must have at least one of these; none: the endpoint's resource
+	Scopes       []string // a token must have all of these
+	// Grace is how long a connection goes on after its token or certificate has expired: a client that connects again within that time,
+	// with a new token or certificate, loses no stream.
 	Grace    time.Duration
-	Resource string // the URL of the server as clients know it, to which paths are appended; "": as they ask for it
-	// Proofs check the proofs of clients whose tokens are bound to a key; nil: there are none, and such tokens are refused.
+	Resource string // the URL of the server as clients know it, to which paths are appended; "": the request's Host
+	// Proofs checks the proofs of clients that have tokens bound to a key; nil: such tokens are refused.
 	Proofs *Proofs
-	// Open knows the connections of clients that stay open; nil: their rights change with time only.
+	// Open has the connections that stay open; nil: their rights change with time only.
 	Open *Open
 	Log  *slog.Logger
-	// Refused is told of each request that is refused, and why: no_certificate, no_token,
-	// invalid_token, invalid_dpop_proof, use_dpop_nonce, insufficient_scope or auth_unavailable. [Principal] says who makes a request
-	// that lacks a scope. It may be nil.
+	// Refused is called for each request that is refused. The reason is no_certificate, no_token, invalid_token, invalid_dpop_proof,
+	// use_dpop_nonce, insufficient_scope or auth_unavailable. A request that lacks a scope has its [Principal]. Refused may be nil.
 	Refused func(r *http.Request, reason string, status int)
 }
 
-// metadataPath is where the metadata of a resource is, with the resource's own path after it
-// (RFC 9728, section 3.1).
+// metadataPath is the path of the metadata of a resource; the resource's own path follows it (RFC 9728, section 3.1).
 const metadataPath = "/.well-known/oauth-protected-resource"
 
-// ResourceAt returns the path of the resource of which the metadata is at a path, or else the path itself.
+// ResourceAt returns the path of the resource that a metadata path describes. It returns other paths as they are.
 func ResourceAt(path string) string { return strings.TrimPrefix(path, metadataPath) }
 
-// An identityKey is the key of who makes a request in its context: a *[Rights].
+// An identityKey is the key of a request's *[Rights] in its context.
 type identityKey struct{}
 
 // Principal returns the principal that a request was authenticated as, or "".
@@ -60,10 +58,9 @@ func Principal(r *http.Request) string {
 	return ""
 }
 
-// Lacks returns the challenge for a client that lacks one of the scopes for something beside the
-// endpoint, or "". known are scopes for other things there: those that the client has are in
-// the challenge, so that it keeps them (2025-11-25, Authorization, "Scope Challenge Handling"). The
-// request has passed [Require].
+// Lacks returns the challenge for a client that lacks one of scopes, or "" if it has them all. scopes are those that one operation
+// needs besides the endpoint's. known are the scopes of other operations: the challenge has those of them that the client has, so that
+// it keeps them (2025-11-25, Authorization, "Scope Challenge Handling"). The request has passed [Require].
 func (p *Policy) Lacks(r *http.Request, scopes, known []string) (challenge string) {
 	var has []string
 	if rights := RightsOf(r.Context()); rights != nil {
@@ -81,7 +78,7 @@ func (p *Policy) Lacks(r *http.Request, scopes, known []string) (challenge strin
 	return p.challenge(r, schemeOf(r), errScope, unique(all))
 }
 
-// unique returns a list without what is in it twice.
+// unique returns a list without duplicates, in the same order.
 func unique(list []string) (all []string) {
 	for _, s := range list {
 		if !slices.Contains(all, s) {
@@ -94,8 +91,8 @@ func unique(list []string) (all []string) {
 // An endpointKey is the key of the path of the endpoint that a request is for in its context.
 type endpointKey struct{}
 
-// At returns a handler for what belongs to the endpoint at another path: tokens must be for that
-// endpoint, and its metadata is what clients without one are led to.
+// At returns a handler that authenticates requests as those of another endpoint: their tokens must be for that endpoint, and clients
+// without a token are led to its metadata.
 func At(endpoint string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), endpointKey{}, endpoint)))
@@ -110,9 +107,9 @@ func endpointOf(r *http.Request) string {
 	return r.URL.Path
 }
 
-// Require returns middleware that lets requests pass that are authenticated, as [Principal] then
-// says. policy returns the policy of a request; nil: anybody may make it, now and later. tell returns the context of a
-// request whose client has rights, for the next handler; nil: that is as it is.
+// Require returns middleware that passes authenticated requests on; [Principal] then returns their principal. policy returns the policy
+// of a request; nil: any client may make the request, now and later. tell returns the context that the next handler gets for a request
+// with rights; a nil tell leaves the context as it is.
 func Require(policy func(*http.Request) *Policy, tell func(context.Context, *Rights) context.Context) func(http.Handler) http.Handler {
 	return func(next http.Handler) http.Handler {
 		var wrong wrongTokens
@@ -143,7 +140,7 @@ func Require(policy func(*http.Request) *Policy, tell func(context.Context, *Rig
 	}
 }
 
-// Why a request is refused. All but errUnavailable are told to the client as they are.
+// The reasons of refused requests. Clients get their text.
 var (
 	errCertificate = errors.New("a client certificate is required")
 	errExpired     = fmt.Errorf("%w that has not expired", errCertificate)
@@ -152,15 +149,15 @@ var (
 	errScope       = errors.New("the token lacks a scope that is required")
 )
 
-// authenticate returns who makes a request, also with errScope. again says that the request was let in before, and may still be under
-// way: its proof is not new then.
+// authenticate returns the client that makes a request, also with errScope. again says that the request was let in before and is
+// checked another time: then its proof need not be new.
 func (p *Policy) authenticate(r *http.Request, again bool) (*verified, error) {
 	if p.Certificates {
 		cert := certificateOf(r)
 		if cert == nil {
 			return nil, errCertificate
 		}
-		if time.Now().After(cert.NotAfter) { // which was valid when the connection was begun
+		if time.Now().After(cert.NotAfter) { // it was valid when the connection was begun
 			return nil, errExpired
 		}
 		if p.Issuer == nil && p.Keys == nil {
@@ -187,7 +184,7 @@ func (p *Policy) authenticate(r *http.Request, again bool) (*verified, error) {
 	return v, p.lacks(v)
 }
 
-// lacks returns errScope if a client lacks one of the scopes. One without a token has a certificate, and no scopes.
+// lacks returns errScope if a client lacks one of the policy's scopes. A client that is known by its certificate needs none.
 func (p *Policy) lacks(v *verified) error {
 	if p.Issuer == nil && p.Keys == nil {
 		return nil
@@ -200,7 +197,7 @@ func (p *Policy) lacks(v *verified) error {
 	return nil
 }
 
-// verify checks a token, and that it is its client's, but not its scopes. again is that of [Policy.authenticate].
+// verify checks a token, and that it belongs to the client of the request, but not its scopes. again is as in [Policy.authenticate].
 func (p *Policy) verify(r *http.Request, s shown, again bool) (*verified, error) {
 	if p.Keys != nil && strings.HasPrefix(s.token, keyPrefix) && !s.proof {
 		return p.Keys.verify(s.token)
@@ -216,7 +213,7 @@ func (p *Policy) verify(r *http.Request, s shown, again bool) (*verified, error)
 		return nil, errors.New("the token is bound to another client, or in an unknown way")
 	}
 	want := p.Audience
-	if len(want) == 0 && p.Resource != "" { // else a client could choose it, with its Host
+	if len(want) == 0 && p.Resource != "" { // without a Resource, a client could choose the audience by its Host
 		want = []string{p.resource(r, endpointOf(r)), strings.TrimSuffix(p.Resource, "/")}
 	}
 	if !slices.ContainsFunc(v.audience, func(a string) bool { return slices.Contains(want, a) }) {
@@ -254,7 +251,7 @@ func (p *Policy) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	answer(w, status, code, told(err))
 }
 
-// codeOf returns the code of an error for a client (RFC 6750, section 3.1; RFC 9449, section 12.2); "": it has shown no token.
+// codeOf returns the error code for a client (RFC 6750, section 3.1; RFC 9449, section 12.2); "": the request has no token.
 func codeOf(err error) string {
 	var unproven *proofError
 	switch {
@@ -268,7 +265,7 @@ func codeOf(err error) string {
 	return ""
 }
 
-// told returns what a client is told of an error.
+// told returns the error that a client gets for err.
 func told(err error) error {
 	var invalid *invalidToken
 	var wrong sentWrong
@@ -278,8 +275,8 @@ func told(err error) error {
 	return err
 }
 
-// schemes returns those of which a client that is refused gets challenges: the one that it has used, unless it is to use another one.
-// Clients that read one challenge only read the first.
+// schemes returns the schemes of the challenges that a refused client gets: the scheme that it has used, unless it must use another.
+// Clients that read only one challenge read the first.
 func (p *Policy) schemes(r *http.Request, err error) []string {
 	switch {
 	case p.Issuer == nil || p.Proofs == nil:
@@ -292,7 +289,7 @@ func (p *Policy) schemes(r *http.Request, err error) []string {
 	return []string{schemeOf(r)}
 }
 
-// bearer is the scheme of tokens that are not bound.
+// bearer is the scheme of tokens that are not bound to a key.
 const bearer = "Bearer"
 
 // schemeOf returns the scheme that a request has used.
@@ -310,8 +307,7 @@ func (p *Policy) reportRefused(r *http.Request, reason string, status int) {
 	}
 }
 
-// challenge returns what WWW-Authenticate says of a scheme to a client (RFC 6750, section 3; RFC 9728, section
-// 5.1; RFC 9449, section 7.1).
+// challenge returns the value of WWW-Authenticate for a scheme (RFC 6750, section 3; RFC 9728, section 5.1; RFC 9449, section 7.1).
 func (p *Policy) challenge(r *http.Request, scheme string, err error, scopes []string) string {
 	var params []string
 	if p.Issuer != nil {
@@ -347,7 +343,7 @@ func (p *Policy) log() *slog.Logger {
 	return slog.Default()
 }
 
-// base returns the URL of the server, without a path of its own.
+// base returns the URL of the server, to which the paths of endpoints are appended.
 func (p *Policy) base(r *http.Request) string {
 	if p.Resource != "" {
 		return strings.TrimSuffix(p.Resource, "/")
@@ -364,8 +360,7 @@ func (p *Policy) resource(r *http.Request, path string) string {
 	return p.base(r) + (&url.URL{Path: path}).EscapedPath()
 }
 
-// metadataURL returns where the metadata of the endpoint of a request is. It is between host
-// and path.
+// metadataURL returns the URL of the metadata of a request's endpoint: metadataPath stands between host and path.
 func (p *Policy) metadataURL(r *http.Request) string {
 	u, err := url.Parse(p.resource(r, endpointOf(r)))
 	if err != nil {
@@ -374,8 +369,8 @@ func (p *Policy) metadataURL(r *http.Request) string {
 	return (&url.URL{Scheme: u.Scheme, Host: u.Host}).String() + metadataPath + u.EscapedPath()
 }
 
-// Metadata returns a handler that answers requests for the metadata of endpoints (RFC 9728), and
-// passes all others to next. policy returns the policy of the endpoint at a path; nil: there is none.
+// Metadata returns a handler that answers requests for the metadata of endpoints (RFC 9728), and passes all others to next. policy
+// returns the policy of the endpoint at a path; nil: no endpoint or no policy.
 func Metadata(policy func(path string) *Policy, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, ok := strings.CutPrefix(r.URL.Path, metadataPath+"/")
@@ -385,7 +380,7 @@ func Metadata(policy func(path string) *Policy, next http.Handler) http.Handler 
 		}
 		at = "/" + at
 		p := policy(at)
-		if p == nil { // a proxy may keep the path that it serves us at
+		if p == nil { // a proxy may pass on the path under which it serves this server
 			for _, rest := range suffixes(at) {
 				if q := policy(rest); q != nil && strings.HasSuffix(strings.TrimSuffix(q.Resource, "/"), (&url.URL{Path: strings.TrimSuffix(at, rest)}).EscapedPath()) {
 					p, at = q, rest
@@ -400,7 +395,7 @@ func Metadata(policy func(path string) *Policy, next http.Handler) http.Handler 
 	})
 }
 
-// suffixes returns what is left of a path without its first parts.
+// suffixes returns the rests of a path after its first elements, the longest first.
 func suffixes(path string) (all []string) {
 	for i := 1; i < len(path); i++ {
 		if path[i] == '/' {

@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// cacheSize is how many values a cache has at most.
+// cacheSize bounds the values of a cache.
 const cacheSize = 10_000
 
-// A cache has values by tokens, of which it keeps hashes only. It holds at most [cacheSize]: when
-// there are half as many, those that were there before the last half are dropped. Its methods
-// may be called concurrently.
+// A cache has values by tokens, of which it keeps only hashes. It has two halves: when the new one
+// has half of [cacheSize] values it becomes the old one, and the values of the old one are dropped.
+// Its methods may be called concurrently.
 type cache[V any] struct {
 	mu       sync.Mutex
 	now, old map[[sha256.Size]byte]cached[V]
@@ -22,7 +22,7 @@ type cached[V any] struct {
 	until time.Time
 }
 
-// get returns the value for a token, if it is there and not too old.
+// get returns the value for a token, unless it is missing or too old.
 func (c *cache[V]) get(token string) (v V, ok bool) {
 	key := sha256.Sum256([]byte(token))
 	c.mu.Lock()
@@ -37,7 +37,7 @@ func (c *cache[V]) get(token string) (v V, ok bool) {
 	return one.value, true
 }
 
-// has reports whether there is a value for a token, however old.
+// has reports whether the cache has a value for a token, however old.
 func (c *cache[V]) has(token string) bool {
 	key := sha256.Sum256([]byte(token))
 	c.mu.Lock()
@@ -47,7 +47,7 @@ func (c *cache[V]) has(token string) bool {
 	return now || old
 }
 
-// put keeps a value until a time.
+// put keeps a value for a token until a time.
 func (c *cache[V]) put(token string, value V, until time.Time) {
 	key := sha256.Sum256([]byte(token))
 	c.mu.Lock()
@@ -61,7 +61,7 @@ func (c *cache[V]) put(token string, value V, until time.Time) {
 	c.now[key] = cached[V]{value, until}
 }
 
-// drop forgets a value.
+// drop forgets the value for a token.
 func (c *cache[V]) drop(token string) {
 	key := sha256.Sum256([]byte(token))
 	c.mu.Lock()

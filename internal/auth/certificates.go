@@ -15,17 +15,15 @@ import (
 	"time"
 )
 
-// Certificates are the certificate and the key of a server, and the certificates that those of
-// clients are issued by. They are files, which may change. Its methods may be called
-// concurrently.
+// Certificates are the certificate and the key of a server, and the certificates of the CAs that issue clients' certificates.
+// They are files, which may change. The methods may be called concurrently.
 type Certificates struct {
-	files   // certificate, key, and clients' issuers ("": clients need none)
+	files   // certificate, key, and CAs of clients ("": clients need no certificate)
 	current atomic.Pointer[tls.Config]
 }
 
-// OpenCertificates reads the files of a server's certificate (with those that it is issued by) and
-// key, and of the certificates that clients' are issued by: all PEM. The last is "" if clients
-// need no certificate.
+// OpenCertificates reads the files of a server's certificate (with those of its issuers), of its key, and of the CAs of
+// clients: all PEM. clientCA is "" if clients need no certificate.
 func OpenCertificates(cert, key, clientCA string) (*Certificates, error) {
 	c := &Certificates{files: files{what: "certificates", names: []string{cert, key, clientCA}}}
 	c.take = func(texts [][]byte) ([]any, error) {
@@ -46,15 +44,14 @@ func OpenCertificates(cert, key, clientCA string) (*Certificates, error) {
 	return c, nil
 }
 
-// Config returns what a listener needs. Each connection gets the files as they were when they
-// were last read.
+// Config returns the configuration of a listener. Each connection gets the certificates that were read last.
 func (c *Certificates) Config() *tls.Config {
-	conf := c.current.Load().Clone() // as what looks at it without a connection expects
+	conf := c.current.Load().Clone() // complete, for code that reads it without a connection
 	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.current.Load(), nil }
 	return conf
 }
 
-// parse makes a configuration of files.
+// parse returns the configuration that the files' texts make.
 func (c *Certificates) parse(texts [][]byte) (*tls.Config, error) {
 	pair, err := tls.X509KeyPair(texts[0], texts[1])
 	if err != nil {
@@ -73,7 +70,7 @@ func (c *Certificates) parse(texts [][]byte) (*tls.Config, error) {
 		return nil, fmt.Errorf("%s: there is no certificate in it", c.names[2])
 	}
 	conf.ClientAuth = tls.RequireAndVerifyClientCert
-	conf.SessionTicketsDisabled = true // each connection is checked against the issuers of now
+	conf.SessionTicketsDisabled = true // each connection is checked against the CAs that were read last
 	conf.VerifyConnection = func(s tls.ConnectionState) error {
 		_, err := identityOf(s.PeerCertificates[0])
 		return err
@@ -81,7 +78,7 @@ func (c *Certificates) parse(texts [][]byte) (*tls.Config, error) {
 	return conf, nil
 }
 
-// certificateOf returns the certificate of a request's client, which was verified, or nil.
+// certificateOf returns the verified certificate of a request's client, or nil.
 func certificateOf(r *http.Request) *x509.Certificate {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return nil
@@ -89,8 +86,8 @@ func certificateOf(r *http.Request) *x509.Certificate {
 	return r.TLS.PeerCertificates[0]
 }
 
-// identityOf returns who a certificate is for: its SPIFFE ID (X509-SVID, section 2), or else its
-// subject, as text (RFC 2253) behind "cert:".
+// identityOf returns the principal of a certificate: its SPIFFE ID (X509-SVID, section 2), or else "cert:" and its subject as
+// text (RFC 2253).
 func identityOf(cert *x509.Certificate) (string, error) {
 	for _, u := range cert.URIs {
 		switch {
@@ -101,7 +98,7 @@ func identityOf(cert *x509.Certificate) (string, error) {
 			return u.String(), nil
 		}
 	}
-	// cert.Subject has one value only of each kind.
+	// cert.Subject keeps only one value of some kinds.
 	var subject pkix.RDNSequence
 	if _, err := asn1.Unmarshal(cert.RawSubject, &subject); err != nil || len(subject) == 0 {
 		return "", errors.New("the certificate has neither a SPIFFE ID nor a subject")
@@ -109,12 +106,12 @@ func identityOf(cert *x509.Certificate) (string, error) {
 	return "cert:" + subject.String(), nil
 }
 
-// A confirmation says which client a token is for (RFC 7800).
+// A confirmation says which client a token is bound to (RFC 7800).
 type confirmation map[string]any
 
-// holds reports whether the client of a request is the one that a token is for, as far as its connection says that: it has the
-// certificate that the token names (RFC 8705, section 3.1). proofs says that a token may be bound to a key, of which the
-// request has a proof. What else a token may be bound to is not known here, so that such a token is refused.
+// holds reports whether the connection of a request satisfies the confirmation: its client has the certificate that the token
+// names (RFC 8705, section 3.1). proofs allows tokens that are bound to a key; [Policy.prove] checks their proofs. A token
+// that is bound in any other way is refused.
 func (c confirmation) holds(r *http.Request, proofs bool) bool {
 	for name, value := range c {
 		switch name {

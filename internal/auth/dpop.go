@@ -20,25 +20,25 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// What follows is for tokens that are bound to a key of their client (RFC 9449): each request has a proof that its client has
-// the key. docs/decisions/0051-dpop.md.
+// This file is about tokens that are bound to a key of their client (RFC 9449): each request has a proof that its client has the key. See
+// docs/decisions/0051-dpop.md.
 
 // The times of proofs.
 const (
-	proofWindow = 5 * time.Minute // that the clock of a client may be off (the DPoP profile of MCP, "DPoP Proof Validity Window")
+	proofWindow = 5 * time.Minute // by which the clock of a client may be off (the DPoP profile of MCP, "DPoP Proof Validity Window")
 	nonceLife   = 5 * time.Minute
 )
 
-// mostProofs bounds the proofs that are remembered as used: in each half of what there is.
+// mostProofs bounds the used proofs that are remembered, in each of the two halves.
 const mostProofs = 200_000
 
-// Proofs check the proofs of clients. Its methods may be called concurrently. The zero value is ready.
+// Proofs checks the proofs of clients. Its methods may be called concurrently. The zero value is ready.
 type Proofs struct {
 	// Required says that tokens of the issuer must be bound.
 	Required bool
-	// Nonces says that proofs must have a nonce of this server, which is younger than nonceLife.
+	// Nonces says that proofs must have a nonce of this server that is younger than nonceLife.
 	Nonces bool
-	// Values are those of a store that nodes share, in which they keep the key of their nonces; nil: each node has its own.
+	// Values is the store in which nodes share the key of their nonces; nil: each node has its own.
 	Values Values
 	Log    *slog.Logger // slog.Default()
 
@@ -47,19 +47,19 @@ type Proofs struct {
 	mu       sync.Mutex
 	now, old map[proofID]struct{}
 	turned   time.Time // when now was begun
-	forgot   time.Time // until then proofs may have been used that are not remembered any more
+	forgot   time.Time // proofs used before that time may have been forgotten
 }
 
-// Values are what nodes share. The methods are those of a store.
+// Values are named values that nodes share. The methods are those of a store.
 type Values interface {
 	FirstValue(ctx context.Context, name string, value []byte, ttl time.Duration) (is []byte, err error)
 	SetValue(ctx context.Context, name string, value []byte, ttl time.Duration) error
 }
 
-// A proofID stands for a key and the id of a proof that was made with it.
+// A proofID is a digest of a key and the id of a proof that was made with that key.
 type proofID [16]byte
 
-// A proofError says why a proof is not taken. The client is told.
+// A proofError says why a proof is refused. The client gets its text.
 type proofError struct {
 	code, text string
 }
@@ -71,7 +71,7 @@ func badProof(format string, args ...any) *proofError {
 	return &proofError{dpop.CodeProof, fmt.Sprintf(format, args...)}
 }
 
-// A sentWrong says that a token came in a way in which it is not taken. The client is told.
+// A sentWrong says that a token was sent with the wrong scheme. The client gets its text.
 type sentWrong string
 
 // Error implements error.
@@ -88,10 +88,10 @@ const (
 
 var errNoProof = badProof("a token that is sent with the scheme DPoP needs one proof, in the header DPoP")
 
-// A shown is the token that a request shows.
+// A shown is the token of a request, and how it was sent.
 type shown struct {
 	token string
-	proof bool // it has the scheme DPoP
+	proof bool // the scheme is DPoP
 }
 
 // tokenOf returns the token of a request (RFC 6750, section 2.1; RFC 9449, section 7.1).
@@ -105,7 +105,8 @@ func tokenOf(r *http.Request) (s shown, ok bool) {
 	return s, ok && (s.proof || strings.EqualFold(scheme, "Bearer")) && s.token != "" && !strings.ContainsAny(s.token, " \t,")
 }
 
-// bound checks that a token came as what it is: one that is bound to a key with a proof of that, and no other with one.
+// bound checks that a token was sent with the right scheme: DPoP if it is bound to a key, Bearer if not, which Proofs.Required forbids.
+// It returns the thumbprint of the key, or "".
 func (p *Policy) bound(v *verified, s shown) (key string, err error) {
 	key, is := v.confirmation.key()
 	switch {
@@ -121,8 +122,8 @@ func (p *Policy) bound(v *verified, s shown) (key string, err error) {
 
 func (p *Proofs) required() bool { return p != nil && p.Required }
 
-// prove checks the proof of a request with a token that is bound to a key. at is the URL of the request, as clients know
-// it. again says that the request was let in before, and only whether the proof is of the token is looked at. The error is a *proofError.
+// prove checks the proof of a request with a token that is bound to a key. again says that the request was let in before: then prove only
+// checks that the proof is made with the key, for the token. The error is a *proofError.
 func (p *Policy) prove(r *http.Request, token, key string, again bool) error {
 	header := r.Header[dpop.Header]
 	if len(header) != 1 {
@@ -166,7 +167,7 @@ func (p *Policy) at(r *http.Request) []string {
 	return []string{to}
 }
 
-// inQuotes returns a text as it can stand in a quoted string of a header.
+// inQuotes removes the characters of a text that cannot stand in a quoted string of a header.
 func inQuotes(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r > '~' || r == '"' || r == '\\' {
@@ -176,14 +177,14 @@ func inQuotes(text string) string {
 	}, text)
 }
 
-// take notes that a proof is used, and returns why it must not be.
+// take notes that a proof is used. It returns an error if the proof is not fresh, was used before, or needs a nonce.
 func (p *Proofs) take(ctx context.Context, proof *dpop.Proof) error {
 	now := time.Now()
-	var given time.Time // when the nonce was
+	var given time.Time // when the nonce was given
 	if proof.Nonce != "" {
 		given = p.key.get(ctx, p).open(proof.Nonce)
 	}
-	fresh := !given.IsZero() && now.Sub(given) < nonceLife && given.Sub(now) < proofWindow // which is of another node's clock
+	fresh := !given.IsZero() && now.Sub(given) < nonceLife && given.Sub(now) < proofWindow // the nonce may have been given by another node's clock
 	off := now.Sub(proof.Issued)
 	switch {
 	case p.Nonces && !fresh:
@@ -196,7 +197,7 @@ func (p *Proofs) take(ctx context.Context, proof *dpop.Proof) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if now.Sub(p.turned) > 2*proofWindow || len(p.now) >= mostProofs {
-		if len(p.old) > 0 && now.Sub(p.turned) <= 2*proofWindow { // what is dropped may still be used
+		if len(p.old) > 0 && now.Sub(p.turned) <= 2*proofWindow { // a proof that is dropped could still be used again
 			p.forgot = p.turned
 		}
 		p.old, p.now, p.turned = p.now, nil, now
@@ -215,7 +216,7 @@ func (p *Proofs) take(ctx context.Context, proof *dpop.Proof) error {
 	return nil
 }
 
-// offer sets the nonce that a client is to use from now on. err is why its request is refused, or nil.
+// offer sets the header with the nonce that the client's next proofs need. err is the error of its request, or nil.
 func (p *Proofs) offer(w http.ResponseWriter, r *http.Request, err error) {
 	_, refused := errors.AsType[*proofError](err)
 	if p == nil || !p.Nonces && !refused {
@@ -224,14 +225,15 @@ func (p *Proofs) offer(w http.ResponseWriter, r *http.Request, err error) {
 	w.Header().Set(dpop.Nonce, p.key.get(r.Context(), p).nonce(time.Now()))
 }
 
-// A nonceKey is what nonces are made with: the same on all nodes that share a store.
+// A nonceKey is the key that nonces are made with. It is the same on all nodes that share a store.
 type nonceKey struct {
 	mu    sync.Mutex
 	value []byte
-	again time.Time // when the store is to be asked
+	again time.Time // when the store is asked next
 }
 
-// How long a store keeps the key after a node has used it, how often nodes say that they do, and how long they wait for its answer.
+// The times of the key in the store: nonceKeyTTL after its last use the store drops it, every nonceKeyFor a node that uses it renews it,
+// and nonceKeyWait bounds the wait for the store.
 const (
 	nonceKeyName  = "dpop-nonce-key"
 	nonceKeyTTL   = 30 * 24 * time.Hour
@@ -240,7 +242,7 @@ const (
 	nonceKeyRetry = time.Minute
 )
 
-// A nonces makes and opens nonces.
+// A nonces is a key, which makes and opens nonces.
 type nonces []byte
 
 func (k *nonceKey) get(ctx context.Context, p *Proofs) nonces {
@@ -275,10 +277,10 @@ func (p *Proofs) log() *slog.Logger {
 	return slog.Default()
 }
 
-// macSize is how many bytes of its code a nonce has.
+// macSize is the size of the authentication code in a nonce, in bytes.
 const macSize = 16
 
-// nonce returns the nonce of a time.
+// nonce returns the nonce for a time.
 func (n nonces) nonce(at time.Time) string {
 	text := binary.BigEndian.AppendUint64(nil, uint64(at.UnixMilli()))
 	return base64.RawURLEncoding.EncodeToString(append(text, n.code(text)...))
@@ -290,7 +292,7 @@ func (n nonces) code(text []byte) []byte {
 	return mac.Sum(nil)[:macSize]
 }
 
-// open returns when a nonce was given; the zero time: it is none of ours.
+// open returns the time at which a nonce was given; the zero time if it was not made with this key.
 func (n nonces) open(text string) time.Time {
 	data, err := base64.RawURLEncoding.DecodeString(text)
 	if err != nil || len(data) != 8+macSize || !hmac.Equal(data[8:], n.code(data[:8])) {
@@ -299,10 +301,10 @@ func (n nonces) open(text string) time.Time {
 	return time.UnixMilli(int64(binary.BigEndian.Uint64(data)))
 }
 
-// errBody says that a body is not the one that the proof is for.
+// errBody says that a body has another digest than the proof.
 var errBody = badProof("the body is not the one that the proof is for (content_digest)")
 
-// watchBody has the body of a request end with an error if it is not the one that its proof is for.
+// watchBody makes the body of a request end with an error if its digest is not that of the proof.
 func (p *Policy) watchBody(r *http.Request, digest *dpop.Digest) error {
 	if r.ContentLength == 0 || r.Body == nil {
 		if !digest.Holds() {
@@ -317,7 +319,7 @@ func (p *Policy) watchBody(r *http.Request, digest *dpop.Digest) error {
 	return nil
 }
 
-// A bodyRefusal is the error of a body that is not the one that its proof is for.
+// A bodyRefusal is the error of reading a body that has another digest than the proof.
 type bodyRefusal struct{ no protocol.Unauthorized }
 
 // Error implements error.
@@ -326,18 +328,19 @@ func (e *bodyRefusal) Error() string { return e.no.Error() }
 // Unwrap is for [errors.As].
 func (e *bodyRefusal) Unwrap() error { return &e.no }
 
-// Reason returns the reason that observers are told.
+// Reason returns the reason for observers.
 func (e *bodyRefusal) Reason() string { return dpop.CodeProof }
 
-// A watchedBody gives no end of a body that is not the right one.
+// A watchedBody returns an error in place of the end of a body that has the wrong digest.
 type watchedBody struct {
 	io.ReadCloser
 	digest  *dpop.Digest
-	left    int64 // of a body whose length is known; below 0: it is not
+	left    int64 // bytes to come; below 0: the length is not known
 	refusal error
 }
 
-// Read implements [io.Reader]. The last byte comes only if the body is right: who knows its length does not ask for more.
+// Read implements [io.Reader]. It returns the last byte only if the digest is right: a reader that knows the length does not read on to
+// the end.
 func (b *watchedBody) Read(data []byte) (int, error) {
 	n, err := b.ReadCloser.Read(data)
 	_, _ = b.digest.Write(data[:n])

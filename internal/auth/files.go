@@ -9,20 +9,19 @@ import (
 	"sync"
 )
 
-// files are those of [Keys] or [Certificates]. They are read again while they are in use. What is wrong with them
-// changes nothing, and is told once, as is that they are right again.
+// files are those of [Keys] or [Certificates]. They are read again while they are in use. If they are wrong, their former texts stay
+// in use. Each error is logged once, and so is its end.
 type files struct {
-	what  string   // is in them, as "keys"
-	names []string // "": there is no such file
-	// take has what is in the files be used, and returns what the log says of it. It is called by one goroutine at
-	// a time.
+	what  string   // their content for the log, as "keys"
+	names []string // "": this file is not used
+	// take puts the texts of the files into use, and returns attributes for the log. It is called by one goroutine at a time.
 	take func(texts [][]byte) (attrs []any, err error)
 
 	mu   sync.Mutex // held while they are read
-	used [][]byte   // what is in use
-	seen [][]byte   // what else was in them at the last look; nil: nothing
-	bad  string     // why they could not be read at the last look
-	told string     // what is wrong, as it was logged last; "": nothing
+	used [][]byte   // the texts in use
+	seen [][]byte   // other texts that the last look found; nil: none
+	bad  string     // the error of reading them at the last look, or ""
+	told string     // the error that was logged last, and lasts, or ""
 }
 
 // open reads the files for the first time.
@@ -36,9 +35,10 @@ func (f *files) open() error {
 	return err
 }
 
-// Reload looks at the files. If they are wrong nothing changes, and that is logged once. asked says that what is in them now is
-// meant. Otherwise it is taken, or what is wrong logged, when the next look finds the same: they may be about to be replaced, one by
-// one or in place, and half a file of keys is one with fewer keys. It reports whether what is in use has changed.
+// Reload reads the files, and puts changed texts into use. On an error nothing changes; it is logged once. asked says that the
+// operator means the files as they are now. Without it, a text or an error counts when the next look finds it again: the files may
+// be about to be replaced, one by one or in place, and half a file of keys is a valid file with fewer keys. Reload reports whether
+// the texts in use have changed.
 func (f *files) Reload(asked bool) (changed bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +72,7 @@ func (f *files) Reload(asked bool) (changed bool) {
 	return true
 }
 
-// warn logs what is wrong, unless that was the last that was logged.
+// warn logs an error, unless it was the last one logged.
 func (f *files) warn(err error) {
 	if err.Error() != f.told {
 		slog.Warn(f.what+" not changed: the files are wrong, those that were read before stay in use", "files", f.shown(), "error", err)

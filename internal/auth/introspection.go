@@ -17,23 +17,23 @@ import (
 	"holdfast/internal/dpop"
 )
 
-// An introspection is how an issuer is asked about opaque tokens (RFC 7662).
+// An introspection asks an issuer about opaque tokens (RFC 7662), and keeps its answers.
 type introspection struct {
-	endpoint   string // "": the metadata says it
-	id, secret string // of Holdfast there
+	endpoint   string // "": the one of the metadata
+	id, secret string // of Holdfast at the issuer
 
 	asking singleflight.Group
-	places struct{ proven, others places } // of requests to the issuer: about tokens that were good before, and all others
+	places struct{ proven, others places } // of requests to the issuer: for tokens that were good before, and for all others
 
 	good cache[*verified]
-	bad  cache[error] // in a place of their own: a client that sends wrong tokens does not drop good ones
+	bad  cache[error] // a cache of their own, so that wrong tokens do not push good ones out
 }
 
-// answerKept is for how long no other answer is asked for.
+// answerKept is how long an answer of the issuer is used before it is asked again.
 const answerKept = 30 * time.Second
 
-// Introspect has the issuer asked about tokens that are no JWTs (RFC 7662), as a client with an
-// id and a secret. Without an endpoint, the issuer's metadata says which. It is called before the
+// Introspect turns on introspection (RFC 7662): the issuer is asked about tokens that are not JWTs, as the
+// client id with secret. An empty endpoint stands for the one of the issuer's metadata. It is called before the
 // issuer is used.
 func (i *Issuer) Introspect(endpoint, id, secret string) error {
 	if u, err := url.Parse(endpoint); endpoint != "" && (err != nil || u.Host == "" || u.Fragment != "" || u.User != nil || !secure(u)) {
@@ -43,15 +43,15 @@ func (i *Issuer) Introspect(endpoint, id, secret string) error {
 	return nil
 }
 
-// opaque reports whether a token is no JWT with a signature: only its issuer can say what it is.
+// opaque reports whether a token is not a signed JWT, so that only its issuer can check it.
 func opaque(token string) bool {
 	head, rest, _ := strings.Cut(token, ".")
 	text, err := base64.RawURLEncoding.DecodeString(head)
 	return strings.Count(rest, ".") != 1 || err != nil || !strings.HasPrefix(string(text), "{")
 }
 
-// introspect checks an opaque token of a client at an address. The answer is kept for a short time, unless it
-// is that there was none, or that the token is not valid yet. Requests with the same token wait for it together.
+// introspect checks an opaque token of a client at an address. It keeps the answer for answerKept, unless the
+// issuer gave none, or the token is not valid yet. Concurrent requests with the same token share one answer.
 func (i *Issuer) introspect(ctx context.Context, token, address string) (*verified, error) {
 	in := i.introspection
 	if v, ok := in.good.get(token); ok {
@@ -89,7 +89,7 @@ func (i *Issuer) introspect(ctx context.Context, token, address string) (*verifi
 	}
 }
 
-// introspector returns where to ask about tokens, and whether the client's secret must be in the
+// introspector returns the URL of the introspection endpoint, and whether it takes the client's secret in the
 // form.
 func (i *Issuer) introspector(ctx context.Context) (endpoint string, byForm bool, err error) {
 	if at := i.introspection.endpoint; at != "" {
@@ -141,7 +141,7 @@ func (i *Issuer) askAbout(ctx context.Context, token, address string) (*verified
 	return says.check(i.url)
 }
 
-// introspected is what an issuer says of a token (RFC 7662, section 2.2).
+// introspected is an issuer's answer about a token (RFC 7662, section 2.2).
 type introspected struct {
 	Active       bool         `json:"active"`
 	Issuer       string       `json:"iss"`
@@ -149,13 +149,13 @@ type introspected struct {
 	Audience     audience     `json:"aud"`
 	Scope        scopes       `json:"scope"`
 	Type         string       `json:"token_type"`
-	Use          string       `json:"token_use"` // of some issuers, which say so of refresh tokens
+	Use          string       `json:"token_use"` // some issuers have it, to mark refresh tokens
 	Expires      *json.Number `json:"exp"`
 	Confirmation confirmation `json:"cnf"`
 	begins
 }
 
-// check returns what a token says that is valid, as [Issuer.verify] does for a JWT.
+// check returns the client of a valid token, as [Issuer.verify] does for a JWT.
 func (t *introspected) check(issuer string) (*verified, error) {
 	expires, err1 := seconds(t.Expires)
 	err2 := t.begins.check()
@@ -183,10 +183,10 @@ func (t *introspected) check(issuer string) (*verified, error) {
 // clockSkew is how far the clock of an issuer may be ahead of ours.
 const clockSkew = 5 * time.Minute
 
-// errNotYet says that a token will be good.
+// errNotYet says that a token may become valid later.
 var errNotYet = errors.New("the token is of the future")
 
-// begins is what a token says of when it begins to be valid.
+// begins has the claims that say when a token begins to be valid.
 type begins struct {
 	NotBefore *json.Number `json:"nbf"`
 	IssuedAt  *json.Number `json:"iat"`
@@ -208,7 +208,7 @@ func (b *begins) check() error {
 	return nil
 }
 
-// seconds returns the time of a number, in seconds since 1970; the zero time for nil.
+// seconds converts a number of seconds since 1970 to a time; nil to the zero time.
 func seconds(n *json.Number) (time.Time, error) {
 	if n == nil {
 		return time.Time{}, nil
@@ -217,13 +217,13 @@ func seconds(n *json.Number) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, fmt.Errorf("a time of the token is no number: %w", err)
 	}
-	if math.Abs(f) > 1e15 { // which is no time, and might not fit
+	if math.Abs(f) > 1e15 { // it is not a time, and might not fit
 		return time.Time{}, fmt.Errorf("a time of the token is out of range: %v", n)
 	}
 	return time.Unix(int64(f), 0), nil
 }
 
-// An audience is a list, or one text.
+// An audience is, in JSON, a list of texts, or one text.
 type audience []string
 
 // UnmarshalJSON implements [json.Unmarshaler].

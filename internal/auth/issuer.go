@@ -22,18 +22,19 @@ import (
 // errUnavailable says that the authorization server could not be asked.
 var errUnavailable = errors.New("the authorization server is not available")
 
-// algorithms are those that a token may be signed with: none whose key is shared, and not "none".
+// algorithms are those that a token may be signed with: only algorithms with a public key, so neither HMAC
+// nor "none".
 var algorithms = []string{
 	oidc.RS256, oidc.RS384, oidc.RS512, oidc.ES256, oidc.ES384, oidc.ES512, oidc.PS256, oidc.PS384, oidc.PS512, oidc.EdDSA,
 }
 
 // The times of an issuer's keys.
 const (
-	keysFresh   = 10 * time.Minute // after that they are fetched again
-	keysKept    = time.Hour        // for so long they are used if that fails
-	fetchEvery  = time.Second      // at most: Issuer.every
+	keysFresh   = 10 * time.Minute // keys that are older are fetched again
+	keysKept    = time.Hour        // keys are used for so long if fetching fails
+	fetchEvery  = time.Second      // the least time between two fetches: Issuer.every
 	fetchWithin = 10 * time.Second
-	retryEvery  = 10 * time.Second // where the keys that there are will do
+	retryEvery  = 10 * time.Second // the same, while the known keys will do
 )
 
 // An Issuer is an authorization server. Its metadata and keys are fetched when they are needed.
@@ -45,24 +46,24 @@ type Issuer struct {
 
 	introspection *introspection // nil: opaque tokens are refused
 
-	fetching chan struct{} // is held by the request that fetches
+	fetching chan struct{} // a lock: the request that fetches has its one element
 
 	mu      sync.Mutex
 	known   metadata
-	fetched time.Time // when that was
-	tried   time.Time // when fetching last ended
-	err     error     // of that
+	fetched time.Time // when known was fetched
+	tried   time.Time // when the last fetch ended
+	err     error     // of the last fetch
 }
 
-// metadata is what an issuer says of itself.
+// metadata are the keys and endpoints that an issuer publishes.
 type metadata struct {
 	keys []jose.JSONWebKey
 
-	introspection string // the URL of that endpoint, or ""
-	byForm        bool   // it takes the client's secret in the form only
+	introspection string // the URL of the introspection endpoint, or ""
+	byForm        bool   // the endpoint takes the client's secret in the form only
 }
 
-// NewIssuer returns the issuer with a URL. That must be https, or http on a loopback address.
+// NewIssuer returns the issuer with a URL. The URL must be https, or http on a loopback address.
 func NewIssuer(at string) (*Issuer, error) {
 	u, err := url.Parse(at)
 	if err != nil || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || strings.ContainsAny(at, " \t") {
@@ -79,7 +80,7 @@ func NewIssuer(at string) (*Issuer, error) {
 	}}, nil
 }
 
-// secure reports whether what is fetched from a URL can be trusted.
+// secure reports whether answers from a URL can be trusted.
 func secure(u *url.URL) bool {
 	if u.Scheme == "https" {
 		return true
@@ -91,7 +92,7 @@ func secure(u *url.URL) bool {
 // URL returns the issuer's name, as tokens have it.
 func (i *Issuer) URL() string { return i.url }
 
-// Check fetches metadata and keys, to find mistakes early.
+// Check fetches metadata and keys, so that mistakes in the configuration show early.
 func (i *Issuer) Check(ctx context.Context) error {
 	if i.introspection != nil {
 		if _, _, err := i.introspector(ctx); err != nil {
@@ -108,8 +109,8 @@ func (i *Issuer) find(ctx context.Context, id string) ([]jose.JSONWebKey, error)
 	return matching(m.keys, id), err
 }
 
-// metadata returns what the issuer says of itself. If that is old, or not enough, it asks for
-// what is new. It may wait for other requests that ask.
+// metadata returns the issuer's metadata. It fetches them if the known ones are old, or not enough. It may
+// wait for another request that fetches them.
 func (i *Issuer) metadata(ctx context.Context, enough func(*metadata) bool) (metadata, error) {
 	i.mu.Lock()
 	known, age, tried := i.known, time.Since(i.fetched), i.tried
@@ -135,8 +136,8 @@ func matching(keys []jose.JSONWebKey, id string) (found []jose.JSONWebKey) {
 	return found
 }
 
-// fetch fetches the keys, if nobody has done so since a time. Somebody who sends wrong
-// tokens cannot make it ask more often than fetchEvery.
+// fetch fetches the metadata, unless another request has done so since a time. It asks the issuer once per
+// Issuer.every at most, however many wrong tokens clients send.
 func (i *Issuer) fetch(ctx context.Context, since time.Time) error {
 	select {
 	case i.fetching <- struct{}{}:
@@ -159,7 +160,7 @@ func (i *Issuer) fetch(ctx context.Context, since time.Time) error {
 			return ctx.Err()
 		}
 	}
-	// Others wait for this: the client that it is done for may go.
+	// Other requests wait for this fetch, so it goes on if this request is cancelled.
 	known, err := i.ask(context.WithoutCancel(ctx))
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -203,12 +204,12 @@ func (i *Issuer) ask(ctx context.Context) (metadata, error) {
 	return metadata{}, errors.Join(errs...)
 }
 
-// askKeys fetches the keys from where the metadata says that they are.
+// askKeys fetches the keys from the URL at. metadata is the URL of the metadata that name it.
 func (i *Issuer) askKeys(ctx context.Context, metadata, at string) ([]jose.JSONWebKey, error) {
 	if u, err := url.Parse(at); err != nil || !secure(u) {
 		return nil, fmt.Errorf("%s has no usable jwks_uri: %.200q", metadata, at)
 	}
-	// Keys of kinds that are not known must not hide the others.
+	// Keys of unknown kinds must not hide the others.
 	var set struct {
 		Keys []json.RawMessage `json:"keys"`
 	}
@@ -228,7 +229,7 @@ func (i *Issuer) askKeys(ctx context.Context, metadata, at string) ([]jose.JSONW
 	return keys, nil
 }
 
-// wellKnown returns where the metadata of an issuer may be (RFC 8414, sections 3.1 and 5).
+// wellKnown returns the URLs at which the metadata of an issuer may be (RFC 8414, sections 3.1 and 5).
 func wellKnown(issuer string) []string {
 	u, _ := url.Parse(issuer) // it was checked
 	at := strings.TrimSuffix(u.EscapedPath(), "/")
@@ -271,7 +272,7 @@ func (i *Issuer) do(req *http.Request, into any) error {
 	return nil
 }
 
-// verified is what a valid token says.
+// verified is a client that is authenticated, as its token, key or certificate describes it.
 type verified struct {
 	subject   string
 	audience  []string
@@ -282,8 +283,8 @@ type verified struct {
 	confirmation confirmation // nil: any client may have the token
 }
 
-// verify checks a token of a client at an address: a JWT's signature, type, issuer and times. What it is for
-// is the caller's.
+// verify checks a token of a client at an address: a JWT's signature, type, issuer and times. The caller
+// checks audience, scopes and confirmation.
 func (i *Issuer) verify(ctx context.Context, token, address string) (*verified, error) {
 	if i.introspection != nil && opaque(token) {
 		return i.introspect(ctx, token, address)
@@ -322,10 +323,11 @@ func (i *Issuer) verify(ctx context.Context, token, address string) (*verified, 
 	}, nil
 }
 
-// principalOf returns the principal of a subject. An issuer has no spaces.
+// principalOf returns the principal of a subject. An issuer has no spaces, so no two pairs have the same
+// principal.
 func principalOf(issuer, subject string) string { return issuer + " " + subject }
 
-// scopes are a list, or a text with spaces between them.
+// scopes are, in JSON, a list of texts, or one text with spaces between the scopes.
 type scopes []string
 
 // UnmarshalJSON implements [json.Unmarshaler].
@@ -338,8 +340,8 @@ func (s *scopes) UnmarshalJSON(data []byte) error {
 	return json.Unmarshal(data, (*[]string)(s))
 }
 
-// signature is the keys of an issuer for one token. It keeps why they are missing, which
-// the verifier's error does not tell.
+// signature gives the verifier the keys of an issuer for one token. It keeps the error of fetching them,
+// which the verifier's error does not wrap.
 type signature struct {
 	issuer *Issuer
 	err    error

@@ -9,36 +9,36 @@ import (
 	"sync"
 )
 
-// The bounds of requests to an issuer about tokens. Tokens that were good before have as many places of
-// their own.
+// The bounds of the requests to an issuer about tokens. They hold separately for tokens that were good
+// before.
 const (
-	asksAtOnce    = 32 // are under way
-	asksOfAddress = 8  // of them, for clients of one address
+	asksAtOnce    = 32 // requests under way
+	asksOfAddress = 8  // of these, for clients of one address
 	waitOfAddress = 64 // tokens of one address that may wait for a place
 )
 
-// errCrowded says that so many tokens of the client's address are being checked that one more cannot wait.
+// errCrowded says that waitOfAddress tokens of the client's address wait already.
 var errCrowded = errors.New("too many tokens of this address are being checked")
 
-// places are those of requests that are under way at an issuer. Each address has a share of them, and where
-// more want one the addresses take turns: so a client that makes tokens up holds up clients of its own
-// address only. The methods may be called concurrently. The zero value is ready.
+// places bound the requests that are under way at an issuer: a request needs a place. Each address has a
+// share of them, and waiting addresses take turns, so a client that makes tokens up delays only clients of
+// its own address. The methods may be called concurrently. The zero value is ready.
 type places struct {
 	mu    sync.Mutex
 	taken int
-	of    map[string]*share // of addresses that have a place, or wait for one
-	turns []*share          // of which some wait, in turn
+	of    map[string]*share // by address: those that have a place, or wait for one
+	turns []*share          // those with requests that wait, the next first
 }
 
 // A share is the places of one address. Guarded by places.mu.
 type share struct {
 	address string
 	taken   int
-	waiting []chan struct{} // each is closed when it has a place
+	waiting []chan struct{} // one for each request that waits, closed when the request has a place
 }
 
-// take waits for a place, until ctx is done. Then [places.give] must be called. The error is errCrowded, or
-// ctx's.
+// take waits for a place, until ctx is done. A caller that gets a place must call [places.give]. The error
+// is errCrowded, or ctx's.
 func (p *places) take(ctx context.Context, address string) error {
 	p.mu.Lock()
 	one := p.of[address]
@@ -68,7 +68,7 @@ func (p *places) take(ctx context.Context, address string) error {
 	defer p.mu.Unlock()
 	i := slices.Index(one.waiting, ready)
 	if i < 0 {
-		return nil // just now
+		return nil // it has got a place just now
 	}
 	if one.waiting = slices.Delete(one.waiting, i, i+1); len(one.waiting) == 0 {
 		p.turns = slices.DeleteFunc(p.turns, func(s *share) bool { return s == one })
@@ -88,14 +88,14 @@ func (p *places) give(address string) {
 	p.assign()
 }
 
-// forget drops the share of an address that wants nothing. p.mu is held.
+// forget drops a share that has no place and no request that waits. p.mu is held.
 func (p *places) forget(one *share) {
 	if one.taken == 0 && len(one.waiting) == 0 {
 		delete(p.of, one.address)
 	}
 }
 
-// assign gives free places to those whose turn it is. p.mu is held.
+// assign gives free places to the addresses in turn. p.mu is held.
 func (p *places) assign() {
 	for i := 0; i < len(p.turns) && p.taken < asksAtOnce; {
 		one := p.turns[i]
@@ -114,8 +114,8 @@ func (p *places) assign() {
 	}
 }
 
-// addressOf returns the address of a request's client, of IPv6 its network; "" if it has none. The request
-// has passed the guard, which knows of proxies.
+// addressOf returns the IP address of a request's client, for IPv6 its /64 network; "" if it has none. The
+// request has passed the guard, which knows of proxies.
 func addressOf(r *http.Request) string {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -123,7 +123,7 @@ func addressOf(r *http.Request) string {
 	}
 	ip := at.Addr().Unmap().WithZone("")
 	if ip.Is6() {
-		net, _ := ip.Prefix(64) // it has as many bits
+		net, _ := ip.Prefix(64) // an IPv6 address has as many bits
 		ip = net.Addr()
 	}
 	return ip.String()

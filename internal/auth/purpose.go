@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// What follows tells tokens for access from others that the same issuer signs, such as ID tokens and logout
-// tokens. None of those may be used in place of one (RFC 8725, sections 2.8 and 3.11).
+// This file tells access tokens from others that the same issuer signs, such as ID tokens and logout
+// tokens. Those must not pass as access tokens (RFC 8725, sections 2.8 and 3.11).
 
-// accessTypes are the types of JWTs that are tokens for access: those of RFC 9068, and "JWT", which says
-// nothing.
+// accessTypes are the types of JWTs that may be access tokens: that of RFC 9068, and "JWT", which any JWT
+// may have.
 var accessTypes = []string{"at+jwt", "jwt"}
 
-// checkType returns an error for a JWT whose header has another type (RFC 7515, section 4.1.9). nil: it has
-// none.
+// checkType returns an error if the type in a JWT's header is not an access token's (RFC 7515, section
+// 4.1.9). typ is nil for a JWT without a type.
 func checkType(typ any) error {
 	if typ == nil {
 		return nil
@@ -29,17 +29,17 @@ func checkType(typ any) error {
 	return nil
 }
 
-// A purpose is what the claims of a JWT say of what it is for, which may have no type.
+// A purpose has the claims that say what a JWT is for. A JWT may have no type in its header.
 type purpose struct {
 	Use    any             `json:"token_use"` // of some issuers
-	Kind   any             `json:"typ"`       // of others; no claim that is registered
+	Kind   any             `json:"typ"`       // of other issuers; this claim is not registered
 	Events json.RawMessage `json:"events"`    // of security events (RFC 8417), such as logout tokens
 }
 
-// otherKinds are what issuers call tokens that are not for access, where they say so in a claim.
+// otherKinds are the values of the claim typ by which issuers mark tokens that are not for access.
 var otherKinds = []string{"id", "id_token", "refresh", "refresh_token", "offline", "logout", "logout_token"}
 
-// check returns an error for a token that is not for access.
+// check returns an error for claims of a token that is not for access.
 func (p *purpose) check() error {
 	use, isText := p.Use.(string)
 	kind, _ := p.Kind.(string)

@@ -12,16 +12,16 @@ import (
 	"time"
 )
 
-// Rights are those of the client of a request, for as long as its connection stays open: they change with the file of keys,
-// with what the endpoint needs, and with time. Its methods may be called concurrently.
+// Rights are the rights of a request's client for as long as its connection stays open: they change with the file of keys, with the
+// policy of the endpoint, and with time. The methods may be called concurrently.
 type Rights struct {
 	policy func(*http.Request) *Policy
-	r      *http.Request // that was authenticated
+	r      *http.Request // the request that was authenticated
 	who    atomic.Pointer[verified]
 	lost   atomic.Pointer[loss]
 }
 
-// A loss is why a client may not go on, as it is told over HTTP.
+// A loss is the reason why a client may not go on, as an HTTP response has it.
 type loss struct {
 	status          int
 	challenge, text string
@@ -33,8 +33,8 @@ func RightsOf(ctx context.Context) *Rights {
 	return rights
 }
 
-// Check returns why the client may not go on: with status 401 its token or key is not valid any more, and with 403 it lacks a scope.
-// Status 0: it may go on. It does not wait.
+// Check returns the reason why the client may not go on: with status 401 its token or key is not valid any more, and with 403 it
+// lacks a scope. With status 0 the client may go on. Check does not block.
 func (a *Rights) Check() (status int, challenge, text string) {
 	if l := a.lost.Load(); l != nil {
 		return l.status, l.challenge, l.text
@@ -42,20 +42,20 @@ func (a *Rights) Check() (status int, challenge, text string) {
 	return 0, "", ""
 }
 
-// Watch has the rights checked again whenever they may have changed, as long as a connection is open, and calls changed
-// after that. It does not call it after stop has returned.
+// Watch checks the rights now, and again whenever they may have changed, until stop is called. It calls changed after each check,
+// but not after stop has returned.
 func (a *Rights) Watch(changed func()) (stop func()) {
 	p := a.policy(a.r)
 	w := &watcher{rights: a, changed: changed}
 	p.Open.add(w)
-	w.review(false) // what has changed since the request was authenticated
+	w.review(false) // the policy may have changed since the request was authenticated
 	return func() {
 		p.Open.remove(w)
 		w.stop()
 	}
 }
 
-// An Open knows the connections that stay open. Its methods may be called concurrently; nil knows none.
+// An Open has the connections that stay open. Its methods may be called concurrently. add and remove do nothing on nil.
 type Open struct {
 	mu  sync.Mutex
 	all map[*watcher]struct{}
@@ -82,7 +82,7 @@ func (o *Open) remove(w *watcher) {
 	delete(o.all, w)
 }
 
-// Review checks the rights of all connections again, after the keys or what endpoints need has changed.
+// Review checks the rights of all connections again, after the keys or the policies of endpoints have changed.
 func (o *Open) Review() {
 	o.mu.Lock()
 	all := slices.Collect(maps.Keys(o.all))
@@ -102,14 +102,14 @@ type watcher struct {
 	over  bool
 }
 
-// The times after which the token of a connection that is open is checked again, though nothing here has changed.
+// The times after which the token of an open connection is checked again, though nothing has changed on this node.
 const (
-	reviewToken  = keysFresh   // its issuer may have withdrawn the key that it is signed with
-	reviewOpaque = time.Minute // its issuer may have withdrawn it, and is asked
+	reviewToken  = keysFresh   // the issuer may have withdrawn the key that signed the token
+	reviewOpaque = time.Minute // the issuer is asked: it may have withdrawn the token
 )
 
-// review checks the rights. whole says that the token is checked as that of a new request is; else only what may have
-// changed here.
+// review checks the rights. whole says that the token is checked like that of a new request; otherwise only changes on this node
+// count.
 func (w *watcher) review(whole bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -130,7 +130,7 @@ func (w *watcher) review(whole bool) {
 	w.changed()
 }
 
-// stop ends it. A check that runs has ended then.
+// stop ends the watcher. A check that runs has ended when stop returns.
 func (w *watcher) stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -140,8 +140,8 @@ func (w *watcher) stop() {
 	}
 }
 
-// review checks the rights, and returns after which time they are to be checked again; 0: once something has changed. An issuer that
-// cannot be asked changes nothing before the token's end, and it is not asked after that.
+// review checks the rights, and returns the time until the next check; 0: only a change needs another check. While the issuer cannot
+// be asked, nothing changes until the token expires. After that the issuer is not asked any more.
 func (a *Rights) review(whole bool) (next time.Duration) {
 	p, was := a.policy(a.r), a.who.Load()
 	shown, _ := tokenOf(a.r)
@@ -190,7 +190,7 @@ func (a *Rights) review(whole bool) (next time.Duration) {
 	return next
 }
 
-// lossOf returns what an error of [Policy.authenticate] means for a connection that stays open.
+// lossOf returns the loss that an error of [Policy.authenticate] means for a connection that stays open, or nil.
 func (p *Policy) lossOf(r *http.Request, err error) *loss {
 	switch {
 	case err == nil:

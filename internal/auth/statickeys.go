@@ -13,7 +13,7 @@ import (
 	"sync/atomic"
 )
 
-// keyPrefix begins every static key, so that people and scanners know one.
+// keyPrefix begins every static key, so that people and scanners recognize them.
 const keyPrefix = "hf_"
 
 // NewKey returns a new static key of 256 random bits, and the line for it in a file of keys.
@@ -30,7 +30,7 @@ func NewKey(name string, scopes ...string) (key, line string, err error) {
 	return key, strings.Join(append([]string{name, hex.EncodeToString(sum[:])}, scopes...), " "), nil
 }
 
-// Keys are the static keys of a file, as hashes. [Keys.Reload] reads the file again. Its methods may be called
+// Keys are the static keys of a file, as hashes. [Keys.Reload] reads the file again. The methods may be called
 // concurrently.
 type Keys struct {
 	files
@@ -64,7 +64,7 @@ func OpenKeys(file string) (*Keys, error) {
 	return k, nil
 }
 
-// keysOf returns the keys in a text, which is that of a file.
+// keysOf parses the text of a file of keys.
 func keysOf(file, text string) (all []key, err error) {
 	n := 0
 	for line := range strings.Lines(text) {
@@ -88,7 +88,7 @@ func keysOf(file, text string) (all []key, err error) {
 	return all, nil
 }
 
-// verify checks a key. All are compared, each in constant time.
+// verify checks a key. It compares the key with all keys of the file, each in constant time.
 func (k *Keys) verify(token string) (*verified, error) {
 	sum := sha256.Sum256([]byte(token))
 	var found *verified

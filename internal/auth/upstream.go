@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// A Grant says how tokens for a server are got from its authorization server.
+// A Grant says how to get tokens for an upstream server from its authorization server.
 type Grant struct {
 	TokenURL   string
-	ID, Secret string // of Holdfast there
+	ID, Secret string // of Holdfast at the authorization server
 	Scopes     []string
 	Resource   string // RFC 8707; may be ""
 	Audience   string // may be ""
 	Exchange   bool   // the client's token is exchanged (RFC 8693); else the token is Holdfast's own (RFC 6749, section 4.4)
 }
 
-// A Transport gives the requests to a server a token. With Grant.Exchange a request must have that
-// of the client, which goes to the authorization server only. It may be used concurrently.
+// A Transport adds a token to the requests for an upstream server. With Grant.Exchange a request must have
+// the client's token, which only the authorization server gets. A Transport may be used concurrently.
 type Transport struct {
 	base   http.RoundTripper
 	server *url.URL
@@ -41,8 +41,8 @@ type Transport struct {
 
 // The times of tokens for servers.
 const (
-	tokenUsed  = 5 * time.Minute  // if it is not said how long one is valid
-	tokenEarly = 10 * time.Second // before its end there is a new one
+	tokenUsed  = 5 * time.Minute  // a token without an expiry is used for so long
+	tokenEarly = 10 * time.Second // a token is replaced so long before it expires
 )
 
 // NewTransport returns a transport to the server at a URL.
@@ -58,9 +58,9 @@ func NewTransport(base http.RoundTripper, server string, grant Grant, log *slog.
 	return t
 }
 
-// RoundTrip implements [http.RoundTripper]. A request that the server refuses with 401 is sent once
-// more with a new token. Where there is no token, and where the server refuses a new one, the status
-// is 403, without a challenge: the client can do nothing about it.
+// RoundTrip implements [http.RoundTripper]. A request that the server refuses with 401 is sent once more
+// with a new token. If no token can be had, or the server refuses a new one, the status is 403, without a
+// challenge: the client can do nothing about it.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	shown, _ := tokenOf(r)
 	client := shown.token
@@ -99,8 +99,9 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 }
 
-// refusal is the answer to a request that is not sent, or whose token is refused. The request of the answer
-// has the header Authorization, as that of any answer: so it is seen that the token is not the client's.
+// refusal returns the answer to a request that is not sent, or is sent with a token that the server
+// refuses. Like any answer's, its request has the header Authorization: it shows that the token is not the
+// client's.
 func refusal(r *http.Request) *http.Response {
 	const text = "Holdfast is not authorized at this server"
 	if r.Body != nil {
@@ -112,8 +113,7 @@ func refusal(r *http.Request) *http.Response {
 	}
 }
 
-// token returns a token for a client's requests. Requests that need the same one wait for it
-// together.
+// token returns a token for a client's requests. Concurrent requests for the same token share one fetch.
 func (t *Transport) token(ctx context.Context, client string) (string, error) {
 	switch {
 	case !t.grant.Exchange:
@@ -149,7 +149,7 @@ func (t *Transport) token(ctx context.Context, client string) (string, error) {
 	}
 }
 
-// fetch asks the authorization server.
+// fetch gets a token from the authorization server.
 func (t *Transport) fetch(ctx context.Context, client string) (*oauth2.Token, error) {
 	conf := clientcredentials.Config{
 		ClientID: t.grant.ID, ClientSecret: t.grant.Secret, TokenURL: t.grant.TokenURL, Scopes: t.grant.Scopes, EndpointParams: url.Values{},
@@ -172,7 +172,7 @@ func (t *Transport) fetch(ctx context.Context, client string) (*oauth2.Token, er
 	token, err := conf.Token(context.WithValue(ctx, oauth2.HTTPClient, t.ask))
 	var refused *oauth2.RetrieveError
 	switch {
-	case errors.As(err, &refused): // whose text has the whole answer
+	case errors.As(err, &refused): // its text has the whole answer
 		return nil, fmt.Errorf("%s answered %s (%.100q)", t.grant.TokenURL, refused.Response.Status, refused.ErrorCode)
 	case err != nil:
 		return nil, err

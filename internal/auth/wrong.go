@@ -12,20 +12,20 @@ import (
 // wrongEvery is the time between two lines of the log about tokens that are not valid.
 const wrongEvery = time.Minute
 
-// mostReason bounds, in bytes, why a token is not valid in the log: a client may have chosen a part of it.
+// mostReason bounds the reason in these lines, in bytes: a client may have chosen a part of it.
 const mostReason = 200
 
-// A wrongTokens tells the log of tokens that are not valid: of the first at once, and of those that come in the minute after
-// that with one line at its end. One that has expired is among them, and is nothing to worry about: many may be.
+// A wrongTokens logs tokens that are not valid: the first at once, and those of the next minute with one line at its end.
+// Expired tokens are among them: these are normal, and may be many.
 type wrongTokens struct {
 	mu      sync.Mutex
-	running bool // a minute is
-	tokens  int  // that came in it
+	running bool // a minute is under way
+	tokens  int  // that came and are not in the log yet
 	address string
 	err     string
 }
 
-// An invalidToken is errInvalid, with what the client is not told.
+// An invalidToken is errInvalid with its cause, which the client does not get.
 type invalidToken struct{ cause error }
 
 // Error implements error.
@@ -34,7 +34,7 @@ func (e *invalidToken) Error() string { return errInvalid.Error() }
 // Is is for [errors.Is].
 func (e *invalidToken) Is(target error) bool { return target == errInvalid }
 
-// note takes in why a request is refused, if that is for a token that is not valid.
+// note counts a refused request, if why is an invalidToken.
 func (t *wrongTokens) note(log *slog.Logger, r *http.Request, why error) {
 	var invalid *invalidToken
 	if !errors.As(why, &invalid) {
@@ -50,7 +50,7 @@ func (t *wrongTokens) note(log *slog.Logger, r *http.Request, why error) {
 	}
 }
 
-// tell logs what came, and begins a minute. t.mu is held.
+// tell logs the tokens that came, and begins a minute. t.mu is held.
 func (t *wrongTokens) tell(log *slog.Logger) {
 	log.Info("clients sent tokens that are not valid here: each was refused (401)", "tokens", t.tokens, "last_address", t.address, "last_reason", t.err)
 	t.tokens, t.running = 0, true

@@ -1,4 +1,5 @@
-// Package caller says who a client is: its principal, its credential, and the tenant that its use is counted against.
+// Package caller identifies clients: the principal of a client, its credential, and the tenant that its use is
+// counted against.
 package caller
 
 import (
@@ -9,41 +10,38 @@ import (
 	"strings"
 )
 
-// A Principal says who a client is, and at which server. A handler may have many servers: a
-// session, a carrier and a call belong to one of them, like to a principal. So the server is a
-// part of the principal: it is on record, in what nodes tell each other, and compared, wherever the
-// principal is. The id of one server's session is unknown at another. See
+// A Principal is the identity of a client at one server. A handler may have many servers: a session, a carrier and a
+// call each belong to one server and one principal. So the server is a part of the principal, in records, in messages
+// between nodes, and in comparisons. The id of one server's session is unknown at another. See
 // docs/decisions/0025-many-servers.md.
 //
-// Principals are compared with ==. Nobody in particular has one spelling at each server: the
-// empty name. It is not compared with "", which the compiler refuses, but asked for by
-// [Principal.IsAnonymous]. See docs/decisions/0034-principals-and-credentials.md.
+// Principals are compared with ==. An anonymous client has the empty name, at each server: [Principal.IsAnonymous]
+// asks for it, as the compiler refuses a comparison with "". See docs/decisions/0034-principals-and-credentials.md.
 type Principal struct{ server, name string }
 
-// At returns the principal of clients of a server. server is its name, which has no
-// NUL, or "" where there is one server only. name is who the client is, in any bytes, or "" for
-// nobody in particular.
+// At returns the principal of a client of a server. server is the name of the server, without NUL, or "" if the
+// handler has only one. name identifies the client, in any bytes; it is "" for an anonymous client.
 func At(server, name string) Principal { return Principal{server, name} }
 
-// Server returns the name of the server, or "" where there is one server only.
+// Server returns the name of the server, or "" if the handler has only one.
 func (p Principal) Server() string { return p.server }
 
-// Name returns who the client is, at whichever server, or "" for nobody in particular.
+// Name returns the name of the client, without the server; "" if it is anonymous.
 func (p Principal) Name() string { return p.name }
 
-// IsAnonymous reports whether a principal is nobody in particular.
+// IsAnonymous reports whether the client is anonymous.
 func (p Principal) IsAnonymous() bool { return p.name == "" }
 
-// Text returns the principal as records and nodes have it. It need not be UTF-8. Without a server
+// Text returns the principal as text, for records and messages between nodes. It need not be UTF-8. Without a server
 // it is the name, as in records of older builds.
 func (p Principal) Text() string {
-	if p.server == "" && !strings.HasPrefix(p.name, "\x00") { // which a name may, as it may be any bytes
+	if p.server == "" && !strings.HasPrefix(p.name, "\x00") { // a name may begin with NUL, as it may be any bytes
 		return p.name
 	}
 	return "\x00" + p.server + "\x00" + p.name
 }
 
-// Parse returns the principal that has a text.
+// Parse returns the principal with a text of [Principal.Text].
 func Parse(text string) Principal {
 	rest, ok := strings.CutPrefix(text, "\x00")
 	if !ok {
@@ -53,19 +51,19 @@ func Parse(text string) Principal {
 	return Principal{server, name}
 }
 
-// A Credential stands for the Authorization header that a client sends: a digest of it. The zero
-// value stands for none. Clients that are nobody in particular are told apart by it.
+// A Credential is a digest of the Authorization header that a client sends. The zero value stands for no header.
+// Anonymous clients are told apart by it.
 type Credential [sha256.Size]byte
 
-// CredentialOf returns the credential in the header of a request.
+// CredentialOf returns the credential of a request's header.
 func CredentialOf(h http.Header) (c Credential) {
 	if value := h["Authorization"]; len(value) > 0 && value[0] != "" {
-		c = sha256.Sum256([]byte(value[0])) // the one that a server gets
+		c = sha256.Sum256([]byte(value[0])) // the value that a server gets
 	}
 	return c
 }
 
-// Bytes returns the credential as nodes have it; nil for none.
+// Bytes returns the credential for messages between nodes; nil for none.
 func (c Credential) Bytes() []byte {
 	if c == (Credential{}) {
 		return nil
@@ -73,10 +71,9 @@ func (c Credential) Bytes() []byte {
 	return c[:]
 }
 
-// TenantOf names the tenant of a client: its principal, else its IP address without
-// the port, of which an IPv6 address counts with its /64, as one host has all of that.
-// The name is "" where neither says who it is: a pipe, or a Unix socket. The two kinds
-// have names of their own, so that no principal can pass for an address.
+// TenantOf returns the name of a client's tenant: its principal, else its IP address without the port, for IPv6 the
+// /64 network, as one host has all of it. The name is "" for a client with neither: at a pipe, or a Unix socket.
+// Prefixes keep a principal from passing for an address.
 func TenantOf(principal Principal, remote string) string {
 	if !principal.IsAnonymous() { // one for all servers
 		return "user " + principal.name

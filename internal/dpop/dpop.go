@@ -1,5 +1,5 @@
-// Package dpop makes and reads the proofs by which a client shows that it has the key that its token is bound to (RFC 9449,
-// and the DPoP profile of MCP). It has no clock and keeps nothing: whether a proof is fresh is its caller's to say.
+// Package dpop makes and reads the proofs by which a client shows that it has the key that its token is bound to (RFC 9449, and the DPoP
+// profile of MCP). It has no clock and no state: the caller decides whether a proof is fresh.
 package dpop
 
 import (
@@ -25,7 +25,7 @@ import (
 
 // Names of HTTP.
 const (
-	Scheme = "DPoP" // of the Authorization header, for tokens that are bound
+	Scheme = "DPoP" // of the Authorization header, for tokens that are bound to a key
 	Header = "Dpop" // the header with a proof, as net/http has it
 	Nonce  = "Dpop-Nonce"
 )
@@ -36,7 +36,7 @@ const (
 	CodeNonce = "use_dpop_nonce"
 )
 
-// algorithms are those that a proof may be signed with: none whose key is shared, and not "none".
+// algorithms are those that a proof may be signed with: only algorithms with a public key, so neither HMAC nor "none".
 var algorithms = []jose.SignatureAlgorithm{
 	jose.ES256, jose.ES384, jose.ES512, jose.EdDSA, jose.PS256, jose.PS384, jose.PS512, jose.RS256, jose.RS384, jose.RS512,
 }
@@ -49,7 +49,7 @@ func Algorithms() (names []string) {
 	return names
 }
 
-// Bounds of what is read. Proofs are read of clients that may be anybody.
+// Bounds of the proofs that are read. Any client may send one.
 const (
 	mostProof = 8 << 10 // bytes
 	mostID    = 1 << 10 // bytes of a jti
@@ -57,7 +57,7 @@ const (
 	mostRSA   = 8192
 )
 
-// A Proof is one whose signature holds: with which key it is made, and what it says.
+// A Proof is a proof with a valid signature: its key and its claims.
 type Proof struct {
 	Key    string // the thumbprint of the key (RFC 7638), as tokens have it in cnf.jkt
 	ID     string
@@ -141,8 +141,8 @@ func (p *Proof) IsFor(to string) bool {
 	return err1 == nil && err2 == nil && a == b
 }
 
-// normal returns a URL as all that mean the same write it (RFC 3986, sections 6.2.2 and 6.2.3), without query and fragment. A WebSocket is
-// opened with a request over HTTP.
+// normal returns the normal form of a URL (RFC 3986, sections 6.2.2 and 6.2.3), without query and fragment. It replaces ws by http and wss
+// by https, as a WebSocket is opened with a request over HTTP.
 func normal(raw string) (string, error) {
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -163,7 +163,7 @@ func normal(raw string) (string, error) {
 		host = net.JoinHostPort(host, port)
 	}
 	at := u.Path
-	if strings.Contains(at, "/.") { // the others are as a server gets them
+	if strings.Contains(at, "/.") { // a path without dots stays as the server gets it
 		at = path.Clean(at)
 	}
 	if at == "" {
@@ -182,7 +182,7 @@ func tokenHash(token string) string {
 	return base64.RawURLEncoding.EncodeToString(sum[:])
 }
 
-// A Digest checks that a body is the one that a proof is for.
+// A Digest checks that a body has the digest that a proof names.
 type Digest struct{ sums []sum }
 
 type sum struct {
@@ -190,8 +190,8 @@ type sum struct {
 	want []byte
 }
 
-// Digest returns what checks the body of the proof's request (the DPoP profile of MCP, "Content Digest Calculation"); nil: any body
-// will do.
+// Digest returns the check of the body of the proof's request (the DPoP profile of MCP, "Content Digest Calculation"); nil: the proof
+// allows any body.
 func (p *Proof) Digest() (*Digest, error) {
 	if p.digest == "" {
 		return nil, nil
@@ -217,7 +217,7 @@ func (p *Proof) Digest() (*Digest, error) {
 	return d, nil
 }
 
-// Write takes a piece of the body.
+// Write adds a piece of the body. It returns no error.
 func (d *Digest) Write(p []byte) (int, error) {
 	for _, one := range d.sums {
 		_, _ = one.hash.Write(p) // it never fails
@@ -225,7 +225,7 @@ func (d *Digest) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Holds reports whether the body that was written is the one.
+// Holds reports whether the body that was written has the digest.
 func (d *Digest) Holds() bool {
 	for _, one := range d.sums {
 		if subtle.ConstantTimeCompare(one.hash.Sum(nil), one.want) != 1 {

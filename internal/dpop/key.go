@@ -26,7 +26,7 @@ type Key struct {
 	thumbprint string
 }
 
-// makers are how keys are made, the best first.
+// makers make keys for the algorithms, the preferred one first.
 var makers = []struct {
 	algorithm jose.SignatureAlgorithm
 	make      func() (any, error)
@@ -39,7 +39,8 @@ var makers = []struct {
 	{jose.RS256, func() (any, error) { return rsa.GenerateKey(rand.Reader, leastRSA) }},
 }
 
-// NewKey returns a new key for one of the algorithms that all of the lists have. An empty list has all.
+// NewKey returns a new key for an algorithm that all lists have. An empty list stands for all
+// algorithms.
 func NewKey(lists ...[]string) (*Key, error) {
 	for _, m := range makers {
 		if slices.ContainsFunc(lists, func(list []string) bool {
@@ -56,7 +57,7 @@ func NewKey(lists ...[]string) (*Key, error) {
 	return nil, fmt.Errorf("no algorithm for proofs (DPoP) is known of those that are taken: %.200s", strings.Join(slices.Concat(lists...), ", "))
 }
 
-// ParseKey reads what [Key.MarshalJSON] has written.
+// ParseKey reads a key that [Key.MarshalJSON] has written.
 func ParseKey(text []byte) (*Key, error) {
 	var private jose.JSONWebKey
 	if err := json.Unmarshal(text, &private); err != nil || !private.Valid() || private.IsPublic() {
@@ -82,21 +83,21 @@ func ready(private jose.JSONWebKey) (*Key, error) {
 // MarshalJSON implements [json.Marshaler]: the private key as JWK.
 func (k *Key) MarshalJSON() ([]byte, error) { return k.private.MarshalJSON() }
 
-// Thumbprint returns what a token that is bound to the key has in cnf.jkt.
+// Thumbprint returns the value of cnf.jkt in a token that is bound to the key.
 func (k *Key) Thumbprint() string { return k.thumbprint }
 
 // Algorithm returns the name of the algorithm that proofs are signed with.
 func (k *Key) Algorithm() string { return k.private.Algorithm }
 
-// A Request is what a proof is for.
+// A Request is the request that a proof is for.
 type Request struct {
 	Method string
 	URL    *url.URL
-	Token  string // that is sent with it; "": none
+	Token  string // the token of the request; "": none
 	Body   []byte // if HasBody
-	// HasBody says that the proof is to hold for this body alone. It is not for token endpoints.
+	// HasBody says that the proof holds for this body only. It is not set for token endpoints.
 	HasBody bool
-	Nonce   string // that the server gave; "": none
+	Nonce   string // the nonce that the server gave; "": none
 	At      time.Time
 }
 

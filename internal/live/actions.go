@@ -11,25 +11,25 @@ import (
 	"holdfast/internal/observe"
 )
 
-// Actions are what an operator may do on the page. Each that is nil is not offered.
+// Actions are the actions that an operator may take on the page. A nil one is not offered.
 type Actions struct {
 	// Cancel cancels a call, by the id of its request.
 	Cancel func(session, server, principal, id string) error
-	// Cut ends the connection that reads a call that has a stream, for its client to come back.
+	// Cut ends the connection that reads the stream of a call, so that its client connects again.
 	Cut func(session, server, principal string, number uint64) error
 	// End ends a session.
 	End func(session, server, principal string) error
-	// Drain has the node hand over its work, and end.
+	// Drain makes the node hand over its work and end.
 	Drain func()
 }
 
-// An action is one that is asked for.
+// An action is a request for one of the Actions.
 type action struct {
 	Action  string `json:"action"`
 	Node    string `json:"node,omitempty"` // "": this one
-	Call    string `json:"call,omitempty"` // as the page names it, of the node
+	Call    string `json:"call,omitempty"` // place.uid of the call, on the node
 	Session string `json:"session,omitempty"`
-	From    string `json:"from,omitempty"` // who asks, of another node: for its log
+	From    string `json:"from,omitempty"` // the operator's address, for the log of another node
 }
 
 var (
@@ -38,7 +38,7 @@ var (
 	errAway    = errors.New("the node does not answer: it is not known whether it was done")
 )
 
-// readAction reads an action, and refuses a body that is none.
+// readAction reads an action. If the body is not one, it answers the request.
 func readAction(w http.ResponseWriter, r *http.Request) (a action, ok bool) {
 	err := json.NewDecoder(http.MaxBytesReader(w, r.Body, mostBody)).Decode(&a)
 	if err != nil {
@@ -47,7 +47,7 @@ func readAction(w http.ResponseWriter, r *http.Request) (a action, ok bool) {
 	return a, err == nil
 }
 
-// serveAction does what an operator who has the token asks for.
+// serveAction does an action for an operator who has the token.
 func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
 	if !l.admit(w, r) {
 		return
@@ -67,7 +67,7 @@ func (l *Live) serveAction(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// order has the node that an action is for do it, and logs who has asked for what.
+// order makes the node of an action do it, and logs the action with the operator's address.
 func (l *Live) order(r *http.Request, a action) error {
 	from := addressOf(r)
 	a.From = from
@@ -77,7 +77,7 @@ func (l *Live) order(r *http.Request, a action) error {
 	return err
 }
 
-// logAction logs what an operator has asked for.
+// logAction logs an action of an operator.
 func (l *Live) logAction(text string, a *action, session, from string, err error) {
 	attrs := []any{"action", a.kind(), "address", from}
 	for _, one := range [][2]string{{"session", session}, {"node", a.Node}, {"call", a.Call}} {
@@ -92,7 +92,7 @@ func (l *Live) logAction(text string, a *action, session, from string, err error
 	l.opts.Logger.Log(context.Background(), level, text, attrs...)
 }
 
-// kind is the action, if there is such a one.
+// kind returns the action's name, or "unknown".
 func (a *action) kind() string {
 	switch a.Action {
 	case "cancel", "cut", "end", "drain":
@@ -122,7 +122,7 @@ func (l *Live) orderFrom(r *http.Request, a *action) (session string, err error)
 	return a.Session, l.askAction(r.Context(), a.Node, *a)
 }
 
-// act does it, on this node. It returns the name of the session that it is about.
+// act does an action on this node. It returns the name of the session that the action is about.
 func (l *Live) act(a action) (session string, err error) {
 	do := l.from().Actions
 	switch {

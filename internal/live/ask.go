@@ -13,29 +13,29 @@ import (
 	"time"
 )
 
-// How nodes are asked.
+// The times and bounds of asking other nodes.
 const (
 	askAgain    = 500 * time.Millisecond // after an answer has ended
 	askOldAgain = 10 * time.Second       // after a node has refused to answer
-	mostLine    = 4 << 20                // bytes of a message of a node
+	mostLine    = 4 << 20                // bytes of a node's message
 	mostRows    = mostInFlight + mostEnded + mostLight
 )
 
-// paths of what nodes ask each other.
+// The paths of requests between nodes.
 const (
 	pathNews   = "/news"
 	pathLife   = "/life"
 	pathAction = "/action"
 )
 
-// news is what has changed on a node since the news before; the first of a connection has all.
+// news are the changes on a node since the news before; the first on a connection has the whole state.
 type news struct {
 	snapshot
 	GoneCalls    []uint64 `json:"gone_calls,omitempty"`
 	GoneSessions []string `json:"gone_sessions,omitempty"`
 }
 
-// askNode takes in the news of a node, until the node is lost or ctx is done.
+// askNode reads the news of a node, again and again, until the node is lost or has ended, or ctx is done.
 func (l *Live) askNode(ctx context.Context, n *node) {
 	o := &l.others
 	for {
@@ -60,7 +60,7 @@ func (l *Live) askNode(ctx context.Context, n *node) {
 	}
 }
 
-// sleep waits, and reports whether ctx was not done meanwhile.
+// sleep waits for a time. It returns false if ctx is done before that.
 func sleep(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -72,7 +72,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// ask sends a request to a node.
+// ask sends a request to another node.
 func (l *Live) ask(ctx context.Context, method, node, path string, body []byte) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+node+path, bytes.NewReader(body))
 	if err != nil {
@@ -81,8 +81,8 @@ func (l *Live) ask(ctx context.Context, method, node, path string, body []byte) 
 	return l.from().Ask(r)
 }
 
-// readNews reads the news of a node until they end. refused says why the node gives none; else err is not
-// nil.
+// readNews reads the news of a node until the connection ends. refused says why the node gives no news;
+// if it is "", err is not nil.
 func (l *Live) readNews(ctx context.Context, n *node) (refused string, err error) {
 	res, err := l.ask(ctx, http.MethodGet, n.name, pathNews, nil)
 	if err != nil {
@@ -117,11 +117,11 @@ func (l *Live) readNews(ctx context.Context, n *node) (refused string, err error
 	})
 }
 
-// take takes news in. others.mu is held.
+// take applies news to the node. others.mu is held.
 func (n *node) take(one *news) error {
 	n.heard, n.refused = time.Now(), ""
 	if n.skew = n.heard.UnixMilli() - one.At; n.skew > -1000 && n.skew < 1000 {
-		n.skew = 0 // it may have been on its way for so long
+		n.skew = 0 // the news may have been on their way for so long
 	}
 	for _, id := range one.GoneCalls {
 		delete(n.calls, id)
@@ -162,10 +162,10 @@ func lines(r io.Reader, f func([]byte) error) error {
 type feed struct {
 	users int // pages that show it
 	life  *lifeView
-	stop  context.CancelFunc // nil: nobody asks for it
+	stop  context.CancelFunc // nil: no goroutine asks for the life
 }
 
-// hold has the life of a call on another node kept up to date, until release.
+// hold keeps the life of a call on another node up to date, until release.
 func (l *Live) hold(at place) {
 	o := &l.others
 	o.mu.Lock()
@@ -186,7 +186,7 @@ func (l *Live) hold(at place) {
 	}
 }
 
-// forgetFeeds makes room for one more. o.mu is held.
+// forgetFeeds makes room for one more feed, if some have no users. o.mu is held.
 func (o *others) forgetFeeds() {
 	for at, f := range o.feeds {
 		if len(o.feeds) < mostFeeds {
@@ -198,7 +198,7 @@ func (o *others) forgetFeeds() {
 	}
 }
 
-// release is for who has called hold. What is known of the life is kept.
+// release ends a hold. The known part of the life is kept.
 func (l *Live) release(at place) {
 	o := &l.others
 	o.mu.Lock()
@@ -213,7 +213,7 @@ func (l *Live) release(at place) {
 	}
 }
 
-// askLife takes in the life of a call, until ctx is done or its node does not have it.
+// askLife reads the life of a call, until ctx is done or the call's node refuses.
 func (l *Live) askLife(ctx context.Context, f *feed, at place) {
 	for {
 		res, err := l.ask(ctx, http.MethodGet, at.node, pathLife+"?call="+strconv.FormatUint(at.id, 10), nil)
@@ -242,7 +242,7 @@ func (l *Live) askLife(ctx context.Context, f *feed, at place) {
 	}
 }
 
-// askAction has a node do what an operator asks for, who had the token.
+// askAction makes another node do an action. The caller has checked the operator's token.
 func (l *Live) askAction(ctx context.Context, node string, a action) error {
 	ctx, stop := context.WithTimeout(ctx, writeWithin)
 	defer stop()

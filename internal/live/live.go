@@ -1,6 +1,6 @@
-// Package live is a page for operators: sessions and calls of all nodes while they happen. For one
-// call it draws its life: what its server said, and which connections read it. It is an observer
-// ([observe.Observer]), and what it keeps is bounded.
+// Package live is a page for operators: sessions and calls of all nodes while they happen. For one call it
+// draws its life: the messages of its server, and the connections that read them. It is an observer
+// ([observe.Observer]), and its memory is bounded.
 package live
 
 import (
@@ -13,38 +13,38 @@ import (
 	"holdfast/internal/observe"
 )
 
-// What is kept, at most. What is beyond it is only counted.
+// The bounds of the memory. Calls, sessions, ticks and bars beyond them are only counted.
 const (
 	mostInFlight = 300
-	mostEnded    = 100 // that had a stream
-	mostLight    = 40  // that had none
+	mostEnded    = 100 // calls that had a stream
+	mostLight    = 40  // light calls
 	mostSessions = 300
-	mostTicks    = 300 // of a call
-	mostBars     = 60  // of a call
+	mostTicks    = 300 // per call
+	mostBars     = 60  // per call
 	mostText     = 200 // bytes of a text
 	mostParsed   = 4 << 10
 )
 
-// Live keeps what the page shows. Its methods may be called concurrently.
+// Live has the state that the page shows. Its methods may be called concurrently.
 type Live struct {
 	opts     Options
 	source   atomic.Pointer[Source] // nil: the page is not served yet
 	serial   atomic.Uint64
-	changed  atomic.Uint64 // on this node
-	news     atomic.Uint64 // of other nodes
+	changed  atomic.Uint64 // counts changes on this node
+	news     atomic.Uint64 // counts news of other nodes
 	viewers  viewers
 	tries    tries
 	requests atomic.Int32
 	closed   chan struct{}
 	once     sync.Once
 
-	mu           sync.Mutex // before a record's
+	mu           sync.Mutex // is locked before a record's mu
 	inFlight     []*record
 	more         int // calls in flight that are not in inFlight
 	ended, light ring
 	sessions     map[string]*session
-	open         int // sessions, those that are not in the map included
-	asleep       int // how often one has fallen asleep
+	open         int // open sessions, also those that are not in the map
+	asleep       int // how often a session has fallen asleep
 
 	others others
 }
@@ -54,24 +54,24 @@ type Options struct {
 	// Hosts are names that a Host header may carry, besides addresses, "localhost" and the name of
 	// this machine; "*" allows any.
 	Hosts []string
-	// Token has to come with an action; "": there are none.
+	// Token must come with each action; "": the page has no actions.
 	Token string
-	// Happened is told of actions, and of requests without the token. May be nil.
+	// Happened gets an event for each action, and for each request without the token. It may be nil.
 	Happened func(observe.Event)
 	Logger   *slog.Logger // slog.Default()
 }
 
-// A Source tells the page what observers are not told, and does what it asks for.
+// A Source gives the page the state that observers do not get, and does its actions.
 type Source struct {
-	// Nodes returns the name of this node, and the others that it knows; nil: it is alone.
+	// Nodes returns the name of this node, and the other nodes that it knows; nil: this node is alone.
 	Nodes func() (self string, others []Node)
-	// Ask sends a request to the page of another node, whose name is in the place of the host: see
-	// [Live.Peers]. The status is 400 if that is of a build that knows no such requests, and 404 if it
-	// has no page. It is set if Nodes is.
+	// Ask sends a request to the page of another node: see [Live.Peers]. The URL has the node's name as its
+	// host. The status is 400 if the build of that node knows no such requests, and 404 if the node has no
+	// page. Ask is set if Nodes is.
 	Ask func(*http.Request) (*http.Response, error)
-	// Role is what this node does of the work of those that share a store: "door", "worker" or "", for both.
+	// Role is the role of this node among those that share a store: "door", "worker", or "" for both.
 	Role string
-	// Ready returns why the node should get no requests, or nil.
+	// Ready returns the reason why the node should get no requests, or nil.
 	Ready   func() error
 	Actions Actions
 }
@@ -82,18 +82,18 @@ type Node struct {
 	State NodeState
 }
 
-// A NodeState is what is known of a node.
+// A NodeState says whether a node is known to live.
 type NodeState int
 
 // States of nodes.
 const (
 	NodeAlive  NodeState = iota
-	NodeSilent           // it is asked whether it lives
+	NodeSilent           // the other nodes ask whether it lives
 	NodeLost
 	NodeEnded // it has said that it ends
 )
 
-// New returns what keeps the state of a page.
+// New returns a Live without state. It shows nothing before [Live.Register].
 func New(o Options) *Live {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
@@ -104,13 +104,13 @@ func New(o Options) *Live {
 	return &Live{opts: o, sessions: make(map[string]*session), closed: make(chan struct{})}
 }
 
-// Close ends what the pages that are open are sent, and waits for what has asked other nodes.
+// Close ends the streams of events to open pages, and waits for the goroutines that ask other nodes.
 func (l *Live) Close() {
 	l.once.Do(func() { close(l.closed) })
 	l.others.close()
 }
 
-// from returns the source; there is none before the page is served.
+// from returns the source; before the page is served, an empty one.
 func (l *Live) from() *Source {
 	if s := l.source.Load(); s != nil {
 		return s
@@ -118,15 +118,15 @@ func (l *Live) from() *Source {
 	return &Source{}
 }
 
-// session is one that is open.
+// session is an open session.
 type session struct {
 	observe.Session
 	began   time.Time
-	from    string // the node that it was taken over from, or how it came else
-	backend bool   // is open
+	from    string // the node that it was taken over from, or "revived" or "awake"
+	backend bool   // its backend is open
 }
 
-// record is a call. It is its observer. There is one for each call, also while no page is open: it is small.
+// record is a call, and the observer of it. It is small, as each call has one, also while no page is open.
 type record struct {
 	l    *Live
 	call *observe.Call
@@ -137,14 +137,14 @@ type record struct {
 	ended bool
 	task  bool
 	end   observe.End
-	from  string // the node that it was taken over from
+	from  string // the node that the call was taken over from
 	*stored
 }
 
-// stored is what is kept besides of a call that has a stream.
+// stored is the part of a record that only calls with a stream have.
 type stored struct {
 	handed   time.Time
-	attached string // why the call's request was attached to another call, or the call's own; "": it was not
+	attached string // why the call's request was attached to another call, or a request to this one; "": neither
 	first    uint64 // sequence of the first entry that was appended here
 	progress progress
 	ticks    []tick
@@ -153,10 +153,10 @@ type stored struct {
 	barsGone int
 }
 
-// nothing is that of a call that has none. It is not changed.
+// nothing is the part of all calls that have no stored of their own. It is never changed.
 var nothing stored
 
-// keepMore makes room for what is kept besides. r.mu is held.
+// keepMore gives the record a stored of its own. r.mu is held.
 func (r *record) keepMore() {
 	if r.stored == &nothing {
 		r.stored = &stored{}
@@ -197,7 +197,7 @@ func (l *Live) Began(c *observe.Call, _ []byte) observe.CallObserver {
 	return r
 }
 
-// uncounted is the observer of calls that are not kept.
+// uncounted is the observer of calls in flight beyond mostInFlight.
 type uncounted Live
 
 // Happened implements [observe.CallObserver].
@@ -226,7 +226,7 @@ func (l *Live) Happened(e observe.Event) {
 	}
 }
 
-// sessionHappened takes in an event of a session.
+// sessionHappened handles an event of a session.
 func (l *Live) sessionHappened(e observe.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -262,7 +262,7 @@ func (l *Live) sessionHappened(e observe.Event) {
 	}
 }
 
-// tookOver marks a session and its calls. l.mu is held.
+// tookOver marks a session and its calls with the node that they are taken over from. l.mu is held.
 func (l *Live) tookOver(e observe.TakenOver) {
 	if s := l.sessions[e.Name]; s != nil {
 		s.from = text(e.From)
@@ -278,7 +278,7 @@ func (l *Live) tookOver(e observe.TakenOver) {
 	}
 }
 
-// readAgain takes in what a reader of a call that has ended does.
+// readAgain passes an event of a reader to the record of its call, if that has ended.
 func (l *Live) readAgain(of *observe.Reader, e observe.Event) {
 	if of.Number == 0 {
 		return
@@ -301,7 +301,7 @@ func (r *record) Ended(c *observe.Call, e observe.End) {
 	l := r.l
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last := len(l.inFlight) - 1 // takes its place: the page sorts them
+	last := len(l.inFlight) - 1 // the last record takes the place of r: the page sorts them
 	l.inFlight[r.at], l.inFlight[last].at = l.inFlight[last], r.at
 	l.inFlight[last] = nil
 	l.inFlight = l.inFlight[:last]
@@ -322,10 +322,10 @@ func (r *record) Ended(c *observe.Call, e observe.End) {
 // A ring has the last records, in no order.
 type ring struct {
 	all  []*record
-	next int // is the oldest one, if there are as many as may be
+	next int // the index of the oldest record, in a full ring
 }
 
-// keep adds a record, in the place of the oldest one if there are as many as may be.
+// keep adds a record. most is the size of a full ring, in which it replaces the oldest one.
 func (k *ring) keep(r *record, most int) {
 	if len(k.all) < most {
 		k.all = append(k.all, r)
@@ -366,7 +366,8 @@ func (r *record) Happened(_ *observe.Call, e observe.Event) {
 	r.l.change()
 }
 
-// appended adds a tick. If there are too many, every second one goes: the picture stays true to time.
+// appended adds a tick. If there are too many, it drops every second one, so that the rest still spans the
+// whole time.
 func (r *record) appended(e observe.Appended) {
 	if r.first == 0 {
 		r.first = e.Seq
@@ -383,7 +384,7 @@ func (r *record) appended(e observe.Appended) {
 	r.ticks = append(r.ticks, tick{at: time.Now(), seq: e.Seq, kind: r.take(e)})
 }
 
-// came adds a bar, in the place of the oldest one that has ended.
+// came adds a bar. If there are too many, it drops the oldest one that has ended, or else the new one.
 func (r *record) came(of *observe.Reader) {
 	if len(r.bars) >= mostBars {
 		for i := range r.bars {

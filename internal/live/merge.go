@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// A view is what the page is sent: all that it shows at a time. Times are in milliseconds since 1970, by
-// the clock of the node that has the page.
+// A view is a message to the page, with all that it shows at a time. Times are in milliseconds since
+// 1970, by the clock of the node that serves the page.
 type view struct {
 	At       int64        `json:"at"`
-	Node     string       `json:"node"` // which has the page
+	Node     string       `json:"node"` // the node that serves the page
 	Nodes    []nodeView   `json:"nodes"`
 	Actions  bool         `json:"actions"`
 	Calls    []callRow    `json:"calls"`     // newest first
-	More     int          `json:"more"`      // calls in flight besides
+	More     int          `json:"more"`      // calls in flight that are not in Calls
 	InFlight int          `json:"in_flight"` // on the nodes that answer
 	Sessions []sessionRow `json:"sessions"`  // newest first
 	Open     int          `json:"open"`      // sessions in all, on the nodes that answer
-	Asleep   int          `json:"asleep"`    // how often one has fallen asleep on these
+	Asleep   int          `json:"asleep"`    // how often a session has fallen asleep on these
 	Life     *lifeRow     `json:"life,omitempty"`
-	Unheard  int          `json:"unheard"` // nodes whose calls are not counted: they live, and give no details or do not answer
-	parts    []place      // where the chosen call was, the first first
+	Unheard  int          `json:"unheard"` // nodes without counts: they live, and give no details or do not answer
+	parts    []place      // the places of the chosen call, the first one first
 }
 
-// States of rows and nodes that a node does not tell of itself.
+// States of rows and nodes that the node with the page finds out.
 const (
 	stateSilent  = "node_silent"
 	stateLost    = "node_lost"
@@ -40,22 +40,22 @@ type nodeView struct {
 	Self     bool   `json:"self,omitempty"`
 	Role     string `json:"role,omitempty"`
 	State    string `json:"state"`           // "ok", "asked", "node_silent", "node_lost", "ended" or "no_details"
-	Why      string `json:"why,omitempty"`   // there are no details
-	Ready    string `json:"ready,omitempty"` // why it is not
+	Why      string `json:"why,omitempty"`   // why there are no details
+	Ready    string `json:"ready,omitempty"` // why the node is not ready; "": it is
 	Drain    bool   `json:"drain,omitempty"`
 	Heard    int64  `json:"heard,omitempty"` // when its last news came; 0: none has
 	InFlight int    `json:"in_flight"`
 	Open     int    `json:"open"`
 }
 
-// callRow is a call, wherever it was so far.
+// callRow is a call, with all its places so far.
 type callRow struct {
 	callView
 	UID   string  `json:"uid"`
 	Node  string  `json:"node"`
-	Here  int64   `json:"here,omitempty"` // when it came to the node, if it began at another one
-	Heard int64   `json:"heard"`          // when this was known
-	parts []place // where it was, and is at last
+	Here  int64   `json:"here,omitempty"` // when the call came to the node, if it began at another one
+	Heard int64   `json:"heard"`          // when the last news of the node came
+	parts []place // the places where the call was, the last one where it is
 }
 
 // sessionRow is a session.
@@ -66,10 +66,11 @@ type sessionRow struct {
 	Heard int64  `json:"heard"`
 }
 
-// uid returns how the page names a call.
+// uid returns the name of a call for the page.
 func (p place) uid() string { return p.node + ":" + strconv.FormatUint(p.id, 10) }
 
-// parsePlace is the reverse. The name of a node may be left out: it stands for this one.
+// parsePlace parses a name from [place.uid]. A name without a node stands for a call on this node, which
+// is self.
 func parsePlace(s, self string) (place, bool) {
 	i := strings.LastIndexByte(s, ':')
 	id, err := strconv.ParseUint(s[i+1:], 10, 64)
@@ -80,7 +81,7 @@ func parsePlace(s, self string) (place, bool) {
 	return p, err == nil && id != 0
 }
 
-// view returns what is to be shown, with the life of the call that is chosen, if it is known.
+// view returns a view for the page, with the life of the chosen call, if that is known.
 func (l *Live) view(chosen string) view {
 	own, from := l.snapshot(), l.from()
 	v := view{At: own.At, Actions: l.opts.Token != "", Calls: []callRow{}, Sessions: []sessionRow{}}
@@ -114,7 +115,7 @@ func (l *Live) view(chosen string) view {
 	return v
 }
 
-// shown returns the state of a node as it is shown.
+// shown returns the state of a node for the page, and why it gives no details.
 func (n *node) shown() (state, why string) {
 	switch {
 	case n.state == NodeLost:
@@ -131,7 +132,7 @@ func (n *node) shown() (state, why string) {
 	return stateOK, ""
 }
 
-// addTo adds what a node has. others.mu is held.
+// addTo adds a node, its calls and its sessions to a view. others.mu is held.
 func (n *node) addTo(v *view) {
 	state, why := n.shown()
 	one := nodeView{
@@ -170,7 +171,7 @@ func (n *node) addTo(v *view) {
 	}
 }
 
-// shift turns times of another node into those of this one.
+// shift converts times of another node's clock, unless they are 0.
 func shift(by int64, times ...*int64) {
 	for _, t := range times {
 		if *t != 0 {
@@ -179,7 +180,7 @@ func shift(by int64, times ...*int64) {
 	}
 }
 
-// rowOf returns the row of a call on a node that has a state.
+// rowOf returns the row of a call on a node with a state.
 func rowOf(c *callView, node string, heard int64, state string) callRow {
 	r := callRow{callView: *c, Node: node, Heard: heard, parts: []place{{node, c.ID}}}
 	r.UID = r.parts[0].uid()

@@ -9,7 +9,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// progress is what the last notifications/progress said.
+// progress has the params of the last notifications/progress.
 type progress struct {
 	Progress float64 `json:"progress"`
 	Total    float64 `json:"total"`
@@ -19,12 +19,12 @@ type progress struct {
 // Kinds of entries.
 const (
 	kindProgress = "progress"
-	kindRequest  = "request" // of the server, to the client
+	kindRequest  = "request" // from the server to the client
 	kindMessage  = "message"
 	kindResponse = "response"
 )
 
-// take returns the kind of an entry, and keeps the progress that it says.
+// take returns the kind of an entry, and keeps the progress in it.
 func (r *record) take(e observe.Appended) string {
 	switch {
 	case e.Last:
@@ -47,7 +47,7 @@ func (r *record) take(e observe.Appended) string {
 	return kindMessage
 }
 
-// text bounds a text, and keeps no memory of what it was cut from.
+// text cuts a text to mostText bytes, and copies it, so that the memory of s can be freed.
 func text(s string) string {
 	if len(s) > mostText {
 		s = strings.ToValidUTF8(s[:mostText], "") + "…"

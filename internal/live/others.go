@@ -6,45 +6,45 @@ import (
 	"time"
 )
 
-// How other nodes are watched. Nothing of it runs while no page is open.
+// The times and bounds of watching other nodes, which ends lingerFor after the last page was closed.
 const (
-	lookEvery   = 250 * time.Millisecond // for which nodes there are
-	lingerFor   = 10 * time.Second       // what is known of others is kept after the last page was closed
+	lookEvery   = 250 * time.Millisecond // between two looks at the list of nodes
+	lingerFor   = 10 * time.Second       // the state of others is kept so long after the last page was closed
 	silentAfter = 2 * time.Second        // without news, a node is shown as silent
-	lostFor     = 2 * time.Minute        // what a lost node had is shown
-	mostFeeds   = 64                     // calls of other nodes whose lives are kept
+	lostFor     = 2 * time.Minute        // the rows of a lost node are shown for so long
+	mostFeeds   = 64                     // lives of calls on other nodes that are kept
 )
 
-// others is what a page knows of other nodes.
+// others is the state of other nodes, as this one knows it.
 type others struct {
 	mu     sync.Mutex
-	users  int // pages that are open
+	users  int // open pages
 	idle   time.Time
 	closed bool
-	stop   context.CancelFunc // of run; nil: it does not run
-	ctx    context.Context    // of those that ask
+	stop   context.CancelFunc // ends ctx; nil: runOthers does not run
+	ctx    context.Context    // of the goroutines that ask
 	nodes  map[string]*node
 	feeds  map[place]*feed
 	work   sync.WaitGroup
 }
 
-// node is another node, as the page knows it. others.mu guards it.
+// node is another node, as this one knows it. others.mu guards it.
 type node struct {
 	name    string
 	state   NodeState
-	lost    time.Time // when it was first seen to be lost or ended
-	asking  bool      // a goroutine asks it
-	refused string    // why it gives no details: see the constants; "": it does, or has not answered yet
+	lost    time.Time // when the node was first seen to be lost or ended
+	asking  bool      // a goroutine runs askNode
+	refused string    // why the node gives no details: see the constants; "": it does, or has not answered yet
 
 	heard    time.Time // when its last news came; zero: none has
-	skew     int64     // what is to be added to its times, in milliseconds
-	last     snapshot  // without its lists
+	skew     int64     // milliseconds to add to the node's times
+	last     snapshot  // the last snapshot, without its lists
 	calls    map[uint64]callView
 	sessions map[string]sessionView
-	folded   map[uint64]bool // calls of a lost node that another one has gone on with
+	folded   map[uint64]bool // calls of a lost node that went on at another one
 }
 
-// Why a node gives no details.
+// The reasons why a node gives no details.
 const (
 	refusedOld  = "older_build"
 	refusedPage = "no_page"
@@ -56,7 +56,7 @@ type place struct {
 	id   uint64
 }
 
-// watchOthers has other nodes watched until the function that it returns is called, and a while longer.
+// watchOthers watches other nodes until done is called, and lingerFor longer.
 func (l *Live) watchOthers() (done func()) {
 	o := &l.others
 	o.mu.Lock()
@@ -78,7 +78,7 @@ func (l *Live) watchOthers() (done func()) {
 	}
 }
 
-// close ends it, and waits.
+// close ends the watching of other nodes, and waits for its goroutines.
 func (o *others) close() {
 	o.mu.Lock()
 	o.closed = true
@@ -89,7 +89,7 @@ func (o *others) close() {
 	o.work.Wait()
 }
 
-// runOthers looks after the nodes, until no page has been open for a while.
+// runOthers calls lookAround every lookEvery, until that returns false.
 func (l *Live) runOthers() {
 	o := &l.others
 	o.mu.Lock()
@@ -109,8 +109,8 @@ func (l *Live) runOthers() {
 	}
 }
 
-// lookAround brings the list of nodes up to date. It is false, and all is forgotten, once no page has
-// been open for a while.
+// lookAround updates the list of nodes. Once no page has been open for lingerFor it forgets all nodes
+// and returns false.
 func (l *Live) lookAround() bool {
 	_, all := l.from().Nodes()
 	o := &l.others
@@ -127,7 +127,7 @@ func (l *Live) lookAround() bool {
 		n := o.nodes[one.Name]
 		if n == nil {
 			if one.State >= NodeLost {
-				continue // before this page was open
+				continue // it was lost before this page was open
 			}
 			n = &node{name: one.Name, calls: make(map[uint64]callView), sessions: make(map[string]sessionView), folded: make(map[uint64]bool)}
 			o.nodes[one.Name] = n
@@ -161,7 +161,7 @@ func (l *Live) become(n *node, s NodeState) {
 		n.lost = time.Now()
 	}
 	if s < NodeLost && n.state >= NodeLost {
-		n.folded = make(map[uint64]bool) // it was only away, and tells anew what it has
+		n.folded = make(map[uint64]bool) // the node was only away, and sends its whole state again
 	}
 	n.state = s
 	l.news.Add(1)

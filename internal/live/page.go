@@ -17,16 +17,16 @@ import (
 //go:embed page.html page.js page.css
 var files embed.FS
 
-// What the page is sent.
+// The bounds of the page and its events.
 const (
-	refresh     = 250 * time.Millisecond // at most so often, if something has changed
-	heartbeat   = time.Second            // if nothing has
-	writeWithin = 10 * time.Second       // then a browser that does not read is cut off
+	refresh     = 250 * time.Millisecond // between two events at least, after a change
+	heartbeat   = time.Second            // between two events, without a change
+	writeWithin = 10 * time.Second       // after that a browser that does not read is cut off
 	mostViewers = 16
 	mostBody    = 4 << 10
 )
 
-// HeaderToken has the token of an action, or of a page that is to have a place before others.
+// HeaderToken has the token: for an action, or for a page to get a place before pages without it.
 const HeaderToken = "Holdfast-Admin-Token"
 
 // Register adds the page to a mux, at /. It is called once.
@@ -46,11 +46,11 @@ func (l *Live) Register(mux *http.ServeMux, from Source) {
 	mux.Handle("POST /live/action", l.guard(l.serveAction))
 }
 
-// policy lets a page load what is here, and nothing else.
+// policy lets a page load files of this server only.
 const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
-// guard refuses what another web page asks for: one whose name leads to this address (DNS rebinding),
-// or one of another site.
+// guard refuses requests of other web pages: those with a host name that resolves to this address (DNS
+// rebinding), and those of other sites.
 func (l *Live) guard(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -82,8 +82,8 @@ func sameHost(origin, host string) bool {
 	return err == nil && strings.EqualFold(u.Host, host)
 }
 
-// knowsHost reports whether a Host header may be that of this server. No name of a stranger leads
-// here by an address.
+// knowsHost reports whether a Host header may be that of this server. Addresses are safe, as DNS
+// rebinding needs a name.
 func (l *Live) knowsHost(host string) bool {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
@@ -98,7 +98,8 @@ func (l *Live) knowsHost(host string) bool {
 	return slices.ContainsFunc(l.opts.Hosts, func(h string) bool { return h == "*" || strings.EqualFold(h, host) })
 }
 
-// serveEvents sends what the page shows, whenever it changes, until the page is closed.
+// serveEvents sends the view to a page, whenever it changes, until the page is closed or loses its
+// place.
 func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	operator := r.Header.Get(HeaderToken) != ""
 	if operator && !l.admit(w, r) {
@@ -141,10 +142,11 @@ func (l *Live) serveEvents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// holding is what calls of other nodes a page shows the life of.
+// holding has the places on other nodes of the call that a page shows the life of.
 type holding []place
 
-// keep has the lives of calls kept up to date that are not on this node, and no others.
+// keep holds the lives of the calls at parts that are on other nodes, and releases those held before
+// that are not among them.
 func (l *Live) keep(held *holding, parts []place, self string) {
 	for _, p := range *held {
 		if !slices.Contains(parts, p) {
@@ -159,7 +161,7 @@ func (l *Live) keep(held *holding, parts []place, self string) {
 	*held = slices.DeleteFunc(slices.Clone(parts), func(p place) bool { return p.node == self })
 }
 
-// send sends a value as JSON, in a format. It lifts the time in which the server wants to have answered.
+// send sends a value as JSON, in a format. It replaces the server's write timeout by writeWithin.
 func send(w http.ResponseWriter, out *http.ResponseController, format string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

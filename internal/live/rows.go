@@ -7,8 +7,8 @@ import (
 	"holdfast/internal/observe"
 )
 
-// fold makes one row of what several nodes tell of the same call: the node that had it last tells how it
-// is. The same holds for sessions.
+// fold joins the rows that several nodes have for the same call: the state is that of the node that had the
+// call last. It does the same for sessions.
 func (v *view) fold(nodes map[string]*node) {
 	slices.SortFunc(v.Calls, func(a, b callRow) int { return cmp.Or(cmp.Compare(a.Began, b.Began), cmp.Compare(a.UID, b.UID)) })
 	last := make(map[string]int, len(v.Calls)) // the row of a key
@@ -18,12 +18,12 @@ func (v *view) fold(nodes map[string]*node) {
 		if before, ok := last[r.Key]; ok && v.Calls[before].goesOnAs(r) {
 			was := &v.Calls[before]
 			if was.State == "" {
-				v.InFlight-- // that node does not know yet that it has lost the call
+				v.InFlight-- // its node does not know yet that it has lost the call
 			}
 			r.parts = append(was.parts, r.parts...)
 			r.Began, r.Here, r.From = was.Began, cmp.Or(r.Here, r.Began), cmp.Or(r.From, was.Node)
 			r.Entries, r.Connections = r.Entries+was.Entries, r.Connections+was.Connections
-			if r.Progress == 0 && r.Total == 0 && r.Message == "" { // it has said none yet
+			if r.Progress == 0 && r.Total == 0 && r.Message == "" { // the later node has got no progress yet
 				r.Progress, r.Total, r.Message = was.Progress, was.Total, was.Message
 			}
 			gone[before] = true
@@ -35,7 +35,8 @@ func (v *view) fold(nodes map[string]*node) {
 	}
 	kept := v.Calls[:0]
 	for i, r := range v.Calls {
-		// If the row that one was folded into is not kept any more, the call has ended.
+		// A row that was folded before stays away: if the row it was folded into is gone, the call has
+		// ended.
 		if n := nodes[r.Node]; !gone[i] && (n == nil || !n.folded[r.ID]) {
 			kept = append(kept, r)
 		}
@@ -44,7 +45,7 @@ func (v *view) fold(nodes map[string]*node) {
 	v.foldSessions(nodes)
 }
 
-// goesOnAs reports whether a later row is that of the same call on another node.
+// goesOnAs reports whether a later row with the same key is the same call on another node.
 func (r *callRow) goesOnAs(later *callRow) bool {
 	if r.Node == later.Node {
 		return false
@@ -52,7 +53,7 @@ func (r *callRow) goesOnAs(later *callRow) bool {
 	switch r.State {
 	case stateLost, stateSilent, observe.Left.String():
 		return true
-	case "", observe.Unknown.String(): // a node that was away has told its own clients so
+	case "", observe.Unknown.String(): // a node that was away has told its clients that the outcome is unknown
 		return later.Again
 	}
 	return false
@@ -78,7 +79,7 @@ func (v *view) foldSessions(nodes map[string]*node) {
 	v.Sessions = kept
 }
 
-// order puts what is new first.
+// order sorts calls and sessions, the newest first, and nodes: this node first, then by name.
 func (v *view) order() {
 	slices.SortFunc(v.Calls, func(a, b callRow) int { return cmp.Or(cmp.Compare(b.Began, a.Began), cmp.Compare(b.UID, a.UID)) })
 	slices.SortFunc(v.Sessions, func(a, b sessionRow) int { return cmp.Or(cmp.Compare(b.Began, a.Began), cmp.Compare(a.Name, b.Name)) })
@@ -93,7 +94,8 @@ func (v *view) order() {
 	})
 }
 
-// bound leaves as much as one page shows.
+// bound drops the oldest rows beyond the bounds of a page, and counts the calls in flight that are not
+// shown.
 func (v *view) bound() {
 	running, ended, light := 0, 0, 0
 	kept := v.Calls[:0]
@@ -121,7 +123,7 @@ func (v *view) bound() {
 	v.Sessions = v.Sessions[:min(len(v.Sessions), mostSessions)]
 }
 
-// lifeRow is the life of a call, wherever it was.
+// lifeRow is the life of a call on all nodes that had it.
 type lifeRow struct {
 	callRow
 	Ticks    []tickView `json:"ticks"`
@@ -131,19 +133,19 @@ type lifeRow struct {
 	Moves    []move     `json:"moves,omitempty"`
 }
 
-// A move is that a call went on at another node.
+// A move is the moment at which a call went on at another node.
 type move struct {
 	At      int64  `json:"at"`
 	From    string `json:"from"`
 	To      string `json:"to"`
-	First   uint64 `json:"first"`   // entry that was appended there; 0: none yet
-	Unknown bool   `json:"unknown"` // what was before is not known here
+	First   uint64 `json:"first"`   // the first entry that was appended there; 0: none yet
+	Unknown bool   `json:"unknown"` // the life before the move is not known here
 }
 
 // whyLost says that a reader was at a node that is lost.
 const whyLost = "node_lost"
 
-// choose adds the life of the call that was at a place. l.others.mu is held.
+// choose adds to the view the life of the call that was at a place. l.others.mu is held.
 func (v *view) choose(l *Live, at place) {
 	i := slices.IndexFunc(v.Calls, func(r callRow) bool { return slices.Contains(r.parts, at) })
 	if i < 0 {
@@ -161,7 +163,7 @@ func (v *view) choose(l *Live, at place) {
 	}
 }
 
-// lifeAt returns what is known of a call's life at a place, and the node; nil: it is this one, or is not
+// lifeAt returns the known part of a call's life at a place, and the node; a nil node is this one, or is not
 // known any more. others.mu is held.
 func (l *Live) lifeAt(p place, self string) (*lifeView, *node) {
 	if p.node == self {
@@ -174,7 +176,8 @@ func (l *Live) lifeAt(p place, self string) (*lifeView, *node) {
 	return life, l.others.nodes[p.node]
 }
 
-// add adds what happened at the node of a part, of which something was heard last at a time; 0: that is now.
+// add adds the life of a part at its node. heard is when the last news of that node came; 0: the node is
+// this one.
 func (v *lifeRow) add(life *lifeView, part int, skew, heard int64) {
 	moved := part > 0 || v.From != "" && len(v.parts) == 1
 	if life == nil {

@@ -7,18 +7,18 @@ import (
 	"time"
 )
 
-// What other nodes are told.
+// The bounds of answers to other nodes.
 const (
-	newsBeat     = 500 * time.Millisecond // if nothing has changed
+	newsBeat     = 500 * time.Millisecond // between two lines, without a change
 	mostRequests = 128                    // requests of other nodes at a time
 )
 
-// Peers returns what serves the pages of other nodes, which have checked who asks. It must not be served
-// to anybody else.
+// Peers returns the handler of requests from the pages of other nodes. Those have checked the operator's
+// token: no other client may reach the handler.
 //
-//	GET  /news          what this node has, and then what changes: a line of JSON each
+//	GET  /news          the state of this node, and then its changes: a line of JSON each
 //	GET  /life?call=1   the life of a call, as often as it changes
-//	POST /action        what an operator asks for
+//	POST /action        an action of an operator
 func (l *Live) Peers() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET "+pathNews, l.serveNews)
@@ -27,8 +27,8 @@ func (l *Live) Peers() http.Handler {
 	return mux
 }
 
-// stream sends a line whenever something has changed, until the one who asks is gone. next returns nil
-// if there is nothing to be said.
+// stream sends a line whenever something has changed on this node, until the node that asks is gone.
+// next returns the value of the line, or nil for no line.
 func (l *Live) stream(w http.ResponseWriter, r *http.Request, next func() any) {
 	if l.requests.Add(1) > mostRequests {
 		l.requests.Add(-1)
@@ -61,7 +61,7 @@ func (l *Live) stream(w http.ResponseWriter, r *http.Request, next func() any) {
 	}
 }
 
-// serveNews tells a node what this one has.
+// serveNews sends the news of this node to another.
 func (l *Live) serveNews(w http.ResponseWriter, r *http.Request) {
 	calls, sessions := make(map[uint64]callView), make(map[string]sessionView)
 	l.stream(w, r, func() any {
@@ -69,7 +69,8 @@ func (l *Live) serveNews(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// since makes n what has changed to a snapshot, and brings what was told before up to date.
+// since sets n to the changes between the calls and sessions told before and a snapshot, and updates
+// these maps.
 func (n *news) since(s snapshot, calls map[uint64]callView, sessions map[string]sessionView) *news {
 	n.snapshot = s
 	n.Calls, n.GoneCalls = changed(s.Calls, calls, func(c *callView) uint64 { return c.ID }, n.GoneCalls)
@@ -77,8 +78,8 @@ func (n *news) since(s snapshot, calls map[uint64]callView, sessions map[string]
 	return n
 }
 
-// changed returns those of all that are not as they were told before, and appends the names of those
-// that are not there any more. told is brought up to date.
+// changed returns the elements of all that differ from those told before, and appends to gone the names
+// of those that are not in all any more. It updates told.
 func changed[K, V comparable](all []V, told map[K]V, name func(*V) K, gone []K) (news []V, _ []K) {
 	now := make(map[K]bool, len(all))
 	for i := range all {
@@ -99,7 +100,7 @@ func changed[K, V comparable](all []V, told map[K]V, name func(*V) K, gone []K) 
 	return news, gone
 }
 
-// serveLife tells a node the life of one call.
+// serveLife sends the life of one call to another node.
 func (l *Live) serveLife(w http.ResponseWriter, r *http.Request) {
 	id, _ := strconv.ParseUint(r.URL.Query().Get("call"), 10, 64)
 	if l.record(id) == nil {
@@ -121,7 +122,7 @@ func (l *Live) serveLife(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// actForNode does what an operator asks for at another node, which has checked the token.
+// actForNode does an action of an operator at another node, which has checked the token.
 func (l *Live) actForNode(w http.ResponseWriter, r *http.Request) {
 	a, ok := readAction(w, r)
 	if !ok {

@@ -13,28 +13,28 @@ import (
 	"holdfast/internal/observe"
 )
 
-// The bounds of who guesses the token.
+// The bounds of wrong tokens.
 const (
 	mostTries  = 10          // wrong tokens of one address in a window
-	triesFor   = time.Minute // the window, which the first of them begins
-	mostTriers = 1_000       // addresses that are remembered; any more share one count
+	triesFor   = time.Minute // the window, which the first wrong token begins
+	mostTriers = 1_000       // addresses with a count of their own; the others share one
 )
 
-// tries are the wrong tokens of addresses. Its zero value is ready for use.
+// tries counts the wrong tokens of addresses. Its zero value is ready for use.
 type tries struct {
 	mu   sync.Mutex
 	last map[netip.Prefix]*tried
 }
 
-// tried are the wrong tokens of one address in a window.
+// tried counts the wrong tokens of one address in a window.
 type tried struct {
 	end  time.Time
 	n    int
-	told bool // that there are too many
+	told bool // try has returned first
 }
 
-// try notes a token of an address, and returns how long none of that is taken; 0: this one may be. first says that this is so for the
-// first time.
+// try notes a token of an address. If the address has sent too many wrong ones, try returns for how long no token of it is taken, and
+// in first whether this is the first time in the window. With a wait of 0 the caller may look at the token.
 func (t *tries) try(from netip.Prefix, now time.Time, right bool) (wait time.Duration, first bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -55,7 +55,7 @@ func (t *tries) try(from netip.Prefix, now time.Time, right bool) (wait time.Dur
 	return 0, false
 }
 
-// of returns what is known of an address, or of all those for which there is no room. t.mu is held.
+// of returns the count of an address; if that has none and there is no room for it, the shared one. It may be nil. t.mu is held.
 func (t *tries) of(from netip.Prefix, now time.Time) *tried {
 	if x := t.last[from]; x != nil || !t.full(now) {
 		return x
@@ -63,7 +63,8 @@ func (t *tries) of(from netip.Prefix, now time.Time) *tried {
 	return t.last[netip.Prefix{}]
 }
 
-// full reports whether there is no room for another address, and makes some. t.mu is held.
+// full drops the counts of windows that are over if there is no room for another address, and reports whether there still is none.
+// t.mu is held.
 func (t *tries) full(now time.Time) bool {
 	if len(t.last) < mostTriers {
 		return false
@@ -76,7 +77,7 @@ func (t *tries) full(now time.Time) bool {
 	return len(t.last) >= mostTriers
 }
 
-// add remembers an address, or that there is no room for one. t.mu is held.
+// add begins a count for an address, or the shared one if there is no room. t.mu is held.
 func (t *tries) add(from netip.Prefix) *tried {
 	if t.last == nil {
 		t.last = make(map[netip.Prefix]*tried)
@@ -89,7 +90,7 @@ func (t *tries) add(from netip.Prefix) *tried {
 	return x
 }
 
-// admit reports whether a request is of an operator who has the token. Else it has answered, and noted, the request.
+// admit reports whether a request has the operator's token. If not, it has answered and logged the request.
 func (l *Live) admit(w http.ResponseWriter, r *http.Request) bool {
 	now, from := time.Now(), prefixOf(r)
 	refuse := func(reason string, status int, text string) bool {
@@ -117,7 +118,7 @@ func (l *Live) admit(w http.ResponseWriter, r *http.Request) bool {
 	return refuse("wrong", http.StatusForbidden, text)
 }
 
-// hasToken reports whether a request has the token. That takes as long for each other one.
+// hasToken reports whether a request has the token. The time that it takes reveals nothing of the token.
 func (l *Live) hasToken(r *http.Request) bool {
 	want, got := sha256.Sum256([]byte(l.opts.Token)), sha256.Sum256([]byte(r.Header.Get(HeaderToken)))
 	return l.opts.Token != "" && subtle.ConstantTimeCompare(want[:], got[:]) == 1
@@ -131,7 +132,7 @@ func addressOf(r *http.Request) string {
 	return shortened(r.RemoteAddr)
 }
 
-// prefixOf returns what counts as one address: of IPv6 a /64, and all loopback addresses are one.
+// prefixOf returns the network that counts as one address: for IPv6 a /64, and one for all loopback addresses.
 func prefixOf(r *http.Request) netip.Prefix {
 	at, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
@@ -148,7 +149,7 @@ func prefixOf(r *http.Request) netip.Prefix {
 	return p
 }
 
-// shortened cuts a text of a client.
+// shortened cuts a client's text to mostText bytes.
 func shortened(text string) string {
 	if len(text) > mostText {
 		return text[:mostText] + "…"

@@ -11,20 +11,20 @@ import (
 	"holdfast/internal/observe"
 )
 
-// A snapshot is what a node has, at a time. Times are in milliseconds since 1970.
+// A snapshot is the state of a node at a time. Times are in milliseconds since 1970.
 type snapshot struct {
 	At       int64         `json:"at"`
 	Role     string        `json:"role,omitempty"`  // "": both
-	Ready    string        `json:"ready,omitempty"` // why it is not; "": it is
-	Drain    bool          `json:"drain,omitempty"` // it can be told to drain
+	Ready    string        `json:"ready,omitempty"` // why the node is not ready; "": it is
+	Drain    bool          `json:"drain,omitempty"` // the node can be told to drain
 	InFlight int           `json:"in_flight"`
 	Open     int           `json:"open"`             // sessions in all
-	Asleep   int           `json:"asleep,omitempty"` // how often one has fallen asleep
+	Asleep   int           `json:"asleep,omitempty"` // how often a session has fallen asleep
 	Calls    []callView    `json:"calls,omitempty"`
 	Sessions []sessionView `json:"sessions,omitempty"`
 }
 
-// sessionView is a session, as its node tells of it.
+// sessionView is a session, as its node describes it.
 type sessionView struct {
 	Name      string `json:"name"`
 	Server    string `json:"server,omitempty"`
@@ -35,10 +35,10 @@ type sessionView struct {
 	Backend   bool   `json:"backend"`
 }
 
-// callView is a call, as its node tells of it.
+// callView is a call, as its node describes it.
 type callView struct {
 	ID          uint64  `json:"id"`
-	Key         string  `json:"key"` // is the same where another node has taken the call over
+	Key         string  `json:"key"` // stays the same when another node takes the call over
 	Session     string  `json:"session"`
 	Server      string  `json:"server,omitempty"`
 	Principal   string  `json:"principal,omitempty"`
@@ -49,14 +49,14 @@ type callView struct {
 	Began       int64   `json:"began"`
 	Ended       int64   `json:"ended,omitempty"`
 	State       string  `json:"state,omitempty"` // "": in flight
-	Again       bool    `json:"again,omitempty"` // it began at another node
+	Again       bool    `json:"again,omitempty"` // the call began at another node
 	From        string  `json:"from,omitempty"`
 	Task        bool    `json:"task,omitempty"`
 	HandedOff   int64   `json:"handed_off,omitempty"`
-	Attached    string  `json:"attached,omitempty"` // why the request was taken for one that was made again
+	Attached    string  `json:"attached,omitempty"` // as in stored
 	Entries     int     `json:"entries"`
 	Connections int     `json:"connections"`
-	Reading     int     `json:"reading"` // connections that read it now
+	Reading     int     `json:"reading"` // connections that read the call now
 	Progress    float64 `json:"progress,omitempty"`
 	Total       float64 `json:"total,omitempty"`
 	Message     string  `json:"message,omitempty"`
@@ -87,7 +87,7 @@ type barView struct {
 	Why   string `json:"why,omitempty"`
 }
 
-// snapshot returns what this node has.
+// snapshot returns the state of this node.
 func (l *Live) snapshot() snapshot {
 	from := l.from()
 	s := snapshot{At: time.Now().UnixMilli(), Role: from.Role, Drain: from.Actions.Drain != nil}
@@ -142,13 +142,14 @@ func (l *Live) life(id uint64) *lifeView {
 	return r.life()
 }
 
-// keyOf returns a name of a call that is the same on each node. It says nothing of what it is made of.
+// keyOf returns a name of a call that is the same on each node: a digest, which does not reveal the
+// principal or the ids.
 func keyOf(c *observe.Call) string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %q", c.Server, c.Principal, c.Session, c.ID))
 	return hex.EncodeToString(sum[:12])
 }
 
-// view returns a row. r.mu is held.
+// view returns the call as a callView. r.mu is held.
 func (r *record) view() callView {
 	c := r.call
 	v := callView{
@@ -172,7 +173,7 @@ func (r *record) view() callView {
 	return v
 }
 
-// life returns the picture. r.mu is held.
+// life returns the life of the call. r.mu is held.
 func (r *record) life() *lifeView {
 	v := &lifeView{callView: r.view(), First: r.first, Hidden: r.hidden, BarsGone: r.barsGone}
 	for _, t := range r.ticks {

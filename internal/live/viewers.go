@@ -5,21 +5,21 @@ import (
 	"sync"
 )
 
-// viewers are the pages that are open, of which there are at most mostViewers. Any program that reaches the address can
-// open them, so an operator who has the token always gets a place: that of the page that is open longest without the
-// token, or else of the one that is open longest.
+// viewers are the open pages, mostViewers at most. Any program that reaches the address can open one, so an operator
+// who has the token always gets a place: that of the page that has been open longest without the token, or else of the
+// page that has been open longest.
 type viewers struct {
 	mu  sync.Mutex
-	all []*viewer // the one that is open longest first
+	all []*viewer // the oldest first
 }
 
-// A viewer is a page that is open.
+// A viewer is an open page.
 type viewer struct {
 	operator bool
-	gone     chan struct{} // closed when another has its place
+	gone     chan struct{} // closed when another page has got its place
 }
 
-// enter gives a page a place, if there is one.
+// enter gives a page a place; an operator's page always gets one.
 func (v *viewers) enter(operator bool) (place *viewer, ok bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -36,7 +36,7 @@ func (v *viewers) enter(operator bool) (place *viewer, ok bool) {
 	return place, true
 }
 
-// leave frees the place of a page, if that still has it.
+// leave frees the place of a page, if the page still has it.
 func (v *viewers) leave(place *viewer) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 // accepted are the media types that a client of Streamable HTTP takes.
 const accepted = "application/json, text/event-stream"
 
-// Unpooled is an HTTP client that has a connection for each request, so that none is open after its test.
+// Unpooled is an HTTP client that has a connection for each request, so that no connection is open after its test.
 var Unpooled = &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 
-// NewRequest returns an HTTP request with a message, or with none where body is "". header has names and values of further
-// fields in pairs; a value of "" leaves its field out. A message of 2026-07-28 gets the fields of that revision.
+// NewRequest returns an HTTP request with a message, or without one if body is "". header has names and values of further fields in pairs; a
+// value of "" leaves its field out. A message of 2026-07-28 gets the fields of that revision.
 func NewRequest(ctx context.Context, method, url, body string, header ...string) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
 	if err != nil {
@@ -35,7 +35,7 @@ func NewRequest(ctx context.Context, method, url, body string, header ...string)
 		setModern(req.Header, body)
 	}
 	set(req.Header, header)
-	req.Host = req.Header.Get("Host") // "": that of the URL
+	req.Host = req.Header.Get("Host") // "": the host of the URL
 	return req, nil
 }
 
@@ -50,11 +50,11 @@ func set(to http.Header, pairs []string) {
 	}
 }
 
-// setModern sets the fields of 2026-07-28 that repeat what a message says.
+// setModern sets the fields of 2026-07-28 that repeat parts of a message.
 func setModern(to http.Header, body string) {
 	m, err := jsonrpc.Parse([]byte(body))
 	if err != nil {
-		return // the test wants to see what becomes of it
+		return // the test sends a wrong message on purpose
 	}
 	set(to, []string{"MCP-Protocol-Version", Modern, "Mcp-Method", m.Method})
 	for _, member := range []string{"name", "uri", "taskId"} {
@@ -64,7 +64,7 @@ func setModern(to http.Header, body string) {
 	}
 }
 
-// Send sends a request as [NewRequest] makes it, with the client of net/http. Its caller closes the body of the answer.
+// Send sends a request from [NewRequest] with http.DefaultClient. The caller closes the body of the answer.
 func Send(ctx context.Context, method, url, body string, header ...string) (*http.Response, error) {
 	req, err := NewRequest(ctx, method, url, body, header...)
 	if err != nil {
@@ -73,7 +73,7 @@ func Send(ctx context.Context, method, url, body string, header ...string) (*htt
 	return http.DefaultClient.Do(req)
 }
 
-// Exchange is [Send], and reads the answer to its end.
+// Exchange is like [Send], and reads the answer to its end.
 func Exchange(ctx context.Context, method, url, body string, header ...string) (Reply, error) {
 	return Read(Send(ctx, method, url, body, header...))
 }
@@ -95,7 +95,8 @@ type Reply struct {
 	Body   string
 }
 
-// Read reads an answer to its end, and closes it. It takes what http.Client.Do returns. Where the body breaks off, the Reply has what came.
+// Read reads an answer to its end, and closes it. Its arguments are the results of http.Client.Do. If the body breaks off, the Reply has the
+// bytes that came.
 func Read(resp *http.Response, err error) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
@@ -108,7 +109,7 @@ func Read(resp *http.Response, err error) (Reply, error) {
 // Session returns the id of the session that the answer begins.
 func (r Reply) Session() string { return r.Header.Get("Mcp-Session-Id") }
 
-// Message returns the last message of the answer: the data of its last event that has any, else its body.
+// Message returns the last message of the answer: the data of its last event with data, else its body.
 func (r Reply) Message() string {
 	message := ""
 	for events := sse.NewReader(strings.NewReader(r.Body), len(r.Body)+1); ; {
@@ -134,18 +135,19 @@ func (r Reply) Decode(v any) error {
 	return nil
 }
 
-// A Client is a client of one session, over HTTP. Its fields are set before it is used. Its methods may be called concurrently, but for Begin.
+// A Client is a client of one session, over HTTP. Its fields are set before it is used. Its methods may be called concurrently, except Begin,
+// and Ask for initialize.
 type Client struct {
 	URL      string
-	Session  string       // which Begin sets
+	Session  string       // set by Begin, or Ask
 	Revision string       // "": the requests of the session do not name it
 	Header   []string     // names and values of further fields of each request
-	HTTP     *http.Client // nil: that of net/http
+	HTTP     *http.Client // nil: http.DefaultClient
 
 	ids atomic.Int64 // of the requests of Ask
 }
 
-// Send sends a request, with a message where body is not "". Its caller closes the body of the answer.
+// Send sends a request, with a message if body is not "". The caller closes the body of the answer.
 func (c *Client) Send(ctx context.Context, method, body string, header ...string) (*http.Response, error) {
 	var session []string
 	if c.Session != "" {
@@ -161,12 +163,12 @@ func (c *Client) Send(ctx context.Context, method, body string, header ...string
 	return c.HTTP.Do(req)
 }
 
-// Exchange is [Client.Send], and reads the answer to its end.
+// Exchange is like [Client.Send], and reads the answer to its end.
 func (c *Client) Exchange(ctx context.Context, method, body string, header ...string) (Reply, error) {
 	return Read(c.Send(ctx, method, body, header...))
 }
 
-// Open sends a request, and returns the answer, which the end of the test closes.
+// Open sends a request, and returns the answer. The end of the test closes it.
 func (c *Client) Open(t testing.TB, method, body string, header ...string) *http.Response {
 	t.Helper()
 	resp, err := c.Send(t.Context(), method, body, header...)
@@ -187,8 +189,8 @@ func (c *Client) Post(t testing.TB, body string, header ...string) Reply {
 	return r
 }
 
-// Ask makes a request under an id of its own, and decodes the last message of the answer; or it sends a notification. An initialize
-// begins the session.
+// Ask makes a request with a new id, and decodes the last message of the answer; or it sends a notification. The answer to initialize begins
+// the session.
 func (c *Client) Ask(ctx context.Context, method, params string, into any) (Reply, error) {
 	body, notifies := Request(c.ids.Add(1), method, params), strings.HasPrefix(method, "notifications/")
 	if notifies {
@@ -204,7 +206,7 @@ func (c *Client) Ask(ctx context.Context, method, params string, into any) (Repl
 	return r, err
 }
 
-// Begin begins the session with a request initialize, as [Initialize] returns it.
+// Begin begins the session with an initialize request from [Initialize].
 func (c *Client) Begin(ctx context.Context, initialize string) error {
 	r, err := c.Exchange(ctx, http.MethodPost, initialize)
 	if err != nil {

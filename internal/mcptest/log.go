@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// A Log keeps what is written to it. Its methods may be called concurrently. The zero value is an empty log.
+// A Log keeps the text that is written to it. Its methods may be called concurrently. The zero value is an
+// empty log.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -19,17 +20,17 @@ func (l *Log) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// String returns what the log has.
+// String returns the text of the log.
 func (l *Log) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.String()
 }
 
-// Lines returns the lines of the log that have a text in them, without their ends, and no empty ones.
+// Lines returns the lines of the log that contain a text, without line ends and without empty lines.
 func (l *Log) Lines(with string) []string { return linesOf(l.String(), with) }
 
-// Take returns what the log has, and empties it.
+// Take returns the text of the log, and empties the log.
 func (l *Log) Take() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -37,7 +38,7 @@ func (l *Log) Take() string {
 	return l.text.String()
 }
 
-// TakeLines is [Log.Lines] of all lines, and empties the log.
+// TakeLines returns all lines, as [Log.Lines] does, and empties the log.
 func (l *Log) TakeLines() []string { return linesOf(l.Take(), "") }
 
 func linesOf(text, with string) (all []string) {

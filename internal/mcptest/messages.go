@@ -20,10 +20,10 @@ func Parse(text string) jsonrpc.Message {
 	return m
 }
 
-// Initialized is the notification that ends the beginning of a session.
+// Initialized is the notification that a client sends after the answer to initialize.
 const Initialized = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
-// Initialize returns the request that begins a session, under the id 0.
+// Initialize returns the request that begins a session, with the id 0.
 func Initialize(revision, capabilities string) string {
 	return fmt.Sprintf(`{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":%q,"capabilities":%s,"clientInfo":{"name":"mcptest","version":"1"}}}`,
 		revision, capabilities)

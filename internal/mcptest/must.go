@@ -2,7 +2,7 @@ package mcptest
 
 import "testing"
 
-// Must returns what a call has returned, and ends the test if the call has failed: Must(os.ReadFile(name))(t).
+// Must returns the value of a call, and ends the test if the call has failed: Must(os.ReadFile(name))(t).
 func Must[T any](v T, err error) func(t testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()

@@ -9,14 +9,15 @@ import (
 	"testing"
 )
 
-// Pipes is a listener whose connections are in memory, as nothing outside a synctest bubble may wait for its clock.
+// Pipes is a listener with connections in memory, for a synctest bubble: a connection of the network would keep its clock from
+// going on.
 type Pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-// NewPipes returns such a listener.
+// NewPipes returns a Pipes that listens.
 func NewPipes() *Pipes {
 	return &Pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
@@ -53,7 +54,7 @@ func (l *Pipes) DialContext(ctx context.Context, _, _ string) (net.Conn, error) 
 	}
 }
 
-// ServePipes serves a handler in memory until the end of the test, and returns the client that reaches it.
+// ServePipes serves a handler in memory until the end of the test, and returns the client that reaches the handler.
 func ServePipes(t testing.TB, h http.Handler) *http.Client {
 	t.Helper()
 	l := NewPipes()
@@ -69,8 +70,8 @@ func ServePipes(t testing.TB, h http.Handler) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// Duplex runs what serves a connection, such as the method ServeConn of a handler, on pipes in memory. What it says is to be read
-// to its end. The end of the test closes what it hears, and wants it to end without an error.
+// Duplex runs a function that serves a connection, such as the method ServeConn of a handler, on pipes in memory. The test must
+// read said to its end. The end of the test closes say, and fails the test if serve returns an error.
 func Duplex(t testing.TB, serve func(in io.Reader, out io.Writer) error) (say *io.PipeWriter, said *io.PipeReader) {
 	in, say := io.Pipe()
 	said, out := io.Pipe()

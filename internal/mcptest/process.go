@@ -14,22 +14,22 @@ import (
 	"time"
 )
 
-// mostLife is for how long a process may run whose output a test reads: nothing else would end the reading.
+// mostLife bounds the life of a process with an output that a test reads: nothing else would end the reading.
 const mostLife = 2 * time.Minute
 
 // A Process is a program under test. The end of the test kills it, and shows its log if the test failed.
 type Process struct {
 	Cmd   *exec.Cmd
-	Log   Log           // what it says on stderr, and on stdout if it is not Piped
-	Ended chan struct{} // closed when it has ended
-	Err   error         // how it has ended, once Ended is closed
+	Log   Log           // its stderr, and its stdout if it is not Piped
+	Ended chan struct{} // closed when the process has ended
+	Err   error         // of exec.Cmd.Wait, once Ended is closed
 
 	t     testing.TB
 	in    io.WriteCloser
 	lines *bufio.Scanner
 }
 
-// Start starts a program whose output is a log.
+// Start starts a program. Its output goes to Log.
 func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := newProcess(t, cmd)
@@ -38,7 +38,7 @@ func Start(t testing.TB, cmd *exec.Cmd) *Process {
 	return p
 }
 
-// Piped starts a program that is told messages on stdin, and says messages on stdout, a line each.
+// Piped starts a program that reads messages from stdin, and writes messages to stdout, a line each.
 func Piped(t testing.TB, cmd *exec.Cmd) *Process {
 	t.Helper()
 	p := newProcess(t, cmd)
@@ -47,7 +47,7 @@ func Piped(t testing.TB, cmd *exec.Cmd) *Process {
 		t.Fatal(err)
 	}
 	p.in = in
-	out, theirs, err := os.Pipe() // of exec's pipe, Wait would drop what is not read yet
+	out, theirs, err := os.Pipe() // Wait would close a pipe of exec before all is read
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func Piped(t testing.TB, cmd *exec.Cmd) *Process {
 func newProcess(t testing.TB, cmd *exec.Cmd) *Process {
 	p := &Process{Cmd: cmd, Ended: make(chan struct{}), t: t}
 	cmd.Stderr = &p.Log
-	cmd.WaitDelay = 5 * time.Second // another process may have its pipes
+	cmd.WaitDelay = 5 * time.Second // a child of the process may keep its pipes open
 	return p
 }
 
@@ -90,12 +90,12 @@ func (p *Process) start() {
 
 // Kill kills the process, and waits for its end.
 func (p *Process) Kill() {
-	_ = p.Cmd.Process.Kill() // or it has ended
+	_ = p.Cmd.Process.Kill() // an error: the process has ended
 	<-p.Ended
 }
 
 // Find waits until the log has a whole line that matches a pattern, and returns the match with its groups; nil: the process
-// has ended without.
+// has ended without such a line.
 func (p *Process) Find(pattern *regexp.Regexp) []string {
 	p.t.Helper()
 	var found []string
@@ -125,13 +125,13 @@ func (p *Process) Say(format string, args ...any) {
 	}
 }
 
-// Line reads the next message of a process that is [Piped]. It is not ok at the end.
+// Line reads the next message of a process that is [Piped]. ok is false at the end of its stdout.
 func (p *Process) Line() (line string, ok bool) {
 	ok = p.lines.Scan()
 	return p.lines.Text(), ok
 }
 
-// Hear reads until a message of a process that is [Piped] has all of some texts in it, and returns that message.
+// Hear reads messages of a process that is [Piped] until one contains all texts, and returns that message.
 func (p *Process) Hear(texts ...string) string {
 	p.t.Helper()
 	for p.lines.Scan() {
@@ -146,8 +146,8 @@ func (p *Process) Hear(texts ...string) string {
 // CloseStdin closes the stdin of a process that is [Piped].
 func (p *Process) CloseStdin() { _ = p.in.Close() }
 
-// Processes calls do for each process with what its directory in /proc has in a file. It
-// reads nothing else, as [filepath.Glob] would, which lists each of these directories.
+// Processes calls do for each process, with the text of a file in its directory in /proc. It reads only that file;
+// [filepath.Glob] would list each of these directories.
 func Processes(file string, do func(pid int, text []byte)) {
 	names, _ := os.ReadDir("/proc")
 	for _, name := range names {
@@ -155,7 +155,7 @@ func Processes(file string, do func(pid int, text []byte)) {
 		if err != nil {
 			continue
 		}
-		if text, err := os.ReadFile(filepath.Join("/proc", name.Name(), file)); err == nil { // else it is gone, or another user's
+		if text, err := os.ReadFile(filepath.Join("/proc", name.Name(), file)); err == nil { // on an error the process has ended, or is another user's
 			do(pid, text)
 		}
 	}

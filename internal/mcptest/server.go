@@ -18,16 +18,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// NewLine stands for the end of a line within a message that a [Script] says, where it is allowed.
+// NewLine stands for the end of a line within a message of a [Script], where a line end is allowed.
 const NewLine = "⏎"
 
-// A Script is a server: it returns what it says to a message in the end, or "". What it says before that, as a question or
-// progress, it hands to say, which returns at once. A text of several lines is a message each. A script is called for a message
-// while it is at work on others, and gets the responses to its own requests.
+// A Script is a server: it returns its answer to a message, or "". It hands messages before that, such as a question or progress,
+// to say, which does not block. Each line of a text is a message. A script may be called for a message while it works at others.
+// It gets the responses to its own requests, too.
 type Script func(m jsonrpc.Message, say func(text string)) (answer string)
 
-// Stdio runs a script on the standard pipes of this process until stdin is closed. It is for a test binary that is started again.
-// Messages that are no responses are worked at together.
+// Stdio runs a script on stdin and stdout of this process until stdin is closed. It is for a test binary that a test starts as a
+// server. Requests are handled concurrently, other messages one at a time.
 func Stdio(script Script) {
 	var mu sync.Mutex
 	talk(script, func(text string) {
@@ -43,7 +43,7 @@ func linesIn(r io.Reader) func() ([]byte, error) {
 	return func() ([]byte, error) { return lines.ReadBytes('\n') }
 }
 
-// talk runs a script on a connection that goes both ways.
+// talk runs a script on a connection: next reads a message, and say writes one.
 func talk(script Script, say func(line string), next func() ([]byte, error)) {
 	each := func(text string) {
 		for line := range strings.SplitSeq(text, "\n") {
@@ -69,16 +69,16 @@ func talk(script Script, say func(line string), next func() ([]byte, error)) {
 	}
 }
 
-// A Server runs scripts over HTTP, one for each session. The path of a URL says how it speaks:
+// A Server runs scripts over HTTP, one for each session. The path of a URL selects the transport:
 //
 //	/sse   HTTP+SSE of 2024-11-05
 //	/ws    a WebSocket
-//	/json  Streamable HTTP: all that a request leads to is one body
-//	/get   the same, but in a session what the script says before its answer is for the stream of a GET
+//	/json  Streamable HTTP: all messages that answer a request are one body
+//	/get   the same, but in a session the messages before an answer go to the stream of a GET
 //	else   Streamable HTTP: a request is answered with a stream
 type Server struct {
-	Script Script        // of all sessions
-	New    func() Script // of a session, instead
+	Script Script        // the script of all sessions
+	New    func() Script // returns the script of a new session; nil: Script
 	// Open: a request other than initialize that names no session gets a script of its own.
 	Open bool
 	// Listens: a GET in a session opens a stream.
@@ -92,7 +92,7 @@ type Server struct {
 
 type session struct {
 	script Script
-	stream chan string // what is for the stream of a GET
+	stream chan string // messages for the stream of a GET
 }
 
 // Serve serves a handler, such as a [Server], until the end of the test, and returns the URL, without a path.
@@ -158,7 +158,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// listen writes what is for a stream until its client leaves.
+// listen writes the messages for the stream until its client leaves.
 func (begun *session) listen(w http.ResponseWriter, r *http.Request) {
 	for {
 		_ = http.NewResponseController(w).Flush()
@@ -180,7 +180,7 @@ func event(w io.Writer, text string) {
 	}
 }
 
-// post takes a message that was posted.
+// post serves a POST.
 func (s *Server) post(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	m, err := jsonrpc.Parse(body)
@@ -220,7 +220,7 @@ func (s *Server) post(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// answer answers a request with a body.
+// answer answers a request with one body. elsewhere says that messages before the answer go to the stream of a GET.
 func (begun *session) answer(w http.ResponseWriter, m jsonrpc.Message, elsewhere bool) {
 	var before strings.Builder
 	answer := begun.script(m, func(text string) {
@@ -234,7 +234,7 @@ func (begun *session) answer(w http.ResponseWriter, m jsonrpc.Message, elsewhere
 	_, _ = io.WriteString(w, strings.ReplaceAll(before.String()+answer, NewLine, "\n"))
 }
 
-// said takes a message of HTTP+SSE. Its answer is in the stream of the session.
+// said takes a message of HTTP+SSE. The answer goes to the stream of the session.
 func (begun *session) said(w http.ResponseWriter, m jsonrpc.Message) {
 	if begun == nil {
 		http.Error(w, "no session", http.StatusNotFound)
@@ -257,7 +257,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	defer func() { _ = ws.CloseNow() }()
 	ws.SetReadLimit(-1)
 	talk(s.script(), func(line string) {
-		// A text may have bytes that are no UTF-8, which RFC 6455 does not allow, and servers send.
+		// A text may have bytes that are not UTF-8: RFC 6455 forbids that, but servers send them.
 		_ = ws.Write(r.Context(), websocket.MessageText, []byte(strings.ReplaceAll(line, NewLine, "\n")))
 	}, func() ([]byte, error) {
 		_, text, err := ws.Read(r.Context())
@@ -265,7 +265,7 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// Endpoints serves a handler at /mcp, and for clients of 2024-11-05 at /sse.
+// Endpoints returns a mux with a handler at /mcp, and for clients of 2024-11-05 at /sse.
 func Endpoints(h interface {
 	http.Handler
 	SSE(path string) http.Handler
@@ -277,13 +277,13 @@ func Endpoints(h interface {
 	return mux
 }
 
-// ShutDownAtEnd has the end of the test shut a handler down, which may take as long as within.
+// ShutDownAtEnd shuts a handler down at the end of the test, which may take as long as within.
 func ShutDownAtEnd(t testing.TB, h interface {
 	Shutdown(ctx context.Context) error
 }, within time.Duration) {
 	t.Cleanup(func() {
 		ctx, stop := context.WithTimeout(context.Background(), within)
 		defer stop()
-		_ = h.Shutdown(ctx) // what is in flight is cut short
+		_ = h.Shutdown(ctx) // calls in flight are cut short
 	})
 }

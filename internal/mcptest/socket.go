@@ -12,13 +12,14 @@ import (
 // A Socket is a client over a WebSocket. Say may be called concurrently.
 type Socket struct {
 	*websocket.Conn
-	Session string // that the server named
+	Session string // the id from the server's header
 
 	ctx context.Context
 }
 
 // Dial opens a WebSocket at the URL of an endpoint, http or ws. header has names and values of fields in pairs. If the server
-// refuses it, Socket is nil, and Reply says how. A field Sec-WebSocket-Protocol replaces the subprotocol mcp.
+// refuses it, the Socket is nil, and the Reply has the server's answer. A field Sec-WebSocket-Protocol replaces the
+// subprotocol mcp.
 func Dial(ctx context.Context, url string, header ...string) (*Socket, Reply, error) {
 	fields := http.Header{"Sec-Websocket-Protocol": {"mcp"}}
 	set(fields, header)
@@ -35,7 +36,7 @@ func Dial(ctx context.Context, url string, header ...string) (*Socket, Reply, er
 	return s, Reply{Status: resp.StatusCode, Header: resp.Header}, nil
 }
 
-// MustDial is Dial for a server that has to agree. The end of the test closes the connection.
+// MustDial is like Dial, but ends the test if the server refuses. The end of the test closes the connection.
 func MustDial(t testing.TB, ctx context.Context, url string, header ...string) *Socket {
 	t.Helper()
 	s, r, err := Dial(ctx, url, header...)
@@ -54,7 +55,7 @@ func (s *Socket) Say(t testing.TB, message string) {
 	}
 }
 
-// Hear reads until a message has all of some texts in it, and returns that message.
+// Hear reads messages until one contains all texts, and returns that message.
 func (s *Socket) Hear(t testing.TB, texts ...string) string {
 	t.Helper()
 	for {

@@ -10,19 +10,19 @@ import (
 	"holdfast/internal/sse"
 )
 
-// mostEvent is how many bytes an event may have.
+// mostEvent bounds an event, in bytes.
 const mostEvent = 1 << 20
 
-// A Stream is an answer that is a stream of events. Its methods must not be called concurrently, but for Close.
+// A Stream is an answer that is a stream of events. Only Close may be called concurrently with other methods.
 type Stream struct {
 	Header http.Header // of the answer
-	LastID string      // of the last event that was read and has one
+	LastID string      // of the last event read that has an id
 
 	body   io.Closer
 	events *sse.Reader
 }
 
-// NewStream returns the stream of an answer. Any other answer is an error.
+// NewStream returns the stream of an answer. An answer that is not a stream is an error.
 func NewStream(resp *http.Response) (*Stream, error) {
 	if resp.StatusCode != http.StatusOK || !strings.HasPrefix(resp.Header.Get("Content-Type"), sse.ContentType) {
 		r, _ := Read(resp, nil)
@@ -31,7 +31,7 @@ func NewStream(resp *http.Response) (*Stream, error) {
 	return &Stream{Header: resp.Header, body: resp.Body, events: sse.NewReader(resp.Body, mostEvent)}, nil
 }
 
-// Stream sends a request, and returns the stream that answers it, which the end of the test closes.
+// Stream sends a request, and returns the stream that answers it. The end of the test closes the stream.
 func (c *Client) Stream(t testing.TB, method, body string, header ...string) *Stream {
 	t.Helper()
 	resp := c.Open(t, method, body, header...) //nolint:bodyclose // Open sees to it
@@ -51,7 +51,7 @@ func (s *Stream) Next() (sse.Event, error) {
 	return ev, err
 }
 
-// Until reads until an event has a text in its data, and returns that event.
+// Until reads events until one has a text in its data, and returns that event.
 func (s *Stream) Until(t testing.TB, text string) sse.Event {
 	t.Helper()
 	for {
@@ -65,10 +65,10 @@ func (s *Stream) Until(t testing.TB, text string) sse.Event {
 	}
 }
 
-// Close closes the answer, as a client does that leaves.
+// Close closes the answer, as a client that leaves does.
 func (s *Stream) Close() { _ = s.body.Close() }
 
-// Hear calls hear with each message of an answer, to its end: with the data of each event, or with the body if it is no stream.
+// Hear calls hear with each message of an answer: with the data of each event, or with the body if the answer is not a stream.
 // It closes the answer.
 func Hear(resp *http.Response, hear func(message []byte)) {
 	defer resp.Body.Close()

@@ -14,9 +14,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Answers is a server as a table: the script of a method, or of a tool under "tools/call NAME". Responses to its own requests have
-// the key "response". What it does not name it answers as a server with its tools does: initialize in the revision that the client
-// asks for, ping with an empty result, and other requests with an error.
+// Answers is a server as a table of scripts: by method, or by tool under "tools/call NAME". Responses to its own requests have the key
+// "response". Methods without a script have the answers of a server with these tools: initialize in the revision that the client asks
+// for, tools/list, ping with an empty result, and for other requests an error.
 type Answers map[string]Script
 
 // Fixed returns a script that answers with a result.
@@ -51,7 +51,7 @@ func (a Answers) tools() (all []string) {
 	return all
 }
 
-// named returns what a table has for a message, or else for a method.
+// named returns the value in a table for a message: that of its tool, or else that of a method.
 func named[T any](table map[string]T, m jsonrpc.Message, method string) T {
 	if m.Kind == jsonrpc.Response {
 		method = "response"
@@ -65,20 +65,20 @@ func named[T any](table map[string]T, m jsonrpc.Message, method string) T {
 // Tool returns the tool that a call names.
 func Tool(m jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
 
-// Welcome returns a result of initialize, in the revision that the client asks for.
+// Welcome returns a result of initialize, in the revision that the client asks for, with the server's capabilities.
 func Welcome(m jsonrpc.Message, capabilities string) string {
 	revision := cmp.Or(jsonrpc.String(jsonrpc.Field(m.Params, "protocolVersion")), "2025-11-25")
 	return fmt.Sprintf(`{"protocolVersion":%q,"capabilities":%s,"serverInfo":{"name":"mcptest","version":"1"}}`, revision, capabilities)
 }
 
-// Questions are the requests of a script to its client. The zero value has none.
+// Questions are the requests of a script to its client. The zero value is ready.
 type Questions struct {
 	mu      sync.Mutex
-	waiting map[string]chan jsonrpc.Message // by their ids
+	waiting map[string]chan jsonrpc.Message // by the ids of the requests
 	asked   int
 }
 
-// Ask makes a request, and returns the response, which is empty if none comes within a minute.
+// Ask makes a request, and returns the response; if none comes within a minute, an empty message.
 func (q *Questions) Ask(say func(text string), method, params string) (response jsonrpc.Message) {
 	answer := make(chan jsonrpc.Message, 1)
 	q.mu.Lock()
@@ -109,15 +109,15 @@ func (q *Questions) Answered(m jsonrpc.Message, _ func(string)) string {
 	return ""
 }
 
-// Does answers an HTTP request with a message. The message is empty where the body is none.
+// Does answers an HTTP request with a message. m is empty if the body is not a message.
 type Does = func(w http.ResponseWriter, r *http.Request, m jsonrpc.Message)
 
-// Methods is a server over HTTP as a table: what it does with a message, by the keys of [Answers], or with a request without a
-// message, by its method, as GET. "*" is for what it does not name, but for initialize, notifications and DELETE; these, and all where
-// there is no "*", it takes as a server does that answers with JSON: it refuses GET, and the result of a request is empty.
+// Methods is a server over HTTP as a table of functions: for a message by the keys of [Answers], for a request without a message by
+// its HTTP method, such as GET. "*" is for all others except initialize, notifications and DELETE. Requests without a function get the
+// answers of a server that answers with JSON: it refuses GET, and the result of a request is empty.
 type Methods map[string]Does
 
-// ServeHTTP implements [http.Handler]. A request whose body breaks off is cut off.
+// ServeHTTP implements [http.Handler]. If the body of a request breaks off, the connection is cut.
 func (s Methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -147,7 +147,7 @@ func (s Methods) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// Greet answers initialize, and names a session.
+// Greet returns a function that answers initialize, with the id of a session.
 func Greet(session string) Does {
 	return func(w http.ResponseWriter, _ *http.Request, m jsonrpc.Message) {
 		w.Header().Set("Mcp-Session-Id", session)

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// Eventually waits until is returns true. After the time atMost it ends the test, and names what was awaited. It asks every
-// few milliseconds: it is for what no channel tells of. In a synctest bubble it uses the time of the bubble.
+// Eventually waits until is returns true. After atMost it ends the test with a message that names the condition, what. It
+// calls is every few milliseconds: it is for conditions that no channel reports. In a synctest bubble it uses the time of
+// the bubble.
 func Eventually(t testing.TB, what string, atMost time.Duration, is func() bool) {
 	t.Helper()
 	const first, slowest = time.Millisecond, 20 * time.Millisecond

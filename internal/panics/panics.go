@@ -1,9 +1,9 @@
-// Package panics turns a panic of a user's code into an error of the call that
-// it concerns. Holdfast calls such code on goroutines of its own, where a panic
-// would end the process, and with it the calls of everybody else.
+// Package panics turns a panic of a user's code into an error of the call that it concerns.
+// Holdfast calls such code on goroutines of its own, where a panic would end the process, and with
+// it all other calls.
 //
-// Out of reach are goroutines that the user's code starts itself, and what the Go
-// runtime does not let anybody recover from, such as concurrent map writes.
+// It cannot catch panics of goroutines that the user's code starts itself, or errors of the Go
+// runtime that are fatal, such as concurrent map writes.
 package panics
 
 import (
@@ -12,11 +12,11 @@ import (
 	"runtime/debug"
 )
 
-// An Error stands for a panic of a user's code. Its text does not have the
-// panic's value, which may hold secrets: that is logged.
+// An Error stands for a panic of a user's code. Its text does not have the panic's value, which may
+// hold secrets and is only logged.
 type Error struct {
 	What  string // the user's code: "the handler of tools/call"
-	Value any    // what it panicked with
+	Value any    // the value of the panic
 }
 
 // Error implements error.
@@ -27,18 +27,18 @@ func (e *Error) Is(target error) bool {
 	return target == http.ErrAbortHandler && e.Value == any(http.ErrAbortHandler)
 }
 
-// Catch recovers from a panic of the function that defers it, sets err to an
-// [*Error], and logs it with its stack. A panic with an [*Error] was logged where
-// it was caught first; one with [http.ErrAbortHandler] asks for silence, as in
-// net/http. what and about name the user's code: "the handler of", "tools/call".
+// Catch recovers from a panic of the function that defers it, sets err to an [*Error], and logs it
+// with its stack. A panic with an [*Error] was logged where it was caught first; one with
+// [http.ErrAbortHandler] is not logged, as in net/http. what and about name the user's code: "the
+// handler of", "tools/call".
 func Catch(err *error, logger *slog.Logger, what, about string) {
 	if p := recover(); p != nil {
 		*err = caught(p, logger, what, about)
 	}
 }
 
-// Raise is for code that has no error to return: the panic goes on, with the [*Error],
-// and is for the handler, or the goroutine, that the call came by to catch.
+// Raise is for code that has no error to return: the panic goes on, with the [*Error], until the
+// handler or the goroutine of the call catches it.
 func Raise(logger *slog.Logger, what string) {
 	if p := recover(); p != nil {
 		panic(caught(p, logger, what, ""))

@@ -9,9 +9,9 @@ import (
 	"unicode"
 )
 
-// Args returns the arguments of a command as a person may see them: without what follows the name of a
-// credential (--token X, --header "Name: X", TOKEN=X, {"apiKey": "X"}), and without what looks like one.
-// Variables (${NAME}) stay, as they are not their values; their defaults do not.
+// Args returns the arguments of a command as a person may see them: without the values of names of
+// credentials (--token X, --header "Name: X", TOKEN=X, {"apiKey": "X"}), and without texts that look like
+// credentials. Variables (${NAME}) stay, but not their defaults.
 func Args(args []string) []string {
 	shown := make([]string, len(args))
 	before, own := "", packages(args)
@@ -36,19 +36,19 @@ func isFlag(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && !strings.ContainsAny(arg, "=: \t\n") && !strings.ContainsAny(arg[1:2], "0123456789.")
 }
 
-// isHeader reports whether an option has a header of HTTP as its value.
+// isHeader reports whether an option takes an HTTP header as its value.
 func isHeader(flag string) bool {
 	name := strings.ToLower(strings.TrimLeft(flag, "-"))
 	return flag == "-H" || strings.HasSuffix(name, "header") || strings.HasSuffix(name, "headers")
 }
 
-// words are those that say of a name that it is one of a credential, if they are a word of the name.
+// words mark a name as that of a credential, if they are a whole word of it.
 var words = []string{
 	"key", "keys", "pat", "pass", "pwd", "pw", "cred", "creds", "sig", "otp", "pin", "dsn", "sid", "session", "connection", "conn", "salt", "seed", "mnemonic", "license", "login",
 }
 
-// Secretive reports whether what has a name may be a credential: an option, a variable of the environment,
-// a header, or a member of JSON.
+// Secretive reports whether the value of a name may be a credential. The name is that of an option, an
+// environment variable, a header, or a JSON member.
 func Secretive(name string) bool {
 	if Credential(name) {
 		return true
@@ -82,10 +82,10 @@ func wordsOf(name string) (all []string) {
 	return all
 }
 
-// harmless is a text of nothing but variables without defaults, and the scheme of a credential.
+// harmless matches a text of variables without defaults, which the scheme of a credential may precede.
 var harmless = regexp.MustCompile(`^(?i:bearer|basic|token)?\s*(\$\{[A-Za-z0-9_:.-]*\}|\$[A-Za-z_][A-Za-z0-9_]*|\{env:[A-Za-z0-9_]+\})+$`)
 
-// hidden returns what is shown of a value that may be a credential.
+// hidden returns Mark for a value that may be a credential; an empty or harmless value stays.
 func hidden(value string) string {
 	if value == "" || harmless.MatchString(strings.TrimSpace(value)) && !strings.Contains(value, ":-") {
 		return value
@@ -93,7 +93,7 @@ func hidden(value string) string {
 	return Mark
 }
 
-// header returns what is shown of a header, as "Name: value".
+// header returns a header, as "Name: value", with its value hidden.
 func header(text string) string {
 	name, value, ok := strings.Cut(text, ":")
 	if !ok {
@@ -106,13 +106,13 @@ func header(text string) string {
 	return name + ":" + space + hidden(value[len(space):])
 }
 
-// named is a name with what assigns a value to it.
+// named matches a name and the sign that assigns a value to it.
 var named = regexp.MustCompile(`([A-Za-z][A-Za-z0-9_.-]*)(["']?\s*[:=]+\s*)`)
 
-// known is what some services' tokens look like, and what follows the scheme of a credential.
+// known matches the tokens of some services, and a scheme of credentials with the credential.
 var known = regexp.MustCompile(`\b(gh[opusr]_|github_pat_|glpat-|xox[a-z]-|sk-|sk_|pk_|rk_|AKIA|AIza|eyJ|hf_|npm_|pypi-|figd_|lin_api_|ntn_|secret_|whsec_|dop_v1_)[A-Za-z0-9._-]{6,}|\b(?i:bearer|basic)\s+[A-Za-z0-9._~+/=-]+`)
 
-// argument returns what is shown of an argument whose place says nothing.
+// argument returns an argument without the secrets that its own text shows.
 func argument(arg string) string {
 	if name, value, ok := strings.Cut(arg, "="); ok && isFlag(name) {
 		switch {
@@ -138,7 +138,8 @@ func argument(arg string) string {
 	return known.ReplaceAllString((*Secrets)(nil).Text(assigned(shell(arg))), Mark)
 }
 
-// assigned returns a text without what is assigned to names of credentials: in quotes, or to its end.
+// assigned returns a text without the values that are assigned to names of credentials. A value is in
+// quotes, or ends with the text.
 func assigned(text string) string {
 	for from := 0; from < len(text); {
 		at := named.FindStringSubmatchIndex(text[from:])
@@ -164,7 +165,7 @@ func assigned(text string) string {
 	return text
 }
 
-// object returns what is shown of an argument that is JSON.
+// object returns an argument that is a JSON object or array, without its secrets.
 func object(arg string) (string, bool) {
 	text := strings.TrimSpace(arg)
 	if !strings.HasPrefix(text, "{") && !strings.HasPrefix(text, "[") {
@@ -185,7 +186,7 @@ func object(arg string) (string, bool) {
 	return strings.TrimSuffix(out.String(), "\n"), true
 }
 
-// masked returns a value of JSON without what is secret, or without all of it.
+// masked returns a JSON value without its secrets; with secret, without all texts and numbers.
 func masked(v any, secret bool) any {
 	switch v := v.(type) {
 	case map[string]any:

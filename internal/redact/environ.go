@@ -3,7 +3,7 @@ package redact
 import "strings"
 
 // Environ returns an environment for the program of a server: without the variables that configure Holdfast
-// (HOLDFAST_*), and without those that hold the credentials with which it sends its traces. It may change env.
+// (HOLDFAST_*), and without those with the credentials for Holdfast's traces. It may change env.
 func Environ(env []string) []string {
 	kept := env[:0]
 	for _, v := range env {

@@ -1,6 +1,5 @@
-// Package redact keeps the secrets of URLs out of what is told: out of errors, logs
-// and terminals. A URL may hold them as its user and password, in its query, its
-// fragment, or as a long segment of its path.
+// Package redact keeps the secrets of URLs out of errors, logs and terminals. A URL may have secrets as its user and password, in its query, in
+// its fragment, or as a long segment of its path.
 package redact
 
 import (
@@ -17,23 +16,22 @@ import (
 // Mark stands where a secret was.
 const Mark = "***"
 
-// What is shorter is in too many words by chance to be looked for.
+// The least lengths of secrets, in bytes. Shorter texts are in too many words by chance.
 const (
 	leastPassword = 3
 	leastValue    = 6
 	leastSegment  = 20 // of a path
 )
 
-// Secrets are texts that nobody is to read. Nil has none but what [Secrets.Text] finds
-// by itself. A Secrets may be used concurrently.
+// Secrets are texts to remove. A nil Secrets removes only the users and passwords that [Secrets.Text] finds itself. A Secrets may be used
+// concurrently.
 type Secrets struct {
-	forms   []string // of each, all that it may look like
+	forms   []string // all forms of each secret
 	replace *strings.Replacer
 }
 
-// Of returns the secrets of URLs. They need not be URLs that anything can parse: the
-// password of one with a typing error is a secret too. The values of the query's
-// options in plain are no secrets.
+// Of returns the secrets of URLs. They may be malformed: the password of a URL with a typing error is a secret too. The values of the query
+// parameters in plain are not secret.
 func Of(urls []string, plain ...string) *Secrets {
 	var all []string
 	for _, raw := range urls {
@@ -42,7 +40,7 @@ func Of(urls []string, plain ...string) *Secrets {
 	return Texts(all...)
 }
 
-// Texts returns secrets that are no part of a URL.
+// Texts returns secrets that are given as they are, such as tokens.
 func Texts(secrets ...string) *Secrets {
 	var forms []string
 	for _, secret := range secrets {
@@ -55,7 +53,7 @@ func of(forms []string) *Secrets {
 	if len(forms) == 0 {
 		return nil
 	}
-	// Where two begin at one place, the longer one goes.
+	// If two forms begin at one place, the longer one is replaced.
 	slices.SortFunc(forms, func(a, b string) int { return cmp.Or(len(b)-len(a), strings.Compare(a, b)) })
 	forms = slices.Compact(forms)
 	pairs := make([]string, 0, 2*len(forms))
@@ -65,11 +63,10 @@ func of(forms []string) *Secrets {
 	return &Secrets{forms, strings.NewReplacer(pairs...)}
 }
 
-// userinfo is a user and password in any URL (RFC 3986, section 3.2.1).
+// userinfo matches the user and password of a URL (RFC 3986, section 3.2.1).
 var userinfo = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://)[^\s/?#"'<>]*(@)`)
 
-// Text is a text without the secrets, and without the users and passwords of whatever
-// URLs are in it.
+// Text returns a text without the secrets, and without the users and passwords of all URLs in it.
 func (s *Secrets) Text(text string) string {
 	if s != nil {
 		text = s.replace.Replace(text)
@@ -80,7 +77,7 @@ func (s *Secrets) Text(text string) string {
 	return text
 }
 
-// Error is an error whose text is without the secrets, and that wraps err.
+// Error returns an error that wraps err, with a text without the secrets.
 func (s *Secrets) Error(err error) error {
 	if err == nil {
 		return nil
@@ -101,23 +98,21 @@ func (e *redacted) Error() string { return e.text }
 
 func (e *redacted) Unwrap() error { return e.err }
 
-// URL is what may be told of a URL: where it leads, without user, password, query and
-// fragment. It is "" for what is no URL.
+// URL returns a URL for people: scheme, host and path, without secrets. It is "" for a text that is not a URL with a host.
 func URL(raw string) string {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {
 		return ""
 	}
 	where := url.URL{Scheme: u.Scheme, Host: u.Host}
-	if !strings.Contains(raw[strings.Index(raw, u.Host)+len(u.Host):], "@") { // else the path may be half a password
+	if !strings.Contains(raw[strings.Index(raw, u.Host)+len(u.Host):], "@") { // with an @ the path may be half a password
 		where.Path, where.RawPath = u.Path, u.RawPath
 	}
 	return Of([]string{raw}).Text(where.String())
 }
 
-// Written is what may be told of a URL as its user has written it, which may be no URL that anything can
-// parse: without user, password, query and fragment. Variables (${NAME}) stay, and their defaults do not. Of what does not even
-// look like a URL nothing is told: it may be a secret that is in the wrong place.
+// Written returns a URL as its user has written it, and perhaps malformed, without user, password, query and fragment. Variables (${NAME})
+// stay, but not their defaults. A text that does not even look like a URL becomes Mark: it may be a secret in the wrong place.
 func Written(raw string) string {
 	text := strings.TrimSpace(raw)
 	if len(text) > leastPassword && !looksLikeURL.MatchString(text) && !strings.Contains(text, "@") {
@@ -148,11 +143,10 @@ func Written(raw string) string {
 	return argument(Of([]string{raw}).Text(text))
 }
 
-// looksLikeURL is how a text begins whose user meant it for a URL: with a scheme, a variable, a path, or a host as only hosts are written, with
-// a port or a domain.
+// looksLikeURL matches the beginning of a text that is meant as a URL: a scheme, a variable, a path, or a host with a port or a domain.
 var looksLikeURL = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.-]{0,15} ?:/{1,3}|\$\{[^}]*\}|\{env:[^}]*\}|\$[A-Z_]+\b|/|(localhost|[a-z0-9-]{1,30}(\.[a-z0-9-]{1,30})*\.[a-z]{2,10}|[0-9]+(\.[0-9]+){3})(:[0-9]{1,5})?([/?#]|$)|[a-z0-9.-]{1,30}:[0-9]{1,5}([/?#]|$))`)
 
-// begin is how a URL begins, somewhere in a text.
+// begin matches the beginning of a URL, anywhere in a text.
 var begin = regexp.MustCompile(`[a-zA-Z0-9+.-]*:/{1,3}`)
 
 // secretsOf returns the secrets of a URL.
@@ -181,29 +175,29 @@ func secretsOf(raw string, plain []string) []string {
 			}
 		}
 	}
-	if strings.Contains(rest, "://") { // one after another
+	if strings.Contains(rest, "://") { // another URL follows
 		all = append(all, secretsOf(rest, plain)...)
 	}
 	return append(all, tailSecrets(tail, plain)...)
 }
 
-// isPath reports whether a text with an at sign is no URL without its scheme, but a file path or
-// a package of npm, such as /usr/lib/node_modules/@scope/name or @scope/name@1.0.
+// isPath reports whether a text with an at sign is a file path or an npm package, such as /usr/lib/node_modules/@scope/name or @scope/name@1.0,
+// and not a URL without its scheme.
 func isPath(text string) bool {
 	return !strings.Contains(text, ":") && (strings.HasPrefix(text, "@") || strings.HasPrefix(strings.TrimLeft(text, "."), "/"))
 }
 
-// passwords are those of a user and password, or of several hosts' (H1,USER:PASS@H2).
+// passwords returns the passwords of a user and password, or of those of several hosts (H1,USER:PASS@H2).
 func passwords(info string) []string {
 	var all []string
 	add := func(info string) {
 		user, password, ok := strings.Cut(info, ":")
 		if !ok {
-			password = user // as a token is given
+			password = user // a token may stand there
 		}
 		if len(password) >= leastPassword {
 			all = append(append(all, password), pieces(password)...)
-			for part := range strings.SplitSeq(password, "@") { // the host may begin with any of them
+			for part := range strings.SplitSeq(password, "@") { // the host may begin after any @
 				if len(part) >= leastValue {
 					all = append(all, part)
 				}
@@ -222,7 +216,7 @@ func passwords(info string) []string {
 	return all
 }
 
-// basic is a user and password as a header has them (RFC 7617).
+// basic returns a user and password in the form of a header (RFC 7617).
 func basic(info string) string {
 	user, password, _ := strings.Cut(info, ":")
 	for _, part := range []*string{&user, &password} {
@@ -233,13 +227,13 @@ func basic(info string) string {
 	return base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 }
 
-// pieces are what parsers may take off a password that has characters of a URL's own.
+// pieces returns the parts into which parsers may split a password with reserved characters of URLs.
 func pieces(password string) []string {
 	parts := strings.FieldsFunc(password, func(r rune) bool { return strings.ContainsRune("/?#@,:[]& \t\r\n\x7f", r) })
 	return slices.DeleteFunc(parts, func(part string) bool { return len(part) < leastValue || part == password })
 }
 
-// tailSecrets are those of a path, query and fragment.
+// tailSecrets returns the secrets of a path, query and fragment.
 func tailSecrets(tail string, plain []string) []string {
 	tail, fragment, _ := strings.Cut(tail, "#")
 	path, query, _ := strings.Cut(tail, "?")
@@ -264,8 +258,8 @@ func tailSecrets(tail string, plain []string) []string {
 	return all
 }
 
-// formsOf are the ways in which a secret of a URL, or a part of it, may stand in a
-// text: as it was given, decoded, encoded in other ways, quoted, and as a header.
+// formsOf returns the forms in which a secret of a URL, or a part of it, may stand in a text: as it was given, decoded, encoded in other ways,
+// and quoted.
 func formsOf(secret string) []string {
 	plain := []string{secret}
 	if one, err := url.PathUnescape(secret); err == nil {
@@ -289,13 +283,13 @@ func formsOf(secret string) []string {
 	return slices.DeleteFunc(all, func(form string) bool { return len(form) < leastPassword })
 }
 
-// A header that holds a credential has one of these in its name.
+// The name of a header with a credential contains one of these.
 var credentials = []string{
 	"auth", "cookie", "token", "secret", "passw", "credential", "apikey", "api-key", "api_key", "access-key", "signature",
 	"jwt", "assertion", "bearer", "client-cert", "private",
 }
 
-// Credential reports whether a header, by its name, may hold a credential.
+// Credential reports whether the name of a header says that its value may be a credential.
 func Credential(header string) bool {
 	header = strings.ToLower(header)
 	return slices.ContainsFunc(credentials, func(part string) bool { return strings.Contains(header, part) })

@@ -7,29 +7,28 @@ import (
 	"strings"
 )
 
-// passwordFlags are short options that are a password, a key or a token of many commands, and something else of others: a port,
-// a package, a name. The value says which (isPlain). What -p has is a password even if it is an ordinary word.
+// passwordFlags are short options for a password, a key or a token in many commands, and for a port, a package or a name in others. isPlain
+// tells them apart by the value. The value of -p is a password even if it is an ordinary word.
 var passwordFlags = []string{"-p", "-P", "-k", "-t", "-a", "-s", "-w"}
 
 // userFlags are options with a user and a password as USER:PASSWORD.
 var userFlags = []string{"-u", "-U", "--user", "--proxy-user", "--basic", "--creds"}
 
-// runners start a package, which -p names if it comes before it.
+// runners are commands that start a package. An option -p before the package's own arguments names a package.
 var runners = []string{"npx", "pnpm", "pnpx", "bunx", "bun", "npm", "yarn", "uv", "uvx", "pipx"}
 
 var (
-	// numeric is a port, as containers have it too, an address with one, a number, or a version: a value without anything but digits and what is
-	// between them, and the name of a protocol.
+	// numeric matches a port, also in the form of containers (8080:80/tcp), an address with a port, a number, or a version.
 	numeric = regexp.MustCompile(`^[0-9.:,\[\]<>=~^-]*[0-9][0-9.:,\]-]*(/(tcp|udp))?$`)
-	// pathLike is a path or a package: /etc/x, ./x, C:\x, @scope/name, image/name:tag.
+	// pathLike matches a path or a package: /etc/x, ./x, C:\x, @scope/name, image/name:tag.
 	pathLike = regexp.MustCompile(`^(\.{0,2}/|~/|[A-Za-z]:[\\/]|@[a-z0-9._-]+/|[a-z0-9._-]+/)[A-Za-z0-9@._:/\\ -]*$`)
-	// ordinary is a word without what makes a good password.
+	// ordinary matches words of small letters only.
 	ordinary = regexp.MustCompile(`^[a-z]+([_-][a-z]+)*$`)
-	// longName is how names of options begin that have one dash, as -port and -path.
+	// longName matches long names of options with one dash, such as -port and -path.
 	longName = regexp.MustCompile(`^-(p(ort|ath|re|ro|ack|rint|ub|lug|aram|arallel|id|lat|ool|ing|ipe|ull|ush|ut|age|eer|kg|oll)|P[a-z])[a-z-]*$`)
 )
 
-// isPlain reports whether what follows a short option is no password.
+// isPlain reports whether the value of a short option is clearly not a password.
 func isPlain(flag, value string) bool {
 	switch {
 	case value == "", isFlag(value), numeric.MatchString(value), strings.Contains(value, "://"):
@@ -40,7 +39,8 @@ func isPlain(flag, value string) bool {
 	return flag != "-p" && flag != "-P" && ordinary.MatchString(value)
 }
 
-// short returns what is shown of the value of a short option, and whether the option is one that mostly has a credential.
+// short returns the value of an option in userFlags or passwordFlags with its password hidden, and true. It returns false for other options, and
+// for values without a password.
 func short(flag, value string) (string, bool) {
 	switch {
 	case slices.Contains(userFlags, flag):
@@ -55,7 +55,8 @@ func short(flag, value string) (string, bool) {
 	return "", false
 }
 
-// attached returns what is shown of an argument that is a short option with its value: -pSECRET, -uUSER:PASSWORD, -HName: value.
+// attached returns an argument that is a short option with its value (-pSECRET, -uUSER:PASSWORD, -HName: value) with its secret hidden, and
+// true; false for others.
 func attached(arg string) (string, bool) {
 	if len(arg) < 3 || arg[0] != '-' || arg[1] == '-' {
 		return "", false
@@ -74,7 +75,7 @@ func attached(arg string) (string, bool) {
 	return flag + shown, ok
 }
 
-// packages returns up to where the arguments of a command are those of what starts a package: -p is the name of one there.
+// packages returns the index of the package in the arguments of a runner. Before it, -p names a package. It returns 0 for other commands.
 func packages(args []string) int {
 	if len(args) == 0 || !slices.Contains(runners, strings.TrimSuffix(path.Base(strings.ReplaceAll(args[0], `\`, "/")), ".cmd")) {
 		return 0
@@ -87,10 +88,10 @@ func packages(args []string) int {
 	return len(args)
 }
 
-// option is an option and its value in a text for a shell.
+// option matches an option and its value in a shell command.
 var option = regexp.MustCompile(`(^|\s)(--?[A-Za-z][A-Za-z0-9_-]*)(\s+|=)("[^"]*"|'[^']*'|[^\s"'-][^\s"']*)`)
 
-// shell returns a text for a shell without the values of options that are credentials.
+// shell returns a shell command without the values of options that are credentials.
 func shell(text string) string {
 	if !strings.ContainsAny(text, " \t\n") {
 		return text

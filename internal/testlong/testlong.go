@@ -3,9 +3,8 @@
 //	go test ./...         about a minute, with nothing else than Go and git
 //	go test ./... -long   all there is
 //
-// What takes longer, or needs other programs (node, Chromium, Redis, strace), runs
-// with -long only; CI has it always. As each test binary must know the flag, each
-// package with tests imports this one in a _test.go file.
+// Tests that take longer, or need other programs (node, Chromium, Redis, strace), run with -long only; CI always runs them. As
+// each test binary must know the flag, each package with tests imports this one in a _test.go file.
 package testlong
 
 import (
@@ -20,8 +19,7 @@ var wanted = flag.Bool("long", false, "run also what takes long, or needs other 
 // Wanted reports whether -long is set. It may be called once the flags are parsed.
 func Wanted() bool { return *wanted }
 
-// Only skips t unless -long is set. why says what takes long in it, or what it is run
-// for beside the others.
+// Only skips t unless -long is set. why says why the test takes long, or what it checks beyond the others.
 func Only(t testing.TB, why string) {
 	t.Helper()
 	if !Wanted() {
@@ -29,11 +27,12 @@ func Only(t testing.TB, why string) {
 	}
 }
 
-// All reports whether cases that are alike are all tried: with -long, and under the race detector, which CI runs without -long.
+// All reports whether tests try all of many similar cases: with -long, and under the race detector, which CI runs without
+// -long.
 func All() bool { return Wanted() || Race }
 
-// Part skips t unless all cases of its table are tried, or it is among a third of them, which its name decides: cases that are
-// alike, and take long together.
+// Part skips t unless [All] cases are tried, or t is in a third of them, which its name decides. It is for tables of similar
+// cases that take long together.
 func Part(t testing.TB) {
 	t.Helper()
 	if sum := fnv.New32a(); !All() {
@@ -44,8 +43,8 @@ func Part(t testing.TB) {
 	}
 }
 
-// OneGoroutine skips t under the race detector: it reads the sources of the module, say, in one goroutine of its own, where
-// there is no race to be found. It runs without the detector.
+// OneGoroutine skips t under the race detector. It is for tests that run in one goroutine, such as those that read the sources
+// of the module, so that they have no races.
 func OneGoroutine(t testing.TB) {
 	t.Helper()
 	if Race {
@@ -53,8 +52,8 @@ func OneGoroutine(t testing.TB) {
 	}
 }
 
-// Needs skips t unless -long is set, and fails it if found is false: then something is
-// missing on this machine. what says what that is, and how to get it.
+// Needs skips t unless -long is set, and fails it if found is false: then this machine lacks a program. what names the program,
+// and says how to get it.
 func Needs(t testing.TB, found bool, what string) {
 	t.Helper()
 	if !Wanted() {
@@ -65,7 +64,7 @@ func Needs(t testing.TB, found bool, what string) {
 	}
 }
 
-// Either returns how much, or how long, it is with -long, and without.
+// Either returns with if -long is set, else without.
 func Either[T any](without, with T) T {
 	if !flag.Parsed() { // a TestMain may call it
 		flag.Parse()
@@ -76,9 +75,8 @@ func Either[T any](without, with T) T {
 	return without
 }
 
-// AtOnce has n tests of a package run at a time, unless -parallel says how many: tests that
-// wait more than they work. Under the race detector, where they work more, it is a few. A
-// TestMain calls it.
+// AtOnce lets n tests of a package run at a time, unless -parallel is set. It is for tests that wait more than they work. Under
+// the race detector, where they work more, n is 12 at most. A TestMain calls it.
 func AtOnce(n int) {
 	if Race { // more of them would keep each other from the processor for seconds
 		n = min(n, 12)

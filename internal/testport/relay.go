@@ -5,10 +5,10 @@ import (
 	"sync"
 )
 
-// A Relay listens in the place of a TCP server. Its methods may be called concurrently, once it is started.
+// A Relay listens in the place of a TCP server. Once it is started, its methods may be called concurrently.
 type Relay struct {
-	Target string // where the server is: host and port
-	// Carry carries a connection, which ends when it returns. Connections are numbered, from 1.
+	Target string // host and port of the server
+	// Carry carries a connection, which is closed when Carry returns. Connections are numbered from 1.
 	Carry func(number uint64, c *net.TCPConn)
 
 	listener net.Listener
@@ -16,7 +16,7 @@ type Relay struct {
 
 	mu    sync.Mutex
 	conns map[net.Conn]struct{}
-	away  bool // it keeps no connections
+	away  bool // the relay keeps no connections
 }
 
 // Start begins to listen, on a port of its own, until [Relay.Close].
@@ -42,13 +42,14 @@ func (r *Relay) Start() (err error) {
 	return nil
 }
 
-// Addr returns where the relay listens: host and port.
+// Addr returns the host and port at which the relay listens.
 func (r *Relay) Addr() string { return r.listener.Addr().String() }
 
 // Go runs a function that Close waits for.
 func (r *Relay) Go(do func()) { r.work.Go(do) }
 
-// Dial connects to the server. The connection is to be dropped in the end. It is nil if there is none.
+// Dial connects to the server. It returns nil if it cannot, or the relay is away. The caller must Drop the
+// connection.
 func (r *Relay) Dial() *net.TCPConn {
 	c, err := net.Dial("tcp", r.Target)
 	if err != nil || !r.keep(c) {
@@ -57,7 +58,8 @@ func (r *Relay) Dial() *net.TCPConn {
 	return c.(*net.TCPConn)
 }
 
-// keep notes a connection that ends with the relay. It reports false, and ends the connection, if the relay is away.
+// keep notes a connection, which is closed with the relay. If the relay is away, keep closes the connection and
+// returns false.
 func (r *Relay) keep(c net.Conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -69,7 +71,7 @@ func (r *Relay) keep(c net.Conn) bool {
 	return true
 }
 
-// Drop ends a connection.
+// Drop closes a connection.
 func (r *Relay) Drop(c net.Conn) {
 	r.mu.Lock()
 	delete(r.conns, c)
@@ -77,7 +79,8 @@ func (r *Relay) Drop(c net.Conn) {
 	_ = c.Close()
 }
 
-// Away ends all connections, and those that come, until it is called with false. With reset they end with RST.
+// Away closes all connections, and new ones at once, until it is called with false. With reset it closes the present
+// ones with RST.
 func (r *Relay) Away(away, reset bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +95,7 @@ func (r *Relay) Away(away, reset bool) {
 	}
 }
 
-// Close ends the relay and all its connections, and waits for what it has begun.
+// Close ends the relay and all its connections, and waits for the functions of [Relay.Go].
 func (r *Relay) Close() {
 	_ = r.listener.Close()
 	r.Away(true, false)

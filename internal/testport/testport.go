@@ -1,5 +1,5 @@
-// Package testport finds TCP ports for tests that must know one before its server
-// listens, or while nobody does, and stands in the place of servers as a [Relay].
+// Package testport finds TCP ports for tests that must know a port before its server listens, or
+// while no server does, and has a [Relay] that stands in the place of a server.
 package testport
 
 import (
@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// Systems give the ports of this range to nobody who asks for any port, nor those 10,000
-// above (the second port of each server of a Redis Cluster). Tests ask for any all the
-// time: they would get the port of a server that is about to start, or was killed.
+// Systems do not give the ports of this range to programs that ask for any port, nor those 10,000
+// above (the second port of each server of a Redis Cluster). Tests ask for any port all the time:
+// they would get the port of a server that is about to start, or was killed.
 const first, last = 10_000, 20_000
 
 // kept are UDP sockets with the numbers of the ports that this process has had.
 var kept sync.Map
 
-// Free returns n different ports of 127.0.0.1 that nobody listens on now. No other caller of
-// Free gets one of them, in this process or in another, until this one ends: a server that a
-// test kills is not to be taken for that of another test. It may be called concurrently.
+// Free returns n different ports of 127.0.0.1 that have no listener now. No other caller of Free,
+// in this process or in another, gets one of them until this process ends: so no test takes the
+// server of another for its own that was killed. Free may be called concurrently.
 func Free(n int) ([]int, error) {
 	const attempts = 1000
 	ports := make([]int, 0, n)
@@ -38,8 +38,8 @@ func Free(n int) ([]int, error) {
 	return nil, fmt.Errorf("testport: no free port after %d attempts: %w", attempts, err)
 }
 
-// keep takes a port that is free. No test uses UDP, so its socket of the same number says that
-// the port is taken, and needs no clearing up.
+// keep takes a free port. No test uses UDP, so a UDP socket of the same number marks the port as
+// taken, and needs no clearing up.
 func keep(port int) error {
 	taken, err := net.ListenPacket("udp", Loopback(port))
 	if err != nil {
@@ -54,7 +54,7 @@ func keep(port int) error {
 	return l.Close()
 }
 
-// Addr returns the address of one such port.
+// Addr returns the address of one port from [Free].
 func Addr(t testing.TB) string {
 	t.Helper()
 	ports, err := Free(1)

@@ -1,4 +1,4 @@
-// Package testwork measures in tests whether work grows with what it is done for, and no faster.
+// Package testwork measures in tests whether work grows with the size of its input, and no faster.
 package testwork
 
 import (
@@ -14,17 +14,17 @@ import (
 const (
 	leastRounds = 3
 	mostRounds  = 20
-	// hopelessRounds is how many there are at the least before work is given up that grows far too fast.
+	// hopelessRounds is the least number of rounds before work that grows far too fast is given up.
 	hopelessRounds = 6
-	// hopeless is how many times as long that takes.
+	// hopeless is the growth from n to 4n that is far too fast.
 	hopeless = 12
-	// mostGrowth is how many times the work may take for four times as much.
+	// mostGrowth is the growth from n to 4n that is allowed.
 	mostGrowth = 5
-	// leastWork is how long work takes, at the least, whose growth can be told.
+	// leastWork is the least time of work that can be compared.
 	leastWork = time.Millisecond
 )
 
-// Many returns n texts with commas in between; %d stands for their number.
+// Many returns n copies of a text with commas in between; %d stands for a copy's number, from 0.
 func Many(n int, text string) string {
 	all := make([]string, n)
 	for i := range all {
@@ -33,11 +33,11 @@ func Many(n int, text string) string {
 	return strings.Join(all, ",")
 }
 
-// Linear fails the test if four times as much takes more than five times the work. prepare returns the
-// work for n members, elements or messages. It is measured in processor time of its own thread, and the
-// least of several rounds counts, so that a busy machine makes no difference. Nor do the processor's
-// caches: n are worked on in four places, which take as much memory as 4n in one, and if that is not
-// enough, more are looked at.
+// Linear fails the test if an input of four times the size takes more than five times the work. prepare returns the
+// work for n members, elements or messages. The work is measured in processor time of its own thread, and the least
+// of several rounds counts, so that a busy machine makes no difference. Nor do the processor's caches: the work for n
+// is done on four inputs, which take as much memory as one of 4n, and after a failure it is measured again with a
+// larger n.
 func Linear(t *testing.T, n int, prepare func(n int) (work func())) {
 	t.Helper()
 	why, far := grows(n, prepare)
@@ -50,8 +50,8 @@ func Linear(t *testing.T, n int, prepare func(n int) (work func())) {
 	}
 }
 
-// grows says what work takes for n and for 4n, if that is too much, or "". far says that it is so much
-// that no cache can be why: what is quadratic takes sixteen times as long.
+// grows returns "", or, if the work grows too fast, a text with its times for n and for 4n. far says that it grows so
+// fast that caches cannot be the reason: quadratic work takes sixteen times as long.
 func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 	var parts [4]func()
 	for i := range parts {
@@ -63,7 +63,7 @@ func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 			part()
 		}
 	}
-	times := 1 // that the work is repeated, so that it can be measured
+	times := 1 // how often the work is repeated, so that it takes long enough to be measured
 	for ; times < 1<<20; times *= 2 {
 		if measure(times, apart) >= leastWork {
 			break
@@ -86,8 +86,8 @@ func grows(n int, prepare func(n int) (work func())) (why string, far bool) {
 	return fmt.Sprintf("%d take %v, and %d take %v: more than %d times as long", n, least/one, 4*n, 4*most/one, mostGrowth), most > least/4*hopeless
 }
 
-// measure returns the processor time of doing work some times, without that of collecting garbage: of that the work's
-// thread has a share which depends on all else that the process does.
+// measure returns the processor time of doing work some times, with garbage collection off: the share of that in the
+// work's thread depends on the rest of the process.
 func measure(times int, work func()) time.Duration {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

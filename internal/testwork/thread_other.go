@@ -6,5 +6,6 @@ import "time"
 
 var began = time.Now()
 
-// threadTime returns the time: here nobody tells that of a thread.
+// threadTime returns the time since the start, as this system does not tell the processor time of a
+// thread.
 func threadTime() time.Duration { return time.Since(began) }

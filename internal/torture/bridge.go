@@ -18,8 +18,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A bridge gives a command on stdio a Streamable HTTP endpoint as plain bridges do: the go-sdk's transport in front of a
-// process for each session, and no store of events.
+// A bridge gives a command on stdio a Streamable HTTP endpoint, as plain bridges do: the go-sdk's transport in front of
+// a process for each session, without a store of events.
 type bridge struct {
 	command []string
 
@@ -105,7 +105,8 @@ func (b *bridge) open() (*mcp.StreamableServerTransport, error) {
 				if err != nil {
 					return
 				}
-				// A message that cannot be written, because no client listens for example, is lost; the session is not.
+				// A message that the client's side does not take, if no client listens for example, is lost; the session
+				// goes on.
 				if err := way[1].Write(ctx, m); err != nil && way[1] == down {
 					return
 				}

@@ -11,13 +11,14 @@ import (
 	"sync"
 )
 
-// What a [post] answers.
+// The answers of a [post].
 const (
 	wordOn   = "on"
 	wordKill = "kill"
 )
 
-// A post is where the processes of servers say which calls have reached their stdin, and are told to end.
+// A post listens for reports of the calls that have reached the stdin of servers' processes, and answers whether to kill
+// the process.
 type post struct {
 	l    net.Listener
 	a    *arrivals
@@ -79,9 +80,9 @@ func (p *post) take(c net.Conn) {
 	}
 }
 
-// Child runs a command with this program's stdin and stdout, says over a connection to addr which calls have reached
-// its stdin, and kills it, and itself, when it is told to. It returns the exit code. This program is to be in a process
-// group of its own.
+// Child runs a command with this program's stdin and stdout, and reports to the post at addr each call before it reaches
+// the command's stdin. It kills the command, and itself, when the post says so. It returns the exit code. This program
+// must be in a process group of its own.
 func Child(addr string, command []string) (int, error) {
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -108,8 +109,8 @@ func Child(addr string, command []string) (int, error) {
 	return 0, err
 }
 
-// deliver copies the lines of from to the stdin of a server. Before a call it says so over c, and hears whether the server
-// is to be killed as soon as it has the call.
+// deliver copies the lines of from to the stdin of a server. Before each call it sends the call's tag over c. If the
+// answer is wordKill, it kills the server as soon as the server has the call.
 func deliver(from io.Reader, in io.Writer, c io.ReadWriter, kill func()) {
 	words := bufio.NewReader(c)
 	for lines := bufio.NewReader(from); ; {
@@ -119,7 +120,7 @@ func deliver(from io.Reader, in io.Writer, c io.ReadWriter, kill func()) {
 			if _, err := fmt.Fprintln(c, tag); err != nil {
 				return
 			}
-			word, _ = words.ReadString('\n') // without an answer there is no torture any more
+			word, _ = words.ReadString('\n') // without an answer the torture is over
 		}
 		if _, err := in.Write(text); err != nil {
 			return

@@ -13,10 +13,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// metaCall is the member of a call's _meta by which it is known wherever it comes past.
+// metaCall is the member of a call's _meta with its tag, by which the proxies and the post know the call.
 const metaCall = "holdfast/torture"
 
-// tagIn returns the tag of the call in a message; "": it is no call of ours.
+// tagIn returns the tag of the call in a message, or "" if the message is not a call of the torture.
 func tagIn(message []byte) string {
 	if !bytes.Contains(message, []byte(metaCall)) {
 		return ""
@@ -28,19 +28,19 @@ func tagIn(message []byte) string {
 	return jsonrpc.String(jsonrpc.Field(jsonrpc.Field(m.Params, "_meta"), metaCall))
 }
 
-// arrivals are the calls that have reached the server, by their tags. Its methods may be called concurrently.
+// arrivals counts the calls that have reached the server, by their tags. Its methods may be called concurrently.
 type arrivals struct {
 	mu   sync.Mutex
 	of   map[string]int
-	kill map[string]bool // calls whose arrival is to end the server's process
-	died map[string]bool // those of kill that have arrived
+	kill map[string]bool // calls that kill the server's process when they arrive
+	died map[string]bool // calls of kill that have arrived
 }
 
 func newArrivals() *arrivals {
 	return &arrivals{of: make(map[string]int), kill: make(map[string]bool), died: make(map[string]bool)}
 }
 
-// add counts a call that has reached the server, and reports whether the server's process is to be killed.
+// add counts a call that has reached the server, and reports whether the server's process must be killed.
 func (a *arrivals) add(tag string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,7 +53,7 @@ func (a *arrivals) add(tag string) bool {
 	return true
 }
 
-// killAt has the server's process killed when a call reaches it.
+// killAt makes the arrival of a call kill the server's process.
 func (a *arrivals) killAt(tag string) {
 	a.mu.Lock()
 	a.kill[tag] = true
@@ -67,7 +67,7 @@ func (a *arrivals) count(tag string) (n int, died bool) {
 	return a.of[tag], a.died[tag]
 }
 
-// refuse takes back the count of a call that the server has refused: it did not run.
+// refuse takes back the count of a call that the server has refused, so that it did not run.
 func (a *arrivals) refuse(tag string) {
 	a.mu.Lock()
 	a.of[tag]--
@@ -77,7 +77,7 @@ func (a *arrivals) refuse(tag string) {
 // tagsKey is the key for the tags of a request in its context.
 type tagsKey struct{}
 
-// counting returns a handler in front of the server at a URL that counts the calls of requests, but those that the server
+// counting returns a proxy in front of the server at a URL. It counts the calls of requests, except those that the server
 // refuses.
 func counting(to *url.URL, header http.Header, a *arrivals) http.Handler {
 	next := passing(to, http.DefaultTransport, header)

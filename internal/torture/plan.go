@@ -14,17 +14,17 @@ type kind int
 const (
 	clean    kind = iota // nothing
 	unsent               // the request does not reach the server
-	unseen               // the request reaches the server, and no byte of the answer the client
-	partly               // the answer is cut after some events; in the middle, if it is no event stream
-	silent               // the connection stays open, and nothing more comes over it
+	unseen               // the request reaches the server, but no byte of the answer reaches the client
+	partly               // the answer is cut after some events, or in the middle if it is not an event stream
+	silent               // the connection stays open, but nothing more comes over it
 	held                 // the answer comes late, as a whole
 	delayed              // each event of the answer comes late
-	repeated             // the request is sent twice, as a proxy does that tries again
-	killed               // the server's process is killed when the call has reached it
+	repeated             // the request is sent twice, as by a proxy that tries again
+	killed               // the server's process is killed when it has got the call
 	lastKind = killed
 )
 
-// String returns what a table calls the kind.
+// String returns the name of the kind in reports.
 func (k kind) String() string {
 	return [...]string{
 		"nothing", "request cut", "cut before the first byte", "cut after some events", "silent connection", "answer held",
@@ -43,17 +43,17 @@ const (
 	lastEnd  = halfOpen
 )
 
-// A plan is what happens to one call. It depends on the seed and the number of the call alone.
+// A plan says what happens to one call. It depends only on the seed and the number of the call.
 type plan struct {
 	kind   kind
 	end    end
-	events int           // that pass before a cut
-	times  int           // how many connections of the call are cut in a row
-	wait   time.Duration // of an answer or event that is late
+	events int           // how many events pass before a cut or silence
+	times  int           // how many connections of the call are cut, one after another
+	wait   time.Duration // the delay of an answer or event
 }
 
-// planOf returns the plan for a call, of which the first has the number 0. kills says whether there is a process that can
-// be killed. Each kind comes once in as many calls as there are kinds, so that a short run has them all.
+// planOf returns the plan for a call. Calls count from 0. kills says whether the server has a process to kill. Each kind
+// comes once in as many calls as there are kinds, so that a short run has them all.
 func planOf(seed uint64, call int, kills bool) plan {
 	kinds := int(lastKind) + 1
 	round := source(seed, call/kinds, 0)
@@ -77,7 +77,7 @@ func planOf(seed uint64, call int, kills bool) plan {
 	return p
 }
 
-// source returns random numbers for a seed and two numbers. They are to be the same in each run.
+// source returns random numbers for a seed and two numbers. They are the same in each run.
 func source(seed uint64, number, use int) *rand.Rand {
 	hash := fnv.New64a()
 	fmt.Fprint(hash, seed, number, use)

@@ -20,10 +20,10 @@ import (
 // maxRequest bounds the body of a request that a proxy reads, in bytes.
 const maxRequest = 16 << 20
 
-// A proxy is between one client, which makes one call at a time, and a server. It does to the connections of the call
-// what its plan says. All other connections pass.
+// A proxy is between one client, which makes one call at a time, and a server. It disturbs the connections of the
+// call as the call's plan says. All other connections pass.
 type proxy struct {
-	to     *url.URL // of which the scheme and the host count
+	to     *url.URL // the server
 	pass   http.Handler
 	client *http.Transport
 	server *http.Server
@@ -34,9 +34,9 @@ type proxy struct {
 
 	mu    sync.Mutex
 	plan  plan
-	left  int       // connections of the call that are yet to be disturbed
+	left  int       // how many more connections of the call are disturbed
 	begun bool      // the request of the call was seen
-	at    time.Time // of the last disturbance; zero: there was none yet
+	at    time.Time // of the last disturbance; zero: none yet
 }
 
 // newProxy starts a proxy to the server at a URL.
@@ -53,7 +53,7 @@ func newProxy(to *url.URL) (*proxy, error) {
 	return p, nil
 }
 
-// passing returns a handler that passes requests on to the scheme and host of a URL, with more headers.
+// passing returns a handler that passes requests on to the scheme and host of a URL, and adds headers to them.
 func passing(to *url.URL, client http.RoundTripper, header http.Header) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		FlushInterval: -1,
@@ -89,7 +89,7 @@ func (p *proxy) close() {
 	p.client.CloseIdleConnections()
 }
 
-// next has the connections of the next call treated by a plan.
+// next begins the next call, and sets its plan.
 func (p *proxy) next(plan plan) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +97,7 @@ func (p *proxy) next(plan plan) {
 	switch plan.kind {
 	case clean, killed:
 		p.left = 0
-	case held, delayed, repeated, silent: // a call whose connections are all slow is a slow call
+	case held, delayed, repeated, silent: // one connection only: if all were slow, the call would be slow
 		p.left = 1
 	}
 }
@@ -115,7 +115,8 @@ func (p *proxy) hit() {
 	p.mu.Unlock()
 }
 
-// take returns the plan for a request, and whether there is one: it belongs to the call.
+// take returns the plan for a request, and whether the request has one: it belongs to the call, and left is not used
+// up.
 func (p *proxy) take(r *http.Request, body []byte) (plan, bool) {
 	call := tagIn(body) != "" || bytes.Contains(body, []byte(`"requests/resume"`))
 	p.mu.Lock()
@@ -126,7 +127,7 @@ func (p *proxy) take(r *http.Request, body []byte) (plan, bool) {
 	case call:
 		p.begun = true
 	case r.Method == http.MethodGet && p.begun && p.plan.kind == partly && (r.Header.Get("Last-Event-Id") != "" || r.URL.Path != p.to.Path):
-		// It continues the call, or listens: that does not matter.
+		// The request resumes the call, or listens: both are disturbed.
 	default:
 		return plan{}, false
 	}
@@ -134,7 +135,7 @@ func (p *proxy) take(r *http.Request, body []byte) (plan, bool) {
 	return p.plan, true
 }
 
-// readBody reads the body of a request, and refuses one that is too large.
+// readBody reads the body of a request. If the body is too large or breaks off, it answers the request.
 func readBody(w http.ResponseWriter, r *http.Request) (body []byte, ok bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxRequest))
 	if err != nil {
@@ -166,7 +167,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	l.carry()
 }
 
-// A line is one connection of a call, and what becomes of it.
+// A line is one connection of a call that is disturbed.
 type line struct {
 	p       *proxy
 	plan    plan
@@ -177,7 +178,7 @@ type line struct {
 	cancel  context.CancelFunc
 }
 
-// watch ends the connection to the server when the client has ended its own, unless the server is not to know.
+// watch ends the connection to the server when the client has ended its own, unless the plan's end is halfOpen.
 func (l *line) watch() {
 	stop := context.AfterFunc(l.p.ctx, func() { _ = l.client.Close() })
 	defer stop()
@@ -188,7 +189,7 @@ func (l *line) watch() {
 	_ = l.client.Close()
 }
 
-// carry carries the request to the server, and what is to pass of the answer to the client.
+// carry sends the request to the server, and to the client the part of the answer that the plan lets pass.
 func (l *line) carry() {
 	defer l.cancel()
 	if l.plan.kind == unsent {
@@ -227,7 +228,7 @@ func (l *line) carry() {
 	l.passWhole(answer)
 }
 
-// send sends the request.
+// send sends the request to the server.
 func (l *line) send() (*http.Response, error) {
 	to := *l.request.URL
 	to.Scheme, to.Host = l.p.to.Scheme, l.p.to.Host
@@ -242,7 +243,7 @@ func (l *line) send() (*http.Response, error) {
 	return l.p.client.RoundTrip(r)
 }
 
-// head writes the header of the answer.
+// head writes the header of the answer to the client. A length below 0 means a body in chunks.
 func (l *line) head(answer *http.Response, length int) {
 	var b bytes.Buffer
 	b.WriteString("HTTP/1.1 " + strconv.Itoa(answer.StatusCode) + " " + http.StatusText(answer.StatusCode) + "\r\n")
@@ -261,7 +262,7 @@ func (l *line) head(answer *http.Response, length int) {
 	_, _ = l.client.Write(b.Bytes()) // a client that is gone is noticed by watch
 }
 
-// passWhole passes an answer that is no stream.
+// passWhole passes an answer that is not a stream.
 func (l *line) passWhole(answer *http.Response) {
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {
@@ -307,7 +308,7 @@ func (l *line) passEvents(answer *http.Response) {
 			l.sleep()
 		}
 		_, _ = out.Write(event)
-		if err != nil { // its end, which may be a cut as well
+		if err != nil { // the end of the stream, or a cut of it
 			if errors.Is(err, io.EOF) {
 				_ = out.Close()
 				_, _ = io.WriteString(l.client, "\r\n")
@@ -330,7 +331,8 @@ func readEvent(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// sever cuts the connection to the client, and ends that to the server if the server is to know.
+// sever cuts the connection to the client. With halfOpen it then reads the answer to its end, so that the server
+// notices nothing; else the caller ends the connection to the server.
 func (l *line) sever(answer *http.Response) {
 	l.cut()
 	if l.plan.end == halfOpen {
@@ -347,7 +349,7 @@ func (l *line) cut() {
 		return
 	}
 	_ = l.client.CloseWrite()
-	_ = l.client.SetReadDeadline(time.Now().Add(time.Second)) // what the client still sends must not turn the FIN into an RST
+	_ = l.client.SetReadDeadline(time.Now().Add(time.Second)) // watch goes on to read, as bytes that the client still sends must not turn the FIN into an RST
 }
 
 // fallSilent keeps both connections, and passes nothing more, until the client leaves or the proxy ends.
@@ -357,7 +359,7 @@ func (l *line) fallSilent(answer *http.Response) {
 	<-l.ctx.Done()
 }
 
-// sleep waits for as long as the plan says.
+// sleep waits for the wait of the plan.
 func (l *line) sleep() {
 	select {
 	case <-time.After(l.plan.wait):

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Seconds is a time that JSON has as a number of seconds.
+// Seconds is a duration that is a number of seconds in JSON.
 type Seconds time.Duration
 
 // MarshalJSON implements [json.Marshaler].
@@ -29,52 +29,52 @@ func (s Seconds) String() string {
 	return d.Round(10 * time.Millisecond).String()
 }
 
-// A Report says what became of the calls.
+// A Report has the results of the calls.
 type Report struct {
 	Server    string          `json:"server"`
 	Tool      string          `json:"tool"`
 	Arguments json.RawMessage `json:"arguments"`
-	Call      Seconds         `json:"call"` // how long one takes without a cut
+	Call      Seconds         `json:"call"` // how long a call takes without a cut
 	Seed      uint64          `json:"seed"`
 	Clients   int             `json:"clients"`
 	Restarts  bool            `json:"restarts"` // the server's processes were killed
 	Ways      []*Tally        `json:"ways"`
 }
 
-// A Count says what became of some calls. Each is in one of Results, Told, Lost and Hung, and may be in Twice too.
+// A Count counts calls by their result. Each call is in one of Results, Told, Lost and Hung, and may be in Twice too.
 type Count struct {
 	Calls   int `json:"calls"`
 	Results int `json:"results"`
-	Told    int `json:"told"`  // that the server's process, which had the call, was killed
-	Lost    int `json:"lost"`  // there was an error in the place of the result
+	Told    int `json:"told"`  // the client was told that the server's process, which had the call, was killed
+	Lost    int `json:"lost"`  // the client got another error in place of the result
 	Twice   int `json:"twice"` // the server got the call more than once
-	Hung    int `json:"hung"`  // there was neither a result nor an error
+	Hung    int `json:"hung"`  // the client got neither a result nor an error
 }
 
-// A Tally is what became of the calls that were made in one way.
+// A Tally has the results of the calls that were made in one way.
 type Tally struct {
 	Way  string  `json:"way"`
 	Took Seconds `json:"took"`
 	Count
-	// Recovered is how long it took from a disturbance to the client's next result: that of the call, or of one after it.
+	// Recovered is the time from a disturbance to the client's next result: that of the call, or of a later one.
 	Recovered struct {
 		Median Seconds `json:"median"`
 		Worst  Seconds `json:"worst"`
 	} `json:"recovered_after"`
 	// Kinds are the counts for each kind of disturbance.
 	Kinds map[string]*Count `json:"kinds"`
-	// Errors are how often which error took the place of a result.
+	// Errors counts the errors in place of a result, by kind and text.
 	Errors map[string]int `json:"errors"`
 
 	times []time.Duration
 }
 
-// An outcome is what became of one call: none of told, lost and hung is set if there was a result.
+// An outcome is the result of one call: none of told, lost and hung is set if the client got a result.
 type outcome struct {
 	told, lost, hung bool
 	twice            bool
 	why              error
-	recovered        time.Duration // 0: it was not disturbed
+	recovered        time.Duration // 0: the call was not disturbed
 }
 
 func (t *Tally) add(k kind, o outcome) {
@@ -113,7 +113,7 @@ func (t *Tally) add(k kind, o outcome) {
 	}
 }
 
-// sum computes what is made of all calls.
+// sum computes the times of Recovered, after the last call.
 func (t *Tally) sum() {
 	if slices.Sort(t.times); len(t.times) > 0 {
 		t.Recovered.Median, t.Recovered.Worst = Seconds(t.times[len(t.times)/2]), Seconds(t.times[len(t.times)-1])

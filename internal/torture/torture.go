@@ -1,11 +1,11 @@
 // Package torture calls a tool of a server again and again over connections that are cut, held, delayed and repeated, and
-// counts what becomes of the calls: of the server as it is, and behind Holdfast.
+// counts the results of the calls: of the server as it is, and behind Holdfast.
 //
-// The proxies are between the client and what it connects to: the server itself, or a Holdfast handler of this process.
-// Each call has a tag in its _meta. The server's side counts the tags, where Holdfast has no part in it: a proxy in front
-// of a server over HTTP, or the stdin of a process. So a call that ran twice is seen, whatever the client was told.
+// The proxies are between the client and the server itself, or a Holdfast handler in this process. Each call has a tag in
+// its _meta. The tags are counted at the server's side, without Holdfast: by a proxy in front of a server over HTTP, or
+// at the stdin of a process. So a call that ran twice is seen, whatever result the client got.
 //
-// What happens to a call depends on the seed and on its number alone, so that each run has the same cuts.
+// A call's disturbance depends only on the seed and on the call's number, so that each run has the same cuts.
 package torture
 
 import (
@@ -39,52 +39,54 @@ var (
 	quiet   = slog.New(slog.DiscardHandler)
 )
 
-// Options say what is called, and how.
+// Options say which server and tool to call, and how.
 type Options struct {
-	// URL is that of a server over HTTP, and Header what it wants with each request. Else Command is a server on stdio.
+	// URL is that of a server over HTTP, and Header has the headers that it needs in each request. If URL is "", Command
+	// is a server on stdio.
 	URL     string
 	Header  http.Header
 	Command []string
-	// Child is a program and arguments that call [Child] with the address and the command that follow.
+	// Child is a program with arguments that calls [Child], with an address and a command as its further arguments.
 	Child []string
-	// Choose returns the tool to call, of those that the server has, and its arguments.
+	// Choose returns the name of the tool to call, of the server's tools, and its arguments.
 	Choose func(tools []*mcp.Tool) (name string, arguments json.RawMessage, err error)
-	// Calls is how many calls are made in each way; 0: as many as there is time for.
+	// Calls is how many calls are made in each way; 0: as many as For has time for.
 	Calls int
 	// For bounds the time in which calls begin, in all ways together.
 	For time.Duration
 	// Clients is how many clients call at a time.
 	Clients int
-	// Limit is how long a call may take, beside three times what it takes without a cut, before it counts as hung.
+	// Limit, plus three times the time of a call without a cut, is how long a call may take before it counts as hung.
 	Limit time.Duration
-	// Seed decides what happens to each call.
+	// Seed decides the plan of each call.
 	Seed uint64
-	// Progress is told of each call that has ended. May be nil. It is called from several goroutines, one at a time.
+	// Progress is called after the end of each call, with how many calls have begun in that way. It may be nil. It is
+	// called from several goroutines, one at a time.
 	Progress func(way string, calls int)
 
 	pace *pace // nil: usual
 }
 
-// A pace is how long clients wait for what does not come.
+// A pace has the times for which clients wait for an answer that does not come.
 type pace struct {
-	// hung is how long it takes until a call of the go-sdk's client has hung; 0: Limit.
+	// hung replaces Limit for the go-sdk's client; 0: Limit.
 	hung time.Duration
-	// silence is how long nothing may come before Holdfast's client tries another connection. Its handler says something
-	// more often than that (keepAlive).
+	// silence is how long Holdfast's client waits for bytes before it tries another connection. Holdfast's handler sends
+	// some every keepAlive, which is shorter.
 	silence, keepAlive time.Duration
 }
 
-// usual is shorter than the defaults of Holdfast: with those a silent connection takes a minute.
+// usual has shorter times than the defaults of Holdfast, with which a silent connection takes a minute.
 var usual = pace{silence: 2 * time.Second, keepAlive: 500 * time.Millisecond}
 
 // The ways in which a server is called.
 const (
 	Bare   = "bare"                  // the server as it is, and the go-sdk's client
-	Behind = "behind Holdfast"       // and the go-sdk's client
-	Both   = "Holdfast at both ends" // and Holdfast's client
+	Behind = "behind Holdfast"       // the server behind Holdfast, and the go-sdk's client
+	Both   = "Holdfast at both ends" // the server behind Holdfast, and Holdfast's client
 )
 
-// Run makes the calls, and reports what became of them. The error says why there are none.
+// Run makes the calls, and reports their results. The error says why it could make none.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	if o.pace == nil {
 		o.pace = &usual
@@ -110,7 +112,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	left := o.For
 	for i, w := range ways {
-		lasts := left / time.Duration(len(ways)-i) // the others have what one leaves
+		lasts := left / time.Duration(len(ways)-i) // a way that ends early leaves its time to the next ones
 		limit := o.Limit
 		if w.name != Both {
 			limit = cmp.Or(o.pace.hung, limit)
@@ -156,7 +158,7 @@ func (s *server) close() {
 	}
 }
 
-// open starts what is in front of the server, and what counts.
+// open starts the endpoints in front of the server, and the proxy or the post that counts its calls.
 func (s *server) open() (err error) {
 	defer func() {
 		if err != nil {
@@ -212,11 +214,11 @@ func (s *server) serve(h http.Handler, wrap func(net.Listener) net.Listener, pat
 	return url.Parse("http://" + at + path)
 }
 
-// A call is what is called.
+// A call is the tool that is called, and its times without a cut.
 type call struct {
 	tool      string
 	arguments json.RawMessage
-	took      time.Duration // without a cut
+	took      time.Duration // how long the call takes
 	entered   time.Duration // how long the session took to begin
 }
 
@@ -282,7 +284,7 @@ type run struct {
 	connect  func(string) mcp.Transport
 	call     call
 	limit    time.Duration
-	lasts    time.Duration // from when all clients have a session
+	lasts    time.Duration // from the time at which all clients have a session
 	arrivals *arrivals
 
 	mu    sync.Mutex
@@ -325,7 +327,7 @@ func (r *run) all(ctx context.Context) (*Tally, error) {
 	return r.tally, nil
 }
 
-// take returns the number of the next call, if there is one.
+// take returns the number of the next call, or false if the run is over.
 func (r *run) take() (n int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -336,7 +338,7 @@ func (r *run) take() (n int, ok bool) {
 	return r.begun - 1, true
 }
 
-// client begins a session and is ready. From start on it calls, one call at a time, until there is no more to call.
+// client begins a session and sends to ready. After start it makes one call at a time, until the run is over.
 func (r *run) client(ctx context.Context, ready chan<- struct{}, start <-chan struct{}) error {
 	p, err := newProxy(r.to)
 	if err != nil {
@@ -346,7 +348,7 @@ func (r *run) client(ctx context.Context, ready chan<- struct{}, start <-chan st
 	defer p.close()
 	c := &caller{run: r, proxy: p}
 	defer c.leave()
-	_ = c.enterWithin(ctx) // the first call tries again
+	_ = c.enterWithin(ctx) // on an error the first call tries again
 	ready <- struct{}{}
 	<-start
 	for {
@@ -365,7 +367,7 @@ type caller struct {
 	session *mcp.ClientSession
 }
 
-// enter begins a session, if there is none.
+// enter begins a session, if the caller has none.
 func (c *caller) enter(ctx context.Context) (err error) {
 	if c.session == nil {
 		c.session, err = connect(ctx, c.run.connect(c.proxy.url))
@@ -387,17 +389,17 @@ func (c *caller) leave() {
 	}()
 	select {
 	case <-done:
-	case <-time.After(2 * time.Second): // it waits for an answer that does not come
+	case <-time.After(2 * time.Second): // Close may wait for an answer that does not come
 	}
 }
 
-// one makes a call, and counts what became of it.
+// one makes a call, and counts its outcome.
 func (c *caller) one(ctx context.Context, n int) {
 	r := c.run
 	plan := planOf(r.o.Seed, n, len(r.o.Command) > 0)
 	tag := r.prefix + strconv.Itoa(n)
 	c.proxy.next(plan)
-	if err := c.enterWithin(ctx); err != nil { // nothing has disturbed it: the server is not what it was
+	if err := c.enterWithin(ctx); err != nil { // the connections were not disturbed: the server itself has changed
 		r.count(plan.kind, outcome{lost: true, why: err})
 		return
 	}
@@ -428,7 +430,7 @@ func (c *caller) one(ctx context.Context, n int) {
 	switch {
 	case err != nil:
 		c.recover(ctx, tag)
-	case died: // the result was faster; the session's process has ended
+	case died: // the result was faster, but the session's process has ended
 		c.leave()
 	}
 	if !disturbed.IsZero() {
@@ -437,11 +439,11 @@ func (c *caller) one(ctx context.Context, n int) {
 	r.count(plan.kind, o)
 }
 
-// recover calls without cuts until there is a result.
+// recover makes calls without cuts until one has a result.
 func (c *caller) recover(ctx context.Context, tag string) {
 	for i := 1; ctx.Err() == nil && i <= maxTries; i++ {
 		c.proxy.next(plan{})
-		if i > 1 { // the session is no longer usable
+		if i > 1 { // the session does not work any more
 			c.leave()
 		}
 		if c.enterWithin(ctx) == nil && c.callWithin(ctx, tag+"+"+strconv.Itoa(i)) == nil {
@@ -450,7 +452,7 @@ func (c *caller) recover(ctx context.Context, tag string) {
 	}
 }
 
-// maxTries is how often a client that has lost a call tries whether it can call again.
+// maxTries is how many calls a client makes in recover.
 const maxTries = 5
 
 func (c *caller) enterWithin(ctx context.Context) error {
@@ -469,7 +471,7 @@ func (c *caller) callWithin(ctx context.Context, tag string) error {
 	return err
 }
 
-// count counts what became of a call.
+// count adds the outcome of a call to the tally.
 func (r *run) count(k kind, o outcome) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

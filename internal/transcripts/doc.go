@@ -1,3 +1,3 @@
-// Package transcripts has tests that record what clients see of each transport, on one node
-// and on several, and compare it with the files in testdata.
+// Package transcripts has tests that record the messages that clients get over each transport, on
+// one node and on several, and compare them with the files in testdata.
 package transcripts

@@ -12,18 +12,17 @@ import (
 	options "holdfast/webhook"
 )
 
-// hostOf returns a host name as it is compared with [options.Allowed].
+// hostOf returns a host name in the form of [options.Allowed].Host, for comparisons.
 func hostOf(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
-// target is where a webhook is to go.
+// target is the receiver of a webhook.
 type target struct {
 	url   *url.URL
-	host  string // as it is compared
-	place string // host and port, as they are counted
+	host  string // in the form of hostOf
+	place string // host and port: the key of Sender.hosts
 }
 
-// String returns what may be logged of a target: no path, query or userinfo, which
-// may be secret.
+// String returns the target for the log, without path, query and userinfo, which may be secret.
 func (t target) String() string {
 	if t.url == nil {
 		return "(unreadable)"
@@ -34,7 +33,7 @@ func (t target) String() string {
 // LogValue implements [slog.LogValuer].
 func (t target) LogValue() slog.Value { return slog.StringValue(t.String()) }
 
-// policy decides where webhooks may go.
+// policy decides to which targets and addresses webhooks may go.
 type policy struct {
 	networks []netip.Prefix
 	hosts    map[string]bool
@@ -52,11 +51,11 @@ func newPolicy(allow []options.Allowed) policy {
 	return p
 }
 
-// longestURL bounds how many bytes a webhook's URL may have.
+// longestURL bounds a webhook's URL, in bytes.
 const longestURL = 2048
 
-// parse reads a URL and refuses what no address can make right. Its errors hold
-// nothing of the URL's text.
+// parse reads a URL, and refuses those that are wrong whatever address the host has. Its errors
+// have nothing of the URL's text.
 func (p *policy) parse(text string) (target, error) {
 	u, err := url.Parse(text)
 	switch {
@@ -77,17 +76,17 @@ func (p *policy) parse(text string) (target, error) {
 	return t, nil
 }
 
-// errRefused is what [policy.check] wraps.
+// errRefused is wrapped by the errors of [policy.check].
 var errRefused = errors.New("refused")
 
-// What is refused but where the operator allowed it.
+// The errors of URLs that are refused unless the operator has allowed their host or address.
 var (
 	errPlain = fmt.Errorf("%w: http, and not where the operator allowed it", errRefused)
 	errPort  = fmt.Errorf("%w: not port 443, and not where the operator allowed it", errRefused)
 )
 
-// check returns an error if webhooks to a target may not go to an address, which is about
-// to be connected to.
+// check returns an error if webhooks to a target may not go to an address, to which a connection is
+// about to be made.
 func (p *policy) check(t target, at netip.AddrPort) error {
 	addr := at.Addr().Unmap().WithZone("")
 	if p.hosts[t.host] || slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(addr) }) {
@@ -104,9 +103,8 @@ func (p *policy) check(t target, at netip.AddrPort) error {
 	return nil
 }
 
-// specials are the IPv4 addresses that are not a public host's, and of the public
-// IPv6 ones (2000::/3) those that are not. (IANA special-purpose address
-// registries)
+// specials are the networks without public hosts: those of IPv4, and those of IPv6 in 2000::/3
+// (IANA special-purpose address registries).
 var specials = []struct {
 	network netip.Prefix
 	kind    string
@@ -133,15 +131,15 @@ var specials = []struct {
 	{netip.MustParsePrefix("3fff::/20"), "for documentation"},
 }
 
-// What of IPv6 may be public, and the prefixes under which IPv6 addresses stand
-// for IPv4 ones that may be (RFC 6052, RFC 3056).
+// The IPv6 network in which hosts may be public, and the prefixes of IPv6 addresses that stand for
+// IPv4 addresses (RFC 6052, RFC 3056).
 var (
 	publicIPv6 = netip.MustParsePrefix("2000::/3")
 	nat64      = netip.MustParsePrefix("64:ff9b::/96")
 	sixToFour  = netip.MustParsePrefix("2002::/16")
 )
 
-// special returns what kind an address is, or "" if it is that of a public host.
+// special returns the kind of an address that is not a public host's, or "".
 func special(addr netip.Addr) string {
 	if addr.Is6() {
 		b := addr.As16()

@@ -15,50 +15,50 @@ import (
 	"holdfast/stream"
 )
 
-// An Outbox keeps what waits to be sent where other nodes, and the next process of this one, find it. Its methods may be called
-// concurrently; the errors are those of package stream.
+// An Outbox keeps deliveries that wait to be sent in a store, where other nodes, and the next process of this node, find them. Its
+// methods may be called concurrently. The errors are those of package stream.
 type Outbox interface {
-	// PutItem keeps an item for ttl, if its version is still was; 0: there is none. ErrConflict: it has another. No two puts may
-	// have the same value.
+	// PutItem keeps an item for ttl, if its version is still was; 0: it does not exist yet. ErrConflict: it has another version. No two
+	// puts may have the same value.
 	PutItem(ctx context.Context, name string, was uint64, value []byte, ttl time.Duration) (version uint64, err error)
-	// Item returns an item, its version, and how long ago it was put. ErrNotFound: there is none.
+	// Item returns an item, its version, and how long ago it was put. ErrNotFound: it does not exist.
 	Item(ctx context.Context, name string) (value []byte, version uint64, age time.Duration, err error)
-	// RemoveItem removes an item if its version is still was; 0: whichever it has.
+	// RemoveItem removes an item if its version is still was; 0: in any version.
 	RemoveItem(ctx context.Context, name string, was uint64) error
 	// Items calls yield with all items until it returns false.
 	Items(ctx context.Context, yield func(name string, value []byte) bool) error
 }
 
-// kept is a delivery as the outbox has it. Its times count from when it was put, so no node's clock is compared with another's.
+// kept is a delivery in the outbox. Its times count from when it was put, so no node's clock is compared with another's.
 type kept struct {
-	Node  string        `json:"node"`  // which sends it
-	Stamp string        `json:"stamp"` // at random: no two puts are the same
+	Node  string        `json:"node"`  // the node that sends the delivery
+	Stamp string        `json:"stamp"` // random, so that no two puts have the same value
 	URL   string        `json:"url"`
 	Body  []byte        `json:"body"`
 	Tries int           `json:"tries"`
 	Wait  time.Duration `json:"wait"` // before the next try
-	Left  time.Duration `json:"left"` // in which it is tried again
+	Left  time.Duration `json:"left"` // in which there may be more tries
 	Asked bool          `json:"asked"`
 }
 
 const (
-	// keepTime bounds a question to the outbox.
+	// keepTime bounds the wait for the outbox.
 	keepTime = 5 * time.Second
-	// keepLonger is for how long the outbox has a delivery after the time in which it is tried: no node may live meanwhile. The
-	// node that finds it then tries it once.
+	// keepLonger is for how long the outbox keeps a delivery after the time for its tries, as no node may live in that time. A node that
+	// finds the delivery then tries it once.
 	keepLonger = 24 * time.Hour
-	// mostKeeping is how many deliveries are put at a time, or taken over.
+	// mostKeeping bounds the deliveries that are put, or taken over, at a time.
 	mostKeeping = 16
 )
 
-// Keep has what waits to be sent kept in an outbox, under the name of this node, which no other process has. It is called before Send.
+// Keep makes the sender keep deliveries in an outbox, under the name of this node, which no other process has. It is called before Send.
 func (s *Sender) Keep(in Outbox, node string) {
 	s.outbox, s.node = in, node
 	s.keeping = make(chan struct{}, mostKeeping)
 	s.ids = make(map[string]bool)
 }
 
-// idOf returns the id of a delivery: the same for one key, whichever node makes it.
+// idOf returns the id of the delivery for a key: the same on all nodes. Without a key it is random.
 func idOf(key string) string {
 	if key == "" {
 		return "msg_" + cryptorand.Text()
@@ -70,7 +70,7 @@ func idOf(key string) string {
 // errTaken says that another node sends a delivery.
 var errTaken = errors.New("another node sends it")
 
-// put puts a delivery into the outbox, as it is now. errTaken: it is another node's.
+// put puts the present state of a delivery into the outbox. errTaken: another node has the delivery.
 func (s *Sender) put(d *delivery) error {
 	ctx, stop := context.WithTimeout(s.ctx, keepTime)
 	defer stop()
@@ -99,21 +99,22 @@ func (s *Sender) put(d *delivery) error {
 			return err
 		case nodeOf(is) != s.node:
 			return errTaken
-		default: // what was put before, and seemed to fail
+		default: // an earlier put, which seemed to fail
 			d.version = version
 		}
 	}
 	return stream.ErrUnavailable
 }
 
-// nodeOf returns the node that sends a delivery; "" if that cannot be read.
+// nodeOf returns the node of a kept delivery; "" if value cannot be read.
 func nodeOf(value []byte) string {
 	var k kept
 	_ = json.Unmarshal(value, &k)
 	return k.Node
 }
 
-// begin puts a new delivery into the outbox. told reports whether it, or another node, has it now; mine that this one is to send it.
+// begin puts a new delivery into the outbox. told reports whether the outbox has the delivery now, of this node or of another; mine,
+// whether this node must send it.
 func (s *Sender) begin(d *delivery) (told, mine bool) {
 	s.keeping <- struct{}{}
 	defer func() { <-s.keeping }()
@@ -129,7 +130,7 @@ func (s *Sender) begin(d *delivery) (told, mine bool) {
 	return false, true
 }
 
-// settle has the outbox know what became of a try, and reports whether there is to be another one.
+// settle updates the outbox after a try, and reports whether this node tries again.
 func (s *Sender) settle(d *delivery, again bool, sent bool) bool {
 	if s.outbox == nil {
 		return again
@@ -149,7 +150,7 @@ func (s *Sender) settle(d *delivery, again bool, sent bool) bool {
 	defer stop()
 	version := d.version
 	if sent {
-		version = 0 // another node need not send it either
+		version = 0 // in any version: another node need not send it either
 	}
 	if err := s.outbox.RemoveItem(ctx, d.id, version); err != nil && !errors.Is(err, stream.ErrConflict) {
 		s.logger.Debug("webhook not removed from the store", "id", d.id, "error", err)
@@ -166,22 +167,22 @@ func (s *Sender) settle(d *delivery, again bool, sent bool) bool {
 type Nodes interface {
 	// Gone reports whether a node has ended.
 	Gone(ctx context.Context, node string) bool
-	// Peers returns the names of those that live.
+	// Peers returns the names of the nodes that live.
 	Peers() []string
-	// Watch has f called with each that is gone from now on.
+	// Watch calls f with the name of each node that ends from now on.
 	Watch(f func(node string))
 }
 
 const (
-	// lookAfter is how long after the end of a node it is looked for what it has left, and lookAgain how long after a look that failed.
+	// lookAfter is the time from the end of a node to the look for its deliveries, and lookAgain the time after a look that failed.
 	lookAfter = 200 * time.Millisecond
 	lookAgain = 2 * time.Second
-	// lookEvery is how often one of the nodes looks besides, and lookShare the part of the time, as its denominator, that looks may take.
+	// lookEvery is the time between two other looks, of any of the nodes. All looks together take 1/lookShare of the time at most.
 	lookEvery = 30 * time.Second
 	lookShare = 20
 )
 
-// Attend has the sender send what nodes that are gone have left in the outbox, until Close.
+// Attend makes the sender take over the deliveries that ended nodes have left in the outbox, until Close.
 func (s *Sender) Attend(nodes Nodes) {
 	if s.outbox == nil {
 		return
@@ -218,7 +219,7 @@ func (s *Sender) Attend(nodes Nodes) {
 	})
 }
 
-// look takes over what nodes that are gone have left.
+// look takes over the deliveries that ended nodes have left in the outbox.
 func (s *Sender) look(nodes Nodes) error {
 	ctx := s.looking
 	type found struct{ id, node string }
@@ -230,7 +231,7 @@ func (s *Sender) look(nodes Nodes) error {
 		}
 		return true
 	})
-	gone := map[string]bool{s.node: true} // what is ours and not here was not removed, or is not known to be kept
+	gone := map[string]bool{s.node: true} // a delivery of this node that it does not hold: removing it failed, or a put seemed to fail
 	places := make(chan struct{}, mostKeeping)
 	var work sync.WaitGroup
 	for _, f := range all {
@@ -248,7 +249,7 @@ func (s *Sender) look(nodes Nodes) error {
 			defer func() { <-places }()
 			e := s.adopt(ctx, f.id, f.node)
 			if e == nil || errors.Is(e, stream.ErrConflict) || errors.Is(e, stream.ErrNotFound) {
-				return // another node was faster, or it was sent
+				return // another node was faster, or the delivery was sent
 			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
@@ -259,7 +260,7 @@ func (s *Sender) look(nodes Nodes) error {
 	return err
 }
 
-// adopt takes over a delivery from a node that is gone. ErrConflict: another node was faster; ErrNotFound: it was sent.
+// adopt takes over a delivery from a node that has ended. ErrConflict: another node was faster; ErrNotFound: the delivery was sent.
 func (s *Sender) adopt(ctx context.Context, id, from string) error {
 	ctx, stop := context.WithTimeout(ctx, keepTime)
 	defer stop()
@@ -291,7 +292,7 @@ func (s *Sender) adopt(ctx context.Context, id, from string) error {
 		return s.outbox.RemoveItem(ctx, id, version)
 	}
 	if !s.hold(id) {
-		return nil // it is here, or there is no room
+		return nil // this node holds it already, or has no room
 	}
 	if err := s.put(d); err != nil {
 		s.release(id)
@@ -314,21 +315,21 @@ func (s *Sender) room() int {
 	return s.opts.Queue - s.held
 }
 
-// holds reports whether a delivery is here.
+// holds reports whether this node holds a delivery.
 func (s *Sender) holds(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ids[id]
 }
 
-// wasDone reports whether a delivery is over that could not be removed.
+// wasDone reports whether a delivery is over, but could not be removed from the outbox.
 func (s *Sender) wasDone(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.over[id]
 }
 
-// hold counts a delivery. It is false if it is here already, there is no room, or nothing more is sent.
+// hold counts a delivery. It returns false if this node holds it already, there is no room, or the sender is closed.
 func (s *Sender) hold(id string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -340,7 +341,7 @@ func (s *Sender) hold(id string) bool {
 	return true
 }
 
-// release lets go of a delivery that hold has counted.
+// release undoes hold.
 func (s *Sender) release(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -348,13 +349,13 @@ func (s *Sender) release(id string) {
 	s.emptied()
 }
 
-// let lets go of a delivery. s.mu is held.
+// let undoes hold, without a call of emptied. s.mu is held.
 func (s *Sender) let(id string) {
 	s.held--
 	delete(s.ids, id)
 }
 
-// push queues a delivery that hold has counted. It is false after Close.
+// push queues a delivery that hold has counted. It returns false after Close.
 func (s *Sender) push(d *delivery) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

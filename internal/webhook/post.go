@@ -16,15 +16,15 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// transport returns what makes the connections: a new one for each try, without
-// a proxy, to an address that was looked up and checked for it. It is used
-// without an http.Client, so redirects are not followed.
+// transport returns the transport of tries. It makes a new connection for each try, without a
+// proxy, to an address that was looked up and checked for that try. It is used without an
+// http.Client, so redirects are not followed.
 func (s *Sender) transport() *http.Transport {
 	dialer := net.Dialer{Timeout: s.opts.Timeout, Resolver: s.opts.Resolver, ControlContext: s.control}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
 		TLSClientConfig:        s.opts.TLS,
-		DisableKeepAlives:      true, // a connection is good for the look-up that it was made for
+		DisableKeepAlives:      true, // a connection is good only for the try that its address was checked for
 		DisableCompression:     true,
 		MaxResponseHeaderBytes: 16 << 10,
 	}
@@ -33,8 +33,8 @@ func (s *Sender) transport() *http.Transport {
 // targetKey is the context key for the target of a connection.
 type targetKey struct{}
 
-// control is called before a connection is made, with the address that it will
-// have: nothing can change between this check and the use.
+// control is called before a connection is made, with its address: nothing can change between this
+// check and the use.
 func (s *Sender) control(ctx context.Context, _, address string, _ syscall.RawConn) error {
 	to, ok := ctx.Value(targetKey{}).(target)
 	at, err := netip.ParseAddrPort(address)
@@ -44,15 +44,15 @@ func (s *Sender) control(ctx context.Context, _, address string, _ syscall.RawCo
 	return s.policy.check(to, at)
 }
 
-// result is how a try went.
+// result is the outcome of a try.
 type result struct {
 	err   error         // nil: the receiver has it
-	final bool          // and another try is not wanted
-	after time.Duration // which the receiver asked to wait; 0 if it did not
+	final bool          // with err: no other try is wanted
+	after time.Duration // how long the receiver asked to wait; 0 if it did not
 }
 
-// mostAnswer is how many bytes of an answer's body are read, to let the receiver
-// finish. They mean nothing.
+// mostAnswer is how many bytes of an answer's body are read, and ignored, so that the receiver can
+// finish.
 const mostAnswer = 4 << 10
 
 // try makes one POST.
@@ -105,8 +105,8 @@ func (s *Sender) request(ctx context.Context, d *delivery) (*http.Request, error
 	return r, nil
 }
 
-// saidAt is when an answer was made, by the clock of who made it: a time that is in it
-// is by that clock.
+// saidAt returns the time of an answer by the receiver's clock, as a time in its Retry-After is by
+// that clock.
 func saidAt(res *http.Response) time.Time {
 	if at, err := http.ParseTime(res.Header.Get("Date")); err == nil {
 		return at
@@ -114,8 +114,7 @@ func saidAt(res *http.Response) time.Time {
 	return time.Now()
 }
 
-// retryAfter returns how long a receiver asks to wait, 0 if it does not (RFC 9110,
-// section 10.2.3).
+// retryAfter returns how long a receiver asks to wait, or 0 (RFC 9110, section 10.2.3).
 func retryAfter(text string, now time.Time) time.Duration {
 	text = strings.TrimSpace(text)
 	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {

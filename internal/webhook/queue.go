@@ -13,17 +13,17 @@ type delivery struct {
 	to    target
 	id    string // the same for all tries
 	body  []byte
-	end   time.Time // after that it is tried no more
-	due   time.Time // when it is to be tried next
+	end   time.Time // no try begins after that
+	due   time.Time // the time of the next try
 	tries int
-	asked bool                        // its receiver asked to wait until then
+	asked bool                        // the receiver asked to wait until due
 	pause *backoff.ExponentialBackOff // nil until the first try has failed
 
-	version uint64 // of what the outbox has of it; 0: nothing
-	kept    bool   // the outbox has it
+	version uint64 // of the item in the outbox; 0: it has none
+	kept    bool   // the outbox has the delivery
 }
 
-// queue is a heap of deliveries: the one that is due first comes first.
+// queue is a heap of deliveries, the next due first.
 type queue []*delivery
 
 func (q queue) Len() int           { return len(q) }
@@ -42,19 +42,19 @@ func (q *queue) Pop() any {
 	return d
 }
 
-// host is what is known of a receiver, which may not use more than its share of tries.
+// host is a receiver, which may have Options.PerHost tries at a time.
 type host struct {
-	busy   int         // tries at this moment
-	parked []*delivery // which are due, and wait for one of those to end
+	busy   int         // tries under way
+	parked []*delivery // due deliveries, which wait for the end of a try
 }
 
 // dropped counts events that were dropped because the queue was full.
 type dropped struct {
 	n      int       // since the last line in the log
-	logged time.Time // when that was written
+	logged time.Time // when that line was written
 }
 
-// errClosed is why an event is not sent after Close.
+// errClosed is the error of an event that comes after Close.
 var errClosed = errors.New("the server is shutting down")
 
 // brief returns the beginning of an error, which may have text of the receiver.
@@ -63,8 +63,8 @@ func brief(err error) string {
 	return text[:min(len(text), 300)]
 }
 
-// add queues a delivery, or drops it if the queue is full. told is false if it was queued and will be lost with this process, although
-// there is an outbox.
+// add queues a delivery, or drops it if the queue is full. told is false if the delivery is queued only in memory, although there is
+// an outbox.
 func (s *Sender) add(d *delivery) (told bool, err error) {
 	s.mu.Lock()
 	if s.closed.Load() {
@@ -105,8 +105,7 @@ func (s *Sender) add(d *delivery) (told bool, err error) {
 	return true, nil
 }
 
-// start starts a goroutine if there is something to do and there may be one more.
-// s.mu is held.
+// start starts a goroutine if a delivery is due and there may be one more goroutine. s.mu is held.
 func (s *Sender) start() {
 	if s.working >= s.opts.Concurrent || len(s.queue) == 0 || s.queue[0].due.After(time.Now()) {
 		return
@@ -126,7 +125,7 @@ func (s *Sender) run() {
 		if d == nil {
 			break
 		}
-		s.start() // one for what else is due
+		s.start() // another goroutine, for other due deliveries
 		s.mu.Unlock()
 		r := s.try(d)
 		again := s.settle(d, s.again(d, r), r.err == nil)
@@ -137,7 +136,7 @@ func (s *Sender) run() {
 	s.arm()
 }
 
-// arm sets the timer for what is due next. s.mu is held.
+// arm sets the timer for the next delivery. s.mu is held.
 func (s *Sender) arm() {
 	if len(s.queue) == 0 {
 		return
@@ -154,8 +153,7 @@ func (s *Sender) arm() {
 	})
 }
 
-// next takes a delivery that is due off the queue; nil if there is none. s.mu is
-// held.
+// next takes a due delivery off the queue, or returns nil. s.mu is held.
 func (s *Sender) next() *delivery {
 	for len(s.queue) > 0 && !s.queue[0].due.After(time.Now()) {
 		d := heap.Pop(&s.queue).(*delivery)
@@ -174,7 +172,7 @@ func (s *Sender) next() *delivery {
 	return nil
 }
 
-// done takes back a delivery that was tried. s.mu is held.
+// done takes a delivery back after a try. again says that there is to be another. s.mu is held.
 func (s *Sender) done(d *delivery, again bool) {
 	h := s.hosts[d.to.place]
 	h.busy--
@@ -193,7 +191,7 @@ func (s *Sender) done(d *delivery, again bool) {
 	}
 	if again {
 		heap.Push(&s.queue, d)
-		if s.closed.Load() { // since a moment ago
+		if s.closed.Load() { // Close was called since the try
 			s.last()
 			s.emptied()
 		}
@@ -203,7 +201,7 @@ func (s *Sender) done(d *delivery, again bool) {
 	s.emptied()
 }
 
-// again reports whether a delivery that was just tried is tried again, and sets when.
+// again reports whether a delivery gets another try after the result r, and sets its time.
 func (s *Sender) again(d *delivery, r result) bool {
 	d.tries++
 	log := s.logger.With("url", d.to, "id", d.id, "try", d.tries)
@@ -229,14 +227,14 @@ func (s *Sender) again(d *delivery, r result) bool {
 			Multiplier:          3,
 			MaxInterval:         s.opts.Within,
 		}
-		for range d.tries - 1 { // those of another node
+		for range d.tries - 1 { // the tries of another node count
 			d.pause.NextBackOff()
 		}
 	}
 	wait := d.pause.NextBackOff()
 	d.asked = r.after > 0
 	if d.asked {
-		wait = r.after + min(wait, r.after/8) // not all of them at the same moment
+		wait = r.after + min(wait, r.after/8) // spread, so that deliveries do not all come at once
 	}
 	if d.due = now.Add(wait); d.due.After(d.end) {
 		log.Warn("webhook given up", "error", brief(r.err), "next", wait)
@@ -248,7 +246,7 @@ func (s *Sender) again(d *delivery, r result) bool {
 	return true
 }
 
-// hasten closes the sender for new events, and has those that wait tried now.
+// hasten closes the sender for new events, and makes the waiting deliveries due.
 func (s *Sender) hasten() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,8 +261,8 @@ func (s *Sender) hasten() {
 	s.emptied()
 }
 
-// last makes all that is queued due, but what is not to be tried yet: that is
-// given up. What the outbox has, and is not due, is left to other nodes. s.mu is held.
+// last makes the queued deliveries due. Those that are not due because their receiver asked to wait are given up, and those in the
+// outbox are left to other nodes. s.mu is held.
 func (s *Sender) last() {
 	now := time.Now()
 	kept := s.queue[:0]
@@ -291,7 +289,7 @@ func (s *Sender) leave(d *delivery) {
 	}
 }
 
-// abandon gives up, or leaves to other nodes, whatever is not on its way at this moment. s.mu is held.
+// abandon gives up, or leaves to other nodes, each delivery without a try under way. s.mu is held.
 func (s *Sender) abandon() {
 	for _, d := range s.queue {
 		s.leave(d)
@@ -304,12 +302,12 @@ func (s *Sender) abandon() {
 		h.parked = nil
 	}
 	if s.outbox == nil {
-		s.unsent += s.held // those on their way are about to fail
+		s.unsent += s.held // the tries under way are about to fail
 	}
 	s.emptied()
 }
 
-// emptied closes s.empty when nothing is held and nothing will come. s.mu is held.
+// emptied closes s.empty if the sender is closed and holds no delivery. s.mu is held.
 func (s *Sender) emptied() {
 	if s.closed.Load() && s.held == 0 {
 		select {

@@ -1,8 +1,8 @@
 // Package webhook sends completion webhooks: POSTs that tell a client's receiver how a
 // request has ended, signed as Standard Webhooks 1.0.0 specifies, and retried.
 //
-// The public package holdfast/webhook has the options. docs/decisions/0010-webhooks.md
-// says which URLs are refused, and what is not promised.
+// The public package holdfast/webhook has the options. docs/decisions/0010-webhooks.md says which URLs are refused, and what webhooks
+// do not promise.
 package webhook
 
 import (
@@ -27,12 +27,11 @@ type Event struct {
 	RequestID []byte    // raw JSON, as the client sent it
 	Failed    bool      // its response is an error
 	Time      time.Time // when it ended
-	// Key is the same whenever the end of this request is told, by any node, and no other has it; "": it is told once.
+	// Key is the same in all events of this request, on any node, and in no other event; "": there is only one event.
 	Key string
 }
 
-// longestID bounds how many bytes a request's id may have. (Standard Webhooks:
-// payloads smaller than 20 KB.)
+// longestID bounds a request's id, in bytes. (Standard Webhooks: payloads smaller than 20 KB.)
 const longestID = 4 << 10
 
 // payload returns the body of an event's POST.
@@ -64,31 +63,31 @@ type Sender struct {
 	logger *slog.Logger
 	http   *http.Transport
 
-	observer func(result string) // nil: nobody wants to know
+	observer func(result string) // nil: results are not observed
 
-	outbox  Outbox        // nil: what waits is in memory only
-	node    string        // this one's name
-	keeping chan struct{} // has room for the puts at a time
+	outbox  Outbox        // nil: deliveries are in memory only
+	node    string        // this node's name
+	keeping chan struct{} // a semaphore of mostKeeping puts
 
 	ctx      context.Context // of the tries
 	stop     context.CancelFunc
-	looking  context.Context // of looks for what other nodes have left
+	looking  context.Context // of looks for deliveries of ended nodes
 	stopLook context.CancelFunc
 	work     sync.WaitGroup
 
 	mu      sync.Mutex
-	queue   queue            // by the time that they are due
+	queue   queue            // the next due first
 	hosts   map[string]*host // receivers of POSTs that are queued or being sent
-	held    int              // events in all: queued, parked, being sent
+	held    int              // all deliveries: queued, parked, being sent
 	working int              // goroutines
-	timer   *time.Timer      // starts one for what is due next; nil if there was never any
+	timer   *time.Timer      // starts a goroutine when the next delivery is due; nil before the first use
 	closed  atomic.Bool      // set with mu held
 	empty   chan struct{}    // closed when nothing is held after Close
 	dropped dropped
-	unsent  int             // given up by Close
-	left    int             // by Close, to other nodes
-	ids     map[string]bool // of what is held, if there is an outbox
-	over    map[string]bool // of what is over, and could not be removed from the outbox
+	unsent  int             // deliveries given up by Close
+	left    int             // deliveries left by Close to other nodes
+	ids     map[string]bool // the ids of held deliveries, if there is an outbox
+	over    map[string]bool // the ids of deliveries that are over, but could not be removed from the outbox
 }
 
 // New returns a sender. Its caller must close it.
@@ -112,7 +111,7 @@ func New(opts options.Options) *Sender {
 		over:   make(map[string]bool),
 	}
 	if len(opts.Secret.Key()) > 0 {
-		s.signer, _ = standardwebhooks.NewWebhookRaw(opts.Secret.Key()) // has no errors to return
+		s.signer, _ = standardwebhooks.NewWebhookRaw(opts.Secret.Key()) // it returns no error
 	} else {
 		s.logger.Error("webhooks are off: there is no secret to sign them with")
 	}
@@ -122,8 +121,8 @@ func New(opts options.Options) *Sender {
 	return s
 }
 
-// Observe has f called with the result of each try: "sent", "failed", "given_up", "refused" or "dropped".
-// It must not wait, and may be called concurrently. Observe is called before Send.
+// Observe sets a function for the result of each try: "sent", "failed", "given_up", "refused" or "dropped". f must not block, and may
+// be called concurrently. Observe is called before Send.
 func (s *Sender) Observe(f func(result string)) { s.observer = f }
 
 // report passes the result of a try to the observer.
@@ -133,15 +132,15 @@ func (s *Sender) report(result string) {
 	}
 }
 
-// number sets a number that was not given.
+// number sets n to a default if it is not positive.
 func number[N int | time.Duration](n *N, to N) {
 	if *n <= 0 {
 		*n = to
 	}
 }
 
-// Send queues the POST of an event and returns; if there is an outbox it waits until that has it. What cannot be sent is logged. told
-// is false if it is queued, but will be lost if this node is killed before it is sent.
+// Send queues the POST of an event. If there is an outbox, it waits until the outbox has the delivery. It logs an event that cannot
+// be sent. told is false if the delivery is only in memory although there is an outbox, and after Close.
 func (s *Sender) Send(e Event) (told bool) {
 	to, err := s.policy.parse(e.URL)
 	if err != nil {
@@ -166,10 +165,8 @@ func (s *Sender) Send(e Event) (told bool) {
 	return told
 }
 
-// Close sends what there is: an event that has not arrived yet is tried once more
-// at once, unless its receiver asked to wait. When ctx is done it gives up. The
-// error says how many events were given up. What an outbox has, and is not due, is left to the node that
-// finds it there.
+// Close tries each event that has not arrived yet once more at once, unless its receiver asked to wait. When ctx is done it gives up.
+// The error says how many events were given up. Deliveries in an outbox that are not due are left to the node that finds them there.
 func (s *Sender) Close(ctx context.Context) error {
 	s.stopLook()
 	s.hasten()
@@ -178,7 +175,7 @@ func (s *Sender) Close(ctx context.Context) error {
 	case <-s.empty:
 	case <-ctx.Done():
 		err = ctx.Err()
-		s.stop() // whatever is on its way fails
+		s.stop() // tries that are under way fail
 		s.mu.Lock()
 		s.abandon()
 		s.mu.Unlock()

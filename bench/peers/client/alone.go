@@ -10,9 +10,8 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// alone is a transport to nowhere: each request is answered as it is written,
-// with an answer that was there before. What is left is what mcp.Client costs
-// over any transport.
+// alone is a transport without a server: it answers each request as it is written, with a fixed
+// answer. So the only cost is that of mcp.Client over any transport.
 type alone struct{}
 
 // Connect implements [mcp.Transport].
@@ -54,7 +53,7 @@ func (c *aloneConn) Write(_ context.Context, m jsonrpc.Message) error {
 	if req.Method == "initialize" {
 		result = aloneOpening
 	}
-	// As over HTTP, what comes is written by a goroutine of the call's own.
+	// As over HTTP, each call has a goroutine that passes on its messages.
 	go func() {
 		if strings.Contains(string(req.Params), "progressToken") {
 			for range events {

@@ -20,20 +20,20 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What is called.
+// The sizes of calls.
 const (
 	echoSize  = 32  // bytes of text
 	events    = 100 // of a call of progress
 	eventSize = 64  // bytes of text in each
-	// revision is what all clients speak: the go-sdk's would begin with
-	// 2026-07-28, which has no sessions, where the server speaks it.
+	// revision is the revision that all clients speak: the go-sdk's would begin with 2026-07-28,
+	// which has no sessions, if the server speaks that.
 	revision = "2025-11-25"
 )
 
-// A client is one of the kinds, connected.
+// A client is a connected client of one of the kinds.
 type client struct {
-	events atomic.Int64 // progress notifications that have come
-	// call makes one call and waits for its answer. i tells callers apart.
+	events atomic.Int64 // progress notifications received
+	// call makes one call and waits for its answer. i is the number of the caller.
 	call  func(ctx context.Context, i int) error
 	close func() error
 }
@@ -60,15 +60,15 @@ func connect(o *options) (*client, error) {
 	return nil, fmt.Errorf("no kind is called %q", o.kind)
 }
 
-// httpClient is the default one with room for every caller's connection: 2 are
-// kept by default, so that most calls would begin with a new one.
+// httpClient returns a default HTTP client that keeps every caller's connection: by default 2 are
+// kept, so that most calls would begin with a new one.
 func httpClient(o *options) *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, o.callers+8
 	return &http.Client{Transport: t}
 }
 
-// arguments are what the tool is called with.
+// arguments returns the arguments of a tool.
 func arguments(tool string) string {
 	switch tool {
 	case "progress":
@@ -79,7 +79,7 @@ func arguments(tool string) string {
 	return `{"text":"` + strings.Repeat("e", echoSize) + `"}`
 }
 
-// official makes calls through the official client over a transport.
+// official sets c to make calls through the official client over a transport.
 func (c *client) official(o *options, t mcp.Transport) error {
 	ctx, stop := context.WithTimeout(context.Background(), timeout)
 	defer stop()
@@ -105,7 +105,7 @@ func (c *client) official(o *options, t mcp.Transport) error {
 	return nil
 }
 
-// raw makes calls as `holdfast connect` does: messages in, messages out.
+// raw sets c to make calls as `holdfast connect` does: messages in, messages out.
 func (c *client) raw(o *options, web *http.Client) error {
 	conn, err := hc.New(o.url, &hc.Options{HTTPClient: web})
 	if err != nil {
@@ -152,7 +152,7 @@ func (c *client) raw(o *options, web *http.Client) error {
 	return nil
 }
 
-// dispatch gives each caller its answers: ids say whose they are.
+// dispatch gives each caller its answers, by their ids.
 func (c *client) dispatch(conn *hc.Conn, answers []chan jsonrpc.Message) {
 	for {
 		m, err := conn.Receive(context.Background())
@@ -173,7 +173,7 @@ func (c *client) dispatch(conn *hc.Conn, answers []chan jsonrpc.Message) {
 const initialize = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"` + revision +
 	`","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
 
-// request is a call.
+// request returns the message of a call.
 func request(tool string, id int) []byte {
 	b := append(make([]byte, 0, 256), `{"jsonrpc":"2.0","id":`...)
 	b = strconv.AppendInt(b, int64(id), 10)
@@ -194,8 +194,7 @@ func expect(answer []byte) error {
 	return fmt.Errorf("the answer is another one: %.300q", answer)
 }
 
-// bare makes calls with net/http and nothing else: no session, and an answer that
-// is read and not understood.
+// bare sets c to make calls with net/http alone: without a session, and without parsing the answer.
 func (c *client) bare(o *options, web *http.Client) {
 	header := http.Header{
 		"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"},

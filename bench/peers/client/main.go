@@ -1,5 +1,5 @@
-// Command client is one client under measurement: it makes calls and says what
-// they cost its process. Package compare starts it, many times over.
+// Command client is one client under measurement: it makes calls and prints their cost for its process.
+// Command compare starts it many times.
 //
 //	client -kind KIND -url URL [-tool echo|progress|slow] [-callers 16] [-for 1s] [-held 0] [-cpuprofile FILE]
 //
@@ -23,24 +23,24 @@ import (
 	"time"
 )
 
-// Figures are what one measurement gave.
+// Figures are the results of one measurement.
 type Figures struct {
 	Calls  int `json:"calls"`
-	Events int `json:"events"` // progress notifications that came
-	// CPU is what the process spent, in user and kernel mode, in microseconds.
+	Events int `json:"events"` // progress notifications received
+	// CPU is the CPU time of the process, in user and kernel mode, in microseconds.
 	CPU    int64  `json:"cpu"`
 	Allocs uint64 `json:"allocs"`
 	Bytes  uint64 `json:"bytes"` // allocated
 	// Latency is a call's median, in microseconds.
 	Latency float64 `json:"latency"`
-	// Held is how many calls waited, and what one of them costs.
+	// Held is how many calls waited. The fields after it are the cost of one of them.
 	Held       int     `json:"held"`
 	InUse      float64 `json:"in_use"` // bytes in spans and stacks
 	Alive      float64 `json:"alive"`  // bytes in objects and stacks
 	Goroutines float64 `json:"goroutines"`
 }
 
-// warmUp is how many calls a caller makes before its calls count.
+// warmUp is how many calls a caller makes before calls count.
 const warmUp = 30
 
 // heldWarm is how many calls wait before those that count.
@@ -84,7 +84,7 @@ func run(o *options) error {
 		return err
 	}
 	if o.held > 0 {
-		return nil // what waits would have to be waited for
+		return nil // close would wait for the held calls
 	}
 	return c.close()
 }
@@ -126,15 +126,15 @@ func measure(o *options, c *client) (*Figures, error) {
 	}, nil
 }
 
-// ready says that the client is warm, and waits for the word to begin.
+// ready prints that the client is warm, and waits for a line on stdin.
 func ready() error {
 	fmt.Println("ready")
 	_, err := bufio.NewReader(os.Stdin).ReadString('\n')
 	return err
 }
 
-// drive lets all callers call for as long as more says so, and returns how long
-// each call took. Every event has come when it returns.
+// drive lets each caller make calls while more, which gets the number of its calls so far, returns true. It
+// returns how long each call took, after every event has come.
 func drive(o *options, c *client, more func(n int) bool) ([]time.Duration, error) {
 	ctx, stop := context.WithTimeout(context.Background(), o.each+timeout)
 	defer stop()
@@ -159,7 +159,7 @@ func drive(o *options, c *client, more func(n int) bool) ([]time.Duration, error
 	if o.tool != "progress" {
 		return all, nil
 	}
-	// Notifications may be given out after the answer that they came before.
+	// The client may pass on notifications after the answer that followed them.
 	for want := before + int64(len(all)*events); c.events.Load() != want; time.Sleep(time.Millisecond) {
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("%d events came of %d", c.events.Load()-before, len(all)*events)
@@ -168,7 +168,7 @@ func drive(o *options, c *client, more func(n int) bool) ([]time.Duration, error
 	return all, nil
 }
 
-// cpu returns what the process has spent, in user and kernel mode.
+// cpu returns the CPU time of the process, in user and kernel mode.
 func cpu() time.Duration {
 	var r syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
@@ -182,7 +182,7 @@ func mem() (m runtime.MemStats) {
 	return m
 }
 
-// hold lets calls wait, and says what one of them costs.
+// hold lets calls wait, and returns the cost of one of them.
 func hold(o *options, c *client) (*Figures, error) {
 	failed := make(chan error, o.held+heldWarm)
 	wait := func(from, n int) {
@@ -215,9 +215,8 @@ func hold(o *options, c *client) (*Figures, error) {
 	}, nil
 }
 
-// settle waits until there are at least so many goroutines, and as many as a
-// moment ago, and then collects garbage: twice, as what lies in a pool outlives
-// the first time.
+// settle waits until there are at least so many goroutines, and their number stays the same. Then it collects
+// garbage twice, as objects in a pool survive the first time.
 func settle(failed <-chan error, atLeast int) (runtime.MemStats, error) {
 	last, same := -1, 0
 	for range 300 {

@@ -14,10 +14,10 @@ import (
 	"time"
 )
 
-// clientProgram is what a client under measurement is.
+// clientProgram is the package of the clients under measurement.
 const clientProgram = "holdfast/bench/peers/client"
 
-// clientKinds are the clients, by the names that the report gives them.
+// clientKinds are the clients: their names in the report, and their kinds for clientProgram.
 var clientKinds = []struct{ name, kind string }{
 	{"bare net/http", "bare"},
 	{"mcp.Client alone", "alone"},
@@ -26,14 +26,14 @@ var clientKinds = []struct{ name, kind string }{
 	{ourConn, "conn"},
 }
 
-// The names that the report refers to.
+// The names of clients that the report compares.
 const (
 	sdkClient = "go-sdk"
 	ourClient = "Holdfast, mcp.Client"
 	ourConn   = "Holdfast, as `connect` uses it"
 )
 
-// A scene is what clients are measured at: calls of a tool of one server.
+// A scene is a task that clients are measured at: calls of one tool of one server.
 type scene struct {
 	name   string
 	server string // binary
@@ -43,10 +43,10 @@ type scene struct {
 	only   []string // kinds; none: all
 }
 
-// overHTTP are the kinds that speak the protocol over HTTP.
+// overHTTP are the kinds of clients that speak the protocol over HTTP.
 var overHTTP = []string{"sdk", "holdfast", "conn"}
 
-// clientScenes are what CPU is measured at.
+// clientScenes are the scenes at which CPU is measured.
 var clientScenes = []scene{
 	{name: "JSON", server: peers, args: []string{"-kind", "light"}, path: "/json", tool: "echo"},
 	{name: "SSE", server: peers, args: []string{"-kind", "light"}, path: "/sse", tool: "echo", only: []string{"bare", "sdk", "holdfast", "conn"}},
@@ -57,10 +57,10 @@ var clientScenes = []scene{
 	{name: "Holdfast's, 100 events", server: ours, args: []string{"-backend", "message"}, path: "/mcp", tool: "progress", only: overHTTP},
 }
 
-// waitScene is where calls wait.
+// waitScene is the scene in which calls wait.
 var waitScene = scene{name: waitingCall, server: peers, args: []string{"-kind", "light"}, path: "/wait", tool: "slow"}
 
-// clientFigures is what a client process says (package client).
+// clientFigures are the figures that a client process prints (package client).
 type clientFigures struct {
 	Calls      int     `json:"calls"`
 	Events     int     `json:"events"`
@@ -73,8 +73,8 @@ type clientFigures struct {
 	Goroutines float64 `json:"goroutines"`
 }
 
-// compareClients measures clients, in turns, against the same server processes,
-// and prints what each spends.
+// compareClients measures clients, in turns, against the same server processes, and prints their
+// CPU, allocations and memory.
 func compareClients(w io.Writer, dir string, rounds int, each time.Duration, held int) error {
 	f := newFigures()
 	for i := range clientScenes {
@@ -118,7 +118,7 @@ func clientCPU(f figures, s *scene, dir string, rounds int, each time.Duration) 
 	return nil
 }
 
-// What is added to a scene's name for its other figures.
+// The suffixes of a scene's name for its other figures.
 const (
 	allocs    = ": objects"
 	allocated = ": KB"
@@ -128,7 +128,7 @@ func (s *scene) has(kind string) bool {
 	return len(s.only) == 0 || slices.Contains(s.only, kind)
 }
 
-// clientMemory measures what a call costs that waits.
+// clientMemory measures the memory of a call that waits.
 func clientMemory(f figures, dir string, held int) error {
 	s := &waitScene
 	p, err := start(filepath.Join(dir, binary(s.server)), s.args...)
@@ -139,7 +139,7 @@ func clientMemory(f figures, dir string, held int) error {
 	f.memory[s.name] = make(map[string]memory)
 	for _, k := range clientKinds {
 		if k.kind == "alone" {
-			continue // it answers everything
+			continue // it answers all calls at once
 		}
 		got, err := measureClient(dir, nil, "-kind", k.kind, "-url", "http://"+p.addr+s.path, "-tool", s.tool, "-held", fmt.Sprint(held))
 		if err != nil {
@@ -150,8 +150,8 @@ func clientMemory(f figures, dir string, held int) error {
 	return nil
 }
 
-// measureClient lets one client process measure itself. around, if not nil, is
-// called when the process is ready, and what it returns when it is done.
+// measureClient lets one client process measure itself. around, if not nil, is called when the
+// process is ready, and the function that it returns when the process is done.
 func measureClient(dir string, around func() (func() error, error), args ...string) (f clientFigures, err error) {
 	cmd := exec.Command(filepath.Join(dir, binary(clientProgram)), args...)
 	cmd.Env = cleanEnv()
@@ -198,8 +198,8 @@ func measureClient(dir string, around func() (func() error, error), args ...stri
 	return f, nil
 }
 
-// cleanEnv is the environment without what tunes Go's runtime: all clients run as
-// it comes.
+// cleanEnv returns the environment without the variables that tune Go's runtime: all clients run
+// with its defaults.
 func cleanEnv() []string {
 	var env []string
 	for _, e := range os.Environ() {

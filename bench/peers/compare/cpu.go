@@ -10,13 +10,13 @@ import (
 	"holdfast/bench/load"
 )
 
-// callers is how many clients there are at a time.
+// callers is how many clients call at a time.
 const callers = 16
 
-// warmUp is how many calls a client makes before its calls count.
+// warmUp is how many calls a client makes before calls count.
 const warmUp = 30
 
-// What CPU is measured for.
+// The operations for which CPU is measured.
 const (
 	plainCall = "plain call"
 	newCall   = "plain call, 2026-07-28"
@@ -26,11 +26,11 @@ const (
 	oldEvent  = "replayed event"
 )
 
-// shortCalls are what is measured for as long as it takes.
+// shortCalls are the operations that clients repeat for a time.
 var shortCalls = []string{plainCall, newCall, taskCall, sseCall}
 
-// cpuRound measures a subject once and adds server CPU per operation, in
-// microseconds, to the figures.
+// cpuRound measures a subject once, and adds the server CPU of each operation, in microseconds, to
+// the figures.
 func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
 	for _, what := range shortCalls {
 		if s.path(what) == "" {
@@ -53,16 +53,16 @@ func cpuRound(f figures, s *subject, p *process, d time.Duration) error {
 	return nil
 }
 
-// A lane is the clients of one subject that make one kind of short call.
+// A lane has the clients of one subject that make one kind of short call.
 type lane struct {
 	s    *subject
 	p    *process
 	what string
 	cs   []*caller
-	reqs []*load.Request // of each
+	reqs []*load.Request // one for each client
 }
 
-// newLane connects clients, which make their first calls.
+// newLane connects the clients of a lane, which make their first calls.
 func newLane(s *subject, p *process, what string) (_ *lane, err error) {
 	l := &lane{s: s, p: p, what: what}
 	if l.cs, err = s.call(p, s.path(what), callers); err != nil {
@@ -82,7 +82,7 @@ func newLane(s *subject, p *process, what string) (_ *lane, err error) {
 	return l, nil
 }
 
-// once makes one call of the client i.
+// once makes one call with the client i.
 func (l *lane) once(i int) error {
 	res, err := l.cs[i].Do(l.reqs[i].Next())
 	if err != nil {
@@ -94,8 +94,8 @@ func (l *lane) once(i int) error {
 	return res.Expect(200, "eeee")
 }
 
-// measure measures calls, of which each client makes one after the other as long as more says so
-// of the number that it has made.
+// measure measures calls. Each client makes one after the other while more, which gets the number
+// of its calls so far, returns true.
 func (l *lane) measure(f figures, more func(n int) bool) error {
 	return drive(f, l.what, l.s, l.p, len(l.cs), func(i int) (n int, err error) {
 		for more(n) && err == nil {
@@ -106,7 +106,7 @@ func (l *lane) measure(f figures, more func(n int) bool) error {
 	})
 }
 
-// request makes the request of a short call.
+// request returns the request of a short call.
 func (s *subject) request(c *caller, what string) (*load.Request, error) {
 	switch what {
 	case newCall:
@@ -124,8 +124,8 @@ func (s *subject) request(c *caller, what string) (*load.Request, error) {
 	return c.post(load.Echo(echoSize)), nil
 }
 
-// streams measures calls that report progress, each client one, and then, for as
-// long as d, their replay from the first event on.
+// streams measures calls that report progress, one by each client, and then, for a time d, their
+// replay from the first event on.
 func streams(f figures, s *subject, p *process, d time.Duration) error {
 	cs, err := s.call(p, s.stream, callers)
 	if err != nil {
@@ -163,7 +163,7 @@ func streams(f figures, s *subject, p *process, d time.Duration) error {
 				return 0, err
 			}
 			n := load.Events(res.Body)
-			if n < events-1 { // the floor, which replays nothing, writes all
+			if n < events-1 { // the floor does not replay: it writes all events again
 				f.lose(oldEvent, s.name, events-1-n)
 			}
 			sum += n
@@ -172,7 +172,8 @@ func streams(f figures, s *subject, p *process, d time.Duration) error {
 	})
 }
 
-// drive runs do for n clients at once; do returns how many operations it was.
+// drive runs do for n clients at once, and adds the server CPU per operation to the figures. do
+// returns how many operations a client has made.
 func drive(f figures, what string, s *subject, p *process, n int, do func(i int) (int, error)) error {
 	before, err := p.cpu()
 	if err != nil {

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// A cutter is a proxy that cuts the connection of each answer to a POST behind
-// its first event, while it is told to. It passes on all else: what comes back on
-// a GET, and what is no event stream.
+// A cutter is a proxy that, while on is set, cuts the connection of each event stream that answers
+// a POST, after its first event. It passes on the answers to GETs, and those that are not event
+// streams.
 type cutter struct {
 	ln   net.Listener
 	to   string
@@ -39,13 +39,13 @@ func newCutter(to string) (*cutter, error) {
 
 func (c *cutter) addr() string { return c.ln.Addr().String() }
 
-// stop waits for the connections to end: those who have made them end them.
+// stop waits for the connections to end, which the clients end.
 func (c *cutter) stop() {
 	_ = c.ln.Close()
 	c.work.Wait()
 }
 
-// pass is one connection.
+// pass carries one connection.
 func (c *cutter) pass(client net.Conn) {
 	defer client.Close()
 	server, err := net.Dial("tcp", c.to)
@@ -53,7 +53,7 @@ func (c *cutter) pass(client net.Conn) {
 		return
 	}
 	defer server.Close()
-	// Whether the last request was a POST: one follows another's answer.
+	// Whether the last request was a POST: each request follows the answer to the one before.
 	var post atomic.Bool
 	c.work.Go(func() {
 		defer server.Close()
@@ -74,7 +74,7 @@ func (c *cutter) pass(client net.Conn) {
 	c.answers(client, server, &post)
 }
 
-// answers passes on what the server says, up to where it is cut.
+// answers passes on the server's answers, up to the cut.
 func (c *cutter) answers(w io.Writer, server io.Reader, post *atomic.Bool) {
 	buf := make([]byte, 16<<10)
 	var stream bool

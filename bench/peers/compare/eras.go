@@ -16,14 +16,13 @@ import (
 	"holdfast/bench/load"
 )
 
-// What follows measures gateways between clients and servers of both eras: what a gateway's
-// process spends on a plain call, what that is with the servers behind it, and how long the
-// client waits.
+// This file measures gateways between clients and servers of both eras: the CPU of a gateway's
+// process for a plain call, the same with the servers behind it, and how long the client waits.
 
-// gatewayProgram is Holdfast's.
+// gatewayProgram is the package of Holdfast's gateway.
 const gatewayProgram = "holdfast/cmd/holdfast"
 
-// A pair is a client's era and a server's.
+// A pair is the era of a client and the era of a server.
 type pair struct{ client, server string }
 
 func (p pair) String() string { return p.client + " client, " + p.server + " server" }
@@ -33,15 +32,15 @@ var pairs = []pair{{"legacy", "legacy"}, {"modern", "modern"}, {"modern", "legac
 // A gateway stands between a client and a server.
 type gateway struct {
 	name string
-	npm  bool // it is run by node
-	// http says that it reaches the server over HTTP, and not by stdio.
+	npm  bool // node runs it
+	// http says that the gateway reaches the server over HTTP, and not by stdio.
 	http bool
-	// args returns its command line. server is the command of a stdio server, or the URL of an
-	// HTTP server.
+	// args returns the gateway's command line. server is the command of a stdio server, or the URL
+	// of an HTTP server.
 	args func(dir, npm string, port int, server []string) []string
 }
 
-// direct is no gateway: the server itself, over HTTP.
+// direct stands for the server itself, over HTTP, without a gateway.
 const direct = "no gateway, over HTTP"
 
 var gateways = []gateway{
@@ -76,7 +75,7 @@ var gateways = []gateway{
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// What is measured of a gateway.
+// The figures of a gateway.
 const (
 	gatewayCPU = "CPU of the gateway"
 	allCPU     = "CPU of the gateway and the server"
@@ -84,8 +83,8 @@ const (
 	latency99  = "the slowest of a hundred"
 )
 
-// gatewayWarmUp is how many calls are made before calls count, as node compiles what it runs
-// often; but not for longer than warmUpTime, as one of the gateways starts a server for each.
+// gatewayWarmUp is how many calls are made before calls count, as node compiles code that it runs
+// often; but not for longer than warmUpTime, as one of the gateways starts a server for each call.
 const (
 	gatewayWarmUp = 300
 	warmUpTime    = time.Second
@@ -116,7 +115,7 @@ func compareEras(w io.Writer, dir, npm string, rounds int, each time.Duration) e
 	return f.printEras(w, rounds, cannot)
 }
 
-// eraRound measures a gateway once, at a pair.
+// eraRound measures a gateway once, for a pair.
 func eraRound(f figures, g *gateway, pair pair, dir, npm string, each time.Duration) error {
 	t, err := begin(g, pair, dir, npm)
 	defer t.stop()
@@ -181,13 +180,14 @@ func eraRound(f figures, g *gateway, pair pair, dir, npm string, each time.Durat
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
 
-// dialEra opens clients of a pair's era. Those of the legacy one begin a session each.
+// dialEra opens clients of a pair's era. Legacy clients begin a session each.
 func dialEra(addr string, p pair, n int) (cs []*caller, err error) {
 	s := subject{name: p.String(), bare: p.client == "modern"}
 	return s.call(&process{addr: addr}, "/mcp", n)
 }
 
-// warmed returns what makes a call for each client, after the first of its calls.
+// warmed returns a function for each client that makes one call. Each client has made its first
+// calls.
 func warmed(cs []*caller, p pair) ([]func() error, error) {
 	calls := make([]func() error, len(cs))
 	errs := make([]error, len(cs))
@@ -213,16 +213,16 @@ func warmed(cs []*caller, p pair) ([]func() error, error) {
 	return calls, errors.Join(errs...)
 }
 
-// A turn is a gateway that runs, and the server behind it.
+// A turn is a running gateway and the server behind it.
 type turn struct {
 	addr    string
-	gateway *exec.Cmd // nil for none
+	gateway *exec.Cmd // nil: direct
 	ended   chan struct{}
-	server  *process // over HTTP, or nil
+	server  *process // of HTTP; nil: the gateway has started its own
 }
 
-// begin starts a gateway, and waits until it listens. What was started is to be stopped even
-// if it fails.
+// begin starts a gateway, and waits until it listens. The caller must stop the turn also after an
+// error.
 func begin(g *gateway, p pair, dir, npm string) (t turn, err error) {
 	server := []string{filepath.Join(dir, binary(peers)), "-kind", p.server, "-stdio"}
 	if g.http {
@@ -290,7 +290,7 @@ func (t *turn) stop() {
 	}
 }
 
-// cpu returns what the gateway has spent, and what it has with the servers.
+// cpu returns the CPU time of the gateway, and that of the gateway with the servers.
 func (t *turn) cpu() (own, all time.Duration, err error) {
 	if t.gateway != nil {
 		if own, err = cpuOf(t.gateway.Process.Pid); err != nil {
@@ -298,7 +298,7 @@ func (t *turn) cpu() (own, all time.Duration, err error) {
 		}
 		all = own + reaped(t.gateway.Process.Pid)
 		for _, pid := range descendants(t.gateway.Process.Pid) {
-			if spent, err := cpuOf(pid); err == nil { // else it has ended just now
+			if spent, err := cpuOf(pid); err == nil { // on an error the process has ended just now
 				all += spent + reaped(pid)
 			}
 		}
@@ -313,7 +313,7 @@ func (t *turn) cpu() (own, all time.Duration, err error) {
 	return own, all, nil
 }
 
-// reaped returns what processes have spent that a process has started and that have ended: a
+// reaped returns the CPU time of the processes that a process has started and that have ended: a
 // gateway may start a server for each call.
 func reaped(pid int) time.Duration {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
@@ -330,7 +330,8 @@ func reaped(pid int) time.Duration {
 	return time.Duration(user+kernel) * 10 * time.Millisecond // a tick on every Linux that Go runs on
 }
 
-// descendants returns the processes that a process has started, and those that they have.
+// descendants returns the processes that a process has started, and those that these have started,
+// and so on.
 func descendants(pid int) (all []int) {
 	files, _ := filepath.Glob("/proc/[0-9]*/stat")
 	parents := make(map[int][]int)

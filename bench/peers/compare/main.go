@@ -1,14 +1,11 @@
-// Command compare measures Holdfast against its peers, and against bare net/http
-// that writes the same bytes. It builds and starts every server as a process of
-// its own, drives all of them with the same clients, in turns, and prints what
-// each spends. With -clients it is clients that take turns, each a process of its
-// own, at the same servers. With -translate it is gateways between clients and servers of the
-// protocol's two eras. It needs Linux (/proc), and takes about two minutes.
+// Command compare measures Holdfast against its peers, and against bare net/http that writes the same bytes. It builds and starts
+// every server as a process of its own, drives all of them with the same clients, in turns, and prints the CPU and memory of each.
+// With -clients it measures clients, each a process of its own, at the same servers. With -translate it measures gateways between
+// clients and servers of the protocol's two eras. It needs Linux (/proc), and takes about two minutes.
 //
 //	cd bench/peers && go run ./compare [-clients | -translate [-npm DIR]] [-rounds 3] [-for 1s] [-held 2000] [-only TEXT] [-before DIR]
 //
-// With -before, the Holdfast in another checkout takes its turns too: so a change
-// is measured against what was there before it, in one run.
+// With -before, it also measures the Holdfast in another checkout: so one run compares a change with the code before it.
 package main
 
 import (
@@ -48,7 +45,7 @@ func main() {
 	}
 }
 
-// A comparison is what is measured: servers, unless it is clients or gateways.
+// A comparison says what to measure: clients, short calls in turns, gateways (eras), or else servers.
 type comparison struct {
 	clients, turns, eras bool
 	npm                  string
@@ -71,7 +68,7 @@ func compare(what comparison, rounds int, each time.Duration, held int) (err err
 			build = exec.Command("go", "build", "-o", filepath.Join(dir, binary(pkg)), ours)
 			build.Dir = what.before
 		}
-		if pkg == gatewayProgram { // which this module lacks requirements of
+		if pkg == gatewayProgram { // its requirements are in another module
 			build.Dir = filepath.Join("..", "..")
 		}
 		build.Stderr = os.Stderr
@@ -102,8 +99,8 @@ func compare(what comparison, rounds int, each time.Duration, held int) (err err
 	return f.print(os.Stdout, rounds)
 }
 
-// measureCPU measures all subjects in turns. Each turn has a process of its own:
-// what one keeps from an earlier turn would make its collections rarer.
+// measureCPU measures all subjects in turns. Each turn has a process of its own: memory that a process keeps from an earlier turn
+// would make its collections rarer.
 func measureCPU(f figures, dir string, rounds int, each time.Duration) error {
 	for range rounds {
 		for i := range subjects {
@@ -122,5 +119,5 @@ func measureCPU(f figures, dir string, rounds int, each time.Duration) error {
 	return nil
 }
 
-// binary is what a package's program is called.
+// binary returns the file name of a package's program.
 func binary(pkg string) string { return strings.ReplaceAll(pkg, "/", "-") }

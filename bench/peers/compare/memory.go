@@ -7,7 +7,7 @@ import (
 	"holdfast/bench/load"
 )
 
-// What memory is measured for.
+// Memory is measured for one of these.
 const (
 	idleSession = "idle session with a GET stream"
 	waitingCall = "waiting call"
@@ -19,12 +19,12 @@ const (
 	waitMillis = 1_800_000
 	// perSession is how many calls wait in one session.
 	perSession = 50
-	// warm is how many of each are there before those that count.
+	// warm is how many sessions, or calls, are begun before those that count.
 	warm = perSession
 )
 
-// memoryRound measures a subject in processes of its own: what earlier runs have
-// left would blur the figures.
+// memoryRound measures a subject in processes of its own: memory that earlier runs have left would
+// blur the figures.
 func memoryRound(f figures, s *subject, dir string, n int) error {
 	for _, m := range []struct {
 		path    string
@@ -46,8 +46,8 @@ func memoryRound(f figures, s *subject, dir string, n int) error {
 	return nil
 }
 
-// idleSessions opens sessions, each with a stream that nothing comes on. The
-// connections that the sessions were opened on are shared, and there before.
+// idleSessions opens sessions, each with a stream without events. It opens all sessions on one
+// connection, which is open before the memory is measured.
 func idleSessions(f figures, s *subject, p *process, n int) error {
 	var open []*load.Client
 	defer func() { closeAll(open) }()
@@ -132,8 +132,8 @@ func waitingCalls(f figures, s *subject, p *process, n int) error {
 	return nil
 }
 
-// wait makes calls in every session, each on a connection of its own, and reads
-// none of the answers. The connections are to be closed even if it fails.
+// wait makes calls in every session, each on a connection of its own, and reads none of the
+// answers. The caller must close the connections also after an error.
 func wait(p *process, sessions []*caller) (open []*load.Client, err error) {
 	for _, owner := range sessions {
 		req := owner.post(load.Slow(waitMillis))

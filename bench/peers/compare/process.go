@@ -16,14 +16,14 @@ import (
 	"holdfast/bench/tools"
 )
 
-// A process is a server under measurement. It is a process of its own so that
-// what it spends can be told from what driving it costs.
+// A process is a server under measurement. It is a process of its own so that its CPU and memory
+// are not mixed with those of its clients.
 type process struct {
 	cmd  *exec.Cmd
 	addr string
 }
 
-// start runs a server on a free port and waits until it says which.
+// start runs a server on a free port, and waits until it prints its address.
 func start(bin string, args ...string) (*process, error) {
 	cmd := exec.Command(bin, append([]string{"-listen", "127.0.0.1:0"}, args...)...)
 	out, err := cmd.StderrPipe()
@@ -44,7 +44,7 @@ func start(bin string, args ...string) (*process, error) {
 		p.stop()
 		return nil, fmt.Errorf("start %s: it ended without an address", bin)
 	}
-	go func() { // until the process ends; what it logs is of interest when a run fails
+	go func() { // until the process ends; its log helps when a run fails
 		for lines.Scan() {
 			fmt.Fprintf(os.Stderr, "%s: %s\n", bin, lines.Text())
 		}
@@ -52,15 +52,15 @@ func start(bin string, args ...string) (*process, error) {
 	return p, nil
 }
 
-// stop ends the process, with whatever is in flight in it.
+// stop kills the process, with the calls in flight in it.
 func (p *process) stop() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
 }
 
-// cpu returns what the process has spent, in user and kernel mode: what the
-// scheduler counted for each of its threads, in nanoseconds. (/proc/PID/stat
-// counts in hundredths of a second, too coarse for rounds this short.)
+// cpu returns the CPU time of the process, in user and kernel mode: the sum of the scheduler's
+// counts for its threads, in nanoseconds. (/proc/PID/stat counts in hundredths of a second, too
+// coarse for rounds this short.)
 func (p *process) cpu() (time.Duration, error) { return cpuOf(p.cmd.Process.Pid) }
 
 func cpuOf(pid int) (time.Duration, error) {
@@ -84,7 +84,7 @@ func cpuOf(pid int) (time.Duration, error) {
 	return sum, nil
 }
 
-// stats asks the process for its memory, after a collection if gc.
+// stats asks the process for its memory, with gc after a collection.
 func (p *process) stats(gc bool) (s tools.Stats, err error) {
 	url := "http://" + p.addr + "/bench/stats"
 	if gc {
@@ -101,8 +101,8 @@ func (p *process) stats(gc bool) (s tools.Stats, err error) {
 	return s, nil
 }
 
-// settle waits until the process has as many goroutines as a moment ago: what
-// was opened is open, and who was left has noticed. Then it collects garbage.
+// settle waits until the number of the process's goroutines stays the same: it has opened all
+// streams, and noticed the end of all connections. Then it collects garbage.
 func (p *process) settle() (tools.Stats, error) {
 	last, same := -1, 0
 	for range 100 {

@@ -12,15 +12,15 @@ import (
 	"holdfast/bench/tools"
 )
 
-// figures holds what was measured: by what it was, then by subject.
+// figures has the measured values: by operation, then by subject.
 type figures struct {
 	rounds map[string]map[string][]float64
 	memory map[string]map[string]memory
-	lost   map[string]int // events, by subject and what they were
+	lost   map[string]int // lost events, by subject and operation
 }
 
-// memory is what one of something costs, in bytes: of the spans and stacks that
-// it keeps in use, and of the objects in them that are alive.
+// memory is the memory of one session or call, in bytes: of the spans and stacks in use, and of the
+// live objects and stacks.
 type memory struct{ inUse, alive, goroutines float64 }
 
 func newFigures() figures {
@@ -31,7 +31,7 @@ func newFigures() figures {
 	}
 }
 
-// add adds one round's figure.
+// add adds the figure of one round.
 func (f figures) add(what, subject string, v float64) {
 	if f.rounds[what] == nil {
 		f.rounds[what] = make(map[string][]float64)
@@ -42,7 +42,8 @@ func (f figures) add(what, subject string, v float64) {
 // lose notes events that never came.
 func (f figures) lose(what, subject string, n int) { f.lost[subject+": "+what] += n }
 
-// addMemory adds what n of something cost together.
+// addMemory adds the memory of one session or call, from the memory before and after n of them
+// began.
 func (f figures) addMemory(what, subject string, before, after tools.Stats, n int) {
 	if f.memory[what] == nil {
 		f.memory[what] = make(map[string]memory)
@@ -63,7 +64,8 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// spread is how far apart the rounds of one figure lie, as a part of its median.
+// spread returns how far apart the rounds of a figure lie, as a part of its median, for the worst
+// figure.
 func (f figures) spread() (worst float64) {
 	for _, by := range f.rounds {
 		for _, v := range by {
@@ -76,8 +78,8 @@ func (f figures) spread() (worst float64) {
 	return worst
 }
 
-// print writes the report. Columns are related to the first subject's figure in
-// the column given with them.
+// print writes the report. Figures are also given as multiples of the first subject's in the same
+// column, or, for sseCall, in plainCall's.
 func (f figures) print(w io.Writer, rounds int) error {
 	var b strings.Builder
 	floor := subjects[0].name
@@ -120,13 +122,13 @@ func (f figures) memoryCell(what, subject string) string {
 	return fmt.Sprintf("%.0f / %.0f (%.1f)", m.inUse, m.alive, m.goroutines)
 }
 
-// head says where, how often and by how many was measured.
+// head writes the machine, the clients (who), and the number and spread of the rounds.
 func (f figures) head(b *strings.Builder, rounds int, who string) {
 	fmt.Fprintf(b, "%s, %d CPUs (%s), %s, median of %d interleaved rounds (which lie up to %.0f %% apart).\n\n",
 		runtime.Version(), runtime.NumCPU(), cpuModel(), who, rounds, 100*f.spread())
 }
 
-// table writes a row for each name that has anything to show.
+// table writes a row for each name with a cell that is not empty.
 func table(b *strings.Builder, names, columns []string, cell func(what, name string) string) {
 	fmt.Fprintf(b, "| | %s |\n|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---:|", len(columns)))
 	for _, name := range names {
@@ -140,7 +142,7 @@ func table(b *strings.Builder, names, columns []string, cell func(what, name str
 	}
 }
 
-// cpuModel says what the machine has, as far as it does.
+// cpuModel returns the model of the machine's CPU, or its architecture if the model is not known.
 func cpuModel() string {
 	data, err := os.ReadFile("/proc/cpuinfo")
 	if err == nil {

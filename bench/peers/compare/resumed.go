@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What is measured of resumed calls; each also with cutTwin added to it.
+// The figures of resumed calls, each also with the suffix cutTwin.
 const (
 	resumeClientCPU = "client CPU"
 	resumeServerCPU = "server CPU"
@@ -15,12 +15,12 @@ const (
 	cutTwin         = ", cut"
 )
 
-// resumeWait is what clients are told to wait before they come back.
+// resumeWait is how long the server tells clients to wait before they connect again.
 const resumeWait = time.Millisecond
 
-// resumedCalls measures calls of echo that are answered with a stream, through a
-// proxy that cuts none of them, and then each of them once, after its first
-// event. Latency is measured with one caller.
+// resumedCalls measures calls of echo that are answered with a stream, through a proxy that first
+// cuts no call, and then each call once, after its first event. Latency is measured with one
+// caller.
 func resumedCalls(f figures, dir string, rounds int, each time.Duration) error {
 	p, err := start(filepath.Join(dir, binary(ours)), "-backend", "message", "-retry", resumeWait.String())
 	if err != nil {

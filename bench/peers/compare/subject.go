@@ -8,37 +8,36 @@ import (
 	"holdfast/bench/load"
 )
 
-// Sizes of what is measured.
+// The sizes of calls and streams.
 const (
 	echoSize  = 32    // bytes of text
 	events    = 10000 // of a stream
 	eventSize = 64    // bytes of text in each
-	// taskIDSize is the size of a task's id, which the floor gets too.
+	// taskIDSize is the size of a task's id, also of the one that the floor gets.
 	taskIDSize = 43
 )
 
-// A subject is one server in one of its ways to answer. A path is empty where it
-// has nothing to show.
+// A subject is one server in one configuration. A path is "" if the server cannot do the operation.
 type subject struct {
 	name   string
 	server string   // which of the binaries
 	args   []string // of the server
-	bare   bool     // takes anything: no handshake
+	bare   bool     // takes any request, without a handshake
 
-	twin string // the subject that this one is, with something added
+	twin string // the subject to which this one adds metrics or traces
 
 	plain  string // answers a call with JSON
 	modern string // answers a call of revision 2026-07-28 with JSON
 	task   string // answers tasks/get of a call that runs
 	sse    string // answers a call with a stream that can be resumed
 	stream string // streams progress
-	replay bool   // and replays it
+	replay bool   // replays the stream
 	idle   string // has standalone streams
 	wait   string // holds a call that waits
-	cut    bool   // and goes on with it when its client is gone
+	cut    bool   // goes on with a call that waits when its client is gone
 }
 
-// eventsPath is where the floor streams.
+// eventsPath returns the path at which the floor streams.
 func eventsPath(flush int) string {
 	return "/events?" + url.Values{
 		"n": {fmt.Sprint(events)}, "size": {fmt.Sprint(eventSize)}, "flush": {fmt.Sprint(flush)},
@@ -103,7 +102,7 @@ var subjects = []subject{
 	},
 }
 
-// addBefore has each of our subjects measured as it is in another checkout, too.
+// addBefore adds to each of Holdfast's subjects the same subject of another checkout.
 func addBefore() {
 	var all []subject
 	for _, s := range subjects {
@@ -117,10 +116,10 @@ func addBefore() {
 	subjects = all
 }
 
-// beforeName is what a subject is called as it is in the other checkout.
+// beforeName returns the name of a subject of the other checkout.
 func beforeName(name string) string { return "before: " + name }
 
-// path returns where the subject answers a short call, or "".
+// path returns the path at which the subject answers a short call, or "".
 func (s *subject) path(what string) string {
 	switch what {
 	case plainCall:
@@ -139,7 +138,7 @@ func (s *subject) path(what string) string {
 type caller struct {
 	*load.Client
 	addr, path, session string
-	event               string // id of the first event it got
+	event               string // id of the first event that it has got
 }
 
 // call opens n callers of a path.
@@ -171,7 +170,7 @@ func (s *subject) dial(p *process, path string) (*caller, error) {
 	return c, nil
 }
 
-// post makes a request of the caller's session.
+// post returns a POST of a message in the caller's session.
 func (c *caller) post(message string) *load.Request {
 	return load.Post(c.addr, c.path, c.session, message)
 }
@@ -182,7 +181,7 @@ func hangUp(cs []*caller) {
 	}
 }
 
-// servers returns the packages that have to be built.
+// servers returns the packages of all servers.
 func servers() []string {
 	var all []string
 	for i := range subjects {

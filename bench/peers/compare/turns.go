@@ -9,18 +9,19 @@ import (
 	"strings"
 )
 
-// What follows measures short calls more sharply than [measureCPU] does. Rounds are short and many, and
-// a figure is only set against others of its round: the median of those ratios counts. So it matters
-// little that the load of the machine changes meanwhile.
+// This file measures short calls more exactly than [measureCPU] does. Rounds are short and many, and a
+// figure is compared only with others of its round: the median of the ratios counts. So changes in the
+// load of the machine matter little.
 
-// turnCalls are the short calls that nothing is kept of, so that servers can live through all rounds.
+// turnCalls are the short calls that servers do not store, so that the same servers can run in all
+// rounds.
 var turnCalls = []string{plainCall, newCall, taskCall}
 
-// turnLength is how many calls a client makes in a turn: enough for collections of garbage to be in
-// each turn, which are a part of what a call costs.
+// turnLength is how many calls a client makes in a turn: enough for garbage collections, a part of a
+// call's cost, in each turn.
 const turnLength = 125
 
-// turns measures the short calls of all subjects in turns, and prints how they compare.
+// turns measures the short calls of all subjects in turns, and prints a comparison.
 func turns(w io.Writer, dir string, rounds int) (err error) {
 	var lanes []*lane
 	defer func() {
@@ -61,7 +62,7 @@ func turns(w io.Writer, dir string, rounds int) (err error) {
 	return f.printTurns(w, rounds)
 }
 
-// printTurns writes what calls cost, and the ratios of what was taken in the same round.
+// printTurns writes the CPU of calls, and the ratios of figures of the same round.
 func (f figures) printTurns(w io.Writer, rounds int) error {
 	var b strings.Builder
 	f.head(&b, rounds, fmt.Sprintf("%d clients", callers))
@@ -104,7 +105,7 @@ func (f figures) printTurns(w io.Writer, rounds int) error {
 	return err
 }
 
-// ratios returns a round by round as a multiple of b.
+// ratios returns a/b, round by round.
 func ratios(a, b []float64) []float64 {
 	r := make([]float64, min(len(a), len(b)))
 	for i := range r {

@@ -10,9 +10,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An era is a server that speaks revisions of one era only, with the tool echo, as little else
-// as clients can do with, and no library: what is measured is what stands in front of it. It
-// serves many clients, at /mcp or, each line a message, on its stdin.
+// An era is a server that speaks revisions of one era only, with the tool echo, the least else that
+// clients need, and no library: it is cheap, as the gateway in front of it is measured. It serves
+// many clients, at /mcp or, with a message on each line, on its stdin.
 type era string
 
 // The eras.
@@ -30,7 +30,7 @@ const (
 		`"inputSchema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}}]`
 )
 
-// answer answers a message; nil: there is nothing to answer.
+// answer returns the answer to a message; nil: the message needs none.
 func (e era) answer(text []byte) []byte {
 	m, err := jsonrpc.Parse(text)
 	if err != nil {
@@ -84,7 +84,7 @@ func (e era) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(answer)
 }
 
-// serveStdio answers what comes on stdin, until it ends.
+// serveStdio answers the messages on stdin, until stdin ends.
 func (e era) serveStdio() error {
 	in, out := bufio.NewReader(os.Stdin), bufio.NewWriter(os.Stdout)
 	for {

@@ -1,5 +1,5 @@
-// Command server serves the tools of the benchmarks through what Holdfast is
-// measured against. Which paths there are depends on the kind:
+// Command server serves the tools of the benchmarks through Holdfast's peers. Its paths depend on
+// the kind:
 //
 //	floor    see package floor
 //	light    see floor.NewLight
@@ -26,8 +26,8 @@ import (
 	"holdfast/bench/tools"
 )
 
-// storeBytes is what an event store may keep: enough for a whole comparison, so
-// that nothing is replayed in part.
+// storeBytes bounds the go-sdk's event store: it is enough for a whole comparison, so that no
+// stream is replayed in part.
 const storeBytes = 1 << 30
 
 func main() {

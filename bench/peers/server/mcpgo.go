@@ -12,11 +12,11 @@ import (
 	"github.com/mark3labs/mcp-go/server"
 )
 
-// fullQueueWait is how long a tool waits when mcp-go's queue of notifications
-// (100) is full, before it tries again: an error there is a notification lost.
+// fullQueueWait is how long a tool waits when mcp-go's queue of notifications (100) is full, before
+// it tries again: without another try the notification would be lost.
 const fullQueueWait = 100 * time.Microsecond
 
-// addMCPGo serves the tools through mcp-go, without and with its event store.
+// addMCPGo adds the tools through mcp-go to a mux, without and with its event store.
 func addMCPGo(mux *http.ServeMux) {
 	s := server.NewMCPServer("bench", "1.0.0")
 	s.AddTool(mcp.NewTool("echo", mcp.WithReadOnlyHintAnnotation(true), mcp.WithString("text", mcp.Required())),

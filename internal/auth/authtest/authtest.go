@@ -1,6 +1,6 @@
-// Package authtest is an authorization server for tests: discovery (RFC 8414), keys, dynamic
-// registration (RFC 7591), codes with PKCE (RFC 7636), and opaque tokens with introspection (RFC 7662).
-// Whoever comes is logged in.
+// Package authtest is an authorization server for tests: discovery (RFC 8414), keys, dynamic registration (RFC
+// 7591), codes with PKCE (RFC 7636), and opaque tokens with introspection (RFC 7662). It logs in every user,
+// and asks no questions.
 package authtest
 
 import (
@@ -23,20 +23,20 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Claims are what a token says.
+// Claims are the claims of a token.
 type Claims map[string]any
 
 // A Server is an authorization server. Its methods may be called concurrently.
 type Server struct {
 	URL     string
-	Subject string       // of tokens for codes
-	Down    atomic.Bool  // answers nothing but errors
-	Fetched atomic.Int32 // how often the keys were
-	Asked   atomic.Int32 // how often it was asked about a token, by who may
-	// Slow, if it is not nil, is called before an answer about a token, which ok says that there is. It is set
-	// before the server is used.
+	Subject string       // the subject of tokens that are given for codes
+	Down    atomic.Bool  // the server answers only with errors
+	Fetched atomic.Int32 // how often clients have fetched the keys
+	Asked   atomic.Int32 // how often resource servers with the right secret have asked about a token
+	// Slow, if it is not nil, is called before an answer about a token. ok says that the token is known. Slow
+	// is set before the server is used.
 	Slow   func(ok bool)
-	ByForm atomic.Bool // it takes the secret of who asks in the form only
+	ByForm atomic.Bool // the server takes a resource server's secret in the form only
 
 	t      testing.TB
 	mu     sync.Mutex
@@ -46,13 +46,13 @@ type Server struct {
 	opaque map[string]Claims
 }
 
-// ID and Secret are the credentials of who may ask about tokens.
+// ID and Secret are the credentials of the resource server that may ask about tokens.
 const (
 	ID     = "rs"
 	Secret = "a secret+%"
 )
 
-// A grant is what a code stands for.
+// A grant is the authorization that a code stands for.
 type grant struct{ challenge, resource, scope, redirect string }
 
 // New starts a server, until the test ends.
@@ -160,8 +160,8 @@ func (s *Server) introspect(w http.ResponseWriter, r *http.Request) {
 	answer(w, http.StatusOK, claims)
 }
 
-// Opaque returns an opaque token of this issuer, valid for an hour, of which it says what a JWT
-// would, with some claims changed; nil takes one away.
+// Opaque returns an opaque token of this issuer, valid for an hour. Introspection gives it the claims of a
+// JWT, with those in change replaced; nil removes a claim.
 func (s *Server) Opaque(change Claims) string {
 	claims := Claims{"active": true, "token_type": "Bearer", "iss": s.URL, "sub": "ada", "exp": time.Now().Add(time.Hour).Unix()}
 	maps.Copy(claims, change)
@@ -205,10 +205,10 @@ func (s *Server) Public() jose.JSONWebKey {
 	return jose.JSONWebKey{Key: s.key.Public(), KeyID: fmt.Sprint(s.keyID), Algorithm: string(jose.ES256), Use: "sig"}
 }
 
-// Token returns a token of this issuer, valid for an hour, with some claims changed.
+// Token returns a JWT of this issuer, valid for an hour, with the claims in change replaced.
 func (s *Server) Token(change Claims) string { return s.Typed(nil, change) }
 
-// Typed returns what Token does, with a type in its header.
+// Typed returns a token like Token, with a type in its header.
 func (s *Server) Typed(typ any, change Claims) string {
 	s.mu.Lock()
 	key := jose.JSONWebKey{Key: s.key, KeyID: fmt.Sprint(s.keyID)}
@@ -216,7 +216,7 @@ func (s *Server) Typed(typ any, change Claims) string {
 	return s.sign(jose.SigningKey{Algorithm: jose.ES256, Key: key}, typ, change)
 }
 
-// Sign returns what Token does, signed with any key.
+// Sign returns a token like Token, signed with key.
 func (s *Server) Sign(key jose.SigningKey, change Claims) string { return s.sign(key, nil, change) }
 
 func (s *Server) sign(key jose.SigningKey, typ any, change Claims) string {
@@ -229,7 +229,7 @@ func (s *Server) sign(key jose.SigningKey, typ any, change Claims) string {
 	return signed(s.t, key, opts, claims)
 }
 
-// signed returns a JWT with some claims.
+// signed returns a JWT with claims.
 func signed(t testing.TB, key jose.SigningKey, opts *jose.SignerOptions, claims Claims) string {
 	t.Helper()
 	payload, err := json.Marshal(claims)

@@ -27,7 +27,7 @@ type CA struct {
 	key  *ecdsa.PrivateKey
 }
 
-// NewCA returns one with a name.
+// NewCA returns a new CA with a name.
 func NewCA(t testing.TB, name string) *CA {
 	t.Helper()
 	ca := &CA{t: t}
@@ -87,7 +87,7 @@ func (ca *CA) Client(subject pkix.Name, uris ...string) tls.Certificate {
 	return pair
 }
 
-// Expired returns a client's certificate that was valid once.
+// Expired returns a client's certificate that has expired.
 func (ca *CA) Expired(name string) tls.Certificate {
 	pair, _ := ca.issue(&x509.Certificate{
 		Subject: pkix.Name{CommonName: name}, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -96,7 +96,7 @@ func (ca *CA) Expired(name string) tls.Certificate {
 	return pair
 }
 
-// Browse returns an HTTP client that trusts this CA, with a certificate of its own or none.
+// Browse returns an HTTP client that trusts this CA. It has the certificates of own, or none.
 func (ca *CA) Browse(own ...tls.Certificate) *http.Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)

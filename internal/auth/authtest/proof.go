@@ -15,9 +15,9 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// A Prover is a client with a key that its tokens are bound to (RFC 9449).
+// A Prover is a client with a key to which its tokens are bound (RFC 9449).
 type Prover struct {
-	Key any // *ecdsa.PrivateKey; another one for proofs that are wrong
+	Key any // *ecdsa.PrivateKey; another type for wrong proofs
 
 	t testing.TB
 }
@@ -35,7 +35,7 @@ func NewProver(t testing.TB) *Prover {
 	return &Prover{Key: key, t: t}
 }
 
-// Binds returns the claim that a token has which is bound to the client's key.
+// Binds returns the claim cnf of a token that is bound to the client's key.
 func (p *Prover) Binds() Claims {
 	p.t.Helper()
 	jwk := jose.JSONWebKey{Key: p.Key}
@@ -47,13 +47,14 @@ func (p *Prover) Binds() Claims {
 	return Claims{"jkt": base64.RawURLEncoding.EncodeToString(sum)}
 }
 
-// Proof returns a proof for a request with a token, with some claims changed; nil takes one away.
+// Proof returns a proof for a request with a token, with the claims in change replaced; nil removes
+// a claim.
 func (p *Prover) Proof(method, to, token string, change Claims) string {
 	p.t.Helper()
 	return p.Sign(jose.ES256, "dpop+jwt", p.Claims(method, to, token, change))
 }
 
-// Claims returns those of Proof.
+// Claims returns the claims of the proof that Proof returns.
 func (p *Prover) Claims(method, to, token string, change Claims) Claims {
 	sum := sha256.Sum256([]byte(token))
 	claims := Claims{
@@ -64,7 +65,7 @@ func (p *Prover) Claims(method, to, token string, change Claims) Claims {
 	return claims
 }
 
-// Sign returns a JWT with the client's key in its header, unless that is one that is shared.
+// Sign returns a JWT with the client's public key in its header, unless the key is a shared secret.
 func (p *Prover) Sign(algorithm jose.SignatureAlgorithm, typ string, claims Claims) string {
 	p.t.Helper()
 	_, shared := p.Key.([]byte)
