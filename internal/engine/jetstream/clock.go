@@ -66,8 +66,8 @@ func look(ask func() (time.Time, error)) (said, at time.Time, err error) {
 	return said, at, err
 }
 
-// age returns how long ago a message was stored, by the servers' time. It is 0 if the time of the
-// message seems to lie ahead, as the servers' time is not known exactly.
+// age returns how long ago a frame was stored, by the servers' time. It is 0 if the time of the
+// frame seems to lie ahead, as the servers' time is not known exactly.
 func age(stored, now time.Time) time.Duration { return max(now.Sub(stored), 0) }
 
 // A timedAnswer has the time of an answer about a stream.

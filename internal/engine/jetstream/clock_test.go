@@ -17,9 +17,9 @@ func TestAgeByTheirClock(t *testing.T) {
 	mcptest.Must(l.Put(t.Context(), "k.a", 0, []byte("value"), time.Hour))(t)
 	for _, theirs := range []time.Duration{0, time.Hour, -time.Hour} {
 		jetstream.TheirClock(l, theirs)
-		least := max(theirs, 0) // what comes from the future is new
+		least := max(theirs, 0) // a frame from the future is new
 		_, _, age, err := l.Get(t.Context(), "k.a")
-		if err != nil || age < least-time.Second || age > least+time.Minute {
+		if err != nil || age < theirs-time.Second || age > theirs+time.Minute {
 			t.Errorf("%v ahead, a value is %v old: %v", theirs, age, err)
 		}
 		err = l.Frames(t.Context(), "a", 0, func(_ uint64, age time.Duration, _ []byte) bool {

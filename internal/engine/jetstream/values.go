@@ -54,7 +54,7 @@ func (l *Log) Get(ctx context.Context, key string) ([]byte, uint64, time.Duratio
 	if err != nil {
 		return nil, 0, 0, err
 	}
-	return is.data, is.at, age(is.time, now), nil
+	return is.data, is.at, now.Sub(is.time), nil
 }
 
 // Remove removes a value.
