@@ -53,8 +53,7 @@ type Outage struct {
 	mu        sync.Mutex
 	state     state
 	since     time.Time // when the first try failed
-	failed    time.Time // when the last try failed
-	err       error     // of that try
+	err       error     // of the last try that failed
 	told      time.Time // when Away or Still was last logged
 	lines     int       // how often Still was logged
 	waits     bool      // timer is set for Still
@@ -107,7 +106,7 @@ func (x *Outage) FailedSince(since time.Time, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	now := time.Now()
-	x.failed, x.err = now, err
+	x.err = err
 	switch x.state {
 	case here:
 		x.state, x.since, x.back = doubted, since, time.Time{}
