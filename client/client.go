@@ -188,8 +188,8 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 // begin continues, once, the calls that the State had in flight.
 func (c *Conn) begin() { c.started.Do(c.continueRestored) }
 
-// deliver passes a message to the host. k is the call on whose stream it came, or nil. It
-// reports false if the Conn ended first.
+// deliver passes a message to the host. k is the call of the stream on which it came, or
+// nil. It reports false if the Conn ended first.
 func (c *Conn) deliver(k *call, m jsonrpc.Message) bool {
 	if receive := c.opts.Receive; receive != nil {
 		if c.ctx.Err() != nil {

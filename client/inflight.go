@@ -184,8 +184,8 @@ func (s *cancelling) wait(ctx context.Context) {
 	}
 }
 
-// response delivers a response to its call: k, on whose stream it came, or another call. k
-// is nil if it came on no call's stream.
+// response delivers a response to its call: k, if the response came on k's stream, or
+// another call. A nil k says that it came on no call's stream.
 func (c *Conn) response(k *call, m jsonrpc.Message) {
 	if k != nil && k.named(m.ID) {
 		k.deliver(m)

@@ -182,7 +182,7 @@ func mirror(h http.Header, revision, method string, params []byte) {
 }
 
 // listed takes the answer to tools/list: it notes the arguments that headers repeat, and
-// removes tools whose definition is invalid (2026-07-28, Tools, "x-mcp-header").
+// removes tools with an invalid definition (2026-07-28, Tools, "x-mcp-header").
 func (c *Conn) listed(m jsonrpc.Message) jsonrpc.Message {
 	if m.Error != nil {
 		return m

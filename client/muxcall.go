@@ -109,7 +109,7 @@ func (x *mux) attempt(k *call, kind attemptKind) (left bool, err error) {
 	return true, x.await(k)
 }
 
-// unsureWrite waits for the response to a request whose sending has failed, though it may have
+// unsureWrite waits for the response to a request that was sent with an error, though it may have
 // arrived: the response would come over this connection or the next one. A retry-safe request does not
 // wait longer than the connection lasts, and a request that begins a session no longer than over HTTP.
 func (x *mux) unsureWrite(k *call, err error) error {

@@ -78,7 +78,7 @@ type Options struct {
 	// the request is sent: a caller that stores the State then has the call in it, whenever the process ends.
 	Changed func()
 	// Receive takes the messages of the server in the place of [Conn.Receive]. request is the id of
-	// the request on whose stream a message came, as raw JSON; nil: it is not known. It is called
+	// the request that has the message's stream, as raw JSON; nil: it is not known. It is called
 	// concurrently for messages of different streams, and may block, which holds up the stream.
 	Receive func(request []byte, m jsonrpc.Message)
 	// Away is called when the server is out of reach and a call waits for it: once for each

@@ -12,7 +12,7 @@ import (
 
 // A serverRequest is a request of the server to which the host has yet to reply.
 type serverRequest struct {
-	call *call // on whose stream it came; nil: on the standalone one
+	call *call // the call of the stream on which it came; nil: it came on the standalone stream
 	// id is the server's id, if the host knows the request by another one: the host may
 	// still reply to an older request under the server's id.
 	id []byte

@@ -115,8 +115,8 @@ func (k *call) current() session {
 	return k.session
 }
 
-// named sets the id of the session that initialize has begun. A session that was begun
-// before, by an initialize whose response was lost, is ended.
+// named sets the id of the session that initialize has begun. It ends a session that was
+// begun before, by an initialize that has lost its response.
 func (c *Conn) named(id string) {
 	c.mu.Lock()
 	old := c.session

@@ -160,7 +160,7 @@ func (l *listener) retryRefused(no *refusal, s session, last string) (again bool
 		return false, no
 	}
 	if l.own == "" || l.own == last {
-		// The server does not have what follows the last event: continue with the events that come now.
+		// The server does not have the events after the last one: continue with the events that come now.
 		l.c.logger.Warn("messages of the standalone stream may be lost", "reason", no)
 	}
 	l.back(last)

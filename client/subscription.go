@@ -8,7 +8,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// This file is about subscriptions/listen, a request whose answer is a stream of
+// This file is about subscriptions/listen, a request that is answered with a stream of
 // notifications without end (2026-07-28, Subscriptions). When its connection ends without the
 // response, it is opened again, under the same id, for as long as the server can't be
 // reached. The host does not see that. As the lists and resources that it listens to may have
