@@ -92,7 +92,7 @@ func (a *answer) isAnswer(no *refusal) bool {
 	return !no.later
 }
 
-// codeNoSession is the code that the official SDKs' examples give the error of an unknown session.
+// codeNoSession is the code of the error of an unknown session in the examples of the official SDKs.
 const codeNoSession = -32001
 
 // readJSON reads an answer that is JSON.

@@ -53,8 +53,8 @@ type request struct {
 	tool   string // the tool's name, once State was called
 	body   []byte // the request, as it is sent; nil where a State had the call without it
 	key    string // idempotency key; "" where the server honours none, or none is needed
-	// revision is the modern one that the request is of, in an HTTP exchange of its own; ""
-	// for others. It does not change once the call is registered.
+	// revision is the modern revision of a request in an HTTP exchange of its own; "" for
+	// others. It does not change once the call is registered.
 	revision string
 
 	// Guarded by call.mu.

@@ -71,7 +71,7 @@ func (s *remote) withProof(req *http.Request, body []byte) (err error) {
 	return nil
 }
 
-// answered tells the Authorizer of an answer. It reports whether the request is to be sent again with another proof.
+// answered tells the Authorizer of an answer. It reports whether to send the request again with another proof.
 func (s *remote) answered(req *http.Request, resp *http.Response) (again bool) {
 	if p, ok := s.opts.Auth.(prover); ok {
 		inform(s.opts.Logger, "Authorizer.Answered", func() { again = p.Answered(req, resp) })

@@ -53,7 +53,7 @@ func (c *Conn) Detach() {
 	c.finish()
 }
 
-// end moves the Conn from connOpen to connClosing. It reports whether it was the first to.
+// end moves the Conn from connOpen to connClosing. It reports whether it was the first to do so.
 func (c *Conn) end() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

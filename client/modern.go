@@ -16,12 +16,11 @@ import (
 // The values of Options.Era: which revisions of the protocol a [Conn] speaks. Legacy ones (2025-11-25 and earlier)
 // begin with initialize. In modern ones (2026-07-28 and later) each request names its client in its _meta.
 const (
-	// AnyEra lets the host choose, with one exception. If the host sends server/discover, and
-	// the server also has legacy sessions, in which calls can be resumed, the host gets
-	// "method not found" and goes on with initialize. (If the server is not a Holdfast, the
-	// Conn tries to begin a session before it answers so.) The exception does not hold if host
-	// and server both know tasks (extension io.modelcontextprotocol/tasks): these survive cuts
-	// as well.
+	// AnyEra lets the host choose, with one exception. If the host sends server/discover, and the
+	// server also has legacy sessions, in which calls can be resumed, the host gets "method not
+	// found" and goes on with initialize. (If the server is not a Holdfast, the Conn tries to
+	// begin a session before it gives that answer.) The exception does not hold if host and server
+	// both know tasks (extension io.modelcontextprotocol/tasks): these survive cuts as well.
 	AnyEra = ""
 	// Legacy answers server/discover without asking the server.
 	Legacy = "legacy"
@@ -85,8 +84,8 @@ func (k *call) resumption() (body []byte, headers func(http.Header)) {
 	}
 }
 
-// awaitToken waits a little until the call has its token: once the server has sent that, it
-// does not take the end of the exchange for a cancellation.
+// awaitToken waits a little until the call has its token: once the server has sent the
+// token, it does not take the end of the exchange for a cancellation.
 func (k *call) awaitToken() {
 	late := time.After(cancelWait)
 	often := time.NewTicker(cancelWait / 100)

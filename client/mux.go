@@ -36,7 +36,7 @@ type mux struct {
 
 // A muxSession is the state of a [mux]'s session.
 type muxSession struct {
-	begun    bool // the server has it
+	begun    bool // the server has the session
 	renewing bool // it is being begun in the place of one that has ended
 	born     int  // the connection that began it; 0: another Conn's did
 }

@@ -124,8 +124,8 @@ func reusedKey(e *jsonrpc.Error) bool {
 	return e.Code == jsonrpc.CodeInvalidRequest && strings.Contains(strings.ToLower(e.Message), "idempotency key")
 }
 
-// sentAgain reports whether the request was sent again under its key, and whether requests/resume was sent and nothing has
-// come since.
+// sentAgain reports whether the request was sent again under its key, and whether requests/resume was sent and no message
+// has come since.
 func (k *call) sentAgain() (repeated, resuming bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

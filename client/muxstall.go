@@ -52,7 +52,7 @@ func (s *stall) look(k *call) (time.Duration, error) {
 	case status.Status != "completed" && status.Status != "failed":
 		s.ended, s.unknown = false, false
 	case status.HasPendingMessage && !s.ended:
-		s.ended, s.wait = true, firstPoll // another client may still be reading it
+		s.ended, s.wait = true, firstPoll // another client may still be reading these
 	default:
 		if at, _ := k.cameLast(); at.Equal(s.last) { // no message has come since
 			return 0, errNext
@@ -61,8 +61,8 @@ func (s *stall) look(k *call) (time.Duration, error) {
 	return s.wait, nil
 }
 
-// cameLast returns when a message of the call came last, or when this was first asked if
-// none had come, and whether the call has a token for a status request.
+// cameLast returns when a message of the call came last, and whether the call has a token
+// for a status request. If no message has come, the time is that of the first look.
 func (k *call) cameLast() (at time.Time, token bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,9 +24,9 @@ type muxEvent uint8
 
 const (
 	muxConnected    muxEvent = iota // a connection was opened
-	muxSessionBegun                 // the server has a session for it
-	muxDisconnected                 // it has ended
-	muxGaveUp                       // no other will be opened
+	muxSessionBegun                 // the server has a session for the mux
+	muxDisconnected                 // the connection has ended
+	muxGaveUp                       // no other connection will be opened
 )
 
 // after returns the state that follows an event. begun reports whether the server has a

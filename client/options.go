@@ -78,7 +78,7 @@ type Options struct {
 	// the request is sent: a caller that stores the State then has the call in it, whenever the process ends.
 	Changed func()
 	// Receive takes the messages of the server in the place of [Conn.Receive]. request is the id of
-	// the request that has the message's stream, as raw JSON; nil: it is not known. It is called
+	// the request that has the message's stream, as raw JSON; nil: it is not known. Receive is called
 	// concurrently for messages of different streams, and may block, which holds up the stream.
 	Receive func(request []byte, m jsonrpc.Message)
 	// Away is called when the server is out of reach and a call waits for it: once for each
@@ -92,10 +92,10 @@ type Options struct {
 	// MaxMessage is the size in bytes of the largest message that is taken from the
 	// server. Default: 16 MiB.
 	MaxMessage int
-	// Silence is how long nothing may come over a connection, not even a keep-alive,
-	// before another replaces it. It counts only where the call can be continued over
-	// another. Default: 35 seconds where the server sends a keep-alive each 15 seconds, as Holdfast
-	// does, or has named a way back to the call; 1 minute elsewhere.
+	// Silence is how long nothing may come over a connection, not even a keep-alive, before another
+	// replaces it. It counts only where the call can be continued over another connection. Default:
+	// 35 seconds where the server sends a keep-alive each 15 seconds, as Holdfast does, or has
+	// named a way back to the call; 1 minute elsewhere.
 	Silence time.Duration
 	// AnswerTimeout is how long the server may take to begin its answer to a request that
 	// cannot be continued over another connection. Default: 15 minutes.

@@ -8,8 +8,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// CodeOutcomeUnknown is the code of the error response to a request that may have run, and
-// has a result that can't be known. If the request is sent again, it may run twice.
+// CodeOutcomeUnknown is the code of the error response to a request that may have run, with
+// a result that can't be known. If the request is sent again, it may run twice.
 const CodeOutcomeUnknown = protocol.CodeOutcomeUnknown
 
 // An unknownOutcome is the error of a call that failed though its request may have run.

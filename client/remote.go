@@ -19,7 +19,7 @@ import (
 
 // A remote is the server's address, and how HTTP gets there. It does not change.
 type remote struct {
-	opts    *Options // those of the Conn
+	opts    *Options // the options of the Conn
 	raw     string   // the URL as it was given
 	url     *url.URL
 	http    *http.Client
@@ -164,8 +164,8 @@ func (s *remote) send(ctx context.Context, x exchange) (*http.Request, *response
 	if x.body != nil {
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 		// net/http sends a request with an idempotency key again by itself, even if it may
-		// have arrived. Here call.run decides that. It sends other requests again only if
-		// no byte of them has left, over a connection that was idle for too long.
+		// have arrived. Here call.run decides that. net/http sends other requests again
+		// only if no byte of them has left, over a connection that was idle for too long.
 		if x.key == "" {
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
 		}

@@ -2,9 +2,9 @@ package client
 
 import "hash/maphash"
 
-// repeats finds messages that come again. A client that requests a stream without event ids
-// again can't say how far it has read, and gets all messages that the server has (SEP-975,
-// "Resuming"; SEP-1335, `rel="stream"` URL). Messages are compared by their hashes.
+// repeats finds messages that come again. A client that requests a stream again, without
+// event ids, can't say how far it has read, and gets all messages that the server has
+// (SEP-975, "Resuming"; SEP-1335, `rel="stream"` URL). Messages are compared by their hashes.
 type repeats struct {
 	sums      []uint64
 	first     int  // the index at which the present repetition began
@@ -28,8 +28,8 @@ func (t *repeats) turn() {
 }
 
 // add notes a message, and reports whether it has come before. A repetition begins with the
-// first message of the stream, with that of the newest of several streams, or with another
-// message that has come only once.
+// first message of the stream, with the first message of the newest of several streams, or
+// with another message that has come only once.
 func (t *repeats) add(seed maphash.Seed, data []byte) bool {
 	sum := maphash.Bytes(seed, data)
 	if t.beginning {

@@ -170,7 +170,8 @@ func (t *task) params(input []byte) []byte {
 	return params
 }
 
-// meta returns the _meta of the call's other requests: that of its own request, without the progress token.
+// meta returns the _meta of the call's other requests: that of its own request, without the progress token,
+// or one of Holdfast's if the request is gone.
 func (k *call) meta() []byte {
 	k.mu.Lock()
 	body := k.body

@@ -134,8 +134,8 @@ func (s *serverRequests) sendHeld(k *call) {
 	}
 }
 
-// awaitReplies handles a 204: the server waits for replies, or has sent everything. It waits
-// until the host has replied to all requests.
+// awaitReplies handles a 204: the server waits for replies, or has sent all messages. It
+// waits until the host has replied to all requests.
 func (k *call) awaitReplies() error {
 	t := &k.turns
 	for {

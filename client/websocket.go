@@ -211,7 +211,7 @@ func (s *webSocket) ended(err error) error {
 	return &oversize{raw: s.longest} // if any was too large, then the longest
 }
 
-// confirm implements [muxConn]: a server that answers a ping has read what came before it.
+// confirm implements [muxConn]: a server that answers a ping has read the messages before it.
 func (s *webSocket) confirm(ctx context.Context) error {
 	s.mu.Lock()
 	conn := s.conn

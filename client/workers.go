@@ -2,9 +2,8 @@ package client
 
 import "sync/atomic"
 
-// workers are goroutines that each run one call at a time. A new goroutine has to grow its
-// stack first, which costs more than everything else that is done for a short call here: so
-// goroutines are reused.
+// workers are goroutines that each run one call at a time. A new goroutine has to grow its stack
+// first, which costs more than all other work for a short call here: so goroutines are reused.
 type workers struct {
 	calls chan *call   // taken by an idle goroutine
 	idle  atomic.Int32 // how many goroutines are idle

@@ -24,7 +24,6 @@ const (
 	maxLogLine = 8 << 10  // of stderr, in bytes; also its read buffer
 	maxQuote   = 200      // bytes of a line quoted in an error or a warning
 	// pipeSize is how many bytes a pipe holds at most, unless its writer has enlarged it.
-	// to enlarge it.
 	pipeSize = 64 << 10
 )
 

@@ -105,8 +105,7 @@ func (c *conn) open(ctx context.Context, in backend.Inbound) error {
 	return err
 }
 
-// receive takes a message of the server. request is the id of the request on whose stream it
-// came, or nil.
+// receive takes a message of the server. request is the id of the request that has the message's stream, or nil.
 func (c *conn) receive(request []byte, m jsonrpc.Message) {
 	if m.Kind != jsonrpc.Response {
 		c.sink.Emit(c.callOf(request), m)
@@ -264,7 +263,8 @@ func (c *conn) Headers(ctx context.Context) http.Header {
 	return more
 }
 
-// OpensWithin is the bound for package client: Holdfast gives up before that, and says more.
+// OpensWithin returns how long the server may take to begin, for package client: Holdfast
+// gives up before that, and says more.
 func (c *conn) OpensWithin() time.Duration { return protocol.OpensWithin + refusalWait }
 
 // Account implements [budget.Accounted], for the client that has the conn as the Auth of its Options.

@@ -119,7 +119,7 @@ func (a *answering) reached(call bool) {
 	a.Reached()
 }
 
-// silent notes that a conversation has found the server silent. The transport, reach, notes what single requests find.
+// silent notes that a conversation has found the server silent. The transport, reach, notes the outcome of single requests.
 func (b *Backend) silent(err error) {
 	var late interface{ Timeout() bool }
 	if errors.As(err, &late) && late.Timeout() {

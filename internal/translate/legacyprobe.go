@@ -106,9 +106,9 @@ func keepsNoSession(c backend.Conn) bool {
 }
 
 // mayBeModern reports whether a server that speaks only modern revisions may refuse initialize
-// with an error: it does not know the method, misses the _meta, or names its revisions
-// (2026-07-28, Versioning, "Backward Compatibility"). After another error, such as that of a
-// server out of reach, the server is not asked again.
+// with this error: the server does not know the method, misses the _meta, or names its
+// revisions (2026-07-28, Versioning, "Backward Compatibility"). After another error, such as
+// that of a server out of reach, the server is not asked again.
 func mayBeModern(failure []byte) bool {
 	switch string(jsonrpc.Field(failure, "code")) {
 	case "-32600", "-32601", "-32602", "-32020", "-32021", "-32022", "-32023":

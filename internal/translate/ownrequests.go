@@ -80,7 +80,7 @@ func (o *ownRequests) take(id []byte) (rq ownRequest, ok bool) {
 	return rq, ok
 }
 
-// fail does what answer does, for a request that the server has not taken.
+// fail is answer for a request that the server has not taken.
 func (o *ownRequests) fail(id []byte, why error) bool {
 	return o.answer(newError(id, jsonrpc.CodeServer, "not delivered: %v", why))
 }

@@ -28,7 +28,7 @@ func (r *refusals) note(why error) error {
 // refusedAgain is an error that the log has already.
 type refusedAgain struct{ error }
 
-// Logged implements what [protocol.Logged] asks.
+// Logged tells [protocol.Logged] that the log has the error already.
 func (*refusedAgain) Logged() bool { return true }
 
 // Unwrap returns the error.
