@@ -1,4 +1,4 @@
-// Package backend is the contract between Holdfast and what answers its clients.
+// Package backend is the contract between Holdfast and the servers that answer its clients.
 //
 // A [Backend] is an MCP server seen from below: Holdfast opens it once for each
 // session ([Backend.Open]), delivers the client's messages to the [Conn] that it
@@ -13,11 +13,10 @@
 //
 // # Lifecycle
 //
-// Open is called when a session begins. If the Conn reports its end through
-// [Sink.Closed] with reopen set, Open is called again for the next message of the same
-// session, and Holdfast repeats the client's initialize request first. A session whose
-// process is not needed may be closed and opened again in the same way. Close is called
-// once for each Conn that Open returned.
+// Open is called when a session begins. If the Conn reports its end through [Sink.Closed] with reopen
+// set, Open is called again for the next message of the same session, and Holdfast repeats the
+// client's initialize request first. If a session does not need its process, its conversation may be
+// closed and opened again in the same way. Close is called once for each Conn that Open returned.
 //
 // # Panics
 //
@@ -62,17 +61,17 @@ type ProcessStarter interface {
 // 2025-11-25, begin with an initialize request; modern ones, from 2026-07-28 on, do not.
 type Eras int
 
-// What a backend may speak.
+// The eras that a backend may speak.
 const (
 	Legacy  Eras = iota // legacy revisions only
 	Both                // all revisions
 	Unknown             // one era or both: the first conversation finds out
 )
 
-// An EraSpeaker is a [Backend] that says which eras its servers speak. One that is no
-// EraSpeaker speaks legacy revisions. Holdfast translates for the others.
+// An EraSpeaker is a [Backend] that says which eras its servers speak. A Backend that is no EraSpeaker
+// speaks legacy revisions. Holdfast translates the revisions that a Backend does not speak.
 type EraSpeaker interface {
-	// Eras returns always the same.
+	// Eras always returns the same value.
 	Eras() Eras
 }
 
@@ -82,20 +81,18 @@ var ErrNoServer = errors.New("no server for this request")
 
 // Start describes the session that a backend is opened for.
 type Start struct {
-	// Session is the public name of the session. It may be logged: nobody can use the
-	// session by its name.
+	// Session is the public name of the session. It may be logged: it gives no access to the session.
 	Session string
-	// Secret is the session id that the client presents with each request
-	// (Mcp-Session-Id). It must not be logged. A stateless handler makes one that no
-	// client knows.
+	// Secret is the session id that the client presents with each request (Mcp-Session-Id).
+	// It must not be logged. A stateless handler makes a secret that no client knows.
 	Secret string
-	// Server is the name of the server that the session belongs to, where a handler has
-	// many, as "holdfast serve --config" has; else "".
+	// Server is the name of the server that the session belongs to, if a handler has many,
+	// as "holdfast serve --config" has; else "".
 	Server string
 	// Revision is the protocol revision of a conversation without an initialize request:
-	// 2026-07-28 or later, whose requests say in their _meta who makes them. It is "" if
+	// 2026-07-28 or later, in which each request names its client in its _meta. It is "" if
 	// the client's initialize request comes first. Only a [Backend] that speaks modern
-	// revisions ([EraSpeaker]) is opened with one.
+	// revisions ([EraSpeaker]) is opened with a Revision.
 	Revision string
 	// HTTP is the request that began the session. When the backend is opened again, it
 	// is a request with the headers of the message that made this necessary. Only its
@@ -112,9 +109,8 @@ type Conn interface {
 	// If Deliver returns an error, the backend has not taken the message and will not
 	// run it: the client may then be told to send the request again.
 	Deliver(in Inbound) error
-	// Close ends the conversation and releases what it holds. It is called once. It
-	// returns when nothing of the conversation is left, processes for example, and
-	// should not take longer than that needs.
+	// Close ends the conversation and releases its resources. It is called once. It returns when nothing
+	// of the conversation is left, such as a process, and should not take longer than that needs.
 	Close() error
 }
 
@@ -139,10 +135,10 @@ type Inbound struct {
 // methods may be called concurrently.
 type Call interface {
 	// Disconnect ends the connection on which the client reads the call, and tells the
-	// client to reconnect after retry. A negative retry stands for the time that
-	// the client was told when it connected. The call continues, and the client gets
-	// what it missed. Disconnect does nothing if no client is connected, or if it
-	// could not resume. (Revision 2025-11-25, Streamable HTTP; SEP-1699.)
+	// client to reconnect after retry. A negative retry stands for the time that the client
+	// was told when it connected. The call continues, and the client gets the messages that
+	// it missed. Disconnect does nothing if no client is connected, or if the client could
+	// not resume. (Revision 2025-11-25, Streamable HTTP; SEP-1699.)
 	Disconnect(retry time.Duration)
 }
 
@@ -167,8 +163,8 @@ type Sink interface {
 
 type contextKey struct{}
 
-// NewContext returns a context that carries the call. A backend whose handlers take a
-// context gives them such a one, so that holdfast.Disconnect finds the call.
+// NewContext returns a context that carries the call. A backend with handlers that take a
+// context gives them this one, so that holdfast.Disconnect finds the call.
 func NewContext(ctx context.Context, call Call) context.Context {
 	return context.WithValue(ctx, contextKey{}, call)
 }

@@ -19,7 +19,7 @@ import (
 var (
 	// errCut says that a connection ended before the response.
 	errCut = errors.New("connection ended")
-	// errNext says that another attempt is to be made at once.
+	// errNext asks for another attempt at once.
 	errNext = errors.New("next")
 )
 
@@ -27,8 +27,8 @@ var (
 type answer struct {
 	k       *call
 	r       *response
-	replay  bool        // what comes may have come before
-	strayed bool        // what came last of the call is a result under the id of no request
+	replay  bool        // the messages may have come before
+	strayed bool        // the newest message of the call is a result under the id of no request
 	stray   *time.Timer // ends the answer then, see [answer.endAfterStray]
 }
 
@@ -41,7 +41,7 @@ func (a *answer) read() error {
 	case r.StatusCode == http.StatusOK:
 	case r.StatusCode == http.StatusAccepted && k.kind == attemptAnswers:
 		k.batchTaken()
-		return errNext // what follows is to be asked for
+		return errNext // the next attempt asks for the messages that follow
 	case r.StatusCode == http.StatusNoContent && r.Request.Method == http.MethodGet:
 		return k.awaitReplies()
 	case r.StatusCode == http.StatusNoContent && k.fromStart():
@@ -75,9 +75,9 @@ func (a *answer) read() error {
 	}
 }
 
-// isAnswer reports whether a refusal is the server's answer to the request: it has the request's id. The first
-// request of a conversation tells in which era the server speaks, and is refused then; a refusal that says when to try
-// again, or how, is followed; and what is answered to a request that is sent again says nothing of the first one.
+// isAnswer reports whether a refusal is the server's answer to the request: a JSON-RPC error with the request's id. A
+// refusal of a request that begins a session tells in which era the server speaks, and one that says when or how to try
+// again is followed: neither is an answer. A refusal of a request that is sent again says nothing of the first sending.
 func (a *answer) isAnswer(no *refusal) bool {
 	switch {
 	case a.k.kind != attemptRequest, no.response.ID == nil, !a.k.answeredUnder(no.response.ID), a.k.opens():
@@ -92,7 +92,7 @@ func (a *answer) isAnswer(no *refusal) bool {
 	return !no.later
 }
 
-// codeNoSession is the code that the official SDKs' examples give the error of an unknown session.
+// codeNoSession is the code of the error of an unknown session in the examples of the official SDKs.
 const codeNoSession = -32001
 
 // readJSON reads an answer that is JSON.
@@ -117,7 +117,7 @@ func (a *answer) readJSON() error {
 		return &refusal{status: r.StatusCode, said: k.c.remote.secrets.Text(string(data)), instead: unusable("%w", rpc.CannotRead(data, err))}
 	}
 	if k.kind == attemptToken && len(msgs) == 1 && msgs[0].Error != nil {
-		// It refuses requests/resume: what the call brings would come as a stream.
+		// It refuses requests/resume: messages of the call would come as a stream.
 		k.backoff.last = errorOf(msgs[0].Error)
 		k.refuse()
 		return errNext
@@ -133,8 +133,8 @@ func (a *answer) readJSON() error {
 	return nil
 }
 
-// messages parses what has come for the call. An error without an id, or with the id null,
-// concerns the request as a whole (JSON-RPC 2.0, section 5), and becomes its response.
+// messages parses the data of an event, or a body. An error without an id, or with the id
+// null, concerns the request as a whole (JSON-RPC 2.0, section 5), and becomes its response.
 func (a *answer) messages(data []byte) ([]jsonrpc.Message, error) {
 	msgs, err := rpc.Parse(data)
 	if !errors.Is(err, jsonrpc.ErrInvalid) {
@@ -176,7 +176,7 @@ func (a *answer) readStream() error {
 	}
 	switch {
 	case k.kind == attemptEvents:
-		// Some servers replay what was missed, and send nothing more over this connection
+		// Some servers replay the missed events, and send nothing more over this connection
 		// but keep-alives: the next events come only when the stream is requested again.
 		r.events = true
 		r.expect(k.backoff.poll(k.c.opts.Silence))
@@ -192,7 +192,7 @@ func (a *answer) readStream() error {
 		k.batchTaken()
 		k.repeats.turn()
 	case attemptStream:
-		k.batchTaken() // or else it would have asked for answers again
+		k.batchTaken() // or else the server would have answered 204
 		k.repeats.again()
 	default:
 		k.repeats.again()
@@ -201,9 +201,9 @@ func (a *answer) readStream() error {
 	defer k.turns.connect(false)
 	k.sendLate()
 	k.mu.Lock()
-	// What comes may have come before, here or on the standalone stream. A server that
-	// honours keys is a Holdfast: it continues on the standalone stream the calls whose
-	// connection it takes for lost, even if that is still being read.
+	// The events may have come before, here or on the standalone stream. A server that
+	// honours keys is a Holdfast: it continues on the standalone stream calls with
+	// connections that it takes for lost, even if they are still being read.
 	a.replay = k.kind != attemptRequest || k.session.keys
 	k.mu.Unlock()
 	events := sse.NewReader(&keepAliveReader{r: r, silence: k.c.opts.Silence, quick: k.c.opts.quick}, k.c.opts.MaxMessage)
@@ -242,8 +242,8 @@ func (a *answer) readStream() error {
 // event handles one event of the call's stream, which may be a replay.
 func (a *answer) event(ev *sse.Event) error {
 	msgs, err := a.parse(ev)
-	// A request needs a reply. A response is with the host only when the call has ended: a State
-	// from after it would lead the next process to a stream that has nothing left.
+	// A request needs a reply. The host has a response only when the call has ended: a State
+	// taken after it would lead the next process to a stream without events.
 	waits := slices.ContainsFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Notification })
 	if ev.ID != "" && !waits {
 		a.k.settle()
@@ -260,7 +260,7 @@ func (a *answer) event(ev *sse.Event) error {
 // come before: one, or in revision 2025-03-26 a batch.
 func (a *answer) parse(ev *sse.Event) ([]jsonrpc.Message, error) {
 	k := a.k
-	if !headable(ev.ID) || k.isModern() && !k.declared { // nothing is resumed there
+	if !headable(ev.ID) || k.isModern() && !k.declared { // a modern server resumes only declared calls
 		ev.ID = ""
 	}
 	k.mu.Lock()
@@ -286,7 +286,7 @@ func (a *answer) parse(ev *sse.Event) ([]jsonrpc.Message, error) {
 		// that was used before.
 		return slices.DeleteFunc(msgs, func(m jsonrpc.Message) bool { return m.Kind != jsonrpc.Response }), nil
 	case err == nil && k.subscribes() && len(msgs) == 1 && msgs[0].Method == protocol.MethodAcknowledged:
-		return msgs, nil // each connection has it
+		return msgs, nil // each connection begins with it
 	case err == nil:
 		k.backoff.progress()
 		if repeated { // some servers use the same ids in each stream, but no two progress notifications are alike
@@ -302,7 +302,7 @@ func (a *answer) parse(ev *sse.Event) ([]jsonrpc.Message, error) {
 	return nil, unusable("%w", rpc.CannotRead(ev.Data, err))
 }
 
-// answeredBy reports whether a text that is no message was to be the call's response.
+// answeredBy reports whether a text that is not a message was meant as the call's response.
 func (a *answer) answeredBy(text []byte) bool {
 	answer, ids := rpc.Try(text)
 	return answer && (len(ids) == 0 || slices.ContainsFunc(ids, a.k.named))
@@ -326,7 +326,7 @@ func (a *answer) message(m jsonrpc.Message) error {
 		return a.respond(m)
 	case jsonrpc.Request:
 		a.speaks()
-		if k.isModern() { // which has InputRequiredResult for it, and takes no reply
+		if k.isModern() { // the modern era has InputRequiredResult instead, and takes no reply
 			k.c.logger.Warn("request of the server dropped: its revision has none", "method", m.Method)
 			return nil
 		}
@@ -361,21 +361,22 @@ func (a *answer) respond(m jsonrpc.Message) error {
 	return nil
 }
 
-// claims reports whether a response under the id of no request is the call's: it came in the answer to the request, which
-// is about nothing else (2025-11-25, Transports, "Sending Messages to the Server"). Some servers bring there what belongs
-// to a request that was given up.
+// claims reports whether an error response under the id of no request is the call's: it came in the answer to the
+// request, which is about nothing else (2025-11-25, Transports, "Sending Messages to the Server"). Once a request was
+// given up it reports false, as some servers send the response to that one there.
 func (a *answer) claims(m jsonrpc.Message) bool { return m.Error != nil && a.strays(m) }
 
-// strays reports whether a response came in the answer to the request under the id of no request that was ever made.
+// strays reports whether a response came in the answer to the request under the id of no request in flight, and no
+// request was given up.
 func (a *answer) strays(m jsonrpc.Message) bool {
 	return a.k.kind == attemptRequest && !a.k.answeredUnder(m.ID) && !a.k.c.calls.givenUp.Load() && a.k.c.calls.find(m.ID) == nil
 }
 
-// strayFor is how long a call still has after a result that was to be its own, as it seems: its stream may stay open
-// for ever. The result is not taken for its answer, as it may be that of another client's request.
+// strayFor is how long a call still waits after a result that strays but seems to be its own: its stream may stay
+// open for ever. The result is not taken for the call's response, as it may be that of another client's request.
 const strayFor = 10 * time.Second
 
-// endAfterStray ends the answer when nothing more of the call has come for [strayFor] after such a result.
+// endAfterStray ends the answer when nothing more of the call has come for [strayFor] after a result that strays.
 func (a *answer) endAfterStray() {
 	switch r := a.r; {
 	case a.strayed && a.stray == nil:
@@ -386,5 +387,5 @@ func (a *answer) endAfterStray() {
 	}
 }
 
-// speaks notes that the server has sent something of the call that is no response.
+// speaks notes that the server has sent a request or a notification of the call.
 func (a *answer) speaks() { a.k.spoken, a.strayed = true, false }

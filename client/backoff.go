@@ -21,28 +21,28 @@ import (
 // be called at any time.
 type backoff struct {
 	retry    time.Duration // how long the server wants to be left alone (SSE field retry)
-	retrySet bool          // the server has said that
+	retrySet bool          // the server has set retry
 
 	delays  *expbackoff.ExponentialBackOff
 	since   time.Time     // since when the server has been out of reach; zero: it is not
 	last    error         // how the last attempt failed
-	fresh   bool          // something has come since the last wait
-	atLeast time.Duration // what a Retry-After has asked for
+	fresh   bool          // a message has come since the last wait
+	atLeast time.Duration // the wait that a Retry-After has asked for
 	met     time.Time     // when the server was reached, if that was after the last wait
 	slow    int           // how often it did not begin to answer in time, since it was reached
-	polls   int           // resumed streams in a row on which nothing came
+	polls   int           // resumed streams in a row that brought no event
 
-	// idle reports whether no caller waits for the connection: then the next one has more
-	// time, until a caller does. Nil: a caller always waits.
+	// idle reports whether no caller waits for the connection: then the next connection may
+	// come later, until a caller waits. Nil: a caller always waits.
 	idle  func() bool
-	nudge chan struct{} // has idle called again
+	nudge chan struct{} // makes wait call idle again
 
 	mu   sync.Mutex
 	wake chan struct{} // ends a wait; nil until it is needed
 }
 
 // ask notes how long the server wants to be left alone after each connection: at most
-// Options.GiveUp, as else one number would end the call.
+// Options.GiveUp, or one number would end the call.
 func (b *backoff) ask(retry time.Duration, c *Conn) {
 	b.retry, b.retrySet = min(retry, c.opts.GiveUp), true
 }
@@ -59,11 +59,11 @@ func (b *backoff) bound(atMost time.Duration) time.Duration {
 	return min(firstBound<<min(b.slow, 10), atMost)
 }
 
-// progress notes that something has come.
+// progress notes that a message has come.
 func (b *backoff) progress() { b.fresh, b.polls = true, 0 }
 
 // firstPoll is how long a resumed stream may bring no event before it is asked for again.
-// It doubles each time that nothing comes.
+// It doubles each time that no event comes.
 const firstPoll = 5 * time.Second
 
 // poll returns how long a resumed stream may bring no event.
@@ -77,7 +77,7 @@ func (b *backoff) poll(atMost time.Duration) time.Duration {
 }
 
 // wait waits before the next attempt: as long as the server wants, and longer each time
-// while it is out of reach (err is not nil) or nothing comes. It fails when ctx ends, or
+// while it is out of reach (err is not nil) or no message comes. It fails when ctx ends, or
 // when the server was out of reach for Options.GiveUp.
 func (b *backoff) wait(ctx context.Context, c *Conn, err error) error {
 	if err != nil && b.since.IsZero() {
@@ -99,7 +99,7 @@ func (c *Conn) away(err error) {
 	c.remote.outage.Failed(c.remote.secrets.Error(err))
 }
 
-// watch has the log told once when the server is out of reach, and once when it is back, however many calls wait.
+// watch makes the log tell once that the server is out of reach, and once that it is back, however many calls wait.
 func (c *Conn) watch(rawURL string) {
 	wait := "calls wait for it for up to " + c.opts.GiveUp.String()
 	c.remote.outage = outage.New(outage.Options{
@@ -110,8 +110,8 @@ func (c *Conn) watch(rawURL string) {
 	})
 }
 
-// waitBriefly is wait for a server that was never reached: it fails sooner. One that has said
-// when to come back is there, and has more time.
+// waitBriefly is wait for a server that was never reached: it fails sooner. A server that has
+// said when to come back is there, and has more time.
 func (b *backoff) waitBriefly(ctx context.Context, c *Conn, err error) error {
 	most := min(c.opts.BeginWithin, c.opts.GiveUp)
 	if no := (*refusal)(nil); errors.As(err, &no) && no.after != 0 {
@@ -171,7 +171,7 @@ func (b *backoff) delay(reachable bool) (delay, more time.Duration) {
 	if b.delays == nil {
 		b.delays = newBackoff()
 	}
-	// A connection that was of use, or lasted, was not one too many.
+	// A connection that brought messages, or lasted, resets the delays.
 	if b.fresh || !b.met.IsZero() && time.Since(b.met) >= longestDelay {
 		b.delays.Reset()
 	}
@@ -196,7 +196,7 @@ func (b *backoff) delay(reachable bool) (delay, more time.Duration) {
 	return delay, max(idle-delay, 0)
 }
 
-// hurry has idle called again: a caller may wait for the connection now.
+// hurry makes wait call idle again: a caller may wait for the connection now.
 func (b *backoff) hurry() {
 	select {
 	case b.nudge <- struct{}{}:
@@ -222,14 +222,13 @@ func (b *backoff) waker() chan struct{} {
 	return b.wake
 }
 
-// Delays grow from the first to the longest, and farther while nobody waits for the
-// connection.
+// Delays grow from the first to the longest, and farther while no caller waits for the connection.
 const (
 	firstDelay   = 100 * time.Millisecond
 	longestDelay = 5 * time.Second
 	longestIdle  = 30 * time.Second
-	// leastPoll is how long at the least is waited after a connection on which nothing
-	// came, or after the beginning of another, whatever the server says.
+	// leastPoll is the shortest wait after a connection on which nothing came, or after the
+	// beginning of another, whatever the server says.
 	leastPoll = 10 * time.Millisecond
 )
 

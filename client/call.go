@@ -26,15 +26,14 @@ type call struct {
 
 	mu       sync.Mutex
 	state    callState
-	session  session // that it runs in
+	session  session // in which the call runs
 	ways     ways
 	turns    turns
 	progress progress
-	link     link // where it is on a mux
+	link     link // the call's place on a mux
 }
 
-// attempts are what a call knows of those that it has made. Only run changes them; transport
-// with call.mu held.
+// attempts describe the attempts that a call has made. Only run changes them, and transport only with call.mu held.
 type attempts struct {
 	transport transport
 	kind      attemptKind // of the last attempt
@@ -42,8 +41,8 @@ type attempts struct {
 	backoff   backoff
 	failures  failures
 	repeats   repeats
-	ran       bool // before the last attempt the request may have run
-	spoken    bool // the server has sent something of the call that is no response
+	ran       bool // the request may have run before the last attempt
+	spoken    bool // the server has sent a request or a notification of the call
 }
 
 // A request is the request of a call, and the names that it has at the server.
@@ -54,38 +53,38 @@ type request struct {
 	tool   string // the tool's name, once State was called
 	body   []byte // the request, as it is sent; nil where a State had the call without it
 	key    string // idempotency key; "" where the server honours none, or none is needed
-	// revision is the modern one that the request is of, in an HTTP exchange of its own; ""
-	// for others. It does not change once the call is registered.
+	// revision is the modern revision of a request in an HTTP exchange of its own; "" for
+	// others. It does not change once the call is registered.
 	revision string
 
 	// Guarded by call.mu.
-	wire  []byte // the id that it was last sent under
+	wire  []byte // the id under which it was last sent
 	sends int    // how often it was sent
 }
 
-// A modernCall is what a modern call may turn into. Only run changes it.
+// A modernCall is the state that only modern calls have. Only run changes it.
 type modernCall struct {
-	next        func() error // what is to be done in place of an attempt; nil: nothing
+	next        func() error // the next step, in place of an attempt; nil: none
 	drivesTasks bool         // the Conn follows its task, and not the host
-	declared    bool         // it says that it can be resumed, if it is modern
-	task        *task        // nil: it is none; call.mu guards that
+	declared    bool         // the request says that its client resumes calls
+	task        *task        // the task that the call has become, or nil; guarded by call.mu
 	rounds      int          // how often the server has asked for input
-	first       []byte       // the request of the first round; nil: there was one only
+	first       []byte       // the request of the first round; nil: there was only one
 }
 
 // origin is where a call comes from. It does not change once the call is registered.
 type origin struct {
-	sent         context.Context        // that the host has sent it with; nil: it has not
-	response     chan<- jsonrpc.Message // takes the response to a request that is not the host's; nil: it is
-	failFast     bool                   // it fails soon where the server is out of reach
-	otherSession bool                   // it runs in a session that is not the Conn's
-	once         bool                   // it is made in one attempt, in a session that is given with it
-	resumed      bool                   // it is another Conn's ([Conn.Resume]), and so is its id
-	maybeSent    bool                   // nobody knows whether the Conn before has sent it
+	sent         context.Context        // the context of the host's Send; nil: the host has not sent it
+	response     chan<- jsonrpc.Message // takes the response in place of the host; nil: the host gets it
+	failFast     bool                   // it fails soon if the server is out of reach
+	otherSession bool                   // it runs in another session than the Conn's
+	once         bool                   // it is made in one attempt, in the session that is given with it
+	resumed      bool                   // it was another Conn's call, with that Conn's id ([Conn.Resume])
+	maybeSent    bool                   // it is not known whether the Conn before has sent it
 }
 
-// safe reports whether the request is retry-safe. The hints of the server's tools are not
-// known here. subscriptions/listen is, where the host learns what it may have missed.
+// safe reports whether the request is retry-safe. The hints of the server's tools are not known
+// here. subscriptions/listen is retry-safe where the host is told what may have changed meanwhile.
 func (k *call) safe() bool {
 	return protocol.RetrySafe(k.method, nil) && (k.method != protocol.MethodSubscriptions || k.subscribes())
 }
@@ -163,7 +162,7 @@ func (c *Conn) register(k *call) error {
 	k.ctx, k.cancel = context.WithCancelCause(sentWith(c.ctx, k.origin.sent))
 	switch {
 	case muxed:
-		k.revision = "" // each message says what it is, and one connection carries all
+		k.revision = "" // each message names its revision, and one connection carries all
 		fallthrough
 	case !k.isModern():
 		if !k.origin.otherSession && !k.origin.once {
@@ -175,7 +174,7 @@ func (c *Conn) register(k *call) error {
 	if c.opening.request != nil && c.session.state == sessionNone && k.origin.response == nil {
 		k.origin.failFast = true // initialize is not answered yet
 	}
-	if k.key == "" && !k.origin.maybeSent { // what may have been sent without a key is not sent under a new one
+	if k.key == "" && !k.origin.maybeSent { // a request that may have been sent without a key gets no new one
 		k.keyFor(k.session)
 	}
 	err := c.calls.add(k, muxed)
@@ -215,7 +214,7 @@ func (c *Conn) unregister(k *call) {
 }
 
 // unregisterIfOver removes the call from those in flight if it has ended. A call in flight
-// when the Conn ends stays in State. A cancelled one stays until the server was told.
+// when the Conn ends stays in State. A cancelled call stays until the server was told.
 func (k *call) unregisterIfOver() {
 	k.mu.Lock()
 	stays := k.state == callCancelling || k.state != callAnswered && k.c.ctx.Err() != nil
@@ -239,7 +238,7 @@ func (k *call) run() {
 	}
 }
 
-// setTransport sets what carries the call from now on.
+// setTransport sets the transport of the call's next attempts.
 func (k *call) setTransport(t transport) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -329,7 +328,7 @@ func (k *call) deliver(m jsonrpc.Message) {
 		k.origin.response <- m
 		return
 	}
-	if !k.c.deliver(k, m) { // who continues from State gets the response
+	if !k.c.deliver(k, m) { // a Conn that continues from State gets the response
 		k.happened(eventUndelivered)
 		k.c.calls.putBack(k)
 	}
@@ -339,7 +338,7 @@ func (k *call) deliver(m jsonrpc.Message) {
 // run.
 func (k *call) fail(err error) {
 	if k.ctx.Err() != nil {
-		return // nobody waits
+		return // no caller waits for the response
 	}
 	m, perr := jsonrpc.Parse(jsonrpc.AppendError(nil, k.id, k.failure(err)))
 	if perr == nil {

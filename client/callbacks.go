@@ -13,8 +13,8 @@ import (
 )
 
 // This file is where a Conn calls code of its user, on goroutines of its own: the functions
-// of Options, an Authorizer, and what is below HTTPClient. A panic becomes the error of the
-// exchange, and ends the call that it was for.
+// of Options, an Authorizer, and the transport of HTTPClient. A panic becomes the error of
+// the exchange, and ends the call that it was for.
 
 // authorization asks for the authorization of a request. message says that the request carries a message
 // of the host.
@@ -23,8 +23,8 @@ func (s *remote) authorization(ctx context.Context, message bool) (_ string, err
 	return s.opts.Auth.Authorization(withHost(ctx, message))
 }
 
-// withHost returns ctx with the values of the context that the host has sent a message with. message says
-// that the request carries one.
+// withHost returns ctx with the values of the context with which the host has sent a message. message
+// says that the request carries one.
 func withHost(ctx context.Context, message bool) context.Context {
 	if host, ok := ctx.Value(hostKey{}).(context.Context); ok && message {
 		return lasting{ctx, context.WithoutCancel(host)}
@@ -32,11 +32,11 @@ func withHost(ctx context.Context, message bool) context.Context {
 	return ctx
 }
 
-// hostKey is the key of the context that the host has sent a message with.
+// hostKey is the key of the context with which the host has sent a message.
 type hostKey struct{}
 
-// sentWith returns ctx for the requests that carry a message, which the host has sent with another
-// context; nil: it is not the host's.
+// sentWith returns ctx for requests that carry a message of the host. host is the context with
+// which the host has sent it; nil: the message is not the host's.
 func sentWith(ctx, host context.Context) context.Context {
 	if host == nil {
 		return ctx
@@ -44,7 +44,7 @@ func sentWith(ctx, host context.Context) context.Context {
 	return context.WithValue(ctx, hostKey{}, host)
 }
 
-// A lasting context has the values of another too, and does not end with it.
+// A lasting context has the values of another context too, and does not end with that one.
 type lasting struct {
 	context.Context
 	values context.Context
@@ -71,7 +71,7 @@ func (s *remote) withProof(req *http.Request, body []byte) (err error) {
 	return nil
 }
 
-// answered tells the Authorizer of an answer. It reports whether the request is to be sent again with another proof.
+// answered tells the Authorizer of an answer. It reports whether to send the request again with another proof.
 func (s *remote) answered(req *http.Request, resp *http.Response) (again bool) {
 	if p, ok := s.opts.Auth.(prover); ok {
 		inform(s.opts.Logger, "Authorizer.Answered", func() { again = p.Answered(req, resp) })

@@ -14,8 +14,8 @@ package client
 //	callTaken       eventRefused      callUnsent
 //
 // callAnswered and callCancelling are the ended ones. Every other pair of a state and an
-// event changes nothing. What the server may have done with the request is known from the
-// state alone: nothing in callUnsent, anything in callSent and callTaken.
+// event changes nothing. The state alone tells whether the request may have run: not in
+// callUnsent, but in callSent and callTaken.
 type callState uint8
 
 const (
@@ -23,7 +23,7 @@ const (
 	callSent                        // the server may have the request
 	callTaken                       // the server has the request
 	callAnswered                    // the response is with the host, or on its way there
-	callCancelling                  // nobody waits for the response; the cancellation is sent
+	callCancelling                  // the host wants no response; the cancellation is sent
 )
 
 // A callEvent moves a call from one state to another.
@@ -39,10 +39,10 @@ const (
 	eventRefused                      // the server has not looked at the request: it has refused the session
 )
 
-// ended reports whether no attempt is to follow.
+// ended reports whether no attempt follows.
 func (s callState) ended() bool { return s >= callAnswered }
 
-// mayHaveRun reports whether the server may have done what the request asks for.
+// mayHaveRun reports whether the request may have run.
 func (s callState) mayHaveRun() bool { return s == callSent || s == callTaken }
 
 // after returns the state that follows an event. It is the only place that decides this.
@@ -81,14 +81,14 @@ func (k *call) happened(e callEvent) bool {
 	return k.transition(e)
 }
 
-// mayHaveRun reports whether the server may have done what the request asks for.
+// mayHaveRun reports whether the request may have run.
 func (k *call) mayHaveRun() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.state.mayHaveRun()
 }
 
-// done reports whether the call has been answered, or is waited for no longer.
+// done reports whether the call was answered or cancelled, or its context has ended.
 func (k *call) done() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

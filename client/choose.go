@@ -12,9 +12,9 @@ type attemptKind int
 
 // The kinds of attempt, the best one first.
 const (
-	attemptNext    attemptKind = iota // what the server has answered wants something else first
+	attemptNext    attemptKind = iota // the step that the server's answer asks for first
 	attemptAnswers                    // POST the host's responses to the stream URL (SEP-1335)
-	attemptWait                       // nothing: the connection still carries what belongs to the call
+	attemptWait                       // nothing: the connection still carries the call's messages
 	attemptStream                     // GET the stream URL (SEP-1335)
 	attemptEvents                     // GET with the last event id
 	attemptToken                      // requests/resume with the resume token (SEP-975)
@@ -33,12 +33,12 @@ type transport interface {
 	// can reports whether a kind of attempt leads to the call over this transport, as it
 	// was when ready returned. k.mu is held.
 	can(k *call, kind attemptKind) bool
-	// attempt makes an attempt, and reads what it brings until the call is answered or
-	// nothing more will come. left reports whether it may have reached the server. An
-	// error says how it ended: [errNext] if another attempt is to follow at once.
+	// attempt makes an attempt, and reads the messages that it brings until the call is
+	// answered or no more will come. left reports whether the attempt may have reached the
+	// server. An error says how it ended: [errNext] if another attempt follows at once.
 	attempt(k *call, kind attemptKind) (left bool, err error)
-	// send delivers a message that has no response, and tries for as long as the server
-	// may be out of reach. k is the call that it belongs to, or nil.
+	// send delivers a message that has no response, and tries again while the server is out
+	// of reach, for up to atMost. k is the call that it belongs to, or nil.
 	send(ctx context.Context, k *call, raw []byte, atMost time.Duration) error
 	// pong delivers the answer to a ping, which came in the call k, or in none.
 	pong(ctx context.Context, k *call, raw []byte) error
@@ -58,13 +58,13 @@ type ways struct {
 	restarts bool // the call was asked for from its start, see fromStart
 }
 
-// found reports whether the server has offered any.
+// found reports whether the server has offered a way back.
 func (w *ways) found() bool { return w.stream != nil || w.received.last != "" || w.token != "" }
 
 // refuse notes that the server has refused a kind of attempt: it is not made again.
 func (w *ways) refuse(kind attemptKind) {
 	if kind == attemptAnswers {
-		kind = attemptStream // which has the same URL
+		kind = attemptStream // both have the same URL
 	}
 	w.refused[kind] = true
 }
@@ -72,9 +72,8 @@ func (w *ways) refuse(kind attemptKind) {
 // A position is how far a call's stream was received.
 type position struct {
 	last string // event id
-	// before is the event id that came before the first message which the host is not done
-	// with, if behind: another process continues from there. That is a request which it has
-	// not answered, or the response.
+	// before is, if behind, the event id before the first message that waits for the host: a
+	// request that it has not answered, or the response. Another process continues from there.
 	before string
 	behind bool
 }
@@ -87,7 +86,7 @@ func (p *position) advance(id string) {
 	p.last = id
 }
 
-// settle notes that nothing that was received waits for the host any more.
+// settle notes that no received message waits for the host any more.
 func (p *position) settle() { p.behind = false }
 
 // choose returns the best kind of attempt that leads to the call.
@@ -102,7 +101,7 @@ func (k *call) choose() attemptKind {
 	return attemptNone
 }
 
-// has reports whether the call has what a kind of attempt takes. k.mu is held.
+// has reports whether the call has the id, URL, token or request that a kind of attempt takes. k.mu is held.
 func (k *call) has(kind attemptKind) bool {
 	switch kind {
 	case attemptNext:
@@ -128,7 +127,7 @@ func (k *call) has(kind attemptKind) bool {
 // resumable reports whether the call could be continued if its connection ended now.
 func (k *call) resumable() bool { return k.hasWay() || k.safe() }
 
-// hasWay reports whether something leads back to the call itself, so that it would not be made again.
+// hasWay reports whether the call can be continued without being made again: by a way back, or under its key.
 func (k *call) hasWay() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()

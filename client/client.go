@@ -47,8 +47,8 @@ type Conn struct {
 	opts    Options
 	logger  *slog.Logger
 	account budget.Account
-	ids     rpc.OwnIDs  // of our own requests, which no host uses
-	noise   atomic.Bool // the server has sent what is no message
+	ids     rpc.OwnIDs  // ids of our own requests, which no host uses
+	noise   atomic.Bool // the server has sent a text that is not a message
 	running
 	messages
 
@@ -62,16 +62,16 @@ type Conn struct {
 	mux        *mux     // nil where each message is an HTTP exchange of its own
 }
 
-// running is what a Conn does by itself, and how that ends.
+// running is the work that a Conn does by itself, and how it ends.
 type running struct {
-	ctx      context.Context // of all that the Conn does
+	ctx      context.Context // of all work of the Conn
 	stop     context.CancelFunc
 	work     sync.WaitGroup
 	started  sync.Once // continues the calls of State
-	restored []*call   // these, until they are continued
+	restored []*call   // the calls of State, until they are continued
 }
 
-// messages are those between the host and the server that are on their way.
+// messages are the messages on their way between the host and the server.
 type messages struct {
 	in         chan jsonrpc.Message // to the host
 	out        outbox
@@ -86,7 +86,7 @@ type messages struct {
 // [Conn.Receive]. The caller ends the Conn with [Conn.Close] or [Conn.Detach].
 func New(rawURL string, opts *Options) (*Conn, error) {
 	u, err := url.Parse(rawURL)
-	if err != nil { // which repeats the URL, or a part of it
+	if err != nil { // err repeats the URL, or a part of it
 		return nil, errors.New("server URL: it cannot be read: want one like http://HOST:PORT/PATH; " +
 			"in a user or password the characters @ : / ? # [ ] % and space are written %40 %3A %2F %3F %23 %5B %5D %25 %20")
 	}
@@ -95,7 +95,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 	if opts != nil {
 		c.opts = *opts
 	}
-	if c.opts.Receive == nil { // else nothing is received through the channel, which takes 2 KB
+	if c.opts.Receive == nil { // Receive takes the messages otherwise, and the channel takes 2 KB
 		c.in = make(chan jsonrpc.Message, 16)
 	}
 	switch u.Scheme {
@@ -112,7 +112,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 		return nil, fmt.Errorf("server URL: it has no host: want one like %s://HOST:PORT/PATH", u.Scheme)
 	}
 	if p := u.Port(); p != "" {
-		if _, err := strconv.ParseUint(p, 10, 16); err != nil { // which is not shown, as it may be a part of a password
+		if _, err := strconv.ParseUint(p, 10, 16); err != nil { // err is not shown, as the port may be a part of a password
 			return nil, errors.New("server URL: its port is none: want a number up to 65535 after the host")
 		}
 	}
@@ -139,7 +139,7 @@ func New(rawURL string, opts *Options) (*Conn, error) {
 var (
 	// ErrClosed says that the Conn has been closed.
 	ErrClosed = errors.New("connection closed")
-	// ErrDuplicate refuses a request whose id is in flight.
+	// ErrDuplicate refuses a request with an id that is in flight.
 	ErrDuplicate = errors.New("a request with this id is in flight")
 )
 
@@ -185,11 +185,11 @@ func (c *Conn) Receive(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// begin continues, once, what the State had in flight.
+// begin continues, once, the calls that the State had in flight.
 func (c *Conn) begin() { c.started.Do(c.continueRestored) }
 
-// deliver passes a message to the host. k is the call on whose stream it came, or nil. It
-// reports false if the Conn ended first.
+// deliver passes a message to the host. k is the call of the stream on which it came, or
+// nil. It reports false if the Conn ended first.
 func (c *Conn) deliver(k *call, m jsonrpc.Message) bool {
 	if receive := c.opts.Receive; receive != nil {
 		if c.ctx.Err() != nil {

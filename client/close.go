@@ -15,18 +15,18 @@ import (
 type connState uint8
 
 const (
-	connOpen    connState = iota // everything may begin
-	connClosing                  // nothing new begins; what the server has to know is sent
-	connClosed                   // nothing runs
+	connOpen    connState = iota // calls and other work may begin
+	connClosing                  // no new work begins; waiting notifications and cancellations are sent
+	connClosed                   // no work is left
 )
 
 // closeTimeout bounds how long the end of a session may take.
 const closeTimeout = 5 * time.Second
 
-// Close ends the session: it sends what is waiting to be sent, and deletes the session at
-// the server (2025-11-25, Transports, "Session Management"). Calls in flight end without a
-// response. It waits for the server for at most five seconds. Its error says why the session
-// may not have ended at the server; a second Close returns nil.
+// Close ends the session: it sends the notifications and cancellations that wait, and
+// deletes the session at the server (2025-11-25, Transports, "Session Management"). Calls in
+// flight end without a response. It waits for the server for at most five seconds. Its error
+// says why the session may not have ended at the server; a second Close returns nil.
 func (c *Conn) Close() error {
 	if !c.end() {
 		return nil
@@ -40,10 +40,9 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// Detach ends the Conn without ending the session: another Conn can continue it and its
-// calls from [Conn.State]. Calls that the host has cancelled are cancelled at the server
-// first, for which it waits at most five seconds: a call whose cancellation has not reached
-// the server by then goes on.
+// Detach ends the Conn without ending the session: another Conn can continue it and its calls from
+// [Conn.State]. Calls that the host has cancelled are cancelled at the server first, for which it
+// waits at most five seconds: a call goes on if its cancellation has not reached the server by then.
 func (c *Conn) Detach() {
 	if !c.end() {
 		return
@@ -54,7 +53,7 @@ func (c *Conn) Detach() {
 	c.finish()
 }
 
-// end moves the Conn from connOpen to connClosing. It reports whether it was the first to.
+// end moves the Conn from connOpen to connClosing. It reports whether it was the first to do so.
 func (c *Conn) end() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +64,7 @@ func (c *Conn) end() bool {
 	return true
 }
 
-// finish ends all that the Conn does.
+// finish ends all work of the Conn, and waits for its end.
 func (c *Conn) finish() {
 	c.stop()
 	c.work.Wait()
@@ -78,9 +77,8 @@ func (c *Conn) finish() {
 	c.state = connClosed
 }
 
-// delete ends the session on the server (2025-11-25, Transports, "Session
-// Management"). A server that does not have it any more, or does not let clients
-// end sessions, is no error.
+// delete ends the session on the server (2025-11-25, Transports, "Session Management"). It returns
+// nil if the server does not have the session any more, or does not let clients end sessions.
 func (c *Conn) delete(ctx context.Context) error {
 	s := c.current()
 	if s.id == "" || s.state == sessionLost {
@@ -89,7 +87,7 @@ func (c *Conn) delete(ctx context.Context) error {
 	x := exchange{method: http.MethodDelete, session: &s, wait: closeTimeout / 2}
 	resp, err := c.remote.do(ctx, x)
 	if err != nil {
-		resp, err = c.remote.do(ctx, x) // it may have been the connection
+		resp, err = c.remote.do(ctx, x) // the connection may have been at fault
 	}
 	if err != nil {
 		return fmt.Errorf("end of session: %w", err)

@@ -10,8 +10,8 @@ import (
 )
 
 // Servers refuse a request of a session that they do not know any more in many ways: 404 is the right one (2025-11-25,
-// Transports, "Session Management"), and needs no proof. Any other refusal by which a session can have ended is a doubt,
-// which is settled by trying ([Conn.settle]): the refusal's words decide nothing.
+// Transports, "Session Management"), and needs no proof. Any other refusal that a lost session would explain raises a
+// doubt, which a proof settles ([Conn.settle]): the refusal's words decide nothing.
 
 // A verdict is how a doubt was settled.
 type verdict uint8
@@ -22,17 +22,17 @@ const (
 	verdictLost                   // another session is in the place of the one that was lost
 )
 
-// doubts is what a Conn knows of doubts about its session. Conn.mu guards it.
+// doubts are a Conn's doubts about its session. Conn.mu guards it.
 type doubts struct {
-	settled map[doubt]settled // those that were found to be vain
+	settled map[doubt]settled // doubts that proved unfounded
 	lost    session           // the session that was found lost last
 	ping    *refusal          // how a ping was refused in it
 }
 
-// A doubt is what refusals have in common of which one is put to the proof.
+// A doubt is the kind of refusals that one proof decides about.
 type doubt struct {
 	status int
-	answer bool // under the request's own id
+	answer bool // the refusal is under the request's own id
 	code   int  // of an answer
 }
 
@@ -42,7 +42,7 @@ type settled struct {
 	pause time.Duration
 }
 
-// How long a doubt that was vain is not raised again: an application's errors look like a lost session for as long as it
+// How long an unfounded doubt is not raised again: an application's errors look like a lost session for as long as it
 // lives, but a server that refuses everything may begin sessions again soon.
 const (
 	aliveFor     = time.Minute
@@ -50,13 +50,13 @@ const (
 	mostRefusals = time.Minute
 )
 
-// pingFor bounds how long a request of a proof may take: a refused request waits for it.
+// pingFor bounds how long a request of a proof may take: the refused request waits for the proof.
 const pingFor = 5 * time.Second
 
-// downFor is how long the way back to a call must have been refused as by a server that is down, before that is a doubt.
+// downFor is how long a server must have refused the way back to a call as if it were down, before that raises a doubt.
 const downFor = 10 * time.Second
 
-// of returns the doubt that a refusal is an example of.
+// doubt returns the doubt that a refusal raises.
 func (e *refusal) doubt() doubt {
 	d := doubt{status: e.status, answer: e.answer}
 	if e.answer {
@@ -65,7 +65,7 @@ func (e *refusal) doubt() doubt {
 	return d
 }
 
-// doubtful reports whether servers are known to refuse a lost session like this, or may.
+// doubtful reports whether servers refuse requests of a lost session like this, or may.
 func (e *refusal) doubtful() bool {
 	if e.answer {
 		switch e.rpc.Code {
@@ -107,8 +107,8 @@ func (e *refusal) like(o *refusal) bool {
 	return e.rpc == nil && o.rpc == nil && e.said == o.said
 }
 
-// refusesSession reports whether a ping that was refused like this says that the session may be lost, where another
-// request of it was refused like no. A server that answers the ping with another error knows the session.
+// refusesSession reports whether the session may be lost: e refused a ping in it, and no another request. A server
+// that answers the ping with another error knows the session.
 func (e *refusal) refusesSession(no *refusal) bool {
 	switch {
 	case e.answer:
@@ -119,9 +119,9 @@ func (e *refusal) refusesSession(no *refusal) bool {
 	return e.status >= 400 && e.status < 500 && e.doubtful()
 }
 
-// unrun reports whether a request that was refused like this, in a session that is lost, has certainly not run. ping is
-// how a ping was refused in that session; nil: that is not known. A status of 4xx says so where the body is no answer.
-// Else a ping must have had the same words: the server says them without looking at the request.
+// unrun reports whether a request that e refused in a lost session has certainly not run. ping is the refusal of a ping
+// in that session; nil: it is not known. A status of 4xx says so if the body is no answer. Else the ping must have got
+// the same words: the server says them without looking at the request.
 func (e *refusal) unrun(ping *refusal) bool {
 	if e.status >= 400 && e.status < 500 && !e.answer {
 		return true
@@ -129,7 +129,7 @@ func (e *refusal) unrun(ping *refusal) bool {
 	return ping != nil && e.like(ping) && (e.rpc != nil || e.said != "")
 }
 
-// doubts reports whether the call's session may be lost, as far as a refusal says.
+// doubts reports whether a refusal says that the call's session may be lost.
 func (k *call) doubts(no *refusal) bool {
 	if k.isModern() || k.origin.once || k.origin.otherSession || k.opens() || k.failures.renewals > 0 || !no.doubtful() || k.transport.shared() {
 		return false
@@ -155,7 +155,7 @@ func (k *call) doubts(no *refusal) bool {
 	return k.c.raises(no.doubt())
 }
 
-// raises reports whether a doubt is to be raised: it was not found to be vain a moment ago.
+// raises reports whether to raise a doubt: it did not prove unfounded a moment ago.
 func (c *Conn) raises(d doubt) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -184,11 +184,11 @@ func (k *call) retryDoubtful(no *refusal) (decided bool, err error) {
 	return true, k.lost(s)
 }
 
-// A resender is an [Authorizer] that is told when a message goes again which the server had refused.
+// A resender is an [Authorizer] that is told when a message is sent again after the server has refused it.
 type resender interface{ SentAgain(ctx context.Context) }
 
-// settle finds out whether a session is lost in which a request was refused, and has another one in its place then. ping is
-// how the server refuses a ping in a lost session; nil: that is not known. prove tries. There is one proof at a time.
+// settle finds out whether a session in which a request was refused is lost: then another one has taken its place. ping is
+// the server's refusal of a ping in the lost session; nil: it is not known. prove makes the proof. One proof runs at a time.
 func (c *Conn) settle(ctx context.Context, s session, no *refusal, prove func() verdict) (lost bool, ping *refusal) {
 	for {
 		c.mu.Lock()
@@ -234,7 +234,7 @@ func (c *Conn) endProof(r *renewal, d doubt, v verdict) {
 	close(r.done)
 }
 
-// note notes how a doubt was settled. Of a new session nothing is known.
+// note notes how a doubt was settled. A new session has no settled doubts.
 func (o *doubts) note(d doubt, v verdict) {
 	if v == verdictLost {
 		o.settled = nil
@@ -252,5 +252,5 @@ func (o *doubts) note(d doubt, v verdict) {
 	o.settled[d] = now
 }
 
-// mostDoubts bounds how many are remembered.
+// mostDoubts bounds how many settled doubts are remembered.
 const mostDoubts = 100

@@ -11,15 +11,14 @@ import (
 type eventIDs struct {
 	seed   maphash.Seed
 	newest []uint64 // a ring once it is full
-	next   int      // the oldest in it
+	next   int      // the index of the oldest
 	all    map[uint64]struct{}
 }
 
 const (
-	// mostSeen is how many event ids of a stream are remembered. No server repeats more of
-	// what a client has.
+	// mostSeen is how many event ids of a stream are remembered. No server repeats more events.
 	mostSeen = 512
-	// fewSeen are found faster in a slice than in a map.
+	// fewSeen is how many ids are found faster in a slice than in a map.
 	fewSeen = 16
 )
 

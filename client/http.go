@@ -21,9 +21,9 @@ import (
 	"holdfast/internal/sse"
 )
 
-// Bounds, in bytes, of what a server sends and the client has to remember, repeat with each
-// request, and store in a [State]: the header of a response; a session id; and an event id,
-// stream URL, endpoint or resume token.
+// Bounds, in bytes, of the values that a server sends and the client has to remember,
+// repeat with each request, and store in a [State]: the header of a response; a session id;
+// and an event id, stream URL, endpoint or resume token.
 const (
 	mostHeader  = 256 << 10
 	mostSession = 64 << 10
@@ -40,24 +40,23 @@ type exchange struct {
 	key     string            // Idempotency-Key, or ""
 	wait    time.Duration     // how long the header of the answer may take
 	sent    *atomic.Bool      // set once the request may have left, if not nil
-	headers func(http.Header) // sets more; may be nil
-	message bool              // it carries a message of the host, if ctx says which ([sentWith])
+	headers func(http.Header) // sets more headers; may be nil
+	message bool              // it carries a message: the host's, if ctx has the host's context ([sentWith])
 }
 
-// A response is an HTTP response whose body is watched: it ends when nothing has come for
-// too long.
+// A response is an HTTP response with a watch on its body: it ends when nothing has come for too long.
 type response struct {
 	*http.Response
 	cancel context.CancelCauseFunc
 	watch  *time.Timer
 	ctx    context.Context
 	quiet  time.Duration // how long nothing may come; 0: for ever
-	events bool          // only what is read as a whole counts, not each byte
-	alive  time.Duration // how long nothing may come once a keep-alive has; 0: as before
-	ended  bool          // there is no more of the body
+	events bool          // bytes do not restart the watch, only pause and expect do
+	alive  time.Duration // becomes quiet when a keep-alive has come; 0: quiet stays
+	ended  bool          // the body was read to its end
 }
 
-// errSilent is why a connection was ended on which nothing came.
+// errSilent is the cause that ends a connection on which nothing came.
 var errSilent error = silence{}
 
 type silence struct{}
@@ -70,8 +69,7 @@ func (silence) Timeout() bool { return true }
 // Close ends the response.
 func (r *response) Close() {
 	r.watch.Reset(drainFor)
-	// A short rest is read, so that the connection can be used again. The end of a stream
-	// is not waited for.
+	// A short rest is read, so that the connection can be used again. Close does not wait for the end of a stream.
 	if !r.ended && r.ContentLength >= 0 && r.ContentLength <= 4<<10 {
 		_, _ = io.CopyN(io.Discard, r.Body, r.ContentLength)
 	}
@@ -80,8 +78,8 @@ func (r *response) Close() {
 	_ = r.Body.Close()
 }
 
-// drain reads what is left of a stream whose last message has come, so that the
-// connection can be used again. A server that does not end it is not waited for.
+// drain reads the rest of a stream after its last message, so that the connection can be
+// used again. It does not wait for a server that does not end the stream.
 func (r *response) drain() {
 	r.quiet = 0
 	r.watch.Reset(drainFor)
@@ -121,7 +119,7 @@ func (r *response) expect(quiet time.Duration) {
 	}
 }
 
-// pause stops the watch while nobody reads, and starts it again.
+// pause stops the watch while the stream is not being read, and starts it again.
 func (r *response) pause(stop bool) {
 	switch {
 	case r.quiet == 0:
@@ -132,12 +130,11 @@ func (r *response) pause(stop bool) {
 	}
 }
 
-// unpack has a body decoded that the server has compressed, although it was not asked to. How long the body may be is a
-// matter of those who read it.
+// unpack makes resp.Body decode a body that the server has compressed, although it was not asked to. Its readers bound its length.
 func unpack(resp *http.Response) {
 	u := &unpacked{packed: resp.Body}
 	switch strings.ToLower(resp.Header.Get("Content-Encoding")) {
-	case "gzip", "x-gzip": // which is the same (RFC 9110, section 8.4.1.3)
+	case "gzip", "x-gzip": // x-gzip is the same (RFC 9110, section 8.4.1.3)
 		u.open = func(r io.Reader) (io.Reader, error) { return gzip.NewReader(r) }
 	case "deflate":
 		u.open = inflate
@@ -150,8 +147,7 @@ func unpack(resp *http.Response) {
 	resp.Body = u
 }
 
-// inflate reads what is compressed with deflate: in the zlib format (RFC 9110, section 8.4.1.2), or without it, as some
-// servers have it.
+// inflate decodes deflate: in the zlib format (RFC 9110, section 8.4.1.2), or without it, as some servers send it.
 func inflate(r io.Reader) (io.Reader, error) {
 	b := bufio.NewReader(r)
 	head, err := b.Peek(2)
@@ -168,7 +164,7 @@ func inflate(r io.Reader) (io.Reader, error) {
 type unpacked struct {
 	packed io.ReadCloser
 	open   func(io.Reader) (io.Reader, error)
-	plain  io.Reader // nil before the first Read: to make one waits for the body
+	plain  io.Reader // nil before the first Read, as making it waits for the body
 }
 
 // Read implements io.Reader.
@@ -208,7 +204,7 @@ func (r *response) retryAfter() time.Duration {
 	if err != nil {
 		return 0
 	}
-	now, err := http.ParseTime(r.Header.Get("Date")) // by the same clock
+	now, err := http.ParseTime(r.Header.Get("Date")) // by the server's clock
 	if err != nil {
 		now = time.Now()
 	}
@@ -221,7 +217,7 @@ const mostAfter = 1 << 31 * time.Second
 // errTooLarge refuses a message larger than Options.MaxMessage.
 var errTooLarge = errors.New("message is too large")
 
-// all reads a body of at most max bytes. arrival counts it; nil: nothing does.
+// all reads a body of at most max bytes. arrival counts the bytes; nil: they are not counted.
 func (r *response) all(max int, arrival *budget.Arrival) ([]byte, error) {
 	n := r.ContentLength
 	if n > int64(max) {

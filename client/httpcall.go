@@ -31,7 +31,7 @@ func (x exchanges) can(k *call, kind attemptKind) bool {
 	switch kind {
 	case attemptWait:
 		return false
-	case attemptEvents: // by GET, which modern servers do not have
+	case attemptEvents: // modern servers have no GET
 		return !k.isModern()
 	}
 	return true
@@ -67,7 +67,7 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		x.method, x.url, x.body, x.sent, x.wait = http.MethodPost, w.stream, k.turns.batch, sent, k.c.opts.ConnectTimeout
 		k.turns.inBatch = len(k.turns.unconfirmed)
 		if !s.keys {
-			x.wait = k.c.opts.AnswerTimeout // it may continue the call before it answers
+			x.wait = k.c.opts.AnswerTimeout // the server may continue the call before it answers
 		}
 	case attemptStream:
 		x.url = w.stream
@@ -78,8 +78,8 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 		x.method = http.MethodPost
 		x.body, x.headers = k.resumption()
 	default:
-		// Who has the key attaches to the call, after what we have of it. What has no
-		// key is sent under another id: it may be in flight under this one.
+		// A server that has the key attaches the request to the call, after the last event that we
+		// have. A request without a key is sent under another id: it may be in flight under this one.
 		if kind == attemptRequest || k.key == "" && k.method != protocol.MethodInitialize || k.isModern() {
 			x.last = ""
 		}
@@ -92,9 +92,8 @@ func (k *call) exchange(kind attemptKind, sent *atomic.Bool) exchange {
 	return x
 }
 
-// renameAgain gives a request that is sent again without a key another id: it may be in
-// flight under the one that it had. The messages of a subscription name it by its id. k.mu
-// is held.
+// renameAgain gives a request that is sent again without a key another id: it may be in flight under
+// the one that it had. A subscription keeps its id, by which its messages name it. k.mu is held.
 func (k *call) renameAgain(kind attemptKind) {
 	if kind == attemptAgain && k.key == "" && k.method != protocol.MethodInitialize && !k.subscribes() {
 		k.wire = k.c.newID()
@@ -114,15 +113,15 @@ func (k *call) underWireID(body []byte) []byte {
 }
 
 // slowAnswer is how long a server that is no Holdfast may take, at first, to begin its answer to a request that may be
-// made again: some say nothing before they have all of it.
+// made again: some servers say nothing before the answer is complete.
 const slowAnswer = 30 * time.Second
 
 // bytesEachSecond is how much of a request a slow network carries in a second.
 const bytesEachSecond = 64 << 10
 
-// answerTimeout is how long the header of the answer to the request may take. A request that can be sent again is sent
-// again soon, as its connection may be dead, and each time later. keys says that the server is a Holdfast, which says at
-// once that it has a call; size is that of the request, in bytes.
+// answerTimeout returns how long the header of the answer to the request may take. A request that can be sent again is
+// sent again soon, as its connection may be dead, and later at each further time. keys says that the server is a
+// Holdfast, which says at once that it has a call; size is the length of the request, in bytes.
 func (k *call) answerTimeout(keys bool, size int) time.Duration {
 	again := min(k.failures.silences, 10)
 	switch {
@@ -138,8 +137,8 @@ func (k *call) answerTimeout(keys bool, size int) time.Duration {
 
 // send implements [transport].
 func (x exchanges) send(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
-	// The end of the call ends the waiting, and not the exchange: net/http would end with
-	// it whatever goes next over the same connection.
+	// The end of the call ends the waiting, and not the exchange: net/http would also end
+	// the next exchange on the same connection.
 	c, during := x.c, ctx
 	if k != nil {
 		host, _ := ctx.Value(hostKey{}).(context.Context)
@@ -189,7 +188,7 @@ func (c *Conn) sessionOf(k *call) session {
 	return c.session
 }
 
-// mirror returns what sets the headers of a notification in a modern session; nil for others.
+// mirror returns a function that sets the headers of a notification in a modern session; nil for other sessions.
 func (s *session) mirror(raw []byte) func(http.Header) {
 	if !protocol.Modern(s.revision) {
 		return nil

@@ -13,9 +13,9 @@ import (
 )
 
 // A headersOf is an Authorizer that has headers for single messages, as a server in front of another one has
-// those of its clients. Headers of the options, and what the protocol says, take precedence.
+// headers of its clients. Headers of the options, and of the protocol, take precedence.
 type headersOf interface {
-	// Headers returns those of the message that the host has sent with ctx. They are not changed.
+	// Headers returns the headers of the message that the host has sent with ctx. The caller does not change them.
 	Headers(ctx context.Context) http.Header
 }
 
@@ -76,8 +76,8 @@ var (
 	typeSSE  = []string{sse.ContentType}
 )
 
-// uncompressed is said because a server may compress for who says nothing (RFC 9110, section 12.5.3).
-// A compressed stream may be held back.
+// uncompressed is sent because a server may compress for a client that says nothing (RFC 9110,
+// section 12.5.3). A compressed stream may be held back.
 var uncompressed = []string{"identity"}
 
 // headable reports whether a header can hold a value (RFC 9110, section 5.5). An event id

@@ -28,7 +28,7 @@ type ssePair struct {
 	events     *sse.Reader
 	opened     bool // it was opened before its mux began
 	numbered   bool // the first event has an id: the stream can be resumed
-	keepAlives bool // the server sends some
+	keepAlives bool // the server sends keep-alives
 
 	mu       sync.Mutex
 	endpoint *url.URL
@@ -36,7 +36,7 @@ type ssePair struct {
 	seen     eventIDs
 }
 
-// newSSEPair returns one that is not connected. c.mu is held.
+// newSSEPair returns an ssePair that is not connected. c.mu is held.
 func newSSEPair(c *Conn) *ssePair {
 	p := &ssePair{c: c, last: c.standalone.lastEventID}
 	if u, err := url.Parse(c.standalone.endpoint); err == nil && c.standalone.endpoint != "" && sameOrigin(c.remote.url, u) {
@@ -75,7 +75,7 @@ func (p *ssePair) open(ctx context.Context, within time.Duration) (id string, re
 	}
 	body := &keepAliveReader{r: r, silence: c.opts.Silence, quick: c.opts.quick}
 	events := sse.NewReader(body, c.opts.MaxMessage)
-	r.events = true // the endpoint is to come in time, whatever else does
+	r.events = true // the endpoint must come in time, whatever other bytes do
 	to, err := p.first(r, events)
 	r.events = false
 	if err != nil {
@@ -87,7 +87,7 @@ func (p *ssePair) open(ctx context.Context, within time.Duration) (id string, re
 	p.mu.Lock()
 	p.endpoint, p.stream, p.body, p.events = to, r, body, events
 	if !resumed {
-		// The event ids of another session may begin anew. That of its first event counts.
+		// Another session may begin its event ids anew. The id of its first event counts.
 		p.seen = eventIDs{}
 		if p.last == last {
 			p.last = ""
@@ -98,7 +98,7 @@ func (p *ssePair) open(ctx context.Context, within time.Duration) (id string, re
 	switch {
 	case p.keepAlives:
 		r.expect(c.opts.Silence)
-	case resumed || p.numbered: // the server can do it again, or says so with its first event
+	case resumed || p.numbered: // the server can resume the stream, or its first event shows that it can
 		r.expect(longSilence * c.opts.Silence)
 	default:
 		r.expect(0)
@@ -217,8 +217,7 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	// The end of a call must not end the exchange: net/http would also end what goes next
-	// over the same connection.
+	// The end of a call must not end the exchange: net/http would also end the next exchange on the same connection.
 	host, _ := ctx.Value(hostKey{}).(context.Context)
 	r, err := c.remote.do(sentWith(c.ctx, host), exchange{method: http.MethodPost, url: to, body: raw, session: &s, wait: c.opts.ConnectTimeout, sent: &sent, message: true})
 	if err != nil {
@@ -234,8 +233,8 @@ func (p *ssePair) write(ctx context.Context, raw []byte) error {
 	return nil
 }
 
-// forgets reports whether the server has forgotten the session of a call, whose message it has refused, though the stream
-// is there still. Then the stream is ended, and the mux opens another one. unrun reports whether the server has certainly
+// forgets reports whether the server, which has refused a call's message, has forgotten the session, though the stream is
+// still open. Then forgets ends the stream, and the mux opens another one. unrun reports whether the server has certainly
 // not run the call.
 func (x *mux) forgets(k *call, no *refusal) (forgets, unrun bool) {
 	p, ok := x.conn.(*ssePair)
@@ -249,7 +248,7 @@ func (x *mux) forgets(k *call, no *refusal) (forgets, unrun bool) {
 	}
 	lost, ping := c.settle(k.ctx, s, no, func() verdict { return x.prove(p, number, s, no, k.origin.sent) })
 	x.mu.Lock()
-	lost = lost || !x.up(number) // it was lost with its stream, as was noticed only now
+	lost = lost || !x.up(number) // it was lost with its stream, which shows only now
 	x.mu.Unlock()
 	if lost {
 		k.failures.renewals++
@@ -292,7 +291,7 @@ func (x *mux) prove(p *ssePair, number int, s session, no *refusal, host context
 	return verdictLost
 }
 
-// confirm implements [muxConn]: what was posted has been taken.
+// confirm implements [muxConn]: a message that was posted has been taken.
 func (p *ssePair) confirm(context.Context) error { return nil }
 
 // close implements [muxConn].

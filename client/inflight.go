@@ -21,7 +21,7 @@ type inFlight struct {
 	byRecord map[string]*call
 }
 
-// errAmbiguous refuses a call whose id another call has, where one of the two is another Conn's.
+// errAmbiguous refuses a call with the id of another call, if one of the two is another Conn's.
 var errAmbiguous = fmt.Errorf("%w: a call of another connection, which continues over this one", ErrDuplicate)
 
 // add adds a call, unless its record is taken. shared says that one connection carries all calls: there messages are
@@ -54,7 +54,7 @@ func (f *inFlight) remove(k *call) bool {
 	return there
 }
 
-// putBack adds a call again whose response the host did not get.
+// putBack adds a call again, as the host did not get its response.
 func (f *inFlight) putBack(k *call) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,15 +83,14 @@ func (f *inFlight) all() iter.Seq[*call] {
 	}
 }
 
-// of returns the call whose request the host has sent under an id, or nil.
+// of returns the call that the host has made under an id, or nil.
 func (f *inFlight) of(id []byte) *call {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.byRecord[string(jsonrpc.Key(id))]
 }
 
-// find returns the call whose request was sent under an id, or nil. Some servers write an integer as a string, or a
-// string as an integer.
+// find returns the call that was sent under an id, or nil. Some servers write an integer as a string, or a string as an integer.
 func (f *inFlight) find(id []byte) *call {
 	for _, id := range [][]byte{id, rpc.Respelled(jsonrpc.Key(id))} {
 		for k := range f.all() {
@@ -148,10 +147,10 @@ func (f *inFlight) GivenUp() bool { return f.givenUp.Load() }
 type cancelling struct {
 	mu    sync.Mutex
 	count int
-	none  chan struct{} // closed when there are none; nil: nobody waits
+	none  chan struct{} // closed when no cancellation is left; nil: no caller waits
 }
 
-// add counts them, one more or one less.
+// add counts n more cancellations, or fewer.
 func (s *cancelling) add(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,7 +160,7 @@ func (s *cancelling) add(n int) {
 	}
 }
 
-// done returns a channel that is closed when there are none.
+// done returns a channel that is closed when no cancellation is left.
 func (s *cancelling) done() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +176,7 @@ func (s *cancelling) done() <-chan struct{} {
 	return none
 }
 
-// wait waits until there are none, or ctx is done.
+// wait waits until no cancellation is left, or ctx is done.
 func (s *cancelling) wait(ctx context.Context) {
 	select {
 	case <-s.done():
@@ -185,8 +184,8 @@ func (s *cancelling) wait(ctx context.Context) {
 	}
 }
 
-// response delivers a response to the call that it belongs to: k, or another call whose
-// response comes on k's stream, or, with a nil k, on the standalone one.
+// response delivers a response to its call: k, if the response came on k's stream, or
+// another call. A nil k says that it came on no call's stream.
 func (c *Conn) response(k *call, m jsonrpc.Message) {
 	if k != nil && k.named(m.ID) {
 		k.deliver(m)

@@ -2,7 +2,7 @@ package client
 
 import "time"
 
-// A server that sends a keep-alive each 15 s, as Holdfast does, is given the time of two of them and five seconds more.
+// aliveWithin is the time of two keep-alives and five seconds more, for a server that sends one each 15 s, as Holdfast does.
 const aliveWithin = 35 * time.Second
 
 // A keepAliveReader reads a response, and notes that the server sends keep-alives: then more
@@ -10,12 +10,12 @@ const aliveWithin = 35 * time.Second
 type keepAliveReader struct {
 	r       *response
 	silence time.Duration // how long nothing may come, at the most
-	quick   time.Duration // and at the least
+	quick   time.Duration // how long nothing may come, at the least
 	reads   int
 	seen    bool // the server sends keep-alives
 	last    time.Time
-	every   time.Duration // the longest time that has passed before a keep-alive
-	set     time.Duration // what the response expects for that
+	every   time.Duration // the longest time before a keep-alive
+	set     time.Duration // the time that expect has set for the response
 }
 
 // Read implements io.Reader.
@@ -25,8 +25,7 @@ func (k *keepAliveReader) Read(p []byte) (int, error) {
 		return n, err
 	}
 	now := time.Now()
-	// The first bytes may come with the header; what comes after that and is no
-	// event is a keep-alive.
+	// The first bytes may come with the header. A comment that comes later is a keep-alive.
 	if k.reads > 1 && p[0] == ':' {
 		k.seen = true
 		k.every = max(k.every, now.Sub(k.last))
@@ -36,7 +35,7 @@ func (k *keepAliveReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// surelyApart is how long apart two keep-alives are at the least: less may be what comes with an event.
+// surelyApart is the shortest time between two keep-alives: a comment that comes sooner may belong to an event.
 const surelyApart = time.Second
 
 // expect sets how long nothing may come from now on: the time of two keep-alives, as they have come so far, and a bit more.
@@ -51,11 +50,11 @@ func (k *keepAliveReader) expect() {
 	}
 }
 
-// silence returns how long nothing may come of the call before another connection takes the place of this one. The call
-// can be continued over that.
+// silence returns how long the call's connection may be silent before another one replaces it, over which the call can
+// be continued.
 func (k *call) silence() time.Duration {
 	if k.hasWay() {
 		return k.c.opts.quick
 	}
-	return k.c.opts.Silence // it would be made again, and may just be slow
+	return k.c.opts.Silence // the call would be made again, and may just be slow
 }

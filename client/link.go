@@ -6,7 +6,7 @@ import (
 )
 
 // linked notes the stream URL of a response (SEP-1335, `rel="stream"`). A URL of another
-// origin is not used: it would be sent our secrets.
+// origin is not used: that origin would get our secrets.
 func (a *answer) linked() {
 	k, r := a.k, a.r
 	for _, value := range r.Header["Link"] {
@@ -34,8 +34,7 @@ func originOf(u *url.URL) string {
 	return u.Scheme + "://" + u.Host
 }
 
-// streamLink returns the target of the link whose relation is stream in a Link
-// header (RFC 8288), or "".
+// streamLink returns the target of the link with the relation stream in a Link header (RFC 8288), or "".
 func streamLink(value string) string {
 	for value != "" {
 		start := strings.IndexByte(value, '<')

@@ -13,16 +13,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// The values of Options.Era: which revisions of the protocol a [Conn] speaks. Legacy ones
-// (2025-11-25 and earlier) begin with initialize. In modern ones (2026-07-28 and later) each
-// request says in its _meta who makes it.
+// The values of Options.Era: which revisions of the protocol a [Conn] speaks. Legacy ones (2025-11-25 and earlier)
+// begin with initialize. In modern ones (2026-07-28 and later) each request names its client in its _meta.
 const (
-	// AnyEra lets the host choose, with one exception. If the host sends server/discover, and
-	// the server also has legacy sessions, in which calls can be resumed, the host gets
-	// "method not found" and goes on with initialize. (If the server is not a Holdfast, the
-	// Conn tries to begin a session before it answers so.) The exception does not hold if host
-	// and server both know tasks (extension io.modelcontextprotocol/tasks): these survive cuts
-	// as well.
+	// AnyEra lets the host choose, with one exception. If the host sends server/discover, and the
+	// server also has legacy sessions, in which calls can be resumed, the host gets "method not
+	// found" and goes on with initialize. (If the server is not a Holdfast, the Conn tries to
+	// begin a session before it gives that answer.) The exception does not hold if host and server
+	// both know tasks (extension io.modelcontextprotocol/tasks): these survive cuts as well.
 	AnyEra = ""
 	// Legacy answers server/discover without asking the server.
 	Legacy = "legacy"
@@ -30,14 +28,12 @@ const (
 	Modern = "modern"
 )
 
-// modern is what is known of a server from what it has answered to modern requests. Conn.mu
-// guards it.
+// modern is the knowledge of a server from its answers to modern requests. Conn.mu guards it.
 type modern struct {
-	revision string // that the host speaks, once the server has answered its server/discover
+	revision string // the host's modern revision, once the server has answered its server/discover
 	keys     bool   // the server honours idempotency keys
-	resumes  bool   // the server has modern calls resumed (protocol.ExtensionResume)
-	// tools has the headers of those tools that have any, by name, as the server last listed
-	// them.
+	resumes  bool   // the server lets clients resume modern calls (protocol.ExtensionResume)
+	// tools has the headers of tools that have any, by the tool's name, as the server last listed them.
 	tools map[string][]protocol.ParamHeader
 }
 
@@ -57,12 +53,12 @@ func revisionOf(body []byte) string {
 	return version
 }
 
-// isModern reports whether the request is one of a modern revision, in an HTTP exchange of
-// its own: nothing but its key leads back to it, and the end of the exchange cancels it.
+// isModern reports whether the request is one of a modern revision, in an HTTP exchange of its own: only its
+// key or, if it is declared, its token leads back to it. Without either, the end of the exchange cancels it.
 func (k *call) isModern() bool { return k.revision != "" }
 
-// declareResume returns a modern request that says that its client resumes calls, if the server
-// has that. ok reports whether it says so.
+// declareResume returns a modern request with the declaration that its client resumes calls, if
+// the server offers that. ok reports whether the declaration was added.
 func (c *Conn) declareResume(raw []byte, method string) (_ []byte, ok bool) {
 	c.mu.Lock()
 	known := c.modern.resumes
@@ -73,8 +69,8 @@ func (c *Conn) declareResume(raw []byte, method string) (_ []byte, ok bool) {
 	return jsonrpc.Set(raw, []byte(`{}`), "params", "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionResume)
 }
 
-// resumption returns the requests/resume of a call, and what sets its headers; nil for a legacy
-// one. k.mu is held.
+// resumption returns the requests/resume of a call, and a function that sets its headers; nil
+// for a legacy call. k.mu is held.
 func (k *call) resumption() (body []byte, headers func(http.Header)) {
 	params := jsonrpc.Object("resumeToken", k.ways.token)
 	if !k.isModern() {
@@ -88,8 +84,8 @@ func (k *call) resumption() (body []byte, headers func(http.Header)) {
 	}
 }
 
-// awaitToken waits a little until the call has its token: the server does not take the end of
-// the exchange for a cancellation once it has sent that.
+// awaitToken waits a little until the call has its token: once the server has sent the
+// token, it does not take the end of the exchange for a cancellation.
 func (k *call) awaitToken() {
 	late := time.After(cancelWait)
 	often := time.NewTicker(cancelWait / 100)
@@ -113,7 +109,7 @@ func (k *call) awaitToken() {
 
 // cancelModern cancels a modern call that does not end with its connection.
 func (k *call) cancelModern() {
-	if k.declared && !k.safe() { // the first that comes is the token
+	if k.declared && !k.safe() { // the token is the first message
 		k.awaitToken()
 	}
 	k.mu.Lock()
@@ -126,7 +122,7 @@ func (k *call) cancelModern() {
 	if value == "" {
 		return // the end of its exchange cancels it (2026-07-28, Cancellation)
 	}
-	if name == protocol.MetaIdempotencyKey { // which the server may not have yet
+	if name == protocol.MetaIdempotencyKey { // the server may not have the key yet
 		t := time.NewTimer(cancelWait)
 		defer t.Stop()
 		select {
@@ -144,7 +140,7 @@ func (k *call) cancelModern() {
 	}
 }
 
-// mirror sets the headers that repeat what is in the body (2026-07-28, Streamable HTTP,
+// mirror sets the headers that repeat values of the body (2026-07-28, Streamable HTTP,
 // "Request Metadata"). Earlier servers do not look at them.
 func (k *call) mirror(h http.Header) {
 	if k.method == protocol.MethodInitialize {
@@ -184,8 +180,8 @@ func mirror(h http.Header, revision, method string, params []byte) {
 	}
 }
 
-// listed takes the answer to tools/list: it notes which arguments headers repeat, and removes
-// tools whose definition is invalid (2026-07-28, Tools, "x-mcp-header").
+// listed takes the answer to tools/list: it notes the arguments that headers repeat, and
+// removes tools with an invalid definition (2026-07-28, Tools, "x-mcp-header").
 func (c *Conn) listed(m jsonrpc.Message) jsonrpc.Message {
 	if m.Error != nil {
 		return m
@@ -278,7 +274,7 @@ func (k *call) listAgain() error {
 	}
 }
 
-// withoutToken returns a _meta without the progress token, which is one request's.
+// withoutToken returns a _meta without the progress token, which belongs to one request.
 func withoutToken(meta []byte) []byte {
 	rest := append(make([]byte, 0, len(meta)), '{')
 	if !jsonrpc.Each(meta, func(name, value []byte) {
@@ -295,7 +291,7 @@ func withoutToken(meta []byte) []byte {
 	return append(rest, '}')
 }
 
-// discovered takes the answer to the host's server/discover, and returns what the host gets.
+// discovered takes the answer to the host's server/discover, and returns the answer that the host gets.
 func (k *call) discovered(m jsonrpc.Message) jsonrpc.Message {
 	if m.Error != nil {
 		return m
@@ -323,7 +319,7 @@ func (k *call) discovered(m jsonrpc.Message) jsonrpc.Message {
 		c.session.leave()
 	}
 	if c.session.state == sessionNone {
-		c.opening.request = nil // which the server has refused, or forgotten
+		c.opening.request = nil // the server has refused this request, or forgotten it
 	}
 	c.modern.resumes = jsonrpc.Field(m.Result, "capabilities", "extensions", protocol.ExtensionResume) != nil
 	c.mu.Unlock()
@@ -344,9 +340,9 @@ func noDiscover(m jsonrpc.Message) jsonrpc.Message {
 	return protocol.Parsed(jsonrpc.AppendError(nil, m.ID, e), m)
 }
 
-// hasSessions asks a server that speaks both eras whether it has legacy sessions: it begins
-// one, and ends it, unless the host has begun one. Without a session the older revision has nothing that the newer one
-// lacks, and questions of the server lead nowhere. Where nobody knows, it has.
+// hasSessions asks a server that speaks both eras whether it has legacy sessions: it begins one and ends it, unless
+// the host has begun one. Without sessions the older revision offers no more than the newer one, and the server's
+// requests lead nowhere. If the server does not answer, hasSessions reports true.
 func (c *Conn) hasSessions(k *call, revision string) bool {
 	known := c.current()
 	if known.state == sessionBegun {

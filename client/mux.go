@@ -19,7 +19,7 @@ type mux struct {
 	conn    muxConn
 	backoff backoff
 	seen    eventIDs // of the standalone stream
-	// names are those of calls' streams: what comes late of a call that has ended does not
+	// names are the names of calls' streams: a late event of a call that has ended does not
 	// belong to the standalone stream.
 	names eventIDs
 
@@ -30,20 +30,19 @@ type mux struct {
 	err     error         // why there will be no connection
 	ended   chan struct{} // closed when the newest connection has ended
 	changed chan struct{} // closed at the next change of state
-	waiting int           // how many wait for a connection
+	waiting int           // how many callers wait for a connection
 	replies replies
 }
 
-// A muxSession is what a [mux] knows of the session.
+// A muxSession is the state of a [mux]'s session.
 type muxSession struct {
-	begun    bool // the server has it
+	begun    bool // the server has the session
 	renewing bool // it is being begun in the place of one that has ended
 	born     int  // the connection that began it; 0: another Conn's did
 }
 
-// opened notes that a connection was opened: it continues the session, or another one is
-// there, which is to be begun anew if the old one has ended. It reports whether a renewal is
-// to start.
+// opened notes that a connection was opened. resumed says that it continues the session, and
+// ended that the session has ended and must be begun anew. It reports whether to start a renewal.
 func (s *muxSession) opened(number int, resumed, ended bool) (renew bool) {
 	s.begun = !ended && (s.begun || number == 1)
 	if !resumed {
@@ -59,30 +58,29 @@ func (s *muxSession) renewed(begun bool) { s.renewing, s.begun = false, begun }
 
 // A muxConn is the connection of a [mux].
 type muxConn interface {
-	// open connects. It reports whether the server continues the session of before, or
-	// else returns the id of another, if it has one. The server may take so long to
-	// answer.
+	// open connects, and waits for the server's answer for up to within. It reports whether the
+	// server continues the old session, or else returns the id of the new one, if that has an id.
 	open(ctx context.Context, within time.Duration) (id string, resumed bool, err error)
 	// read passes on the messages that come, until the connection ends.
 	read(take func(jsonrpc.Message)) error
 	// write sends a message. A [refusal] says that the server did not take it.
 	write(ctx context.Context, raw []byte) error
-	// resumes reports whether a call can be asked for over another connection.
+	// resumes reports whether a call can be resumed over another connection.
 	resumes() bool
-	// confirm returns when the server has all that was written.
+	// confirm returns when the server has all messages that were written.
 	confirm(ctx context.Context) error
 	// close ends the connection.
 	close()
 }
 
-// muxed reports whether one connection carries everything. c.mu is held.
+// muxed reports whether one connection carries all messages. c.mu is held.
 func (c *Conn) muxed() bool {
 	// A State with an endpoint is one of a Conn that fell back.
 	fell := c.opts.Transport == Auto && c.opts.State != nil && c.opts.State.Endpoint != ""
 	return c.mux != nil || c.opts.Transport >= SSE || fell
 }
 
-// transport returns what carries messages. A mux starts with its first use.
+// transport returns the transport of messages. A mux starts with its first use.
 func (c *Conn) transport() transport {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,8 +96,8 @@ func (c *Conn) transport() transport {
 	return c.mux
 }
 
-// fallsBack reports whether a status is one that an HTTP+SSE server answers a POST with
-// (2025-11-25, Transports, "Backwards Compatibility").
+// fallsBack reports whether to try HTTP+SSE: the transport is Auto, and an HTTP+SSE server
+// answers a POST with this status (2025-11-25, Transports, "Backwards Compatibility").
 func (c *Conn) fallsBack(status int) bool {
 	return c.opts.Transport == Auto && (status == 400 || status == 404 || status == 405)
 }
@@ -173,7 +171,7 @@ func (x *mux) wait(ctx context.Context, opening bool) (int, error) {
 	}
 }
 
-// waits counts those who wait for the connection, one more or one less.
+// waits counts n more callers that wait for the connection, or fewer.
 func (x *mux) waits(n int) {
 	x.mu.Lock()
 	x.waiting += n
@@ -181,7 +179,7 @@ func (x *mux) waits(n int) {
 	x.backoff.hurry()
 }
 
-// idle reports whether nobody waits for the connection.
+// idle reports whether no caller waits for the connection, and no call is in flight.
 func (x *mux) idle() bool {
 	x.mu.Lock()
 	waiting := x.waiting
@@ -255,7 +253,7 @@ func (x *mux) connect() error {
 }
 
 // pause waits before the next connection. err is why the last one could not be opened. An
-// error says why there will be none.
+// error says why there will be no other.
 func (x *mux) pause(err error) error {
 	var no *refusal
 	first := x.number == 0
@@ -274,14 +272,12 @@ func (x *mux) pause(err error) error {
 	return x.backoff.wait(x.c.ctx, x.c, err)
 }
 
-// keepsSession reports whether a session that was there is likely to be there still,
-// though the server refuses the connection now.
+// keepsSession reports whether the session is likely to be there still, though the server refuses the connection now.
 func (e *refusal) keepsSession() bool {
 	return e.auth || e.status == http.StatusUnauthorized || e.status == http.StatusConflict
 }
 
-// opened notes that there is a connection. What is in flight continues by itself, in
-// [call.run].
+// opened notes that there is a connection. Calls in flight continue by themselves, in [call.run].
 func (x *mux) opened(id string, resumed bool) {
 	c := x.c
 	c.mu.Lock()
@@ -368,7 +364,7 @@ func (x *mux) refused(raw []byte) {
 	}
 }
 
-// Errors of writing to a mux, after which the server certainly has nothing.
+// Errors of writing to a mux that say that the server certainly does not have the message.
 var (
 	errStale  = errors.New("the connection has ended")
 	errUnsent = errors.New("not sent")

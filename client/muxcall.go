@@ -11,18 +11,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// link is where a call is on a [mux].
+// link is a call's place on a [mux].
 type link struct {
 	// Touched only by call.run.
-	next    int   // the connection that the next attempt is to go over
-	sent    int   // the one that the call was sent over last; 0: none of this Conn's
-	resumed bool  // the next one continues the session that the call was sent in
-	stall   stall // looks after the call while nothing of it comes
+	next    int   // the connection for the next attempt
+	sent    int   // the connection over which the call was sent last; 0: none of this Conn's
+	resumed bool  // next continues the session in which the call was sent
+	stall   stall // watches the call while no message of it comes
 
 	// Guarded by call.mu.
 	stream   string    // the name of its stream, in event ids
-	came     time.Time // when anything of it came last; zero: nobody has looked yet
-	resuming bool      // requests/resume was sent for it, and nothing has come since
+	came     time.Time // when a message of it came last; zero: not known yet
+	resuming bool      // requests/resume was sent for it, and no message has come since
 	repeated bool      // it was sent again under its key
 }
 
@@ -61,7 +61,7 @@ func (x *mux) can(k *call, kind attemptKind) bool {
 	resumes, l := x.conn.resumes(), &k.link
 	switch kind {
 	case attemptWait:
-		// A stream that continues does so with the calls that the server has.
+		// A resumed stream goes on with the calls that the server has.
 		return l.sent < l.next && l.resumed && (k.opens() || !resumes && !k.origin.maybeSent)
 	case attemptToken:
 		return resumes
@@ -109,10 +109,9 @@ func (x *mux) attempt(k *call, kind attemptKind) (left bool, err error) {
 	return true, x.await(k)
 }
 
-// unsureWrite waits for the response to a request whose sending has failed, though it may
-// have arrived: the response would come over this connection or the next one. A retry-safe
-// request does not wait longer than the connection lasts, and what begins a session no longer
-// than over HTTP.
+// unsureWrite waits for the response to a request that was sent with an error, though it may have
+// arrived: the response would come over this connection or the next one. A retry-safe request does not
+// wait longer than the connection lasts, and a request that begins a session no longer than over HTTP.
 func (x *mux) unsureWrite(k *call, err error) error {
 	k.happened(eventSent)
 	var gone <-chan struct{}
@@ -141,8 +140,8 @@ func (x *mux) unsureWrite(k *call, err error) error {
 	return final("the request may have arrived: %w", err)
 }
 
-// await waits until the call is answered, or its connection has ended. What begins a
-// session may take as long as over HTTP.
+// await waits until the call is answered, or its connection has ended. A request that
+// begins a session may take as long as over HTTP.
 func (x *mux) await(k *call) error {
 	gone := x.gone(k.link.sent)
 	most := firstPoll
@@ -176,7 +175,7 @@ func (x *mux) await(k *call) error {
 // forever is as long as any wait.
 const forever time.Duration = math.MaxInt64
 
-// frame returns what an attempt sends: nil for nothing.
+// frame returns the message that an attempt sends; nil: none.
 func (k *call) frame(kind attemptKind) []byte {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -41,13 +41,12 @@ func (x *mux) receive(m jsonrpc.Message) {
 	}
 }
 
-// locate notes an event id, and returns the call to whose stream it belongs; nil: it is the
-// standalone stream's. It reports whether the event is new. Events of a call that has ended
-// are not: the host has its response.
+// locate notes an event id, and returns the call of the event's stream; nil: it is the standalone stream. It
+// reports whether the event is new. An event of a call that has ended is not new: the host has the response.
 func (x *mux) locate(id string, m jsonrpc.Message) (*call, bool) {
 	c := x.c
 	name, _, _ := strings.Cut(id, ".")
-	var policyFor []byte // the id of a request whose stream has the name
+	var policyFor []byte // the id of the request that has this stream
 	if m.Kind == jsonrpc.Notification && m.Method == protocol.MethodResumePolicy {
 		policyFor = jsonrpc.Field(m.Params, "requestId")
 	}
@@ -72,8 +71,8 @@ func (x *mux) locate(id string, m jsonrpc.Message) (*call, bool) {
 	return nil, x.seen.add(id)
 }
 
-// advance notes an event id, and reports whether it belongs to the call's stream.
-// policyFor is the id of the request whose stream has the name, or nil.
+// advance notes an event id, and reports whether it belongs to the call's stream. policyFor
+// is the id of the request that has the stream of this name, or nil.
 func (k *call) advance(id, name string, policyFor []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -125,8 +124,8 @@ func reusedKey(e *jsonrpc.Error) bool {
 	return e.Code == jsonrpc.CodeInvalidRequest && strings.Contains(strings.ToLower(e.Message), "idempotency key")
 }
 
-// sentAgain reports whether the request was sent again under its key, and whether requests/resume was sent and nothing has
-// come since.
+// sentAgain reports whether the request was sent again under its key, and whether requests/resume was sent and no message
+// has come since.
 func (k *call) sentAgain() (repeated, resuming bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -9,16 +9,15 @@ import (
 // mostReplies bounds how many replies wait for a confirmation.
 const mostReplies = 1000
 
-// replies are the host's replies that were written to a [mux] and of which it is not known
-// that the server has them: they are written again to the next connection. mux.mu guards
-// them.
+// replies are the host's replies that were written to a [mux] and that the server has not
+// confirmed: they are written again to the next connection. mux.mu guards them.
 type replies struct {
 	unconfirmed map[string]*reply // by the key of their id
 	count       int               // how many replies there have been
 	confirming  bool              // the server is being asked whether it has them
 }
 
-// A reply is one of them.
+// A reply is an unconfirmed reply of the host.
 type reply struct {
 	k          *call
 	raw        []byte
@@ -26,7 +25,7 @@ type reply struct {
 	connection int // over which it was written; 0: none yet
 }
 
-// add notes a reply. Of too many the oldest is forgotten.
+// add notes a reply. If there are too many, it forgets the oldest.
 func (r *replies) add(k *call, m jsonrpc.Message) *reply {
 	if len(r.unconfirmed) >= mostReplies {
 		oldest := ""
@@ -43,8 +42,7 @@ func (r *replies) add(k *call, m jsonrpc.Message) *reply {
 	return one
 }
 
-// loseSession forgets the replies to requests that belonged to no call of a session that
-// has ended.
+// loseSession forgets the replies to requests of an ended session that belonged to no call.
 func (r *replies) loseSession() {
 	for key, one := range r.unconfirmed {
 		if one.k == nil {
@@ -64,8 +62,7 @@ func (r *replies) written(connection int) map[string]*reply {
 	return some
 }
 
-// writeReply writes a message over the connection of a number. r is nil if it needs no
-// confirmation.
+// writeReply writes a message over the connection of a number. r is the reply to be confirmed, or nil.
 func (x *mux) writeReply(ctx context.Context, number int, raw []byte, r *reply) error {
 	if err := x.write(ctx, number, raw); err != nil || r == nil {
 		return err
@@ -81,8 +78,8 @@ func (x *mux) writeReply(ctx context.Context, number int, raw []byte, r *reply) 
 	return nil
 }
 
-// confirm forgets the replies that the server has, until none is unconfirmed that was
-// written over this connection.
+// confirm asks the server to confirm replies, and forgets them, until none that was written
+// over this connection is left.
 func (x *mux) confirm() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -97,7 +94,7 @@ func (x *mux) confirm() {
 		err := x.conn.confirm(x.c.ctx)
 		x.mu.Lock()
 		switch {
-		case !x.up(number): // they were written again, or will be
+		case !x.up(number): // the replies were written again, or will be
 			continue
 		case err != nil:
 			return // the next reply that is written starts this again

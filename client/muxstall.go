@@ -12,19 +12,19 @@ import (
 const mostQuiet = 15 * time.Second
 
 // A stall watches a call that was sent over a [mux]. If another client resumes the call, its
-// messages go there, and this connection stays open without them. So after a while without
-// a message the server is asked for the call's status. The call is resumed here only when
-// it has ended: two clients that both resume it would take it from each other.
+// messages go there, and this connection stays open without them. So after a while without a
+// message the stall asks the server for the call's status. The call is resumed here only
+// when it has ended: two clients that both resume it would take it from each other.
 type stall struct {
 	wait    time.Duration // how long the call may be quiet now
-	last    time.Time     // when something had come, by the last look
-	ended   bool          // it had ended then, with messages that no client had read
-	unknown bool          // the server did not know it then
+	last    time.Time     // when a message came last, at the last look
+	ended   bool          // the call had ended then, with messages that no client had read
+	unknown bool          // the server did not know the call then
 	off     bool          // the server has no status requests
 }
 
 // look asks the server for the status of a call that has been quiet for too long. It
-// returns when to look again, or errNext where the call is to be resumed.
+// returns when to look again, or errNext if the call must be resumed.
 func (s *stall) look(k *call) (time.Duration, error) {
 	if s.off {
 		return forever, nil
@@ -52,17 +52,17 @@ func (s *stall) look(k *call) (time.Duration, error) {
 	case status.Status != "completed" && status.Status != "failed":
 		s.ended, s.unknown = false, false
 	case status.HasPendingMessage && !s.ended:
-		s.ended, s.wait = true, firstPoll // another client may still be reading it
+		s.ended, s.wait = true, firstPoll // another client may still be reading these
 	default:
-		if at, _ := k.cameLast(); at.Equal(s.last) { // nothing has come since
+		if at, _ := k.cameLast(); at.Equal(s.last) { // no message has come since
 			return 0, errNext
 		}
 	}
 	return s.wait, nil
 }
 
-// cameLast returns when anything of the call came last, or it was sent, and whether
-// there is a token to ask for it by.
+// cameLast returns when a message of the call came last, and whether the call has a token
+// for a status request. If no message has come, the time is that of the first look.
 func (k *call) cameLast() (at time.Time, token bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -1,6 +1,6 @@
 package client
 
-// A muxState is what may be sent over a [mux]:
+// A muxState says which messages may be sent over a [mux]:
 //
 //	state          event            next
 //	muxConnecting  muxConnected     muxOpening, or muxOpen if the session is begun
@@ -14,8 +14,8 @@ type muxState uint8
 
 const (
 	muxConnecting muxState = iota // nothing: there is no connection
-	muxOpening                    // what begins a session
-	muxOpen                       // everything
+	muxOpening                    // requests that begin a session
+	muxOpen                       // all messages
 	muxFailed                     // nothing, ever
 )
 
@@ -24,9 +24,9 @@ type muxEvent uint8
 
 const (
 	muxConnected    muxEvent = iota // a connection was opened
-	muxSessionBegun                 // the server has a session for it
-	muxDisconnected                 // it has ended
-	muxGaveUp                       // no other will be opened
+	muxSessionBegun                 // the server has a session for the mux
+	muxDisconnected                 // the connection has ended
+	muxGaveUp                       // no other connection will be opened
 )
 
 // after returns the state that follows an event. begun reports whether the server has a
@@ -48,7 +48,7 @@ func (s muxState) after(e muxEvent, begun bool) muxState {
 // connected reports whether there is a connection.
 func (s muxState) connected() bool { return s == muxOpening || s == muxOpen }
 
-// transition moves the mux to its next state, and wakes who waits for one. x.mu is held.
+// transition moves the mux to its next state, and wakes the callers that wait for a change. x.mu is held.
 func (x *mux) transition(e muxEvent) {
 	was := x.state
 	x.state = was.after(e, x.session.begun)

@@ -39,15 +39,15 @@ func (c *Conn) notify(ctx context.Context, m jsonrpc.Message) error {
 	return nil
 }
 
-// joined returns a context that ends with either.
+// joined returns a context that ends with ctx or with other.
 func joined(ctx, other context.Context) context.Context {
 	ctx, cancel := context.WithCancelCause(ctx)
 	context.AfterFunc(other, func() { cancel(context.Cause(other)) })
 	return ctx
 }
 
-// cancelWait bounds how long a cancellation waits until the server has the request: to a
-// server that does not have it yet it means nothing.
+// cancelWait bounds how long a cancellation waits until the server has the request: before
+// that the cancellation means nothing to the server.
 const cancelWait = 2 * time.Second
 
 // cancelled handles notifications/cancelled of the host.
@@ -57,8 +57,8 @@ func (c *Conn) cancelled(m jsonrpc.Message) {
 	}
 }
 
-// cancelCall ends a call, and sends the cancellation m to the server. The call is
-// registered until the server has that, or the Conn ends.
+// cancelCall ends a call, and sends the cancellation m to the server. The call stays
+// registered until the server has the cancellation, or the Conn ends.
 func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 	if !k.happened(eventCancelled) {
 		return // it has its response, or was cancelled before
@@ -100,8 +100,8 @@ func (c *Conn) cancelCall(k *call, m jsonrpc.Message) {
 	}
 }
 
-// cancellation returns m under the id by which the server knows the call. It returns nil
-// where nothing is to be sent: the id alone would be that of another call.
+// cancellation returns m under the id by which the server knows the call. It returns nil if
+// no cancellation can be sent: the id alone would name another call.
 func (k *call) cancellation(m jsonrpc.Message) []byte {
 	shared := k.c.transport().shared()
 	k.mu.Lock()
@@ -121,8 +121,8 @@ func (k *call) cancellation(m jsonrpc.Message) []byte {
 	return jsonrpc.AppendRequest(nil, nil, m.Method, append(params, '}'))
 }
 
-// tell sends a message that has no response until the server has it, for as long as it may
-// be out of reach. k is the call that it belongs to, or nil.
+// tell sends a message that has no response, until the server has it or was out of reach
+// for atMost. k is the call that the message belongs to, or nil.
 func (c *Conn) tell(ctx context.Context, k *call, raw []byte, atMost time.Duration) error {
 	return c.transport().send(ctx, k, raw, atMost)
 }

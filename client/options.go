@@ -30,10 +30,10 @@ const (
 // An Authorizer authorizes HTTP requests. Its methods may be called concurrently. A
 // panic in one of them fails the call that it was for.
 type Authorizer interface {
-	// Authorization returns the value of the Authorization header, or "" for none. An
-	// error fails the request that was to be sent. If that carries a message of the host,
-	// ctx has the values of the context that [Conn.Send] got with it, however often it is
-	// sent. Over a WebSocket, messages carry no header.
+	// Authorization returns the value of the Authorization header, or "" for none. An error
+	// fails the request that was to be sent. If the request carries a message of the host,
+	// ctx has the values of the context that [Conn.Send] got with the message, each time
+	// that it is sent. Over a WebSocket, messages carry no header.
 	Authorization(ctx context.Context) (string, error)
 	// Authorize is called when the server has refused a request with 401 or 403. It may
 	// take as long as a person needs to log in. If it returns nil, the request is sent
@@ -42,9 +42,8 @@ type Authorizer interface {
 	Authorize(ctx context.Context, req *http.Request, resp *http.Response) error
 }
 
-// Options configure a [Conn]. The zero value is useful. The functions among them are
-// called on goroutines of the Conn, must not block, except for Receive, and may panic: that
-// is logged.
+// Options configure a [Conn]. The zero value is useful. The functions among them are called on
+// goroutines of the Conn, must not block, except for Receive, and may panic: a panic is logged.
 type Options struct {
 	// HTTPClient sends the HTTP requests. Its Timeout and CheckRedirect are not used:
 	// streams are long, and redirects are followed within one origin only. Default: a
@@ -56,51 +55,47 @@ type Options struct {
 	Auth Authorizer
 	// Transport is the wire protocol. Default: Auto.
 	Transport Transport
-	// Era is which revisions of the protocol are spoken: AnyEra, Legacy or Modern.
+	// Era selects the revisions of the protocol: AnyEra, Legacy or Modern.
 	Era string
 	// Tasks declares the extension io.modelcontextprotocol/tasks in modern tools/call requests
-	// whose host does not declare it. When the server makes a task of such a call, the Conn
-	// polls the task until it ends, so that the call survives cuts. The host gets the response
-	// of the call, and the task's input requests as ordinary requests.
+	// that do not declare it. When the server makes a task of such a call, the Conn polls the
+	// task until it ends, so that the call survives cuts. The host gets the response of the
+	// call, and the task's input requests as ordinary requests.
 	Tasks bool
 	// Task is called with each new status of such a task: the id of the call, as raw JSON,
-	// and the task, as tasks/get returns it. It holds a secret, the task's id. May be nil.
+	// and the task, as tasks/get returns it. The task holds a secret, its id. May be nil.
 	Task func(call, task json.RawMessage)
 	// AskHost turns the input requests of a modern server into ordinary requests to the host.
 	// The Conn sends the host's request again with the responses. Without AskHost the host
 	// gets the InputRequiredResult.
 	AskHost bool
-	// NoListen keeps the Conn from opening the standalone stream, on which the server
-	// sends what belongs to no request.
+	// NoListen keeps the Conn from opening the standalone stream, on which the server sends
+	// messages that belong to no request.
 	NoListen bool
-	// State is where another Conn was ([Conn.State]). This Conn continues its session and
-	// its calls.
+	// State is the state of another Conn ([Conn.State]). This Conn continues its session and its calls.
 	State *State
-	// Changed is called after each change of what [Conn.State] returns, which is often.
-	// For a request it is called before the request is sent: who stores the State then
-	// finds the call in it, whenever the process ends.
+	// Changed is called after each change of [Conn.State], which is often. It is called for a request before
+	// the request is sent: a caller that stores the State then has the call in it, whenever the process ends.
 	Changed func()
-	// Receive takes the messages of the server in the place of [Conn.Receive]. request is
-	// the id of the request on whose stream a message came, as raw JSON; nil: that is not
-	// known. It is called concurrently for messages of different streams, and may block,
-	// which holds up the stream.
+	// Receive takes the messages of the server in the place of [Conn.Receive]. request is the id of
+	// the request that has the message's stream, as raw JSON; nil: it is not known. Receive is called
+	// concurrently for messages of different streams, and may block, which holds up the stream.
 	Receive func(request []byte, m jsonrpc.Message)
-	// Away is called when the server is out of reach and a call waits for it: once for
-	// each call and outage. Nil: the log has a line when it goes and one when it is back.
+	// Away is called when the server is out of reach and a call waits for it: once for each
+	// call and outage. Nil: the log has a line when the server goes and one when it is back.
 	Away func(error)
-	// Lost is called when the server has ended the session and a new one takes its place.
-	// calls are the ids of the requests that were in flight, as raw JSON. Each of them still
-	// gets a response: the one that its stream brings, or an error of code
-	// [CodeOutcomeUnknown]. Lost is called before [Conn.Receive] returns these errors. Nil: it
-	// is logged.
+	// Lost is called when the server has ended the session and a new one takes its place. calls
+	// are the ids of the requests that were in flight, as raw JSON. Each of them still gets a
+	// response: the one that its stream brings, or an error of code [CodeOutcomeUnknown]. Lost
+	// is called before [Conn.Receive] returns these errors. Nil: the loss is logged.
 	Lost func(calls []string)
 	// MaxMessage is the size in bytes of the largest message that is taken from the
 	// server. Default: 16 MiB.
 	MaxMessage int
-	// Silence is how long nothing may come over a connection, not even a keep-alive,
-	// before another replaces it. It counts only where the call can be continued over
-	// another. Default: 35 seconds where the server sends a keep-alive each 15 seconds, as Holdfast
-	// does, or has named a way back to the call; 1 minute elsewhere.
+	// Silence is how long nothing may come over a connection, not even a keep-alive, before another
+	// replaces it. It counts only where the call can be continued over another connection. Default:
+	// 35 seconds where the server sends a keep-alive each 15 seconds, as Holdfast does, or has
+	// named a way back to the call; 1 minute elsewhere.
 	Silence time.Duration
 	// AnswerTimeout is how long the server may take to begin its answer to a request that
 	// cannot be continued over another connection. Default: 15 minutes.
@@ -112,18 +107,17 @@ type Options struct {
 	// GiveUp is how long the server may be out of reach before the calls that wait for it
 	// fail. Default: 30 minutes.
 	GiveUp time.Duration
-	// BeginWithin is how long a server may be out of reach that was never reached, before the
-	// request that is to begin the conversation fails. Default: a sixth of ConnectTimeout, as the
-	// URL may be wrong.
+	// BeginWithin is how long a server that was never reached may be out of reach before the request
+	// that begins the conversation fails. Default: a sixth of ConnectTimeout, as the URL may be wrong.
 	BeginWithin time.Duration
-	// Logger takes what a person may want to know. Default: slog.Default().
+	// Logger takes the events that a person may want to know of. Default: slog.Default().
 	Logger *slog.Logger
 
 	quick time.Duration // Silence where keep-alives are expected
 }
 
 // A patient is an Authorizer that says how long the server may take to begin a session, in place of ConnectTimeout. It is for
-// a server in front of another one, which bounds that itself.
+// a server in front of another one that bounds the time itself.
 type patient interface{ OpensWithin() time.Duration }
 
 // A witness is an Authorizer that hears which values of the Authorization header the server has taken.
@@ -136,12 +130,12 @@ func (s *remote) taken(h http.Header) {
 	}
 }
 
-// A prover is an Authorizer whose Authorization needs a proof in each request (DPoP, RFC 9449).
+// A prover is an Authorizer that adds a proof to each request (DPoP, RFC 9449).
 type prover interface {
 	// Prove adds the proof to a request with a body, which may be nil, if the Authorization in its header needs one.
 	Prove(req *http.Request, body []byte) error
-	// Answered takes the answer to a request, which it does not read. It reports whether the request was refused for its proof, and
-	// may be let in with another one.
+	// Answered takes the answer to a request, and does not read its body. It reports whether the request was refused for its proof,
+	// and may be taken with another one.
 	Answered(req *http.Request, resp *http.Response) (again bool)
 }
 

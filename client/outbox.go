@@ -10,10 +10,10 @@ type outbox struct {
 	mu      sync.Mutex
 	waiting []func()
 	busy    bool
-	idle    chan struct{} // closed when nothing is left; nil if nobody waits
+	idle    chan struct{} // closed when no work is left; nil: no caller waits
 }
 
-// put adds work. It reports whether a goroutine must be started that calls run.
+// put adds work. It reports whether the caller must start a goroutine that calls run.
 func (o *outbox) put(f func()) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -44,7 +44,7 @@ func (o *outbox) drop() {
 	o.end()
 }
 
-// end notes that nothing is left. o.mu is held.
+// end notes that no work is left. o.mu is held.
 func (o *outbox) end() {
 	o.busy, o.waiting = false, nil
 	if o.idle != nil {
@@ -53,7 +53,7 @@ func (o *outbox) end() {
 	}
 }
 
-// wait waits until all was sent, or ctx is done.
+// wait waits until all work is done, or ctx is done.
 func (o *outbox) wait(ctx context.Context) {
 	o.mu.Lock()
 	if !o.busy {

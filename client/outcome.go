@@ -8,11 +8,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// CodeOutcomeUnknown is the code of the error response to a request that may have run, and
-// whose result can't be known. If it is sent again, it may run twice.
+// CodeOutcomeUnknown is the code of the error response to a request that may have run, with
+// a result that can't be known. If the request is sent again, it may run twice.
 const CodeOutcomeUnknown = protocol.CodeOutcomeUnknown
 
-// An unknownOutcome is why a call failed whose request may have run.
+// An unknownOutcome is the error of a call that failed though its request may have run.
 type unknownOutcome struct{ cause error }
 
 // Error implements error.
@@ -23,10 +23,10 @@ func (e *unknownOutcome) Error() string {
 // Unwrap returns the cause.
 func (e *unknownOutcome) Unwrap() error { return e.cause }
 
-// errForgotten is why a call ends that the server does not know any more.
+// errForgotten ends a call that the server does not know any more.
 var errForgotten = errors.New("the server does not know the call any more")
 
-// A finalError is one after which no other attempt is made.
+// A finalError is an error after which no other attempt is made.
 type finalError struct{ error }
 
 // Unwrap returns the error.
@@ -37,13 +37,13 @@ func final(format string, args ...any) error {
 	return finalError{fmt.Errorf(format, args...)}
 }
 
-// isFinal reports whether no other attempt is to be made after err.
+// isFinal reports whether no other attempt is made after err.
 func isFinal(err error) bool {
 	var f finalError
 	return errors.As(err, &f)
 }
 
-// unusable returns a finalError for what the server sends and would send again.
+// unusable returns a finalError for an unusable answer, which the server would send again.
 func unusable(format string, args ...any) error {
 	return final("the server sends what cannot be used: "+format, args...)
 }
@@ -57,7 +57,7 @@ func unknownIf(mayHaveRun bool, err error) error {
 }
 
 // failure returns the error response that the call ends with. The error of a modern server
-// comes as it is: its HTTP status says nothing more.
+// is returned as it is: its HTTP status says nothing more.
 func (k *call) failure(err error) *jsonrpc.Error {
 	var no *refusal
 	var unknown *unknownOutcome

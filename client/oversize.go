@@ -21,9 +21,9 @@ func (o *oversize) Error() string {
 	return fmt.Sprintf("the server does not take a message as large as this, of %d bytes", len(o.raw))
 }
 
-// skipped handles a message of the server that was not kept, because of err, over a connection that carries many: over
-// another one the server would send it again. So the request that it answers fails, and a request of the server is
-// refused.
+// skipped handles a message of the server that was not kept, because of err, over a connection that carries many
+// calls: over another connection the server would send the message again. So the request that it answers fails, and a
+// request of the server is refused.
 func (c *Conn) skipped(found *skim.Message, err error, write func(ctx context.Context, raw []byte) error, take func(jsonrpc.Message)) {
 	c.logger.Warn("message of the server dropped", "error", err)
 	id := found.ID()
@@ -41,7 +41,7 @@ func (c *Conn) skipped(found *skim.Message, err error, write func(ctx context.Co
 	}
 }
 
-// count has the messages of a stream counted while they are read.
+// count returns an arrival that counts the messages of a stream while they are read; nil: they are not counted.
 func (c *Conn) count(events *sse.Reader) *budget.Arrival {
 	arrival := c.account.Arrive(c.ctx.Done())
 	if arrival != nil {
@@ -60,13 +60,12 @@ func (c *Conn) skip(events *sse.Reader, why error, write func(ctx context.Contex
 	return nil
 }
 
-// errTooLong is why a message was not read.
+// errTooLong returns the error of a message that was too long to be read.
 func (c *Conn) errTooLong() error {
 	return fmt.Errorf("a message of the server is larger than %d bytes", c.opts.MaxMessage)
 }
 
-// dropped logs what a server has sent that is no message: the first time as a warning, as a heartbeat comes again
-// and again.
+// dropped logs a text of the server that is not a message: only the first as a warning, as heartbeats come again and again.
 func (c *Conn) dropped(text []byte, why error) {
 	level := slog.LevelDebug
 	if c.noise.CompareAndSwap(false, true) {

@@ -12,21 +12,21 @@ import (
 // A probe finds out by a harmless request whether a session is lost.
 type probe struct {
 	c      *Conn
-	host   context.Context // that the refused message was sent with
-	no     *refusal        // that is put to the proof
+	host   context.Context // with which the host has sent the refused message
+	no     *refusal        // the refusal that is put to the proof
 	method string          // of the harmless request
 }
 
-// prove finds out whether a session is lost in which a request was refused like no:
+// prove finds out whether a session, in which p.no has refused a request, is lost:
 //
 //  1. A harmless request in the session is refused as well: the request is not at fault.
 //  2. The server begins another session: it does not refuse everything.
 //  3. It answers the harmless request in that: the session made the difference. Where the status says that the server may
 //     have been down, it refuses the old session still.
 //
-// The harmless request is a ping. Where that tells nothing, because the server answers it without a look at the session or
-// refuses it in each, it is a list. Then the other session takes the place of the old one. A request that the server may
-// run is not part of it.
+// The harmless request is a ping. If the ping tells nothing, because the server answers it without looking at the session
+// or refuses it in each session, the harmless request is a list. If the session is lost, the other session takes its
+// place. No request that has an effect is part of the proof.
 func (p *probe) prove(s session) verdict {
 	p.method = protocol.MethodPing
 	c := p.c
@@ -36,7 +36,7 @@ func (p *probe) prove(s session) verdict {
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
-		return verdictAlive // it leaves such requests alone, as far as is known
+		return verdictAlive // the server ignores such requests, as far as is known
 	case err != nil:
 		return verdictRefuses
 	case refused == nil:
@@ -81,8 +81,8 @@ func (p *probe) prove(s session) verdict {
 	return verdictLost
 }
 
-// list makes a list the harmless request: a server looks at the session to serve it. It reports false if it was one
-// already, or if the server has said that it has none.
+// list makes a list the harmless request: to serve it, a server looks at the session. It reports false if the
+// request is a list already, or if the server has said that it has none.
 func (p *probe) list() bool {
 	if p.method != protocol.MethodPing {
 		return false
@@ -99,7 +99,8 @@ func (p *probe) list() bool {
 	return false
 }
 
-// refusedIn returns how the request was refused in a session, if it was as by a server that may not know the session.
+// refusedIn returns the refusal of the harmless request in a session; nil if the server did not refuse it as if the
+// session were unknown.
 func (p *probe) refusedIn(s session) (*refusal, error) {
 	refused, err := p.in(s)
 	if refused != nil && !refused.refusesSession(p.no) {
@@ -108,13 +109,14 @@ func (p *probe) refusedIn(s session) (*refusal, error) {
 	return refused, err
 }
 
-// worksIn reports whether a new session takes the request that was refused in the old one.
+// worksIn reports whether the server takes, in a new session, the harmless request that it
+// has refused in the old one.
 func (p *probe) worksIn(fresh session, refused *refusal) bool {
 	again, err := p.in(fresh)
 	return err == nil && (again == nil || again.answer && !again.like(refused))
 }
 
-// in sends the request in a session, once. It returns how it was refused, if it was.
+// in sends the harmless request in a session, once. It returns the refusal, or nil.
 func (p *probe) in(s session) (*refusal, error) {
 	ctx, stop := context.WithTimeout(p.c.ctx, pingFor)
 	defer stop()
@@ -132,7 +134,7 @@ func (p *probe) in(s session) (*refusal, error) {
 }
 
 // begin begins a session, once, as the host has begun the first one. It returns the result of initialize, and the
-// call, which has the session; nil if the server did not take it.
+// call, which has the session; nil if the server did not begin one.
 func (p *probe) begin() ([]byte, *call) {
 	c := p.c
 	ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
@@ -165,8 +167,7 @@ func (p *probe) tell(s session, raw []byte) error {
 	return nil
 }
 
-// once makes a request in a session, in one attempt. The error says how that has failed: a [refusal] where the server
-// has refused it.
+// once makes a request in a session, in one attempt. The error is a [refusal] if the server has refused the request.
 func (p *probe) once(ctx context.Context, s session, method string, params []byte) (*call, jsonrpc.Message, error) {
 	id := p.c.newID()
 	k := newCall(p.c, request{id: id, method: method, body: jsonrpc.AppendRequest(nil, id, method, params)})

@@ -13,7 +13,7 @@ import (
 type progress struct {
 	token string  // the key of the progress token; "": the request has none. It does not change
 	last  float64 // the greatest value that the host has received
-	any   bool    // it has received one
+	any   bool    // the host has received a value
 }
 
 // tokenOf returns the key of the progress token of a request, or "".
@@ -29,8 +29,8 @@ func tokenOf(body []byte) string {
 }
 
 // goesBack reports whether a notification is progress that the host must not receive,
-// because it has received as much from an earlier run of the request. k is the call that
-// it belongs to, if that is known.
+// because an earlier run of the request has brought it as much. k is the call that the
+// notification belongs to, if that is known.
 func (c *Conn) goesBack(k *call, m jsonrpc.Message) bool {
 	if m.Method != protocol.MethodProgress {
 		return false

@@ -19,13 +19,13 @@ type refusal struct {
 	text   string
 	auth   bool          // the Authorizer has refused, not the server
 	after  time.Duration // how long to wait before the next request; 0: it does not say
-	later  bool          // it says when the next request may come
-	why    error         // where code of the user has failed
+	later  bool          // it has a Retry-After
+	why    error         // the error of the user's code, if that has failed
 
 	said     string          // its body, without secrets
-	response jsonrpc.Message // that its body is, if it has an id; or none
+	response jsonrpc.Message // the JSON-RPC response in its body, if that has an id
 	answer   bool            // response is the server's answer to the request
-	// instead is what the request fails with where its session is not lost: the body cannot be used. Nil: the refusal.
+	// instead is the error of the request if its session is not lost: the body cannot be used. Nil: the refusal itself.
 	instead error
 }
 
@@ -33,10 +33,9 @@ type refusal struct {
 // too: see [call.doubts].
 func (e *refusal) forgot() bool { return e.status == http.StatusNotFound }
 
-// certain reports whether the server has certainly not done what the request asks for. A 503
-// means so (RFC 9110, section 15.6.4). But proxies also send it when a server has died with
-// the request (Envoy: "upstream connect error or disconnect/reset before headers"): those
-// have no Retry-After.
+// certain reports whether the request has certainly not run. A 503 means so (RFC 9110, section
+// 15.6.4). But proxies also send it when a server has died with the request (Envoy: "upstream
+// connect error or disconnect/reset before headers"): such a 503 has no Retry-After.
 func (e *refusal) certain() bool {
 	switch e.status {
 	case http.StatusGone:
@@ -60,7 +59,7 @@ func (e *refusal) passes() bool {
 	return e.status >= 500
 }
 
-// shuts reports whether a way back to a call leads nowhere for good, rather than for now.
+// shuts reports whether the refusal shuts a way back to a call for good, rather than for now.
 func (e *refusal) shuts() bool {
 	switch e.status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusMethodNotAllowed, http.StatusNotAcceptable,
@@ -83,11 +82,10 @@ func (e *refusal) Error() string {
 	return e.text
 }
 
-// refused reads an error response, and closes it. Many servers repeat there what they were
-// sent, so secrets are removed.
+// refused reads an error response, and closes it. Many servers repeat the request there, so secrets are removed.
 func (s *remote) refused(r *response) *refusal {
 	defer r.Close()
-	r.events = true // all of it is to come in that time
+	r.events = true // the whole body must come in that time
 	r.expect(s.opts.ConnectTimeout)
 	e := &refusal{status: r.StatusCode, after: r.retryAfter(), later: r.Header.Get("Retry-After") != ""}
 	data, err := r.all(64<<10, nil)
@@ -114,7 +112,7 @@ func (s *remote) refused(r *response) *refusal {
 	return e
 }
 
-// lastEvent returns the data of the last event in a text that has some.
+// lastEvent returns the data of the last event of a text that has data.
 func lastEvent(text []byte) (data []byte) {
 	events := sse.NewReader(bytes.NewReader(text), len(text))
 	for {

@@ -19,7 +19,7 @@ import (
 
 // A remote is the server's address, and how HTTP gets there. It does not change.
 type remote struct {
-	opts    *Options // those of the Conn
+	opts    *Options // the options of the Conn
 	raw     string   // the URL as it was given
 	url     *url.URL
 	http    *http.Client
@@ -28,12 +28,12 @@ type remote struct {
 	outage  *outage.Outage  // tells the log that the server is out of reach; nil: Options.Away is told
 }
 
-// probes has the system find out within 35 s that a connection on which nothing is sent is dead, also where the server
+// probes makes the system find out within 35 s that a connection on which nothing is sent is dead, also if the server
 // sends no keep-alives.
 var probes = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
 
-// idleFor is how long a connection is kept without a request. What lies between may forget it without a word, and a
-// request that is sent on it then cannot always be sent again.
+// idleFor is how long a connection is kept without a request. A proxy or router in between may forget the
+// connection without a word, and a request that is sent on it then cannot always be sent again.
 const idleFor = 30 * time.Second
 
 // dialTimeout bounds how long it may take to make a connection.
@@ -131,8 +131,7 @@ func (s *remote) follow(ctx context.Context, x exchange) (*response, error) {
 	}
 }
 
-// redirect returns the target of a redirect. One to another origin is refused: requests carry
-// secrets.
+// redirect returns the target of a redirect. A redirect to another origin is refused: requests carry secrets.
 func (s *remote) redirect(from *url.URL, resp *response, hop int) (*url.URL, error) {
 	to, err := resp.Location()
 	switch {
@@ -165,8 +164,8 @@ func (s *remote) send(ctx context.Context, x exchange) (*http.Request, *response
 	if x.body != nil {
 		req.Body, req.ContentLength = io.NopCloser(bytes.NewReader(x.body)), int64(len(x.body))
 		// net/http sends a request with an idempotency key again by itself, even if it may
-		// have arrived. Here call.run decides that. Other requests it sends again only if
-		// nothing of them has left, over a connection that was idle for too long.
+		// have arrived. Here call.run decides that. net/http sends other requests again
+		// only if no byte of them has left, over a connection that was idle for too long.
 		if x.key == "" {
 			req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(x.body)), nil }
 		}
@@ -192,7 +191,7 @@ func (s *remote) send(ctx context.Context, x exchange) (*http.Request, *response
 			err = cause
 		}
 		if errors.Is(err, errSilent) {
-			s.http.CloseIdleConnections() // which are likely to be as dead
+			s.http.CloseIdleConnections() // they are likely to be as dead
 		}
 		cancel(err)
 		return nil, nil, plainly(err)
@@ -235,7 +234,7 @@ func dialing(err error) bool {
 	return errors.As(err, &op) && op.Op == "dial"
 }
 
-// opensWithin returns how long the server may take to connect at first, and to answer what begins a session.
+// opensWithin returns how long the server may take to connect at first, and to answer a request that begins a session.
 func (s *remote) opensWithin() time.Duration {
 	if p, ok := s.opts.Auth.(patient); ok {
 		return p.OpensWithin()

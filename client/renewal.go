@@ -9,9 +9,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// renew begins a new session in the place of one that the server has ended: the host's
-// initialize is sent again, and the host does not see its response. If several callers need
-// it, one does it.
+// renew begins a new session in the place of one that the server has ended: the host's initialize is sent
+// again, and the host does not see its response. If several callers need a new session, one begins it.
 func (c *Conn) renew(ctx context.Context, old session) (session, error) {
 	c.mu.Lock()
 	for c.opening.renewal != nil && c.opening.renewal.proof {
@@ -98,7 +97,7 @@ func (k *call) ranIn(id string) bool {
 	return k.session.id == id && k.state == callTaken
 }
 
-// beginAgain does what a client does to begin a session.
+// beginAgain begins a session as the host has begun the first one.
 func (c *Conn) beginAgain() error {
 	c.mu.Lock()
 	opener, ready := c.opening.request, c.opening.ready
@@ -127,8 +126,8 @@ func (c *Conn) beginAgain() error {
 	return nil
 }
 
-// setAgain repeats in a new session what the host has set in the old one, and tells the host
-// that lists may have changed. result is that of initialize.
+// setAgain repeats in a new session the host's settings of the old one, and tells the host
+// that lists may have changed. result is the result of initialize.
 func (c *Conn) setAgain(result []byte) {
 	c.mu.Lock()
 	set := slices.Clone(c.opening.settings)
@@ -157,7 +156,7 @@ func (c *Conn) setAgain(result []byte) {
 	}
 }
 
-// A setting is a request of the host whose effect lasts as long as the session.
+// A setting is a request of the host with an effect that lasts as long as the session.
 type setting struct {
 	method string
 	key    string // of two settings with the same key the later one counts
@@ -167,7 +166,7 @@ type setting struct {
 // mostSettings bounds how many settings are remembered.
 const mostSettings = 1000
 
-// remember notes what a request that has succeeded has set.
+// remember notes the setting of a request that has succeeded, if it is one.
 func (c *Conn) remember(method string, params []byte) {
 	s := setting{method: method, key: method, params: protocol.Setting(params)}
 	switch method {

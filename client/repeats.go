@@ -2,17 +2,16 @@ package client
 
 import "hash/maphash"
 
-// repeats finds messages that come again. A client that requests a stream without event
-// ids again can't say how far it has received it, and gets everything that the server has
-// (SEP-975, "Resuming"; SEP-1335, `rel="stream"` URL). Messages are compared by their
-// hashes.
+// repeats finds messages that come again. A client that requests a stream again, without
+// event ids, can't say how far it has read, and gets all messages that the server has
+// (SEP-975, "Resuming"; SEP-1335, `rel="stream"` URL). Messages are compared by their hashes.
 type repeats struct {
 	sums      []uint64
-	first     int  // where the repetition began that comes now
-	next      int  // where the next message may be; len(sums): nowhere
+	first     int  // the index at which the present repetition began
+	next      int  // the index of the next message in the repetition; len(sums): there is none
 	from      int  // where the newest stream of the call began
-	beginning bool // nothing has come since the stream was requested again
-	turns     bool // what comes now may be another stream
+	beginning bool // no message has come since the stream was requested again
+	turns     bool // the next messages may be another stream
 }
 
 // mostRepeats bounds how many messages of a stream are remembered.
@@ -29,8 +28,8 @@ func (t *repeats) turn() {
 }
 
 // add notes a message, and reports whether it has come before. A repetition begins with the
-// first message of the stream, with that of the newest of several streams, or with another
-// message that has come only once.
+// first message of the stream, with the first message of the newest of several streams, or
+// with another message that has come only once.
 func (t *repeats) add(seed maphash.Seed, data []byte) bool {
 	sum := maphash.Bytes(seed, data)
 	if t.beginning {
@@ -57,8 +56,7 @@ func (t *repeats) add(seed maphash.Seed, data []byte) bool {
 	return false
 }
 
-// find returns where a repetition begins whose first message has the hash; len(sums): there
-// is none.
+// find returns the index at which a repetition that starts with the hash begins; len(sums): there is none.
 func (t *repeats) find(sum uint64) int {
 	at := len(t.sums)
 	if t.from < at && t.sums[t.from] == sum {

@@ -12,9 +12,8 @@ import (
 )
 
 // Continue continues a call of another Conn's State, as if it had been in [Options].State.
-// The response comes through [Conn.Receive], under the call's own id, which must not be one
-// that the host uses: that is [ErrDuplicate]. The call stays in the session that it runs
-// in.
+// The response comes through [Conn.Receive], under the call's own id. If the host uses that
+// id, Continue returns [ErrDuplicate]. The call stays in its session.
 func (c *Conn) Continue(old CallState) error {
 	c.begin()
 	k := c.restoredCall(old)
@@ -29,15 +28,14 @@ func (c *Conn) Continue(old CallState) error {
 	return nil
 }
 
-// Resume continues a call of another Conn's State, and returns its response. It is for
-// hosts that may use the call's id themselves. The call stays in the session that it runs
-// in. Messages of the call that come before the response are returned by [Conn.Receive],
-// which must be called meanwhile.
+// Resume continues a call of another Conn's State, and returns its response. It is for hosts
+// that may use the call's id themselves. The call stays in its session. Messages of the call
+// that come before the response are returned by [Conn.Receive], which must be called meanwhile.
 //
 // When ctx ends, the call continues at the server, and can be resumed again. If the cause
-// is [ErrCancelled] the server is told to cancel it. Over a WebSocket and HTTP+SSE, Resume
-// returns [ErrDuplicate] if a request with the call's id is in flight, and while the call
-// is in flight a request with its id is refused.
+// is [ErrCancelled], Resume tells the server to cancel the call. Over a WebSocket and
+// HTTP+SSE, Resume returns [ErrDuplicate] if a request with the call's id is in flight, and
+// while the call is in flight a request with its id is refused.
 func (c *Conn) Resume(ctx context.Context, old CallState) (jsonrpc.Message, error) {
 	c.begin()
 	k := c.restoredCall(old)
@@ -85,8 +83,7 @@ func (c *Conn) Status(ctx context.Context, call CallState) (Status, error) {
 	return status, nil
 }
 
-// policy notes the resume policy of a call (SEP-975). It reports whether the host is not to
-// see it.
+// policy notes the resume policy of a call (SEP-975). It reports whether to hide the policy from the host.
 func (k *call) policy(m jsonrpc.Message) bool {
 	token := jsonrpc.String(jsonrpc.Field(m.Params, "resumeToken"))
 	k.mu.Lock()

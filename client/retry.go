@@ -10,22 +10,22 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// mostCuts is how many connections in a row may end without bringing anything, on each of
-// which the request was sent.
+// mostCuts is how many connections in a row may carry the request and end without bringing a message.
 const mostCuts = 8
 
 // failures counts the attempts of a call that have failed.
 type failures struct {
-	cuts     int           // connections in a row that have ended without bringing anything
+	cuts     int           // connections in a row that have ended without bringing a message
 	silences int           // attempts to which the server did not begin to answer
-	wait     time.Duration // for how long the last of those that send the request could wait for that
-	waited   time.Duration // for how long those have waited
-	renewals int           // sessions that were begun for it
+	wait     time.Duration // how long the last attempt to send the request could wait for the answer
+	waited   time.Duration // how long such attempts have waited
+	renewals int           // sessions that were begun for the call
 	last     error         // how the only attempt of origin.once has failed
 	listed   bool          // tools were listed for it: the server had refused its headers
 }
 
-// cut notes that a connection has ended. It returns how many in a row brought nothing.
+// cut notes that a connection has ended; fresh says that it brought a message. It returns
+// how many in a row brought none.
 func (f *failures) cut(fresh bool) int {
 	if f.cuts++; fresh {
 		f.cuts = 0
@@ -39,9 +39,8 @@ func (f *failures) silent() {
 	f.waited += f.wait
 }
 
-// retry decides what follows from how an attempt ended: nil for another one, after
-// waiting as long as need be, or why there will be none. left says that the attempt may
-// have reached the server.
+// retry decides what follows an attempt that ended with err. It returns nil for another attempt, after waiting
+// as long as need be, or why there will be none. left says that the attempt may have reached the server.
 func (k *call) retry(err error, left bool) error {
 	var no *refusal
 	if k.ctx.Err() == nil {
@@ -71,31 +70,31 @@ func (k *call) retry(err error, left bool) error {
 	case errors.Is(err, errSilent) && k.key == "" && k.sendsRequest() && (k.mayHaveRun() || k.early()):
 		k.failures.silent()
 		if k.safe() && !k.early() && (k.failures.silences == 1 || k.failures.waited < k.c.opts.AnswerTimeout) {
-			return k.backoff.wait(k.ctx, k.c, err) // it may have been the connection
+			return k.backoff.wait(k.ctx, k.c, err) // the connection may have been at fault
 		}
 		return fmt.Errorf(protocol.TextSilent+"%v", k.failures.waited)
 	case errors.Is(err, errSilent) && k.key != "" && k.sendsRequest() && !k.early():
 		k.failures.silent()
 		return k.backoff.wait(k.ctx, k.c, err)
 	case errors.Is(err, errSilent) && k.kind == attemptEvents && left:
-		// Some servers hold the header back until there is something to say.
+		// Some servers hold the header back until the first event.
 		k.backoff.slow++
 		return k.backoff.wait(k.ctx, k.c, nil)
 	case k.early():
-		// Nobody knows yet whether there is a server at all.
+		// It is not known yet whether there is a server at all.
 		return k.backoff.waitBriefly(k.ctx, k.c, err)
 	}
 	return k.backoff.wait(k.ctx, k.c, err)
 }
 
-// errCutOften is why a request is not sent once more.
+// errCutOften ends a call after [mostCuts] connections.
 var errCutOften = errors.New("the server ends each connection without an answer")
 
 // sendsRequest reports whether the last attempt was the request itself.
 func (k *call) sendsRequest() bool { return k.kind == attemptRequest || k.kind == attemptAgain }
 
-// early reports whether the call is one of those that begin the first session: it fails
-// soon, as nobody knows yet whether there is a server.
+// early reports whether the call fails soon because it is not known yet whether there is a
+// server: it is one of those that begin the first session.
 func (k *call) early() bool {
 	return k.origin.failFast || k.origin.response == nil && k.opens()
 }
@@ -132,8 +131,7 @@ func (k *call) retryRefused(no *refusal) error {
 	case k.sendsRequest():
 		return k.retryRequest(no)
 	case no.status == http.StatusConflict, no.auth:
-		// The server has not noticed the end of the last connection, or there is no token
-		// now.
+		// The server has not noticed the end of the last connection, or the Authorizer has no token now.
 		return k.backoff.wait(k.ctx, k.c, no)
 	case !no.shuts():
 		return k.backoff.waitFor(k.ctx, no, min(k.c.opts.Silence, k.c.opts.GiveUp))
@@ -159,7 +157,7 @@ func (k *call) retryRequest(no *refusal) error {
 	case no.forgot() && s.id != "" && k.method != protocol.MethodInitialize:
 		return k.lost(s)
 	case no.status == http.StatusConflict && k.key != "":
-		return k.backoff.wait(k.ctx, k.c, nil) // the first of its key is at work (IETF draft, section 2.6)
+		return k.backoff.wait(k.ctx, k.c, nil) // the first request with the key is at work (IETF draft, section 2.6)
 	}
 	return no
 }
@@ -171,7 +169,7 @@ func (k *call) refuse() {
 	k.ways.refuse(k.kind)
 }
 
-// lost decides what becomes of a call whose session has ended. A request that the server
+// lost decides what becomes of a call when its session has ended. A request that the server
 // did not take, or that is retry-safe, is sent again in a new session.
 func (k *call) lost(s session) error {
 	ended := errors.New("the server has ended the session in which the call ran")

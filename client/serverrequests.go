@@ -12,12 +12,12 @@ import (
 
 // A serverRequest is a request of the server to which the host has yet to reply.
 type serverRequest struct {
-	call *call // on whose stream it came; nil: on the standalone one
-	// id is the server's, where the host knows the request by another: it may still reply
-	// to an older one under this.
+	call *call // the call of the stream on which it came; nil: it came on the standalone stream
+	// id is the server's id, if the host knows the request by another one: the host may
+	// still reply to an older request under the server's id.
 	id []byte
-	// reply takes the host's reply, where the server is to get it in another way; else nil.
-	// It has place for it.
+	// reply takes the host's reply, if the server gets that in another way; else nil. Its
+	// buffer has room for the reply.
 	reply chan<- jsonrpc.Message
 }
 
@@ -37,22 +37,21 @@ const (
 // concurrently.
 type serverRequests struct {
 	c       *Conn
-	sending chan struct{} // has place for each reply that is being sent
+	sending chan struct{} // has room for each reply that is being sent
 
 	mu      sync.Mutex
 	open    map[string]*serverRequest // without a reply, by the key of their id
-	stale   map[string]struct{}       // those that no longer need one
-	replies int                       // of the host, that the server has not taken yet
-	full    bool                      // the server has made too many at a time
+	stale   map[string]struct{}       // keys of requests that no longer need a reply
+	replies int                       // of the host that the server has not taken yet
+	full    bool                      // the server has made too many requests at a time
 }
 
 func (s *serverRequests) init(c *Conn) {
 	s.c, s.sending, s.open = c, make(chan struct{}, mostSending), make(map[string]*serverRequest)
 }
 
-// add notes a request of the server, and reports whether it is new. It gets another id
-// where the host may still reply to an older one under its own. dropped says that it is
-// the first of those that are too many.
+// add notes a request of the server, and reports whether it is new. The request gets another id if the host
+// may still reply to an older one under its own. dropped says that it is the first one beyond [mostAsked].
 func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (isNew, dropped bool) {
 	rq, key := &serverRequest{call: k}, string(jsonrpc.Key(m.ID))
 	s.mu.Lock()
@@ -73,8 +72,7 @@ func (s *serverRequests) add(k *call, m *jsonrpc.Message, newID func() []byte) (
 	return true, false
 }
 
-// ask notes a request to the host that has an id of our own. It reports false if there are
-// too many.
+// ask notes a request to the host that has an id of our own. It reports false if too many requests wait.
 func (s *serverRequests) ask(k *call, id []byte, reply chan<- jsonrpc.Message) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -85,7 +83,7 @@ func (s *serverRequests) ask(k *call, id []byte, reply chan<- jsonrpc.Message) b
 	return true
 }
 
-// take returns the request with an id, and forgets it; nil: there is none.
+// take returns the request with an id, and forgets it. It returns nil if there is none.
 func (s *serverRequests) take(id []byte) *serverRequest {
 	key := string(jsonrpc.Key(id))
 	s.mu.Lock()
@@ -117,21 +115,20 @@ func (s *serverRequests) forgetCall(k *call) {
 	s.forget(func(rq *serverRequest) bool { return rq.call == k })
 }
 
-// loseSession forgets the requests of a session that is gone: another may make one under
-// the same id.
+// loseSession forgets the requests of a session that is gone: another session may use their ids.
 func (s *serverRequests) loseSession(id string) {
 	s.forget(func(rq *serverRequest) bool { return rq.call == nil || rq.call.current().id == id })
 }
 
-// count counts the replies that the server has not taken, one more or one less.
+// count counts n more replies that the server has not taken, or fewer.
 func (s *serverRequests) count(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.replies += n
 }
 
-// pass gives a request of the server to the host. A ping is answered here, at once: it asks whether its peer is
-// there, which is the Conn.
+// pass gives a request of the server to the host. It answers a ping itself, at once: a ping asks whether the
+// peer is there, and the Conn is the peer.
 func (s *serverRequests) pass(k *call, m jsonrpc.Message) {
 	if m.Method == protocol.MethodPing {
 		s.pong(k, m.ID)
@@ -150,8 +147,8 @@ func (s *serverRequests) pass(k *call, m jsonrpc.Message) {
 	s.c.deliver(k, m)
 }
 
-// pong answers a ping. One that comes on the stream of initialize is answered in the session that the header of that
-// stream has named, whatever the call knows.
+// pong answers a ping. A ping on the stream of initialize is answered in the Conn's session, which the header of
+// that stream has named, and not in the call's.
 func (s *serverRequests) pong(k *call, id []byte) {
 	c := s.c
 	if !s.takesReply() {
@@ -197,7 +194,7 @@ func (s *serverRequests) withdrawn(id []byte) {
 	}
 }
 
-// reply sends the host's reply to a request of the server. A second one is dropped.
+// reply sends the host's reply to a request of the server. A second reply is dropped.
 func (s *serverRequests) reply(ctx context.Context, m jsonrpc.Message) error {
 	rq := s.take(m.ID)
 	if rq == nil {
@@ -233,16 +230,15 @@ func (s *serverRequests) reply(ctx context.Context, m jsonrpc.Message) error {
 	}
 	k.turns.settled(m.Raw)
 	if keys && k.gather() {
-		k.backoff.poke() // it has ended the connection to wait for this
+		k.backoff.poke() // the server has ended the connection to wait for the replies
 		return nil
 	}
 	s.c.spawn(func() { s.sendHeld(k) })
 	return nil
 }
 
-// sendReply sends a reply in the background, until the server has it. k is the call that it
-// belongs to, or nil, and host what the host has sent it with: without values where that is not
-// known any more.
+// sendReply sends a reply in the background, until the server has it. k is the call that the reply belongs to, or
+// nil. host is the context with which the host has sent it, or one without values if that is not known any more.
 func (s *serverRequests) sendReply(host context.Context, k *call, raw []byte) error {
 	c := s.c
 	ctx := c.ctx
@@ -276,7 +272,7 @@ func (s *serverRequests) sendReply(host context.Context, k *call, raw []byte) er
 }
 
 // askHost gives an input request to the host as a request of the server, and returns its
-// result. When the call ends before that, the request is taken back.
+// result. If the call ends first, askHost takes the request back.
 func (s *serverRequests) askHost(k *call, rq []byte) ([]byte, error) {
 	method := jsonrpc.String(jsonrpc.Field(rq, "method"))
 	switch method {

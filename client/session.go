@@ -7,7 +7,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A sessionState is what has become of the session with the server:
+// A sessionState is how far the session with the server has come:
 //
 //	state         event                                  next
 //	sessionNone   initialize was answered                sessionBegun
@@ -17,7 +17,7 @@ import (
 type sessionState uint8
 
 const (
-	sessionNone  sessionState = iota // nothing has begun one
+	sessionNone  sessionState = iota // no session was begun
 	sessionBegun                     // requests may be made in it
 	sessionLost                      // the server has ended it, and there is no other yet
 )
@@ -25,19 +25,19 @@ const (
 // A session is a session with the server.
 type session struct {
 	id       string // "" where the server has none
-	number   int    // counts those that this Conn has begun; 0: another Conn did, or it has not begun
+	number   int    // counts the sessions that this Conn has begun; 0: another Conn began it, or it is not begun
 	revision string // "" if there is no session
 	keys     bool   // the server honours idempotency keys
 	state    sessionState
 }
 
-// begin moves the session to sessionBegun. result is that of initialize.
+// begin moves the session to sessionBegun. result is the result of initialize.
 func (s *session) begin(revision string, result []byte) {
 	s.revision, s.state = revision, sessionBegun
 	s.keys = s.id != "" && jsonrpc.Field(result, "capabilities", "experimental", protocol.MetaIdempotencyKey) != nil
 }
 
-// is reports whether a session is the same as another was: some servers give all of them one id.
+// is reports whether s and o are the same session. The number counts, too, as some servers give all sessions one id.
 func (s *session) is(o session) bool { return s.id == o.id && (s.number == o.number || o.number == 0) }
 
 // lose moves the session to sessionLost.
@@ -53,7 +53,7 @@ type opening struct {
 	result   []byte    // of initialize
 	policies bool      // the host wants to see resume policies itself
 	ready    bool      // the host has sent notifications/initialized
-	settings []setting // what the host has set in the session
+	settings []setting // the host's settings in the session
 	renewal  *renewal  // nil: none is in progress
 	begun    int       // how many sessions the Conn has begun
 	doubts   doubts
@@ -63,14 +63,14 @@ type opening struct {
 type renewal struct {
 	done  chan struct{} // closed at its end
 	err   error         // read after that
-	proof bool          // whether the session has ended is to be found out first ([Conn.settle])
+	proof bool          // it begins with a proof that the session has ended ([Conn.settle])
 }
 
 // open keeps the host's initialize request, and says in it that the client knows how to
 // resume requests (SEP-975).
 func (c *Conn) open(m jsonrpc.Message) []byte {
 	var params, capabilities map[string]json.RawMessage
-	_ = json.Unmarshal(m.Params, &params) // what is no object becomes one
+	_ = json.Unmarshal(m.Params, &params) // params that are no object become one
 	_ = json.Unmarshal(params["capabilities"], &capabilities)
 	if params == nil {
 		params = make(map[string]json.RawMessage)
@@ -85,7 +85,7 @@ func (c *Conn) open(m jsonrpc.Message) []byte {
 			capabilities[protocol.CapabilityResumable] = json.RawMessage(`{"eventIds":true}`)
 		}
 	}
-	params["capabilities"], _ = json.Marshal(capabilities) // of what was JSON
+	params["capabilities"], _ = json.Marshal(capabilities) // of values that were JSON
 	text, _ := json.Marshal(params)
 	raw := jsonrpc.AppendRequest(nil, m.ID, m.Method, text)
 	c.mu.Lock()
@@ -115,8 +115,8 @@ func (k *call) current() session {
 	return k.session
 }
 
-// named sets the id of the session that initialize has begun. A session that was begun
-// before, by an initialize whose response was lost, is ended.
+// named sets the id of the session that initialize has begun. It ends a session that was
+// begun before, by an initialize that has lost its response.
 func (c *Conn) named(id string) {
 	c.mu.Lock()
 	old := c.session
@@ -147,16 +147,16 @@ func (c *Conn) opened(m jsonrpc.Message) jsonrpc.Message {
 	return m
 }
 
-// noRevision returns the error response that replaces such a response.
+// noRevision returns the error response that replaces a response without a usable revision.
 func noRevision(m jsonrpc.Message) jsonrpc.Message {
 	e := jsonrpc.Errorf(jsonrpc.CodeServer, "the server sends what cannot be used: its answer to initialize has no protocol version that could be one")
 	return protocol.Parsed(jsonrpc.AppendError(nil, m.ID, e), m)
 }
 
-// errorOf decodes the error of a response, as far as it is one.
+// errorOf decodes the error of a response, as far as possible.
 func errorOf(raw []byte) *jsonrpc.Error {
 	e := &jsonrpc.Error{}
-	_ = json.Unmarshal(raw, e) // as far as possible: a code that is text is no reason to hide the message
+	_ = json.Unmarshal(raw, e) // a code that is text is no reason to hide the message
 	if e.Message == "" {
 		e.Message = "the server answered with an error that says nothing"
 	}

@@ -20,9 +20,9 @@ import (
 // header only with the first event.
 const listenWait = time.Second
 
-// listen opens the standalone stream, and keeps it open (2025-11-25, Transports,
-// "Listening for Messages from the Server"). It waits until the server has answered, or
-// does not offer the stream: many servers lose what they send before they have.
+// listen opens the standalone stream, and keeps it open (2025-11-25, Transports, "Listening
+// for Messages from the Server"). It waits until the server has answered, for [listenWait]
+// at the most: many servers lose messages that they send before.
 func (c *Conn) listen() {
 	if c.opts.NoListen || c.transport().shared() {
 		return
@@ -57,25 +57,25 @@ func (c *Conn) listen() {
 // errBatch says why an event of the standalone stream is dropped.
 var errBatch = errors.New("a batch")
 
-// longSilence is how many times Options.Silence a standalone stream may be silent
-// on which nothing has come, and which can be asked for again.
+// longSilence is how many times Options.Silence a stream may be silent that has brought no
+// keep-alive and can be resumed.
 const longSilence = 5
 
 // A listener reads the standalone stream.
 type listener struct {
 	c        *Conn
-	answered chan struct{} // closed when the server has answered, or can't
+	answered chan struct{} // closed when the server has answered, or cannot be reached
 	once     sync.Once     // closes it
 	backoff  backoff
 	seen     eventIDs
-	// session is the one whose events were seen.
+	// session is the id of the session that seen belongs to.
 	session string
 	// keepAlives says that the server sends them: then silence means a dead connection.
 	keepAlives bool
 	// own is the last event id that is certainly the standalone stream's: some servers
 	// continue other streams on the same connection.
 	own  string
-	pure bool // the connection began where the standalone stream was
+	pure bool // the connection began after the standalone stream's last own event
 	// renewals is how many sessions were begun since the server last answered with the
 	// stream.
 	renewals int
@@ -137,7 +137,7 @@ func (l *listener) retryRefused(no *refusal, s session, last string) (again bool
 		}
 	}
 	switch {
-	case no.passes(), no.auth, no.status == http.StatusConflict: // it has not noticed the end of the last connection
+	case no.passes(), no.auth, no.status == http.StatusConflict: // the server has not noticed the end of the last connection
 		l.backoff.atLeast = min(no.after, l.c.opts.GiveUp)
 		return true, no
 	case no.forgot():
@@ -160,7 +160,7 @@ func (l *listener) retryRefused(no *refusal, s session, last string) (again bool
 		return false, no
 	}
 	if l.own == "" || l.own == last {
-		// The server does not have what follows the last event: continue with what comes now.
+		// The server does not have the events after the last one: continue with the events that come now.
 		l.c.logger.Warn("messages of the standalone stream may be lost", "reason", no)
 	}
 	l.back(last)
@@ -197,7 +197,7 @@ func (l *listener) read(r *response) error {
 	last := r.Request.Header.Get(protocol.HeaderLastEventID)
 	switch {
 	case r.StatusCode == http.StatusNoContent && last != "":
-		l.back(last) // it was another stream's, which has ended
+		l.back(last) // the event id was that of another stream, which has ended
 		return errCut
 	case r.StatusCode == http.StatusNoContent:
 		return unusable("there is no such stream")
@@ -213,7 +213,7 @@ func (l *listener) read(r *response) error {
 	id, replay := r.Request.Header.Get(protocol.HeaderSession), last != ""
 	l.pure = last == "" || last == l.own
 	ours := l.c.current().keys
-	replay = replay || ours // which continues here the calls that a client may have lost
+	replay = replay || ours // a Holdfast continues here the calls that a client may have lost
 	switch {
 	case ours:
 		r.expect(l.c.opts.quick)
@@ -287,7 +287,7 @@ func (l *listener) event(ev *sse.Event, session string, replay bool) {
 	}
 	m := msgs[0]
 	if again && (replay || m.Kind != jsonrpc.Notification || m.Method == protocol.MethodProgress) {
-		return // of these each is another, if the server does not repeat itself
+		return // two such messages are alike only if the server repeats itself
 	}
 	l.backoff.progress()
 	switch m.Kind {
@@ -328,8 +328,8 @@ func (c *Conn) notification(k *call, m jsonrpc.Message) {
 	}
 }
 
-// repeated notes an event, and reports whether the same has come on any stream. Some servers
-// use the same ids in each stream, so the data counts too.
+// repeated notes an event, and reports whether the same event has come on any stream. Some
+// servers use the same ids in each stream, so the data counts too.
 func (c *Conn) repeated(ev *sse.Event) bool {
 	if ev.ID == "" {
 		return false
@@ -340,7 +340,7 @@ func (c *Conn) repeated(ev *sse.Event) bool {
 	return !c.seen.addHash(h)
 }
 
-// policy passes a resume policy to its call. It reports whether the host is not to see it.
+// policy passes a resume policy to its call. It reports whether to hide the policy from the host.
 func (c *Conn) policy(m jsonrpc.Message) bool {
 	if k := c.calls.of(jsonrpc.Field(m.Params, "requestId")); k != nil {
 		return k.policy(m)

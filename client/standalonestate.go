@@ -1,6 +1,6 @@
 package client
 
-// A standaloneState is what has become of the standalone stream of Streamable HTTP:
+// A standaloneState is how far the standalone stream of Streamable HTTP has come:
 //
 //	state              event                   next
 //	standaloneOff      standaloneWanted        standaloneOpening
@@ -13,7 +13,7 @@ package client
 type standaloneState uint8
 
 const (
-	standaloneOff     standaloneState = iota // nobody reads it
+	standaloneOff     standaloneState = iota // it is not read
 	standaloneOpening                        // the server has never answered with it
 	standaloneOpen                           // it is being read
 	standaloneWaiting                        // it was read, and will be opened again
@@ -44,16 +44,15 @@ func (s standaloneState) after(e standaloneEvent) standaloneState {
 	return s
 }
 
-// standalone is what is known of the stream on which the server sends what belongs to no
-// request. Over a mux that is the connection itself. Conn.mu guards it.
+// standalone is the state of the stream on which the server sends messages that belong to
+// no request. Over a mux that is the connection itself. Conn.mu guards it.
 type standalone struct {
 	state       standaloneState // of Streamable HTTP
 	lastEventID string
 	endpoint    string // where messages are posted to (HTTP+SSE)
 }
 
-// standaloneHappened moves the standalone stream to its next state. It returns the one
-// before.
+// standaloneHappened moves the standalone stream to its next state. It returns the state before.
 func (c *Conn) standaloneHappened(e standaloneEvent) (before standaloneState) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A State is what another [Conn], in another process or on another machine, needs to
-// continue the session and the calls of this one. It can be stored as JSON. It holds
-// secrets: the session id, resume tokens and what is in the URL.
+// A State lets another [Conn], in another process or on another machine, continue the
+// session and the calls of this one. It can be stored as JSON. It holds secrets: the
+// session id, resume tokens and those of the URL.
 type State struct {
 	URL      string `json:"url"`                // of the server, as it was given to New
 	Session  string `json:"session,omitempty"`  // the session id
@@ -30,7 +30,7 @@ type State struct {
 	Calls []CallState `json:"calls,omitempty"`
 }
 
-// A CallState is what another [Conn] needs to continue one call.
+// A CallState lets another [Conn] continue one call.
 type CallState struct {
 	ID     json.RawMessage `json:"id"`
 	Method string          `json:"method,omitempty"`
@@ -38,15 +38,15 @@ type CallState struct {
 	// Session is the id of the session that the call runs in; "": that of the Conn which
 	// continues the call.
 	Session string `json:"session,omitempty"`
-	// The ways back to the call. If there is none, its outcome may be unknown.
+	// The ways back to the call. Without a way back, its outcome may be unknown.
 	Token       string `json:"token,omitempty"`       // resume token (SEP-975)
 	Stream      string `json:"stream,omitempty"`      // stream URL (SEP-1335)
 	LastEventID string `json:"lastEventId,omitempty"` // of the call's stream
 	Key         string `json:"key,omitempty"`         // idempotency key
 	Task        string `json:"task,omitempty"`        // id of the task that the call has become (2026-07-28)
 	// Request is the request itself, as long as it may have to be sent again: until the
-	// server has it and there is a Token, a Stream or a LastEventID. Of revision 2026-07-28
-	// and later it stays. It is sent as [json.Marshal] spells it.
+	// server has it and there is a Token, a Stream or a LastEventID. A request of revision
+	// 2026-07-28 or later stays. It is sent as [json.Marshal] spells it.
 	Request json.RawMessage `json:"request,omitempty"`
 }
 
@@ -57,8 +57,8 @@ func (c *Conn) changed() {
 	}
 }
 
-// State returns what another Conn needs to continue this one. After [Conn.Detach] and
-// [Conn.Close] it is the State at the end. It may be called at any time.
+// State returns the State from which another Conn can continue this one. After [Conn.Detach]
+// and [Conn.Close] it returns the State at the end. It may be called at any time.
 func (c *Conn) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -76,7 +76,7 @@ func (c *Conn) State() State {
 	return s
 }
 
-// snapshot returns what another Conn needs to continue the call.
+// snapshot returns the call's state for another Conn.
 func (k *call) snapshot() CallState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -100,9 +100,8 @@ func (k *call) snapshot() CallState {
 	found := s.Stream != "" || s.Token != "" || s.LastEventID != ""
 	shared := k.transport != nil && k.transport.shared()
 	if k.state != callTaken || k.key != "" && (!found || shared && s.Token == "") || k.isModern() {
-		// The request may have to be sent again. Over a mux the way back is the token, which
-		// comes a moment after the first event id. What asks for a modern call says who asks,
-		// as the request does.
+		// The request may have to be sent again. Over a mux the way back is the token, which comes a moment
+		// after the first event id. A request that resumes a modern call repeats the _meta of its request.
 		s.Request = k.body
 	}
 	return s
@@ -154,7 +153,7 @@ func (c *Conn) restoredCall(old CallState) *call {
 		k.origin.otherSession = true
 		k.session = session{id: old.Session, revision: own.revision, keys: old.Key != ""}
 	}
-	// Without its session the event id leads nowhere. It is the last resort.
+	// Without a session the event id leads nowhere: it is used only if there is no other way.
 	k.ways.refused[attemptEvents] = old.Session == "" && own.id == "" && (k.ways.stream != nil || k.ways.token != "")
 	return k
 }

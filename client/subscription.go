@@ -8,11 +8,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// This file is about subscriptions/listen, a request whose answer is a stream of
+// This file is about subscriptions/listen, a request that is answered with a stream of
 // notifications without end (2026-07-28, Subscriptions). When its connection ends without the
 // response, it is opened again, under the same id, for as long as the server can't be
-// reached. The host does not see that; but what it listens to may have changed meanwhile, so
-// it gets a notification for each.
+// reached. The host does not see that. As the lists and resources that it listens to may have
+// changed meanwhile, it gets a notification for each.
 
 // endless is longer than any outage.
 const endless = 1 << 62
@@ -21,7 +21,7 @@ const endless = 1 << 62
 func (k *call) subscribes() bool { return k.isModern() && k.method == protocol.MethodSubscriptions }
 
 // retrySubscription waits before a subscription that the server has accepted is opened again.
-// It reports false where err is for others to judge.
+// It reports false if [call.retry] decides about err.
 func (k *call) retrySubscription(err error) (waited bool, ended error) {
 	if !k.accepted {
 		return false, nil
@@ -38,8 +38,8 @@ func (k *call) retrySubscription(err error) (waited bool, ended error) {
 	return true, k.backoff.waitFor(k.ctx, err, endless)
 }
 
-// acknowledged handles the notification with which a subscription begins. It reports whether
-// the host is to see it: once.
+// acknowledged handles the notification with which a subscription begins. It reports whether to
+// pass it to the host: only the first. With a later one it tells the host what may have changed.
 func (k *call) acknowledged(m jsonrpc.Message) bool {
 	if !k.accepted {
 		k.accepted = true

@@ -11,21 +11,20 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// This file drives tasks (extension io.modelcontextprotocol/tasks): a server may answer a
-// modern tools/call with the handle of a task, and go on without a connection. The Conn asks
-// for it until it ends. The host gets the response to its call, and requests where the task
-// needs input.
+// This file drives tasks (extension io.modelcontextprotocol/tasks): a server may answer a modern
+// tools/call with the handle of a task, and go on without a connection. The Conn polls the task
+// until it ends. The host gets the response to its call, and requests if the task needs input.
 
-// A task is one that the server has made of a call. The goroutine of the call uses it.
+// A task is the task that the server has made of a call. The goroutine of the call uses it.
 type task struct {
 	k      *call
 	id     string              // does not change
-	status string              // the last that the user was told of
+	status string              // the last status that the user was told of
 	asked  map[string]struct{} // keys of input requests that the host has got
 	every  time.Duration       // how long to wait before the next poll
 }
 
-// Bounds of what a server may ask for.
+// Bounds of the polls and inputs that a server may ask for.
 const (
 	defaultPoll = time.Second
 	leastTask   = 20 * time.Millisecond // between two polls
@@ -33,8 +32,8 @@ const (
 	mostRounds  = 1000                  // requests for input in which a call is answered
 )
 
-// declareTasks returns a request that says that its client knows tasks. ok reports whether the
-// Conn is to drive them: the host has not said so itself.
+// declareTasks returns a request with the declaration that its client knows tasks. ok reports
+// whether the Conn drives the tasks: the host has not declared that it does.
 func (c *Conn) declareTasks(m jsonrpc.Message) (raw []byte, ok bool) {
 	path := []string{"params", "_meta", protocol.MetaClientCapabilities, "extensions", protocol.ExtensionTasks}
 	if !c.opts.Tasks || m.Method != protocol.MethodCallTool || revisionOf(m.Raw) == "" || jsonrpc.Field(m.Raw, path...) != nil {
@@ -43,8 +42,8 @@ func (c *Conn) declareTasks(m jsonrpc.Message) (raw []byte, ok bool) {
 	return jsonrpc.Set(m.Raw, []byte(`{}`), path...)
 }
 
-// goesOn takes a response that is not the last word: the handle of a task, or a request for
-// input. It reports whether m is one.
+// goesOn takes a response with which the call goes on: the handle of a task, or a request
+// for input. It reports whether m is one.
 func (k *call) goesOn(m jsonrpc.Message) bool {
 	if m.Result == nil || !k.isModern() || !k.named(m.ID) {
 		return false
@@ -116,7 +115,7 @@ func (t *task) poll() error {
 	case <-k.ctx.Done():
 		return context.Cause(k.ctx)
 	}
-	// It is retry-safe, and asked again until the server answers or is given up.
+	// The request is retry-safe, and sent again until the server answers or is given up.
 	m, err := k.c.request(k.ctx, protocol.MethodTaskGet, t.params(nil))
 	if err != nil {
 		return err
@@ -161,8 +160,7 @@ func (k *call) answered(raw []byte) error {
 	return nil
 }
 
-// params returns the params of a request about the task. input are responses by their
-// keys, as JSON, or nil.
+// params returns the params of a request about the task. input has the responses by their keys, as JSON, or nil.
 func (t *task) params(input []byte) []byte {
 	params := jsonrpc.Object("taskId", t.id)
 	if input != nil {
@@ -172,7 +170,8 @@ func (t *task) params(input []byte) []byte {
 	return params
 }
 
-// meta returns what the call's other requests say of the client: what its request has said.
+// meta returns the _meta of the call's other requests: that of its own request, without the progress token,
+// or one of Holdfast's if the request is gone.
 func (k *call) meta() []byte {
 	k.mu.Lock()
 	body := k.body
@@ -218,7 +217,7 @@ func (t *task) ask(requests []byte) {
 	})
 }
 
-// cancel tells the server that nobody waits for the task any more.
+// cancel tells the server that no caller waits for the task any more.
 func (t *task) cancel() {
 	c := t.k.c
 	ctx, stop := context.WithTimeout(c.ctx, c.opts.ConnectTimeout)
@@ -250,7 +249,7 @@ func (k *call) round(result []byte) error {
 	if err != nil {
 		return err
 	}
-	if input == nil { // it wants nothing but another attempt
+	if input == nil { // the server wants another attempt only
 		if err := k.backoff.wait(k.ctx, k.c, nil); err != nil {
 			return err
 		}

@@ -18,13 +18,13 @@ type turns struct {
 	held      [][]byte      // replies that the server has not waited for yet
 	connected bool          // the stream is being read
 	posting   int           // replies on their way to the endpoint
-	posted    bool          // one has arrived there since the server's last 204
-	changed   chan struct{} // closed at the next change; nil: nobody waits
+	posted    bool          // a reply has been posted since the server's last 204
+	changed   chan struct{} // closed at the next change; nil: no goroutine waits
 
 	// Guarded by call.mu.
 	batch       []byte   // replies to be sent to the stream URL, as an array; nil: none
-	unconfirmed [][]byte // replies of which it is not known that they arrived
-	inBatch     int      // how many of those the last batch that was sent has
+	unconfirmed [][]byte // replies that may not have arrived
+	inBatch     int      // how many of those the last batch that was sent contains
 }
 
 // opened notes a request of the server.
@@ -54,7 +54,7 @@ func (t *turns) settled(held []byte) {
 	t.wake()
 }
 
-// wake wakes who waits for a change. t.mu is held.
+// wake wakes the goroutines that wait for a change. t.mu is held.
 func (t *turns) wake() {
 	if t.changed != nil {
 		close(t.changed)
@@ -62,7 +62,7 @@ func (t *turns) wake() {
 	}
 }
 
-// post counts replies that go to the endpoint.
+// post counts n more replies that go to the endpoint, or fewer.
 func (t *turns) post(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,8 +71,8 @@ func (t *turns) post(n int) {
 	t.wake()
 }
 
-// holdFor is how long a reply waits for a server that has given a stream URL to
-// disconnect and ask for it. One that keeps the connection open gets it without.
+// holdFor is how long a reply waits for a server that has given a stream URL to disconnect
+// and ask for it. A server that keeps the connection open gets the reply unasked.
 const holdFor = time.Second
 
 // gather makes a batch of the replies that are held, if none is
@@ -83,7 +83,7 @@ func (k *call) gather() bool {
 	defer k.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.open > 0 || len(t.held) == 0 || t.connected { // or sendLate would not see to it
+	if t.open > 0 || len(t.held) == 0 || t.connected { // while connected, sendLate would miss the batch
 		return false
 	}
 	k.setBatch(t.held)
@@ -91,7 +91,7 @@ func (k *call) gather() bool {
 	return true
 }
 
-// setBatch has replies sent to the stream URL next, with all that may not have arrived. k.mu is held.
+// setBatch makes the next attempt send replies to the stream URL, with all that may not have arrived. k.mu is held.
 func (k *call) setBatch(ready [][]byte) {
 	t := &k.turns
 	t.unconfirmed, t.inBatch = append(slices.Clip(t.unconfirmed), ready...), 0
@@ -134,8 +134,8 @@ func (s *serverRequests) sendHeld(k *call) {
 	}
 }
 
-// awaitReplies handles a 204: the server waits for replies, or has sent everything. It waits
-// until the host has replied to everything.
+// awaitReplies handles a 204: the server waits for replies, or has sent all messages. It
+// waits until the host has replied to all requests.
 func (k *call) awaitReplies() error {
 	t := &k.turns
 	for {
@@ -166,9 +166,9 @@ func (k *call) awaitReplies() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case len(ready) == 0 && t.batch != nil: // who replied last has seen to it
+	case len(ready) == 0 && t.batch != nil: // the goroutine of the last reply has set the batch
 	case k.kind == attemptStream && len(ready)+len(t.unconfirmed) > 0:
-		k.setBatch(ready) // and with them what it does not have yet
+		k.setBatch(ready) // with the replies that may not have arrived
 	default:
 		k.backoff.last = errors.New("the server says that it has sent everything, but the response did not arrive")
 		k.ways.refuse(k.kind)
@@ -176,9 +176,8 @@ func (k *call) awaitReplies() error {
 	return errNext
 }
 
-// fromStart handles a 204 to a POST that asked for what follows an event id: the server says
-// that nothing does, and the response has not come. It reports whether the call is to be asked
-// for from its start, which happens once.
+// fromStart handles a 204 to a POST that asked for the events after an event id: the server says that there are
+// none, and the response has not come. It reports whether to ask for the call from its start, which happens once.
 func (k *call) fromStart() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -218,8 +217,8 @@ func (k *call) batchTaken() {
 	}
 }
 
-// sendLate sends replies that were gathered while the stream was being requested: it is open
-// now, and they need not wait for its next end.
+// sendLate sends replies that were gathered while the stream was being requested: the stream
+// is open now, and the replies need not wait for its next end.
 func (k *call) sendLate() {
 	k.mu.Lock()
 	late := k.session.keys && k.turns.batch != nil
@@ -242,8 +241,8 @@ func (s *serverRequests) sendEach(k *call) {
 	}
 }
 
-// settle lets State say how far the stream was received, if the server has a reply to
-// everything: another process has to receive again a request that has no reply.
+// settle lets State say how far the stream was received, if the server has all replies:
+// another process must receive again a request that has no reply.
 func (k *call) settle() {
 	k.mu.Lock()
 	t := &k.turns

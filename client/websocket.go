@@ -28,7 +28,7 @@ type webSocket struct {
 
 	mu      sync.Mutex
 	conn    *websocket.Conn
-	longest []byte // of the messages that were written on conn
+	longest []byte // the longest message that was written on conn
 }
 
 func newWebSocket(c *Conn) *webSocket {
@@ -77,7 +77,7 @@ func (s *webSocket) open(ctx context.Context, within time.Duration) (id string, 
 	if err != nil {
 		return "", false, err
 	}
-	conn.SetReadLimit(-1) // read knows better what to do
+	conn.SetReadLimit(-1) // read bounds messages itself
 	s.mu.Lock()
 	s.conn, s.longest = conn, nil
 	s.mu.Unlock()
@@ -114,7 +114,7 @@ func (s *webSocket) dial(ctx context.Context, x exchange) (_ *websocket.Conn, id
 			s.c.remote.taken(req.Header)
 			return conn, resp.Header.Get(protocol.HeaderSession), nil
 		case silent:
-			s.c.remote.http.CloseIdleConnections() // which are likely to be as dead
+			s.c.remote.http.CloseIdleConnections() // they are likely to be as dead
 			return nil, "", errSilent
 		case resp == nil || resp.StatusCode == http.StatusSwitchingProtocols:
 			if in, ok := errors.AsType[*url.Error](err); ok {
@@ -211,7 +211,7 @@ func (s *webSocket) ended(err error) error {
 	return &oversize{raw: s.longest} // if any was too large, then the longest
 }
 
-// confirm implements [muxConn]: a server that answers a ping has read what came before it.
+// confirm implements [muxConn]: a server that answers a ping has read the messages before it.
 func (s *webSocket) confirm(ctx context.Context) error {
 	s.mu.Lock()
 	conn := s.conn
@@ -221,8 +221,7 @@ func (s *webSocket) confirm(ctx context.Context) error {
 	return conn.Ping(ctx)
 }
 
-// ping ends the connection when the server does not answer a ping in time. As long as something comes, the answer may be
-// behind it.
+// ping ends the connection when the server does not answer a ping in time. As long as bytes come, the answer may be behind them.
 func (s *webSocket) ping(ctx context.Context, conn *websocket.Conn, came *atomic.Int64) {
 	within := s.c.opts.quick / 2
 	t := time.NewTicker(within)
@@ -244,7 +243,7 @@ func (s *webSocket) ping(ctx context.Context, conn *websocket.Conn, came *atomic
 	}
 }
 
-// A counter reads, and counts what has come.
+// A counter counts the bytes that are read.
 type counter struct {
 	io.Reader
 	came *atomic.Int64 // bytes

@@ -2,12 +2,11 @@ package client
 
 import "sync/atomic"
 
-// workers are goroutines that each run one call at a time. A new goroutine has to grow its
-// stack first, which costs more than everything else that is done for a short call here: so
-// goroutines are reused.
+// workers are goroutines that each run one call at a time. A new goroutine has to grow its stack
+// first, which costs more than all other work for a short call here: so goroutines are reused.
 type workers struct {
-	calls chan *call   // taken by an idle one
-	idle  atomic.Int32 // how many are
+	calls chan *call   // taken by an idle goroutine
+	idle  atomic.Int32 // how many goroutines are idle
 }
 
 // mostIdle is how many goroutines may wait for calls.
@@ -23,7 +22,7 @@ func (c *Conn) start(k *call) bool {
 	}
 }
 
-// serve runs a call, and those that come while the goroutine is idle.
+// serve runs a call, and then calls that come while the goroutine is idle.
 func (c *Conn) serve(k *call) {
 	w := &c.workers
 	for {

@@ -86,11 +86,10 @@ func oneLine(raw []byte) []byte {
 	return raw
 }
 
-// A Closer is a [Handler] that wants to know when a session has ended, to release what it
-// keeps for it.
+// A Closer is a [Handler] that is told when a conversation has ended, to release its resources.
 type Closer interface {
-	// Closed is called once for each conversation. Its exchanges had this sink. A
-	// session that is opened again has a new one.
+	// Closed is called once for each conversation. The exchanges of the conversation had
+	// this sink. A session that is opened again has a new sink.
 	Closed(sink backend.Sink)
 }
 

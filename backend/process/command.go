@@ -15,7 +15,7 @@ import (
 	"unicode/utf8"
 )
 
-// interpreters are the programs that run files of a kind, by the ends of their names.
+// interpreters are the programs that run scripts, by the extensions of these.
 var interpreters = map[string]string{
 	".py": "python3", ".js": "node", ".mjs": "node", ".cjs": "node", ".ts": "npx tsx", ".rb": "ruby", ".php": "php",
 	".sh": "sh", ".pl": "perl", ".jar": "java -jar",
@@ -58,11 +58,11 @@ func remedy(name, dir string, err error) string {
 	return ""
 }
 
-// longestHead is how much of a program is read to see what kind of file it is.
+// longestHead is how many bytes of a program are read to see what kind of file it is.
 const longestHead = 256
 
-// checkScript returns an error for a file that the system would not run: a text without a first line that names its
-// interpreter, or one whose interpreter is not there. Programs, and files that cannot be read, pass.
+// checkScript returns an error for a file that the system would not run: an empty file, a text without a first line that
+// names its interpreter, or one with an interpreter that cannot be found. Programs, and files that cannot be read, pass.
 func checkScript(path, dir string, env []string) error {
 	if runtime.GOOS == "windows" {
 		return nil
@@ -112,7 +112,7 @@ func checkScript(path, dir string, env []string) error {
 	return nil
 }
 
-// isText reports whether the first bytes of a file are text. whole says that it has no more.
+// isText reports whether the first bytes of a file are text. whole says that head is the whole file.
 func isText(head []byte, whole bool) bool {
 	if bytes.IndexByte(head, 0) >= 0 {
 		return false
@@ -123,7 +123,7 @@ func isText(head []byte, whole bool) bool {
 	return utf8.Valid(head)
 }
 
-// notRun returns the error of a program that the system does not run, with what to do.
+// notRun explains the error of a program that is for another kind of machine; other errors stay as they are.
 func notRun(err error) error {
 	if errors.Is(err, syscall.ENOEXEC) {
 		return fmt.Errorf("%w: it is no program for this kind of machine (%s/%s)", err, runtime.GOOS, runtime.GOARCH)

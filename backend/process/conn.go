@@ -19,12 +19,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// drainWait is how long output is awaited after the process is gone: first
-// until whoever else holds the pipe lets go of it, then once more for what the
-// process itself left in it.
+// drainWait is how long output is awaited after the process is gone: first until other holders
+// of the pipe close it, then once more for the bytes that the process itself left in it.
 const drainWait = 50 * time.Millisecond
 
-// reasonWait bounds how long a delivery that has failed waits for the reason: output is read before that.
+// reasonWait bounds how long a delivery that has failed waits for the reason: the output is read first.
 const reasonWait = 20 * drainWait
 
 // A conn is the process of one session. It has these goroutines, which have ended when done
@@ -44,10 +43,10 @@ type conn struct {
 	queue          queue
 	requests       rpc.Table[struct{}]
 	unreadable     *rpc.Unreadable // used by readMessages
-	spoke          bool            // it has sent a message; used by readMessages, and once that has ended
-	asked          atomic.Bool     // it was asked for more than what it is
-	said           tail            // of stderr; used by readLog, and once that has ended
-	early          early           // what it has said before its first message
+	spoke          bool            // the process has sent a message; used by readMessages, and after its end
+	asked          atomic.Bool     // the process got a request beside initialize and server/discover
+	said           tail            // the end of stderr; used by readLog, and after its end
+	early          early           // its output before its first message
 
 	closeOnce sync.Once     // closes closing
 	closing   chan struct{} // closed: Close was called
@@ -55,7 +54,7 @@ type conn struct {
 	exited    chan struct{} // closed: the process has exited, and may be a zombie
 	known     chan struct{} // closed: why is set
 	why       error         // why the conversation ended; nil: Close was called
-	done      chan struct{} // closed: nothing is left
+	done      chan struct{} // closed: no process and no goroutine is left
 
 	readers, others sync.WaitGroup
 	reap            func() string // frees the zombie, and returns how it ended
@@ -141,8 +140,8 @@ func (c *conn) run() {
 
 // watch closes exited when the process exits.
 func (c *conn) watch() {
-	// A zombie keeps its id, so the group can be killed without a chance that
-	// the name has come to mean another; hence it is reaped later, if possible.
+	// A zombie keeps its id, so that the name of its group cannot have come to mean another
+	// group when that is killed. Hence it is reaped later, if possible.
 	if !awaitExit(c.pid) {
 		c.reap()
 	}
@@ -170,7 +169,7 @@ func (c *conn) supervise() {
 	c.others.Wait()
 	closePipes(c.stdin, c.stdout.f, c.stderr.f)
 	c.log.Debug("server process ended", "pid", c.pid, "status", status)
-	level := slog.LevelError // other than Debug: what was held is logged
+	level := slog.LevelError // other than Debug: the held lines are logged
 	if !c.closed() {
 		if why == nil {
 			exit := &exitError{atStart: !c.spoke && !c.asked.Load(), status: status, stderr: c.said.String(), toClient: c.b.opts.StderrToClient}
@@ -191,8 +190,8 @@ func (c *conn) supervise() {
 	close(c.done)
 }
 
-// untilExit returns when the process has exited: by itself or because Close was
-// called, then with nil, or because of the fault that it returns.
+// untilExit returns nil when the process has exited, by itself or because of Close. If
+// untilExit has killed the process because of a fault, it returns why.
 func (c *conn) untilExit() error {
 	select {
 	case <-c.exited:
@@ -252,7 +251,7 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	return nil
 }
 
-// reason returns why the process has ended, if that is why a message was not delivered; else the error.
+// reason returns why the process has ended, if that made a delivery fail; else the error of the delivery.
 func (c *conn) reason(err error) error {
 	select {
 	case <-c.exited:

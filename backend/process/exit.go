@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// An exitError is why a conversation ended whose process exited by itself.
+// An exitError is the error of a conversation with a process that exited by itself.
 type exitError struct {
-	atStart  bool   // it had said nothing, and was not asked to do anything: nothing has begun
+	atStart  bool   // it had sent no message, and was not asked to do anything: nothing has begun
 	status   string // such as "exit status 1"
-	stderr   string // the last lines
-	toClient bool   // clients may see them
+	stderr   string // its last lines
+	toClient bool   // clients may see these lines
 }
 
 func (e *exitError) Error() string {
@@ -28,16 +28,16 @@ func (e *exitError) Error() string {
 	return "server process exited: " + status
 }
 
-// NothingBegan reports that the process has begun nothing that it was asked.
+// NothingBegan reports whether the process has begun none of its requests.
 func (e *exitError) NothingBegan() bool { return e.atStart }
 
-// Logged implements what [protocol.Logged] asks.
+// Logged tells [protocol.Logged] whether the log has the error already.
 func (e *exitError) Logged() bool { return e.atStart }
 
-// Stderr is the end of what the process wrote to its stderr, for the log.
+// Stderr returns the end of the process's stderr, for the log.
 func (e *exitError) Stderr() string { return e.stderr }
 
-// endedAtStart logs that the process has ended before it has said anything, and returns the level of that line.
+// endedAtStart logs that the process has ended at its start, and returns the level of that line.
 func (c *conn) endedAtStart(why *exitError) slog.Level {
 	level := c.b.starts.Failed(why.status, why.stderr)
 	attrs := []any{"error", (&exitError{atStart: true, status: why.status}).Error(), "calls", c.requests.Len()}
@@ -57,8 +57,9 @@ func (c *conn) started() {
 	c.early.release(true)
 }
 
-// early is what a process says before its first message, on stderr or as what is no message. Where the last start of the server
-// has failed that is held until it is known whether this one does: of one that does, the line about that has the end of it.
+// early has the output of a process before its first message: on stderr, or lines on stdout that are no messages. If the last
+// start of the server has failed, it holds these lines until it is known whether this start fails: if it does, the line about
+// the failure has the end of them.
 type early struct {
 	log *slog.Logger
 
@@ -73,7 +74,7 @@ type earlyLine struct {
 	attrs []any
 }
 
-// mostEarly bounds the lines that are held. With any more, all are logged.
+// mostEarly bounds the lines that are held. If there are more, all are logged.
 const mostEarly = 2 * tailLines
 
 // say logs a line, or holds it.
@@ -92,7 +93,7 @@ func (e *early) say(level slog.Level, text string, attrs ...any) {
 	e.log.Log(context.Background(), level, text, attrs...)
 }
 
-// release logs what was held: at its level, or at Debug if it is nothing new.
+// release logs the held lines: at their levels, or at Debug if they are nothing new.
 func (e *early) release(isNew bool) {
 	e.mu.Lock()
 	lines := e.lines
@@ -106,23 +107,22 @@ func (e *early) release(isNew bool) {
 	}
 }
 
-// Of the stderr of one process so much is logged in each window. A server that logs each byte must not fill the
-// operator's disk, nor take the room of other servers in the log.
+// Bounds of the stderr of one process that is logged in each window. A server that logs each byte must not fill
+// the operator's disk, nor take the room of other servers in the log.
 const (
 	logWindow = time.Minute
 	logLines  = 200
 	logBytes  = 64 << 10
 )
 
-// An allowance is what may still be logged in a window.
+// An allowance counts the lines of a window, to bound those that are logged.
 type allowance struct {
 	end          time.Time
 	lines, bytes int // that were logged
-	left         int // lines that were not
+	left         int // lines that were left out
 }
 
-// take reports whether a line of so many bytes is to be logged, and how many were left out in the window that
-// has ended just now.
+// take reports whether to log a line of so many bytes. left is how many lines were left out in the window that has just ended.
 func (a *allowance) take(size int, now time.Time) (pass bool, left int) {
 	if !now.Before(a.end) {
 		left = a.left
@@ -137,7 +137,7 @@ func (a *allowance) take(size int, now time.Time) (pass bool, left int) {
 	return true, left
 }
 
-// Of the end of a process's stderr so much is kept.
+// Bounds of the end of a process's stderr that is kept.
 const (
 	tailLines = 10
 	tailLine  = 400 // bytes

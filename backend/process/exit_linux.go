@@ -5,12 +5,11 @@ import (
 	"unsafe"
 )
 
-// awaitExit waits until a child has exited, and leaves it a zombie: its id stays
-// taken, and so does the name of its group. It returns false if it cannot wait.
-// It holds a thread for as long, as os.Process.Wait does too.
+// awaitExit waits until a child has exited, and leaves it a zombie: its id stays taken, and so does the name
+// of its group. It returns false if it cannot wait. Meanwhile it holds a thread, as os.Process.Wait does too.
 func awaitExit(pid int) bool {
 	const byPID = 1        // P_PID, see waitid(2)
-	var siginfo [16]uint64 // 128 bytes, of which nothing is looked at
+	var siginfo [16]uint64 // 128 bytes, which are not looked at
 	for {
 		_, _, errno := syscall.Syscall6(syscall.SYS_WAITID, byPID, uintptr(pid),
 			uintptr(unsafe.Pointer(&siginfo)), syscall.WEXITED|syscall.WNOWAIT, 0, 0)

@@ -17,15 +17,14 @@ import (
 // as broken.
 const guardPatience = time.Second
 
-// guardScript keeps a set of process groups, as shell variables ("+ PGID" and
-// "- PGID" on its stdin). At end of file, which is our death, it kills them, and
-// then every process whose environment has the mark, $1. "quit" ends it.
+// guardScript keeps a set of process groups, as shell variables ("+ PGID" and "- PGID" on
+// its stdin). At end of file, which is our death, it kills them, and then every process
+// with the mark, $1, in its environment. "quit" ends it.
 //
-// grep finds marked processes fast, if it is GNU's; others (busybox) stop at the first
-// NUL of an environment. Without one that finds what follows a NUL, the shell itself,
-// which skips NULs, looks once more: it makes a system call for each byte. A process
-// between two programs (execve) has no environment for a moment, so grep ends after
-// two rounds that find nobody.
+// GNU's grep finds marked processes fast; others (busybox) stop at the first NUL of an
+// environment. If grep finds no text after a NUL, the shell itself, which skips NULs, looks
+// once more: it makes a system call for each byte. A process between two programs (execve)
+// has no environment for a moment, so grep ends after two rounds that find no process.
 const guardScript = `
 trap '' HUP INT QUIT TERM PIPE
 while read -r verb group; do
@@ -66,15 +65,15 @@ for file in /proc/[0-9]*/environ; do
 done
 `
 
-// A guard is a shell that lives a moment longer than this program, to kill what it leaves
-// behind. It is started when it is first needed, and again if it was killed. Without a
-// guard everything works as long as this program ends in good order; a warning is logged.
+// A guard is a shell that lives a moment longer than this program, to kill the processes that
+// it leaves behind. It is started when it is first needed, and again if it was killed. Without
+// a guard everything works as long as this program ends in good order; a warning is logged.
 type guard struct {
 	log  *slog.Logger
-	mark string // what the environments of all our processes contain
+	mark string // a text that the environments of all our processes contain
 
-	// mu keeps the lines in order. It is held while one is written: they are a
-	// few bytes, and the pipe takes thousands before guardPatience counts.
+	// mu keeps the lines in order. It is held while a line is written: lines are a few
+	// bytes, and the pipe takes thousands before guardPatience counts.
 	mu      sync.Mutex
 	groups  map[int]bool
 	running *guardProcess // nil: none
@@ -162,7 +161,7 @@ func (g *guard) send(line string) {
 type guardProcess struct {
 	process *os.Process
 	stdin   *os.File
-	exited  chan struct{} // closed: it has
+	exited  chan struct{} // closed: the guard has exited
 }
 
 func startGuard(mark string) (*guardProcess, error) {
@@ -175,8 +174,8 @@ func startGuard(mark string) (*guardProcess, error) {
 	if path == "" {
 		path = "/usr/bin:/bin"
 	}
-	// Its environment has no tag: not ours, and not that of a Holdfast whose
-	// child we may be, or that one's sweep would kill our guard along with us.
+	// The guard's environment has no tag: not ours, and not that of a Holdfast that may be
+	// our parent, or the parent's sweep would kill the guard along with us.
 	cmd := &exec.Cmd{
 		Path: "/bin/sh", Args: []string{"holdfast-guard", "-c", guardScript, "holdfast-guard", mark},
 		Dir: "/", Env: []string{"PATH=" + path, "LC_ALL=C"}, Stdin: r,

@@ -23,19 +23,18 @@ const (
 	readBuffer = 16 << 10 // of stdout, per session
 	maxLogLine = 8 << 10  // of stderr, in bytes; also its read buffer
 	maxQuote   = 200      // bytes of a line quoted in an error or a warning
-	// pipeSize is what a pipe holds at most, unless its writer took the trouble
-	// to enlarge it.
+	// pipeSize is how many bytes a pipe holds at most, unless its writer has enlarged it.
 	pipeSize = 64 << 10
 )
 
-// errTooLong is the error of readLine for a line that is too long.
+// errTooLong is the error of [lines.next] for a line that is too long.
 var errTooLong = errors.New("line too long")
 
 // An output is our end of a process's stdout or stderr.
 type output struct {
 	f    *os.File
-	late bool // the deadline has passed; the reader's own
-	left int  // bytes that may be read after it; the reader's own
+	late bool // the deadline has passed; used by the reader alone
+	left int  // bytes that may be read after the deadline; used by the reader alone
 }
 
 func newOutput(f *os.File) *output { return &output{f: f, left: pipeSize} }
@@ -48,8 +47,8 @@ func (o *output) endBy(t time.Time) {
 	}
 }
 
-// Read reads from the pipe. After the deadline it reads what the process itself may have
-// written, which is at most what a pipe holds. So a slow sink loses nothing, and a
+// Read reads from the pipe. After the deadline it reads the bytes that the process itself
+// may have written, at most as many as a pipe holds. So a slow sink loses nothing, and a
 // descendant that keeps writing does not delay the end.
 func (o *output) Read(b []byte) (int, error) {
 	if !o.late {
@@ -78,7 +77,7 @@ func closePipes(ends ...*os.File) {
 	}
 }
 
-// readMessages passes what the process writes to stdout to the sink.
+// readMessages passes the messages on stdout to the sink.
 func (c *conn) readMessages() {
 	l := &lines{r: bufio.NewReaderSize(c.stdout, readBuffer), limit: c.b.opts.MaxMessage, arrival: budget.Of(c.sink).Arrive(c.closing)}
 	defer l.arrival.Done()
@@ -95,27 +94,27 @@ func (c *conn) readMessages() {
 			}
 			line = nil
 		}
-		c.emit(bytes.TrimSpace(line)) // which does nothing for an empty one
+		c.emit(bytes.TrimSpace(line)) // emit does nothing for an empty line
 		l.arrival.Done()
 		if err != nil {
-			// Nothing more can be answered, whether or not the process lives on.
+			// No more requests can be answered, whether or not the process lives on.
 			c.faults <- fault{why: errors.New("server process closed its stdout"), patient: true}
 			return
 		}
 	}
 }
 
-// lines are those that a process writes.
+// lines reads the lines that a process writes.
 type lines struct {
 	r       *bufio.Reader
 	limit   int64
 	arrival *budget.Arrival // counts the line that is read
-	pieces  budget.Pieces   // of a line for which there was no room
+	pieces  budget.Pieces   // of a line that is longer than the buffer
 }
 
-// next reads a line, with its end, into bytes of its own. It fails with errTooLong for one of more than limit bytes, not
-// counting its end, and where there is no room for a line with the error of [budget.Arrival.Grow]; then skip is to
-// follow. The last line comes with io.EOF.
+// next reads a line, with its end, into bytes of its own. It fails with errTooLong for a line of more than limit bytes,
+// not counting its end. If there is no room for a line, it fails with the error of [budget.Arrival.Grow], and the caller
+// calls skip. The last line comes with io.EOF.
 func (l *lines) next() ([]byte, error) {
 	part, err := l.r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
@@ -157,9 +156,8 @@ func (l *lines) skip(w io.Writer) error {
 	}
 }
 
-// skip handles a message for which there was no room, because of why: the request that it answers fails, and a request
-// is refused. The error is that of reading on. If known is false it cannot be told what the message was, and the process
-// is to end.
+// skip handles a message for which there was no room, because of why: the request that it answers fails, and a request is refused.
+// The error is that of reading the rest. If known is false, the kind of the message is not known, and the process must end.
 func (c *conn) skip(l *lines, why error) (known bool, err error) {
 	var found skim.Message
 	err = l.skip(&found)
@@ -187,8 +185,8 @@ func (c *conn) skip(l *lines, why error) (known bool, err error) {
 	return true, err
 }
 
-// emit passes on the message or batch of a line. A line that is none is logged, and ends the request whose answer it
-// is meant to be; the session continues.
+// emit passes on the message or batch of a line. A line that is neither is logged, and ends the request that it is
+// meant to answer; the session continues.
 func (c *conn) emit(line []byte) {
 	if len(line) == 0 {
 		return
@@ -205,17 +203,17 @@ func (c *conn) emit(line []byte) {
 	}
 	c.unreadable.Read()
 	for _, m := range msgs {
-		if len(msgs) > 1 { // one that is kept must not hold all
+		if len(msgs) > 1 { // a message that is kept must not hold the others
 			m, _ = jsonrpc.Parse(bytes.Clone(m.Raw))
 		}
 		c.sink.Emit(nil, c.answered(m))
 	}
 }
 
-// refuse answers a request of the process that is no message, if its id can be read: else the server waits.
+// refuse answers a line that is meant as a request and is no message, if its id can be read: else the server waits.
 func (c *conn) refuse(line []byte, why error) {
 	if line[0] != '{' {
-		return // it may be a copy in a log
+		return // the line may be a copy in a log
 	}
 	id := rpc.AskedID(line)
 	if id == nil {
@@ -250,8 +248,8 @@ func quote(line []byte) string {
 	return strconv.Quote(string(line))
 }
 
-// readLog logs what the process writes to stderr, line by line. Of a line that is too long
-// the beginning is logged. Of more lines than an [allowance] has their number is.
+// readLog logs the stderr of the process, line by line: the beginning of a line that is too
+// long, and the number of lines beyond an [allowance].
 func (c *conn) readLog() {
 	r := bufio.NewReaderSize(c.stderr, maxLogLine)
 	var said allowance
@@ -301,7 +299,7 @@ func (c *conn) write() {
 				err = path.Err // the pipe's made-up name says nothing
 			}
 			c.queue.close(fmt.Errorf("the server does not read its stdin: %w", err))
-			// What was queued is lost, and its calls would wait forever.
+			// The queued messages are lost, and their calls would wait forever.
 			c.faults <- fault{why: fmt.Errorf("server process stopped reading its stdin: %w", err), patient: true}
 			return
 		}

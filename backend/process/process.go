@@ -1,6 +1,5 @@
 // Package process is a backend that runs a command that speaks MCP on stdio. Each session has
-// a process of its own, in a process group of its own. What the process writes to its
-// stderr is logged.
+// a process of its own, in a process group of its own. The stderr of the process is logged.
 //
 // # No orphans
 //
@@ -12,10 +11,9 @@
 //     processes are found that have left the group with setsid.
 //   - A guard, a small shell in a session of its own, does both if this program is killed.
 //
-// A descendant survives only if it has left its group and has also removed or overwritten
-// its environment, or if it runs as a user whose processes this program may not signal. On
-// Unix systems other than Linux it survives if it has left the group. On other systems only
-// the process itself is killed.
+// A descendant survives only if it has left its group and has also removed or overwritten its
+// environment, or if this program may not signal processes of its user. On Unix systems other than
+// Linux it survives if it has left the group. On other systems only the process itself is killed.
 package process
 
 import (
@@ -50,9 +48,8 @@ var ErrClosed = errors.New("backend is closed")
 // Options configure a [Backend]. The zero value of each field stands for the default given
 // with it.
 type Options struct {
-	// Dir is the working directory of the processes; by default that of this program.
-	// A command that is a relative path is looked up in Dir, as with [exec.Cmd], and one that is
-	// a name in the PATH of Env.
+	// Dir is the working directory of the processes; by default that of this program. A command that
+	// is a relative path is looked up in Dir, as with [exec.Cmd], and a name in the PATH of Env.
 	Dir string
 	// Env is the whole environment of the processes ("KEY=value"). By default it is that
 	// of this program without the variables that configure Holdfast (HOLDFAST_*) or hold its
@@ -82,7 +79,7 @@ type Backend struct {
 	args []string // as the process sees them, with its name
 	opts Options
 	log  *slog.Logger
-	tag  string // of everything that this backend starts
+	tag  string // begins the tags of all processes of this backend
 
 	starts *outage.Starts // the handler of log
 
@@ -141,8 +138,7 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// find returns the absolute path of a program, so that what New found is what
-// every Open starts.
+// find returns the absolute path of a program, so that every Open starts the program that New has found.
 func find(name, dir string, env []string) (string, error) {
 	path, own := pathOf(env)
 	switch {
@@ -160,8 +156,8 @@ func find(name, dir string, env []string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// search looks for a program in the folders of a PATH. Those that are relative are in dir; the folder itself, which
-// a PATH may have too, is left out, as [exec.LookPath] does it.
+// search looks for a program in the folders of a PATH. Relative folders are in dir. The current folder, which a
+// PATH may have too, is left out, as by [exec.LookPath].
 func search(name, dir, path string) (string, error) {
 	failed := exec.ErrNotFound
 	for _, in := range filepath.SplitList(path) {
@@ -182,7 +178,7 @@ func search(name, dir, path string) (string, error) {
 	return "", &exec.Error{Name: name, Err: failed}
 }
 
-// pathOf returns the PATH of an environment. Without one, a program is looked for in that of this program.
+// pathOf returns the PATH of an environment. Without one, a program is looked for in the PATH of this program.
 func pathOf(env []string) (path string, is bool) {
 	for _, v := range env {
 		name, value, _ := strings.Cut(v, "=")
@@ -253,8 +249,8 @@ func (b *Backend) open(ctx context.Context, tag string, start backend.Start, sin
 // Processes implements [backend.ProcessStarter]. It returns true.
 func (b *Backend) Processes() bool { return true }
 
-// Eras implements [backend.EraSpeaker]. It returns [backend.Unknown]: a command says by its
-// answers what it speaks.
+// Eras implements [backend.EraSpeaker]. It returns [backend.Unknown]: the answers of a
+// command tell which eras it speaks.
 func (b *Backend) Eras() backend.Eras { return backend.Unknown }
 
 // forget removes a conversation that has ended.

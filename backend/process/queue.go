@@ -13,9 +13,9 @@ type queue struct {
 	max     int64
 	size    int64    // bytes waiting, and of the message being written
 	writing int64    // bytes of the message being written
-	waiting [][]byte // from first on
+	waiting [][]byte // the messages, from first on
 	first   int
-	closed  error // why nothing is taken any more
+	closed  error // why no message is taken any more
 }
 
 func (q *queue) init(limit int64) {
@@ -36,7 +36,7 @@ func (q *queue) put(raw []byte) error {
 	if q.size > 0 && q.size+n > q.max {
 		return fmt.Errorf("the server does not read its stdin: %d bytes are waiting", q.size)
 	}
-	if q.first > len(q.waiting)/2 { // reuse the room of what was taken
+	if q.first > len(q.waiting)/2 { // reuse the room of messages that were taken
 		kept := copy(q.waiting, q.waiting[q.first:])
 		clear(q.waiting[kept:])
 		q.waiting, q.first = q.waiting[:kept], 0
@@ -47,7 +47,7 @@ func (q *queue) put(raw []byte) error {
 	return nil
 }
 
-// next waits for a message and takes it out; the one taken before has then been
+// next waits for a message and takes it out; the message taken before has then been
 // written. After close it returns false.
 func (q *queue) next() ([]byte, bool) {
 	q.mu.Lock()
@@ -68,8 +68,7 @@ func (q *queue) next() ([]byte, bool) {
 	return raw, true
 }
 
-// close drops what waits and refuses what comes, for the given reason. The first
-// reason counts.
+// close drops the waiting messages and refuses new ones, for the given reason. The first reason counts.
 func (q *queue) close(why error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

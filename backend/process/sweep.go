@@ -5,13 +5,13 @@ import "sync"
 // A sweeper kills all processes that carry a tag, in batches: however many
 // conversations end at once, no more than two scans of all processes are needed.
 type sweeper struct {
-	scan sync.Mutex // held during a scan: one is enough for the machine
+	scan sync.Mutex // held during a scan: one scan is enough for the machine
 
 	mu   sync.Mutex
-	next *batch // the one that can still be joined
+	next *batch // the batch that can still be joined
 }
 
-// A batch is what one scan looks for.
+// A batch has the tags that one scan looks for.
 type batch struct {
 	tags map[string]bool
 	done chan struct{} // closed: err is set

@@ -12,15 +12,14 @@ import (
 const (
 	// maxRounds bounds the scans for processes that were born during a scan.
 	maxRounds = 20
-	// A process between two programs (execve) has no environment for a moment.
-	// One that looks so is looked at again.
+	// A process between two programs (execve) has no environment for a moment. A process
+	// that seems to have none is looked at again.
 	environTries = 3
 	environWait  = time.Millisecond
 )
 
-// killTagged sends SIGKILL to every process whose environment has one of the
-// tags. Processes of which the environment can't be read could not be killed
-// either, and are passed over.
+// killTagged sends SIGKILL to every process with one of the tags in its environment. Processes
+// of which the environment can't be read could not be killed either, and are passed over.
 func killTagged(tags map[string]bool) error {
 	killed := make(map[int]bool)
 	for range maxRounds {
@@ -28,8 +27,8 @@ func killTagged(tags map[string]bool) error {
 		if err != nil {
 			return err
 		}
-		// A process with SIGKILL pending can't fork any more, so when a round finds
-		// nobody new, nobody new can come.
+		// A process with SIGKILL pending can't fork any more, so when a round finds no new
+		// process, no new one can come.
 		if !more {
 			return nil
 		}
@@ -37,8 +36,8 @@ func killTagged(tags map[string]bool) error {
 	return fmt.Errorf("kill descendants: new ones still appear after %d rounds", maxRounds)
 }
 
-// killRound does that once. It reports whether it found a process that is not in
-// killed, to which it is then added.
+// killRound makes one round of killTagged. It reports whether it found a process that is
+// not in killed, and adds that.
 func killRound(tags map[string]bool, killed map[int]bool) (more bool, err error) {
 	proc, err := os.Open("/proc")
 	if err != nil {
@@ -54,8 +53,8 @@ func killRound(tags map[string]bool, killed map[int]bool) (more bool, err error)
 		if err != nil || pid == os.Getpid() || killed[pid] || !tags[tagOf(name)] {
 			continue
 		}
-		// FindProcess holds on to the process (pidfd), so what is looked at once
-		// more is what is killed, even if the id was just given to another.
+		// FindProcess holds on to the process (pidfd), so the process that is looked at
+		// once more is the one that is killed, even if its id was just given to another.
 		p, err := os.FindProcess(pid)
 		if err != nil {
 			continue

@@ -25,14 +25,14 @@ type conn struct {
 	sink     backend.Sink
 	up       *client.Conn
 	requests rpc.Table[request]
-	pass     bool          // the client's Authorization
+	pass     bool          // the client's Authorization is passed on
 	socket   bool          // the server is reached over a WebSocket
 	closed   chan struct{} // closed by Close
 
 	mu      sync.Mutex
 	token   string                 // the last Authorization of a client
-	refused *protocol.Unauthorized // how the server has refused what was last sent, or nil
-	opening chan<- error           // told how the first request ended; nil: nobody waits
+	refused *protocol.Unauthorized // how the server has refused the last message, or nil
+	opening chan<- error           // told how the first request ended; nil: no delivery waits
 }
 
 // Deliver sends a message to the server, in the background. It waits only until the server
@@ -74,7 +74,7 @@ func (c *conn) send(ctx context.Context, m jsonrpc.Message) error {
 // it: the client can be answered with the server's status as long as it has no answer yet.
 const refusalWait = 10 * time.Second
 
-// open sends the first request. If the server refuses the client, that is the error.
+// open sends the first request. If the server refuses the client, the refusal is the error.
 func (c *conn) open(ctx context.Context, in backend.Inbound) error {
 	m, err := opener(in.Message)
 	if err != nil {
@@ -105,8 +105,7 @@ func (c *conn) open(ctx context.Context, in backend.Inbound) error {
 	return err
 }
 
-// receive takes a message of the server. request is the id of the request on whose stream it
-// came, or nil.
+// receive takes a message of the server. request is the id of the request that has the message's stream, or nil.
 func (c *conn) receive(request []byte, m jsonrpc.Message) {
 	if m.Kind != jsonrpc.Response {
 		c.sink.Emit(c.callOf(request), m)
@@ -145,7 +144,7 @@ func (c *conn) callOf(id []byte) backend.Call {
 }
 
 // Sessionless reports whether the server has answered initialize over Streamable HTTP, and keeps no
-// session: there it can say nothing to the client but responses.
+// session: without one it can send nothing to the client but responses.
 func (c *conn) Sessionless() bool {
 	if c.socket {
 		return false
@@ -159,8 +158,8 @@ func unknown(e []byte) bool {
 	return string(jsonrpc.Field(e, "code")) == strconv.Itoa(protocol.CodeOutcomeUnknown)
 }
 
-// A refusable is a [backend.Call] whose client can be told how the server has refused its token, with the
-// server's status and challenge, if it has no answer yet. It is told before the response.
+// A refusable is a [backend.Call] that can tell its client how the server has refused its token, with the server's
+// status and challenge, if the client has no answer yet. Refused is called before the response is emitted.
 type refusable interface{ Refused(err error) }
 
 // opened takes the response to the first request.
@@ -188,14 +187,13 @@ func (c *conn) Close() error {
 	c.b.mu.Lock()
 	delete(c.b.conns, c)
 	c.b.mu.Unlock()
-	if err := c.up.Close(); err != nil && !c.b.away.Covers() && !c.b.ill.Covers() { // else the log has that it is out of reach
+	if err := c.up.Close(); err != nil && !c.b.away.Covers() && !c.b.ill.Covers() { // else the log has a line about that
 		return fmt.Errorf("close the upstream session: %w", err)
 	}
 	return nil
 }
 
-// SentAgain notes that the client's message goes again, after the server had refused it: what becomes of it is not known
-// yet.
+// SentAgain notes that the client's message goes again, after the server had refused it: its outcome is not known yet.
 func (c *conn) SentAgain(ctx context.Context) {
 	if key, ok := ctx.Value(requestKey{}).(string); ok {
 		c.requests.Update([]byte(key), func(rq *request) { rq.refused = nil })
@@ -208,9 +206,9 @@ type requestKey struct{}
 // tokenKey is the key of the Authorization of a message, in the context that it is sent with.
 type tokenKey struct{}
 
-// note keeps the client's Authorization, if it is to be passed on, and returns the context to send the
-// client's message with. Another client of the session may have more rights: a call never gets its
-// Authorization, whenever and however often it is sent. Messages of Holdfast itself get the last one.
+// note keeps the client's Authorization, if that is passed on, and returns the context for sending the
+// client's message. Another client of the session may have more rights: a call never gets the Authorization
+// of another, whenever and however often it is sent. Messages of Holdfast itself get the last Authorization.
 func (c *conn) note(ctx context.Context, header http.Header, call bool) context.Context {
 	ctx = withHeaders(ctx, header)
 	if !c.pass {
@@ -230,14 +228,14 @@ func (c *conn) note(ctx context.Context, header http.Header, call bool) context.
 // headersKey is the key of the headers that a message is sent with beside those of the protocol, in its context.
 type headersKey struct{}
 
-// callKey is the key of what says that a message is a call of a tool, in the context that it is sent with.
+// callKey is the key of the mark of a call of a tool, in the context that the call is sent with.
 type callKey struct{}
 
 // callContext is the context of all calls of tools.
 var callContext = context.WithValue(context.Background(), callKey{}, true)
 
-// withHeaders returns a context with the headers Mcp-* of a client's message that are not the protocol's own: those say
-// of the connection to Holdfast what is otherwise at the server.
+// withHeaders returns a context with the headers Mcp-* of a client's message that are not the protocol's own: those are
+// about the connection to Holdfast, and differ at the server.
 func withHeaders(ctx context.Context, header http.Header) context.Context {
 	var more http.Header
 	for name, values := range header {
@@ -259,16 +257,17 @@ func withHeaders(ctx context.Context, header http.Header) context.Context {
 	return context.WithValue(ctx, headersKey{}, more)
 }
 
-// Headers is what package client asks for besides.
+// Headers returns the headers of a message for package client.
 func (c *conn) Headers(ctx context.Context) http.Header {
 	more, _ := ctx.Value(headersKey{}).(http.Header)
 	return more
 }
 
-// OpensWithin is what package client asks for besides: Holdfast gives up before that, and says more.
+// OpensWithin returns how long the server may take to begin, for package client: Holdfast
+// gives up before that, and says more.
 func (c *conn) OpensWithin() time.Duration { return protocol.OpensWithin + refusalWait }
 
-// Account implements [budget.Accounted], for the client, of whose Options this is the Auth.
+// Account implements [budget.Accounted], for the client that has the conn as the Auth of its Options.
 func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
 
 // Authorization implements [client.Authorizer].
@@ -282,7 +281,7 @@ func (c *conn) Authorization(ctx context.Context) (string, error) {
 }
 
 // Authorize implements [client.Authorizer]. It notes how the server has refused a request: only the
-// client can do something about it, or the operator, whose credentials were refused.
+// client can do something about it, or the operator, if the operator's credentials were refused.
 func (c *conn) Authorize(ctx context.Context, _ *http.Request, resp *http.Response) error {
 	err := &protocol.Unauthorized{Status: resp.StatusCode, Challenge: resp.Header.Values("WWW-Authenticate")}
 	own := !c.pass && c.b.refuses(resp)

@@ -8,16 +8,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A request is one that the server has not answered.
+// A request is a request that the server has not answered.
 type request struct {
-	call  backend.Call // nil for those of Holdfast itself
-	opens bool         // it is one with which a client begins
+	call  backend.Call // nil for requests of Holdfast itself
+	opens bool         // it is a request with which a client begins
 
 	refused error // how the server has refused the client that made it, or nil
 }
 
-// opener returns the initialize request without what the client can do itself when its
-// connection is cut (SEP-975): here Holdfast is the client.
+// opener returns the initialize request without the client's capability to resume requests
+// (SEP-975): here Holdfast is the client.
 func opener(m jsonrpc.Message) (jsonrpc.Message, error) {
 	params, ok := without(m.Params, "capabilities", protocol.CapabilityResumable)
 	if !ok {
@@ -27,7 +27,7 @@ func opener(m jsonrpc.Message) (jsonrpc.Message, error) {
 }
 
 // withoutKeys returns the response to the first request without the server's promise to honour
-// idempotency keys: that is between the server and this client. Holdfast makes its own.
+// idempotency keys: the server promises that to Holdfast, which makes a promise of its own.
 func withoutKeys(m jsonrpc.Message) jsonrpc.Message {
 	result, ok := without(m.Result, "capabilities", "experimental", protocol.MetaIdempotencyKey)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// watch has all requests to the server tell whether it is reached. So the operator's log has one line when it is out of reach,
-// however many sessions try.
+// watch makes all requests to the server note whether they reach it. So the operator's log has one line when the server is out
+// of reach, however many sessions try.
 func (b *Backend) watch() {
 	about := outage.Options{Logger: b.opts.Logger, Attrs: []any{slog.String("url", redact.URL(b.url))}, Calls: b.inFlight, Confirm: time.Second, Wait: 4 * time.Second}
 	wait := "calls wait for it for up to " + b.opts.GiveUp.String() + " (--upstream-wait), or their outcome is unknown where it cannot continue them; those that begin a session fail within seconds. If it stays so, see that it runs, that this machine reaches it, and that the URL is right"
@@ -50,7 +50,7 @@ func (b *Backend) inFlight() (n int) {
 	return n
 }
 
-// ended notes that a request has ended with an error. opens says that it was to begin the session.
+// ended notes that a request has ended with an error. opens says that the request was to begin the session.
 func (b *Backend) ended(e []byte, opens bool) {
 	message := jsonrpc.String(jsonrpc.Field(e, "message"))
 	lost := b.away
@@ -70,7 +70,7 @@ func (b *Backend) ended(e []byte, opens bool) {
 	}
 }
 
-// lostSession notes that the server has ended a session, or refuses everything in it.
+// lostSession notes that the server has ended a session, or refuses all requests in it.
 func (b *Backend) lostSession() {
 	if b.ill.Covers() {
 		b.ill.LostSession()
@@ -79,24 +79,24 @@ func (b *Backend) lostSession() {
 	b.away.LostSession()
 }
 
-// What errors have of the status that a server has answered with.
+// Texts in errors by which the status of an answer is known.
 const (
 	ownStatus  = "HTTP 5"
 	busyStatus = "HTTP 429"
 )
 
-// covered returns the handler of lines about single tries.
+// covered returns the handler of log lines about single tries.
 func (b *Backend) covered(h slog.Handler) slog.Handler {
 	h = b.busy.Handler(h, func(err error) bool { return strings.Contains(err.Error(), busyStatus) })
 	h = b.ill.Handler(h, func(err error) bool { return strings.Contains(err.Error(), ownStatus) })
 	return b.away.Handler(h, func(error) bool { return true })
 }
 
-// answering is whether a server does what it is asked, or answers with an error status. Where it answers calls of tools so, only that
-// it answers one otherwise counts for the end of that, for callsCount: it may answer initialize and pings all the time.
+// answering is the outage of a server that answers with an error status. If it answers a call of a tool so, only another answer to a
+// call ends the outage, for callsCount: the server may answer initialize and pings all the time.
 type answering struct {
 	*outage.Outage
-	call atomic.Int64 // when a call was last answered with an error, in Unix nanoseconds; 0: none was, since it was well
+	call atomic.Int64 // when a call was last answered with an error, in Unix nanoseconds; 0: none was, since the server was well
 }
 
 const callsCount = time.Minute
@@ -119,7 +119,7 @@ func (a *answering) reached(call bool) {
 	a.Reached()
 }
 
-// silent notes that the server cannot be reached, as a conversation has found. What a request can tell, reach has noted.
+// silent notes that a conversation has found the server silent. The transport, reach, notes the outcome of single requests.
 func (b *Backend) silent(err error) {
 	var late interface{ Timeout() bool }
 	if errors.As(err, &late) && late.Timeout() {
@@ -127,7 +127,7 @@ func (b *Backend) silent(err error) {
 	}
 }
 
-// A reach is the transport of requests to the server, and notes which reach it.
+// A reach is the transport of requests to the server, and notes which of them reach it.
 type reach struct {
 	next http.RoundTripper // nil: the default
 	b    *Backend
@@ -146,11 +146,11 @@ func (t *reach) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// answered notes the status of an answer. call says whether it is one to a call of a tool.
+// answered notes the status of an answer. call says whether it answers a call of a tool.
 func (b *Backend) answered(resp *http.Response, call bool) {
 	switch status := resp.StatusCode; {
 	case status == http.StatusBadGateway || status == http.StatusServiceUnavailable || status == http.StatusGatewayTimeout:
-		// A proxy may say so of a server that is out of reach: if that is known already it is no news.
+		// A proxy may answer so for a server that is out of reach: if that is known already, it is no news.
 		if b.away.IsAway() {
 			b.away.Failed(errors.New("status " + resp.Status))
 			return
@@ -176,7 +176,7 @@ func (t *reach) transport() http.RoundTripper {
 	return t.next
 }
 
-// CloseIdleConnections does what http.Client's does.
+// CloseIdleConnections closes idle connections of the transport, for http.Client.
 func (t *reach) CloseIdleConnections() {
 	if next, ok := t.transport().(interface{ CloseIdleConnections() }); ok {
 		next.CloseIdleConnections()

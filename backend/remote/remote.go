@@ -1,12 +1,12 @@
 // Package remote is a backend that stands in front of an MCP server of any revision, over
-// Streamable HTTP, HTTP+SSE (2024-11-05) or a WebSocket. Clients get from it
-// what the server may not have: calls that survive cuts and restarts.
+// Streamable HTTP, HTTP+SSE (2024-11-05) or a WebSocket. It gives clients calls that
+// survive cuts and restarts, which the server may not have.
 //
 // Each session has a session of its own at the server, with its own streams, through a
-// [holdfast/client.Conn]. That says what becomes of a call when the connection to the
-// server is cut: it is resumed if the server can do that. If the server ends the session, the
-// client's initialize request is sent again, and the session goes on in a new one. A call
-// that may have run, and whose response is lost, ends with the error "outcome unknown".
+// [holdfast/client.Conn]. When the connection to the server is cut, that resumes a call if
+// the server can do so. If the server ends the session, the client's initialize request is
+// sent again, and the session goes on in a new one. A call that may have run and has lost its
+// response ends with the error "outcome unknown".
 package remote
 
 import (
@@ -29,21 +29,19 @@ import (
 // Options configure a [Backend]. The zero value of each field stands for the default given
 // with it.
 type Options struct {
-	// Header is added to each HTTP request to the server. By default nothing of the client's
-	// requests is passed on but their messages.
+	// Header is added to each HTTP request to the server. By default only the messages of
+	// the client's requests are passed on.
 	Header http.Header
-	// PassAuthorization passes on the Authorization header of the client. Each message of the
-	// client goes to the server with the header that it came with. A message without one goes
-	// with the last header that came in the session. Over a WebSocket to the server, all
-	// messages have the header that the conversation began with. Set it only if the server
-	// expects tokens that were issued for the address at which Holdfast serves (2025-11-25,
-	// Authorization, "Token Handling").
+	// PassAuthorization passes on the Authorization header of the client. Each message of the client
+	// goes to the server with the header that it came with. A message without it goes with the last
+	// header that came in the session. Over a WebSocket to the server, all messages have the header
+	// that the conversation began with. Set it only if the server expects tokens that were issued
+	// for the address at which Holdfast serves (2025-11-25, Authorization, "Token Handling").
 	PassAuthorization bool
 	// Transport is the wire protocol to the server; client.Auto.
 	Transport client.Transport
-	// NoListen keeps a session from opening the standalone stream at the server, on which
-	// the server sends what belongs to no request. For a handler without sessions
-	// (Stateless).
+	// NoListen keeps a session from opening the standalone stream at the server, on which the server
+	// sends messages that belong to no request. It is for a handler without sessions (Stateless).
 	NoListen bool
 	// GiveUp is how long the server may be out of reach before the calls that wait for it
 	// fail; 5 minutes. The first request of a session fails within seconds.
@@ -51,11 +49,10 @@ type Options struct {
 	// HTTPClient sends the HTTP requests; one that all sessions share. Its Timeout and
 	// CheckRedirect are not used.
 	HTTPClient *http.Client
-	// Logger is for the operator; slog.Default().
+	// Logger takes lines for the operator; slog.Default().
 	Logger *slog.Logger
-	// Checked is given by New a function for a check of the caller's own, such as one before the first session: its error
-	// says that the server is out of reach. So the log has one line about that, together with what sessions find. By default there is no
-	// such check.
+	// Checked gets from New a function that a check of the caller's own, such as one before the first session, calls if the server is
+	// out of reach. So the log has one line about that, for the check and for all sessions. By default there is no such check.
 	Checked func(unreached func(error))
 }
 
@@ -99,21 +96,20 @@ func New(url string, opts *Options) *Backend {
 	return b
 }
 
-// conversationCost is what a conversation counts for as kept, in bytes: it takes about three times as much, with its
+// conversationCost is how many bytes a conversation counts for: it takes about three times as many, with its
 // connection for the server's stream.
 const conversationCost = 16 << 10
 
-// mostIdle is how many connections to the server are kept that nothing uses. A call has a
-// connection of its own while it runs.
+// mostIdle is how many idle connections to the server are kept. A call has a connection of its own while it runs.
 const mostIdle = 512
 
 // Eras implements [backend.EraSpeaker]. It returns [backend.Unknown].
 func (b *Backend) Eras() backend.Eras { return backend.Unknown }
 
 // TakesAuthorization reports whether the server gets the Authorization of clients, so that it may refuse
-// any request, and whether a conversation keeps the one that it began with, because its messages carry
-// none: the server is reached over a WebSocket. Requests of revision 2026-07-28 then share a conversation
-// only if they have the same.
+// any request, and whether a conversation keeps the Authorization that it began with, because its
+// messages carry none: the server is reached over a WebSocket. Requests of revision 2026-07-28 then share
+// a conversation only if they have the same Authorization.
 func (b *Backend) TakesAuthorization(*http.Request) (takes, keeps bool) {
 	takes = b.opts.PassAuthorization
 	return takes, takes && b.socket()
@@ -124,11 +120,10 @@ func (b *Backend) socket() bool {
 	return b.opts.Transport == client.WebSocket || strings.HasPrefix(strings.ToLower(b.url), "ws")
 }
 
-// Open implements [backend.Backend]. It sends nothing: the client's initialize request is the
-// first that the server gets. If the server answers that with status 401 or 403, so does
-// Holdfast, with the same WWW-Authenticate header, unless it has begun a stream by then. But a client can do
-// nothing about credentials that are Options.Header, or that Options.HTTPClient adds: if those are refused the
-// status is 502, and the log says so.
+// Open implements [backend.Backend]. It sends nothing: the client's initialize request is the first that the
+// server gets. If the server answers that with status 401 or 403, so does Holdfast, with the same WWW-Authenticate
+// header, unless Holdfast has begun a stream by then. But a client can do nothing about credentials in
+// Options.Header, or that Options.HTTPClient adds: if those are refused the status is 502, and the log says so.
 func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	c := &conn{b: b, sink: sink, pass: b.opts.PassAuthorization, socket: b.socket(), closed: make(chan struct{})}
 	if err := c.Account().Hold(conversationCost); err != nil {
@@ -137,7 +132,7 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	c.note(context.Background(), start.HTTP.Header, false)
 	era := client.AnyEra
 	if protocol.Modern(start.Revision) {
-		era = client.Modern // that is known of the server: it is not asked for sessions again
+		era = client.Modern // the server is known to be modern: it is not asked for sessions again
 	}
 	up, err := client.New(b.url, &client.Options{
 		Era:        era,
@@ -162,16 +157,16 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	return c, nil
 }
 
-// ownRefused is what clients are told of credentials that are not theirs.
+// ownRefused tells clients of refused credentials that are not theirs.
 const ownRefused = "the upstream server refuses the credentials that Holdfast has for it: tell the operator, whose log says more"
 
 // hasCredentials reports whether requests may have credentials of the operator.
 func (b *Backend) hasCredentials() bool { return len(b.opts.Header) > 0 || b.opts.HTTPClient != nil }
 
-// refuses reports whether a server that gets nothing of its clients has refused credentials of the
-// operator, and logs what to do: once, until the server has answered.
+// refuses reports whether a server that gets no credentials of clients has refused those of the
+// operator, and logs the remedy: once, until the server has answered.
 func (b *Backend) refuses(resp *http.Response) (own bool) {
-	// What a transport has added to a request stands in the request of the response.
+	// The request of the response has the headers that a transport has added.
 	token := resp.Request != nil && resp.Request.Header.Get("Authorization") != "" && b.opts.Header.Get("Authorization") == ""
 	own = token || len(b.opts.Header) > 0
 	if b.refused.Swap(int32(resp.StatusCode)) == int32(resp.StatusCode) { //nolint:gosec // three digits
@@ -179,7 +174,7 @@ func (b *Backend) refuses(resp *http.Response) (own bool) {
 	}
 	at := slog.Group("upstream", "url", redact.URL(b.url), "status", resp.StatusCode)
 	switch {
-	case token: // and where it comes from
+	case token: // the HTTPClient has added it
 		b.opts.Logger.Error("the upstream server refuses Holdfast's token: see that --upstream-client-id, its secret and --upstream-scopes are right (in a configuration file: \"auth\")", at)
 	case own:
 		b.opts.Logger.Error("the upstream server refuses Holdfast's credentials: change them with --upstream-header or HOLDFAST_UPSTREAM_HEADER (in a configuration file: \"headers\")", at)

@@ -18,7 +18,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// transport is an [mcp.Transport] whose connection exists already.
+// transport is an [mcp.Transport] with a connection that exists already.
 type transport struct{ c *conn }
 
 // Connect implements [mcp.Transport].
@@ -27,14 +27,13 @@ func (t transport) Connect(context.Context) (mcp.Connection, error) { return t.c
 // conn is one session: an [mcp.Connection] to the SDK and, inside a handle, a
 // [backend.Conn] to Holdfast.
 //
-// The SDK converts ids to float64. So it gets numbers that are made here, and conn keeps the
-// client's ids.
+// The SDK converts ids to float64. So it gets numbers of our own, and conn keeps the client's ids.
 type conn struct {
 	b       *Backend
 	secret  string
 	sink    backend.Sink
 	server  *mcp.Server
-	session *mcp.ServerSession // set before anything is delivered
+	session *mcp.ServerSession // set before a message is delivered
 	ctx     context.Context    // the parent of handlers' contexts
 
 	in   chan sdkrpc.Message
@@ -43,21 +42,21 @@ type conn struct {
 	running sync.WaitGroup // handlers of direct calls, and listens that end
 
 	modern   *modern      // nil in a legacy conversation
-	call     backend.Call // that all belongs to, in the conversation of a listen; else nil
-	listener func()       // is told that a listen was answered
+	call     backend.Call // the call of all messages, in the conversation of a listen; else nil
+	listener func()       // called when a listen was answered
 
 	mu       sync.Mutex
 	last     int64
 	requests map[int64]request
 	notice   *mcp.RequestExtra // of the last notification, until the SDK has handled it
 	ready    bool              // the SDK has seen initialize
-	closing  bool              // the SDK has closed: no direct call begins
+	closing  bool              // the SDK has closed the conversation: no direct call begins
 	over     bool
 }
 
 // request is a request that has not been answered.
 type request struct {
-	id     []byte // the client's
+	id     []byte // the client's id
 	call   backend.Call
 	extra  *mcp.RequestExtra  // of a request that went to the SDK
 	cancel context.CancelFunc // of a direct call
@@ -100,7 +99,7 @@ func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 	switch in.Kind {
 	case jsonrpc.Request:
 		extra := newExtra(in)
-		modern := jsonrpc.Field(in.Params, "_meta", mcp.MetaKeyProtocolVersion) != nil // of whose results the SDK changes the _meta
+		modern := jsonrpc.Field(in.Params, "_meta", mcp.MetaKeyProtocolVersion) != nil // the SDK changes the _meta of its results
 		c.b.remember(extra, origin{call: in.Call, encode: !modern})
 		c.mu.Lock()
 		over, id := c.over, int64(0)
@@ -108,7 +107,7 @@ func (c *conn) translate(in *backend.Inbound) (sdkrpc.Message, error) {
 			id = c.add(request{id: in.ID, call: in.Call, extra: extra})
 		}
 		c.mu.Unlock()
-		if over { // end has dropped what there was
+		if over { // end has dropped the other requests
 			c.b.drop(extra)
 			return nil, mcp.ErrConnectionClosed
 		}
@@ -369,7 +368,7 @@ func (c *conn) end() {
 		c.b.drop(r.extra)
 	}
 	if c.listener != nil {
-		return // it is not the whole conversation
+		return // this session is not the whole conversation
 	}
 	// If it was the SDK that closed, the session is over.
 	go c.sink.Closed(errors.New("the server closed the session"), false)

@@ -62,8 +62,8 @@ func (c *conn) run(ctx context.Context, n int64, id []byte, req *mcp.CallToolReq
 	c.answer(ctx, id, req, &answer)
 }
 
-// growStack has the stack of a new goroutine grow from 2 KiB to 4 KiB, which every call needs. There is
-// nothing on it yet to be moved: later that takes longer than the rest of what the backend does.
+// growStack makes the stack of a new goroutine grow from 2 KiB to 4 KiB, which every call needs. The
+// stack is still empty: to move it later takes longer than all other work of the backend.
 //
 //go:noinline
 func growStack() {
@@ -95,7 +95,7 @@ func (c *conn) encode(id []byte, result mcp.Result, err error, answer *jsonrpc.M
 	*answer = c.response(id, result, err)
 }
 
-// fail is the answer to a call that has failed.
+// fail sets the answer to a call that has failed.
 //
 //go:noinline
 func fail(id []byte, err error, answer *jsonrpc.Message) { *answer = failure(id, err) }
@@ -119,8 +119,7 @@ func (c *conn) begin(r request) (n int64, ok bool) {
 }
 
 // plainCall decodes the params of a tools/call. It returns false if anything in them is
-// wrong, belongs to another revision than the conversation's, or says more of the request
-// than who makes it.
+// wrong, belongs to another revision than the conversation's, or asks for log messages.
 func plainCall(params []byte, modern *modern) (*mcp.CallToolParamsRaw, bool) {
 	p := new(mcp.CallToolParamsRaw)
 	plain := true
@@ -161,7 +160,7 @@ type looker struct {
 	middleware []mcp.Middleware // itself, as a list
 }
 
-// lookers are there to be used again: one is needed for each call.
+// lookers are kept for reuse: each call needs one.
 var lookers = sync.Pool{New: func() any {
 	l := &looker{}
 	l.middleware = []mcp.Middleware{func(next mcp.MethodHandler) mcp.MethodHandler {
@@ -171,7 +170,7 @@ var lookers = sync.Pool{New: func() any {
 	return l
 }}
 
-// response converts what a handler returned, as the SDK does.
+// response makes a response of a handler's result or error, as the SDK does.
 func (c *conn) response(id []byte, result mcp.Result, err error) jsonrpc.Message {
 	if err == nil && result == nil {
 		err = errNoAnswer

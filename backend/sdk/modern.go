@@ -18,8 +18,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for revision 2026-07-28, which the SDK's servers speak: many requests, of
-// many clients that are alike, come to one conversation, as over stdio.
+// This file is for revision 2026-07-28, which the SDK's servers speak: many requests, of
+// many clients of one kind, come to one conversation, as over stdio.
 
 // Eras implements [backend.EraSpeaker].
 func (b *Backend) Eras() backend.Eras { return backend.Both }
@@ -44,25 +44,25 @@ func (b *Backend) serverOf(r *http.Request) *mcp.Server {
 	return b.getServer(r)
 }
 
-// A modern is what a conversation of modern requests has beside the others.
+// A modern is the part of a conn that only a conversation of modern requests has.
 //
-// The SDK's session is initialized as a legacy one, with what the first request says of its
-// client. So handlers may ask the client by [mcp.ServerSession.Elicit] and the like, as they
-// always could, and Holdfast makes an InputRequiredResult of that. A handler that returns
-// InputRequests has another session: see rounds.go.
+// The SDK's session is initialized as a legacy one, with the client's info and capabilities
+// from the first request. So handlers may ask the client by [mcp.ServerSession.Elicit] and
+// the like, as they always could, and Holdfast makes an InputRequiredResult of that. A
+// handler that returns InputRequests has another session: see rounds.go.
 type modern struct {
-	conn    *conn     // its own
+	conn    *conn     // the conn that has it
 	once    sync.Once // the session is initialized
 	listens listens
 	rounds  rounds
 	ready   chan struct{}                  // closed when the server has answered initialize
 	info    atomic.Pointer[[]byte]         // the server's Implementation, as JSON; nil until then
 	first   atomic.Pointer[decodedMeta]    // the first _meta, which most others are like
-	values  atomic.Pointer[[]decodedValue] // of members of _meta that came before
+	values  atomic.Pointer[[]decodedValue] // members of _meta that came before
 }
 
-// deliverModern does for a message what only a modern conversation needs. done reports that
-// there is nothing else to be done.
+// deliverModern handles a message as far as only a modern conversation needs that. done
+// reports that nothing else is left to do.
 func (c *conn) deliverModern(in *backend.Inbound) (done bool, err error) {
 	switch {
 	case in.Kind == jsonrpc.Request && (in.Method == protocol.MethodSubscriptions || in.Method == protocol.MethodDiscover):
@@ -77,7 +77,7 @@ func (c *conn) deliverModern(in *backend.Inbound) (done bool, err error) {
 }
 
 // initialize initializes the SDK's session for the client of a request. The SDK handles
-// messages in their order, up to here.
+// messages in their order until then.
 func (c *conn) initialize(in *backend.Inbound) error {
 	info := jsonrpc.Field(in.Params, "_meta", protocol.MetaClientInfo)
 	if info == nil {
@@ -102,7 +102,7 @@ func (c *conn) putInitialize(params []byte, extra *mcp.RequestExtra) error {
 	return c.put(&sdkrpc.Request{ID: number(id), Method: protocol.MethodInitialize, Params: params, Extra: extra})
 }
 
-// initialized takes in the result of initialize.
+// initialized notes the server's Implementation in the result of initialize.
 func (m *modern) initialized(result []byte) {
 	if info := jsonrpc.Field(result, "serverInfo"); info != nil && !m.isReady() {
 		info = bytes.Clone(info)
@@ -111,18 +111,18 @@ func (m *modern) initialized(result []byte) {
 	}
 }
 
-// isReady reports whether the server has said who it is.
+// isReady reports whether the server has given its Implementation.
 func (m *modern) isReady() bool { return m.info.Load() != nil }
 
-// complete adds to the result of a direct call what the SDK adds to the others
-// (2026-07-28, Overview, "ResultType", "_meta").
+// complete adds to the result of a direct call the members that the SDK adds to other
+// results (2026-07-28, Overview, "ResultType", "_meta").
 func (m *modern) complete(result []byte) []byte {
 	info := *m.info.Load()
 	plain := len(result) > 2
 	for _, name := range special {
 		plain = plain && !bytes.Contains(result, name)
 	}
-	if plain { // nothing of it is in there: one copy will do
+	if plain { // the result has none of these members: one copy will do
 		text := make([]byte, 0, len(result)+len(info)+100)
 		text = append(append(text, '{'), modernOpening...)
 		text = append(append(text, info...), "},"...)
@@ -137,12 +137,10 @@ func (m *modern) complete(result []byte) []byte {
 // special are the members of a result that complete looks at.
 var special = [][]byte{[]byte(`"_meta"`), []byte(`"resultType"`), []byte(`"inputRequests"`), []byte(`"requestState"`)}
 
-// metaOf decodes the _meta of a request. Package json would take longer for it than all else that is
-// done for the request: so texts are read here, and what a client says of itself with each request
-// is decoded once.
+// metaOf decodes the _meta of a request. Package json would take longer for it than all other work on the
+// request: so texts are read here, and the facts that a client repeats with each request are decoded once.
 //
-// plain reports that it belongs to the conversation's revision, and says no more of the
-// request than who makes it.
+// plain reports that the _meta belongs to the conversation's revision, and asks for no log messages.
 func (m *modern) metaOf(raw []byte) (meta mcp.Meta, plain bool) {
 	if string(raw) == "null" {
 		return nil, m == nil
@@ -175,14 +173,14 @@ func (m *modern) firstMeta() *decodedMeta {
 	return m.first.Load()
 }
 
-// A decodedMeta is one that came before.
+// A decodedMeta is a _meta that came before.
 type decodedMeta struct {
 	raw   []byte
 	meta  mcp.Meta
 	plain bool
 }
 
-// metaName returns the name of a member of _meta, without an allocation for those of each request.
+// metaName returns the name of a member of _meta, without an allocation for the names that each request has.
 func metaName(name []byte) string {
 	switch string(name) {
 	case protocol.MetaProtocolVersion:
@@ -197,11 +195,10 @@ func metaName(name []byte) string {
 	return string(name)
 }
 
-// version is the value of a member of each modern _meta.
+// version is the protocol version in each modern _meta.
 var version any = protocol.V20260728
 
-// valueOf decodes a value of a _meta. What is kept of a modern conversation is objects: all its clients
-// say the same of themselves.
+// valueOf decodes a value of a _meta. It keeps the objects of a modern conversation: all its clients say the same of themselves.
 func (m *modern) valueOf(raw []byte) (any, error) {
 	switch {
 	case string(raw) == `"`+protocol.V20260728+`"`:
@@ -239,14 +236,14 @@ const (
 	largeValue = 4 << 10
 )
 
-// A decodedValue is one that came before.
+// A decodedValue is a value that came before.
 type decodedValue struct {
 	raw   []byte
 	value any
 }
 
-// typed gives a result its type. The SDK leaves it out of some, and takes those for complete
-// that ask the client for something, as it believes that it has asked by itself.
+// typed gives a result its resultType. The SDK leaves that out of some results, and takes results
+// that ask the client for input for complete, as it believes that it has asked by itself.
 func typed(result []byte) []byte {
 	is, of := protocol.ResultComplete, jsonrpc.Field(result, "resultType")
 	if jsonrpc.Field(result, "inputRequests") != nil || jsonrpc.Field(result, "requestState") != nil {
@@ -267,8 +264,7 @@ type listens struct {
 	ended bool
 }
 
-// listen opens a conversation for a subscriptions/listen request. All that the SDK says in it
-// belongs to the request.
+// listen opens a conversation for a subscriptions/listen request. All messages of the SDK in it belong to the request.
 func (c *conn) listen(in *backend.Inbound) error {
 	l, err := c.b.connect(c.ctx, c.server, c.sink, "")
 	if err != nil {
@@ -292,7 +288,7 @@ func (c *conn) listen(in *backend.Inbound) error {
 		c.dropListen(in.ID)
 		return err
 	}
-	l.in <- m // it has room
+	l.in <- m // the channel has room
 	return nil
 }
 
@@ -307,14 +303,14 @@ func (c *conn) dropListen(id []byte) bool {
 	}
 	c.running.Add(1)
 	c.modern.listens.mu.Unlock()
-	go func() { // it may be the SDK that calls, from that conversation
+	go func() { // the SDK may be the caller, from that conversation
 		defer c.running.Done()
 		_ = l.Close()
 	}()
 	return true
 }
 
-// endListens ends all of them.
+// endListens ends the conversations of all listens.
 func (c *conn) endListens() {
 	if c.modern == nil {
 		return

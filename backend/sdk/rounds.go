@@ -15,20 +15,20 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// What follows is for handlers that return InputRequests (2026-07-28, Multi Round-Trip
-// Requests). The SDK passes those on in a modern session. In a legacy one it asks the client
-// by itself, and enters the handler again, once. But only there may a handler ask by
-// [mcp.ServerSession.Elicit] and the like. So a modern conversation begins with a legacy
-// session. A request whose handler turns out to return InputRequests is made again in a
-// modern session; from then on the tool, prompt or resource has that one from the start.
+// This file is for handlers that return InputRequests (2026-07-28, Multi Round-Trip Requests).
+// The SDK passes those on in a modern session. In a legacy session it asks the client by itself,
+// and enters the handler again, once. But only in a legacy session may a handler ask by
+// [mcp.ServerSession.Elicit] and the like. So a modern conversation begins with a legacy session.
+// If the handler of a request turns out to return InputRequests, the request is made again in a
+// modern session; from then on the tool, prompt or resource has that session from the start.
 
-// asking is what is known of a server's handlers.
+// asking knows which handlers of a server return InputRequests.
 type asking struct {
 	mu     sync.Mutex
-	rounds map[handlerName]bool // return InputRequests
+	rounds map[handlerName]bool // the handlers that return InputRequests
 }
 
-// mostRounds bounds how many names are kept for a server: URIs of resources are the client's.
+// mostRounds bounds how many names are kept for a server: clients choose the URIs of resources.
 const mostRounds = 1000
 
 // inRounds reports whether a handler returns InputRequests.
@@ -38,7 +38,7 @@ func (a *asking) inRounds(name handlerName) bool {
 	return a.rounds[name]
 }
 
-// note notes that a handler does.
+// note notes that a handler returns InputRequests.
 func (a *asking) note(name handlerName) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -76,8 +76,7 @@ func (b *Backend) openModern(ctx context.Context, server *mcp.Server, sink backe
 	return c, nil
 }
 
-// throughRounds calls a handler. One that returns InputRequests gets the modern session of its
-// conversation.
+// throughRounds calls a handler. A handler that returns InputRequests gets the modern session of its conversation.
 func throughRounds(ctx context.Context, next mcp.MethodHandler, method string, req mcp.Request) (mcp.Result, error) {
 	m, ok := ctx.Value(modernKey{}).(*modern)
 	if !ok {
@@ -101,12 +100,12 @@ func throughRounds(ctx context.Context, next mcp.MethodHandler, method string, r
 	return next(ctx, method, withSession(req, session))
 }
 
-// A handlerName tells a handler from others: it is that of a tool, a prompt or a resource. Its
-// zero value stands for a request whose handler cannot return InputRequests.
+// A handlerName names the handler of a tool, a prompt or a resource. Its zero value stands for
+// a request with a handler that cannot return InputRequests.
 type handlerName struct{ method, of string }
 
 // nameOf returns the name of the handler of a request. continued reports that it has returned
-// InputRequests: only then has a client something to come back with.
+// InputRequests: only then does a client send a requestState or inputResponses.
 func nameOf(method string, req mcp.Request) (name handlerName, continued bool) {
 	switch p := req.GetParams().(type) {
 	case *mcp.CallToolParamsRaw:
@@ -133,7 +132,7 @@ func withSession(req mcp.Request, session *mcp.ServerSession) mcp.Request {
 }
 
 // modernSession returns the modern session of the conversation. It has no messages of its
-// own: what handlers say in it belongs to their calls.
+// own: the messages of handlers in it belong to their calls.
 func (m *modern) modernSession(ctx context.Context) (*mcp.ServerSession, error) {
 	h, err := m.openRounds()
 	if err != nil {
@@ -149,8 +148,7 @@ func (m *modern) modernSession(ctx context.Context) (*mcp.ServerSession, error) 
 	}
 }
 
-// openRounds opens the session that is modern, once. The SDK takes it for modern because its
-// client says so in initialize.
+// openRounds opens the modern session, once. The SDK takes it for modern because of the revision in its initialize.
 func (m *modern) openRounds() (*handle, error) {
 	m.rounds.mu.Lock()
 	defer m.rounds.mu.Unlock()
@@ -179,7 +177,7 @@ func (m *modern) openRounds() (*handle, error) {
 	return h, nil
 }
 
-// endRounds ends the session that is modern, if there is one.
+// endRounds ends the modern session, if there is one.
 func (c *conn) endRounds() {
 	if c.modern == nil {
 		return
@@ -193,7 +191,7 @@ func (c *conn) endRounds() {
 	}
 }
 
-// errAsksByItself keeps the SDK from asking for a handler.
+// errAsksByItself keeps the SDK from asking the client for a handler.
 var errAsksByItself = errors.New("the handler's InputRequests go to the client")
 
 // asksByItself reports whether it is the SDK that asks the client of a modern conversation,

@@ -92,7 +92,7 @@ func (b *Backend) connect(ctx context.Context, server *mcp.Server, sink backend.
 	return &handle{c}, nil
 }
 
-// handle is a conn whose Close ends the SDK's session too.
+// handle is a conn with a Close that ends the SDK's session, too.
 type handle struct{ *conn }
 
 // handlerGrace is how long handlers may take to return once they are cancelled.
@@ -194,7 +194,7 @@ func (b *Backend) encode(method string, res mcp.Result) (_ mcp.Result, err error
 	return encoded{res, text}, nil
 }
 
-// handling says in a log what panicked.
+// handling names the code that has panicked, in a log.
 const handling = "the server's handler of"
 
 // onWire turns the error of a panic into an error of the protocol.
@@ -217,7 +217,7 @@ func (b *Backend) forget(p weak.Pointer[mcp.Server]) {
 	delete(b.known, p)
 }
 
-// newExtra returns what the handler of a message may know of its HTTP request.
+// newExtra returns the facts about a message's HTTP request that its handler may know.
 func newExtra(in *backend.Inbound) *mcp.RequestExtra {
 	e := &mcp.RequestExtra{Header: in.Header}
 	if in.Context != nil {

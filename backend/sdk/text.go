@@ -10,13 +10,13 @@ import (
 )
 
 // Most results of tools are texts. The SDK encodes those in three rounds, each of which
-// copies what the one before has made, on a stack that grows meanwhile. That is an eighth of
-// what a short call costs. So such results are written here, as the SDK writes them.
+// copies the text of the one before, on a stack that grows meanwhile. That is an eighth of
+// the cost of a short call. So such results are written here, as the SDK writes them.
 
 // modernOpening is how a modern result begins; the server's Implementation follows.
 const modernOpening = `"resultType":"` + protocol.ResultComplete + `","_meta":{"` + protocol.MetaServerInfo + `":`
 
-// textOf returns the response with the result of a tool that is nothing but texts, or false.
+// textOf returns the response with the result of a tool that has only texts, or false.
 func (c *conn) textOf(id []byte, result mcp.Result) (jsonrpc.Message, bool) {
 	r, ok := result.(*mcp.CallToolResult)
 	if !ok || r == nil || !isText(r) {
@@ -51,8 +51,8 @@ func (c *conn) textOf(id []byte, result mcp.Result) (jsonrpc.Message, bool) {
 	return jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Result: raw[from : len(raw)-1 : len(raw)-1], Raw: raw}, true
 }
 
-// isText reports whether a result is texts and nothing else. A type that it has, which only
-// one has that came from another server, is not told to legacy clients, who know none.
+// isText reports whether a result has only texts. Legacy clients do not get the resultType
+// that the result of an upstream server has.
 func isText(r *mcp.CallToolResult) bool {
 	if len(r.Meta) > 0 || r.StructuredContent != nil || r.InputRequests != nil || r.RequestState != "" || r.NeedsInput() {
 		return false

@@ -1,6 +1,5 @@
-// Package follow follows one call to its end. It shows the call's progress, asks the user
-// what the server wants to know, and saves where the call is, so that another process can
-// resume it.
+// Package follow follows one call to its end. It shows the call's progress, asks the user the
+// server's questions, and saves where the call is, so that another process can resume it.
 package follow
 
 import (
@@ -25,10 +24,10 @@ type Options struct {
 	Conn *client.Conn
 	ID   []byte // of the call; its progress token is the same
 	Name string // of the tool
-	Task string // whose result the call waits for (2025-11-25); "": it is a call of the tool itself
+	Task string // the task that has the call's result (2025-11-25); "": it is a call of the tool itself
 	// ResumeFlags follow the name or the token in the command that resumes the call; before them, NameFlags follow a name.
 	ResumeFlags, NameFlags string
-	// ShowToken has that command have the token in it, with which the call can be resumed on another machine.
+	// ShowToken puts the token into that command, so that the call can be resumed on another machine.
 	ShowToken bool
 	// Ends says that the server ends with this program: then a user who leaves the call cancels it, and nothing resumes it.
 	Ends bool
@@ -40,7 +39,7 @@ type Options struct {
 	// Settled reports whether the server has the answer to a question that it sends again.
 	// It is for a call that another process began; else nil.
 	Settled func(ctx context.Context) bool
-	// Changed has a token when the state of Conn may have changed.
+	// Changed has a value when the state of Conn may have changed.
 	Changed <-chan struct{}
 }
 
@@ -52,7 +51,7 @@ var ErrLeft = errors.New("the user has left the call")
 
 // Call follows a call to its end, and returns the response. It fails with [ErrLeft] if the
 // user leaves the call, which continues at the server or was cancelled. ctx gives values
-// only: the signals that end it are handled here.
+// only: Call itself handles the signals that end it.
 func Call(ctx context.Context, opts Options) (jsonrpc.Message, error) {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	f := &follower{
@@ -77,14 +76,14 @@ func Call(ctx context.Context, opts Options) (jsonrpc.Message, error) {
 	return f.run(ctx)
 }
 
-// state is where a call that is followed is:
+// state is how far a call that is followed has come:
 //
 //	state      event        next state
 //	following  responded    ended
 //	following  interrupted  settling    Ctrl-C: the user learns how to resume
 //	following  terminated   left        SIGTERM
 //	following  stopped      cancelled   Ctrl-C or SIGTERM, and the server ends with this program
-//	following  unanswered   left        nobody here can answer a question of the server
+//	following  unanswered   left        no user here can answer a question of the server
 //	settling   responded    ended
 //	each but the ends  expired  left    there is no result in time
 //	settling   terminated   left
@@ -128,8 +127,8 @@ var moves = map[state]map[event]state{
 	leaving:   {responded: ended, interrupted: cancelled, terminated: left, unanswered: left, elapsed: left, expired: left},
 }
 
-// settleFor is how long after Ctrl-C another one is taken for the same: npm passes on what the terminal has sent to the whole group
-// of processes already. lingerFor is how long, after that, a second Ctrl-C cancels the call.
+// settleFor is how long after Ctrl-C another one is taken for the same: npm passes on the signal that the terminal has already sent
+// to the whole group of processes. lingerFor is how long, after that, a second Ctrl-C cancels the call.
 const (
 	settleFor = 300 * time.Millisecond
 	lingerFor = 2 * time.Second
@@ -163,7 +162,7 @@ func (f *follower) move(e event) bool {
 	return ok
 }
 
-// run handles what happens until the call is not followed any more.
+// run handles all events until the call is not followed any more.
 func (f *follower) run(ctx context.Context) (jsonrpc.Message, error) {
 	defer f.place.stop()
 	f.place.save()
@@ -214,7 +213,7 @@ func (f *follower) run(ctx context.Context) (jsonrpc.Message, error) {
 	}
 }
 
-// receive passes on what the server sends.
+// receive passes on the messages of the server.
 func (f *follower) receive(ctx context.Context) {
 	for {
 		m, err := f.conn.Receive(ctx)
@@ -229,7 +228,7 @@ func (f *follower) receive(ctx context.Context) {
 	}
 }
 
-// close ends what is shown, asked and saved, as the state says.
+// close ends the display and the questions, and releases the call's file, which it removes if the call has ended.
 func (f *follower) close() {
 	f.questions.withdrawCurrent(terminal.ErrWithdrawn)
 	f.display.Close()
@@ -338,7 +337,7 @@ func (f *follower) cancel(ctx context.Context) error {
 func (f *follower) handle(ctx context.Context, m jsonrpc.Message) {
 	switch {
 	case m.Kind == jsonrpc.Request && m.Method == elicit:
-		f.place.save() // the user may leave as soon as there is something to read
+		f.place.save() // the user may leave as soon as the question is shown
 		if !f.questions.add(m) {
 			f.send(ctx, declined(m))
 			return

@@ -21,7 +21,7 @@ import (
 	"holdfast/internal/terminal"
 )
 
-// A Kept call is one that is saved.
+// A Kept is a saved call.
 type Kept struct {
 	State client.State
 	// Name is the shortest name that the call has here: its tool, and letters of the hash of its id.
@@ -29,13 +29,13 @@ type Kept struct {
 	Tool      string
 	Entry     Entry // of its server; zero: it was given by its URL
 	Began     time.Time
-	Updated   time.Time      // when something of it was saved last
-	Progress  *terminal.Step // the last one seen here; nil: there was none
+	Updated   time.Time      // when its file was written last
+	Progress  *terminal.Step // the last progress that was seen here; nil: there was none
 	Cancelled time.Time      // when its server was told to cancel it; zero: it was not
 	Followed  bool           // another process follows it
 
 	file string
-	sum  string // the whole of what Name has a part of
+	sum  string // all letters of the hash, of which Name has some
 }
 
 // Server returns the server that the call is at, as users know it.
@@ -46,16 +46,16 @@ func (k *Kept) Server() string {
 	return "the server"
 }
 
-// letters are those of names. There are no I, L, O and U, which look like others.
+// letters encodes hashes for names of calls. It has no I, L, O and U, which look like other letters.
 var letters = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
 // leastSum is how many letters of a call's hash are in its name, if they are enough.
 const leastSum = 4
 
-// unfit are what names of calls do not have in them.
+// unfit matches the characters that names of calls do not have.
 var unfit = regexp.MustCompile(`[^a-z0-9_]+`)
 
-// slug returns what the name of a call of a tool begins with.
+// slug returns the beginning of the name of a call of a tool.
 func slug(tool string) string {
 	s := strings.Trim(unfit.ReplaceAllString(strings.ToLower(tool), "-"), "-_")
 	return cmp.Or(strings.Trim(s[:min(len(s), 24)], "-_"), "call")
@@ -79,10 +79,10 @@ func sumOf(hash string) string {
 	return letters.EncodeToString(b)
 }
 
-// began is how the names of files say when the call began.
+// began is the format of the time in the names of files, at which the call began.
 const began = "20060102T150405.000"
 
-// parseFile returns what the name of a file says.
+// parseFile returns the time and the letters of the hash in the name of a file.
 func parseFile(name string) (at time.Time, sum string, ok bool) {
 	when, hash, both := strings.Cut(strings.TrimSuffix(filepath.Base(name), ".json"), "-")
 	at, err := time.Parse(began, when)
@@ -161,7 +161,7 @@ func (e *Several) Error() string {
 	return fmt.Sprintf("%d unfinished calls %s: name the one that is meant", len(e.Calls), e.which)
 }
 
-// Only returns the one unfinished call. Those that were cancelled count where there is no other; with unfollowed, those that other
+// Only returns the one unfinished call. Cancelled calls count only if there is no other; with unfollowed, calls that other
 // processes follow do not count. The error is a [Several] if there is more than one.
 func (s SavedCalls) Only(unfollowed bool) (Kept, error) {
 	all := s.List()
@@ -208,7 +208,7 @@ func (s SavedCalls) Find(name string) (found Kept, ok bool, err error) {
 	return Kept{}, true, &Several{all, fmt.Sprintf("have names that begin with %q", name)}
 }
 
-// Cancelled notes that the server was told to cancel a call. Of a call that another process follows, that process learns it.
+// Cancelled notes that the server was told to cancel a call. If another process follows the call, that process notes it.
 func (s SavedCalls) Cancelled(state client.State) {
 	if s.IsZero() || len(state.Calls) != 1 {
 		return
@@ -222,14 +222,14 @@ func (s SavedCalls) Cancelled(state client.State) {
 		if r, ok := readSaved(name); ok && r.Cancelled.IsZero() {
 			r.Cancelled = time.Now().UTC()
 			if data, err := json.Marshal(r); err == nil {
-				_ = statefile.Replace(name, data) // else it is listed on
+				_ = statefile.Replace(name, data) // else the call stays in the list
 			}
 		}
 		_ = lock.Close()
 	}
 }
 
-// mostCalls is how many calls are saved. Of more, the oldest that no process follows are forgotten.
+// mostCalls is how many calls are saved. If there are more, the oldest that no process follows are forgotten.
 const mostCalls = 200
 
 // prune forgets calls that are too old, or too many, and the locks of calls that have no file.

@@ -32,8 +32,7 @@ const (
 	shown
 )
 
-// A place is where a call is: it is saved, and the user learns how to resume the call. It
-// belongs to one goroutine.
+// A place saves where a call is, and tells the user how to resume the call. It belongs to one goroutine.
 type place struct {
 	find        func() (client.State, bool) // where the call is; false: its response has come
 	asking      func() bool                 // reports whether the user sees a question
@@ -44,8 +43,8 @@ type place struct {
 	display     *terminal.Display
 	saved       *SavedCall // nil: nothing is saved
 	savedAt     time.Time
-	hasToken    bool             // what was saved has the call's resume token
-	later       <-chan time.Time // fires when to save next; nil: when something changes
+	hasToken    bool             // the saved state has the call's resume token
+	later       <-chan time.Time // fires when to save next; nil: at the next change
 	long        *time.Timer      // fires when the call takes long
 	hint        hint
 }
@@ -60,8 +59,8 @@ func newPlace(opts *Options, find func() (client.State, bool), asking func() boo
 // stop stops the place's timer.
 func (p *place) stop() { p.long.Stop() }
 
-// save saves where the call is. If that was done just now, it is done later, unless the call
-// has got a resume token since.
+// save saves where the call is. If it has done so within [saveEvery], it does so later,
+// unless the call has got a resume token since.
 func (p *place) save() {
 	s, ok := p.find()
 	if !ok || checkState(s) != nil {
@@ -99,7 +98,7 @@ func (p *place) restart() {
 	p.long.Reset(hintAfter)
 }
 
-// showHint shows the command that resumes the call, if the user is to see it now.
+// showHint shows the command that resumes the call, if the user must see it now.
 func (p *place) showHint(s client.State) {
 	now := p.hint == due || p.hint == notDue && !p.saved.isSaved() && s.Calls[0].Token != ""
 	if command := p.commandFor(s); now && command != "" && !p.asking() {
@@ -135,7 +134,7 @@ func (p *place) named() string {
 	return "holdfast resume " + p.saved.Name() + p.nameFlags + p.resumeFlags
 }
 
-// whereItIs saves where the call is, and tells the user who leaves it.
+// whereItIs saves where the call is, and returns a text about that for a user who leaves the call.
 func (p *place) whereItIs(name string) string {
 	p.hint = shown
 	if s, ok := p.find(); ok && checkState(s) == nil {

@@ -13,29 +13,29 @@ import (
 // elicit is the method of a question of the server to the user (2025-11-25, Elicitation).
 const elicit = "elicitation/create"
 
-// questions are those of the server. The user is asked one at a time; the others wait. It
-// belongs to one goroutine, but for answers.
+// questions are the server's questions to the user. The user is asked one at a time; the
+// others wait. It belongs to one goroutine, but for answers.
 type questions struct {
 	prompter *terminal.Prompter // nil: questions are declined
 	display  *terminal.Display
 	settled  func(ctx context.Context) bool // see [Options]
-	answers  chan jsonrpc.Message           // one without a Kind: nobody wants it
+	answers  chan jsonrpc.Message           // a message without a Kind: no answer is wanted
 
 	waiting []jsonrpc.Message
 	current []byte                  // id of the question that the user is asked; nil: none
-	cancel  context.CancelCauseFunc // ends that
+	cancel  context.CancelCauseFunc // ends the current question
 	stopped bool                    // the user is not asked any more
 	work    sync.WaitGroup
 }
 
-// Questions wait for the user, so many at the most and so many bytes.
+// Bounds of the questions that wait for the user: how many, and their bytes.
 const (
 	maxWaiting      = 100
 	maxWaitingBytes = 16 << 20
 )
 
-// unanswerable reports whether a message is a question that nobody here can answer, of a call
-// that another process began. There may be a user where that process ran.
+// unanswerable reports whether a message is a question that no user here can answer, of a
+// call that another process began. There may be a user where that process ran.
 func (q *questions) unanswerable(ctx context.Context, m jsonrpc.Message) bool {
 	return q.prompter == nil && q.settled != nil && m.Kind == jsonrpc.Request && m.Method == elicit && !q.settled(ctx)
 }
@@ -106,8 +106,8 @@ func (q *questions) stop() {
 	q.withdrawCurrent(context.Canceled)
 }
 
-// ask asks the user, and returns the response for the server. It has no Kind if nobody wants
-// it.
+// ask asks the user, and returns the response for the server. The response has no Kind if
+// the question was withdrawn, or the user leaves.
 func (q *questions) ask(ctx context.Context, m jsonrpc.Message) jsonrpc.Message {
 	if q.settled != nil && q.settled(ctx) {
 		return declined(m) // the server has the answer already, and ignores this one

@@ -21,8 +21,8 @@ import (
 )
 
 // SavedCalls is a directory with a file for each call that has not ended: a record, as JSON. The
-// process that follows a call has its file locked. The name of a file is the time at which the
-// call began (UTC) and a hash of the call's id. The zero value keeps nothing.
+// process that follows a call locks its file. The name of a file is the time at which the call
+// began (UTC) and a hash of the call's id. The zero value keeps nothing.
 type SavedCalls struct{ dir string }
 
 // SavedCallsIn returns the calls that are kept in a directory for state files; "": none.
@@ -33,21 +33,21 @@ func SavedCallsIn(state string) SavedCalls {
 	return SavedCalls{filepath.Join(state, "calls")}
 }
 
-// IsZero reports whether nothing is kept.
+// IsZero reports whether no calls are kept.
 func (s SavedCalls) IsZero() bool { return s.dir == "" }
 
-// forgetAfter is the age at which a call that nobody has resumed is forgotten.
+// forgetAfter is the age at which a call that was not resumed is forgotten.
 const forgetAfter = 7 * 24 * time.Hour
 
 var errNoneSaved = errors.New("no unfinished call is saved here: give the token that holdfast call printed")
 
-// An Entry is that of a server in the file of a host, whose headers a call is sent with.
+// An Entry names a server in the file of a host. The call is sent with the headers of that entry.
 type Entry struct {
 	File string `json:"file"`
 	Name string `json:"name"`
 }
 
-// A record is what a file has in it: a [client.State], and what is said of the call in lists.
+// A record is the content of a file: a [client.State], and the facts about the call for lists.
 type record struct {
 	client.State
 	Tool      string         `json:"tool,omitempty"`
@@ -68,17 +68,16 @@ func removeSaved(name string) {
 	_ = os.Remove(statefile.LockName(name))
 }
 
-// A SavedCall is the file of one call. Its methods may be called concurrently. A nil one
-// keeps nothing.
+// A SavedCall is the file of one call. Its methods may be called concurrently. A nil SavedCall keeps nothing.
 type SavedCall struct {
 	name  string // of the file
-	short string // what users call it
+	short string // the name of the call for users
 	tool  string
 	entry Entry
 	lock  *flock.Flock // nil: another process follows the call too
 
 	mu     sync.Mutex // also held while the file is written: an older state never replaces a newer one
-	last   []byte     // what the file has in it; nil: nothing yet
+	last   []byte     // the content of the file; nil: none yet
 	step   *terminal.Step
 	ended  time.Time // when the server was told to cancel the call; zero: it was not
 	closed bool
@@ -89,8 +88,7 @@ func hashOf(id []byte) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Add returns the file of a call of a tool: the one that there is, or a new one. It returns nil if
-// nothing is kept.
+// Add returns the file of a call of a tool: the existing file, or a new one. It returns nil if no calls are kept.
 func (s SavedCalls) Add(id []byte, tool string) (*SavedCall, error) {
 	if s.IsZero() {
 		return nil, nil
@@ -134,7 +132,7 @@ func (c *SavedCall) At(e Entry) {
 // Name returns the name by which users find the call here.
 func (c *SavedCall) Name() string { return c.short }
 
-// progress notes the last progress of the call. It is saved with what is saved next.
+// progress notes the last progress of the call. The next save writes it.
 func (c *SavedCall) progress(s terminal.Step) {
 	if c == nil {
 		return
@@ -145,7 +143,7 @@ func (c *SavedCall) progress(s terminal.Step) {
 	c.step = &s
 }
 
-// mostMessage bounds what is saved of the text of a progress, in bytes.
+// mostMessage bounds the text of a progress that is saved, in bytes.
 const mostMessage = 200
 
 func cutMessage(text string) string {
@@ -156,7 +154,7 @@ func cutMessage(text string) string {
 	return text
 }
 
-// save replaces what the file has in it.
+// save replaces the content of the file.
 func (c *SavedCall) save(s client.State) error {
 	if c == nil {
 		return nil
@@ -190,7 +188,7 @@ func (c *SavedCall) close(ended bool) {
 	}
 }
 
-// isSaved reports whether the file has anything in it.
+// isSaved reports whether the file was written.
 func (c *SavedCall) isSaved() bool {
 	if c == nil {
 		return false

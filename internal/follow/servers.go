@@ -11,11 +11,11 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// mostServers is how many servers are remembered that the user has named.
+// mostServers is how many servers that the user has named are remembered.
 const mostServers = 200
 
 // OriginOf returns the origin of a server's URL: its scheme, host and port; "" if it has none. A WebSocket has
-// that of the HTTP server which it is opened at.
+// the origin of the HTTP server at which it is opened.
 func OriginOf(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil || u.Host == "" {
@@ -54,8 +54,8 @@ func (s SavedCalls) Knows(rawURL string) bool {
 	return origin != "" && slices.Contains(s.servers(), origin)
 }
 
-// Remember notes that the user has named a server. What another process notes at the same moment may be lost:
-// then the user is asked.
+// Remember notes that the user has named a server. A server that another process notes at the same moment may
+// be lost: then the user is asked.
 func (s SavedCalls) Remember(rawURL string) {
 	origin := OriginOf(rawURL)
 	all := s.servers()

@@ -19,8 +19,8 @@ const TokenPrefix = "hf1."
 // MaxToken bounds a token, in bytes.
 const MaxToken = 64 << 10
 
-// Token returns all that another process, on any machine, needs to resume the one call of a
-// state. It is a secret. It is "" if the call cannot be resumed from elsewhere.
+// Token returns a token with which another process, on any machine, can resume the one call
+// of a state. It is a secret. It is "" if the call cannot be resumed from elsewhere.
 func Token(s client.State) string {
 	if len(s.Calls) != 1 {
 		return ""
@@ -37,7 +37,7 @@ func Token(s client.State) string {
 	if !located(call) {
 		return ""
 	}
-	// What the reader can fill in is left out.
+	// Values that ParseToken can fill in are left out.
 	call.Stream = strings.TrimPrefix(call.Stream, s.URL)
 	if call.Method == ToolsCall {
 		call.Method = ""
@@ -64,7 +64,7 @@ func IsToken(text string) bool {
 	return strings.HasPrefix(text, "hf") && strings.Contains(text, ".")
 }
 
-// ParseToken returns the state that [Token] made a token of.
+// ParseToken returns the state of which [Token] has made a token.
 func ParseToken(text string) (client.State, error) {
 	var s client.State
 	coded, ok := strings.CutPrefix(strings.TrimSpace(text), TokenPrefix)
@@ -114,7 +114,7 @@ func oneCall(s client.State, id []byte) (client.State, bool) {
 	for _, c := range s.Calls {
 		if bytes.Equal(c.ID, id) {
 			s.Calls = []client.CallState{c}
-			// Who resumes the call begins no session.
+			// A process that resumes the call begins no session.
 			s.Initialize, s.Result, s.Ready, s.LastEventID = nil, nil, false, ""
 			return s, true
 		}

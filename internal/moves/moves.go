@@ -1,5 +1,5 @@
 // Package moves logs which sessions came to a node from others, and which have left it: many at a time, as a node
-// that ends has many. One line counts those of one kind; what becomes of each session is logged at level Debug.
+// that ends has many. One line counts the sessions of one kind; lines about single sessions have level Debug.
 package moves
 
 import (
@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// quiet is how long no session of a kind has moved when its line is logged; most is how long
-	// that is waited for. often is the time between two lines of a kind.
+	// quiet is how long no session of a kind must have moved before its line is logged, and most
+	// how long the line waits for that. often is the time between two lines of a kind.
 	quiet = time.Second
 	most  = 10 * time.Second
 	often = time.Minute
 )
 
-// A Kind is how sessions have moved. Node is the one that had them, or "".
+// A Kind is how sessions have moved. Node is the node that had them, or "".
 type Kind struct {
 	How  How
 	Node string
@@ -40,18 +40,19 @@ const (
 	WentReleased            // this node ends, and has given them up in good order
 )
 
-// A Count is how many sessions have moved, and what became of their calls in flight.
+// A Count is how many sessions have moved, and how many of their calls were made again,
+// have an unknown outcome, or were in flight.
 type Count struct{ Sessions, Again, Unknown, Calls int }
 
-// A tally counts those of one kind.
+// A tally counts the sessions of one kind.
 type tally struct {
 	Count
 	first, last time.Time
-	next        time.Time // before it no line is logged
+	next        time.Time // until then no line is logged
 	timer       *time.Timer
 }
 
-// A Log is that of a node. Its methods may be called concurrently.
+// A Log logs the moves of a node's sessions. Its methods may be called concurrently.
 type Log struct {
 	Logger *slog.Logger // for its lines
 
@@ -60,7 +61,7 @@ type Log struct {
 	ended bool // each line is logged at once
 }
 
-// mostKinds is how many kinds are remembered that have nothing to tell.
+// mostKinds is how many kinds are remembered before those without sessions are forgotten.
 const mostKinds = 100
 
 // Add counts sessions.
@@ -96,7 +97,7 @@ func (v *Log) Add(is Kind, n Count) {
 	}
 }
 
-// due logs a line, or waits on.
+// due logs the line of a kind, or waits on.
 func (v *Log) due(is Kind, c *tally) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -118,7 +119,7 @@ func (v *Log) due(is Kind, c *tally) {
 	v.tell(is, c, now)
 }
 
-// tell logs a line. v.mu is held.
+// tell logs the line of a kind. v.mu is held.
 func (v *Log) tell(is Kind, c *tally, now time.Time) {
 	n := c.Count
 	c.Count, c.timer, c.next = Count{}, nil, now.Add(often)
@@ -155,7 +156,7 @@ func (v *Log) tell(is Kind, c *tally, now time.Time) {
 	}
 }
 
-// End logs what has been counted, and from now on each line at once.
+// End logs the counts so far, and from now on each line at once.
 func (v *Log) End() {
 	v.mu.Lock()
 	defer v.mu.Unlock()

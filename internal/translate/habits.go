@@ -7,16 +7,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// habits are what is known of whether the calls of a backend's servers ask clients something without saying which call
-// that is for. Its methods may be called concurrently; the zero value is ready for use.
+// habits records whether a backend's servers ask clients something without saying which call the question is for. Its
+// methods may be called concurrently; the zero value is ready for use.
 type habits struct {
 	mu    sync.Mutex
 	asks  bool
-	quiet map[string]struct{} // what was called and has not asked, by [calledName]
+	quiet map[string]struct{} // names of calls that have not asked, by [calledName]
 	deaf  bool                // a ping was not answered
 }
 
-// mostQuiet bounds how many names are kept. They are the clients' choice.
+// mostQuiet bounds how many names are kept, as clients choose them.
 const mostQuiet = 1000
 
 // ask notes that the server has asked in a call.
@@ -33,7 +33,7 @@ func (h *habits) known() bool {
 	return h.asks
 }
 
-// prove notes that a call has not asked.
+// prove notes that a call of this name has not asked.
 func (h *habits) prove(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -46,7 +46,7 @@ func (h *habits) prove(name string) {
 	h.quiet[name] = struct{}{}
 }
 
-// proven reports whether what is called so has not asked before. Where there are too many names it is true.
+// proven reports whether a call of this name has been seen not to ask. If there are too many names, it reports true.
 func (h *habits) proven(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -68,7 +68,7 @@ func (h *habits) answersNoPing() bool {
 	return h.deaf
 }
 
-// calledName names what a request calls.
+// calledName returns the method of a request with the name of the tool, prompt or resource that it asks for.
 func calledName(m *jsonrpc.Message) string {
 	name := jsonrpc.String(jsonrpc.Field(m.Params, protocol.NameField(m.Method)))
 	return m.Method + " " + name[:min(len(name), jsonrpc.MaxName)]

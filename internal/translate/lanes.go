@@ -18,21 +18,20 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// lanes is a conversation of several callers with a legacy server that may ask them something, and need not say in
-// which call. A question finds its call because that is alone: once the server was seen to ask, each call that it may
-// ask in has a lane, which is another opening of the server, or waits for one. See
-// docs/decisions/0038-lanes.md.
+// lanes is a conversation of several callers with a legacy server that may ask them something, and need not say in which
+// call. A question finds its call because the call is alone in its lane: once the server was seen to ask, each call in
+// which it may ask has a lane, which is another opening of the server, or waits for one. See docs/decisions/0038-lanes.md.
 //
-// The main lane has everything else: lists, subscriptions, notifications, and calls as long as the server was not seen to
-// ask. The first call of each tool has it to itself for a look, if there is another: until the server has answered a ping that
-// came after it, and a moment more. A server that asks at once is known then, before a question could be another call's.
+// The main lane has all other messages: lists, subscriptions, notifications, and calls as long as the server was not seen to ask.
+// The first call of each tool has the lane to itself for a look, if another call comes: until the server has answered a ping that
+// came after the first, and a moment more. If the server asks at once, that is known before a question could be another call's.
 //
-// mu is not held while the server or the sink is told anything.
+// mu is not held while the server or the sink is called.
 type lanes struct {
 	sink   backend.Sink
 	log    *slog.Logger
 	habits *habits
-	most   int // of lanes beside the main one
+	most   int // how many lanes there may be beside the main one
 	// begin opens the server again, because of a message.
 	begin  func(ctx context.Context, in backend.Inbound, sink backend.Sink) (backend.Conn, error)
 	ids    rpc.OwnIDs
@@ -43,61 +42,61 @@ type lanes struct {
 	mu         sync.Mutex
 	main       *lane
 	spares     []*lane
-	initialize backend.Inbound // the request, or nothing
+	initialize backend.Inbound // the request, or the zero value
 	asks       bool            // the server is initialized, and its client has capabilities to be asked for something
 	level      []byte          // the params of the last logging/setLevel
-	waiting    []*laneCall     // calls, until there is a lane
+	waiting    []*laneCall     // calls that wait for a lane
 	asked      map[string]laneQuestion
-	look       *time.Timer // when waiting is looked at again; nil: not
-	looks      int         // that were taken
+	look       *time.Timer // when waiting is looked at again; nil: no look is due
+	looks      int         // how many looks were taken
 	ping       string      // the key of the id of our ping that the server has not answered, or ""
-	pinged     time.Time   // when that was sent
-	full       time.Time   // no more processes may be had until then
+	pinged     time.Time   // when the ping was sent
+	full       time.Time   // until then no process can be had
 	closed     bool
 }
 
-// A lane is one opening of the server. It is the sink of that.
+// A lane is one opening of the server, and its sink.
 type lane struct {
 	of  *lanes
 	out outbox
 
 	// The rest is guarded by lanes.mu.
 	calls map[string]*laneCall // in flight, by the keys of their ids
-	held  []*heldQuestion      // questions that may be of several of them
+	held  []*heldQuestion      // questions that may belong to several of the calls
 	// Of lanes beside the main one:
-	ready   bool // it is initialized
+	ready   bool // the server is initialized
 	over    bool
 	began   string               // the key of the id of our initialize
-	answer  chan jsonrpc.Message // to that
-	ended   chan struct{}        // closed when it is over
-	why     error                // to be read after that
-	last    *backend.Inbound     // what it is told before it is closed; or nil
-	pending []backend.Inbound    // until it is ready
-	idle    *time.Timer          // ends it
+	answer  chan jsonrpc.Message // takes the response to that request
+	ended   chan struct{}        // closed when the lane is over
+	why     error                // why the lane is over; read after ended is closed
+	last    *backend.Inbound     // the last message to the server before the lane is closed; or nil
+	pending []backend.Inbound    // messages that wait until the lane is ready
+	idle    *time.Timer          // ends the lane
 }
 
 // A laneCall is a request in which the server may ask its client something.
 type laneCall struct {
 	in     backend.Inbound
-	name   string // of what it calls
+	name   string // see [calledName]
 	came   time.Time
 	since  time.Time // when it got its lane
-	looks  int       // that were taken before it came
-	quiet  time.Time // when the look at it ends; zero: that is not known, as no ping after it was answered
+	looks  int       // how many looks were taken before it came
+	quiet  time.Time // when the look at it ends; zero: not known, as no ping after it was answered
 	again  bool      // it is made again, after a take-over
 	asked  bool
 	ghost  bool        // it was cancelled, and the server may not have heard of it yet
-	timer  *time.Timer // of a ghost, or of one that waits
+	timer  *time.Timer // of a ghost, or of a call that waits
 	unsent bool        // no server has it
 }
 
-// A laneQuestion is a request of a lane beside the main one, under the id that the sink knows.
+// A laneQuestion is a request of the server in a lane beside the main one. The sink knows it under another id.
 type laneQuestion struct {
 	lane *lane
-	id   []byte // the server's
+	id   []byte // the server's id
 }
 
-// A heldQuestion waits until it is known which call it is for.
+// A heldQuestion is a question that waits until it is known which call it is for.
 type heldQuestion struct {
 	m     jsonrpc.Message
 	until time.Time
@@ -105,14 +104,14 @@ type heldQuestion struct {
 }
 
 const (
-	// lookAfter is for how long the first call of a tool is left alone after a ping was answered, to see whether its server
-	// asks; longest bounds such a look, and mostLooks how many another call waits for.
+	// lookAfter is how long the first call of a tool stays alone after a ping was answered, to see whether its server asks.
+	// longest bounds such a look, and mostLooks for how many looks another call waits.
 	lookAfter = 25 * time.Millisecond
 	longest   = 500 * time.Millisecond
 	mostLooks = 2
 	// heldFor bounds how long a question waits until it is known which call it is for.
 	heldFor = 10 * time.Second
-	// ghostFor is how long a cancelled call may ask yet.
+	// ghostFor is how long a call may still ask after it was cancelled.
 	ghostFor = 10 * time.Second
 	// idleLane is how long a lane stays without a call.
 	idleLane = 10 * time.Second
@@ -121,7 +120,7 @@ const (
 	mostLanes   = 32
 	mostWaiting = 256
 	laneWait    = time.Minute
-	// placeAgain is when a process is asked for again where too many run.
+	// placeAgain is the pause before a process is asked for again if too many run.
 	placeAgain = 250 * time.Millisecond
 )
 
@@ -149,7 +148,7 @@ func (t *translator) openLanes(ctx context.Context, start backend.Start, sink ba
 	return l, nil
 }
 
-// requestFor returns what a server is opened with, because of a message.
+// requestFor returns the HTTP request with which a server is opened because of a message.
 func requestFor(ctx context.Context, in backend.Inbound) *http.Request {
 	header := in.Header
 	if header == nil {
@@ -194,7 +193,7 @@ func (l *lanes) Deliver(in backend.Inbound) error {
 	return l.main.out.Deliver(in)
 }
 
-// tell has lanes beside the main one hear a message because of another.
+// tell sends a message to the ready lanes beside the main one. because is the client's message that causes it.
 func (l *lanes) tell(message func() jsonrpc.Message, because backend.Inbound) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -205,11 +204,11 @@ func (l *lanes) tell(message func() jsonrpc.Message, because backend.Inbound) {
 	}
 }
 
-// A repeated is a [backend.Call] that knows whether it is made again, because its node was lost. Several are made again at
-// a time, and what their server kept was lost too: so each has a lane from the beginning, if there is one.
+// A repeated is a [backend.Call] that knows whether it is made again because its node was lost. Several calls are made
+// again at a time, and their server's state was lost, too: so each has a lane from the beginning, if there is one.
 type repeated interface{ Repeated() bool }
 
-// take gives a call a lane, or has it wait for one, and reports whether it did: if nobody can be asked, it did not.
+// take gives a call a lane, or makes it wait for one. It reports false, and does neither, if the client cannot be asked anything.
 func (l *lanes) take(in backend.Inbound) (taken bool, _ error) {
 	now := time.Now()
 	l.mu.Lock()
@@ -257,7 +256,7 @@ var (
 	errLaneLate  = fmt.Errorf("it has waited %v for others of this server, which asks its callers: it has not begun, make it again later", laneWait)
 )
 
-// wait has a call wait for a lane. l.mu is held.
+// wait makes a call wait for a lane. l.mu is held.
 func (l *lanes) wait(c *laneCall) {
 	l.waiting = append(l.waiting, c)
 	c.timer = time.AfterFunc(time.Until(c.came.Add(laneWait)), func() {
@@ -270,7 +269,7 @@ func (l *lanes) wait(c *laneCall) {
 	})
 }
 
-// unqueue returns a call that waits, which does not wait any more, or nil. l.mu is held.
+// unqueue removes the call with an id from those that wait, and returns it, or nil. l.mu is held.
 func (l *lanes) unqueue(id string) *laneCall {
 	at := slices.IndexFunc(l.waiting, func(c *laneCall) bool { return key(c.in.ID) == id })
 	if at < 0 {
@@ -282,7 +281,7 @@ func (l *lanes) unqueue(id string) *laneCall {
 	return c
 }
 
-// pick returns the lane for a call, or nil if it has to wait; then it is looked at again. l.mu is held.
+// pick returns the lane for a call, or nil if the call has to wait until the next look. l.mu is held.
 func (l *lanes) pick(c *laneCall, now time.Time) *lane {
 	known := l.habits.known()
 	if !known && !c.again {
@@ -313,7 +312,7 @@ func (l *lanes) pick(c *laneCall, now time.Time) *lane {
 	return ln
 }
 
-// pickMain returns the main lane, or nil if the call has to wait, as another in it may be the first that asks. l.mu is held.
+// pickMain returns the main lane, or nil if the call has to wait, as another call there may be the first that asks. l.mu is held.
 func (l *lanes) pickMain(c *laneCall, now time.Time) *lane {
 	if l.looks-c.looks >= mostLooks {
 		return l.main
@@ -332,8 +331,8 @@ func (l *lanes) pickMain(c *laneCall, now time.Time) *lane {
 	return l.main
 }
 
-// leftOfLook returns how long a call of the main lane is to be left alone yet. A ping says when the server has taken the call: one
-// that is busy, or on a slow machine, takes its time for both. l.mu is held.
+// leftOfLook returns how long a call of the main lane must still be alone. The answer to a ping says that the server has taken the
+// call: a server that is busy, or on a slow machine, is late with both. l.mu is held.
 func (l *lanes) leftOfLook(c *laneCall, now time.Time) time.Duration {
 	switch {
 	case !c.quiet.IsZero():
@@ -353,13 +352,13 @@ func (l *lanes) leftOfLook(c *laneCall, now time.Time) time.Duration {
 	return c.quiet.Sub(now)
 }
 
-// ponged takes the answer to our ping: the server has taken the calls that it came after. l.mu is held.
+// ponged takes the answer to our ping: the server has taken the calls that were sent before it. l.mu is held.
 func (l *lanes) ponged() {
 	now := time.Now()
 	took := now.Sub(l.pinged)
 	for _, c := range l.main.calls {
 		if c.quiet.IsZero() && !c.since.After(l.pinged) {
-			c.quiet = now.Add(lookAfter + 3*took) // a machine that takes its time for a ping does so for a question
+			c.quiet = now.Add(lookAfter + 3*took) // a machine that takes its time for a ping takes it for a question, too
 			if last := c.since.Add(longest); c.quiet.After(last) {
 				c.quiet = last
 			}
@@ -371,7 +370,7 @@ func (l *lanes) ponged() {
 	l.goOn()
 }
 
-// lookAgain has what waits looked at after a time. l.mu is held.
+// lookAgain calls goOn after a time, if no look is due yet. l.mu is held.
 func (l *lanes) lookAgain(after time.Duration) {
 	if l.look != nil || l.closed {
 		return
@@ -384,7 +383,7 @@ func (l *lanes) lookAgain(after time.Duration) {
 	})
 }
 
-// goOn gives calls that wait the lanes that there are. l.mu is held.
+// goOn gives the calls that wait lanes, as far as there are any. l.mu is held.
 func (l *lanes) goOn() {
 	now := time.Now()
 	for len(l.waiting) > 0 && !l.closed {
@@ -398,14 +397,14 @@ func (l *lanes) goOn() {
 	}
 }
 
-// assign has a call in the lane. lanes.mu is held.
+// assign puts a call in the lane. lanes.mu is held.
 func (ln *lane) assign(c *laneCall, now time.Time) {
 	c.since, c.unsent = now, false
 	ln.calls[key(c.in.ID)] = c
 	stopTimer(ln.idle)
 }
 
-// send assigns a call to the lane, and has it sent. lanes.mu is held.
+// send assigns a call to the lane, and sends it when the lane is ready. lanes.mu is held.
 func (ln *lane) send(c *laneCall, now time.Time) {
 	ln.assign(c, now)
 	if !ln.ready {
@@ -459,7 +458,7 @@ var (
 	errLaneCancelled = errors.New("its call was cancelled")
 )
 
-// begin opens a lane for a call.
+// begin opens a lane for a call, and closes it when it is over.
 func (ln *lane) begin(c *laneCall) {
 	l := ln.of
 	freePlace, ok := rpc.TakePlace(l.sink)
@@ -469,7 +468,7 @@ func (ln *lane) begin(c *laneCall) {
 		l.full = time.Now().Add(placeAgain)
 		for _, c := range ln.calls { // else it was cancelled
 			l.wait(c)
-			last := len(l.waiting) - 1 // it was the first
+			last := len(l.waiting) - 1 // the call was the first
 			l.waiting = slices.Insert(l.waiting[:last:last], 0, c)
 		}
 		clear(ln.calls)
@@ -492,7 +491,7 @@ func (ln *lane) begin(c *laneCall) {
 	<-ln.ended
 	ln.lose()
 	if ln.last != nil {
-		_ = ln.out.Deliver(*ln.last) // it is closed anyway
+		_ = ln.out.Deliver(*ln.last) // the lane is closed anyway
 	}
 	ln.out.stop()
 	if conn != nil {
@@ -500,7 +499,7 @@ func (ln *lane) begin(c *laneCall) {
 	}
 }
 
-// initialized brings a lane into the state of the main one, and sends what has waited for that.
+// initialized brings a lane into the state of the main one, and sends the messages that have waited for it.
 func (ln *lane) initialized(ctx context.Context, in backend.Inbound) error {
 	l := ln.of
 	id := l.ids.Next()
@@ -601,7 +600,7 @@ func (l *lanes) cancelled(in backend.Inbound) error {
 			ln.free()
 			return nil
 		}
-		// The server may go on with it, and ask: so no other call gets the lane.
+		// The server may go on with the call, and ask: so no other call gets the lane.
 		ln.last = &in
 		ln.end(errLaneCancelled)
 		return nil
@@ -721,7 +720,7 @@ func (ln *lane) responded(of backend.Call, m jsonrpc.Message) {
 			}
 		}
 		l.mu.Unlock()
-		return // to a request of ours
+		return // the response is to a request of ours
 	case l.initialize.ID != nil && id == key(l.initialize.ID) && m.Result != nil:
 		l.asks = mayBeAsked(jsonrpc.Field(l.initialize.Params, "capabilities"))
 	}
@@ -742,11 +741,11 @@ func mayBeAsked(capabilities []byte) bool {
 	return slices.ContainsFunc([]string{"elicitation", "sampling", "roots"}, func(name string) bool { return jsonrpc.Field(capabilities, name) != nil })
 }
 
-// question takes a request of the server: it is for the only call of the lane, if the backend does not say so.
+// question takes a request of the server. If the backend does not say which call it is for, it is for the only call of the lane.
 func (ln *lane) question(of backend.Call, m jsonrpc.Message) {
 	l := ln.of
 	l.mu.Lock()
-	if of != nil || !l.asks || !l.mayAsk(m) { // what the client cannot be asked is answered at once
+	if of != nil || !l.asks || !l.mayAsk(m) { // a question that the client cannot be asked is answered at once
 		if c := ln.only(); of == nil && c != nil {
 			of = c.in.Call
 		}
@@ -781,7 +780,7 @@ func (ln *lane) question(of backend.Call, m jsonrpc.Message) {
 	l.sink.Emit(c.in.Call, m)
 }
 
-// mayAsk reports whether the client of the conversation can be asked something. l.mu is held.
+// mayAsk reports whether the client of the conversation can be asked a question. l.mu is held.
 func (l *lanes) mayAsk(m jsonrpc.Message) bool {
 	_, refusal := protocol.MayAsk(jsonrpc.Field(l.initialize.Params, "capabilities"), m.Method, m.Params)
 	return protocol.AsksClient(m.Method) && refusal == nil
@@ -800,7 +799,7 @@ func (ln *lane) only() *laneCall {
 	return nil
 }
 
-// known returns a request of the server under an id that no other lane's has. lanes.mu is held.
+// known returns a request of the server under an id that no other lane uses. lanes.mu is held.
 func (ln *lane) known(m jsonrpc.Message) jsonrpc.Message {
 	l := ln.of
 	if ln == l.main {
@@ -816,8 +815,8 @@ func (ln *lane) known(m jsonrpc.Message) jsonrpc.Message {
 	return m
 }
 
-// settle returns what is to be done about questions that wait, as there are fewer calls that they may be for. lanes.mu is
-// held; what is returned is called without it.
+// settle returns a function that passes on or refuses the questions that wait, if there is at most one call that they may
+// be for. lanes.mu is held; the function is called without it.
 func (ln *lane) settle() func() {
 	if len(ln.held) == 0 || len(ln.calls) > 1 {
 		return func() {}
@@ -842,7 +841,7 @@ func (ln *lane) settle() func() {
 	}
 }
 
-// giveUp refuses a question that has waited too long. As a rule that ends its call: so the others wait again.
+// giveUp refuses a question that has waited too long. As a rule the refusal ends its call: so the other questions wait again.
 func (ln *lane) giveUp(q *heldQuestion) {
 	l := ln.of
 	l.mu.Lock()
@@ -871,8 +870,8 @@ func (ln *lane) refuse(m jsonrpc.Message, why string) {
 	ln.out.later(backend.Inbound{Message: newError(m.ID, jsonrpc.CodeInvalidRequest, "%s: %s", m.Method, why)})
 }
 
-// notified takes a notification of the server. What lanes beside the main one say of lists and resources is of no
-// client: none has asked there.
+// notified takes a notification of the server. It drops notifications about lists and resources of lanes beside
+// the main one: no client has asked for them there.
 func (ln *lane) notified(of backend.Call, m jsonrpc.Message) {
 	l := ln.of
 	l.mu.Lock()

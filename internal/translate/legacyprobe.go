@@ -12,10 +12,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A legacyProbe is the first legacy conversation with a server of which nothing is known. The
-// client's initialize goes through untouched. If the server refuses it, or takes it and keeps no
-// session, it is asked with server/discover: without a session a legacy server can ask its client
-// nothing, and say nothing but responses. A modern one can.
+// A legacyProbe is the first legacy conversation with a server of unknown era. The client's
+// initialize goes through untouched. If the server refuses it, or takes it and keeps no session,
+// the probe sends server/discover: without a session a legacy server can ask its client nothing,
+// and send nothing but responses. A modern server can.
 type legacyProbe struct {
 	between
 	t       *translator
@@ -92,7 +92,7 @@ func (p *legacyProbe) answered(of backend.Call, m jsonrpc.Message) bool {
 	return true
 }
 
-// goOnLegacy has messages go through untouched from now on.
+// goOnLegacy lets messages go through untouched from now on.
 func (p *legacyProbe) goOnLegacy() {
 	p.t.speaks.learn(yes, unsure)
 	p.path.Store(&path{up: p.sink, down: &p.out})
@@ -106,9 +106,9 @@ func keepsNoSession(c backend.Conn) bool {
 }
 
 // mayBeModern reports whether a server that speaks only modern revisions may refuse initialize
-// so: it does not know the method, misses the _meta, or names its revisions (2026-07-28,
-// Versioning, "Backward Compatibility"). Others, such as a server out of reach, are not
-// asked again.
+// with this error: the server does not know the method, misses the _meta, or names its
+// revisions (2026-07-28, Versioning, "Backward Compatibility"). After another error, such as
+// that of a server out of reach, the server is not asked again.
 func mayBeModern(failure []byte) bool {
 	switch string(jsonrpc.Field(failure, "code")) {
 	case "-32600", "-32601", "-32602", "-32020", "-32021", "-32022", "-32023":
@@ -119,7 +119,7 @@ func mayBeModern(failure []byte) bool {
 
 var errSilent = errors.New("no answer to server/discover")
 
-// discovered takes the answer to server/discover, after that to initialize.
+// discovered takes the answer to server/discover. initialized is the answer to initialize.
 func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, initialized, m jsonrpc.Message) {
 	p.mu.Lock()
 	p.timer.Stop()
@@ -134,9 +134,9 @@ func (p *legacyProbe) discovered(in backend.Inbound, of backend.Call, initialize
 	p.t.speaks.learn(no, yes)
 	c := newModernServer(p.sink, p.t.log.With("session", p.session))
 	_ = c.Deliver(in)       // its outbox is not open yet: nothing is sent
-	c.out.conn = p.out.conn // which the client may close at once
+	c.out.conn = p.out.conn // the client may close it at once
 	p.path.Store(&path{up: c, down: c})
-	c.out.later() // what waits
+	c.out.later() // sends the waiting messages
 }
 
 // notTaken answers a request that the server has not taken.

@@ -11,8 +11,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// removed are the requests that revision 2026-07-28 has no more (Key Changes), and those
-// of its extensions that are not the server's business: tasks are Holdfast's.
+// removed reports whether revision 2026-07-28 has no such request any more (Key Changes),
+// or has it in an extension that is not the server's business: tasks are Holdfast's.
 func removed(method string) bool {
 	switch method {
 	case protocol.MethodInitialize, protocol.MethodPing, protocol.MethodSetLevel, protocol.MethodSubscribe, protocol.MethodUnsubscribe:
@@ -46,8 +46,8 @@ func (c *legacyServer) serve(in backend.Inbound, send func(backend.Inbound) erro
 	return c.forward(in, send)
 }
 
-// comesBack reports whether a request brings what a server has given its client to come back with, or answers. A legacy
-// server has given nothing, and would run the request from its beginning. What Holdfast gives in its place does not come here.
+// comesBack reports whether a request brings a requestState of its server, or inputResponses. A legacy server has given no
+// requestState, and would run the request from its beginning. A requestState of Holdfast does not come here.
 func comesBack(params []byte) (does bool) {
 	jsonrpc.Each(params, func(name, value []byte) {
 		switch string(name) {
@@ -104,7 +104,7 @@ func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) er
 	if newLevel != noLevel {
 		err = c.setLevel(in, newLevel, send)
 	}
-	if err == nil && !held { // leveled sends those, before setLevel returns maybe
+	if err == nil && !held { // leveled sends held requests, maybe before setLevel returns
 		err = send(in)
 	}
 	if err != nil {
@@ -118,9 +118,8 @@ func (c *legacyServer) forward(in backend.Inbound, send func(backend.Inbound) er
 // levelTimeout bounds how long requests wait for the server's answer to logging/setLevel.
 const levelTimeout = 5 * time.Second
 
-// setLevel tells the server which log messages are wanted, because of a request. That one and
-// others that want messages are held back until the server has answered: over HTTP they would
-// arrive in any order.
+// setLevel tells the server which log messages are wanted, because of a request. That request and others
+// that want messages are held back until the server has answered: over HTTP they would arrive in any order.
 func (c *legacyServer) setLevel(in backend.Inbound, level int, send func(backend.Inbound) error) error {
 	id := c.own.add(func(jsonrpc.Message) { c.leveled() })
 	late := time.AfterFunc(levelTimeout, func() { c.own.fail(id, errors.New("no answer")) })
@@ -131,14 +130,14 @@ func (c *legacyServer) setLevel(in backend.Inbound, level int, send func(backend
 	late.Stop()
 	c.own.drop(id)
 	c.mu.Lock()
-	c.level = noLevel // nobody knows
+	c.level = noLevel // the server's level is not known
 	c.held = slices.DeleteFunc(c.held, func(h backend.Inbound) bool { return key(h.ID) == key(in.ID) })
 	c.mu.Unlock()
 	c.leveled()
 	return err
 }
 
-// leveled sends on what has waited for the server to know its level.
+// leveled sends the requests that have waited for the server to know its level.
 func (c *legacyServer) leveled() {
 	c.mu.Lock()
 	var ready []backend.Inbound
@@ -155,15 +154,15 @@ func (c *legacyServer) leveled() {
 	c.out.later(ready...)
 }
 
-// cancelled passes on that Holdfast does not want an answer any more. waited says that it
-// has waited for the server, as the request may have.
+// cancelled passes on a cancellation of Holdfast. waited says that the cancellation has
+// waited for the server's initialization, as its request may have.
 func (c *legacyServer) cancelled(in backend.Inbound, send func(backend.Inbound) error, waited bool) error {
 	id := key(jsonrpc.Field(in.Params, "requestId"))
 	c.mu.Lock()
 	at := slices.IndexFunc(c.waiting, func(w backend.Inbound) bool { return w.Kind == jsonrpc.Request && key(w.ID) == id })
 	rq := c.find(id)
 	switch {
-	case at >= 0: // the server need not know of it
+	case at >= 0: // the server need not know of the request
 		c.waiting = slices.Delete(c.waiting, at, at+1)
 		c.mu.Unlock()
 		return nil
@@ -219,7 +218,7 @@ func (f *serverFacts) discovered() []byte {
 	}
 	dst := appendMember([]byte{'{'}, "supportedVersions", append(versions, ']'))
 	dst = appendMember(dst, "capabilities", capabilities)
-	jsonrpc.Each(f.result, func(name, value []byte) { // instructions, and what no revision has
+	jsonrpc.Each(f.result, func(name, value []byte) { // instructions, and members that no revision has
 		switch name := string(name); name {
 		case "protocolVersion", "capabilities", "serverInfo", "supportedVersions":
 		default:
@@ -229,18 +228,18 @@ func (f *serverFacts) discovered() []byte {
 	return modernResult(protocol.MethodDiscover, append(dst, '}'), f.info)
 }
 
-// can reports whether the server has said that it can do something.
+// can reports whether the server has declared a capability.
 func (f *serverFacts) can(path ...string) bool {
 	return string(jsonrpc.Field(f.capabilities, path...)) == "true"
 }
 
-// levels are those of log messages, from the lowest up.
+// levels are the levels of log messages, from the lowest up.
 var levels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
-// noLevel stands for no wish for log messages. It is above all levels.
+// noLevel says that no log messages are wanted. It is above all levels.
 const noLevel = 1 << 8
 
-// levelOf returns the place of a level, which is JSON, in levels.
+// levelOf returns the index of a level, which is JSON, in levels.
 func levelOf(raw []byte) (int, bool) {
 	if raw == nil {
 		return noLevel, true
@@ -249,7 +248,7 @@ func levelOf(raw []byte) (int, bool) {
 	return level, level >= 0
 }
 
-// newLevel returns the level that the server has to be told, or noLevel. c.mu is held.
+// newLevel returns the level that the server must be told now, or noLevel. c.mu is held.
 func (c *legacyServer) newLevel() int {
 	lowest := noLevel
 	for _, rq := range c.inFlight {

@@ -44,8 +44,8 @@ func (c *legacyServer) responded(m jsonrpc.Message) {
 	}
 }
 
-// logGrace is for how long a response waits for log messages that its client wants. Over HTTP those that do not come on
-// the stream of their call have a connection of their own, and may be overtaken by the response.
+// logGrace is how long a response waits for log messages that its client wants. Over HTTP log messages that do not come
+// on the stream of their call come over another connection, and the response may overtake them.
 const logGrace = 50 * time.Millisecond
 
 // answer gives a request the server's response, unless it was cancelled or answered meanwhile.
@@ -96,7 +96,7 @@ func (c *legacyServer) asked(of backend.Call, m jsonrpc.Message) {
 	c.sink.Emit(rq.call, m)
 }
 
-// lack notes that the server could not ask during a request; nil: during one of those in flight. c.mu is held.
+// lack notes that the server could not ask during a request; nil: during one of the requests in flight. c.mu is held.
 func (c *legacyServer) lack(only *request, why *refusal) {
 	for _, rq := range c.inFlight {
 		if rq.takesInput() && (only == nil || rq == only) {
@@ -105,14 +105,15 @@ func (c *legacyServer) lack(only *request, why *refusal) {
 	}
 }
 
-// failedFor reports whether a request has failed because the server could not ask: it has passed on the code that it got.
-// Some libraries pass on that alone, so that the method of the request seems to be the one that is not known.
+// failedFor reports whether a request has failed because the server could not ask: the server has passed on the error code
+// that it got. Some libraries pass on the code alone, so that the method of the request seems to be the one that is not known.
 func (rq *request) failedFor(failure []byte) bool {
 	return rq.lacks != nil && string(jsonrpc.Field(failure, "code")) == strconv.Itoa(rq.lacks.code)
 }
 
-// callOf returns the request in flight that something belongs to which the server says in a
-// call, or in none that it names: then it is the only one that takes input. c.mu is held.
+// callOf returns the request in flight that a message of the server belongs to: the request
+// of the call, or, if of is nil, the only request that takes input. It returns nil if there
+// is no such request, or more than one. c.mu is held.
 func (c *legacyServer) callOf(of backend.Call) (only *request) {
 	for _, rq := range c.inFlight {
 		switch {
@@ -139,7 +140,7 @@ func (c *legacyServer) notified(of backend.Call, m jsonrpc.Message) {
 	case protocol.MethodCancelled:
 		c.sink.Emit(of, m) // of a request of the server, which Holdfast knows by its id
 	default:
-		// Such as notifications/elicitation/complete, whose call may still be in flight.
+		// Such as notifications/elicitation/complete: its call may still be in flight.
 		c.mu.Lock()
 		rq := c.callOf(of)
 		c.mu.Unlock()
@@ -155,7 +156,7 @@ const (
 	methodElicit = protocol.MethodElicit
 )
 
-// progressed takes a progress notification to the request whose token it has.
+// progressed takes a progress notification to the request that has its token.
 func (c *legacyServer) progressed(m jsonrpc.Message) {
 	c.mu.Lock()
 	rq := c.tokens[key(jsonrpc.Field(m.Params, progressToken))]
@@ -167,9 +168,8 @@ func (c *legacyServer) progressed(m jsonrpc.Message) {
 	c.sink.Emit(rq.call, newRequest(nil, m.Method, params))
 }
 
-// logged takes a log message to the requests that want it: the one that it belongs to, or,
-// where the server does not say which that is, all that want messages of its level. They
-// are of one principal.
+// logged takes a log message to the requests that want it: the request that it belongs to, or, if
+// the server does not name one, all that want messages of its level. All are of one principal.
 func (c *legacyServer) logged(of backend.Call, m jsonrpc.Message) {
 	c.mu.Lock()
 	for _, rq := range c.inFlight {
@@ -186,7 +186,7 @@ func (c *legacyServer) logged(of backend.Call, m jsonrpc.Message) {
 func loggedTo(inFlight map[string]*request, of backend.Call, m jsonrpc.Message) (wanted []backend.Call) {
 	level, ok := levelOf(jsonrpc.Field(m.Params, "level"))
 	if !ok || level == noLevel {
-		level = len(levels) - 1 // nobody knows: all who want any get it
+		level = len(levels) - 1 // the level is not known: all requests that want any message get it
 	}
 	for _, rq := range inFlight {
 		if rq.call != nil && rq.level <= level && (of == nil || rq.call == of) {

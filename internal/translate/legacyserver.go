@@ -17,45 +17,43 @@ import (
 // handshakeTimeout bounds how long a server may take to answer initialize.
 const handshakeTimeout = protocol.OpensWithin
 
-// A legacyServer is a modern conversation with a legacy server. The first request brings
-// about the initialize of the server, which is told of that request's client; all clients of the
-// conversation are of one kind. It is the [backend.Conn] of Holdfast and the [backend.Sink]
-// of the server.
+// A legacyServer is a modern conversation with a legacy server. The first request makes it
+// initialize the server in the name of that request's client; all clients of the conversation
+// are of one kind. It is the [backend.Conn] of Holdfast and the [backend.Sink] of the server.
 //
-// Ids go through unchanged: Holdfast's are unique in the conversation, and those of our
-// own requests begin with a text that nobody else uses. Progress tokens do not, because
-// clients choose them.
+// Ids go through unchanged: Holdfast's are unique in the conversation, and those of our own requests
+// begin with a text that no other ids have. Progress tokens are replaced, because clients choose them.
 type legacyServer struct {
 	between
 	log  *slog.Logger
 	name string // of the server, or ""
 	out  outbox
 	own  *ownRequests
-	// instead is asked before the conversation ends because the server cannot be
-	// initialized. answer is what it has said to initialize, or nothing. If it returns true it
-	// takes over what waits; it may be nil.
+	// instead is called before the conversation ends because the server cannot be initialized.
+	// answer is the server's answer to initialize, or the zero value. If instead returns true,
+	// it takes over the messages that wait; it may be nil.
 	instead func(answer jsonrpc.Message, waiting []backend.Inbound) bool
 	// apart says that log messages may come on another connection than the response to the request that they belong to.
 	apart bool
-	// probed is for how long the server was asked before what it is, and has not answered.
+	// probed is how long the server has already left a request of a probe unanswered.
 	probed time.Duration
-	// begun is told that the server was initialized; nil: nobody wants to know.
+	// begun is called when the server was initialized; it may be nil.
 	begun func()
-	// refusals are those of initialize by this server, in all conversations.
+	// refusals are the refusals of initialize by this server, in all conversations.
 	refusals *refusals
 
 	mu       sync.Mutex
 	phase    phase
-	why      error             // it is over; nil: its client has left
-	waiting  []backend.Inbound // until the server has answered initialize
+	why      error             // why the conversation is over; nil: its client has left
+	waiting  []backend.Inbound // messages, until the server has answered initialize
 	timer    *time.Timer       // of initialize
-	client   []byte            // its capabilities
+	client   []byte            // the client's capabilities
 	server   serverFacts
 	inFlight map[string]*request // by the keys of their ids, as the server knows them
-	visits   map[string]*request // that wait for the client, by the ids of the questions
+	visits   map[string]*request // requests that wait for the client, by the ids of the questions
 	tokens   map[string]*request // by the tokens that the server knows them by
-	level    int                 // that the server was told last, or noLevel
-	leveling int                 // how often it was told that, and has not answered
+	level    int                 // the level that the server was told last, or noLevel
+	leveling int                 // how many logging/setLevel requests the server has not answered
 	held     []backend.Inbound   // requests that wait for these answers
 	subs     map[string]*subscription
 }
@@ -65,22 +63,22 @@ type phase uint8
 
 const (
 	idle    phase = iota // no request has come
-	opening              // initialize is in flight, or what waited for it is on its way
+	opening              // initialize is in flight, or messages that waited for it are on their way
 	ready
 	over
 )
 
-// serverFacts are what a legacy server has answered to initialize, as JSON.
+// serverFacts are a legacy server's answer to initialize, as JSON.
 type serverFacts struct {
 	info         []byte
 	capabilities []byte
 	result       []byte // of initialize
 }
 
-// A request is one of a client, in flight to the server.
+// A request is a client's request in flight to the server.
 type request struct {
-	id     []byte // Holdfast's
-	wire   []byte // as the server knows it: the same, or ours if the request is made again
+	id     []byte // Holdfast's id
+	wire   []byte // the id that the server knows: the same, or ours if the request is made again
 	call   backend.Call
 	method string
 	token  []byte // the client's progress token, or nil
@@ -91,15 +89,15 @@ type request struct {
 	visit  *visit // nil if the client visits no URLs
 	held   bool   // the server has not got it yet, see [legacyServer.setLevel]
 	lacks  *refusal
-	told   bool             // a log message came that named its call
+	told   bool             // a log message that named its call has come
 	done   *jsonrpc.Message // its response, which waits for log messages, see logGrace; or nil
 }
 
-// A refusal says that the server could not ask the client something during a request, or, if it does not say during which,
-// maybe during that one.
+// A refusal says that the server could not ask the client something during a request, or, if the server does not name the
+// request, maybe during that one.
 type refusal struct {
-	code     int    // that the server got
-	required string // what the client has not declared, as requiredCapabilities has it
+	code     int    // the error code that the server got
+	required string // the capabilities that the client has not declared, as requiredCapabilities has them
 	text     string
 }
 
@@ -156,7 +154,7 @@ func (c *legacyServer) Deliver(in backend.Inbound) error {
 	return c.serve(in, c.out.Deliver)
 }
 
-// ofClient reports whether a request says whose it is. One of Holdfast's own does if it is made for the sake of a
+// ofClient reports whether a request names its client. A request of Holdfast's own does if it is made for a
 // client's request, which may wait for its answer.
 func ofClient(params []byte) bool {
 	m := readMeta(params)
@@ -194,7 +192,7 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 		}
 	}
 	c.mu.Unlock()
-	for _, in := range waiting { // which the server has not seen
+	for _, in := range waiting { // the server has not seen them
 		c.notTaken(in, why)
 	}
 	for _, l := range listens {
@@ -206,7 +204,7 @@ func (c *legacyServer) Closed(why error, reopen bool) {
 	c.sink.Closed(why, reopen)
 }
 
-// stopTimers stops what bounds the server's answers. c.mu is held.
+// stopTimers stops the timers that bound the server's answers. c.mu is held.
 func (c *legacyServer) stopTimers() {
 	if c.phase == over {
 		c.own.end()
@@ -221,7 +219,7 @@ func (c *legacyServer) stopTimers() {
 	}
 }
 
-// initialize asks the server for what it is, in the name of the client of a request.
+// initialize initializes the server in the name of the client of a request.
 func (c *legacyServer) initialize(in backend.Inbound) error {
 	m := readMeta(in.Params)
 	id := c.own.add(c.initialized)
@@ -314,7 +312,7 @@ func (c *legacyServer) refused(why error, answer jsonrpc.Message) {
 	if taken {
 		c.phase = over
 		c.stopTimers()
-		waiting, c.waiting = c.waiting, nil // what has come meanwhile
+		waiting, c.waiting = c.waiting, nil // messages that have come meanwhile
 		c.mu.Unlock()
 		c.instead(answer, waiting)
 		return
@@ -322,7 +320,7 @@ func (c *legacyServer) refused(why error, answer jsonrpc.Message) {
 	c.waiting = append(waiting, c.waiting...)
 	c.mu.Unlock()
 	var none *protocol.NoAnswer
-	if !errors.As(why, &none) { // which says it all
+	if !errors.As(why, &none) { // a NoAnswer says it all
 		why = c.refusals.note(fmt.Errorf("the server cannot be initialized: %w", why))
 	}
 	c.Closed(why, true)
@@ -353,7 +351,7 @@ type notTaken interface{ NotTaken() }
 // A refusable is a [backend.Call] that can be told why the server has refused its client: a [protocol.Unauthorized], or another error.
 type refusable interface{ Refused(err error) }
 
-// forget takes a request off the record. rq may be nil; c.mu is held.
+// forget removes a request from those in flight. rq may be nil; c.mu is held.
 func (c *legacyServer) forget(rq *request) {
 	if rq != nil {
 		if rq.visit != nil {
@@ -367,8 +365,8 @@ func (c *legacyServer) forget(rq *request) {
 	}
 }
 
-// initializeParams returns the params of initialize for the client that a request is of. Tasks, and what is
-// Holdfast's own, are not the server's business.
+// initializeParams returns the params of initialize for the client of a request. Tasks, and Holdfast's own
+// extensions, are not the server's business.
 func initializeParams(m meta) []byte {
 	capabilities := []byte("{}")
 	if m.capabilities != nil {
@@ -383,7 +381,8 @@ func initializeParams(m meta) []byte {
 	return append(appendMember(dst, "clientInfo", info), '}')
 }
 
-// withoutTasks returns capabilities as the other era knows them: the tasks of either era are Holdfast's, and so are its extensions.
+// withoutTasks returns capabilities as the other era knows them, without tasks of either era and without Holdfast's extensions:
+// these are Holdfast's business.
 func withoutTasks(capabilities []byte) []byte {
 	dst := []byte{'{'}
 	jsonrpc.Each(capabilities, func(name, value []byte) {

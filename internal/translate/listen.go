@@ -16,14 +16,14 @@ import (
 // resources/subscribe.
 const subscribeTimeout = 20 * time.Second
 
-// answerTimeout bounds how long an answer of the server is waited for that no client waits for any more.
+// answerTimeout bounds how long a server may take to answer a request of our own, see [ownRequests.bound].
 const answerTimeout = time.Minute
 
 // mostSubscriptions bounds the resources of one listen: each is a request to the server.
 const mostSubscriptions = 1000
 
-// A filter is what a listen wants to hear of (2026-07-28, Subscriptions). Its taskIds are
-// Holdfast's own business: no legacy server has such tasks.
+// A filter names the changes that a listen wants to hear of (2026-07-28, Subscriptions).
+// Its taskIds are Holdfast's own business: no legacy server has such tasks.
 type filter struct {
 	Tools     bool     `json:"toolsListChanged,omitempty"`
 	Prompts   bool     `json:"promptsListChanged,omitempty"`
@@ -31,7 +31,7 @@ type filter struct {
 	URIs      []string `json:"resourceSubscriptions,omitempty"`
 }
 
-// empty reports whether the filter lets nothing through.
+// empty reports whether the filter lets no notification through.
 func (f *filter) empty() bool { return !f.Tools && !f.Prompts && !f.Resources && len(f.URIs) == 0 }
 
 // wants reports whether a notification of the server passes. It may be about a part of a
@@ -56,22 +56,22 @@ func (f *filter) wants(m jsonrpc.Message) bool {
 type listen struct {
 	rq        *request
 	agreed    filter
-	unsettled map[string]bool // resources whose subscription the server has not answered
+	unsettled map[string]bool // resources with a subscription that the server has not answered
 	timer     *time.Timer     // until they are settled
-	acked     bool            // the client is told, and may hear more
+	acked     bool            // the client has the acknowledgement, and may hear more
 	queued    []jsonrpc.Message
-	flushing  bool // a goroutine sends what is in queued
+	flushing  bool // a goroutine sends the messages in queued
 }
 
-// A subscription is one to a resource of the server, for all listens that want it.
+// A subscription subscribes to a resource of the server, for all listens that want it.
 type subscription struct {
 	uri     string
 	state   subscribed
 	wanted  map[*listen]bool
-	changes backend.Inbound // whose headers the next request to the server has
+	changes backend.Inbound // the next request to the server has its context and header
 }
 
-// subscribed is what the server knows of a subscription.
+// subscribed is the state of a subscription at the server.
 type subscribed uint8
 
 const (
@@ -121,8 +121,7 @@ func (c *legacyServer) listen(in backend.Inbound, send func(backend.Inbound) err
 	return nil
 }
 
-// want adds a listen to those that want a resource, and returns what has to be sent. c.mu
-// is held.
+// want adds a listen to those that want a resource, and returns the requests to be sent. c.mu is held.
 func (c *legacyServer) want(uri string, l *listen, in backend.Inbound) []backend.Inbound {
 	s := c.subs[uri]
 	if s == nil {
@@ -137,8 +136,7 @@ func (c *legacyServer) want(uri string, l *listen, in backend.Inbound) []backend
 	return c.step(s)
 }
 
-// step returns the request that brings a subscription nearer to what is wanted, if one is
-// due. c.mu is held.
+// step returns the request that subscribes or unsubscribes, as the listens want it, if one is due. c.mu is held.
 func (c *legacyServer) step(s *subscription) []backend.Inbound {
 	method := protocol.MethodSubscribe
 	switch {
@@ -166,7 +164,7 @@ func withdrawn(id []byte) backend.Inbound {
 	return backend.Inbound{Message: newRequest(nil, protocol.MethodCancelled, params)}
 }
 
-// stepped takes the server's answer to such a request.
+// stepped takes the server's answer to a request of step.
 func (c *legacyServer) stepped(s *subscription, ok bool) {
 	c.mu.Lock()
 	settled := slices.Collect(maps.Keys(s.wanted))
@@ -198,7 +196,7 @@ func (f *filter) drop(uri string) {
 	f.URIs = slices.DeleteFunc(f.URIs, func(other string) bool { return other == uri })
 }
 
-// giveUp acknowledges a listen without what the server does not answer.
+// giveUp acknowledges a listen without the resources for which the server does not answer.
 func (c *legacyServer) giveUp(l *listen) {
 	c.mu.Lock()
 	for uri := range l.unsettled {
@@ -212,8 +210,8 @@ func (c *legacyServer) giveUp(l *listen) {
 	c.acknowledge(l)
 }
 
-// acknowledge tells the client what it will hear of, once that is settled. If that is
-// nothing the listen ends.
+// acknowledge tells the client which changes it will hear of, once that is settled. If
+// there are none, the listen ends.
 func (c *legacyServer) acknowledge(l *listen) {
 	c.mu.Lock()
 	if l.acked || len(l.unsettled) > 0 || c.inFlight[key(l.rq.id)] != l.rq {
@@ -266,7 +264,7 @@ func (c *legacyServer) changed(m jsonrpc.Message) {
 	}
 }
 
-// flush sends the client of a listen what is queued for it, in its order.
+// flush sends the client of a listen the queued messages, in their order.
 func (c *legacyServer) flush(l *listen) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

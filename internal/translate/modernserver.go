@@ -12,9 +12,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A modernServer is a legacy conversation with a modern server. It answers initialize with what
-// server/discover says, and each request is sent on with what initialize has said of the
-// client. It is the [backend.Conn] of Holdfast and the [backend.Sink] of the server.
+// A modernServer is a legacy conversation with a modern server. It answers initialize with the server's
+// answer to server/discover, and sends each request on with the client's info and capabilities from
+// initialize. It is the [backend.Conn] of Holdfast and the [backend.Sink] of the server.
 //
 // The ids of clients go through; a request that is made again with the client's input has
 // an id of ours.
@@ -23,7 +23,7 @@ type modernServer struct {
 	log  *slog.Logger
 	out  outbox
 	own  *ownRequests
-	// doubt is told that the server does not answer server/discover. It may be nil.
+	// doubt is called when server/discover fails. It may be nil.
 	doubt func()
 
 	mu           sync.Mutex
@@ -33,12 +33,12 @@ type modernServer struct {
 	level        []byte // of log messages, as JSON, or nil
 	inFlight     map[string]*exchange
 	tokens       map[string]*exchange // by the keys of their progress tokens
-	questions    map[string]*exchange // that wait for the client's answer, by the question's id
+	questions    map[string]*exchange // exchanges that wait for the client's answer, by the question's id
 	changes      changes
 	timers       map[*time.Timer]struct{}
 }
 
-// clientFacts are what a legacy client says of itself in initialize, as JSON.
+// clientFacts are a legacy client's info and capabilities in initialize, as JSON.
 type clientFacts struct {
 	info         []byte
 	capabilities []byte
@@ -111,7 +111,7 @@ func (c *modernServer) notice(in backend.Inbound) error {
 	return nil
 }
 
-// initialize answers a client's initialize with what the server says of itself.
+// initialize asks the server with server/discover, to answer a client's initialize.
 func (c *modernServer) initialize(in backend.Inbound) error {
 	client := clientFacts{info: jsonrpc.Field(in.Params, "clientInfo")}
 	if capabilities := jsonrpc.Field(in.Params, "capabilities"); capabilities != nil {
@@ -134,7 +134,7 @@ func (c *modernServer) initialize(in backend.Inbound) error {
 	return err
 }
 
-// discovered answers initialize with what the server has answered to server/discover.
+// discovered answers initialize with the server's answer to server/discover.
 func (c *modernServer) discovered(in backend.Inbound, m jsonrpc.Message) {
 	switch {
 	case m.Error != nil:
@@ -165,7 +165,7 @@ func (c *modernServer) discovered(in backend.Inbound, m jsonrpc.Message) {
 	dst := appendMember([]byte{'{'}, "protocolVersion", jsonrpc.Quote(revision))
 	dst = appendMember(dst, "capabilities", c.capabilities)
 	dst = appendMember(dst, "serverInfo", info)
-	jsonrpc.Each(legacyResult(protocol.MethodDiscover, m.Result), func(name, value []byte) { // instructions, and what no revision has
+	jsonrpc.Each(legacyResult(protocol.MethodDiscover, m.Result), func(name, value []byte) { // instructions, and members that no revision has
 		switch name := string(name); name {
 		case "protocolVersion", "capabilities", "serverInfo", "supportedVersions":
 		default:
@@ -235,7 +235,7 @@ func (c *modernServer) Closed(why error, reopen bool) {
 	c.sink.Closed(why, reopen)
 }
 
-// finish stops what is under way. It reports whether it is the first to do so.
+// finish stops our own requests and the timers. It reports whether it is the first to do so.
 func (c *modernServer) finish() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -256,7 +256,7 @@ func (c *modernServer) Emit(of backend.Call, m jsonrpc.Message) {
 		if !c.own.answer(m) {
 			c.responded(m)
 		}
-	case jsonrpc.Request: // which modern servers do not make
+	case jsonrpc.Request: // modern servers do not make any
 		if m.Method == protocol.MethodPing {
 			c.out.later(backend.Inbound{Message: newResult(m.ID, nil)})
 			return

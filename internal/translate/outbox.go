@@ -25,19 +25,19 @@ func overBecause(why error) error {
 // An outbox hands messages to the server in their order. Its methods may be called
 // concurrently.
 type outbox struct {
-	// failed is told of a message that was put off, and that the server then did not take.
+	// failed is called with a message that was put off, and that the server then did not take.
 	failed func(in backend.Inbound, err error)
 	log    *slog.Logger
 
 	mu      sync.Mutex
 	conn    backend.Conn // nil until the conversation is open
 	waiting []backend.Inbound
-	sending bool // a goroutine sends what waits
+	sending bool // a goroutine sends the waiting messages
 	closed  bool
 	wait    sync.WaitGroup
 }
 
-// open gives the outbox the conversation. What was put off before is sent.
+// open gives the outbox the conversation, and sends the messages that were put off before.
 func (o *outbox) open(conn backend.Conn) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -45,7 +45,7 @@ func (o *outbox) open(conn backend.Conn) {
 	o.startSending()
 }
 
-// Deliver implements [backend.Conn]. It returns nil if others wait before the message.
+// Deliver implements [backend.Conn]. It returns nil if the message must wait.
 func (o *outbox) Deliver(in backend.Inbound) error {
 	o.mu.Lock()
 	switch {
@@ -62,8 +62,7 @@ func (o *outbox) Deliver(in backend.Inbound) error {
 	return o.deliver(conn, in)
 }
 
-// later hands over messages from another goroutine: the caller may be in the middle of what the
-// server says.
+// later hands over messages from another goroutine: the caller may be handling a message of the server.
 func (o *outbox) later(all ...backend.Inbound) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -108,7 +107,7 @@ func (o *outbox) deliver(conn backend.Conn, in backend.Inbound) (err error) {
 	return conn.Deliver(in)
 }
 
-// stop drops what waits.
+// stop drops the waiting messages.
 func (o *outbox) stop() {
 	o.mu.Lock()
 	o.closed = true
@@ -117,7 +116,7 @@ func (o *outbox) stop() {
 	o.wait.Wait()
 }
 
-// Close implements [backend.Conn]: it drops what waits, and ends the conversation.
+// Close implements [backend.Conn]: it drops the waiting messages, and ends the conversation.
 func (o *outbox) Close() error {
 	o.stop()
 	return o.conn.Close()

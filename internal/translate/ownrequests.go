@@ -17,7 +17,7 @@ type ownRequests struct {
 	over    bool
 }
 
-// An ownRequest is one that the server has not answered.
+// An ownRequest is a request that the server has not answered.
 type ownRequest struct {
 	answered func(jsonrpc.Message)
 	timer    *time.Timer // see [ownRequests.bound]; or nil
@@ -25,8 +25,7 @@ type ownRequest struct {
 
 func newOwnRequests() *ownRequests { return &ownRequests{waiting: make(map[string]ownRequest)} }
 
-// add puts a request on record and returns its id. answered is told of the response; it may
-// be nil.
+// add puts a request on record and returns its id. answered is called with the response; it may be nil.
 func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
 	id = o.newID()
 	o.mu.Lock()
@@ -35,11 +34,11 @@ func (o *ownRequests) add(answered func(jsonrpc.Message)) (id []byte) {
 	return id
 }
 
-// newID returns an id that nobody else uses.
+// newID returns an id that no other request has.
 func (o *ownRequests) newID() []byte { return o.ids.Next() }
 
-// bound has a request fail that is not answered within [answerTimeout]: a server that never answers would have it kept for ever.
-// late is called before that; it may be nil.
+// bound makes a request fail if it is not answered within [answerTimeout]: otherwise a server that never answers would keep it
+// for ever. late is called before it fails; it may be nil.
 func (o *ownRequests) bound(id []byte, late func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -81,7 +80,7 @@ func (o *ownRequests) take(id []byte) (rq ownRequest, ok bool) {
 	return rq, ok
 }
 
-// fail does what answer does, for a request that the server has not taken.
+// fail is answer for a request that the server has not taken.
 func (o *ownRequests) fail(id []byte, why error) bool {
 	return o.answer(newError(id, jsonrpc.CodeServer, "not delivered: %v", why))
 }
@@ -89,7 +88,7 @@ func (o *ownRequests) fail(id []byte, why error) bool {
 // drop forgets a request: its response is not wanted.
 func (o *ownRequests) drop(id []byte) { o.take(id) }
 
-// end has no request fail any more: the conversation is over.
+// end stops the timers of all requests: the conversation is over.
 func (o *ownRequests) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,18 +15,17 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// probeTimeout bounds how long a server may take to answer server/discover before it is taken
-// for a legacy one, which may leave unanswered what comes before initialize (2026-07-28,
-// stdio, "Backward Compatibility").
+// probeTimeout bounds how long a server may take to answer server/discover before it is taken for a legacy
+// server, which may leave messages before initialize unanswered (2026-07-28, stdio, "Backward Compatibility").
 const probeTimeout = 5 * time.Second
 
 // A path is where the messages of a conversation go, once the server's era is known.
 type path struct {
-	up   backend.Sink // what the server says
-	down backend.Conn // what clients say
+	up   backend.Sink // takes the server's messages
+	down backend.Conn // takes the clients' messages
 }
 
-// A between is a sink that is between the server and the one that it has: of what it does not know itself that one is asked.
+// A between is a sink in front of another one, to which it passes questions about the conversation.
 type between struct{ sink backend.Sink }
 
 // Account implements [budget.Accounted].
@@ -38,9 +37,8 @@ func (b between) Shared() bool { return rpc.IsShared(b.sink) }
 // TakePlace is for [rpc.TakePlace].
 func (b between) TakePlace() (free func(), ok bool) { return rpc.TakePlace(b.sink) }
 
-// A modernProbe is the first modern conversation with a server of which nothing is known: it
-// asks with server/discover. The delivery of the first request waits for the answer, so
-// that a server that refuses the client can still be the error of that delivery.
+// A modernProbe is the first modern conversation with a server of unknown era: it sends server/discover. The
+// delivery of the first request waits for the answer, so that it can fail if the server refuses the client.
 type modernProbe struct {
 	between
 	t       *translator
@@ -49,15 +47,15 @@ type modernProbe struct {
 	out     outbox // until the era is known, and then of a modern server
 	own     *ownRequests
 	path    atomic.Pointer[path] // nil until the era is known
-	asks    sync.WaitGroup       // what asks in its turn
+	asks    sync.WaitGroup       // calls of askAgain
 	done    chan struct{}        // closed when the conversation is over
 	asking  atomic.Bool          // server/discover is not answered yet
 
 	mu      sync.Mutex
-	waiting []backend.Inbound // beside the first request
+	waiting []backend.Inbound // messages beside the first request
 	asked   bool
 	over    bool
-	why     error // it is over; nil: its client has left
+	why     error // why the conversation is over; nil: its client has left
 	late    bool  // the server is modern, but has said so after the timeout
 }
 
@@ -94,7 +92,7 @@ func (p *modernProbe) Deliver(in backend.Inbound) error {
 }
 
 // ask finds out the era of the server, and hands over the request that made that necessary, and
-// those that have come meanwhile.
+// the messages that have come meanwhile.
 func (p *modernProbe) ask(in backend.Inbound) (err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, errOver) {
@@ -123,7 +121,7 @@ func (p *modernProbe) ask(in backend.Inbound) (err error) {
 		if !is {
 			p.t.speaks.learn(unsure, no)
 		}
-	case <-timer.C: // it may be starting yet: its answer to initialize says what it is
+	case <-timer.C: // the server may still be starting: its answer to initialize tells its era
 	case <-p.done:
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -150,7 +148,7 @@ func (p *modernProbe) ask(in backend.Inbound) (err error) {
 	return err
 }
 
-// askAgain has what waits ask in its turn, as the first request was refused: with the token of its client, for example.
+// askAgain asks for the next request that waits, as the first one was refused: for the token of its client, for example.
 func (p *modernProbe) askAgain() {
 	p.mu.Lock()
 	at := slices.IndexFunc(p.waiting, func(w backend.Inbound) bool { return w.Kind == jsonrpc.Request })
@@ -166,7 +164,8 @@ func (p *modernProbe) askAgain() {
 	}
 }
 
-// withdraw takes a cancellation of a request from what waits, which would come before it, and reports whether there is one.
+// withdraw removes the cancellation of a request from the waiting messages, where it would come before the request. It
+// reports whether there is one.
 func (p *modernProbe) withdraw(in backend.Inbound) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -189,14 +188,14 @@ func (p *modernProbe) discovered(m jsonrpc.Message) bool {
 	return modern
 }
 
-// goOnModern sends on what has waited, and from now on what comes.
+// goOnModern sends on the messages that have waited, and from now on all others.
 func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	waiting = append(waiting, p.waiting...)
 	p.waiting = nil
 	if at := p.path.Load(); at != nil {
-		if r, ok := at.up.(*relay); ok { // what has come since
+		if r, ok := at.up.(*relay); ok { // messages that have come since
 			for i := range waiting {
 				waiting[i] = r.outgoing(waiting[i])
 			}
@@ -213,18 +212,18 @@ func (p *modernProbe) goOnModern(waiting []backend.Inbound) *path {
 			waiting[i] = r.outgoing(waiting[i])
 		}
 	}
-	p.path.Store(to) // before the server has what waits: it may answer at once
+	p.path.Store(to) // before the server has the waiting messages: it may answer at once
 	p.out.later(waiting...)
 	return to
 }
 
-// goOnLegacy translates what comes from now on. probed is how long the server has not answered.
+// goOnLegacy translates all messages from now on. probed is how long the server has not answered server/discover.
 func (p *modernProbe) goOnLegacy(probed time.Duration) *legacyServer {
 	c := newLegacyServer(p.sink, p.server, p.t.log.With("session", p.session))
 	c.probed, c.refusals = probed, &p.t.refusals
 	c.apart = !p.t.Processes()
 	c.instead = func(answer jsonrpc.Message, waiting []backend.Inbound) bool {
-		refuses := isModern(answer) // which may come before its answer to server/discover
+		refuses := isModern(answer) // the refusal may come before the answer to server/discover
 		if refuses {
 			p.t.speaks.learn(unsure, yes)
 		}
@@ -236,7 +235,7 @@ func (p *modernProbe) goOnLegacy(probed time.Duration) *legacyServer {
 			p.t.speaks.doubt()
 			return false
 		}
-		p.goOnModern(waiting) // it took its time to say so, and refuses initialize
+		p.goOnModern(waiting) // the server has answered server/discover late, and refuses initialize
 		return true
 	}
 	c.begun = func() {
@@ -253,14 +252,13 @@ func (p *modernProbe) goOnLegacy(probed time.Duration) *legacyServer {
 	return c
 }
 
-// discoverParams returns the params of server/discover for a client, whose info and
-// capabilities may be nil.
+// discoverParams returns the params of server/discover for a client. info and capabilities may be nil.
 func discoverParams(info, capabilities []byte) []byte {
 	return append(appendMember([]byte{'{'}, "_meta", append(clientMeta(info, capabilities), '}')), '}')
 }
 
-// clientMeta returns what the _meta of all modern requests of a client has: an object
-// whose end is not written.
+// clientMeta returns the members that the _meta of all modern requests of a client has: an
+// object without its closing brace.
 func clientMeta(info, capabilities []byte) []byte {
 	if capabilities == nil {
 		capabilities = []byte("{}")
@@ -272,7 +270,7 @@ func clientMeta(info, capabilities []byte) []byte {
 	return appendMember(dst, protocol.MetaClientCapabilities, capabilities)
 }
 
-// isModern reports whether a server that has answered server/discover so is modern.
+// isModern reports whether an answer to server/discover is a modern server's.
 func isModern(m jsonrpc.Message) bool {
 	if m.Error == nil {
 		return speaks(m.Result, protocol.Modern)
@@ -280,19 +278,19 @@ func isModern(m jsonrpc.Message) bool {
 	switch string(jsonrpc.Field(m.Error, "code")) {
 	case "-32020", "-32021", "-32023":
 		return true
-	case "-32022": // of this revision only, or, with what is supported, of modern ones
+	case "-32022": // of modern revisions, unless its list of supported ones has none
 		supported := jsonrpc.Field(m.Error, "data", "supported")
 		return supported == nil || names(supported, protocol.Modern)
 	}
 	return false
 }
 
-// speaks reports whether the result of server/discover names a revision of which ok is true.
+// speaks reports whether the result of server/discover names a revision for which ok is true.
 func speaks(discovered []byte, ok func(revision string) bool) bool {
 	return names(jsonrpc.Field(discovered, "supportedVersions"), ok)
 }
 
-// names reports whether a list of revisions, as JSON, has one of which ok is true.
+// names reports whether a list of revisions, as JSON, has one for which ok is true.
 func names(list []byte, ok func(revision string) bool) bool {
 	for _, v := range strings.Split(strings.Trim(string(list), "[] "), ",") {
 		if ok(jsonrpc.String([]byte(strings.TrimSpace(v)))) {
@@ -322,7 +320,7 @@ func answerNotTaken(in backend.Inbound, why error, own *ownRequests, sink backen
 // Close implements [backend.Conn].
 func (p *modernProbe) Close() error {
 	p.end(nil)
-	defer p.asks.Wait() // which the end of the server's conversation ends
+	defer p.asks.Wait() // the end of the server's conversation ends them
 	if path := p.path.Load(); path != nil {
 		p.out.stop()
 		return path.down.Close()
@@ -330,7 +328,7 @@ func (p *modernProbe) Close() error {
 	return p.out.Close()
 }
 
-// end stops the probe, and returns what waits. why is the reason, or nil if the client has left.
+// end stops the probe, and returns the waiting messages. why is the reason, or nil if the client has left.
 func (p *modernProbe) end(why error) []backend.Inbound {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -355,7 +353,7 @@ func (p *modernProbe) Emit(of backend.Call, m jsonrpc.Message) {
 	case m.Kind == jsonrpc.Request:
 		p.out.later(backend.Inbound{Message: newError(m.ID, jsonrpc.CodeMethodNotFound, "%s: no client has begun yet", m.Method)})
 	}
-	// Nothing else can be said to a client of whom the server has not heard.
+	// Other messages are dropped: the server has not heard of a client.
 }
 
 // EmitUnrelated implements [backend.Sink].
@@ -373,7 +371,7 @@ func (p *modernProbe) Closed(why error, reopen bool) {
 		path.up.Closed(why, reopen)
 		return
 	}
-	p.t.speaks.learn(unsure, no) // what ends when it is asked for its era is a legacy server, if any
+	p.t.speaks.learn(unsure, no) // a server that ends when it is asked for its era is a legacy one, if any
 	for _, in := range p.end(why) {
 		p.notTaken(in, why)
 	}

@@ -2,14 +2,14 @@ package translate
 
 import "sync"
 
-// refusals are how a server has refused initialize. The log has one line of those that say the same, however many
-// modern clients come: each has a conversation opened in vain.
+// refusals are a server's refusals of initialize. The log has one line for those that say the same, however many
+// modern clients come: each opens a conversation in vain.
 type refusals struct {
 	mu   sync.Mutex
 	last string // "": it was initialized, or not asked yet
 }
 
-// note takes down what it has answered, "" if it was initialized, and returns the error to end the conversation with.
+// note notes why the server refused initialize, nil if it did not, and returns the error that ends the conversation.
 func (r *refusals) note(why error) error {
 	text := ""
 	if why != nil {
@@ -28,7 +28,7 @@ func (r *refusals) note(why error) error {
 // refusedAgain is an error that the log has already.
 type refusedAgain struct{ error }
 
-// Logged implements what [protocol.Logged] asks.
+// Logged tells [protocol.Logged] that the log has the error already.
 func (*refusedAgain) Logged() bool { return true }
 
 // Unwrap returns the error.

@@ -9,14 +9,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A relay is a modern conversation with a modern server that says everything on one connection.
-// Such a server does not say to which request a message belongs, but clients share the
-// conversation. The relay finds out: by the progress token, which it makes its own, by the
-// name of the subscription, or, for log messages, by what the requests in flight want. It
-// is the [backend.Conn] of Holdfast and the [backend.Sink] of the server.
+// A relay is a modern conversation with a modern server that sends all messages over one
+// connection. Such a server does not say to which request a message belongs, but clients share
+// the conversation. The relay finds the request: by the progress token, which it replaces, by
+// the name of the subscription, or, for log messages, by the levels that the requests in flight
+// want. It is the [backend.Conn] of Holdfast and the [backend.Sink] of the server.
 type relay struct {
 	sink backend.Sink
-	conn backend.Conn // set before anything is delivered
+	conn backend.Conn // set before a message is delivered
 
 	mu       sync.Mutex
 	inFlight map[string]*request // by the keys of their ids
@@ -40,7 +40,7 @@ func (r *relay) Deliver(in backend.Inbound) error {
 	return err
 }
 
-// outgoing takes down a message of a client, and returns it as the server gets it.
+// outgoing notes a client's request or its cancellation, and returns a message as the server gets it.
 func (r *relay) outgoing(in backend.Inbound) backend.Inbound {
 	switch {
 	case in.Kind == jsonrpc.Notification && in.Method == protocol.MethodCancelled:
@@ -108,7 +108,7 @@ func (r *relay) Emit(of backend.Call, m jsonrpc.Message) {
 	}
 }
 
-// progressed takes a progress notification to the request whose token it has.
+// progressed takes a progress notification to the request that has its token.
 func (r *relay) progressed(m jsonrpc.Message) {
 	r.mu.Lock()
 	rq := r.tokens[key(jsonrpc.Field(m.Params, progressToken))]
@@ -119,8 +119,8 @@ func (r *relay) progressed(m jsonrpc.Message) {
 	}
 }
 
-// cancelled takes in that the server ends a listen (2026-07-28, stdio): its client gets the
-// result. Any other request has to be answered: it stays on record.
+// cancelled ends a listen that the server has cancelled (2026-07-28, stdio): its client
+// gets the result. Any other request stays in flight, as the server has to answer it.
 func (r *relay) cancelled(m jsonrpc.Message) {
 	id := jsonrpc.Field(m.Params, "requestId")
 	r.mu.Lock()

@@ -20,19 +20,19 @@ const mostQuestions = 1000
 // An exchange is a request of a legacy client to a modern server, with all the rounds that it
 // takes (2026-07-28, Multi Round-Trip Requests). Guarded by modernServer.mu.
 type exchange struct {
-	in     backend.Inbound // the client's
-	params []byte          // as the server knows them
-	id     []byte          // of the present round
+	in     backend.Inbound // the client's request
+	params []byte          // as the server gets them
+	id     []byte          // the id of the present round
 	rounds int
 	state  []byte // requestState, as JSON, or nil
-	// inputs are the client's answers so far, an object whose end is not written, and
-	// open are the questions without one: their names, by their ids.
+	// inputs are the client's answers so far, an object without its closing brace, and open
+	// are the names of the questions without an answer, by their ids.
 	inputs []byte
 	open   map[string]string
 	timer  *time.Timer // until a round that asks the client nothing
 
 	token string  // the key of its progress token, or ""
-	told  float64 // the greatest progress that its client has heard of
+	told  float64 // the greatest progress that its client was told
 }
 
 // begin hands a request of a client to the server.
@@ -75,7 +75,7 @@ func (c *modernServer) begin(in backend.Inbound) error {
 	return err
 }
 
-// isReserved reports whether a member of _meta is one that a modern request is made with.
+// isReserved reports whether a member of _meta is one that each modern request has of its own.
 func isReserved(name string) bool {
 	switch name {
 	case protocol.MetaProtocolVersion, protocol.MetaClientInfo, protocol.MetaClientCapabilities, protocol.MetaLogLevel:
@@ -84,7 +84,7 @@ func isReserved(name string) bool {
 	return false
 }
 
-// put has an exchange found by the id of its present round, and its token. c.mu is held.
+// put makes an exchange known by the id of its present round, and by its token. c.mu is held.
 func (c *modernServer) put(x *exchange) {
 	c.inFlight[key(x.id)] = x
 	if x.token != "" {
@@ -92,9 +92,9 @@ func (c *modernServer) put(x *exchange) {
 	}
 }
 
-// advances reports whether the client of a request is told of its progress. Each round of a
-// server counts anew, but for the client it is one request, whose progress must increase
-// (2025-11-25, Progress).
+// advances reports whether the client of a request is told of its progress. The server
+// counts anew in each round, but for the client the rounds are one request with progress
+// that must increase (2025-11-25, Progress).
 func (c *modernServer) advances(params []byte) bool {
 	token, value, ok := protocol.Progress(params)
 	if !ok {
@@ -113,7 +113,7 @@ func (c *modernServer) advances(params []byte) bool {
 	return true
 }
 
-// drop takes an exchange off the record, which may be nil. c.mu is held.
+// drop forgets an exchange, which may be nil. c.mu is held.
 func (c *modernServer) drop(x *exchange) {
 	if x == nil {
 		return
@@ -146,7 +146,7 @@ func (c *modernServer) responded(m jsonrpc.Message) {
 	}
 	c.mu.Unlock()
 	if x == nil {
-		return // it was cancelled, and nobody wants it
+		return // the request was cancelled
 	}
 	if m.Error != nil {
 		c.sink.Emit(x.in.Call, newFailure(x.in.ID, legacyError(x.in.Method, m.Error)))
@@ -162,7 +162,7 @@ func (c *modernServer) responded(m jsonrpc.Message) {
 	}
 }
 
-// ask asks the client what the server wants to know before it goes on.
+// ask asks the client the questions of the server. If there are none, it makes the request again after a pause.
 func (c *modernServer) ask(x *exchange, result []byte) {
 	var questions []jsonrpc.Message
 	open := make(map[string]string)
@@ -175,7 +175,7 @@ func (c *modernServer) ask(x *exchange, result []byte) {
 		open[key(id)] = string(name)
 		method, params := jsonrpc.String(jsonrpc.Field(value, "method")), jsonrpc.Field(value, "params")
 		if jsonrpc.String(jsonrpc.Field(params, "mode")) == "url" && jsonrpc.Field(params, "elicitationId") == nil {
-			params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "elicitationId") // which 2025-11-25 requires
+			params, _ = jsonrpc.Set(params, jsonrpc.Quote(string(id)), "elicitationId") // required by 2025-11-25
 		}
 		questions = append(questions, newRequest(id, method, params))
 	})
@@ -215,8 +215,8 @@ func (c *modernServer) ask(x *exchange, result []byte) {
 	c.mu.Unlock()
 }
 
-// pause is how long a request waits that the server wants to have made again, without any
-// input: its load is too high.
+// pause returns how long to wait before a request is made again that the server wants again
+// without any input: its load is too high.
 func pause(rounds int) time.Duration { return min(50*time.Millisecond<<rounds, 5*time.Second) }
 
 // answered takes the client's answer to a question.
@@ -231,7 +231,7 @@ func (c *modernServer) answered(in backend.Inbound) {
 	name := x.open[id]
 	delete(c.questions, id)
 	delete(x.open, id)
-	if in.Error != nil { // which no input can say
+	if in.Error != nil { // no input can say that
 		c.drop(x)
 		c.mu.Unlock()
 		c.fail(x, "%s: the client could not answer the server's question %q: %s", x.in.Method, name, jsonrpc.String(jsonrpc.Field(in.Error, "message")))
@@ -266,12 +266,12 @@ func (c *modernServer) again(x *exchange) {
 	c.out.later(in)
 }
 
-// cancelled passes on that the client does not want an answer any more.
+// cancelled passes on a cancellation of the client.
 func (c *modernServer) cancelled(in backend.Inbound) error {
 	id := key(jsonrpc.Field(in.Params, "requestId"))
 	c.mu.Lock()
 	x := c.inFlight[id]
-	if x == nil { // it has an id of ours by now
+	if x == nil { // the request has an id of ours by now
 		for _, other := range c.inFlight {
 			if key(other.in.ID) == id {
 				x = other
@@ -293,7 +293,7 @@ func (c *modernServer) cancelled(in backend.Inbound) error {
 	return c.out.Deliver(in)
 }
 
-// legacyResult returns the result of a modern server without what legacy ones do not have.
+// legacyResult returns the result of a modern server without the members that legacy results do not have.
 func legacyResult(method string, result []byte) []byte {
 	cached := false
 	for _, m := range cacheable {
@@ -317,7 +317,7 @@ func legacyResult(method string, result []byte) []byte {
 	})
 }
 
-// legacyError returns the error of a modern server as a legacy one says it.
+// legacyError returns the error of a modern server as a legacy server gives it.
 func legacyError(method string, failure []byte) []byte {
 	if method != protocol.MethodReadResource || string(jsonrpc.Field(failure, "code")) != "-32602" || jsonrpc.Field(failure, "data", "uri") == nil {
 		return failure

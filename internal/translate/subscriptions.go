@@ -12,16 +12,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// changes are what a legacy client hears of what changes at a modern server: its lists, and the
-// resources that the client has subscribed to. There is one listen for all. When what is
-// wanted changes another takes its place, and the old one is heard until that is
-// acknowledged. Guarded by modernServer.mu.
+// changes tells a legacy client of changes at a modern server: of its lists, and of the
+// resources that the client has subscribed to. There is one listen for all. When the client
+// wants other changes, another listen takes its place, and the old one is heard until the new
+// one is acknowledged. Guarded by modernServer.mu.
 type changes struct {
 	lists   filter          // the lists that the server can tell of
 	wanted  map[string]bool // resources
 	current *watch          // acknowledged, or nil
 	next    *watch          // on its way, or nil
-	again   bool            // what is wanted has changed since next was sent
+	again   bool            // the wanted changes are others than when next was sent
 	waiting []backend.Inbound
 	torn    int // how often the server has ended a listen since it last told of a change
 }
@@ -31,10 +31,10 @@ type watch struct {
 	id    []byte
 	uris  map[string]bool
 	timer *time.Timer // until it is acknowledged
-	vain  bool        // the server has agreed to nothing
+	vain  bool        // the server has agreed to no changes
 }
 
-// watchLists adds the lists whose changes a server with these capabilities tells of.
+// watchLists adds the lists of which a server with these capabilities announces changes.
 func (f *changes) watchLists(capabilities []byte) {
 	server := serverFacts{capabilities: capabilities}
 	f.lists.Tools = server.can("tools", "listChanged")
@@ -49,7 +49,7 @@ func (c *modernServer) subscribe(in backend.Inbound) error {
 	server := serverFacts{capabilities: c.capabilities}
 	f := &c.changes
 	var answer jsonrpc.Message
-	var moot []backend.Inbound // of the client, before this
+	var moot []backend.Inbound // requests of the client that came before this one
 	switch {
 	case !server.can("resources", "subscribe"):
 		answer = newError(in.ID, jsonrpc.CodeMethodNotFound, "method not found: %s: the server has no subscriptions", in.Method)
@@ -65,7 +65,7 @@ func (c *modernServer) subscribe(in backend.Inbound) error {
 		f.waiting = append(f.waiting, in)
 	}
 	c.mu.Unlock()
-	for _, before := range moot { // no listen may ever have it
+	for _, before := range moot { // no listen may ever have the resource
 		c.sink.Emit(before.Call, newResult(before.ID, nil))
 	}
 	if answer.Raw != nil {
@@ -77,7 +77,7 @@ func (c *modernServer) subscribe(in backend.Inbound) error {
 	return nil
 }
 
-// renew makes the listen as it is wanted. in is what made that necessary.
+// renew sends the listen that is wanted now. in is the message that made that necessary.
 func (c *modernServer) renew(in backend.Inbound) {
 	c.mu.Lock()
 	f := &c.changes
@@ -169,7 +169,7 @@ func (c *modernServer) unwatched(w *watch, m jsonrpc.Message, in backend.Inbound
 	}
 }
 
-// settle returns the requests of the client that are answered with what becomes of some resources.
+// settle removes the client's requests for these resources from those that wait, and returns them to be answered.
 func (f *changes) settle(uris map[string]bool) []backend.Inbound {
 	var settled []backend.Inbound
 	f.waiting = slices.DeleteFunc(f.waiting, func(in backend.Inbound) bool {
@@ -182,7 +182,7 @@ func (f *changes) settle(uris map[string]bool) []backend.Inbound {
 	return settled
 }
 
-// receive takes what the server says in a listen, or of one.
+// receive takes a notification of the server that belongs to a listen, or ends one.
 func (c *modernServer) receive(m jsonrpc.Message) {
 	if m.Method == protocol.MethodCancelled { // stdio: the server ends a listen
 		c.own.answer(newResult(jsonrpc.Field(m.Params, "requestId"), nil))
@@ -210,7 +210,7 @@ func (c *modernServer) receive(m jsonrpc.Message) {
 	c.sink.EmitUnrelated(newRequest(nil, m.Method, params))
 }
 
-// watched handles the acknowledgement of a listen, with what the server agrees to.
+// watched handles the acknowledgement of a listen. agreed is the filter that the server agrees to.
 func (c *modernServer) watched(id string, agreed []byte) {
 	var f filter
 	if json.Unmarshal(agreed, &f) != nil {

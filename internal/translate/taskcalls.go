@@ -12,21 +12,19 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A taskCaller is a conversation with a legacy server. Some tools of a server of 2025-11-25
-// can be called as tasks only (Tasks, "Tool-Level Negotiation"), and some clients know no
-// tasks. A call of such a tool that does not ask for a task becomes a task all the same: its
-// status is polled, and its result is the response to the call. Everything else goes through
-// untouched.
+// A taskCaller is a conversation with a legacy server. Some tools of a server of 2025-11-25 can be
+// called as tasks only (Tasks, "Tool-Level Negotiation"), and some clients know no tasks. A call
+// of such a tool that does not ask for a task becomes a task all the same: the taskCaller polls
+// its status, and answers the call with its result. All other messages go through untouched.
 type taskCaller struct {
 	between
-	conn backend.Conn // set before anything is delivered
+	conn backend.Conn // set before a message is delivered
 
 	initialize atomic.Pointer[[]byte]      // the id of the request, until it is answered
 	calls      atomic.Pointer[calledTasks] // nil if the server has no tasks
 }
 
-// calledTasks is what a conversation needs whose server has tasks. Its methods may be called
-// concurrently.
+// calledTasks are the calls of a conversation with a server that has tasks. Its methods may be called concurrently.
 type calledTasks struct {
 	sink backend.Sink
 	out  outbox
@@ -41,7 +39,7 @@ type calledTasks struct {
 	closed   bool
 }
 
-// A tasksListing is how far the tools are known.
+// A tasksListing is how far the list of tools was read.
 type tasksListing uint8
 
 const (
@@ -60,7 +58,7 @@ type taskCall struct {
 	ended bool   // its client has cancelled it
 }
 
-// openTasks opens a conversation of a legacy server whose tools may need tasks.
+// openTasks opens a conversation with a legacy server that may have tools that need tasks.
 func openTasks(ctx context.Context, b backend.Backend, start backend.Start, sink backend.Sink) (backend.Conn, error) {
 	c := &taskCaller{between: between{sink}}
 	conn, err := b.Open(ctx, start, c)
@@ -133,7 +131,7 @@ func newCalledTasks(sink backend.Sink, conn backend.Conn) *calledTasks {
 	return t
 }
 
-// close ends what goes on by itself.
+// close stops polling, and the timers of our own requests.
 func (t *calledTasks) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -189,7 +187,7 @@ func (t *calledTasks) list(in backend.Inbound, cursor []byte) {
 	t.out.later(about(in, newRequest(id, protocol.MethodToolsList, params)))
 }
 
-// listed takes a page. After the last the calls are made that have waited for it.
+// listed takes a page. After the last page it makes the calls that have waited for the list.
 func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
 	var page struct {
 		Tools []struct {
@@ -197,7 +195,7 @@ func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
 			Execution struct{ TaskSupport string }
 		}
 	}
-	_ = json.Unmarshal(m.Result, &page) // of a server that lists no tools none needs a task
+	_ = json.Unmarshal(m.Result, &page) // if the server lists no tools, none needs a task
 	t.mu.Lock()
 	cursor, _, _ := t.pages.Next(m.Result) // a list without an end ends
 	for _, tool := range page.Tools {
@@ -212,7 +210,7 @@ func (t *calledTasks) listed(in backend.Inbound, m jsonrpc.Message) {
 	t.release()
 }
 
-// release hands over what has waited, in its order. What comes meanwhile waits behind it.
+// release hands over the waiting messages, in their order. Messages that come meanwhile wait behind them.
 func (t *calledTasks) release() {
 	for {
 		t.mu.Lock()
@@ -240,7 +238,7 @@ func (t *calledTasks) release() {
 	}
 }
 
-// waits has a cancellation wait behind its call, if that waits, and reports whether it does.
+// waits makes a cancellation wait behind its call, if the call waits, and reports whether it does.
 func (t *calledTasks) waits(in backend.Inbound) bool {
 	id := key(jsonrpc.Field(in.Params, "requestId"))
 	t.mu.Lock()
@@ -263,7 +261,7 @@ func (t *calledTasks) begin(in backend.Inbound) {
 		t.tasks[key(in.ID)] = call
 	}
 	t.mu.Unlock()
-	if running { // that one could not be cancelled any more
+	if running { // the call in flight could not be cancelled any more
 		t.sink.Emit(in.Call, newError(in.ID, jsonrpc.CodeInvalidRequest, "a request with this id is in flight"))
 		return
 	}
@@ -298,22 +296,22 @@ func (t *calledTasks) begun(call *taskCall, m jsonrpc.Message) {
 	call.id = id
 	ended := call.ended
 	t.mu.Unlock()
-	if ended { // meanwhile
+	if ended { // the call was cancelled meanwhile
 		t.cancel(call)
 		return
 	}
 	t.follow(call, task)
 }
 
-// The server says how often it is to be asked; these are the bounds of that.
+// Bounds of the poll interval that the server asks for, and the usual one.
 const (
 	soonestPoll = 50 * time.Millisecond
 	usualPoll   = time.Second
 	latestPoll  = 30 * time.Second
 )
 
-// follow asks for what is next after a status of a task: its status later, or its result, which
-// comes with what the server wants to know before.
+// follow makes the next request after a status of a task: for its status later, or for its
+// result. The server's questions come before the result.
 func (t *calledTasks) follow(call *taskCall, task []byte) {
 	if status := jsonrpc.String(jsonrpc.Field(task, "status")); status != protocol.TaskWorking {
 		t.mu.Lock()
@@ -349,7 +347,7 @@ func (t *calledTasks) polled(call *taskCall, m jsonrpc.Message) {
 	t.follow(call, m.Result)
 }
 
-// end answers a call with what its task has ended with.
+// end answers a call with the result or the error of its task.
 func (t *calledTasks) end(call *taskCall, m jsonrpc.Message) {
 	t.mu.Lock()
 	ended := call.ended
@@ -368,8 +366,8 @@ func (t *calledTasks) end(call *taskCall, m jsonrpc.Message) {
 	t.sink.Emit(call.in.Call, answer)
 }
 
-// withoutRelated returns a result, or the params of a message, without the id of the task that
-// the client knows nothing of.
+// withoutRelated returns a result, or the params of a message, without the id of the task, of
+// which the client knows nothing.
 func withoutRelated(of []byte) []byte {
 	meta := jsonrpc.Field(of, "_meta")
 	if jsonrpc.Field(meta, protocol.MetaRelatedTask) == nil {
@@ -401,7 +399,7 @@ func (t *calledTasks) cancelled(in backend.Inbound) bool {
 	return true
 }
 
-// cancel cancels a task that nobody wants any more.
+// cancel cancels a task that no client waits for any more.
 func (t *calledTasks) cancel(call *taskCall) {
 	t.ask(call, protocol.MethodTaskCancel, jsonrpc.Object("taskId", call.id), func(*taskCall, jsonrpc.Message) {})
 }
@@ -435,7 +433,7 @@ func (t *calledTasks) takes(m jsonrpc.Message) bool {
 	if call == nil {
 		return false
 	}
-	if !status { // which the client knows nothing of
+	if !status { // the client does not know of the task
 		t.sink.Emit(call.in.Call, newRequest(m.ID, m.Method, withoutRelated(m.Params)))
 	}
 	return true

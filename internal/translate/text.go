@@ -12,7 +12,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A meta is what the _meta of a modern request says of its client and its wishes, as JSON.
+// A meta has the members of a modern request's _meta that are about its client and its wishes, as JSON.
 type meta struct {
 	clientInfo   []byte
 	capabilities []byte
@@ -20,7 +20,7 @@ type meta struct {
 	token        []byte // progressToken
 }
 
-// readMeta returns what a modern request says of its client.
+// readMeta returns the meta of a modern request.
 func readMeta(params []byte) (m meta) {
 	jsonrpc.Each(jsonrpc.Field(params, "_meta"), func(name, value []byte) {
 		switch string(name) {
@@ -39,9 +39,8 @@ func readMeta(params []byte) (m meta) {
 
 const progressToken = "progressToken"
 
-// legacyParams returns the params of a modern request as a legacy server knows them: its
-// _meta has what others put there, and the token, if there is one, in the place of the
-// client's.
+// legacyParams returns the params of a modern request as a legacy server knows them: its _meta has
+// no members of the modern era, and has the token, if that is not nil, in the place of the client's.
 func legacyParams(params, token []byte) []byte {
 	old := jsonrpc.Field(params, "_meta")
 	if old == nil {
@@ -81,7 +80,7 @@ func pick(object []byte, keep func(name string) bool) []byte {
 	return append(dst, '}')
 }
 
-// appendMember appends a member to an object whose end is not written yet.
+// appendMember appends a member to an object without its closing brace.
 func appendMember(dst []byte, name string, value []byte) []byte {
 	if dst[len(dst)-1] != '{' {
 		dst = append(dst, ',')
@@ -90,14 +89,13 @@ func appendMember(dst []byte, name string, value []byte) []byte {
 	return append(dst, value...)
 }
 
-// cacheable are the requests whose results say how long they may be kept
-// (2026-07-28, Caching).
+// cacheable are the requests with results that say how long they may be kept (2026-07-28, Caching).
 var cacheable = []string{
 	protocol.MethodDiscover, "tools/list", "prompts/list", "resources/list", "resources/templates/list", protocol.MethodReadResource,
 }
 
-// modernResult returns the result of a legacy server with what a modern one has. Nobody
-// knows for how long the result holds, and for whom: it is stale at once, and private.
+// modernResult returns the result of a legacy server with the members of a modern one. It is
+// not known for how long the result holds, and for whom: it is stale at once, and private.
 func modernResult(method string, result, serverInfo []byte) []byte {
 	var kind, ttl, scope, old []byte
 	members := 0
@@ -151,8 +149,8 @@ func modernResult(method string, result, serverInfo []byte) []byte {
 	return append(dst, result[end:]...)
 }
 
-// modernError returns the error of a legacy server as a modern one says it. uri is of the
-// resource that was asked for, as JSON, or nil.
+// modernError returns the error of a legacy server as a modern server gives it. uri is the
+// URI of the resource that was asked for, as JSON, or nil.
 func modernError(failure, uri []byte) []byte {
 	if string(jsonrpc.Field(failure, "code")) != "-32002" { // resource not found
 		return failure
@@ -189,7 +187,7 @@ func newResult(id, result []byte) jsonrpc.Message {
 	}
 }
 
-// newFailure returns a failed response whose error is JSON.
+// newFailure returns a failed response with an error that is JSON.
 func newFailure(id, failure []byte) jsonrpc.Message {
 	m := jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Error: failure}
 	m.Raw = m.WithID(id)
@@ -202,14 +200,15 @@ func newError(id []byte, code int, format string, args ...any) jsonrpc.Message {
 	return jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Error: jsonrpc.Field(raw, "error"), Raw: raw}
 }
 
-// about returns a message of our own for the server, made because of another.
+// about returns a message of our own for the server, with the context and the header of the
+// client's message that caused it.
 func about(in backend.Inbound, m jsonrpc.Message) backend.Inbound {
 	return backend.Inbound{Message: m, Context: in.Context, Header: in.Header}
 }
 
 // NewToken returns a progress token for a request of a client that shares a conversation with others. Clients
-// cannot guess it: some have a server say progress of a token that they name in words which Holdfast does not
-// know. It is an integer that fits a float64.
+// cannot guess it: some make a server send progress with a token that they choose, by means that Holdfast
+// does not know. It is an integer that fits a float64.
 func NewToken() []byte {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails

@@ -1,14 +1,13 @@
-// Package translate is a backend over a backend: it gives both eras of the protocol to one
-// that speaks only legacy revisions, or only modern ones (docs/decisions/0024-two-eras.md).
-// docs/eras.md has what becomes what.
+// Package translate is a backend over a backend: it gives both eras of the protocol to one that speaks only
+// legacy revisions, or only modern ones (docs/decisions/0024-two-eras.md). docs/eras.md has the translations.
 //
-// A conversation whose eras differ is translated by a legacyServer (a modern conversation
-// with a legacy server) or a modernServer (the other way round). Where nobody knows the
-// server's era, a probe finds out in the first conversation. A modern conversation with a
-// modern server that is a process is a relay: nothing is translated, but messages find their
-// requests. All other conversations are those of the wrapped backend itself.
+// A conversation between two eras is translated by a legacyServer (a modern conversation
+// with a legacy server) or a modernServer (the other way round). If the server's era is not
+// known, a probe finds out in the first conversation. A modern conversation with a modern
+// server that is a process is a relay: it translates nothing, but finds the requests that
+// messages belong to. All other conversations are those of the wrapped backend itself.
 //
-// Order of locks: none is held while the server or Holdfast is told anything.
+// No lock is held while the server or Holdfast is called.
 package translate
 
 import (
@@ -53,7 +52,7 @@ type translator struct {
 	habits   habits
 }
 
-// An answer is what is known of a server's era.
+// An answer says whether a server speaks an era, as far as that is known.
 type answer uint8
 
 const (
@@ -62,20 +61,19 @@ const (
 	no
 )
 
-// speech is what is known of the eras that the servers of a backend speak.
+// speech says which eras the servers of a backend speak, as far as that is known.
 type speech struct {
 	mu             sync.Mutex
 	legacy, modern answer
 }
 
-// get returns what is known.
 func (s *speech) get() (legacy, modern answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.legacy, s.modern
 }
 
-// learn takes down what a conversation has found out; unsure changes nothing.
+// learn notes the eras that a conversation has found out; unsure changes nothing.
 func (s *speech) learn(legacy, modern answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +107,8 @@ func (t *translator) Processes() bool {
 	return ok && p.Processes()
 }
 
-// TakesAuthorization reports what servers get of the Authorization of clients (package session).
+// TakesAuthorization reports whether servers get the Authorization header of a request, and
+// whether a conversation keeps the rights that it began with (package session).
 func (t *translator) TakesAuthorization(r *http.Request) (takes, keeps bool) {
 	b, ok := t.inner.(interface {
 		TakesAuthorization(r *http.Request) (takes, keeps bool)
@@ -170,15 +169,15 @@ func (t *translator) openServer(ctx context.Context, start backend.Start, sink b
 	return openTasks(ctx, t.inner, start, sink)
 }
 
-// separates reports whether a backend itself has each question of its servers find its caller, where several share a
-// conversation.
+// separates reports whether a backend itself finds the caller of each question of its servers, if several callers
+// share a conversation.
 func separates(b backend.Backend) bool {
 	s, ok := b.(interface{ SeparatesCallers() bool })
 	return ok && s.SeparatesCallers()
 }
 
-// A passer is a backend whose legacy clients do themselves what its legacy servers need: their
-// messages go through untouched, also calls of tools that need a task.
+// A passer is a backend with legacy clients that meet the needs of its legacy servers
+// themselves: their messages go through untouched, also calls of tools that need a task.
 type passer interface {
 	PassesLegacy() bool
 }
@@ -190,19 +189,19 @@ func (t *translator) passes(sink backend.Sink) bool {
 		return false
 	}
 	switch sink.(type) {
-	case *legacyServer, *modernProbe: // whose client is a modern one
+	case *legacyServer, *modernProbe: // the client is a modern one
 		return false
 	}
 	return true
 }
 
-// A conversation is both ends of one: the server's sink, and Holdfast's conn.
+// A conversation is the server's sink and Holdfast's conn.
 type conversation interface {
 	backend.Sink
 	backend.Conn
 }
 
-// open opens the wrapped backend for a conversation, whose outbox this is.
+// open opens the wrapped backend for a conversation with this outbox.
 func (t *translator) open(ctx context.Context, start backend.Start, c conversation, out *outbox) (backend.Conn, error) {
 	conn, err := t.openServer(ctx, start, c)
 	if err != nil {

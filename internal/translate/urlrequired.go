@@ -14,7 +14,7 @@ const codeURLRequired = "-32042"
 
 // A visit is a request that waits for its client to visit URLs. Guarded by legacyServer.mu.
 type visit struct {
-	in     backend.Inbound // as the server gets it again
+	in     backend.Inbound // the request as the server gets it again
 	rounds int
 	open   map[string]bool // the questions without an answer, by their ids
 }
@@ -56,8 +56,8 @@ func (c *legacyServer) mustVisit(rq *request, failure []byte) {
 	}
 }
 
-// visited takes the client's answer to such a question, and reports whether it is one. When
-// all are answered the request is made again.
+// visited takes the client's answer to a question of mustVisit, and reports whether m is
+// one. When all questions are answered, the request is made again.
 func (c *legacyServer) visited(m jsonrpc.Message) bool {
 	c.mu.Lock()
 	rq := c.visits[key(m.ID)]
