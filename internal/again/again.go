@@ -27,7 +27,7 @@ type Options struct {
 	Keep         time.Duration // how long, at the most, a stranded call that has ended is known
 	CallIDs      []string      // see [likeness.Of]
 	Store        stream.Store
-	Timeout      time.Duration // of a notice to another node that is waited for
+	Timeout      time.Duration // of a notice to another node, if the caller waits for it
 	Logger       *slog.Logger
 	Work         *departure.Work
 }
@@ -145,7 +145,7 @@ func (t *Calls) Counts() Counts {
 // sums is the seed of sums: no client can find two requests with one sum.
 var sums = maphash.MakeSeed()
 
-// SumOf returns a number that tells a request from others with its id.
+// SumOf returns a hash of a request's method and params, which tells it from other requests with its id.
 func SumOf(m *jsonrpc.Message) uint64 {
 	return maphash.Bytes(sums, m.Params) ^ maphash.String(sums, m.Method)
 }

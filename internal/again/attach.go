@@ -28,7 +28,7 @@ const settlesWithin = 2 * time.Second
 type attachment struct {
 	t     *Calls
 	c     Call
-	st    *Standing // the call's
+	st    *Standing // of c
 	id    []byte    // of the request
 	came  time.Time // when it came
 	safe  bool      // the tool may run twice: a model that asks again gets a new call

@@ -32,7 +32,7 @@ type Flight struct {
 // flying are the calls in flight, or answered within the last second, that other nodes know. The zero value is ready to use. Its methods may
 // be called concurrently, and its lock is taken last.
 type flying struct {
-	telling sync.Mutex // held while others are told, so that they hear it in order
+	telling sync.Mutex // held while other nodes are told, so that they are told in order
 	mu      sync.Mutex
 	due     []*flight // that other nodes have to be told of
 	waits   bool      // Tell will be called soon
@@ -44,8 +44,8 @@ type flying struct {
 type flight struct {
 	call Call       // nil: it is no longer in flight
 	conn Connection // of its client, if call is nil; nil: the client has the answer, as far as can be known
-	keys []byte     // under which others know it; nil: they do not
-	name uint64     // by which they know it, also as a stranded call; it does not change
+	keys []byte     // under which other nodes know the call; nil: they do not
+	name uint64     // by which other nodes know the call, also when it is stranded; it does not change
 	lent bool       // its client is at another node by now
 	late bool       // it has ended without having begun
 }
@@ -201,7 +201,7 @@ func (t *flying) remove(all []*flight) {
 	}
 }
 
-// kept returns how many keys others know.
+// kept returns how many keys other nodes know.
 func (t *flying) kept() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -26,8 +26,8 @@ type Standing struct {
 
 	// Guarded by strandings.mu.
 	following *Standing // the call that it waits for, if it is that call made again
-	lent      bool      // to another node, as made again there
-	taken     bool      // it was made again here
+	lent      bool      // to another node, where the call was made again
+	taken     bool      // the call was made again here
 }
 
 // gone stands for the connection of a client that had left before its call began, and made it again: no request finds the call.
@@ -141,10 +141,10 @@ func (t *Calls) Compared(c Call) {
 // meets has a call wait for another that is like it, as the other's client may turn out to have lost its connection.
 func (t *Calls) meets(s *Standing, other twin) {
 	named := other.like.IsNamed(&s.like)
-	asked := other.like.Asked == s.like.Asked && (t.o.AttachWithin > 0 || other.like.Sum == s.like.Sum) // the latter: whole
+	asked := other.like.Asked == s.like.Asked && (t.o.AttachWithin > 0 || other.like.Sum == s.like.Sum) // equal sums: the whole request is the same
 	switch {
 	case !named && !asked:
-	case named: // it is looked at first
+	case named: // such a twin is looked at first
 		s.more().twins = slices.Insert(s.more().twins, 0, other)
 	default:
 		s.more().twins = append(s.more().twins, other)

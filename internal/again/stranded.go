@@ -41,7 +41,7 @@ type strandings struct {
 	by    map[likeness.Digest][]*linked.Element
 	at    map[strandedAt]*linked.Element
 	bytes int
-	// late is a ring of the last streams of requests that did not begin: these are stranded no more if their clients turn out to have left.
+	// late is a ring of the last streams of requests that did not begin: they are not stranded if their clients turn out to have left.
 	late     [64]stream.ID
 	nextLate int
 }

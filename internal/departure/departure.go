@@ -31,7 +31,7 @@ const (
 type Session interface {
 	// IsQuiet reports whether no request is in flight, and readers have read all messages.
 	IsQuiet() bool
-	// IsAwaited reports whether a client reads, or is likely to come back, within patience, for the end of a call that it has yet to read.
+	// IsAwaited reports whether a client reads the session, or is likely to come back, within patience, for the end of a call that it has not read.
 	IsAwaited(patience time.Duration) bool
 	// HandOver gives up the session, if nothing is in flight in it.
 	HandOver()
@@ -163,8 +163,7 @@ func (d *Departure) Stop() {
 	}
 }
 
-// AwaitIdle returns when nothing is in flight, no client reads, and none is likely to come back, within patience, for the end of a
-// call that it has yet to read. The error is ctx's.
+// AwaitIdle returns when no request is in flight, and no session is awaited within patience: see [Session]. The error is ctx's.
 func (d *Departure) AwaitIdle(ctx context.Context, patience time.Duration) error {
 	const often = 10 * time.Millisecond
 	last := time.Now()

@@ -16,14 +16,14 @@ var ErrClosing = errors.New("the server is shutting down")
 //
 //	state         what it means
 //	Serving       everything
-//	WaitingAlone  no tool is called: the node ends, and there is no other
-//	HandingOver   no session is taken over any more: they are for other nodes
+//	WaitingAlone  no calls of tools: the node ends, and no other node is there
+//	HandingOver   no sessions of other nodes: they take over those of this one
 //	Stopped       nothing new: no session, and no call
-//	Closed        Close waits for what is left
+//	Closed        nothing: Close waits for the work that is left
 //
 //	from                                to            when
 //	Serving                             WaitingAlone  [Departure.DrainAlone] begins
-//	WaitingAlone                        Serving       it ends
+//	WaitingAlone                        Serving       [Departure.DrainAlone] ends
 //	Serving, WaitingAlone               HandingOver   [Departure.HandOver]
 //	Serving, WaitingAlone, HandingOver  Stopped       [Departure.Stop], [Departure.Close]
 //	Stopped                             Closed        [Departure.Close]
@@ -40,7 +40,7 @@ const (
 	Closed
 )
 
-// steps are the states that may follow each.
+// steps are the states that may follow each state.
 var steps = [...][]State{
 	Serving:      {WaitingAlone, HandingOver, Stopped},
 	WaitingAlone: {Serving, HandingOver, Stopped},

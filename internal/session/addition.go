@@ -116,7 +116,7 @@ func (s *Session) serveTool(ctx context.Context, c *Call, m jsonrpc.Message, hea
 	})
 	if !begun {
 		stop()
-		return true // it was cancelled, or all calls end now
+		return true // the request was cancelled, or all calls end now
 	}
 	go func() {
 		defer s.m.work.Done()

@@ -132,7 +132,7 @@ func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 
 // endings returns the last entries of a stream whose responses, to the requests with the ids, could not be kept.
 func endings(ids [][]byte, err error) []stream.Entry {
-	end := []stream.Entry{{}} // a cancelled call ends in silence
+	end := []stream.Entry{{}} // a cancelled call ends without a message
 	for i, id := range ids {
 		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, outcomeUnknown("what the server said could not be kept: %s", cmp.Or(StoreErrorText(err), "the store refused it")))})
 	}

@@ -108,12 +108,12 @@ func (d departing) release(left []*inflight) {
 	s, m := d.Session, d.m
 	open := slices.ContainsFunc(left, func(rq *inflight) bool { return rq.call.storedAs() != 0 }) // the next owner finds calls that have not ended
 	s.untold.ReleaseAll()
-	m.work.WaitFor(storeTimeout, s.untold.HasTold) // a session without an owner is not looked after
+	m.work.WaitFor(storeTimeout, s.untold.HasTold) // no node reports the outcomes of a session without an owner
 	s.noteStored(false)
 	m.work.WaitFor(appendTimeout, s.log.IsIdle) // the session is not given up before the backend's messages are stored
 	open = open || !s.log.IsIdle()
 	m.unlist(s)
-	lost := !s.step(sessionMoved) // meanwhile
+	lost := !s.step(sessionMoved) // it has moved meanwhile
 	s.streams.Dismiss()
 	err := stream.ErrFenced
 	if !lost {

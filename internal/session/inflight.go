@@ -360,7 +360,7 @@ func (s *Session) cancel(id []byte) (tell bool) {
 	switch {
 	case rq == nil:
 		s.waiting.cancel(string(jsonrpc.Key(id)))
-	case rq.call.method == protocol.MethodInitialize || rq.call.isHeir(): // the first must not be cancelled (2025-11-25, Cancellation)
+	case rq.call.method == protocol.MethodInitialize || rq.call.isHeir(): // initialize must not be cancelled (2025-11-25, Cancellation)
 		rq = nil
 	default:
 		rq = s.requests.take(id, nil)

@@ -59,7 +59,7 @@ func Hints(result []byte) map[string]bool {
 type hints struct {
 	complete   bool                              // every tool has been seen
 	repeatable map[string]bool                   // tools that say they may be called again
-	changes    map[string]bool                   // of those, the ones that do not say that they only read
+	changes    map[string]bool                   // those of repeatable that do not say that they only read
 	headed     map[string][]protocol.ParamHeader // tools with arguments that headers repeat
 	shaped     map[string]bool                   // tools, and whether they have an outputSchema; nil if our own are off
 	common     bool                              // other lists have the maps, too: see [hints.own]
@@ -111,7 +111,7 @@ func (h *hints) own() {
 // Common has the facts about the tools of servers, by the servers' names, that the lists of quiet sessions share. One goroutine uses it.
 type Common map[string]hints
 
-// Share has a list share its maps with the last one of its server, if they are equal.
+// Share has a list share its maps with the last list of its server, if these are equal.
 func (c Common) Share(l *List) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

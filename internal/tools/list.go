@@ -211,7 +211,7 @@ func (r *Rules) Owns(tool string) bool {
 
 // CallsOwn reports whether a request calls a tool with the name of one of ours, if those are on.
 func (r *Rules) CallsOwn(m *jsonrpc.Message) bool {
-	return r.Own.IsOn() && m.Method == protocol.MethodCallTool && r.Owns(Called(m)) // the name of the tool costs an allocation
+	return r.Own.IsOn() && m.Method == protocol.MethodCallTool && r.Owns(Called(m)) // the last, as the name of the tool costs an allocation
 }
 
 // Repeatable reports whether all requests to a server may be made again without harm, as far as their methods and the operator say.

@@ -100,11 +100,11 @@ func (l *List) read(r *reader, version int32, ask Ask, done func(news bool)) {
 	defer stop()
 	all, err := l.readPages(ctx, ask)
 	l.mu.Lock()
-	current := l.version == version // else it is an old list
+	current := l.version == version // else the list has changed
 	if current {
 		l.reading = nil
 	}
-	if current = current && (err == nil || ctx.Err() != nil); current { // else the server ended; one that does not answer is not asked again
+	if current = current && (err == nil || ctx.Err() != nil); current { // else the server ended; a server that does not answer is not asked again
 		l.hints = all
 		l.nested.Store(all.nested)
 	}
