@@ -1,8 +1,7 @@
-// Package again is how a client that has nothing but an equal request comes back to a call. It knows which calls of a node are in flight, were
-// answered last, or are stranded: those whose clients are known to have lost their connections before they had the answer, and have not
-// come back. A request that is a stranded call made again is attached to it, also where another node knows that call. What makes two requests
-// one is internal/likeness's, and what a call is, the session's: see [Call] and [Session].
-// See docs/decisions/0053-calls-that-come-again.md.
+// Package again lets a client come back to a call with nothing but an equal request. It knows which calls of a node are in flight, were
+// answered last, or are stranded: their clients are known to have lost their connections before they had the answer, and have not come back. A
+// request that is a stranded call made again is attached to that call, also if another node knows the call. Package internal/likeness tells
+// whether two requests are one; calls are those of sessions: see [Call] and [Session]. See docs/decisions/0053-calls-that-come-again.md.
 package again
 
 import (
@@ -21,14 +20,14 @@ import (
 	"holdfast/stream"
 )
 
-// Options are what the calls of a node need of it.
+// Options are the settings and the parts of a node that its calls need.
 type Options struct {
-	// AttachWithin is for how long after its connection has broken a call is attached to that its client's model asks for again; 0 or less: not at all.
+	// AttachWithin is how long after its connection has broken a call is found by a request with which its client's model asks for it again; 0 or less: never.
 	AttachWithin time.Duration
-	Keep         time.Duration // for how long at the most a stranded call is known that has ended
+	Keep         time.Duration // how long, at the most, a stranded call that has ended is known
 	CallIDs      []string      // see [likeness.Of]
 	Store        stream.Store
-	Timeout      time.Duration // of a notice to another node that is waited for
+	Timeout      time.Duration // of a notice to another node, if the caller waits for it
 	Logger       *slog.Logger
 	Work         *departure.Work
 }
@@ -37,86 +36,84 @@ type Options struct {
 type Peers interface {
 	// Strand tells all nodes that this one knows a stranded call, by a name: for [Calls.Hint] there. It does not wait.
 	Strand(keys []byte, name uint64)
-	// Unstrand tells them that a node, this one if it is "", does not know it any more: for [Calls.Unhint] there. It does not wait.
+	// Unstrand tells all nodes that a node ("": this one) no longer knows the call: for [Calls.Unhint] there. It does not wait.
 	Unstrand(node string, keys []byte, name uint64)
-	// Alone reports whether there are none.
+	// Alone reports whether there are no other nodes.
 	Alone() bool
-	// Fly tells them of calls in flight: for [Calls.HintFlights] there. It does not wait.
+	// Fly tells all nodes of calls in flight: for [Calls.HintFlights] there. It does not wait.
 	Fly(all []Flight)
-	// Borrow asks a node for a stranded call: query is for [Calls.Lend] there. It returns what that writes; nil: nothing.
+	// Borrow asks a node for a stranded call: query is for [Calls.Lend] there. It returns the frames that Lend writes; nil: it writes none.
 	Borrow(ctx context.Context, node string, query []byte) (io.ReadCloser, error)
 }
 
-// A Session is one of the node. Two of its values are equal if they are one session. The lock of [strandings] may be held when Call, IsClosed
-// and Streams are called.
+// A Session is a session of the node. Two values are equal if they are the same session. The lock of [strandings] may be held when Call, IsClosed and Streams are called.
 type Session interface {
 	Name() string   // its key in the store
 	Modern() string // the revision of the requests that it carries, or ""
 	IsAnonymous() bool
 	IsClosed() bool
 	Streams() *reading.Streams
-	// Call returns the call whose stream is still written, or nil.
+	// Call returns the call of a stream that is still written, or nil.
 	Call(number uint64) Call
-	// Places returns where two calls of the session's client may be one: in the same conversation, and if they have one id of the host's.
+	// Places returns the places in which two calls of the session's client may be one: talk, its conversation, and client, for calls with one id of the host's.
 	Places() (talk, client likeness.Digest)
 }
 
-// A Call is one of a session. Two of its values are equal if they are one call.
+// A Call is a call of a session. Two values are equal if they are the same call.
 type Call interface {
 	Standing() *Standing
 	In() Session
-	Number() uint64 // of its stream; 0: it has none
-	// Stored gives a call in flight a stream, if it has none, and returns the number; 0: it has ended.
+	Number() uint64 // of the call's stream; 0: it has none
+	// Stored gives a call in flight a stream, if it has none, and returns the number; 0: the call has ended.
 	Stored() uint64
 	Writer() reading.Call
-	Returned()                         // its client has returned to it
-	Withdraw(reason string) (one bool) // its client wants no answer
-	// AwaitReturn has it end, for a reason, unless its client returns within a time.
+	Returned()                         // the client has returned to the call
+	Withdraw(reason string) (one bool) // ends the call, as its client wants no answer
+	// AwaitReturn ends the call, for a reason, unless its client returns within a time.
 	AwaitReturn(within time.Duration, reason string)
 	request
 }
 
-// A request is what a call is of which it is not known yet whether it begins. id is that of the request, as its client spells it.
+// A request is a call before it is known whether it begins, or is attached to another. id is the id of the request, as its client spells it.
 type request interface {
-	// IsSafe reports whether it may run twice, as it calls a tool that is safe to call again.
+	// IsSafe reports whether the request may run twice, as it calls a tool that is safe to call again.
 	IsSafe(tool string) bool
-	// MayLeave reports whether its client need not stay for the answer, and makes no other request in its place.
+	// MayLeave reports whether the client need not stay for the answer, and does not make the request again if it leaves.
 	MayLeave() bool
-	// Attached says in the log, and to observers, that it is taken for another call made again.
+	// Attached says in the log, and to observers, that the request is taken for another call made again.
 	Attached(reason likeness.Reason, to string)
-	// Attach has stop called at its end. It is false if that has come; else work has begun, as with [Options].Begin.
+	// Attach has stop called when the request ends. It is false if the request has ended; else it has started [Options].Work.
 	Attach(id []byte, stop func()) bool
-	// Deliver hands it to the backend, and forgets that it was attached. header and failed are those of [Calls.Attach].
+	// Deliver hands the request to the backend, and forgets that it was attached. header and failed are those of [Calls.Attach].
 	Deliver(ctx context.Context, m jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error)
-	// Begins notes that it is as good as delivered: it may pass to an heir, and the session's next owner does not make it again.
+	// Begins notes that the request counts as delivered: it may pass to an heir, and the session's next owner does not make it again.
 	Begins(id []byte)
-	// Say takes a message of the call that it is made again of. asks is the id by which that call asks its client something, in the
-	// same session; nil: it does not.
+	// Say takes a message of the call that the request is attached to. asks is the id of the message, if it asks the client
+	// something, in the same session; else nil.
 	Say(id, data, asks []byte)
-	// Answer takes the response, if there is none yet.
+	// Answer answers the request, if it has no response yet.
 	Answer(id, response []byte)
 }
 
-// A Connection is one that can be asked for its client.
+// A Connection can be asked about its client.
 type Connection interface {
-	// Unsettled reports whether the client has left, as far as the network knows, and may turn out not to have read all that was written.
-	// It may ask another node.
+	// Unsettled reports whether the client has left, as far as the network knows, and may turn out not to have read all bytes that were written. It may ask another node.
 	Unsettled() bool
 	// HasLeft reports whether the client has left, as far as the network knows. It may ask another node.
 	HasLeft() bool
 	// IsFar reports whether the client is connected to another node.
 	IsFar() bool
-	// Wrote has a source be told if the client turns out to have left with some of what was written unread.
+	// Wrote has the source told if the client turns out to have left with some of the written bytes unread.
 	Wrote(source Source)
 }
 
-// A Source is where what was written to a connection came from.
+// A Source is the origin of bytes that were written to a connection.
 type Source = interface {
 	// Disconnected is called when the client at an address has left with bytes unread that were written after a time.
 	Disconnected(from string, since time.Time)
 }
 
-// Calls are those of a node that may come again. Its methods may be called concurrently. The locks that it has are taken last.
+// Calls are the calls of a node that may come again. The methods may be called concurrently. The locks are taken after all others.
 type Calls struct {
 	o        Options
 	peers    Peers // nil: there are no other nodes
@@ -134,31 +131,30 @@ func New(o Options) *Calls { return &Calls{o: o} }
 // On sets the other nodes. It is called once, before there are calls.
 func (t *Calls) On(peers Peers) { t.peers = peers }
 
-// Counts are how much is known of other nodes' calls, and known to them.
+// Counts are counts of keys: of other nodes' calls that are known here, and of calls here that other nodes know.
 type Counts struct {
 	Told, Kept int // keys of stranded calls: all that other nodes have told, and those that are kept
 	Far, Near  int // keys of calls in flight that are kept: on other nodes, and that they know of this one
 }
 
-// Counts returns how much is known.
+// Counts returns the counts of keys.
 func (t *Calls) Counts() Counts {
 	return Counts{Told: t.hints.Told(), Kept: t.hints.Kept(), Far: t.far.Kept(), Near: t.flying.kept()}
 }
 
-// sums is what sums are seeded with: nobody can find two requests with one sum.
+// sums is the seed of sums: no client can find two requests with one sum.
 var sums = maphash.MakeSeed()
 
-// SumOf returns a number that tells a request from others with its id.
+// SumOf returns a hash of a request's method and params, which tells it from other requests with its id.
 func SumOf(m *jsonrpc.Message) uint64 {
 	return maphash.Bytes(sums, m.Params) ^ maphash.String(sums, m.Method)
 }
 
-// idSum stands for an id of a request, in a likeness.
+// idSum returns the part of a likeness's sum for the id of a request.
 func idSum(id []byte) uint64 { return maphash.Bytes(sums, jsonrpc.Key(id)) * 31 }
 
-// keysIn returns what calls like one in a session are found by, where its client may find them.
+// keysIn returns the keys of a likeness in the places where the session's client may find calls.
 func keysIn(l *likeness.Likeness, s Session) likeness.Keys { return l.KeysAt(s.Places()) }
 
-// resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later there are other
-// reasons for that.
+// resetWithin is how long after a write a client resets its connection, because it has left with bytes unread. Later resets have other reasons.
 const resetWithin = time.Second

@@ -10,36 +10,36 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows attaches a request to a stranded call that it makes again. The request begins a call of its own, which no
-// backend gets: what the first call says is said in it, under its progress token and its id. So it has a stream, is resumed,
-// cancelled, and passes to an heir, like any other, over every transport.
+// This file attaches a request to a stranded call that it makes again. The request begins a call of its own, which no
+// backend gets: it says the messages of the first call, under its own progress token and id. So it has a stream, is resumed,
+// cancelled, and passes to an heir, like any other call, over every transport.
 
-// strandsWithin is how long a request waits that is like one in flight whose client seems to be connected: its network may tell of the
-// end of that connection later than the client, which has made the request again.
+// strandsWithin is how long a request waits if a call in flight is like it, and that call's client seems to be connected: the network
+// may tell of the end of the connection after the client has made the request again.
 const strandsWithin = 50 * time.Millisecond
 
-// mostPause is how long it waits at the most before it looks again.
+// mostPause bounds how long a request waits before it looks again.
 const mostPause = 10 * time.Millisecond
 
-// settlesWithin is how long it waits where that client is known to have left.
+// settlesWithin is how long a request waits if the client of the call like it is known to have left.
 const settlesWithin = 2 * time.Second
 
-// An attachment is a call that says what another one says.
+// An attachment is a call that says the messages of another call, or may do so.
 type attachment struct {
 	t     *Calls
 	c     Call
-	st    *Standing // the call's
+	st    *Standing // of c
 	id    []byte    // of the request
 	came  time.Time // when it came
-	safe  bool      // the tool may run twice: that the model asks again is no reason
-	token []byte    // its progress token, or nil
+	safe  bool      // the tool may run twice: a model that asks again gets a new call
+	token []byte    // the request's progress token, or nil
 	beside
 	of   *stranded
-	call Call // the other one; nil if it has ended
+	call Call // the other call; nil if it has ended
 }
 
-// Attach has a request answered by what another call says or has said, if it is that one's made again. It is false if it is to be
-// delivered. header and failed are for [Call].Deliver, if that turns out later.
+// Attach answers a request with the messages of another call, if it is that call made again. It is false if the caller has to
+// deliver the request. header and failed are for [Call].Deliver, if the request turns out later to be a new one.
 func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) bool {
 	st := c.Standing()
 	if st.like.IsZero() {
@@ -51,7 +51,7 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 	}
 	a := &attachment{t: t, c: c, st: st, id: m.ID, came: time.Now(), safe: c.IsSafe(jsonrpc.String(jsonrpc.Field(m.Params, "name")))}
 	if st.beside != nil {
-		a.beside, st.beside = *st.beside, nil // which it would keep in memory
+		a.beside, st.beside = *st.beside, nil // else the call would keep it in memory
 	}
 	if a.isLate() {
 		return true
@@ -65,14 +65,14 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 	far := !found && a.isFar()
 	early := !found && !far && len(a.twins) == 0 && a.isEarly()
 	if !found && !far && len(a.twins) == 0 && !early {
-		ended := alike && a.ends() // the one that has taken the call may be this request made again
+		ended := alike && a.ends() // the request that has taken the call may be this one made again
 		st.undecided.Store(false)
 		return ended
 	}
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	if !c.Attach(m.ID, stop) {
 		stop()
-		return true // it was cancelled, or all calls end now
+		return true // the request was cancelled, or all calls end now
 	}
 	msg := *m
 	if found {
@@ -103,11 +103,11 @@ func (t *Calls) Attach(ctx context.Context, c Call, m *jsonrpc.Message, header h
 	return true
 }
 
-// isLate ends the request if its client has left, and there is another call that is like it. Then that client has made its request again, or
-// will: if this one began, too, the tool would run twice.
+// isLate ends the request if its client has left and another call is like it, and reports whether it has. The client has made the request
+// again, or will: if this one began, too, the tool would run twice.
 func (a *attachment) isLate() bool {
 	t := a.t
-	if !a.st.undecided.Load() || len(a.twins) == 0 && t.stranded.n.Load() == 0 { // the first: it is that of a node that was lost
+	if !a.st.undecided.Load() || len(a.twins) == 0 && t.stranded.n.Load() == 0 { // if it is decided, the request came from a node that was lost
 		return false
 	}
 	if len(a.twins) == 0 {
@@ -120,8 +120,7 @@ func (a *attachment) isLate() bool {
 	return a.ends()
 }
 
-// isEarly reports whether the client of the request has left before it begins, and may have made it again at another node, from which nothing was
-// heard of that yet.
+// isEarly reports whether the client has left before the request begins, and may have made it again at another node that has not told of it yet.
 func (a *attachment) isEarly() bool {
 	conn := a.st.conn
 	return a.st.flight != nil && !a.safe && a.c.In().Modern() != "" && conn != nil && !conn.IsFar() && !a.t.peers.Alone() && a.hasLeft(nil)
@@ -145,7 +144,7 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// whenLeft calls do, once, when the client of the request has left. Until stop, which reports whether it did.
+// whenLeft calls do, once, when the client of the request has left, unless stop was called before. stop reports whether do was called.
 func (a *attachment) whenLeft(do func()) (stop func() (did bool)) {
 	ctx, over := context.WithCancel(context.Background())
 	left := make(chan bool, 1)
@@ -168,7 +167,7 @@ func (a *attachment) whenLeft(do func()) (stop func() (did bool)) {
 	}
 }
 
-// ends ends the request, which has not begun, if its client has left, and reports whether it has: not so if its client has come back since.
+// ends ends the request, which has not begun, if its client has left and has not come back since, and reports whether it has.
 func (a *attachment) ends() bool {
 	back := a.st.back.Load()
 	if !a.hasLeft(back) || !a.st.back.CompareAndSwap(back, &gone) {
@@ -179,10 +178,10 @@ func (a *attachment) ends() bool {
 	return true
 }
 
-// errLate ends a request whose client had left before it began. Nobody waits for that.
+// errLate ends a request that its client had left before it began. No client waits for it.
 var errLate = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: its client had left before it began, and there is a call like it; make the request again")
 
-// hasLeft reports whether the client of the request has left, as far as is known. back is the connection on which it has come back for it.
+// hasLeft reports whether the client of the request has left, as far as is known. back is the connection on which the client has come back for it, or nil.
 func (a *attachment) hasLeft(back *Connection) bool {
 	switch conn := a.st.conn; {
 	case a.c.MayLeave():
@@ -194,19 +193,18 @@ func (a *attachment) hasLeft(back *Connection) bool {
 	}
 }
 
-// isAside reports whether the request need not wait for a twin: that was answered, or is another client's in a carrier, and its connection is
-// settled. So it was read, or is stranded by now, or its client is there as far as is known.
+// isAside reports whether the request need not wait for a twin: the twin was answered, or is another client's in a carrier, and its
+// connection is settled. So its answer was read, or it is stranded by now, or its client is connected as far as is known.
 func (a *attachment) isAside(other twin) bool {
 	return (other.call == nil || !other.like.IsNamed(&a.st.like)) && !a.mayStrand(other) && !a.t.isUnsettled(other)
 }
 
-// mayStrand reports whether a twin in flight may be stranded soon, though its client seems to be connected. In a carrier there are many clients
-// that know nothing of each other.
+// mayStrand reports whether a twin in flight may be stranded soon, though its client seems to be connected. In a carrier, which has many clients, that is so only if it is lent.
 func (a *attachment) mayStrand(other twin) bool {
 	return other.call != nil && (a.c.In().Modern() == "" || a.t.stranded.isLent(other.call.Standing()))
 }
 
-// find takes the stranded call that the request makes again.
+// find takes the stranded call that the request makes again, and reports whether there is one.
 func (a *attachment) find() bool {
 	if a.t.stranded.n.Load() == 0 { // as a rule
 		return false
@@ -220,7 +218,7 @@ func (a *attachment) find() bool {
 	return true
 }
 
-// await waits for a call like this one to be stranded. One that the host gives the same id of its own need not be: it is one call.
+// await waits until a call like this one is stranded, and reports whether it has found it. A twin with the same id of the host's own need not be stranded: it is the same call.
 func (a *attachment) await(ctx context.Context) bool {
 	if a.isTwin() {
 		return true
@@ -232,10 +230,10 @@ func (a *attachment) await(ctx context.Context) bool {
 	wait := time.Millisecond
 	for began := time.Now(); time.Since(began) < settlesWithin; wait = min(2*wait, mostPause) {
 		if time.Since(began) >= patience && !slices.ContainsFunc(a.twins, a.t.isUnsettled) {
-			// It may have been settled, and the call stranded, since it was looked for.
+			// The twin may have been settled, and stranded, since the last look.
 			found := a.find()
 			if !found {
-				a.ends() // the one that has taken the call may be this request made again
+				a.ends() // the request that has taken the call may be this one made again
 			}
 			return found
 		}
@@ -252,7 +250,7 @@ func (a *attachment) await(ctx context.Context) bool {
 	return false
 }
 
-// isTwin has the request be one with its twin, if that is in flight and the host gives both the same id.
+// isTwin makes the request one with its twin, if the twin is in flight and the host gives both the same id, and reports whether it has.
 func (a *attachment) isTwin() bool {
 	if len(a.twins) == 0 {
 		return false

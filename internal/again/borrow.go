@@ -14,7 +14,7 @@ import (
 	"holdfast/stream"
 )
 
-// What follows attaches a request to a stranded call of another node, which lends it.
+// This file attaches a request to a stranded call of another node, which lends the call.
 
 // Hint notes that a node knows a stranded call, by a name.
 func (t *Calls) Hint(node string, keys []byte, name uint64) {
@@ -23,7 +23,7 @@ func (t *Calls) Hint(node string, keys []byte, name uint64) {
 	}
 }
 
-// Unhint notes that a node does not know a call any more. It reports whether the call was known.
+// Unhint notes that a node no longer knows a call. It reports whether the call was known.
 func (t *Calls) Unhint(node string, keys []byte, name uint64) (known bool) {
 	for key := range likeness.EachKey(keys) {
 		known = t.hints.Forget(key, node, name) || known
@@ -32,8 +32,8 @@ func (t *Calls) Unhint(node string, keys []byte, name uint64) (known bool) {
 	return known
 }
 
-// hints returns what other nodes have told of calls that the request may be, the stranded ones first. Of the calls that a node has in flight it
-// has one, as all are asked for at once.
+// hints returns the hints of other nodes at calls that the request may make again, the stranded ones first. Of a node's calls in flight it has
+// one hint, as the node is asked for all at once.
 func (a *attachment) hints() []likeness.Hint {
 	t := a.t
 	if t.hints.Kept() == 0 && t.far.Kept() == 0 { // as a rule
@@ -52,11 +52,11 @@ func (a *attachment) hints() []likeness.Hint {
 	return all
 }
 
-// keysFar returns what other nodes may know the request's call by.
+// keysFar returns the keys by which other nodes may know the request's call.
 func (a *attachment) keysFar() (keys likeness.Keys) {
 	s := a.c.In()
 	keys = keysIn(&a.st.like, s)
-	keys[likeness.Whole] = likeness.Digest{} // of this node
+	keys[likeness.Whole] = likeness.Digest{} // it holds on this node only
 	if s.Modern() == "" {
 		keys[likeness.Asked] = likeness.Digest{}
 	}
@@ -65,14 +65,13 @@ func (a *attachment) keysFar() (keys likeness.Keys) {
 
 // isFar reports whether another node may know the stranded call that the request makes again.
 func (a *attachment) isFar() bool {
-	return a.t.peers != nil && len(a.hints()) > 0 && !a.t.stranded.isLent(a.st) // else that node's call may be this one
+	return a.t.peers != nil && len(a.hints()) > 0 && !a.t.stranded.isLent(a.st) // else the other node's call may be this one
 }
 
-// lostWithin is how long a request waits for a stranded call whose node does not answer: another one may take its session over.
+// lostWithin is how long a request waits for a stranded call of a node that does not answer: another node may take its session over.
 const lostWithin = 3 * time.Second
 
-// borrow has the request answered by what a stranded call of another node says, and reports whether it is. If it is false the request is
-// to be delivered.
+// borrow answers the request with the messages of a stranded call of another node, or ends it, and reports whether it has. If not, the caller has to deliver the request.
 func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 	talk, client := a.c.In().Places()
 	q := loanQuery{Name: rand.Text(), ID: a.known, Request: msg.Raw, Talk: talk[:], Client: client[:], Safe: a.safe}
@@ -80,22 +79,22 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 	var lost *likeness.Hint // of a node that may be lost
 	wait := time.Time{}
 	for ctx.Err() == nil {
-		alike := false // there is, or was until just now, another call that is like it
+		alike := false // another call is like the request, or was until just now
 		for _, h := range a.hints() {
 			if asked[h] {
 				continue
 			}
 			asked[h] = true
 			says, err := a.borrowFrom(ctx, &q, h.Node)
-			// Of two that wait, and whose clients have left, one begins.
+			// If two requests without a client wait for each other, one begins.
 			alike = alike || err == nil && (says != loanWaits || a.st.flight == nil || h.Name < a.st.flight.name)
 			switch {
 			case says == loanTaken:
 				return true
-			case err != nil && a.isMeant(&h): // it may be lost, and with it what it knew
+			case err != nil && a.isMeant(&h): // the node may be lost, and the call with it
 				lost, wait = &h, time.Now().Add(lostWithin)
 			case err != nil && h.InFlight:
-				if !a.safe { // what it has borrowed, if that is it, is about to be stranded where it was
+				if !a.safe { // if the node had borrowed the call, that is about to be stranded at its own node
 					wait = time.Now().Add(lostWithin)
 				}
 				a.t.far.Drop(h)
@@ -121,8 +120,8 @@ func (a *attachment) borrow(ctx context.Context, msg *jsonrpc.Message) bool {
 	return false
 }
 
-// lose ends the request, as the node is lost that has told of its call, and nobody has taken that over. It is false if the node is back, or another request
-// was told so.
+// lose ends the request with its outcome unknown, as the node that has told of its call is lost, and no node has taken the call over. It is false if the
+// node is back, or another request has ended so.
 func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *likeness.Hint) bool {
 	says, err := a.borrowFrom(ctx, q, lost.Node)
 	if says == loanTaken {
@@ -141,11 +140,10 @@ func (a *attachment) lose(ctx context.Context, q *loanQuery, lost *likeness.Hint
 	return true
 }
 
-// isMeant reports whether the request would be attached to the call that a node, which is lost, has told of. The tool of a request that is safe may
-// run twice.
+// isMeant reports whether the request would be attached to the call of a hint, if the hint's node were not lost. A safe request may run twice.
 func (a *attachment) isMeant(h *likeness.Hint) bool {
 	switch {
-	case a.safe, h.InFlight && !h.Near: // the latter's client hears of it at its own node
+	case a.safe, h.InFlight && !h.Near: // the client of a call that is not near hears of it at its own node
 		return false
 	case h.InFlight, h.Key == a.keysFar()[likeness.Named]:
 		return true
@@ -153,17 +151,16 @@ func (a *attachment) isMeant(h *likeness.Hint) bool {
 	return time.Since(h.Since) <= a.t.o.AttachWithin
 }
 
-// A loanState is what a node says to a request for a call.
+// A loanState is a node's answer to a [loanQuery].
 type loanState uint8
 
 const (
 	loanNone  loanState = iota
-	loanTaken           // the request is answered by it
-	loanWaits           // there is only one that has not begun, and whose client has left: said only if that of the request has left, too
+	loanTaken           // the request has ended: mostly with the answer of the lent call
+	loanWaits           // the node has only calls that have not begun and have no client: said only if the request has no client either
 )
 
-// borrowFrom has the request answered by what a node says, if that has the call. If the request is cancelled the node hears of that before
-// the connection to it ends.
+// borrowFrom answers the request with the messages of a node's call, if the node has it. If the request is cancelled the node is told before the connection to it ends.
 func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string) (loanState, error) {
 	to, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -193,7 +190,7 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string) 
 			begun = true
 			a.of = &stranded{}
 			a.begins()
-			// Its node takes it for stranded if this one is lost. A request of the same client at another node finds it here.
+			// The call's node takes it for stranded if this node is lost. A request of the same client at a third node finds it here.
 			a.t.goesFar(a.st)
 			a.t.Tell()
 		}
@@ -217,8 +214,7 @@ func (a *attachment) borrowFrom(ctx context.Context, q *loanQuery, node string) 
 	}
 }
 
-// askFor asks a node for the call. A node does not wait for a call whose client may have left if the client of the request has: the two would wait for
-// each other.
+// askFor asks a node for the call, again if the request's client leaves meanwhile. The node then does not wait for a call without a client: the two would wait for each other.
 func (a *attachment) askFor(ctx context.Context, q *loanQuery, node string) (io.ReadCloser, error) {
 	for {
 		q.Left = a.hasLeft(a.st.back.Load())
@@ -243,7 +239,7 @@ func (a *attachment) askFor(ctx context.Context, q *loanQuery, node string) (io.
 	}
 }
 
-// givenBack is given for a call of another node.
+// givenBack is given for a call of another node, which it tells.
 func (a *attachment) givenBack(q *loanQuery, node string) {
 	if a.c.In().IsClosed() {
 		return

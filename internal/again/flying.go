@@ -10,48 +10,47 @@ import (
 	"holdfast/internal/likeness"
 )
 
-// What follows tells other nodes of calls in flight, before any cut: a client that makes its request again at once, at another node, comes
-// sooner than the notice that the call is stranded. So a request that is like such a call asks its node whether the client has left, which the
-// network knows there. It serves, too, where that node is lost: the calls in flight of clients that were connected to it are stranded then, and their
-// requests, made again, do not begin anew. Most calls of sessions need none of it, as their requests come to one node.
+// This file tells other nodes of calls in flight, before any cut: a client that makes its request again at once, at another node, comes sooner than
+// the notice that the call is stranded. So a request that is like such a call asks the call's node whether the client has left, which the network
+// knows there. If that node is lost, the calls in flight of clients that were connected to it are stranded, and their requests, made again, do not
+// begin anew. Most calls of sessions need no such notice, as their requests come to one node.
 
-// flyingEvery is how often others are told at the most, of all that began and ended meanwhile. On a busy node most calls are over by then, and cost
-// nothing.
+// flyingEvery is the least time between two notices to other nodes of the calls that began and ended. On a busy node most calls are over by then, and cost nothing.
 const flyingEvery = 10 * time.Millisecond
 
-// longestFlight is how long a call is taken to be in flight of which nothing was heard since: the notice of its end may be lost.
+// longestFlight is how long a call of another node is taken to be in flight without another notice: that of its end may be lost.
 const longestFlight = 24 * time.Hour
 
-// A Flight is what a node tells others of a call in flight.
+// A Flight is a node's notice to others of a call in flight.
 type Flight struct {
-	Keys   []byte `json:"keys"`             // that it is found by
-	Call   uint64 `json:"call"`             // what its node calls it
-	Near   bool   `json:"near,omitempty"`   // its client is connected to its node, and that knows nobody else who has it
-	Landed bool   `json:"landed,omitempty"` // it is in flight no more; its client may turn out not to have read the answer within a second
+	Keys   []byte `json:"keys"`             // by which the call is found
+	Call   uint64 `json:"call"`             // the name that its node gives it
+	Near   bool   `json:"near,omitempty"`   // its client is connected to its node, and the call is not lent
+	Landed bool   `json:"landed,omitempty"` // it is no longer in flight; within a second its client may turn out not to have read the answer
 }
 
 // flying are the calls in flight, or answered within the last second, that other nodes know. The zero value is ready to use. Its methods may
 // be called concurrently, and its lock is taken last.
 type flying struct {
-	telling sync.Mutex // held while others are told, so that they hear it in order
+	telling sync.Mutex // held while other nodes are told, so that they are told in order
 	mu      sync.Mutex
-	due     []*flight // of which something is to be told
-	waits   bool      // it will be, soon
+	due     []*flight // that other nodes have to be told of
+	waits   bool      // Tell will be called soon
 	told    time.Time
-	by      map[likeness.Digest][]*flight // what others were told
+	by      map[likeness.Digest][]*flight // the flights that others were told of
 }
 
-// A flight is what a call in flight is to other nodes. It is guarded by flying.mu.
+// A flight is the state of a call in flight towards other nodes. It is guarded by flying.mu.
 type flight struct {
-	call Call       // nil: it is in flight no more
-	conn Connection // of its client, then; nil: that has the answer, as far as can be known
-	keys []byte     // under which others know it; nil: they do not
-	name uint64     // by which they know it, also as a stranded call; it does not change
+	call Call       // nil: it is no longer in flight
+	conn Connection // of its client, if call is nil; nil: the client has the answer, as far as can be known
+	keys []byte     // under which other nodes know the call; nil: they do not
+	name uint64     // by which other nodes know the call, also when it is stranded; it does not change
 	lent bool       // its client is at another node by now
 	late bool       // it has ended without having begun
 }
 
-// mayFly prepares a call of which other nodes may be told. Its session's lock is held.
+// mayFly prepares a call that other nodes may be told of. Its session's lock is held.
 func (t *Calls) mayFly(c Call) {
 	st, s := c.Standing(), c.In()
 	if t.peers == nil || st.flight != nil || s.Modern() == "" && (s.IsAnonymous() || st.like.Named == likeness.Digest{}) {
@@ -60,15 +59,14 @@ func (t *Calls) mayFly(c Call) {
 	st.flight = &flight{call: c, name: rand.Uint64()}
 }
 
-// takeOff has other nodes be told of a call, if it is not over by then. A request for a tool that is safe to call again is attached only by the
-// host's own id.
+// takeOff has other nodes told of a call, if it is not over by then. A request for a tool that is safe to call again is attached only by the host's own id.
 func (t *Calls) takeOff(s *Standing, safe bool) {
 	if s.flight != nil && (!safe || s.like.Named != likeness.Digest{}) {
 		t.tellSoon(s.flight, func() bool { return true })
 	}
 }
 
-// lands has them be told that a call is in flight no more. Locks may be held.
+// lands has other nodes told that a call is no longer in flight. Locks may be held.
 func (t *Calls) lands(c Call) {
 	st := c.Standing()
 	f := st.flight
@@ -86,7 +84,7 @@ func (t *Calls) lands(c Call) {
 	})
 }
 
-// goesFar has them be told that the client of a call is at another node by now.
+// goesFar has other nodes told that the client of a call is at another node by now.
 func (t *Calls) goesFar(s *Standing) {
 	if f := s.flight; f != nil {
 		t.tellSoon(f, func() bool {
@@ -96,7 +94,7 @@ func (t *Calls) goesFar(s *Standing) {
 	}
 }
 
-// tellSoon changes what other nodes are to know, and has them be told if change says so.
+// tellSoon calls change, with the lock held, and has other nodes told of the flight if it returns true.
 func (t *Calls) tellSoon(f *flight, change func() bool) {
 	all := &t.flying
 	all.mu.Lock()
@@ -111,7 +109,7 @@ func (t *Calls) tellSoon(f *flight, change func() bool) {
 	t.o.Work.After(max(0, flyingEvery-time.Since(all.told)), t.Tell)
 }
 
-// Tell tells other nodes now what they are to know.
+// Tell tells other nodes now of the flights that are due.
 func (t *Calls) Tell() {
 	known := &t.flying
 	known.telling.Lock()
@@ -143,10 +141,10 @@ func (t *Calls) Tell() {
 	}
 }
 
-// mostFlights bounds how many calls are told of at once.
+// mostFlights bounds the flights of one notice.
 const mostFlights = 1000
 
-// says returns what is to be told of a flight, if anything is. alone says that nobody is to hear of a new one.
+// says returns the notice of a flight, if one is due. alone says that no other node is there to hear of a new flight.
 func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
 	all := &t.flying
 	all.mu.Lock()
@@ -164,7 +162,7 @@ func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
 		if t.o.AttachWithin <= 0 {
 			found[likeness.Asked] = likeness.Digest{}
 		}
-		if keys = keysElsewhere(found, s); keys == nil { // its host gives it no id of its own
+		if keys = keysElsewhere(found, s); keys == nil { // the host gives the call no id of its own
 			return Flight{}, false
 		}
 	}
@@ -185,10 +183,10 @@ func (t *Calls) says(f *flight, alone bool) (Flight, bool) {
 			all.by[key] = append(all.by[key], f)
 		}
 	}
-	return Flight{Keys: keys, Call: f.name, Near: near && !f.lent}, true // if it has landed meanwhile, that is due
+	return Flight{Keys: keys, Call: f.name, Near: near && !f.lent}, true // if the call has landed meanwhile, another notice is due
 }
 
-// remove takes flights out.
+// remove removes flights.
 func (t *flying) remove(all []*flight) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,14 +201,14 @@ func (t *flying) remove(all []*flight) {
 	}
 }
 
-// kept returns how many keys others know.
+// kept returns how many keys other nodes know.
 func (t *flying) kept() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.by)
 }
 
-// find returns the flights here with one of the keys, as they are now: those of calls in flight, and others. Of each key it returns the last ones.
+// find returns copies of the flights here with one of the keys: those of calls in flight, and others. Of each key it returns the last ones, no more than most.
 func (t *flying) find(keys likeness.Keys, most int) (aloft, landed []flight) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -226,8 +224,8 @@ func (t *flying) find(keys likeness.Keys, most int) (aloft, landed []flight) {
 	return aloft, landed
 }
 
-// leaves reports whether the client of a call here with one of the keys has left, so that the call is about to be stranded, or may be. A call that is
-// lent may be given back; soon says that there was no time for that.
+// leaves reports whether the client of a call here with one of the keys has left, so that the call is about to be stranded, or may be. A lent call
+// counts only if soon says that there was no time yet to give it back.
 func (t *Calls) leaves(keys likeness.Keys, soon bool) bool {
 	aloft, landed := t.flying.find(keys, MostCompared)
 	return slices.ContainsFunc(landed, func(f flight) bool { return f.conn != nil && f.conn.Unsettled() }) || slices.ContainsFunc(aloft, func(f flight) bool {
@@ -244,7 +242,7 @@ func (t *Calls) leaves(keys likeness.Keys, soon bool) bool {
 	})
 }
 
-// allWait reports whether nothing that is here with one of the keys has begun, or will: its clients have left.
+// allWait reports whether there are calls here with one of the keys, and none has begun, or will: their clients have left.
 func (t *flying) allWait(keys likeness.Keys) bool {
 	aloft, landed := t.find(keys, math.MaxInt)
 	return len(aloft)+len(landed) > 0 && !slices.ContainsFunc(landed, func(f flight) bool { return !f.late }) && !slices.ContainsFunc(aloft, func(f flight) bool {
@@ -254,7 +252,7 @@ func (t *flying) allWait(keys likeness.Keys) bool {
 	})
 }
 
-// HintFlights notes what a node tells of calls in flight.
+// HintFlights notes the calls in flight that a node tells of.
 func (t *Calls) HintFlights(node string, all []Flight) {
 	now := time.Now()
 	var landed []Flight

@@ -18,7 +18,7 @@ func (a *attachment) begins() {
 	a.c.Begins(a.id)
 }
 
-// follow says what the other call says, to its end.
+// follow says the messages of the other call, to its end.
 func (a *attachment) follow(ctx context.Context) {
 	a.begins()
 	defer a.t.stranded.leave(a.st)
@@ -39,7 +39,7 @@ func (a *attachment) follow(ctx context.Context) {
 	}
 }
 
-// followed notes that a request says what a call says, until left.
+// followed notes that a request says the messages of a call, until left is called.
 func followed(c Call) (left func()) {
 	n := &c.Standing().followers
 	n.Add(1)
@@ -47,8 +47,8 @@ func followed(c Call) (left func()) {
 	return func() { n.Add(-1) }
 }
 
-// follow calls say for what a stranded call says, until that reports that it is over, or ctx ends. The call is nil if it had ended. The
-// error says that its end is not known.
+// follow calls say for the entries of a stranded call, until say reports that the call is over, or ctx ends. call is nil if it had
+// ended. On an error the end of the call is not known.
 func (t *Calls) follow(ctx context.Context, of *stranded, call Call, say func(*stream.Entry) (over bool)) (over bool, err error) {
 	ready := make(chan struct{}, 1)
 	unwatch, err := t.o.Store.Watch(strandedAt{of.s, of.number}.id(), ready)
@@ -86,16 +86,16 @@ func (t *Calls) follow(ctx context.Context, of *stranded, call Call, say func(*s
 	return false, nil
 }
 
-// say says one entry, and reports whether that is the last.
+// say says one entry, and reports whether it is the last.
 func (a *attachment) say(e *stream.Entry) (over bool) {
 	data := slices.Clone(e.Data)
 	method, id := jsonrpc.Field(data, "method"), jsonrpc.Field(data, "id")
 	switch {
-	case len(data) == 0: // it was cancelled
+	case len(data) == 0: // the call was cancelled
 	case method == nil:
 		a.end(data)
 		return true
-	case id != nil: // asked in another session, its client could not answer
+	case id != nil: // in another session the client could not answer
 		if a.of.s == a.c.In() {
 			a.c.Say(a.id, data, id)
 		}
@@ -112,7 +112,7 @@ func (a *attachment) say(e *stream.Entry) (over bool) {
 	return e.Last
 }
 
-// end answers the request with the response of the other call; nil: nobody knows it.
+// end answers the request with the response of the other call; nil: it is not known.
 func (a *attachment) end(response []byte) {
 	data, ok := response, false
 	if response != nil {
@@ -126,16 +126,16 @@ func (a *attachment) end(response []byte) {
 
 var errNotKept = jsonrpc.Errorf(protocol.CodeOutcomeUnknown, protocol.TextOutcomeUnknown+": this call was made again after its connection had broken, and what became of it is not kept")
 
-// given is called when the request was taken off the record before the other call has ended. If its client wants no answer any more
-// that one is cancelled, too, unless another client waits for it.
+// given is called when the request has ended before the other call. If its client no longer wants an answer given cancels the other
+// call, too, unless another client waits for that.
 func (a *attachment) given() {
 	if a.call != nil && a.call.Standing().followers.Load() <= 1 {
 		withdraw(a.call, a.c.In(), a.of.number)
 	}
 }
 
-// withdraw cancels a call, whose client made its request again in a session, and does not want an answer any more. It does nothing if the stream of the call is
-// read.
+// withdraw cancels a call, as the client that made its request again, in the session s, no longer wants an answer. It does nothing if the session has ended, or
+// the stream of the call is read.
 func withdraw(c Call, s Session, number uint64) {
 	if !s.IsClosed() && !c.In().Streams().IsRead(number) {
 		c.Withdraw("its client cancelled the request that was made again")

@@ -16,29 +16,29 @@ import (
 	"holdfast/stream"
 )
 
-// What follows lends stranded calls to other nodes. One that has a request for such a call asks for it: the call is taken, as for a request
-// here, and what it says is written into the answer of a request between nodes, to its end. If this answer is not read to its end the call is stranded again.
+// This file lends stranded calls to other nodes. A node with a request for such a call asks for it: the call is taken, as for a request here, and its
+// messages are written into the answer to that node, to the call's end. If this answer is not read to its end the call is stranded again.
 
-// A loanQuery is what a node asks another for.
+// A loanQuery asks another node for a call.
 type loanQuery struct {
 	Name    string          `json:"name"`              // of the loan
-	Cancel  bool            `json:"cancel,omitempty"`  // the client wants no answer of it any more
+	Cancel  bool            `json:"cancel,omitempty"`  // the client no longer wants an answer
 	ID      json.RawMessage `json:"id,omitempty"`      // by which a modern client knows the request
 	Request json.RawMessage `json:"request,omitempty"` // as the client has sent it, but for the id
 	Talk    []byte          `json:"talk,omitempty"`    // see [Session]
 	Client  []byte          `json:"client,omitempty"`
 	Safe    bool            `json:"safe,omitempty"` // the tool may run twice
-	Left    bool            `json:"left,omitempty"` // the client has left: the node does not wait for another that has, too
+	Left    bool            `json:"left,omitempty"` // the client has left: the node does not wait for a call without a client
 }
 
-// What a node lends is frames: a kind, a length in four bytes, and so many bytes.
+// A call is lent as frames: a kind, a length in four bytes, and so many bytes.
 const (
-	frameTaken   = 'a' // first: the call is taken, and why
+	frameTaken   = 'a' // first: the call is taken, and the reason
 	frameMessage = 'm' // a message of the call
-	frameLast    = 'l' // its last one
-	frameAnswer  = 'r' // its response, if that is all there is
+	frameLast    = 'l' // its last message
+	frameAnswer  = 'r' // its response, if it has no stream
 	frameUnknown = 'u' // its end is not known
-	frameWaits   = 'w' // first: there is none to be lent, but see [loanWaits]
+	frameWaits   = 'w' // first: no call can be lent: see [loanWaits]
 )
 
 // mostFrame bounds the bytes of a frame.
@@ -85,14 +85,14 @@ func (t *Calls) tellStranded(of *stranded) {
 	t.peers.Strand(keys, name)
 }
 
-// tellTaken tells them that such a call is not known any more.
+// tellTaken tells other nodes that such a call is no longer known here.
 func (t *Calls) tellTaken(of *stranded) {
 	if hinted := of.hinted.Load(); hinted != 0 {
 		t.peers.Unstrand("", t.keysElsewhere(of), hinted)
 	}
 }
 
-// keysElsewhere returns the keys that other nodes may find a stranded call by; nil: there are none.
+// keysElsewhere returns the keys by which other nodes may find a stranded call; nil: they may not.
 func (t *Calls) keysElsewhere(of *stranded) []byte {
 	if t.peers == nil || of.doubtful {
 		return nil
@@ -100,7 +100,7 @@ func (t *Calls) keysElsewhere(of *stranded) []byte {
 	return keysElsewhere(of.keys, of.s)
 }
 
-// keysElsewhere returns the keys that other nodes may find a call of a session by; nil: there are none.
+// keysElsewhere returns the keys by which other nodes may find a call of a session; nil: they may not.
 func keysElsewhere(of likeness.Keys, s Session) (keys []byte) {
 	if s.Modern() == "" { // a session's requests come to its node, but for those in other sessions
 		of[likeness.Asked] = likeness.Digest{}
@@ -116,8 +116,8 @@ func keysElsewhere(of likeness.Keys, s Session) (keys []byte) {
 	return keys
 }
 
-// Lend writes what a stranded call says that a request makes again, and which is not known here as such any more. It reports whether there
-// is one; then the caller is to flush after each write.
+// Lend writes the messages of the stranded call that the request in query makes again, as frames. The call is then no longer known here as
+// stranded. found: it has written to w, which has to flush each write.
 func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool) {
 	var q loanQuery
 	if json.Unmarshal(query, &q) != nil {
@@ -167,10 +167,10 @@ func (t *Calls) Lend(ctx context.Context, query []byte, w io.Writer) (found bool
 	return true
 }
 
-// landsWithin is how long a node that is asked for a call waits for it to be stranded, as its client has left.
+// landsWithin is how long a node that is asked for a call waits until it is stranded, if the call's client has left.
 const landsWithin = 500 * time.Millisecond
 
-// takeFlying takes a stranded call, as take does. It waits for one in flight whose client has left.
+// takeFlying takes a stranded call, as take does, and waits for a call in flight that its client has left.
 func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery) (*stranded, Call, likeness.Reason) {
 	found := keys
 	if q.Safe {
@@ -178,7 +178,7 @@ func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery
 	}
 	came, wait := time.Now(), time.Millisecond
 	for {
-		leaves := !q.Left && t.leaves(found, time.Since(came) < strandsWithin) // first: it may be stranded meanwhile
+		leaves := !q.Left && t.leaves(found, time.Since(came) < strandsWithin) // asked first: the call may be stranded meanwhile
 		of, call, reason := t.take(keys, q.Safe, came, nil)
 		if of != nil || !leaves || ctx.Err() != nil || time.Since(came) > landsWithin {
 			return of, call, reason
@@ -188,7 +188,7 @@ func (t *Calls) takeFlying(ctx context.Context, keys likeness.Keys, q *loanQuery
 	}
 }
 
-// lend writes what a call says, and reports whether that was written to its end.
+// lend writes the messages of a call, and reports whether they were written to the end.
 func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason likeness.Reason, w io.Writer) bool {
 	if call != nil {
 		defer followed(call)()
@@ -217,7 +217,7 @@ func (t *Calls) lend(ctx context.Context, of *stranded, call Call, reason likene
 	return false
 }
 
-// comesBack notes that a call was lent, and that its borrower was lost. The call is nil if it has ended.
+// comesBack strands a call again that was lent to a node which was lost. call is nil if it has ended.
 func (t *Calls) comesBack(of *stranded, call Call) {
 	back := &stranded{keys: of.keys, s: of.s, number: of.number, answer: of.answer, since: time.Now(), told: of.told, doubtful: of.doubtful}
 	if call != nil {

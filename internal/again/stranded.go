@@ -12,24 +12,24 @@ import (
 	"holdfast/stream"
 )
 
-// mostStranded bounds how many stranded calls a node knows, and mostStrandedBytes the answers that are kept with them. If there are more, the
-// oldest is forgotten: its request would begin a call of its own.
+// mostStranded bounds how many stranded calls a node knows, and mostStrandedBytes the answers that are kept with them. The oldest call is
+// forgotten first: its request, made again, would begin a new call.
 const (
 	mostStranded      = 10_000
 	mostStrandedBytes = 16 << 20
 )
 
-// A stranded call. One that was answered, or cancelled, is none.
+// A stranded call, which may have ended. It is forgotten when its client comes back, or cancels it.
 type stranded struct {
 	keys   likeness.Keys
 	s      Session
-	number uint64    // of its stream; 0: its answer is here
+	number uint64    // of its stream; 0: it has none, and its answer is here
 	answer []byte    // of a call that is stored nowhere
 	since  time.Time // when it was known that the connection had broken
-	told   time.Time // when its answer was written on the standalone stream: only a request that came before finds it; zero: it was not
-	// hinted is what other nodes know it by, so that an old notice does not concern a new hint; 0: they were not told of it.
+	told   time.Time // when its answer was written on the standalone stream: only requests that came before find it; zero: it was not
+	// hinted is the name by which other nodes know the call, so that an old notice does not concern a new hint; 0: they were not told of it.
 	hinted atomic.Uint64
-	// doubtful says that all was written to the client, which has left since, and may have read it.
+	// doubtful says that all messages were written to the client, which has left since, and may have read them.
 	doubtful bool
 }
 
@@ -41,7 +41,7 @@ type strandings struct {
 	by    map[likeness.Digest][]*linked.Element
 	at    map[strandedAt]*linked.Element
 	bytes int
-	// late are the last streams of requests that did not begin, a ring: who notices now that their clients have left is too late.
+	// late is a ring of the last streams of requests that did not begin: they are not stranded if their clients turn out to have left.
 	late     [64]stream.ID
 	nextLate int
 }
@@ -51,7 +51,7 @@ type strandedAt struct {
 	number uint64
 }
 
-// id is that of the stream of a call.
+// id returns the id of the call's stream.
 func (at strandedAt) id() stream.ID {
 	return stream.ID{Session: stream.SessionKey(at.s.Name()), Number: at.number}
 }
@@ -87,7 +87,7 @@ func (t *strandings) add(c *stranded, most time.Duration) {
 	t.n.Store(int64(t.all.Len()))
 }
 
-// remove takes a call out. t.mu is held.
+// remove removes a call. t.mu is held.
 func (t *strandings) remove(e *linked.Element) {
 	c := t.all.Remove(e).(*stranded)
 	t.bytes -= len(c.answer)
@@ -107,7 +107,7 @@ func (t *strandings) remove(e *linked.Element) {
 	t.n.Store(int64(t.all.Len()))
 }
 
-// with calls do for the call of a stream, if that is stranded, and reports whether it is. t.mu is held meanwhile.
+// with calls do for the call of a stream, if the call is stranded, and reports whether it is. t.mu is held meanwhile.
 func (t *strandings) with(s Session, number uint64, do func(e *linked.Element)) bool {
 	if number == 0 || t.n.Load() == 0 { // as a rule
 		return false
@@ -126,13 +126,13 @@ func (t *strandings) knows(s Session, number uint64) bool {
 	return t.with(s, number, func(*linked.Element) {})
 }
 
-// tell notes that the client of a call has its answer from the standalone stream, unless it has given it up by now.
+// tell notes that the client of a stranded call gets its answer on the standalone stream, unless the client has given the call up by now.
 func (t *strandings) tell(s Session, number uint64) {
 	t.with(s, number, func(e *linked.Element) { e.Value.(*stranded).told = time.Now() })
 }
 
-// state returns whether a request was taken for a call made again, so that no other one is; and whether the call was lent to another node. That may be
-// about to give it back, as the client there has left.
+// state reports whether a request was taken for the call made again, so that no other request is, and whether the call was lent to another node. That
+// node may be about to give it back, as the client there has left.
 func (t *strandings) state(s *Standing) (taken, lent bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,15 +145,14 @@ func (t *strandings) isLent(s *Standing) bool {
 	return lent
 }
 
-// giveBack notes that a call is lent no more.
+// giveBack notes that a call is no longer lent.
 func (t *strandings) giveBack(s *Standing) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.lent = false
 }
 
-// follow has a call wait for what another one says. It is false if that one waits for this one, by itself or through others: then
-// neither would end.
+// follow has a call wait for the messages of another. It is false if the other waits for this one, by itself or through others: then neither would end.
 func (t *strandings) follow(s, other *Standing) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,14 +170,14 @@ func (s *Standing) follows(other *Standing) bool {
 	return true
 }
 
-// leave notes that a call does not wait for another one any more, which it would keep in memory.
+// leave notes that a call no longer waits for another, which it would keep in memory.
 func (t *strandings) leave(s *Standing) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s.following = nil
 }
 
-// has reports whether another call than that of a stream is found by one of the keys.
+// has reports whether one of the keys finds a call other than that of the stream.
 func (t *strandings) has(keys *likeness.Keys, s Session, number uint64) bool {
 	if t.n.Load() == 0 { // as a rule
 		return false
@@ -195,7 +194,7 @@ func (t *strandings) has(keys *likeness.Keys, s Session, number uint64) bool {
 	return false
 }
 
-// take takes out the oldest call that is found by one of the keys, and for which good says that it is one.
+// take removes and returns the oldest call with one of the keys for which good returns true, and the reason of that key.
 func (t *strandings) take(keys likeness.Keys, good func(*stranded, likeness.Reason) bool) (*stranded, likeness.Reason) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -210,12 +209,12 @@ func (t *strandings) take(keys likeness.Keys, good func(*stranded, likeness.Reas
 	return nil, 0
 }
 
-// wholeWithin is how long after its connection has broken a modern call is taken for one that its client's HTTP makes again: the default of
-// the time that such a call is given.
+// wholeWithin is how long after its connection has broken a modern call is found by a request that its client's HTTP library makes again:
+// the default of the time that such a call is given.
 const wholeWithin = 30 * time.Second
 
-// take takes a stranded call, which is not known as such any more; nil: there is none. The call is nil if it has ended. safe says
-// that the tool may run twice, and came when the request came. by is the call that makes it again, or nil.
+// take removes and returns the stranded call that a request with the keys makes again; nil: there is none. The [Call] is nil if it has
+// ended. safe says that the tool may run twice, and came when the request came. by is the call of the request; nil: it is another node's.
 func (t *Calls) take(keys likeness.Keys, safe bool, came time.Time, by Call) (*stranded, Call, likeness.Reason) {
 	now := time.Now()
 	of, reason := t.stranded.take(keys, func(of *stranded, reason likeness.Reason) bool {
@@ -234,7 +233,7 @@ func (t *Calls) take(keys likeness.Keys, safe bool, came time.Time, by Call) (*s
 		}
 		other := call.Standing()
 		switch {
-		case other.undecided.Load(), other.IsLate(): // it may be found to be another call itself, or not begin
+		case other.undecided.Load(), other.IsLate(): // the call may be found to be another call itself, or did not begin
 			return false
 		case by != nil:
 			other.taken = by.Standing().follows(other) || other.taken
@@ -255,7 +254,7 @@ func (t *Calls) take(keys likeness.Keys, safe bool, came time.Time, by Call) (*s
 	return of, call, reason
 }
 
-// isMeant reports whether a stranded call of an age is the one that a request makes again which is like it, for a reason.
+// isMeant reports whether a request that is like a stranded call, for a reason, makes that call again. age is how long the call has been stranded.
 func (t *Calls) isMeant(of *stranded, reason likeness.Reason, safe bool, age time.Duration) bool {
 	switch reason {
 	case likeness.Whole:
@@ -267,7 +266,7 @@ func (t *Calls) isMeant(of *stranded, reason likeness.Reason, safe bool, age tim
 	}
 }
 
-// Drop forgets the call of a stream: its client is back, or wants no answer any more. Locks may be held.
+// Drop forgets the call of a stream: its client is back, or no longer wants an answer. Locks may be held.
 func (t *Calls) Drop(s Session, number uint64) {
 	var of *stranded
 	if t.stranded.with(s, number, func(e *linked.Element) {
@@ -291,18 +290,19 @@ func (t *Calls) dropLate(s Session, number uint64) {
 	t.Drop(s, number)
 }
 
-// Strand notes that the client of a call with a likeness has lost its connection before it had what the stream says.
+// Strand notes that the client of a call with a likeness has lost its connection before it had all of the stream.
 func (t *Calls) Strand(s Session, number uint64, like likeness.Likeness) {
 	t.strand(s, number, like, false, nil)
 }
 
-// strand is Strand, or notes that this is doubtful. A reader may have come since. by is what was sent by the reader that has lost it; nil: that has left.
+// strand is Strand, which may be doubtful. It does nothing if a reader has come since. by is the [reading.Sent] of the reader that has lost its
+// connection; nil: the reader has left.
 func (t *Calls) strand(s Session, number uint64, like likeness.Likeness, doubtful bool, by reading.Sent) {
 	if like.IsZero() || number == 0 || doubtful && s.Modern() != "" {
 		return
 	}
 	if c := s.Call(number); c != nil && (c.Standing().IsFollowed() || c.Standing().IsLate()) {
-		return // its client has it from another one
+		return // another request follows it, or it did not begin
 	}
 	of := &stranded{keys: keysIn(&like, s), s: s, number: number, since: time.Now(), doubtful: doubtful}
 	t.stranded.add(of, t.o.Keep)
@@ -317,13 +317,13 @@ func (t *Calls) strand(s Session, number uint64, like likeness.Likeness, doubtfu
 	}
 }
 
-// mostStrandedAnswer bounds each of the answers that are kept.
+// mostStrandedAnswer bounds each of the answers that are kept, in bytes.
 const mostStrandedAnswer = 1 << 20
 
 // mayKeep reports whether there is an answer, and it is short enough to be kept.
 func mayKeep(answer []byte) bool { return answer != nil && len(answer) <= mostStrandedAnswer }
 
-// StrandAnswer is Strand for a call that has been answered from memory, before its client was known to have gone. nil: it has no answer.
+// StrandAnswer is Strand for a call that was answered from memory, before its client was known to have gone. answer is nil if it has none.
 func (t *Calls) StrandAnswer(c Call, answer []byte) {
 	if st := c.Standing(); !st.IsLate() {
 		t.strandAnswer(c.In(), st.like, answer)
@@ -340,19 +340,19 @@ func (t *Calls) strandAnswer(s Session, like likeness.Likeness, answer []byte) {
 	t.tellStranded(of)
 }
 
-// What was sent as the answer of a call. It is a [Source]: if its client has left with some of that unread, the call is stranded.
+// A sent is an answer that was sent to the client of a call. It is a [Source]: if the client has left with some of it unread, the call is stranded.
 type sent struct {
 	t      *Calls
 	s      Session
-	number uint64 // of the stream; 0: it is the answer
+	number uint64 // of the stream with the answer; 0: it is in answer
 	like   likeness.Likeness
 	answer []byte
 	at     time.Time
 	once   sync.Once
 }
 
-// Sent returns what stands for the answer of a call with a likeness, in a stream, or nil if nothing is like it. besides says that it is written on the
-// standalone stream.
+// Sent returns the [reading.Sent] for the answer of a call with a likeness, in a stream, or nil if nothing is like the call. besides says that the
+// answer is written on the standalone stream.
 func (t *Calls) Sent(s Session, number uint64, like likeness.Likeness, besides bool) reading.Sent {
 	if besides {
 		t.stranded.tell(s, number)
@@ -383,11 +383,10 @@ func (a *sent) Strand() {
 	})
 }
 
-// heldAnswer bounds the answers that wait with a connection for what the network says of its client, in bytes. Larger ones wait
-// for a second.
+// heldAnswer bounds, in bytes, the answers that a connection holds until the network tells whether its client has read them. Larger ones are held for [resetWithin].
 const heldAnswer = 4 << 10
 
-// Wrote notes that the answer of a call was written, or is about to be, that is stored nowhere. nil: none was.
+// Wrote notes that an answer which is stored nowhere was written to the client of a call, or is about to be; nil: none was.
 func (t *Calls) Wrote(c Call, answer []byte) {
 	st := c.Standing()
 	if st.conn == nil || st.like.IsZero() || st.IsLate() || !mayKeep(answer) {

@@ -1,5 +1,4 @@
-// Package departure is the end of a node: how far that has come, the work that it waits for, and how the node gives up its sessions. It
-// knows nothing of what is in them.
+// Package departure is the end of a node: how far it has come, the work that it waits for, and how the node gives up its sessions. It does not know the contents of sessions.
 package departure
 
 import (
@@ -15,29 +14,28 @@ const (
 	// Tick is how often sessions are looked at while they are given up.
 	Tick = 50 * time.Millisecond
 
-	// ReadersGrace is how long readers are given to read what was said to the end, in a
-	// session that is cut.
+	// ReadersGrace is how long the readers of a session that is cut have to read its streams to the end.
 	ReadersGrace = 2 * time.Second
 
-	// ClosePatience is how long a store is waited for that does not answer.
+	// ClosePatience is how long the node waits for a store that does not answer.
 	ClosePatience = 10 * time.Second
 
-	// CutAtOnce is how many sessions are cut at a time. Mostly their readers are waited for.
+	// CutAtOnce is how many sessions are cut at a time. Most of them wait for their readers.
 	CutAtOnce = 256
 
 	// mostUnfinished is how many calls one line of the log names.
 	mostUnfinished = 20
 )
 
-// A Session is one of those that are given up. It is comparable.
+// A Session is a session that the node gives up. It is comparable.
 type Session interface {
-	// IsQuiet reports whether no request is in flight, and readers have read what was said.
+	// IsQuiet reports whether no request is in flight, and readers have read all messages.
 	IsQuiet() bool
-	// IsAwaited reports whether a client reads, or is likely to come back, within patience, for the end of a call that it has yet to read.
+	// IsAwaited reports whether a client reads the session, or is likely to come back, within patience, for the end of a call that it has not read.
 	IsAwaited(patience time.Duration) bool
 	// HandOver gives up the session, if nothing is in flight in it.
 	HandOver()
-	// Cut ends what is in flight in the session. release gives the session up then; it is nil if there is nothing to be done.
+	// Cut ends the requests in flight in the session. release then gives the session up; nil: the session was closed before.
 	Cut() (release func())
 	// Unfinished returns how many calls have not ended, and the names of some, no more than most.
 	Unfinished(most int) (calls int, names []string)
@@ -45,7 +43,7 @@ type Session interface {
 	WithdrawWaiting()
 }
 
-// Options are those of a [Departure], and what it asks its node.
+// Options are the settings of a [Departure], and functions of its node.
 type Options struct {
 	Shared bool // other nodes may take sessions over
 	Logger *slog.Logger
@@ -64,16 +62,14 @@ type Departure struct {
 	late atomic.Bool // see RefuseUnsafe
 }
 
-// New returns the end of a node that does some work.
+// New returns the end of a node with its work.
 func New(work *Work, opts Options) *Departure { return &Departure{Options: opts, work: work} }
 
-// HandOver gives up all sessions for other nodes to take over, each as soon as
-// nothing is in flight in it. When ctx is done it cuts what is left: calls that
-// may be made again, or that no backend has got yet, are left to the next owner,
-// others end with their outcome unknown. It returns when no session is left; the
-// error is ctx's if it had to cut, which takes as long as [ReadersGrace] and what the
-// store needs, and [ClosePatience] if the store does not answer. It does nothing
-// where sessions are not shared. From now on no session is taken over any more.
+// HandOver gives up all sessions for other nodes to take over, each as soon as nothing is in flight in it. When
+// ctx is done it cuts the rest: calls that may be made again, or that no backend has got yet, are left to the
+// next owner, others end with their outcome unknown. It returns when no session is left; the error is ctx's if
+// it had to cut, which takes [ReadersGrace] and the time of the store, or [ClosePatience] if the store does not
+// answer. If sessions are not shared it does nothing. From now on the node takes no session over.
 func (d *Departure) HandOver(ctx context.Context) error {
 	if !d.Shared {
 		return nil
@@ -97,11 +93,10 @@ func (d *Departure) HandOver(ctx context.Context) error {
 
 func isBusy(s Session) bool { return !s.IsQuiet() }
 
-// DrainAlone is what comes before [Departure.HandOver] as long as no other node is there to take
-// sessions over: they stay, and clients may listen to them, but tools are called no more,
-// nor methods that the specification does not have: such calls are refused with [ErrClosing].
-// It returns when nothing is in flight, alone says that another node has come, or ctx is
-// done. It does nothing where sessions are not shared.
+// DrainAlone comes before [Departure.HandOver] as long as no other node is there to take sessions over: they
+// stay, and clients may listen to them, but calls of tools, and of methods that the specification does not
+// have, are refused with [ErrClosing]. It returns when nothing is in flight, alone returns false, as another
+// node has come, or ctx is done. If sessions are not shared it does nothing.
 func (d *Departure) DrainAlone(ctx context.Context, alone func() bool) {
 	if !d.Shared {
 		return
@@ -118,11 +113,11 @@ func (d *Departure) RefuseUnsafe() { d.late.Store(true) }
 // RefusesUnsafe reports whether RefuseUnsafe was called.
 func (d *Departure) RefusesUnsafe() bool { return d.late.Load() }
 
-// cut gives up all sessions, whatever is in flight in them: first all are ended here, then
-// each is released as soon as its readers know.
+// cut gives up all sessions, also those with requests in flight: it first ends all here, and then releases
+// each as soon as its readers have read all messages.
 func (d *Departure) cut() {
 	var mu sync.Mutex
-	left := make(map[Session]func()) // with what releases them
+	left := make(map[Session]func()) // by session, the function that releases it
 	Each(d.Sessions(), CutAtOnce, func(s Session) {
 		if release := s.Cut(); release != nil {
 			mu.Lock()
@@ -146,7 +141,7 @@ func (d *Departure) cut() {
 	}
 }
 
-// logUnfinished logs which calls have not ended, because the time that they had at the end of this node is over.
+// logUnfinished logs the calls that have not ended in the time that they had at the end of this node.
 func (d *Departure) logUnfinished() {
 	var names []string
 	calls := 0
@@ -168,8 +163,7 @@ func (d *Departure) Stop() {
 	}
 }
 
-// AwaitIdle returns when nothing is in flight, no client reads, and none is likely to come back, within patience, for the end of a
-// call that it has yet to read. The error is ctx's.
+// AwaitIdle returns when no request is in flight, and no session is awaited within patience: see [Session]. The error is ctx's.
 func (d *Departure) AwaitIdle(ctx context.Context, patience time.Duration) error {
 	const often = 10 * time.Millisecond
 	last := time.Now()
@@ -188,7 +182,7 @@ func (d *Departure) AwaitIdle(ctx context.Context, patience time.Duration) error
 	return err
 }
 
-// Close leaves all sessions to other nodes, where they are shared, has end end what is left, and waits for all work.
+// Close leaves all sessions to other nodes, if they are shared, calls end to end the others, and waits for all work.
 func (d *Departure) Close(end func()) {
 	d.work.become(Stopped)
 	d.work.once.Do(func() { close(d.work.quit) })

@@ -9,29 +9,29 @@ import (
 	"time"
 )
 
-// ErrClosing refuses what comes while the node is shutting down.
+// ErrClosing refuses requests while the node is shutting down.
 var ErrClosing = errors.New("the server is shutting down")
 
-// A State says what a node still takes on.
+// A State says how much a node still takes on.
 //
 //	state         what it means
 //	Serving       everything
-//	WaitingAlone  no tool is called: the node ends, and there is no other
-//	HandingOver   no session is taken over any more: they are for other nodes
+//	WaitingAlone  no calls of tools: the node ends, and no other node is there
+//	HandingOver   no sessions of other nodes: they take over those of this one
 //	Stopped       nothing new: no session, and no call
-//	Closed        Close waits for what is left
+//	Closed        nothing: Close waits for the work that is left
 //
 //	from                                to            when
 //	Serving                             WaitingAlone  [Departure.DrainAlone] begins
-//	WaitingAlone                        Serving       it ends
+//	WaitingAlone                        Serving       [Departure.DrainAlone] ends
 //	Serving, WaitingAlone               HandingOver   [Departure.HandOver]
 //	Serving, WaitingAlone, HandingOver  Stopped       [Departure.Stop], [Departure.Close]
 //	Stopped                             Closed        [Departure.Close]
 //
-// [Work.become] makes all of them.
+// [Work.become] makes all transitions.
 type State uint32
 
-// They come in this order.
+// The states, in their order.
 const (
 	Serving State = iota
 	WaitingAlone
@@ -40,7 +40,7 @@ const (
 	Closed
 )
 
-// steps are the states that may follow each.
+// steps are the states that may follow each state.
 var steps = [...][]State{
 	Serving:      {WaitingAlone, HandingOver, Stopped},
 	WaitingAlone: {Serving, HandingOver, Stopped},
@@ -49,12 +49,12 @@ var steps = [...][]State{
 	Closed:       {},
 }
 
-// A Work is what a node does by itself, and how far the end of that has come. Its methods may be called concurrently.
+// A Work counts the work that a node does by itself, and knows how far the end of the node has come. Its methods may be called concurrently.
 type Work struct {
-	mu  sync.RWMutex  // held to change now, and to begin something that depends on it
+	mu  sync.RWMutex  // held to change now, and to begin work that depends on it
 	now atomic.Uint32 // a State
 
-	begun sync.WaitGroup // everything that ends by itself
+	begun sync.WaitGroup // work that ends by itself
 	quit  chan struct{}
 	once  sync.Once // closes quit
 
@@ -68,10 +68,10 @@ func NewWork() Work {
 	return Work{quit: make(chan struct{}), ctx: ctx, stop: stop}
 }
 
-// State returns what the node still takes on.
+// State returns the state of the node.
 func (w *Work) State() State { return State(w.now.Load()) }
 
-// Reached reports whether the end has come as far as a state.
+// Reached reports whether the end of the node has come as far as a state.
 func (w *Work) Reached(state State) bool { return w.State() >= state }
 
 // become brings the node into a state, if its own allows that.
@@ -87,7 +87,7 @@ func (w *Work) become(to State) (ok bool) {
 // Start counts work that [Departure.Close] waits for, until Done, unless Close has begun to wait.
 func (w *Work) Start() bool { return w.StartBefore(Closed, nil) == nil }
 
-// StartBefore counts work until Done, if the end has not come as far as a state, and err is nil. Else it returns [ErrClosing], or err.
+// StartBefore counts work until Done, if the node has not reached a state, and err is nil. Else it returns [ErrClosing], or err.
 func (w *Work) StartBefore(state State, err error) error {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
@@ -143,7 +143,7 @@ func (w *Work) Context() context.Context { return w.ctx }
 // Quit is closed when Close begins.
 func (w *Work) Quit() <-chan struct{} { return w.quit }
 
-// WaitFor waits until something is so, but not for long.
+// WaitFor waits until so returns true, but no longer than wait.
 func (w *Work) WaitFor(wait time.Duration, so func() bool) {
 	if so() { // as a rule
 		return
@@ -152,7 +152,7 @@ func (w *Work) WaitFor(wait time.Duration, so func() bool) {
 	_ = every(w.ctx, 20*time.Millisecond, func() bool { return !so() && time.Now().Before(end) })
 }
 
-// every calls look, and again after each period, as long as that is true. The error is ctx's, if that was done before.
+// every calls look, and again after each period, until look returns false. The error is ctx's, if ctx was done before.
 func every(ctx context.Context, period time.Duration, look func() bool) error {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -166,10 +166,10 @@ func every(ctx context.Context, period time.Duration, look func() bool) error {
 	return nil
 }
 
-// Parallel is for how many sessions the store is asked at a time.
+// Parallel is how many sessions the store is asked for at a time.
 const Parallel = 16
 
-// Each calls f for all, for some at a time, and returns when that is done.
+// Each calls f for each of all, for no more than some at a time, and returns when all calls have returned.
 func Each[T any](all []T, some int, f func(T)) {
 	var group sync.WaitGroup
 	places := make(chan struct{}, some)

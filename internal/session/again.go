@@ -13,9 +13,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is what calls that their clients make again need of sessions: see internal/again.
+// This file gives internal/again the sessions and calls that it needs for calls that clients make again.
 
-// openFlights begins to know the calls that may come again.
+// openFlights makes the record of the calls that may come again.
 func (m *Manager) openFlights() {
 	m.flights = again.New(again.Options{
 		AttachWithin: m.opts.AttachWithin, Keep: max(m.opts.AttachWithin, m.KeepEnded()), CallIDs: m.opts.CallIDs,
@@ -26,13 +26,13 @@ func (m *Manager) openFlights() {
 // Flights returns the calls that may come again, for other nodes.
 func (m *Manager) Flights() *again.Calls { return m.flights }
 
-// compare finds calls that are like the one of a request. The locks of s and of its requests are held.
+// compare looks for calls like c, which has the one request rq. The locks of s and of its requests are held.
 func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	s := c.s
 	if s.single || s.m.opts.Stateless || c.isHeir() || c.record != nil && c.record.watched != nil {
 		return
 	}
-	if s.modern == "" && c.expected { // it is held in memory alone, and if the tool may run twice it need not be found
+	if s.modern == "" && c.expected { // the call is held in memory alone, and need not be found if its tool may run twice
 		if name := jsonrpc.Field(m.Params, "name"); len(name) > 2 && s.Tools.SaysRepeatable(name[1:len(name)-1]) {
 			return
 		}
@@ -47,7 +47,7 @@ func (c *Call) compare(rq *inflight, m *jsonrpc.Message) {
 	}
 }
 
-// A flightSession is a session as [again.Calls] know it: a [again.Session].
+// A flightSession makes a session an [again.Session].
 type flightSession struct{ *Session }
 
 func (f flightSession) IsAnonymous() bool { return f.principal.IsAnonymous() }
@@ -60,8 +60,7 @@ func (f flightSession) Call(number uint64) again.Call {
 	return nil
 }
 
-// Places implements [again.Session]. Clients who are nobody in particular have nothing in common but their session, or, where there is none, their
-// credential and address.
+// Places implements [again.Session]. Anonymous clients are told apart by their session or, in carriers, by their credential and address.
 func (f flightSession) Places() (talk, client likeness.Digest) {
 	own := likeness.PlaceOf("session", f.Name())
 	if f.modern == "" {
@@ -72,7 +71,7 @@ func (f flightSession) Places() (talk, client likeness.Digest) {
 		locked(f.Session, func() { kind = clientkind.Of(jsonrpc.Field(f.backend.initialize, "params", "clientInfo")) })
 		return own, likeness.PlaceOf("client", f.principal.Text(), kind.Name, kind.Version)
 	}
-	if f.carrier == nil { // it was taken over, and no other request gets it
+	if f.carrier == nil { // the carrier was taken over, and gets no other requests
 		return own, own
 	}
 	key := &f.carrier.key
@@ -87,7 +86,7 @@ func (f flightSession) Places() (talk, client likeness.Digest) {
 	return client, client
 }
 
-// A flightCall is a call as [again.Calls] know it: a [again.Call].
+// A flightCall makes a call an [again.Call].
 type flightCall struct{ *Call }
 
 func (f flightCall) Standing() *again.Standing { return &f.standing }
@@ -104,7 +103,7 @@ func (f flightCall) Stored() uint64 {
 
 func (f flightCall) IsSafe(tool string) bool { return f.s.Tools.IsRepeatable(tool) }
 
-// MayLeave implements [again.Call]: a client need not stay that has a task, waits for a webhook, or comes back with a key or a token.
+// MayLeave implements [again.Call]: a client may leave that has a task, waits for a webhook, or can come back with a key or a token.
 func (f flightCall) MayLeave() (may bool) {
 	locked(f.s, func() {
 		r := f.record
@@ -135,7 +134,7 @@ func (f flightCall) Deliver(ctx context.Context, m jsonrpc.Message, header http.
 	f.deliverOne(ctx, m, header, failed)
 }
 
-// with calls do for the request of the call with the id, if it has no response. It may have passed to an heir.
+// with calls do for the call's request with the id, if that has no response yet. The request may have passed to an heir.
 func (f flightCall) with(id []byte, do func(*inflight)) {
 	q := &f.s.requests
 	q.locked(func() {
@@ -147,7 +146,7 @@ func (f flightCall) with(id []byte, do func(*inflight)) {
 
 func (f flightCall) Begins(id []byte) { f.with(id, (*inflight).delivered) }
 
-// Say implements [again.Call]. If the request has passed to an heir, that says it.
+// Say implements [again.Call]. If the request has passed to an heir, the heir says the message.
 func (f flightCall) Say(id, data, asks []byte) {
 	s, to := f.s, f.Call
 	var from *Call
@@ -160,7 +159,7 @@ func (f flightCall) Say(id, data, asks []byte) {
 			from = s.asked.redirect(number, to)
 		}
 	})
-	if asks != nil && from == nil { // it was answered meanwhile
+	if asks != nil && from == nil { // the question was answered meanwhile
 		return
 	}
 	if from != nil && from != to {

@@ -14,16 +14,15 @@ import (
 )
 
 const (
-	// mostQueued bounds the bytes of a session's messages that wait to be appended, which
-	// is an eighth of what may be on its way, if that is less: a backend that talks faster
-	// than the store takes it waits.
+	// mostQueued bounds the bytes of a session's messages that wait to be appended, if an eighth of
+	// Options.Flight is not less. A backend that writes faster than the store takes its messages waits.
 	mostQueued = 32 << 20
 
-	// appendTimeout bounds an append whose outcome is not known.
+	// appendTimeout bounds the wait for the outcome of an append.
 	appendTimeout = 30 * time.Second
 )
 
-// openJournal says how the logs of sessions append, and how untold outcomes are told.
+// openJournal sets how the logs of sessions append, and how outcomes that no client has heard are reported.
 func (m *Manager) openJournal() {
 	m.journal = journal.Options{
 		Append:     m.store.Append,
@@ -40,20 +39,19 @@ func (m *Manager) openJournal() {
 	}
 }
 
-// entry is what a call has on its way into the log.
+// entry is a message or a note of a call on its way into the log.
 type entry = journal.Entry[*Call]
 
 // Track implements [journal.Writer].
 func (c *Call) Track() *journal.Track { return &c.track }
 
-// A logOwner is a session as its log knows it: it says what becomes of a call whose messages are
-// stored, or are not. It implements [journal.Owner].
+// A logOwner makes a session the [journal.Owner] of its log: it ends the streams of calls when their last entries are stored, or can't be.
 type logOwner struct{ s *Session }
 
-// Lease implements [journal.Owner]. The node that has a session which has moved says how its calls end.
+// Lease implements [journal.Owner]. It is not ok for a session that has moved: its new owner says how its calls end.
 func (o logOwner) Lease() (l stream.Lease, ok bool) { return o.s.lease, !o.s.Moved() }
 
-// Stored tells those who wait for what the store has now.
+// Stored implements [journal.Owner]: it tells observers, and the clients that watch the call, of the record.
 func (o logOwner) Stored(c *Call, r *stream.Record) {
 	if w := c.watch; w != nil && !r.Note && !c.hasJournal() {
 		w.Append(r.Number, observe.Appended{Seq: r.Seq, Data: r.Data, Last: r.Last})
@@ -67,19 +65,18 @@ func (o logOwner) Stored(c *Call, r *stream.Record) {
 	o.s.Watched.Wake(r.Number)
 }
 
-// streamEnded ends a stream that has its last entry.
+// streamEnded ends a stream that has its last entry, and reports outcomes in it that no client has heard.
 func (o logOwner) streamEnded(c *Call, number uint64) {
 	if c.hasJournal() {
-		return // nobody reads it
+		return // no client reads a journal
 	}
 	c.untold().End(number)
 	o.s.streams.Remove(number, o.s.modern == "" && c.deferred() == nil)
 	c.untold().Dispatch(number)
 }
 
-// Refused ends the stream of a message that the store did not take, in words small enough to be
-// taken. On the standalone stream, which has no end, a response is replaced, and another message
-// lost.
+// Refused ends the stream of an entry that the store refused, with errors that are small enough to be stored.
+// The standalone stream has no end: there an error replaces a response, and any other message is lost.
 func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 	c := x.By
 	if errors.Is(err, stream.ErrNotFound) {
@@ -95,7 +92,7 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 	}
 	o.s.m.logger.Error("message not stored", "session", o.s.Name(), "stream", x.Number, "error", err)
 	if c.hasJournal() {
-		return nil // if it is the note the call does not begin
+		return nil // if the entry is the note the call does not begin
 	}
 	if x.Number == standalone {
 		if ids := responseID(nil, x); ids != nil {
@@ -109,7 +106,7 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 		f.refused(c, ids, c.track.Seq())
 	}
 	c.mu.Unlock()
-	if x.Note { // then they did not run
+	if x.Note { // the requests did not run
 		c.watch.Resettle(x.Number, ids, observe.Error, jsonrpc.CodeServer)
 	} else {
 		c.watch.Resettle(x.Number, ids, observe.Unknown, protocol.CodeOutcomeUnknown)
@@ -120,7 +117,7 @@ func (o logOwner) Refused(x *entry, err error) (instead []stream.Entry) {
 	return instead
 }
 
-// Unkept has who reads the stream told from memory how it ended.
+// Unkept has the readers of the stream told from memory how it ended, as the store has refused that, too.
 func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 	if x.Number != standalone {
 		x.By.track.EndUnstored(o.s.lease.Epoch, instead)
@@ -133,18 +130,17 @@ func (o logOwner) Unkept(x *entry, instead []stream.Entry, err error) {
 	o.s.m.logger.Error("end of a call not stored", "session", o.s.Name(), "stream", x.Number, "error", err)
 }
 
-// endings returns what a call is told of whose answers, to requests with the ids,
-// could not be kept.
+// endings returns the last entries of a stream whose responses, to the requests with the ids, could not be kept.
 func endings(ids [][]byte, err error) []stream.Entry {
-	end := []stream.Entry{{}} // a cancelled call ends in silence
+	end := []stream.Entry{{}} // a cancelled call ends without a message
 	for i, id := range ids {
 		end = append(end[:i], stream.Entry{Data: jsonrpc.AppendError(nil, id, outcomeUnknown("what the server said could not be kept: %s", cmp.Or(StoreErrorText(err), "the store refused it")))})
 	}
 	return end
 }
 
-// StoreErrorText says what clients are told of an error of the store, which may have the
-// engine's address in it; "" if it is another error.
+// StoreErrorText returns the text that clients get for an error of the store, without the engine's address,
+// which err may contain; "" for any other error.
 func StoreErrorText(err error) string {
 	switch {
 	case errors.Is(err, stream.ErrFull):
@@ -157,8 +153,7 @@ func StoreErrorText(err error) string {
 	return ""
 }
 
-// unanswered ends a call and returns the ids of its requests whose response is not
-// in the store, and will not be.
+// unanswered ends a call and returns the ids of its requests that have no response in the store, and will get none.
 func (o logOwner) unanswered(c *Call) [][]byte {
 	c.mu.Lock()
 	var ids [][]byte
@@ -172,7 +167,7 @@ func (o logOwner) unanswered(c *Call) [][]byte {
 	return ids
 }
 
-// responseID appends the id of a response.
+// responseID appends the id of x, if x is a response.
 func responseID(ids [][]byte, x *entry) [][]byte {
 	if x.Note {
 		return ids

@@ -11,12 +11,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows keeps a backend from asking a client what its revision does not have, or what the
-// client has not declared (2026-07-28, Multi Round-Trip Requests; 2025-11-25, Lifecycle, "Capability Negotiation"). Some
-// libraries leave that to their users. The client may be away, and then the backend would wait in vain.
+// This file keeps a backend from sending a client requests that its revision does not have, or that need a capability which
+// the client has not declared (2026-07-28, Multi Round-Trip Requests; 2025-11-25, Lifecycle, "Capability Negotiation").
+// Some libraries leave that check to their users. The client may be away, and the backend would wait in vain.
 
-// parseClient returns the clientInfo and the capabilities in what a client says of itself, as [Manager.Carrier] gets it: one, a comma, and
-// the others. What is not there is nil.
+// parseClient splits the text with which a client describes itself, as [Manager.Carrier] gets it: the clientInfo, a comma, and the capabilities. An absent part is nil.
 func parseClient(says string) (info, capabilities json.RawMessage) {
 	if d := json.NewDecoder(strings.NewReader(says)); d.Decode(&info) == nil {
 		says = says[d.InputOffset():]
@@ -27,7 +26,7 @@ func parseClient(says string) (info, capabilities json.RawMessage) {
 	return info, capabilities
 }
 
-// doesNotKnow refuses a method that no client knows. initialize is what the client has sent, or nil.
+// doesNotKnow returns the error for a request with a method that the client does not know, or nil. initialize is the client's request, or nil.
 func (k *kind) doesNotKnow(initialize []byte, method string) *jsonrpc.Error {
 	if k.modern != "" {
 		return protocol.DoesNotKnow(nil, method) // its extensions add no requests to clients
@@ -35,8 +34,8 @@ func (k *kind) doesNotKnow(initialize []byte, method string) *jsonrpc.Error {
 	return protocol.DoesNotKnow(k.capabilities(initialize), method)
 }
 
-// capabilities returns those that the client has declared, as JSON; nil: they are not known. Those of the clients of a
-// carrier do not go with it to another node: there they refuse what they do not know.
+// capabilities returns the capabilities that the client has declared, as JSON; nil: they are not known. A carrier that
+// goes to another node loses those of its clients, which then refuse requests themselves.
 func (k *kind) capabilities(initialize []byte) []byte {
 	switch {
 	case k.carrier != nil:
@@ -50,7 +49,7 @@ func (k *kind) capabilities(initialize []byte) []byte {
 	return []byte("{}")
 }
 
-// mayNotAsk says why a backend must not ask the client something in a call of a method, or nil.
+// mayNotAsk returns the error for m, a request to the client that the backend must not make in a call of a method, or nil.
 func (k *kind) mayNotAsk(initialize []byte, method string, m *jsonrpc.Message) *jsonrpc.Error {
 	if k.modern != "" && !protocol.TakesInput(method) {
 		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%s: revision %s has no input for %s", m.Method, k.modern, method)
@@ -66,8 +65,8 @@ func (k *kind) mayNotAsk(initialize []byte, method string, m *jsonrpc.Message) *
 	return refusal
 }
 
-// checkInput returns the response in the place of a backend's to a modern client, if that asks the client
-// for what it has not declared, or has failed for that, or nil. id is the request's.
+// checkInput returns the error for a modern client in the place of the backend's response m, if m asks for input that needs
+// a capability which the client has not declared, or failed for want of one; else nil. id is the id of the client's request.
 func (c *carrier) checkInput(id []byte, m *jsonrpc.Message) (refusal []byte) {
 	if c == nil || c.capabilities == nil {
 		return nil
@@ -80,7 +79,7 @@ func (c *carrier) checkInput(id []byte, m *jsonrpc.Message) (refusal []byte) {
 		jsonrpc.String(jsonrpc.Field(result, "resultType")) != protocol.ResultInputRequired {
 		return nil
 	}
-	known := make(map[protocol.Question]bool) // the kinds of questions that it may ask: they are few
+	known := make(map[protocol.Question]bool) // the kinds of questions that the backend may ask: they are few
 	jsonrpc.Each(jsonrpc.Field(result, "inputRequests"), func(_, value []byte) {
 		if refusal != nil {
 			return
@@ -100,22 +99,22 @@ func (c *carrier) checkInput(id []byte, m *jsonrpc.Message) (refusal []byte) {
 	return refusal
 }
 
-// missesCapability returns the error of a request whose client has not declared what its server needs.
+// missesCapability returns the error response to a request that needs a capability which its client has not declared.
 func missesCapability(id []byte, text, required string) []byte {
 	e := jsonrpc.Errorf(protocol.CodeMissingCapability, "%s", text)
 	e.Data = json.RawMessage(`{"requiredCapabilities":` + required + `}`)
 	return jsonrpc.AppendError(nil, id, e)
 }
 
-// What servers of older revisions say, in an error or in the result of a tool that has failed, if the client has not
-// declared what they need: ours ([protocol.Question.MayAsk]), and, of those that look for themselves, the official SDKs'.
+// Texts of servers of older revisions, in an error or in the result of a tool that has failed, for a capability that the
+// client has not declared: ours ([protocol.Question.MayAsk]), and those of the official SDKs that check it themselves.
 var (
 	missingTexts = [][]byte{[]byte("the client has not declared "), []byte("lient does not support ")}
 	missingText  = regexp.MustCompile(`(?:the client has not declared|[Cc]lient does not support) (?:listing )?(?:\\*"?(form|url)\\*"? )?(elicitation|sampling|roots)(?:\.(url|form|tools)| (tools))?`)
 )
 
-// missing returns the capability for want of which a call has failed, as requiredCapabilities has it, or "". One that the
-// client has declared is not missing, whatever the server says.
+// missing returns the capability for want of which a call has failed, in the form of requiredCapabilities, or "". A
+// capability that the client has declared is not missing, whatever the server says.
 func missing(capabilities []byte, m *jsonrpc.Message) (required string) {
 	where := m.Result
 	if m.Error != nil {
@@ -153,7 +152,7 @@ func missing(capabilities []byte, m *jsonrpc.Message) (required string) {
 	return required
 }
 
-// failureText returns what the failure of a call says, or "".
+// failureText returns the text of an error, or of the result of a tool that has failed; else "".
 func failureText(m *jsonrpc.Message) string {
 	if m.Error != nil {
 		return jsonrpc.String(jsonrpc.Field(m.Error, "message"))
@@ -162,7 +161,7 @@ func failureText(m *jsonrpc.Message) string {
 		return ""
 	}
 	var content []struct{ Text string }
-	_ = json.Unmarshal(jsonrpc.Field(m.Result, "content"), &content) // else there is none
+	_ = json.Unmarshal(jsonrpc.Field(m.Result, "content"), &content) // without content there is no text
 	var all []string
 	for _, c := range content {
 		all = append(all, c.Text)

@@ -18,17 +18,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Call is the requests of one POST and all that the server says about them:
-// one request, or in revisions that have batches, several.
+// A Call is the requests of one POST and all messages of the server about them: one request, or in revisions that have batches, several.
 //
-// A call starts light, in memory, or stored. A light one becomes stored when it
-// says anything before its response, when the transport that waits for it asks
-// ([Call.Promote]), or when its client is gone. What a stored call says can be
-// read, from any place in it, through a [reading.Reader].
+// A call starts light, in memory, or stored. A light call becomes stored when it says anything before its
+// response, when the transport that waits for it asks ([Call.Promote]), or when its client is gone. The
+// stream of a stored call can be read, from any entry on, through a [reading.Reader].
 type Call struct {
 	s        *Session
 	callLife      // see [callState]
-	expected bool // it began light, so that the transport which waits for it is expected to read it; guarded by Call.mu
+	expected bool // the call began light, and the transport that waits for it is expected to read it; guarded by Call.mu
 
 	// Guarded by s.mu; after Begin they change no more.
 	method   string // of the first request
@@ -42,22 +40,22 @@ type Call struct {
 	light   lightAnswers
 	number  uint64              // of the stream; 0 while light
 	said    uint64              // entries queued for the stream
-	parked  *reading.Disconnect // asked for while the call is expected to be read
-	refused error               // how the backend has refused it: a [protocol.Unauthorized], or nil
+	parked  *reading.Disconnect // a disconnect that was asked for before the call had a reader
+	refused error               // how the backend has refused the call: a [protocol.Unauthorized], or nil
 
 	client   clientWait
-	pace     pace.Pace      // of its reader
-	standing again.Standing // to other calls that are like it
-	track    journal.Track  // how far the store has what it says
+	pace     pace.Pace      // of the call's reader
+	standing again.Standing // towards other calls like this one
+	track    journal.Track  // how far the store has the call's entries
 }
 
-// standalone is the number of the stream that carries what belongs to no call.
+// standalone is the number of the stream for messages that belong to no call.
 const standalone = reading.Standalone
 
 // Method returns the method of the call's first request.
 func (c *Call) Method() string { return c.method }
 
-// Session returns the session that the call is part of.
+// Session returns the call's session.
 func (c *Call) Session() *Session { return c.s }
 
 // Number returns the number of the call's stream, or 0 while it is light.
@@ -67,23 +65,21 @@ func (c *Call) Number() uint64 {
 	return c.number
 }
 
-// Deliver hands the call's requests to the backend, which may be opened for it.
-// It does not wait for answers. What goes wrong becomes an answer.
+// Deliver hands the call's requests to the backend, which it opens if need be. It does not wait for
+// responses. A request that can't be delivered gets an error for a response.
 func (c *Call) Deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
 	c.deliver(ctx, msgs, header, notDelivered)
 }
 
-// Redeliver is Deliver for requests that may have run before, on a node that was
-// lost: where they can't be run again nobody knows.
+// Redeliver is Deliver for requests that may have run before, on a node that was lost: if they can't be delivered their outcome is unknown.
 func (c *Call) Redeliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header) {
 	c.deliver(ctx, msgs, header, notRedelivered)
 }
 
-// errNotStored ends a request whose call could not be stored.
+// errNotStored ends a request of a call that could not be stored.
 var errNotStored = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered")
 
-// deliver is Deliver. failed is what a request is answered with whose delivery gave
-// an error.
+// deliver is Deliver. failed returns the error that answers a request which could not be delivered.
 func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.Header, failed func(error) *jsonrpc.Error) {
 	for i := range msgs {
 		m := msgs[i]
@@ -93,7 +89,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 			}
 			continue
 		}
-		if protocol.Resumes(m.Method) { // whose tokens are none of the backend's business
+		if protocol.Resumes(m.Method) { // resume tokens are not for the backend
 			c.s.requests.fail(m.ID, c, jsonrpc.Errorf(jsonrpc.CodeMethodNotFound,
 				"%s: not in a batch, over HTTP+SSE, or without sessions", m.Method))
 			continue
@@ -101,7 +97,7 @@ func (c *Call) deliver(ctx context.Context, msgs []jsonrpc.Message, header http.
 		if c.s.m.Tools.CallsOwn(&m) && c.s.serveTool(ctx, c, m, header, failed) {
 			continue
 		}
-		if c.IsOver() { // what it had to say could not be stored, so it must not run
+		if c.IsOver() { // an entry of the call could not be stored, so its requests must not run
 			c.s.requests.fail(m.ID, c, errNotStored)
 			continue
 		}
@@ -130,15 +126,14 @@ func (c *Call) deliverOne(ctx context.Context, m jsonrpc.Message, header http.He
 	}
 }
 
-// Abort answers, with an error of ours, the requests among msgs that the call was
-// begun with and that will not be delivered.
+// Abort answers with e the requests among msgs, with which the call was begun and which will not be delivered.
 func (c *Call) Abort(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	c.disown()
-	c.untold().Drop() // its client is told now
+	c.untold().Drop() // the client gets the outcome now
 	c.fail(msgs, e)
 }
 
-// fail answers, with an error of ours, the requests among msgs that are still unanswered.
+// fail answers with e the requests among msgs that are still unanswered.
 func (c *Call) fail(msgs []jsonrpc.Message, e *jsonrpc.Error) {
 	for m := range protocol.Requests(msgs) {
 		c.s.requests.fail(m.ID, c, e)
@@ -153,8 +148,7 @@ func (c *Call) push(data []byte, last bool) {
 	c.s.log.Queue(entry{By: c, Number: c.number, Data: data, Last: last})
 }
 
-// emit takes a message that is no response. asks says that the client has to
-// answer it. It reports whether the message was taken.
+// emit takes a message that is not a response. asks says that the client has to answer the message. emit reports whether the message was taken.
 func (c *Call) emit(data []byte, asks bool) bool {
 	by := c.tell(data, asks)
 	if by == nil {
@@ -168,8 +162,7 @@ func (c *Call) emit(data []byte, asks bool) bool {
 	return true
 }
 
-// tell queues a message that is no response, and returns the call whose stream says it; nil: it was not taken. The log must be
-// flushed after.
+// tell queues a message that is not a response, and returns the call of the stream that has it; nil: the message was not taken. The log must be flushed after.
 func (c *Call) tell(data []byte, asks bool) (by *Call) {
 	c.mu.Lock()
 	if c.sharesStream() {
@@ -236,23 +229,22 @@ func (c *Call) respondLocked(rq *inflight, data []byte) {
 	}
 }
 
-// Retriable reports whether the call was not answered, because its session left this node,
-// and may be made again where that is now. What a light one was answered with says
-// so too.
+// Retriable reports whether the call was not answered because its session left this node, and may be made
+// again where the session is now. A light call's error then says so, too.
 func (c *Call) Retriable() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.recovery != nil && (c.recovery.state == recoveryHandedBack || c.recovery.isSafe() && c.number != 0 && c.s.Moved())
 }
 
-// What a light call is told whose session leaves.
+// Errors of light calls in a session that leaves this node.
 var (
 	errRetry   = jsonrpc.Errorf(jsonrpc.CodeServer, "not answered: %v; make the request again", ErrMoved)
 	errUnknown = outcomeUnknown("%v", ErrMoved)
 )
 
-// dropRequest ends a request without a word in the log: the session has left this node, or
-// is about to. Who waits for a light answer is told so.
+// dropRequest ends a request without an entry in the log: the session has left this node, or is about to. A
+// transport that waits for a light call gets an error.
 func (c *Call) dropRequest(rq *inflight) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -286,10 +278,10 @@ func (c *Call) answered(rq *inflight, response []byte, seq uint64) {
 	}
 }
 
-// pendingRequests are those of a call without a response, in their order. Guarded by Call.mu.
+// pendingRequests are the requests of a call that have no response, in their order. Guarded by Call.mu.
 type pendingRequests []*inflight
 
-// take takes a request off them and reports whether it was one.
+// take removes a request, and reports whether it was pending.
 func (p *pendingRequests) take(rq *inflight) bool {
 	i := slices.Index(*p, rq)
 	if i < 0 {
@@ -299,7 +291,7 @@ func (p *pendingRequests) take(rq *inflight) bool {
 	return true
 }
 
-// ids returns their ids.
+// ids returns the ids of the requests.
 func (p pendingRequests) ids() []string {
 	ids := make([]string, 0, len(p))
 	for _, rq := range p {
@@ -308,8 +300,7 @@ func (p pendingRequests) ids() []string {
 	return ids
 }
 
-// cancel ends a pending request without a response: its client wants none, unless
-// it may come back for the request, and then has to be told.
+// cancel ends a pending request without a response, as its client wants none. If the client may resume the request it gets an error that says so.
 func (c *Call) cancel(rq *inflight) {
 	c.mu.Lock()
 	defer c.s.log.Flush()
@@ -336,27 +327,25 @@ func (c *Call) cancel(rq *inflight) {
 	}
 }
 
-// AwaitsInput reports whether the call waits for the client to answer a request,
-// and how many entries its stream has.
+// AwaitsInput reports whether the call waits for the client to answer a request, and returns how many entries the call's stream has.
 func (c *Call) AwaitsInput() (bool, uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.client.isOpen() && !c.IsOver(), c.said
 }
 
-// Disconnect asks the call's reader to end its connection, after telling the
-// client to wait for retry before it comes back (negative: as long as it was
-// told when it connected). The call goes on. It does nothing where nobody is
-// connected. (SEP-1699: polling by server-side disconnect.)
+// Disconnect asks the call's reader to end its connection, after telling the client to wait for retry before
+// it comes back (negative: as long as it was told when it connected). The call goes on. Without a connected
+// client Disconnect does nothing. (SEP-1699: polling by server-side disconnect.)
 func (c *Call) Disconnect(retry time.Duration) {
-	if c.s.single { // its reader is the standalone stream's
+	if c.s.single { // the call's reader is that of the standalone stream
 		c.s.streams.Disconnect(standalone, reading.Disconnect{Retry: retry})
 		return
 	}
 	c.mu.Lock()
 	first := c.number == 0
 	if c.isLight() {
-		c.promote() // who waits for the call may read it before that is in the log
+		c.promote() // the transport may read the call before its answers are in the log
 	}
 	number, k := c.number, reading.Disconnect{Retry: retry, After: c.said}
 	if c.expected && number != 0 && c.parked == nil {
@@ -370,8 +359,7 @@ func (c *Call) Disconnect(retry time.Duration) {
 	c.s.streams.Disconnect(number, k)
 }
 
-// takeDisconnect returns and clears the disconnect that was asked for before there
-// was a reader.
+// takeDisconnect returns and clears the disconnect that was asked for before the call had a reader.
 func (c *Call) takeDisconnect() *reading.Disconnect {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,6 +370,6 @@ func (c *Call) takeDisconnect() *reading.Disconnect {
 
 // callOf returns the call of a message that goes to the backend, or nil.
 func callOf(in *backend.Inbound) *Call {
-	c, _ := in.Call.(*Call) // nobody else makes any
+	c, _ := in.Call.(*Call) // all calls are made here
 	return c
 }

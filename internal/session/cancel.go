@@ -10,12 +10,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows cancels calls, and answers their questions, from any connection or session
-// of the same principal.
+// This file cancels calls in flight, and tells their backends.
 
-// withdraw ends a request of the call, if it is in flight, as end does it, and
-// then tells the backend, if it has it. header is that of the HTTP request that
-// is the reason, or nil. It reports whether the request was in flight.
+// withdraw ends a request of the call with end, if the request is in flight, and then tells the backend, if that has the
+// request. header is that of the HTTP request which is the cause, or nil. withdraw reports whether the request was in flight.
 func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string, end func(*inflight)) (done bool) {
 	s.mu.Lock()
 	rq, l := s.requests.take(id, c), s.backend.link
@@ -30,7 +28,7 @@ func (s *Session) withdraw(c *Call, id []byte, header http.Header, reason string
 	return true
 }
 
-// tellCancelled tells a backend, unless it is nil, that a request which it has is wanted no more.
+// tellCancelled tells a backend, unless l is nil, that the client no longer wants a request which the backend has.
 func (l *link) tellCancelled(rq *inflight, header http.Header, reason string) {
 	if l == nil {
 		return
@@ -46,14 +44,13 @@ func (l *link) tellCancelled(rq *inflight, header http.Header, reason string) {
 	}
 }
 
-// errOperator is what the client of a call is told that an operator has cancelled.
+// errOperator is the response to a request that an operator has cancelled.
 var errOperator = jsonrpc.Errorf(jsonrpc.CodeServer, "cancelled by an operator")
 
-// CancelByOperator ends a request in flight with an error that says so, and tells the backend. done says
-// that it was in flight.
+// CancelByOperator ends a request in flight with an error that says so, and tells the backend. done: the request was in flight.
 func (s *Session) CancelByOperator(id string) (done bool) {
 	rq := s.requests.at("", []byte(id))
-	if rq == nil { // it may have come from another session
+	if rq == nil { // the request may have come from another session
 		for other := range s.requests.each {
 			if other.id == id && other.call.guestOf() != "" {
 				rq = other

@@ -22,9 +22,8 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for modern requests, of revision 2026-07-28 and later, which have no
-// sessions: each is a call of a session that Holdfast begins itself, a carrier. See
-// docs/decisions/0024-two-eras.md.
+// This file is for modern requests, of revision 2026-07-28 and later, which have no sessions: each is a call
+// of a session that Holdfast begins itself, a carrier. See docs/decisions/0024-two-eras.md.
 
 // A carrierKey says which requests share a carrier: those of one principal and tenant and
 // of one kind of client, for one server.
@@ -38,39 +37,36 @@ type carrierKey struct {
 
 // An authorizationTaker is a backend whose servers may get the Authorization header of clients.
 type authorizationTaker interface {
-	// TakesAuthorization reports whether that of a request gets it, and may refuse any request for
-	// it; and whether the conversation keeps the rights of the one that it began with, whoever
-	// sends a message.
+	// TakesAuthorization reports whether the server of r gets the header, and may refuse any request for it; and
+	// whether a conversation keeps the rights of the header that it began with, whichever client sends a message.
 	TakesAuthorization(r *http.Request) (takes, keeps bool)
 }
 
-// A refuser is an authorizationTaker that knows more of single messages.
+// A refuser is an authorizationTaker that can tell for a single message.
 type refuser interface {
-	// MayRefuse reports whether a message of a request may be refused for its Authorization.
+	// MayRefuse reports whether the server may refuse a message of r for its Authorization.
 	MayRefuse(r *http.Request, m *jsonrpc.Message) bool
 }
 
 // A perRequest is a backend whose server depends on the request. The values are compared.
 type perRequest interface {
-	// ServerFor returns which server a request is for.
+	// ServerFor returns the server that a request is for.
 	ServerFor(r *http.Request) any
 	// WithServer returns the request to open that server with.
 	WithServer(r *http.Request, server any) *http.Request
 }
 
-// shortClient is how long, in bytes, what a client says of itself may be to be kept as it is.
+// shortClient bounds, in bytes, a client's text about itself that is kept as it is.
 const shortClient = 256
 
-// mostSpellings bounds how many ways in which clients spell what they say of themselves are kept, and
-// longSpelling how long, in bytes, one of them is.
+// mostSpellings bounds how many spellings of clients' texts about themselves are kept, and longSpelling the length of one, in bytes.
 const (
 	mostSpellings = 1000
 	longSpelling  = 2048
 )
 
-// kindOf returns what tells kinds of clients apart, of what a request says of its client. If that is not
-// longer than longSpelling, it is the same for all spellings of equal values, and whatever extensions of Holdfast are declared:
-// our client declares them for calls alone.
+// kindOf returns the key of a kind of clients, from a request's text about its client. For texts that are not longer than longSpelling, the
+// key is the same for all spellings of equal values, with or without extensions of Holdfast: our client declares them for single calls.
 func (all *carriers) kindOf(client string) string {
 	all.mu.Lock()
 	kind, known := all.spellings[client]
@@ -78,7 +74,7 @@ func (all *carriers) kindOf(client string) string {
 	if known {
 		return kind
 	}
-	if len(client) > longSpelling { // to decode it takes many times its memory
+	if len(client) > longSpelling { // decoding takes many times its memory
 		return keyOfClient(client)
 	}
 	kind = keyOfClient(canonicalClient(client))
@@ -91,7 +87,7 @@ func (all *carriers) kindOf(client string) string {
 	return kind
 }
 
-// canonicalClient returns one spelling of clientInfo and clientCapabilities, which are JSON with a
+// canonicalClient returns the common spelling of clientInfo and clientCapabilities, which are JSON with a
 // comma in between; the first may be absent.
 func canonicalClient(client string) string {
 	if strings.HasPrefix(client, ",") {
@@ -118,8 +114,7 @@ func canonicalClient(client string) string {
 	return string(text)
 }
 
-// keyOfClient returns what tells kinds of clients apart: what they say of themselves, or its
-// digest, if that is long. That is JSON, and no digest is.
+// keyOfClient returns the key of a kind of clients: their text about themselves, or its digest if it is long. The text is JSON, and a digest is not.
 func keyOfClient(client string) string {
 	if len(client) <= shortClient {
 		return client
@@ -128,15 +123,14 @@ func keyOfClient(client string) string {
 	return "\x00" + string(sum[:])
 }
 
-// mostCarriers bounds how many carriers of one tenant have nothing to do: when there is
-// another, the one that was used longest ago ends. mostLooked bounds how many are looked at for
-// that.
+// mostCarriers bounds how many carriers of one tenant may be idle when it begins another: the one that was
+// used longest ago ends. mostLooked bounds how many carriers are looked at for that.
 const (
 	mostCarriers = 16
 	mostLooked   = 1000
 )
 
-// carriers are those of a manager.
+// carriers are the carriers of a manager.
 type carriers struct {
 	mu        sync.Mutex
 	open      map[carrierKey]*carrier
@@ -146,19 +140,18 @@ type carriers struct {
 // A carrier is a session for modern requests, or is becoming one.
 type carrier struct {
 	key   carrierKey
-	ready chan struct{} // closed when it is one, or could not be
+	ready chan struct{} // closed when the session is open, or could not be opened
 	s     *Session
 	err   error
-	// capabilities are those of its clients, as JSON; nil: they are not known.
+	// capabilities are those of the carrier's clients, as JSON; nil: they are not known.
 	capabilities []byte
 	kind         clientkind.Kind
-	tenant       *tenant // among whose carriers it is; nil: among none; guarded by carriers.mu
+	tenant       *tenant // that lists the carrier; nil: none does; guarded by carriers.mu
 }
 
-// Carrier returns the session that a modern request is a call of: one that is there for
-// requests like it, or a new one. says is what the request's _meta says of its client.
-// It does not end before the caller has called [Session.Release]. Before a new one is opened, admit is asked, unless it is nil. The
-// errors are its own and those of [Manager.New].
+// Carrier returns the session in which a modern request is a call: an open one for requests like it, or a new one. says has the
+// clientInfo and the clientCapabilities in the request's _meta. The session does not end before the caller calls [Session.Release].
+// Before a new one is opened admit is called, unless it is nil. The errors are those of admit and of [Manager.New].
 func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string, admit func() error) (_ *Session, err error) {
 	key := carrierKey{principal: client.principal, tenant: client.tenant(), revision: revision, client: m.carriers.kindOf(says), credential: client.apart()}
 	key.server, err = m.serverFor(r)
@@ -190,7 +183,7 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 			return c.s, c.err
 		}
 		select {
-		case <-c.ready: // as a rule
+		case <-c.ready: // the usual case
 		default:
 			select {
 			case <-c.ready:
@@ -208,7 +201,7 @@ func (m *Manager) Carrier(r *http.Request, client *Client, revision, says string
 	}
 }
 
-// reserve has a carrier stay for a request, if it has not ended.
+// reserve keeps a carrier open for a request, unless the carrier has ended.
 func (all *carriers) reserve(c *carrier) bool {
 	all.mu.Lock()
 	defer all.mu.Unlock()
@@ -220,11 +213,10 @@ func (all *carriers) reserve(c *carrier) bool {
 	return true
 }
 
-// Release ends what [Manager.Carrier] has begun.
+// Release lets the session end that [Manager.Carrier] has kept open.
 func (s *Session) Release() { s.use.reserved.Add(-1) }
 
-// retire forgets a carrier that is to end because it is idle, so that no request gets it any
-// more. It reports false if a request has it.
+// retire forgets a carrier that will end because it is idle, so that no more requests get it. It returns false if a request has the carrier.
 func (m *Manager) retire(s *Session) bool {
 	if s.modern == "" {
 		return true
@@ -238,7 +230,7 @@ func (m *Manager) retire(s *Session) bool {
 	return true
 }
 
-// serverFor asks the backend which server a request is for, if that depends on the request.
+// serverFor asks the backend for the server of a request, if the server depends on the request; else it is nil.
 func (m *Manager) serverFor(r *http.Request) (server any, err error) {
 	b, ok := m.backend.(perRequest)
 	if !ok {
@@ -252,7 +244,7 @@ func (m *Manager) serverFor(r *http.Request) (server any, err error) {
 func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 	defer close(c.ready)
 	m.endIdleCarriers(c.key.tenant)
-	// Others wait for it too, if its first client leaves.
+	// Other requests wait for the carrier, too, even if its first client leaves.
 	ctx, stop := context.WithTimeout(context.WithoutCancel(r.Context()), openTimeout)
 	defer stop()
 	r = r.WithContext(ctx)
@@ -271,7 +263,7 @@ func (m *Manager) beginCarrier(c *carrier, r *http.Request, says string) {
 	m.Kinds.Spoke(m.logger, time.Now(), info, c.key.revision)
 	m.carriers.mu.Lock()
 	defer m.carriers.mu.Unlock()
-	if m.carriers.open[c.key] == c { // else it has ended
+	if m.carriers.open[c.key] == c { // else the carrier has ended
 		if c.tenant = c.s.tenant; c.tenant.carriers == nil {
 			c.tenant.carriers = make(map[*carrier]struct{})
 		}
@@ -286,7 +278,7 @@ func (all *carriers) forget(c *carrier) {
 	all.drop(c)
 }
 
-// drop forgets a carrier, which may be nil: no request gets it any more. all.mu is held.
+// drop forgets a carrier, which may be nil: no more requests get it. all.mu is held.
 func (all *carriers) drop(c *carrier) {
 	if c == nil {
 		return
@@ -299,8 +291,7 @@ func (all *carriers) drop(c *carrier) {
 	}
 }
 
-// endIdleCarriers ends the carrier of a tenant that was used longest ago, where many have nothing
-// to do.
+// endIdleCarriers ends the idle carrier of a tenant that was used longest ago, if many are idle.
 func (m *Manager) endIdleCarriers(tenant string) {
 	t := m.tenant(tenant)
 	if t == nil {
@@ -329,15 +320,14 @@ func (m *Manager) endIdleCarriers(tenant string) {
 	}
 }
 
-// NextID returns an id, as raw JSON, that no other request of the carrier has or had: its
-// clients may use the same ones.
+// NextID returns an id, as raw JSON, that no other request of the carrier has or had: its clients may use the same ids.
 func (s *Session) NextID() []byte {
 	return strconv.AppendUint(nil, (s.lease.Epoch-1)<<32+s.ids.Add(1), 10)
 }
 
-// modernParams returns the params of a request of our own to a backend that expects a
-// modern one. client are those of the request that it is for, or nil: it is the first that some
-// backends hear of their client.
+// modernParams adds the _meta of a modern request to the params of a request of our own. It describes the
+// client, if client, the params of a request of the client, do that, and else Holdfast: our request may be
+// the first from which a backend learns of its client.
 func modernParams(params, client []byte, revision string) []byte {
 	info, capabilities := jsonrpc.Field(client, "_meta", protocol.MetaClientInfo), jsonrpc.Field(client, "_meta", protocol.MetaClientCapabilities)
 	if capabilities == nil {
@@ -351,8 +341,8 @@ func modernParams(params, client []byte, revision string) []byte {
 	return params
 }
 
-// Withdraw ends the requests of the call that are unanswered, because its client wants no
-// response any more. The backend is told. It reports whether there was one.
+// Withdraw ends the unanswered requests of the call, because its client no longer wants responses, and tells
+// the backend. It reports whether it has ended any.
 func (c *Call) Withdraw(reason string) (done bool) {
 	c.mu.Lock()
 	ids := c.pending.ids()
@@ -363,16 +353,14 @@ func (c *Call) Withdraw(reason string) (done bool) {
 	return done
 }
 
-// Keyed reports whether the call was begun under a client's idempotency key, by which that can
-// find it again.
+// Keyed reports whether the call was begun under a client's idempotency key, by which the client can find it again.
 func (c *Call) Keyed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.record != nil && c.record.key.IsClients()
 }
 
-// Asks reports whether a request of the backend, by the id that clients know it by, waits
-// for its response.
+// Asks reports whether a request of the backend, with the id under which clients know it, waits for its response.
 func (s *Session) Asks(id []byte) bool {
 	number, ok := s.parseAskedID(id)
 	return ok && s.asked.has(number)

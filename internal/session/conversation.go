@@ -17,8 +17,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A conversation is a session's with its backend: what is open of it, and what another
-// is opened with. Guarded by Session.mu. It is
+// A conversation is a session's state towards its backend: the open link, and the messages and settings that
+// the next link begins with. Guarded by Session.mu. It is
 //
 //	reserved  while first is set: it is opened for the client's initialize, and not before
 //	opening   while opening is not nil
@@ -26,34 +26,33 @@ import (
 //	closed    else: the next message opens it again
 type conversation struct {
 	link    *link
-	opening chan struct{} // closed when it is open, or could not be
-	first   *http.Request // that began the session
+	opening chan struct{} // closed when the backend is open, or could not be opened
+	first   *http.Request // the request that began the session
 
 	initialize  []byte // the raw request
-	refused     error  // how the backend has refused it: a [protocol.Unauthorized], or nil
+	refused     error  // how the backend has refused initialize: a [protocol.Unauthorized], or nil
 	initialized bool   // the client has sent notifications/initialized
-	stateful    bool   // it may have what another would not: more was said here than initialize, and calls that were made again
+	stateful    bool   // the backend may have state that a new one would not have: see leavesState
 	own         ownRequests
 	settings    settings
-	unsure      []string // tools that were called before it was known what they do
+	unsure      []string // tools that were called before the backend's list of tools was known
 	noted       []byte   // the [sleepNote] that the store has, or nil
 }
 
-// A link is one opening of the backend for a session. After the backend has
-// ended by itself the session gets another link, and what the old one still
-// says is not heard.
+// A link is one opening of the backend for a session. After the backend has ended by itself the session gets
+// another link, and messages of the old link are dropped.
 type link struct {
 	s       *Session
 	conn    backend.Conn      // nil until Open has returned
 	over    bool              // guarded by s.mu
 	why     error             // why the backend ended it; nil: it has not; guarded by s.mu
-	held    int64             // bytes that the conversation holds; guarded by s.mu
+	held    int64             // bytes that the conversation is counted with; guarded by s.mu
 	version uint64            // of the server, where there are many
-	spoke   bool              // the backend has answered something; guarded by s.mu
-	replies []jsonrpc.Message // our own, to what the backend asks before it is open; guarded by s.mu
+	spoke   bool              // the backend has answered a request; guarded by s.mu
+	replies []jsonrpc.Message // our own, to requests that the backend makes before it is open; guarded by s.mu
 }
 
-// deliver hands a message to the conversation while it lasts.
+// deliver hands a message to the link's backend. The error is errEnded if the link is not open.
 func (l *link) deliver(in backend.Inbound) error {
 	l.s.mu.Lock()
 	conn := l.conn
@@ -67,8 +66,8 @@ func (l *link) deliver(in backend.Inbound) error {
 	return l.s.m.deliverTo(conn, in)
 }
 
-// openTimeout bounds how long a backend may take to be opened and to answer what it is begun with: the client's
-// request, or, when it is opened again, the stored one.
+// openTimeout bounds how long a backend may take to be opened, and to answer its first request: the client's
+// or, when it is opened again, the stored one.
 const openTimeout = protocol.OpensWithin
 
 // open opens the backend for a new session.
@@ -81,7 +80,7 @@ func (s *Session) open(ctx context.Context, r *http.Request) error {
 	return err
 }
 
-// connect opens the backend for the session. place is what it has taken for that; nil: it needs none.
+// connect opens the backend for the session. place is the one that was taken for its process; nil: it needs none.
 func (s *Session) connect(ctx context.Context, r *http.Request, place *processes.Place) (*link, error) {
 	if !s.m.work.Start() {
 		place.Free()
@@ -116,7 +115,7 @@ func (s *Session) connect(ctx context.Context, r *http.Request, place *processes
 	replies := l.replies
 	l.replies = nil
 	s.mu.Unlock()
-	if ended { // while it was opened
+	if ended { // while the backend was opened
 		s.events.closed()
 		s.m.closeBackend(conn)
 		return l, fmt.Errorf("%w: %w", ErrRefused, l.whyEnded())
@@ -127,9 +126,9 @@ func (s *Session) connect(ctx context.Context, r *http.Request, place *processes
 	return l, nil
 }
 
-// deliver hands a message to the backend, opened again if it has ended.
+// deliver hands a message to the backend, which it opens again if that has ended.
 func (s *Session) deliver(ctx context.Context, in backend.Inbound) error {
-	for range 4 { // a backend that ends again and again is not believed
+	for range 4 { // a backend that ends again and again is given up
 		s.mu.Lock()
 		if s.isClosed() || s.use.lost.Load() {
 			s.mu.Unlock()
@@ -186,7 +185,7 @@ func (s *Session) Refusal() error {
 	return s.backend.refused
 }
 
-// noteRefusal notes that the backend has refused the client's initialize, or a modern request, whose client has none.
+// noteRefusal notes that the backend has refused the client's initialize, or a modern request: modern clients send no initialize.
 func (c *Call) noteRefusal(m *jsonrpc.Message, err error) {
 	var refused *protocol.Unauthorized
 	if c.s.modern != "" {
@@ -197,9 +196,8 @@ func (c *Call) noteRefusal(m *jsonrpc.Message, err error) {
 }
 
 // Refused notes that the backend's server has refused the client of the call, if err is a
-// [protocol.Unauthorized]: nothing of it has run. A backend says so before it answers the
-// request. The client may make the request again, under the same idempotency key, with
-// another token.
+// [protocol.Unauthorized]: nothing of the call has run. A backend calls it before it answers the request. The
+// client may make the request again, under the same idempotency key, with another token.
 func (c *Call) Refused(err error) {
 	var refused *protocol.Unauthorized
 	if !errors.As(err, &refused) {
@@ -213,16 +211,15 @@ func (c *Call) Refused(err error) {
 	c.NotTaken()
 }
 
-// NotTaken notes that no server has taken the request of the call, and none will: its client may make
-// it again under the same idempotency key. A backend says so before it answers the request.
+// NotTaken notes that no server has taken the request of the call, and none will: its client may make it
+// again under the same idempotency key. A backend calls it before it answers the request.
 func (c *Call) NotTaken() {
 	if !c.IsOver() {
 		c.disown()
 	}
 }
 
-// MayRefuse reports whether the server that messages are for may refuse them, because it gets the client's
-// token.
+// MayRefuse reports whether the server may refuse one of the messages of r, because it gets the client's token.
 func (m *Manager) MayRefuse(r *http.Request, msgs []jsonrpc.Message) bool {
 	b, ok := m.backend.(authorizationTaker)
 	if !ok {
@@ -243,9 +240,9 @@ func (c *Call) Refusal() error {
 	return c.refused
 }
 
-// leavesState reports whether a message may leave something in the backend's memory which another
-// that is opened for the session would not have. What is made again after a take-over
-// may run any number of times, and what came before it was lost then.
+// leavesState reports whether a message may leave state in the backend's memory that a new backend of the
+// session would not have. Calls that are made again after a take-over do not count: they may run any number
+// of times, and older state was lost then.
 func leavesState(in *backend.Inbound) bool {
 	if in.Method == protocol.MethodInitialize || in.Method == protocol.MethodInitialized {
 		return false
@@ -254,11 +251,11 @@ func leavesState(in *backend.Inbound) bool {
 	return !c.Repeated()
 }
 
-// errNotInitialized refuses what comes before the initialize request.
+// errNotInitialized refuses messages before the initialize request.
 var errNotInitialized = errors.New("the session is not initialized")
 
-// reopen gives the session a new backend in the state that its client believes
-// it to be in: the stored initialize is sent again and its answer swallowed.
+// reopen gives the session a new backend in the state that the client expects: it sends the stored initialize
+// again, and the client's settings. The client does not see the answers.
 func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	wait := placeWait
 	switch c := callOf(&in); {
@@ -315,7 +312,7 @@ func (s *Session) reopen(ctx context.Context, in backend.Inbound) error {
 	return err
 }
 
-// unlink gives up the conversation. l may be nil.
+// unlink ends the link and closes its backend. l may be nil.
 func (l *link) unlink() {
 	if l == nil {
 		return
@@ -328,8 +325,8 @@ func (l *link) unlink() {
 	}
 }
 
-// finish ends a link. The first to do so is given the conversation, which it has
-// to release, if there is one already. l may be nil; s.mu is held.
+// finish ends a link. The first caller gets the backend's Conn, which it has to close; nil if the backend is
+// not open yet. l may be nil; s.mu is held.
 func (l *link) finish() backend.Conn {
 	if l == nil || l.over {
 		return nil
@@ -340,7 +337,7 @@ func (l *link) finish() backend.Conn {
 	}
 	l.s.backend.own.endAll()
 	if l.held != 0 {
-		l.s.held.mustKeep(-l.held) // which only counts
+		l.s.held.mustKeep(-l.held) // mustKeep only counts
 		l.held = 0
 	}
 	if l.conn != nil {
@@ -351,8 +348,7 @@ func (l *link) finish() backend.Conn {
 
 var errEnded = errors.New("the server ended")
 
-// ask makes a request of our own to the backend and waits for its answer, which
-// no client sees. l may be nil.
+// ask makes a request of our own to the backend and waits for the answer, which no client sees. l may be nil.
 func (l *link) ask(ctx context.Context, method string, params []byte, in backend.Inbound) (jsonrpc.Message, error) {
 	if l == nil {
 		return jsonrpc.Message{}, errEnded
@@ -362,7 +358,7 @@ func (l *link) ask(ctx context.Context, method string, params []byte, in backend
 		params = modernParams(params, in.Params, s.modern)
 	}
 	s.mu.Lock()
-	if l.conn == nil || l.over { // what is asked from now on nobody would end
+	if l.conn == nil || l.over { // no goroutine would end a request that is added now
 		s.mu.Unlock()
 		return jsonrpc.Message{}, errEnded
 	}
@@ -416,7 +412,7 @@ func (l *link) Closed(why error, reopen bool) {
 	}
 }
 
-// logEnd logs that the session's server ended by itself, with the end of what it wrote to its stderr.
+// logEnd logs that the session's server ended by itself, with the end of its stderr.
 func (l *link) logEnd(why error, calls int) {
 	s := l.s
 	if none, ok := errors.AsType[*protocol.NoAnswer](why); ok {
@@ -435,8 +431,8 @@ func (l *link) logEnd(why error, calls int) {
 	s.m.logger.Log(context.Background(), level, "backend ended", attrs...)
 }
 
-// splitStart tells the requests that begin a conversation, and do nothing, from those that may have run.
-// Where nothing has begun they are all of the former.
+// splitStart splits lost into the requests that only begin a conversation, and those that may have run. If
+// why says that nothing has begun, all are of the first kind.
 func splitStart(lost []*inflight, why error) (start, begun []*inflight) {
 	var none interface{ NothingBegan() bool }
 	if errors.As(why, &none) && none.NothingBegan() {
@@ -452,7 +448,7 @@ func splitStart(lost []*inflight, why error) (start, begun []*inflight) {
 	return start, begun
 }
 
-// whyEnded returns why the backend has ended it.
+// whyEnded returns the error with which the backend has ended the link, or errEnded.
 func (l *link) whyEnded() error {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
@@ -479,7 +475,7 @@ func (l *link) Hold(n int64) error {
 		}
 	}
 	locked(s, func() { hold(n) })
-	if over { // what it holds was given back
+	if over { // its bytes were given back
 		if n < 0 {
 			return nil
 		}
@@ -490,7 +486,7 @@ func (l *link) Hold(n int64) error {
 		return nil
 	}
 	locked(s, func() { hold(-n) })
-	if over { // which has given back what was not had
+	if over { // finish has given back bytes that were not counted
 		s.held.mustKeep(n)
 	}
 	return err

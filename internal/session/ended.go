@@ -2,14 +2,13 @@ package session
 
 import "holdfast/jsonrpc"
 
-// What follows is for a session that ends, and is kept for a time: its client ends it, and it has heirs, which
-// go on and can be asked for as long as others; or its server ends it, and what its calls have said can be read yet.
+// This file is for sessions that have ended and are kept for a time. If the client ends a session with heirs, these
+// go on, and can be asked for as long as others. If the server ends it, the streams of its calls can still be read.
 
-// ErrEnded is an [ErrNotFound] for a session that its client has ended, and that is here for the
-// heirs in it.
+// ErrEnded is an [ErrNotFound] for a session that its client has ended, and that is kept for its heirs.
 var ErrEnded error = wrapped{"its client has ended the session", ErrNotFound}
 
-// ErrServerEnded is an [ErrEnded] for a session that its server has ended, and that is here for what calls in it have said.
+// ErrServerEnded is an [ErrEnded] for a session that its server has ended, and that is kept for the streams of its calls.
 var ErrServerEnded error = wrapped{"its server has ended the session", ErrEnded}
 
 type wrapped struct {
@@ -20,8 +19,8 @@ type wrapped struct {
 func (e wrapped) Error() string { return e.text }
 func (e wrapped) Unwrap() error { return e.err }
 
-// lose is the end of a session, because of why, that its server has ended. Its client is to begin another. What calls in it
-// have said can be read as long as that of any call: the client may have yet to come back for it.
+// lose ends a session that its server has ended, because of why. Its client has to begin another. The streams of its calls,
+// if there are any, are kept as long as those of any call: the client may come back for them.
 func (m *Manager) lose(s *Session, why error) {
 	if s.streams.Last() == 0 || m.opts.Stateless {
 		m.end(s, why)
@@ -33,7 +32,7 @@ func (m *Manager) lose(s *Session, why error) {
 	m.carriers.forget(s.carrier)
 }
 
-// leave is the end of a session, because of why, where heirs go on. All other calls end.
+// leave ends a session, because of why, but not its heirs, which go on. All other calls end.
 func (m *Manager) leave(s *Session, why error) {
 	s.mu.Lock()
 	if s.isClosed() || s.use.left.Swap(true) {
@@ -46,11 +45,11 @@ func (m *Manager) leave(s *Session, why error) {
 	l := s.backend.link
 	s.mu.Unlock()
 	failAll(lost, outcomeUnknown("the session ended: %v", why))
-	for _, r := range open { // as those that are asked from now on: nobody can answer
+	for _, r := range open { // no client can answer these, nor those that come later
 		r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, why.Error())
 		r.call.client.answered()
 	}
-	for _, rq := range lost { // or the backend, which stays, would go on with them
+	for _, rq := range lost { // else the backend, which stays, would go on with them
 		if rq.sent && !rq.ours {
 			l.tellCancelled(rq, nil, why.Error())
 		}

@@ -5,8 +5,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// StreamName returns a stream's name as clients see it in event ids and URLs, and what the ids of its events end with: the JSON-RPC id of the
-// stream's call. That is "" for calls of several requests, and those that have no response.
+// StreamName returns a stream's name as clients see it in event ids and URLs, and the tail of its event ids, which has the JSON-RPC id of the
+// stream's call. The tail is "" for calls of several requests, and calls that ended without a response.
 func (s *Session) StreamName(number uint64) (name, tail string) {
 	if number != standalone && !s.single {
 		tail = ticket.Tail(s.id, number, []byte(requestOf(s, number)))
@@ -14,7 +14,7 @@ func (s *Session) StreamName(number uint64) (name, tail string) {
 	return ticket.StreamName(s.id, number), tail
 }
 
-// requestOf returns the JSON-RPC id of the request of a stream's call; "": there are several, or it is not known.
+// requestOf returns the JSON-RPC id of the request of a stream's call; "": the call has several requests, or the id is not known.
 func requestOf(s *Session, number uint64) string {
 	if c := s.CallAt(number); c != nil {
 		c.mu.Lock()

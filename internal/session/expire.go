@@ -11,18 +11,17 @@ import (
 	"holdfast/stream"
 )
 
-// errClientEnded and errOperatorEnded are why a session ends.
+// errClientEnded and errOperatorEnded are reasons for the end of a session.
 var (
 	errClientEnded   = errors.New("the client ended the session")
 	errOperatorEnded = errors.New("an operator ended the session")
 )
 
-// End ends a session at its client's wish. If somebody else who follows a call of it may
-// have yet to read how that ended, what it said is kept a little longer: End does not
-// wait for that.
+// End ends a session at its client's wish. If another client follows a call of the session, and may not have
+// read the call's end, the streams are kept a little longer: End does not wait for that.
 func (m *Manager) End(s *Session) { m.endFor(s, errClientEnded) }
 
-// EndByOperator is End at the wish of an operator, whom its calls name.
+// EndByOperator is End at the wish of an operator: the errors of its calls say so.
 func (m *Manager) EndByOperator(s *Session) { m.endFor(s, errOperatorEnded) }
 
 func (m *Manager) endFor(s *Session, why error) {
@@ -38,23 +37,21 @@ func (m *Manager) endFor(s *Session, why error) {
 	m.endAs(s, to, why)
 }
 
-// Abandon ends a session whose client has left and has begun nothing in it: it has
-// sent no initialize, or one that failed, and reads the session on no other connection.
+// Abandon ends a session that its client has left, if the client has begun nothing in it: it has sent no
+// initialize, or one that failed, and reads the session on no other connection.
 func (m *Manager) Abandon(s *Session) {
 	if s.Initializing() == nil && s.Revision() == "" && s.use.readers.Load() == 0 {
 		m.End(s)
 	}
 }
 
-// lingerFor is how long the streams of an ended session are kept for readers that
-// have not read how their calls ended.
+// lingerFor is how long the streams of an ended session are kept for readers that have not read the ends of their calls.
 const lingerFor = 5 * time.Second
 
-// end ends a session: what is in flight fails with why, and the backend is
-// closed.
+// end ends a session: its requests in flight fail with why, and the backend is closed.
 func (m *Manager) end(s *Session, why error) { m.endAs(s, sessionEnded, why) }
 
-// endAs is end for a session that may linger.
+// endAs is end with the state that the session gets: it may linger.
 func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	had, ok := closeIf(s, to, nil)
 	if !ok {
@@ -85,7 +82,7 @@ func (m *Manager) endAs(s *Session, to sessionState, why error) {
 	}
 }
 
-// stopLingering ends the time in which a session that is over can be found by its tokens.
+// stopLingering ends the time in which an ended session can be found by its resume tokens.
 func (m *Manager) stopLingering(s *Session) {
 	if s.step(sessionEnded) {
 		m.unlist(s)
@@ -107,9 +104,9 @@ func (m *Manager) forget(s *Session) {
 	}
 	most := appendTimeout
 	if m.shared != nil && s.leased().Epoch == 0 {
-		most = storeTimeout // nobody knows it
+		most = storeTimeout // it is not in the store
 	}
-	m.work.WaitFor(storeTimeout, func() bool { return s.untold.HasTold() && s.log.IsIdle() }) // observers hear of the end of what is stored
+	m.work.WaitFor(storeTimeout, func() bool { return s.untold.HasTold() && s.log.IsIdle() }) // observers are told when the ends of calls are stored
 	ctx, stop := context.WithTimeout(m.work.Context(), most)
 	defer stop()
 	s.step(sessionDeleted)
@@ -174,7 +171,7 @@ func (m *Manager) expire() {
 			m.fallAsleep(sleepy)
 			m.rest(quiet)
 			departure.Each(due, departure.Parallel, func(s *Session) {
-				switch { // looked at again: it may have waited for others
+				switch { // looked at again: the session may have waited for others
 				case expires(s, now) && m.retire(s):
 					m.logger.Debug("session expired", "session", s.Name())
 					s.use.expired.Store(true)

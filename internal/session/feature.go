@@ -11,26 +11,25 @@ import (
 	"holdfast/stream"
 )
 
-// A record is what features know of a call beside its stream. Most calls have none.
+// A record has the data of features about a call, beside its stream. Most calls have none.
 type record struct {
-	key      *idempotency.Record // nil if it was begun under no idempotency key
-	untold   *webhook.Call       // its outcomes that are told besides to its client; nil if none are
-	watched  *watched.Call       // nil if its client has no name for it; written with Session.mu and Call.mu held
-	inherits *inheritance        // nil if none of its requests may pass to an heir, and it is no heir
-	rounds   *rounds             // nil if its request is not kept to be made again; guarded by Session.mu
-	resume   *resume.Call        // nil if its client can't resume it (SEP-975); it does not change after Begin
-	// guest is the session that its requests came from, "" if that is its own; it does not change after Begin.
+	key      *idempotency.Record // nil if the call was begun without an idempotency key
+	untold   *webhook.Call       // the outcomes for its webhooks; nil if it has no webhooks
+	watched  *watched.Call       // nil if the client has no name for the call; written with Session.mu and Call.mu held
+	inherits *inheritance        // nil if the call is no heir, and none of its requests may pass to one
+	rounds   *rounds             // nil if the request is not kept to be made again; guarded by Session.mu
+	resume   *resume.Call        // nil if the client can't resume the call (SEP-975); it does not change after Begin
+	// guest is the session that the requests came from; "": the call's own. It does not change after Begin.
 	guest stream.SessionKey
 
-	pulses []*pulse.Pulse // progress of its requests, where some of it is ours; guarded by Session.mu
+	pulses []*pulse.Pulse // of the requests that get progress of our own; guarded by Session.mu
 
-	// What was said before the session was taken over, if the call was made again then;
-	// guarded by Session.mu.
+	// The progress that was sent before the session was taken over, if the call was made again then; guarded by Session.mu.
 	progress progress
 }
 
-// recorded returns the call's record, which is made if there is none. Session.mu and the lock of its
-// requests are held, or nobody else knows the call.
+// recorded returns the call's record, and makes it if need be. Session.mu and the lock of its requests are
+// held, or no other goroutine knows the call.
 func (c *Call) recorded() *record {
 	if c.record == nil {
 		c.record = &record{}
@@ -38,11 +37,10 @@ func (c *Call) recorded() *record {
 	return c.record
 }
 
-// A feature keeps its own record of a call, which it makes when a request begins
-// ([Session.addRequests]), and hears of the call as it goes on. Call.mu is held.
+// A feature keeps its own record of a call, which it makes when a request begins ([Session.addRequests]), and
+// is told how the call goes on. Call.mu is held.
 type feature interface {
-	// stored is called when a light call is given a stream. What it has answered
-	// already follows in the stream.
+	// stored is called when a light call is given a stream. The responses that it has follow in the stream.
 	stored(c *Call)
 	// answered is called when a request is answered. The response is, or will be, the
 	// entry seq of the call's stream, of a light call's responses, or of the stream that
@@ -50,8 +48,7 @@ type feature interface {
 	answered(c *Call, rq *inflight, failed bool, seq uint64)
 	// cancelled is called when the client cancels a request.
 	cancelled(c *Call, rq *inflight)
-	// refused is called when the store has refused what follows the entry seq. The
-	// requests with the ids get an error for a response.
+	// refused is called when the store has refused the entries after seq. The requests with the ids get an error for a response.
 	refused(c *Call, ids [][]byte, seq uint64)
 	// left is called when the call ends here, as its session has left this node.
 	left(c *Call)
@@ -69,8 +66,8 @@ func (c *Call) begins(id string, m *jsonrpc.Message) {
 	}
 }
 
-// replay has features make their records of those requests of a restored call that have ended, as what it has said has their responses; if the
-// call is over the others were cancelled. No other goroutine knows the call.
+// replay has features make their records of the requests of a restored call that have ended: those with a response in said and, if the call is
+// over, the others, which were cancelled. No other goroutine knows the call.
 func (c *Call) replay(msgs []jsonrpc.Message, said map[string]outcome, over bool) {
 	for i := range msgs {
 		a, ok := said[string(jsonrpc.Key(msgs[i].ID))]
@@ -89,8 +86,7 @@ func (c *Call) replay(msgs []jsonrpc.Message, said map[string]outcome, over bool
 	}
 }
 
-// features calls yield for each feature that has a record of the call. A call that is
-// resumable says so before anything else.
+// features calls yield for each feature that has a record of the call. The record of a resumable call comes first.
 func (c *Call) features(yield func(feature) bool) {
 	r := c.record
 	if r == nil || r.resume != nil && !yield(resumed{r.resume}) {

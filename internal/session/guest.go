@@ -11,13 +11,12 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for guests: requests about a deferred call that its home, the session of
-// the call, gets from another session of the same principal. They run in the home, but their ids
-// and progress tokens are of the session that they came from, which the client of the home knows
-// nothing of.
+// This file is for guests: requests about a deferred call that its home, the session of the call, gets from
+// another session of the same principal. They run in the home, but their ids and progress tokens are of the
+// other session, which the client of the home does not know.
 
-// MayGoAbroad reports whether a message may be about a call of another session than the one that
-// it came in: a request about one, or the cancellation of such a request.
+// MayGoAbroad reports whether a message may be about a call of another session than the one that the message
+// came in: it is a request about a call, or cancels such a request.
 func MayGoAbroad(sessions *Manager, m *jsonrpc.Message) bool {
 	switch m.Kind {
 	case jsonrpc.Request:
@@ -32,8 +31,7 @@ func MayGoAbroad(sessions *Manager, m *jsonrpc.Message) bool {
 	return false
 }
 
-// guestOf returns the session that the call's requests came from, or "" if that is the call's own.
-// A nil call is of none in particular.
+// guestOf returns the session that the call's requests came from; "": the call's own, or c is nil.
 func (c *Call) guestOf() stream.SessionKey {
 	if c == nil || c.record == nil {
 		return ""
@@ -41,15 +39,15 @@ func (c *Call) guestOf() stream.SessionKey {
 	return c.record.guest
 }
 
-// cameAsGuest notes where a call comes from that nobody else knows yet.
+// cameAsGuest notes the session that the call's requests came from. No other goroutine knows the call yet.
 func (c *Call) cameAsGuest(from stream.SessionKey) {
 	if from != "" && from != c.s.key {
 		c.recorded().guest = from
 	}
 }
 
-// requestKey returns the key under which a request is in flight that came from a session: "" for
-// the one that it is in. No key of an id begins like that of a guest.
+// requestKey returns the key of a request in flight that came from the session guest; "": from the one that
+// it is in. No key of an id begins like that of a guest.
 func requestKey(guest stream.SessionKey, id []byte) []byte {
 	key := jsonrpc.Key(id)
 	if guest == "" {
@@ -64,16 +62,16 @@ type abroad struct {
 	all []waitAbroad // oldest first
 }
 
-// A waitAbroad is such a request.
+// A waitAbroad is a request that waits in another session.
 type waitAbroad struct {
 	key  string // of its id
 	home stream.SessionKey
 }
 
-// mostAbroad bounds how many of them are known: to cancel one of the others does nothing.
+// mostAbroad bounds how many such requests a session knows: to cancel others does nothing.
 const mostAbroad = 16
 
-// add notes that a request waits in another session, or has.
+// add notes that a request waits in another session.
 func (a *abroad) add(id []byte, home stream.SessionKey) {
 	key := string(jsonrpc.Key(id))
 	a.mu.Lock()
@@ -85,7 +83,7 @@ func (a *abroad) add(id []byte, home stream.SessionKey) {
 	a.all = append(a.all, waitAbroad{key, home})
 }
 
-// home returns the session in which a request waits, or has; "": none.
+// home returns the session in which a request waits or has waited; "": none is known.
 func (a *abroad) home(id []byte) stream.SessionKey {
 	key := string(jsonrpc.Key(id))
 	a.mu.Lock()
@@ -98,8 +96,8 @@ func (a *abroad) home(id []byte) stream.SessionKey {
 	return ""
 }
 
-// cancelAbroad cancels a request of the session's client that waits in another session, and reports
-// whether that may be. The error is a [*Redirect], or that of a store which can't tell.
+// cancelAbroad cancels a request of the session's client that waits in another session, and reports whether
+// it may have been there. The error is a [*Redirect], or that of a store which can't tell.
 func (s *Session) cancelAbroad(id []byte) (taken bool, err error) {
 	at := s.abroad.home(id)
 	if at == "" || s.requests.at("", id) != nil || s.waiting.has(string(jsonrpc.Key(id))) {

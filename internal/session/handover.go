@@ -14,10 +14,10 @@ import (
 	"holdfast/stream"
 )
 
-// departing is a session as the end of its node sees it.
+// departing makes a session a [departure.Session].
 type departing struct{ *Session }
 
-// newDeparture returns the end of a manager.
+// newDeparture returns the departure of the manager's node.
 func newDeparture(m *Manager) *departure.Departure {
 	return departure.New(&m.work, departure.Options{
 		Shared: m.shared != nil, Logger: m.logger, Calls: m.Calls, AwaitArrivals: m.awaitTakeOvers,
@@ -30,8 +30,8 @@ func newDeparture(m *Manager) *departure.Departure {
 	})
 }
 
-// admit reports why requests are not to be begun in the session, as the node gives up its sessions. A session in which nothing
-// else is in flight is given up first: clients that make one call right after the other leave no other gap.
+// admit returns an error if requests must not begin in the session, as the node gives up its sessions. If nothing is in flight
+// in the session, admit hands it over now: clients that make one call right after the other leave no other gap.
 func (d departing) admit(msgs []jsonrpc.Message) error {
 	switch d.m.work.State() {
 	case departure.WaitingAlone:
@@ -46,7 +46,7 @@ func (d departing) admit(msgs []jsonrpc.Message) error {
 		if !begun || d.Busy() {
 			return nil
 		}
-		d.m.work.WaitFor(departure.Tick, func() bool { return !d.streams.Lags() }) // a client may be faster than we
+		d.m.work.WaitFor(departure.Tick, func() bool { return !d.streams.Lags() }) // a client may be faster than our readers
 		if d.HandOver(); d.Moved() {
 			return ErrMoved
 		}
@@ -71,8 +71,7 @@ func (d departing) HandOver() {
 	d.release(nil)
 }
 
-// Cut ends what is in flight in the session, and its backend. Calls that may be made again, and those that no backend has got, are left
-// to the next owner.
+// Cut ends the requests in flight in the session, and its backend. Calls that the next owner can go on with are left to it.
 func (d departing) Cut() (release func()) {
 	had, ok := closeIf(d.Session, sessionLeaving, nil)
 	if !ok {
@@ -101,20 +100,20 @@ func (d departing) Cut() (release func()) {
 	return func() { d.release(again) }
 }
 
-// errNotBegun ends a call that has not begun, and whose client may make it again.
+// errNotBegun ends a call that has not begun: its client may make it again.
 var errNotBegun = jsonrpc.Errorf(jsonrpc.CodeServer, "not delivered: %v; make the request again", ErrClosing)
 
-// release releases a session that was closed, with requests that are left to the next owner.
+// release releases a session that was closed. Its next owner goes on with the requests left.
 func (d departing) release(left []*inflight) {
 	s, m := d.Session, d.m
 	open := slices.ContainsFunc(left, func(rq *inflight) bool { return rq.call.storedAs() != 0 }) // the next owner finds calls that have not ended
 	s.untold.ReleaseAll()
-	m.work.WaitFor(storeTimeout, s.untold.HasTold) // a session without an owner is not looked after
+	m.work.WaitFor(storeTimeout, s.untold.HasTold) // no node reports the outcomes of a session without an owner
 	s.noteStored(false)
-	m.work.WaitFor(appendTimeout, s.log.IsIdle) // what the backend has said is not given up before it is stored
+	m.work.WaitFor(appendTimeout, s.log.IsIdle) // the session is not given up before the backend's messages are stored
 	open = open || !s.log.IsIdle()
 	m.unlist(s)
-	lost := !s.step(sessionMoved) // meanwhile
+	lost := !s.step(sessionMoved) // it has moved meanwhile
 	s.streams.Dismiss()
 	err := stream.ErrFenced
 	if !lost {
@@ -132,14 +131,14 @@ func (d departing) release(left []*inflight) {
 	m.shared.Forget(s.lease)
 }
 
-// Unfinished names calls by what an operator knows of them.
+// Unfinished counts the calls in flight, and names up to most of them by data that an operator knows.
 func (d departing) Unfinished(most int) (calls int, names []string) {
 	for rq := range d.requests.each {
 		if calls++; len(names) >= most {
 			continue
 		}
 		name := fmt.Sprintf("%s of session %s, id %.64s", rq.call.method, d.Name(), rq.id)
-		if d.modern != "" { // where the id is ours: its client has used another
+		if d.modern != "" { // the id is ours: the client has used another
 			name = fmt.Sprintf("%s of revision %s, in carrier %s", rq.call.method, d.modern, d.Name())
 			if who := d.Principal(); who != "" {
 				name += fmt.Sprintf(", of %.64q", who)
@@ -150,8 +149,7 @@ func (d departing) Unfinished(most int) (calls int, names []string) {
 	return calls, names
 }
 
-// WithdrawWaiting ends calls of modern clients that wait for input, as no node will be here to
-// take it.
+// WithdrawWaiting ends calls of modern clients that wait for input and have no reader, as no node will be here to take the input.
 func (d departing) WithdrawWaiting() {
 	if d.modern == "" {
 		return

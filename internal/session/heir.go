@@ -9,30 +9,29 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for heirs. An heir is a call that goes on with a request of another one, which has answered its client
-// already. What the backend says of the request is the heir's from then on, and so is the response. An [Addition] says when there is to
-// be one, and what the client is told in the place of the response.
+// This file is for heirs. An heir is a call that goes on with a request of another call, which has answered its client already. From
+// then on the heir gets the backend's messages about the request, and its response. An [Addition] decides when a request passes to an
+// heir, and with which answer for the client.
 
-// An inheritance is what is known of a call whose requests may pass to heirs, or of an heir. It is
-// written with Session.mu and Call.mu held.
+// An inheritance is the state of an heir, or of a call that may pass requests to heirs. It is written with Session.mu and Call.mu held.
 type inheritance struct {
 	began time.Time // when the call began; zero for an heir
 	heirs []*Call   // that go on with requests of the call
 
 	isHeir bool
-	of     *Call  // whose request the heir goes on with; nil if that was on another node
-	from   uint64 // the number of that one's stream, or of its journal; 0: it had none
-	tool   string // that was called
+	of     *Call  // the call that had the heir's request; nil if it was on another node
+	from   uint64 // the number of the stream of that call, or of its journal; 0: it had none
+	tool   string // the tool that was called
 	heir   Heir   // nil for a call that is no heir
 }
 
-// An inheritanceNote is what the note of a call says of that.
+// An inheritanceNote is the part of a call's note about its inheritance.
 type inheritanceNote struct {
-	Of    uint64 `json:"of"`    // of an heir: the stream, or the journal, of the call whose request it goes on with
+	Of    uint64 `json:"of"`    // of an heir: the stream, or the journal, of the call that had its request
 	Began int64  `json:"began"` // of another call: when it began, in milliseconds since 1970
 }
 
-// apply has a call that no other goroutine knows be as the note says.
+// apply sets the inheritance of a call, which no other goroutine knows, from the note.
 func (n *inheritanceNote) apply(c *Call) {
 	switch {
 	case n.Of != 0:
@@ -45,10 +44,10 @@ func (n *inheritanceNote) apply(c *Call) {
 	}
 }
 
-// heir makes the call that is to go on with the request of c, and has the store told of it.
+// heir makes the call that will go on with the request of c, and queues its note.
 func (l *Late) heir(c *Call) *Call {
 	s := l.s
-	h := &Call{s: s, method: c.method, tokens: l.tokens, watch: c.watch} // whose observers know of no heir until it is passed on
+	h := &Call{s: s, method: c.method, tokens: l.tokens, watch: c.watch} // observers hear of the heir once it has the request
 	h.record = &record{inherits: &inheritance{isHeir: true, of: c, from: c.storedAs(), tool: l.tool, heir: s.m.added.Heir(h)}}
 	h.number = s.streams.Add(writer{h})
 	h.become(callStored)
@@ -68,7 +67,7 @@ func (l *Late) heir(c *Call) *Call {
 	return h
 }
 
-// storedAs returns the number of the stream that says how the call ends, 0 if there is none.
+// storedAs returns the number of the call's stream, or of its journal, in the store; 0: it has none.
 func (c *Call) storedAs() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,8 +77,8 @@ func (c *Call) storedAs() uint64 {
 	return c.number
 }
 
-// PassOn has an heir go on with the request. Its client gets what answer returns for the number of the heir's stream, unless the
-// request has ended. The store has the heir before: the error is that of the store.
+// PassOn has an heir go on with the request. The client gets the result that answer returns for the number of the heir's stream,
+// unless the request has ended. The heir is stored before: the error is that of the store.
 func (l *Late) PassOn(answer func(number uint64) []byte) error {
 	var c *Call
 	locked(l.s, func() { c = l.rq.call })
@@ -97,7 +96,7 @@ func (l *Late) PassOn(answer func(number uint64) []byte) error {
 	return nil
 }
 
-// passOn makes the request the heir's, and has its client told the answer, unless it has ended.
+// passOn moves the request from c to the heir h, and answers the client. It returns false if the request has ended.
 func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	s := l.s
 	defer s.log.Flush()
@@ -112,7 +111,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	}
 	h.mu.Lock()
 	h.pending = []*inflight{l.rq}
-	if len(c.pending) == 1 { // else nobody knows whose they are
+	if len(c.pending) == 1 { // else the questions may be of other requests
 		c.client.passTo(&h.client)
 		s.asked.passOn(c, h)
 		h.record.untold = c.untold().PassOn()
@@ -128,7 +127,7 @@ func (l *Late) passOn(c, h *Call, answer []byte) (ok bool) {
 	return true
 }
 
-// passOn makes the requests of one call another's.
+// passOn moves the backend's requests from one call to another.
 func (q *serverRequests) passOn(from, to *Call) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -140,7 +139,7 @@ func (q *serverRequests) passOn(from, to *Call) {
 	}
 }
 
-// abandon ends an heir that goes on with nothing. No client was told of it.
+// abandon ends an heir that got no request. No client was told of it.
 func (c *Call) abandon() {
 	c.mu.Lock()
 	c.push(nil, true)
@@ -150,8 +149,7 @@ func (c *Call) abandon() {
 	c.s.Watched.Drop(c.number)
 }
 
-// inherits returns what is known of the call, which may get heirs, or has some. Session.mu and Call.mu are held, or no other goroutine
-// knows the call.
+// inherits returns the call's inheritance, and makes it if need be. Session.mu and Call.mu are held, or no other goroutine knows the call.
 func (c *Call) inherits() *inheritance {
 	r := c.recorded()
 	if r.inherits == nil {
@@ -160,7 +158,7 @@ func (c *Call) inherits() *inheritance {
 	return r.inherits
 }
 
-// Heir returns what hears of an heir; nil for other calls.
+// Heir returns the [Heir] of a call that is an heir; nil for other calls.
 func (c *Call) Heir() Heir {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,20 +168,18 @@ func (c *Call) Heir() Heir {
 	return c.record.inherits.heir
 }
 
-// isHeir reports whether the call goes on with a request of another one. Call.mu or Session.mu
-// is held.
+// isHeir reports whether the call goes on with a request of another call. Call.mu or Session.mu is held.
 func (c *Call) isHeir() bool {
 	return c.record != nil && c.record.inherits != nil && c.record.inherits.isHeir
 }
 
-// sharesStream reports whether what the call says goes to the standalone stream, as all does in
-// its session. c.mu is held.
+// sharesStream reports whether the call's messages go to the standalone stream, as those of all calls but
+// heirs do in a session with a single stream. c.mu is held.
 func (c *Call) sharesStream() bool { return c.s.single && c != c.s.standalone && !c.isHeir() }
 
-// heirOf returns the call that a message is about which the backend says is about c: one of its
-// heirs, if it has any, or has one for the request with the progress token. progress are the params
-// of a progress notification, or nil; they are not parsed for a call without heirs, as each event
-// of a stream comes this way. c may be nil. Session.mu is held.
+// heirOf returns the call that gets a message of the backend about c: the heir with the progress token; else c, or
+// its last heir in flight, if c is over. progress are the params of a progress notification, or nil; they are not
+// parsed for a call without heirs, as each event of a stream comes this way. c may be nil. Session.mu is held.
 func heirOf(c *Call, progress []byte) *Call {
 	if c == nil || c.record == nil || c.record.inherits == nil || len(c.record.inherits.heirs) == 0 {
 		return c
@@ -208,7 +204,7 @@ func heirOf(c *Call, progress []byte) *Call {
 	return c
 }
 
-// knowsHeir reports whether the client knows of an heir. One that it was not told of is for nothing: the call that it was made for goes on by itself.
+// knowsHeir reports whether the client may have been told of the heir h. If it was not, h is not needed: the call that h was made for goes on by itself.
 func (f *restored) knowsHeir(ctx context.Context, h *Call) bool {
 	from := h.record.inherits.from
 	i := slices.IndexFunc(f.calls, func(c *Call) bool { return c.storedAs() == from })

@@ -10,10 +10,9 @@ import (
 	"holdfast/stream"
 )
 
-// What follows counts what sessions hold against the memory that is kept for their clients, beside the messages of
-// calls: docs/decisions/0019-memory.md.
+// This file counts the memory that sessions hold for their clients, beside the messages of calls: docs/decisions/0019-memory.md.
 
-// A keeper is a store that counts what sessions hold.
+// A keeper is a store that counts the bytes that sessions hold.
 type keeper interface {
 	// Hold counts n bytes more (or fewer, which always succeeds) until the session is deleted. It reports whether
 	// there is room.
@@ -23,20 +22,20 @@ type keeper interface {
 }
 
 const (
-	// sessionCost is what a session holds at the least, in bytes: what Holdfast knows of it, and a short initialize request.
+	// sessionCost is the least that a session holds, in bytes: its state in Holdfast, and a short initialize request.
 	sessionCost = 4 << 10
-	// shortInitialize is how long, in bytes, an initialize request is that sessionCost covers.
+	// shortInitialize is the length, in bytes, of an initialize request that sessionCost covers.
 	shortInitialize = 1 << 10
-	// decoded is how many times its length what a client says of itself takes, as it is kept, and decoded by a backend.
+	// decoded is how many times its length a client's text about itself takes, as it is kept here, and decoded by a backend.
 	decoded = 4
 )
 
-// A holding counts what a session holds.
+// A holding counts the bytes that a session holds.
 type holding struct {
 	keeper keeper // nil: nothing is counted
 	lease  *stream.Lease
 
-	mu   sync.Mutex    // taken last
+	mu   sync.Mutex    // taken after all other locks
 	subs subscriptions // nil if there are none
 }
 
@@ -48,21 +47,21 @@ func (h *holding) keep(n int64) error {
 	return nil
 }
 
-// mustKeep counts n bytes that the session holds in any case.
+// mustKeep is keep, whether there is room or not.
 func (h *holding) mustKeep(n int64) {
 	if h.keeper != nil && n != 0 {
 		h.keeper.MustHold(*h.lease, n)
 	}
 }
 
-// errNoMemory refuses what would be kept for as long as the session.
+// errNoMemory refuses requests that would be kept for as long as the session.
 var errNoMemory = fmt.Errorf("%w: sessions keep as much of this client, or of all, as --memory has room for", ErrBusy)
 
-// initializeCost is what a session holds of an initialize request, beside sessionCost.
+// initializeCost returns the bytes that a session holds for an initialize request of a size, beside sessionCost.
 func initializeCost(size int) int64 { return decoded * int64(max(0, size-shortInitialize)) }
 
-// keepState counts what the session holds because of the requests among msgs: the initialize request, and
-// subscriptions. undo takes that back; it is nil if there was nothing.
+// keepState counts the bytes that the session holds for the requests among msgs: the initialize request, and
+// subscriptions. undo takes them back; it is nil if none were counted.
 func (h *holding) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
 	for m := range protocol.Requests(msgs) {
 		var back func()
@@ -92,24 +91,23 @@ func (h *holding) keepState(msgs []jsonrpc.Message) (undo func(), err error) {
 
 func uriOf(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "uri")) }
 
-// subscriptions are those of a client, by the hashes of their URIs, with what they count for. One counts until its client
-// ends it, or the session ends, whatever the server has answered.
+// subscriptions are the bytes that a client's subscriptions count for, by the hashes of their URIs. A subscription counts
+// until its client ends it, or the session ends, whatever the server has answered.
 type subscriptions map[uint64]int64
 
-// A subscription counts for so many bytes beside its URI, of which there are so many copies: it is kept here, and by backends, to tell
-// the server again.
+// A subscription counts for subscriptionCost bytes and for uriCopies of its URI: it is kept here, and by backends, to be made again.
 const (
 	subscriptionCost = 512
 	uriCopies        = 3
 )
 
-// seed is that of the hashes of URIs.
+// seed is the seed of the hashes of URIs.
 var seed = maphash.MakeSeed()
 
 func subscriptionKey(uri string) uint64 { return maphash.String(seed, uri) }
 func subscriptionSize(uri string) int64 { return int64(subscriptionCost + uriCopies*len(uri)) }
 
-// keepSubscription counts a subscription, unless it is counted.
+// keepSubscription counts a subscription, unless it is counted already.
 func (h *holding) keepSubscription(uri string) (undo func(), err error) {
 	key, n := subscriptionKey(uri), subscriptionSize(uri)
 	h.mu.Lock()
@@ -141,7 +139,7 @@ func (h *holding) subscribed(uri string) {
 	h.subs[subscriptionKey(uri)] = subscriptionSize(uri)
 }
 
-// dropSubscription counts a subscription no more.
+// dropSubscription ends the count of a subscription.
 func (h *holding) dropSubscription(uri string) {
 	key := subscriptionKey(uri)
 	h.mu.Lock()
@@ -153,7 +151,7 @@ func (h *holding) dropSubscription(uri string) {
 	h.mustKeep(-n)
 }
 
-// cost is what a carrier holds of its clients; nil: that of a session which is none.
+// cost returns the bytes that a carrier holds for its clients; 0 if c is nil: the session is no carrier.
 func (c *carrier) cost() int64 {
 	if c == nil {
 		return 0

@@ -8,23 +8,23 @@ import (
 	"holdfast/stream"
 )
 
-// An identity is what of a session does not change.
+// An identity has the data of a session that never changes.
 type identity struct {
 	id        string // secret
 	key       stream.SessionKey
 	principal caller.Principal
-	tenant    *tenant // whom its use is counted against
+	tenant    *tenant // that its use is counted against
 	kind
-	taken bool // it was taken over from another node; set before it is known
-	// firstEpoch is the one with which it has begun again (revive.go); 0: it has not. Streams of earlier lives are gone.
+	taken bool // it was taken over from another node; set before other goroutines know it
+	// firstEpoch is the epoch with which the session has begun again (revive.go); 0: it has not. Streams of earlier lives are gone.
 	firstEpoch uint64
 }
 
-// A kind is what kind of session one is.
+// A kind tells kinds of sessions apart.
 type kind struct {
 	single  bool     // all its messages go to the standalone stream (revision 2024-11-05)
-	modern  string   // the revision of the requests that it carries, or "": it is a client's
-	carrier *carrier // that it is; nil if it is a client's, or was taken over
+	modern  string   // of a carrier: the revision of its requests; "": the session is a client's
+	carrier *carrier // that the session is; nil if it is a client's, or was taken over
 }
 
 // ID returns the session's secret id, which the client presents with each
@@ -44,10 +44,10 @@ func (i *identity) Name() string { return string(i.key) }
 // one server only.
 func (i *identity) Server() string { return i.principal.Server() }
 
-// Principal returns the name of the session's client, or "" for nobody in particular.
+// Principal returns the name of the session's principal, or "" for anonymous clients.
 func (i *identity) Principal() string { return i.principal.Name() }
 
-// Tenant names whom the session's use is counted against; see [caller.TenantOf].
+// Tenant returns the name of the session's tenant; see [caller.TenantOf].
 func (i *identity) Tenant() string { return i.tenant.name }
 
 // SingleStream reports whether all the session's messages go to its standalone stream.
@@ -57,12 +57,12 @@ func (i *identity) SingleStream() bool { return i.single }
 // client's session.
 func (i *identity) Modern() string { return i.modern }
 
-// observed is what observers know of the session.
+// observed describes the session for observers.
 func (i *identity) observed() observe.Session {
 	return observe.Session{Name: i.Name(), Server: i.Server(), Principal: i.Principal(), Carrier: i.modern != ""}
 }
 
-// about returns what the store is told when the session is created.
+// about returns the text about the session that the store gets when the session is created.
 func (i *identity) about() []byte {
 	a := whereabouts.About{Life: i.firstEpoch, ID: i.id, Principal: []byte(i.principal.Text()), Single: i.single, Modern: i.modern}
 	if i.principal.IsAnonymous() {

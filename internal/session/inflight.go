@@ -14,21 +14,21 @@ import (
 	"holdfast/stream"
 )
 
-// requests are those in flight in a session, by [requestKey]. Its lock guards what changes of them, too, unless it is said otherwise. None is
-// added, or becomes another call's, without Session.mu: while that is held there are no more.
+// requests are the requests in flight in a session, by [requestKey]. The lock guards the fields of each, too, unless they say otherwise. A
+// request is added, or passed to another call, only with Session.mu held, too.
 type requests struct {
 	mu  sync.Mutex
 	all map[string]*inflight
 }
 
-// locked does something while no request changes.
+// locked calls do with the lock held.
 func (q *requests) locked(do func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	do()
 }
 
-// each calls yield for each request. It must not take or add one.
+// each calls yield for each request. yield must not take or add requests.
 func (q *requests) each(yield func(*inflight) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -39,20 +39,20 @@ func (q *requests) each(yield func(*inflight) bool) {
 	}
 }
 
-// len returns how many there are.
+// len returns the number of requests in flight.
 func (q *requests) len() (n int) {
 	q.locked(func() { n = len(q.all) })
 	return n
 }
 
-// at returns the request with the id that came from a session ("": this one), or nil.
+// at returns the request with the id that came from the session guest ("": this one), or nil.
 func (q *requests) at(guest stream.SessionKey, id []byte) *inflight {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.all[string(requestKey(guest, id))]
 }
 
-// with calls do for the call's request with the id, if there is one, which it returns.
+// with calls do for the call's request with the id, and returns the request; nil: it is not in flight, or has passed to an heir.
 func (q *requests) with(c *Call, id []byte, do func(*inflight)) *inflight {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -73,7 +73,7 @@ func (q *requests) of(c *Call, id []byte) *inflight {
 	return rq
 }
 
-// take takes a request off the record, if it is there and the call's (nil: of any call).
+// take removes and returns the request with the id that the call (nil: any call) or its heir has; nil: it is not in flight.
 func (q *requests) take(id []byte, c *Call) *inflight {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -86,13 +86,13 @@ func (q *requests) take(id []byte, c *Call) *inflight {
 	return rq
 }
 
-// takeIf takes those off the record that are as is asked for.
+// takeIf removes and returns the requests for which is returns true.
 func (q *requests) takeIf(is func(*inflight) bool) (taken []*inflight) {
 	q.locked(func() { taken = q.takeIfLocked(is) })
 	return taken
 }
 
-// takeIfLocked is takeIf for who holds q.mu.
+// takeIfLocked is takeIf with q.mu held.
 func (q *requests) takeIfLocked(is func(*inflight) bool) (taken []*inflight) {
 	for key, rq := range q.all {
 		if is(rq) {
@@ -104,13 +104,12 @@ func (q *requests) takeIfLocked(is func(*inflight) bool) (taken []*inflight) {
 	return taken
 }
 
-// takeCall takes all of a call off the record.
+// takeCall removes and returns all requests of a call.
 func (q *requests) takeCall(c *Call) []*inflight {
 	return q.takeIf(func(rq *inflight) bool { return rq.call == c })
 }
 
-// deliver notes that a request is about to be handed to the backend, and returns it; nil: it is no request of a call. It is false if the request
-// has been ended meanwhile.
+// deliver notes that a request is about to be handed to the backend, and returns it; nil: in is no request of a call. It is not ok if the request has ended meanwhile.
 func (q *requests) deliver(in *backend.Inbound) (rq *inflight, ok bool) {
 	c := callOf(in)
 	if c == nil {
@@ -118,7 +117,7 @@ func (q *requests) deliver(in *backend.Inbound) (rq *inflight, ok bool) {
 	}
 	rq = q.with(c, in.ID, (*inflight).delivered)
 	if rq != nil && len(in.Raw) > largeBody {
-		in.ID = bytes.Clone(in.ID) // which a backend keeps until it answers, and not the body with it
+		in.ID = bytes.Clone(in.ID) // a copy: a backend keeps the id until it answers, and must not hold the body
 	}
 	return rq, rq != nil
 }
@@ -137,7 +136,7 @@ func (q *requests) fail(id []byte, c *Call, e *jsonrpc.Error) {
 	}
 }
 
-// withToken returns the call one of whose tokens is as is asked for, or nil; of several, one, or nil if there must be one only.
+// withToken returns a call with a token for which is returns true, or nil. If several calls have one it returns any of them, or, if one is set, nil.
 func (q *requests) withToken(one bool, is func(token string) bool) (found *Call) {
 	var looked *Call // the call of a batch has many requests, and the tokens of all
 	for rq := range q.each {
@@ -158,29 +157,28 @@ func (q *requests) withToken(one bool, is func(token string) bool) (found *Call)
 	return found
 }
 
-// An inflight is one request of a call, from the time it is taken until it is
-// answered or given up. Whoever takes it off the record is the one to end it.
+// An inflight is one request of a call, from the time it is taken until it is answered or given up. The
+// goroutine that removes it from [requests] ends it.
 type inflight struct {
 	call  *Call
 	id    string      // raw, as the client spelled it
 	sent  bool        // the backend has it, or may have it
-	ours  bool        // no backend hears of it: it calls one of our tools
+	ours  bool        // no backend gets it: one of our tools answers it, or another call does
 	adds  bool        // our tools are added to the response
-	acked bool        // its listen was acknowledged; guarded by Session.mu
+	acked bool        // of a subscriptions/listen: it was acknowledged; guarded by Session.mu
 	sum   uint64      // of its method and params: see [again.SumOf]
 	size  int32       // bytes that are counted as on their way until it is answered
-	list  int32       // the [tools.List.Version] that it asks for, from the beginning of the list; 0: it asks for something else
-	slot  *limit.Slot // what it takes of the calls that may be in flight; nil: nothing
-	stop  func()      // ends what is done for it besides; nil: nothing is
-	late  *Late       // what is done if it takes long; nil: nothing is
-	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil: it is another
-	// request. Guarded by Session.mu.
+	list  int32       // of a tools/list from the beginning of the list: the [tools.List.Version] at that time; 0: it is another request
+	slot  *limit.Slot // its part of the limits on calls in flight; nil: it has none
+	stop  func()      // ends the work for it on another goroutine; nil: there is none
+	late  *Late       // for the case that it takes long; nil: nothing is done then
+	// listen is a subscriptions/listen of a carrier, as the backend got it, to be made again; nil for other requests. Guarded by Session.mu.
 	listen *backend.Inbound
 }
 
-// Again reports whether the call is that of one request, which is in flight, and m is this request once more; and whether its client has
-// lost the connection of the first. conn is that of this one; nil: it cannot be asked. A request that comes late, so that its client has made
-// it again since, is not the same.
+// Again reports whether m is the call's only request, which is in flight, made again (same), and whether the client has lost the connection
+// of the first (lost). conn is the connection of m; nil: it cannot be asked. If the client of conn has left, m is not the same: it came late,
+// and the client may have made it again since.
 func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	c.mu.Lock()
 	same = len(c.pending) == 1 && c.pending[0].sum == again.SumOf(m) && string(jsonrpc.Key([]byte(c.pending[0].id))) == string(jsonrpc.Key(m.ID))
@@ -188,14 +186,14 @@ func (c *Call) Again(m *jsonrpc.Message, conn Connection) (same, lost bool) {
 	same = same && (conn == nil || !conn.HasLeft())
 	if lost = c.s.streams.IsLost(c.Number()); same && lost {
 		if !c.standing.CameBack(conn) {
-			return true, false // it is about to end
+			return true, false // the call is about to end
 		}
 		flightCall{c}.Attached(likeness.Whole, c.s.Name())
 	}
 	return same, lost
 }
 
-// delivered notes that the backend has the request, or may have it: from now on the session's next owner does not make it for the first time.
+// delivered notes that the backend has the request, or may have it: from now on the session's next owner could only make it again.
 func (rq *inflight) delivered() {
 	rq.sent = true
 	if k := rq.call.recovery; k != nil {
@@ -205,7 +203,7 @@ func (rq *inflight) delivered() {
 	}
 }
 
-// lands ends what is done for a request which is taken off the record.
+// lands gives back the limits and memory that a request has taken, and stops the work for it, as it is removed from [requests]. q.mu is held.
 func (rq *inflight) lands() {
 	rq.slot.Release()
 	if rq.stop != nil {
@@ -217,7 +215,7 @@ func (rq *inflight) lands() {
 	s.m.opts.Flight.Add(-int64(rq.size))
 }
 
-// answer answers a request that was taken off the record.
+// answer answers a request that was removed from [requests].
 func (rq *inflight) answer(data []byte) {
 	rq.call.respond(rq, data)
 	rq.ended()
@@ -226,17 +224,17 @@ func (rq *inflight) answer(data []byte) {
 // fail is answer with an error of ours.
 func (rq *inflight) fail(e *jsonrpc.Error) { rq.answer(jsonrpc.AppendError(nil, []byte(rq.id), e)) }
 
-// cancel ends a request that was taken off the record, as its client wants no response.
+// cancel ends a request that was removed from [requests], as its client wants no response.
 func (rq *inflight) cancel() {
 	rq.call.cancel(rq)
 	rq.ended()
 }
 
-// ended is called for each request that was taken off the record, after its call knows.
+// ended is called for each request that was removed from [requests], after its call was told.
 func (rq *inflight) ended() {
 	s := rq.call.s
 	if rq.call.IsOver() && rq.call.client.isOpen() {
-		for _, r := range s.asked.dropCall(rq.call) { // or the backend would wait for an answer for ever
+		for _, r := range s.asked.dropCall(rq.call) { // else the backend would wait for an answer for ever
 			r.link.refuse(jsonrpc.Message{ID: r.id, Method: r.method}, "the call that it belonged to is over")
 		}
 	}
@@ -247,14 +245,14 @@ func (rq *inflight) ended() {
 	}
 }
 
-// failAll answers requests that were taken off the record with an error of ours.
+// failAll answers requests that were removed from [requests] with an error of ours.
 func failAll(lost []*inflight, e *jsonrpc.Error) {
 	for _, rq := range lost {
 		rq.fail(e)
 	}
 }
 
-// addRequests puts the requests on record, each with what it takes of the pass. s.mu is held.
+// addRequests adds the requests among msgs to those in flight, each with a slot of the pass, or, on an error, none. s.mu is held.
 func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass) error {
 	if s.isClosed() || s.use.lost.Load() {
 		return s.goneError()
@@ -302,7 +300,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 		if c.method == "" {
 			c.method = m.Method
 		}
-		// Of a carrier's clients each may be shown other tools.
+		// Each client of a carrier may be shown other tools.
 		if m.Method == protocol.MethodToolsList && s.modern == "" && jsonrpc.Field(m.Params, "cursor") == nil {
 			rq.list = s.Tools.Version()
 		}
@@ -310,7 +308,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			rq.boundOpening(m.Method)
 		}
 		if m.Method == protocol.MethodInitialize && (s.backend.initialize == nil || s.taken && s.revision == "") {
-			s.takeInitialize(bytes.Clone(m.Raw), m.Params) // and not the body with it
+			s.takeInitialize(bytes.Clone(m.Raw), m.Params) // a copy: the session must not hold the body
 		}
 		c.begins(rq.id, m)
 		if token != nil && c.guestOf() == "" {
@@ -320,7 +318,7 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 			s.addLate(c, rq, m)
 		}
 	}
-	if s.events.areTold() { // when all have been taken
+	if s.events.areTold() { // once all requests were added
 		s.events.watch(c, msgs, s.revision, s.taken && s.state() == sessionOpening)
 	}
 	return nil
@@ -330,12 +328,10 @@ func (s *Session) addRequests(c *Call, msgs []jsonrpc.Message, pass *limit.Pass)
 // session.
 const MaxInitialize = 64 << 10
 
-// largeBody is how large a request is, in bytes, of which nothing small that is kept
-// may hold the rest.
+// largeBody is the size of a request, in bytes, over which small parts that are kept are copied, so that they do not hold the rest.
 const largeBody = 8 << 10
 
-// checkBounds says what is too large to be kept of a request. The error is a
-// [jsonrpc.Error].
+// checkBounds refuses a request with a part that is too large to be kept. The error is a [jsonrpc.Error].
 func checkBounds(m *jsonrpc.Message, token []byte) error {
 	switch {
 	case len(token) > jsonrpc.MaxName:
@@ -356,15 +352,15 @@ var ErrInitialize = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 var ErrClient = jsonrpc.Errorf(jsonrpc.CodeInvalidRequest,
 	"what params._meta says of the client is larger than %d bytes, which is all that is kept of a client", MaxInitialize)
 
-// cancel ends a request, also one that waits for its turn. The backend is told by the one who calls, if it is to know, and
-// whatever it still says of it is dropped. Of a request that passed to an heir nothing is cancelled, and neither is initialize.
+// cancel ends a request of the session's client, also one that waits for its turn, but not initialize, nor one that has passed
+// to an heir. tell says that the caller has to tell the backend. The backend's later messages about the request are dropped.
 func (s *Session) cancel(id []byte) (tell bool) {
 	s.mu.Lock()
 	rq := s.requests.at("", id)
 	switch {
 	case rq == nil:
 		s.waiting.cancel(string(jsonrpc.Key(id)))
-	case rq.call.method == protocol.MethodInitialize || rq.call.isHeir(): // the first must not be cancelled (2025-11-25, Cancellation)
+	case rq.call.method == protocol.MethodInitialize || rq.call.isHeir(): // initialize must not be cancelled (2025-11-25, Cancellation)
 		rq = nil
 	default:
 		rq = s.requests.take(id, nil)

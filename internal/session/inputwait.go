@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// What follows bounds how long calls of modern clients wait for those.
+// This file bounds how long calls of modern clients wait for their clients.
 
-// A clientWait is what a call has asked its client, and until when that is to come for it. Its lock comes after that of the call.
+// A clientWait counts a call's open requests to its client, and has the timers that end the call if the client does not come. Its lock is taken after that of the call.
 type clientWait struct {
 	asked     atomic.Int32 // requests to the client that it has not answered
-	signalled atomic.Bool  // the client was told that the call waits for input, and has not shown that it knows what for
+	signalled atomic.Bool  // the client was just told that the call waits for input: see signal
 
 	mu     sync.Mutex
-	away   *time.Timer // ends the call if its client does not return; nil if it was never waited for
-	unseen *time.Timer // ends the call if nobody takes up what it asks; nil if it never asked
+	away   *time.Timer // ends the call if its client does not return; nil: the client was never away
+	unseen *time.Timer // ends the call if its client does not take up a question; nil: none was asked
 }
 
 // isOpen reports whether the client has a request to answer.
 func (w *clientWait) isOpen() bool { return w.asked.Load() > 0 }
 
-// said notes that the call has said something.
+// said notes that the call has another message.
 func (w *clientWait) said() { w.signalled.Store(false) }
 
-// asks notes that the client has one request more to answer.
+// asks notes that the client has another request to answer.
 func (w *clientWait) asks() { w.asked.Add(1) }
 
 // answered notes that the client has answered a request.
@@ -37,14 +37,14 @@ func (w *clientWait) answered() {
 	stopTimer(w.unseen)
 }
 
-// passTo makes the requests another call's.
+// passTo moves the open requests to an heir.
 func (w *clientWait) passTo(heir *clientWait) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	heir.asked.Store(w.asked.Swap(0))
 }
 
-// signal reports whether the client may be told that the call waits for it: once for each time that the call says something.
+// signal reports whether the client may be told that the call waits for it. After a true the next result is false, unless the call has said something meanwhile.
 func (w *clientWait) signal() bool {
 	if w.signalled.CompareAndSwap(false, true) {
 		return true
@@ -53,7 +53,7 @@ func (w *clientWait) signal() bool {
 	return false
 }
 
-// leaves notes that the client is away. away ends the call.
+// leaves notes that the client is away. away is the timer that ends the call.
 func (w *clientWait) leaves(away *time.Timer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +62,7 @@ func (w *clientWait) leaves(away *time.Timer) {
 	w.away = away
 }
 
-// returns notes that the client is back. It reports whether that has a request to answer.
+// returns notes that the client is back, and reports whether it has a request to answer.
 func (w *clientWait) returns() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,7 +70,7 @@ func (w *clientWait) returns() bool {
 	return w.isOpen()
 }
 
-// bound has the call end by a timer, unless its client comes, or nothing is asked any more. nil: it has ended.
+// bound sets the timer that ends the call, unless its client leaves, or has answered all requests, before.
 func (w *clientWait) bound(unseen *time.Timer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -85,42 +85,41 @@ func stopTimer(t *time.Timer) {
 	}
 }
 
-// AwaitReturn has the call end, for a reason, unless its client returns within a time.
+// AwaitReturn ends the call, for a reason, unless its client returns within a time.
 func (c *Call) AwaitReturn(within time.Duration, reason string) {
 	c.s.use.hold(within)
 	c.client.leaves(c.s.m.work.After(within, func() {
-		if !c.standing.IsFollowed() { // else another request of its client waits for it
+		if !c.standing.IsFollowed() { // else another request of its client waits for the call
 			c.Withdraw(reason)
 		}
 	}))
 }
 
-// Returned notes that the client has returned to the call. It may leave again without all that
-// it was asked for.
+// Returned notes that the client has returned to the call. The client may leave again before it has all the questions.
 func (c *Call) Returned() {
 	if c.client.returns() {
 		c.boundAsking()
 	}
 }
 
-// boundAsking has the call end, which has asked its client something, if that is not
-// taken up within resume.Options.InputWait. Mostly the client is there, and is told of the question
-// at once; then [Call.AwaitReturn] bounds it. But it may have left a call that goes on without
-// it, or the call may have been made again because its node was lost.
+// boundAsking ends a call that has asked its client something, if the client does not take up the question
+// within resume.Options.InputWait. Mostly the client is connected, and gets the question at once; then
+// [Call.AwaitReturn] bounds the wait. But it may have left a call that goes on without it, or the call may
+// have been made again because its node was lost.
 func (c *Call) boundAsking() {
 	if c.s.modern == "" {
-		return // its session is its client's, and ends with that
+		return // the session is the client's own, and the call ends with it
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.IsOver() || c.isHeir() { // an heir may ask for as long as it can be asked for
+	if c.IsOver() || c.isHeir() { // an heir may wait for as long as clients can ask for it
 		return
 	}
 	c.client.bound(c.s.m.work.After(c.s.m.resumes.InputWait(), c.endUnseen))
 }
 
-// endUnseen ends the call if it waits for a client that has not come. One that is just there may
-// leave before it is told of the question.
+// endUnseen ends the call if it waits for a client that has not come. If a client is connected just now it
+// bounds the call again: the client may leave before it gets the question.
 func (c *Call) endUnseen() {
 	c.mu.Lock()
 	waits := c.client.isOpen() && !c.IsOver() && !c.record.isAskedFor()

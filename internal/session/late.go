@@ -10,9 +10,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for requests that take long.
+// This file is for requests that take long.
 
-// addLate has the [Addition] told when a request has taken long, and its client sent progress meanwhile. s.mu is held.
+// addLate arranges that the [Addition] is told when a request has taken long, and that the client gets progress meanwhile. s.mu is held.
 func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 	switch m.Method {
 	case protocol.MethodCallTool, protocol.MethodToolsList, protocol.MethodGetPrompt, protocol.MethodReadResource:
@@ -42,7 +42,7 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 	}
 	if after > 0 {
 		took := time.Duration(0)
-		if s.m.shared != nil { // the note of the call has when it began, and that of its heir the request
+		if s.m.shared != nil { // the note of the call says when it began, and that of its heir has the request
 			in := c.inherits()
 			if in.began.IsZero() {
 				in.began = time.Now()
@@ -58,8 +58,7 @@ func (s *Session) addLate(c *Call, rq *inflight, m *jsonrpc.Message) {
 	rq.late = l
 }
 
-// A Late is a request of which the [Addition] is told if it is still in flight when its time has come, or whose client is sent
-// progress.
+// A Late is a request that the [Addition] is told of if it is still in flight when its time has come, or that gets progress of our own.
 type Late struct {
 	s      *Session
 	rq     *inflight
@@ -76,7 +75,7 @@ func (l *Late) after(d time.Duration) {
 	l.s.patience.wake(l.s, l.due)
 }
 
-// Again has the addition told again after a time, if the request is still in flight.
+// Again has the addition told again after a time, if the request is in flight.
 func (l *Late) Again(d time.Duration) {
 	locked(l.s, func() {
 		if l.s.requests.at(l.rq.call.guestOf(), []byte(l.rq.id)) == l.rq {
@@ -91,7 +90,7 @@ func (l *Late) Session() *Session { return l.s }
 // Tool returns the tool that the request calls.
 func (l *Late) Tool() string { return l.tool }
 
-// State reports whether the call of the request waits for its client's answer, and whether the backend has the request.
+// State reports whether the request's call waits for an answer of its client, and whether the backend has the request.
 func (l *Late) State() (asking, sent bool) {
 	var c *Call
 	l.s.requests.locked(func() { c, sent = l.rq.call, l.rq.sent })
@@ -99,7 +98,7 @@ func (l *Late) State() (asking, sent bool) {
 	return asking, sent
 }
 
-// tendLate looks at the requests of a session that take long.
+// tendLate tells the addition of the session's requests that are late, and sends progress that is due.
 func tendLate(s *Session) {
 	var late []*Late
 	locked(s, func() { late = s.patience.takeLate(s) })
@@ -109,8 +108,7 @@ func tendLate(s *Session) {
 	}
 }
 
-// takeLate returns the requests whose time has come, sends the progress that is due, and sets the time of the next look. s.mu is held;
-// the log must be flushed after.
+// takeLate returns the requests that are late, sends the progress that is due, and sets the time of the next look. s.mu is held; the log must be flushed after.
 func (p *patience) takeLate(s *Session) (late []*Late) {
 	now := s.m.clock()
 	p.at = 0

@@ -12,26 +12,23 @@ import (
 
 // An Origin is where requests come from.
 type Origin struct {
-	Header  http.Header // of the HTTP request that brought them, if that was a request of their own
-	Address string      // of the client, as [http.Request.RemoteAddr] has it; "" if nobody knows
-	// Pass says that the requests were admitted before, and what they take. It is released if
-	// they do not begin.
+	Header  http.Header // of the HTTP request that brought them, if they had one of their own
+	Address string      // of the client, as [http.Request.RemoteAddr] has it; "" if it is not known
+	// Pass has the slots of requests that were admitted before. It is released if they do not begin.
 	Pass     *limit.Pass
-	Admitted bool // they were, also if they take nothing
-	// Guest is the session that they came from, as they are about a task of the one in which they
-	// begin; "": that one.
+	Admitted bool // they were admitted before, also if they take no slots
+	// Guest is the session that the requests came from, as they are about a task of the session in which they begin; "": they came from that one.
 	Guest stream.SessionKey
-	// ID is that by which the client knows its request, as raw JSON, if the request has got another one; else nil.
+	// ID is the id by which the client knows its request, as raw JSON, if the request has got another id; else nil.
 	ID []byte
-	// Conn is the connection on which they came, if it can be asked; else nil.
+	// Conn is the connection on which the requests came, if it can be asked; else nil.
 	Conn Connection
 }
 
-// A Connection is one that can be asked for its client.
+// A Connection can be asked about its client.
 type Connection = again.Connection
 
-// aboutBegun reports whether a request is about calls that were begun before: one about tasks,
-// or a call of one of our tools.
+// aboutBegun reports whether msgs is one request about calls that were begun before: it is about tasks, or calls one of our tools.
 func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
 	if len(msgs) != 1 {
 		return false
@@ -40,7 +37,7 @@ func (s *Session) aboutBegun(msgs []jsonrpc.Message) bool {
 	return s.owner(m.Method) != nil || s.m.Tools.CallsOwn(m) && !s.Tools.Clashes()
 }
 
-// passLimits asks whether a new call may begin. The error is a [*limit.Refusal].
+// passLimits returns the pass of a new call, if it may begin; nil: it needs none. The error is a [*limit.Refusal].
 func (s *Session) passLimits(msgs []jsonrpc.Message, from []Origin) (*limit.Pass, error) {
 	if !s.m.Gate.Bounds() {
 		return nil, nil

@@ -8,31 +8,29 @@ import (
 	"holdfast/internal/caller"
 )
 
-// mostLists is how many requests of one client may wait for their turn that look for all its calls or tasks.
+// mostLists is how many requests for all calls or tasks of one client may wait for their turn.
 const mostLists = 8
 
-// lists has the requests that look for all calls or tasks of a client, on all nodes: one of each client is
-// served at a time. The zero value is ready.
+// lists has the requests for all calls or tasks of a client, on all nodes: one of each client is served at a time. The zero value is ready.
 type lists struct {
 	mu sync.Mutex
 	of map[string]*list // by tenants
 }
 
-// A list is what requests of one client wait for.
+// A list is the queue of such requests of one client.
 type list struct {
-	turn chan struct{} // held by the one that is served
+	turn chan struct{} // held by the request that is served
 	n    int           // requests; guarded by lists.mu
 }
 
-// ListTurn waits until no other request of the client is served that looks for all its calls or tasks. Then done must be called. The error is
-// [ErrBusy], or ctx's.
+// ListTurn waits until no other request for all calls or tasks of the client is served. The caller has to call done after its own. The error is [ErrBusy], or ctx's.
 func (m *Manager) ListTurn(ctx context.Context, principal caller.Principal, address string) (done func(), err error) {
 	return m.lists.await(ctx, caller.TenantOf(principal, address))
 }
 
 func (l *lists) await(ctx context.Context, tenant string) (done func(), err error) {
 	if tenant == "" {
-		return func() {}, nil // who has neither a name nor an address has a pipe, and few sessions
+		return func() {}, nil // a client with neither a name nor an address is on a pipe, and has few sessions
 	}
 	l.mu.Lock()
 	one := l.of[tenant]

@@ -12,13 +12,13 @@ import (
 // Called returns the name of the tool that a tools/call calls.
 func Called(m *jsonrpc.Message) string { return jsonrpc.String(jsonrpc.Field(m.Params, "name")) }
 
-// A page is what matters here of one page of a tools/list result.
+// A page has the fields of one page of a tools/list result that are used here.
 type page struct {
 	Tools []tool `json:"tools"`
 	last  bool   // no other page follows
 }
 
-// A tool is what matters of a tool.
+// A tool has the fields of a tool that are used here.
 type tool struct {
 	Name        string          `json:"name"`
 	InputSchema json.RawMessage `json:"inputSchema"`
@@ -32,21 +32,20 @@ type tool struct {
 
 func (t *tool) isRepeatable() bool { return t.Annotations.ReadOnly || t.Annotations.Idempotent }
 
-// readPage reads one page of a tools/list result. That takes long if there are many tools: no lock is to
-// be held.
+// readPage reads one page of a tools/list result. That takes long if there are many tools: the caller must hold no lock.
 func readPage(result []byte) (p page) {
 	if json.Unmarshal(result, &p) != nil {
 		return page{}
 	}
 	p.last = p.Tools != nil && protocol.NextCursor(result) == nil
 	for i := range p.Tools {
-		// Clients do not show a tool whose annotations are invalid: it has none then, and there is nothing to check.
+		// Clients do not show a tool with invalid header annotations: it gets no headers, and calls of it are not checked.
 		p.Tools[i].headers, _ = protocol.ParamHeaders(p.Tools[i].InputSchema)
 	}
 	return p
 }
 
-// Hints returns the tools of a page of a tools/list result, and which of them say that they may be called again.
+// Hints returns the tools of a page of a tools/list result, and whether each says that it may be called again.
 func Hints(result []byte) map[string]bool {
 	p := readPage(result)
 	all := make(map[string]bool, len(p.Tools))
@@ -56,19 +55,19 @@ func Hints(result []byte) map[string]bool {
 	return all
 }
 
-// hints are what is known of a server's tools.
+// hints are the known facts about a server's tools.
 type hints struct {
 	complete   bool                              // every tool has been seen
 	repeatable map[string]bool                   // tools that say they may be called again
-	changes    map[string]bool                   // of those, the ones that do not say that they only read
+	changes    map[string]bool                   // those of repeatable that do not say that they only read
 	headed     map[string][]protocol.ParamHeader // tools with arguments that headers repeat
 	shaped     map[string]bool                   // tools, and whether they have an outputSchema; nil if our own are off
-	common     bool                              // the maps are other lists', too: see [hints.own]
-	clash      bool                              // there is a tool of the name of one of ours
-	nested     bool                              // there is one of such a name after a prefix: a Holdfast is behind merged servers
+	common     bool                              // other lists have the maps, too: see [hints.own]
+	clash      bool                              // a tool has the name of one of ours
+	nested     bool                              // a tool has such a name after a prefix: one of several merged servers is a Holdfast
 }
 
-// learn takes in a page. If our own tools are on it matters which tools have an outputSchema.
+// learn takes in a page. It notes which tools have an outputSchema only if our own tools are on.
 func (h *hints) learn(p *page, ours Own) {
 	h.own()
 	shapes := ours.IsOn()
@@ -84,7 +83,7 @@ func (h *hints) learn(p *page, ours Own) {
 	}
 }
 
-// set gives a tool a value in a map, which is made when it is needed, or takes the tool out of it.
+// set gives a tool a value in a map, which it makes if need be, or, if has is false, removes the tool from it.
 func set[V any](of *map[string]V, tool string, value V, has bool) {
 	switch {
 	case !has:
@@ -109,10 +108,10 @@ func (h *hints) own() {
 	}
 }
 
-// Common has what is known of the tools of servers, by their names, as the lists of quiet sessions share it. One goroutine uses it.
+// Common has the facts about the tools of servers, by the servers' names, that the lists of quiet sessions share. One goroutine uses it.
 type Common map[string]hints
 
-// Share has a list share its maps with the last one of its server, if they are equal.
+// Share has a list share its maps with the last list of its server, if these are equal.
 func (c Common) Share(l *List) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

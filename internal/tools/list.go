@@ -1,5 +1,5 @@
-// Package tools has what servers say of their tools: which may be called again, and which arguments of a call headers repeat. It
-// asks a server for its list if that has to be known, and knows a session as a [Server] only.
+// Package tools has the facts that servers tell of their tools: which may be called again, and which arguments of a call headers
+// repeat. It asks a server for its list if need be, and knows a session as a [Server] only.
 package tools
 
 import (
@@ -17,8 +17,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A List is what one session knows of the tools of its server. Its methods may be called concurrently. No lock is
-// taken, and no other code called, while the List's lock is held, but for [Own].
+// A List has the facts that one session knows of its server's tools. Its methods may be called concurrently.
+// While the List's lock is held no other lock is taken, and no other code called but [Own].
 type List struct {
 	of     Server
 	rules  *Rules
@@ -30,10 +30,10 @@ type List struct {
 	reading *reader // nil if the list is not being read
 }
 
-// Init says whose tools the list has. It is called first.
+// Init sets the server that has the tools, and the rules. It is called first.
 func (l *List) Init(of Server, rules *Rules) { l.of, l.rules = of, rules }
 
-// is reports something of a list, with the lock held. It has no type parameter: the functions would be on the heap then.
+// is returns the result of what, called with the lock held. It has no type parameter: the functions would be on the heap then.
 func (l *List) is(what func() bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,14 +54,14 @@ func (l *List) Forget() {
 	l.hints, l.version, l.reading = hints{}, l.version+1, nil
 }
 
-// Learn takes in what a client is answered that asked for tools, if the version is still the one of when the answer came. whole says that the
-// client asked for this version from its beginning: then no others need be asked for if that is all of them. Learn reports
-// whether it has become known that tools may be called again.
+// Learn takes in the result of a client's tools/list, if version, that of when the result came, is still the list's. whole says that the
+// client asked for this version from its beginning: the list is complete then, if the result is its last page. Learn reports whether the list
+// has become complete, with tools that may be called again.
 func (l *List) Learn(result []byte, version int32, whole bool) (news bool) {
 	p := readPage(result)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.version+1 != version { // it has changed while the page was read
+	if l.version+1 != version { // the list has changed while the page was read
 		return false
 	}
 	l.learn(&p, l.rules.Own)
@@ -73,7 +73,7 @@ func (l *List) Learn(result []byte, version int32, whole bool) (news bool) {
 	return len(l.repeatable) > 0
 }
 
-// Restore takes in tools that may be called again, as another node knows, and that may change something.
+// Restore takes in tools that another node knows as ones that may be called again. They are taken for tools that may change something.
 func (l *List) Restore(repeatable []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,13 +106,12 @@ func (l *List) OnlyReads(tool []byte) bool {
 	return l.is(func() bool { return l.repeatable[string(tool)] && !l.changes[string(tool)] })
 }
 
-// IsRepeatable reports whether a tool is known to be one that may be called again, by the list or by the operator. The list is not read for that.
+// IsRepeatable reports whether the list, as far as it is known, or the operator says that a tool may be called again.
 func (l *List) IsRepeatable(tool string) bool {
 	return l.is(func() bool { return l.repeatable[tool] }) || l.rules.Operator(l.of.Server(), tool)
 }
 
-// Repeatable reports whether the tool of a tools/call may be called again. Where that is not known the list is read, once, and waited
-// for a little.
+// Repeatable reports whether the tool of a tools/call may be called again. If that is not known it has the list read, once, and waits for it a little: see [Patience].
 func (l *List) Repeatable(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	name := Called(m)
 	if l.rules.Operator(l.of.Server(), name) {
@@ -130,9 +129,8 @@ func (l *List) Repeatable(ctx context.Context, m *jsonrpc.Message, header http.H
 	return l.is(func() bool { return l.repeatable[name] })
 }
 
-// Light reports whether a request may start light, answered with nothing kept of it. What is not repeatable, and that of which
-// somebody besides its client is told, is never light where other nodes may take it over: a node that forwards it, and one that takes
-// it over, would both make it again.
+// Light reports whether a request may start light, so that nothing of it is stored. If other nodes may take sessions over, a request is not light
+// that is not repeatable, or of which others than its client are told: a node that forwards it, and one that takes it over, would both make it again.
 func (l *List) Light(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	if !l.rules.Alone && l.rules.Told != nil && l.rules.Told(m.Params) {
 		return false
@@ -150,7 +148,7 @@ func (l *List) CheckHeaders(ctx context.Context, m *jsonrpc.Message, header http
 	var headers []protocol.ParamHeader
 	l.mu.Lock()
 	if len(l.headed) > 0 {
-		headers = l.headed[Called(m)] // no one changes them
+		headers = l.headed[Called(m)] // they never change
 	}
 	l.mu.Unlock()
 	if len(headers) == 0 {
@@ -165,8 +163,8 @@ func (l *List) CheckHeaders(ctx context.Context, m *jsonrpc.Message, header http
 	return nil
 }
 
-// IsShaped reports whether a tool has an outputSchema, or may have one. Where that is not known the list is read. It is not ok if the
-// server has a tool of the name of one of ours.
+// IsShaped reports whether a tool has an outputSchema, or may have one. If that is not known it has the list read. It is not ok if
+// the server has a tool with the name of one of ours.
 func (l *List) IsShaped(name string) (shaped, ok bool) {
 	if l.is(func() bool { _, known := l.shaped[name]; return !known }) {
 		l.awaitAll(context.Background(), nil, http.Header{}, longPatience)
@@ -174,32 +172,32 @@ func (l *List) IsShaped(name string) (shaped, ok bool) {
 	return l.is(func() bool { shaped, known := l.shaped[name]; return shaped || !known }), !l.Clashes()
 }
 
-// Clashes reports whether the server is known to have a tool of the name of one of ours.
+// Clashes reports whether the server is known to have a tool with the name of one of ours.
 func (l *List) Clashes() bool { return l.is(func() bool { return l.clash }) }
 
-// AwaitClash is Clashes once all tools are known, if they can be.
+// AwaitClash is Clashes once all tools are known, if they can be learned.
 func (l *List) AwaitClash(ctx context.Context, m *jsonrpc.Message, header http.Header) bool {
 	l.awaitAll(ctx, m, header, mostReading)
 	return l.Clashes()
 }
 
-// Nests reports whether the server has tools that are called as ours, after a prefix.
+// Nests reports whether the server has tools with the names of ours after a prefix.
 func (l *List) Nests() bool { return l.nested.Load() }
 
-// Rules are what lists have in common. They do not change.
+// Rules are common to all lists of a node. They do not change.
 type Rules struct {
-	// Operator reports whether the operator says that a tool of a server may be called again. A panic of it is raised.
+	// Operator reports whether the operator says that a tool of a server may be called again. Its panics reach the caller.
 	Operator func(server, tool string) bool
 	Own      Own
-	// Told reports whether somebody besides its client is told of the outcome of a request with params. nil: nobody ever is.
+	// Told reports whether others than its client are told of the outcome of a request with params. nil: they never are.
 	Told   func(params []byte) bool
 	Alone  bool // no other node takes sessions over
 	Logger *slog.Logger
 }
 
-// Own are tools of our own, beside those of servers.
+// Own are tools of our own, beside those of servers. Its methods may be called with a List's lock held.
 type Own interface {
-	// Tool reports whether a tool has the name of one of them, or one that ends with such a name.
+	// Tool reports whether name is that of one of them, or, for nested, ends with such a name.
 	Tool(name string) (own, nested bool)
 	// IsOn reports whether they are offered at all.
 	IsOn() bool
@@ -211,15 +209,14 @@ func (r *Rules) Owns(tool string) bool {
 	return own && r.Own.IsOn()
 }
 
-// CallsOwn reports whether a request calls a tool of the name of one of ours, if those are on.
+// CallsOwn reports whether a request calls a tool with the name of one of ours, if those are on.
 func (r *Rules) CallsOwn(m *jsonrpc.Message) bool {
-	return r.Own.IsOn() && m.Method == protocol.MethodCallTool && r.Owns(Called(m)) // the name of the tool costs an allocation
+	return r.Own.IsOn() && m.Method == protocol.MethodCallTool && r.Owns(Called(m)) // the last, as the name of the tool costs an allocation
 }
 
-// Repeatable reports whether all requests to a server may be made again without harm, as far as that is known without
-// the server's list.
+// Repeatable reports whether all requests to a server may be made again without harm, as far as their methods and the operator say.
 func (r *Rules) Repeatable(server string, msgs []jsonrpc.Message) (all bool) {
-	var err error // then nobody has called them safe
+	var err error // on a panic they are not safe
 	defer panics.Catch(&err, r.Logger, "", "")
 	return Repeatable(msgs, func(m *jsonrpc.Message) bool { return r.Operator(server, Called(m)) })
 }

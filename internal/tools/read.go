@@ -10,9 +10,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// To read a list takes mostReading at the most. Calls wait until that has taken [Patience] to know whether they may be made again, and are
-// stored then: where a server is slow to list its tools, that is lost once, however many calls there are and however often one
-// asks. What has to be known of the tools for longPatience is waited for so long.
+// To read a list takes mostReading at the most. Calls that need to know whether they may be made again wait until it has taken [Patience], and are stored then:
+// a server that is slow to list its tools costs that time once, however many calls wait. Facts that a call cannot do without are waited for longPatience.
 const (
 	Patience     = 50 * time.Millisecond
 	longPatience = 2 * time.Second
@@ -25,13 +24,12 @@ type Server interface {
 	Name() string
 	// Server returns the server's name, as the operator knows it.
 	Server() string
-	// Asks returns what asks the server for pages of its list, with the headers and the capabilities of a client's request m, or of none if m is
-	// nil. done is called when no more is asked; news: the List knows now of tools that may be called again. ask is nil if the server cannot be
-	// asked now.
+	// Asks returns the function that asks the server for pages of its list, with the headers and the capabilities of a client's request m, or none if m
+	// is nil. done is called after the last page; news: the List now knows tools that may be called again. ask is nil if the server cannot be asked now.
 	Asks(ctx context.Context, m *jsonrpc.Message, header http.Header) (ask Ask, done func(news bool))
 }
 
-// Ask asks for a page of the list, with the params of the request. The error says that there is no response.
+// Ask asks for a page of the list, with the params of the request. An error means that there is no response.
 type Ask func(ctx context.Context, params []byte) (jsonrpc.Message, error)
 
 // A reader reads a list.
@@ -64,15 +62,15 @@ func (l *List) awaitAll(ctx context.Context, m *jsonrpc.Message, header http.Hea
 	}
 }
 
-// ReadUnknown begins to read the server's list, for the sake of a request, if no tool is known that may be called again.
+// ReadUnknown begins to read the server's list, for the sake of a request, if the list is not complete, and no tool in it is known that may be called again.
 func (l *List) ReadUnknown(ctx context.Context, m *jsonrpc.Message, header http.Header) {
 	if !l.IsComplete() && len(l.Names()) == 0 {
 		l.start(ctx, m, header)
 	}
 }
 
-// start begins to read the server's list, for the sake of a request, unless that is being done. It returns what reads the list,
-// or nil if nothing does.
+// start begins to read the server's list, for the sake of a request, unless the list is being read. It returns the reader; nil:
+// the list is complete, or cannot be read now.
 func (l *List) start(ctx context.Context, m *jsonrpc.Message, header http.Header) *reader {
 	l.mu.Lock()
 	r := l.reading
@@ -102,11 +100,11 @@ func (l *List) read(r *reader, version int32, ask Ask, done func(news bool)) {
 	defer stop()
 	all, err := l.readPages(ctx, ask)
 	l.mu.Lock()
-	current := l.version == version // else it is an old list
+	current := l.version == version // else the list has changed
 	if current {
 		l.reading = nil
 	}
-	if current = current && (err == nil || ctx.Err() != nil); current { // else the server ended; one that does not answer is not asked again
+	if current = current && (err == nil || ctx.Err() != nil); current { // else the server ended; a server that does not answer is not asked again
 		l.hints = all
 		l.nested.Store(all.nested)
 	}
@@ -116,11 +114,11 @@ func (l *List) read(r *reader, version int32, ask Ask, done func(news bool)) {
 	done(news)
 }
 
-// readPages asks for all pages. The error says that there was no response to one.
+// readPages asks for all pages. An error means that one got no response.
 func (l *List) readPages(ctx context.Context, ask Ask) (all hints, err error) {
 	all.complete = true
 	params := []byte("{}")
-	for pages := protocol.NewPages(100); ; { // a server that has no last one is not believed
+	for pages := protocol.NewPages(100); ; { // a server without a last page is given up
 		m, err := ask(ctx, params)
 		if err != nil {
 			l.rules.Logger.Debug("tools not listed", "session", l.of.Name(), "error", err)
