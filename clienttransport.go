@@ -31,8 +31,8 @@ type ClientOptions struct {
 }
 
 // A ClientTransport connects an official mcp.Client to a remote server, and keeps its calls alive
-// when connections break. If the outcome of a call can't be known, it fails with an error for which
-// [OutcomeUnknown] is true.
+// when connections break. If the outcome of a call can't be known, the call fails with an error for
+// which [OutcomeUnknown] is true.
 //
 // It is used for one Connect. Its methods may be called concurrently.
 type ClientTransport struct {

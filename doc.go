@@ -12,9 +12,11 @@
 //
 //	handler := holdfast.NewHandler(getServer, nil)
 //
-// Clients need no change, and keep their sessions: they resume with the means of the protocol, such as Last-Event-ID. docs/go-sdk.md has the counterpart of each
-// option of the go-sdk's handler. [NewBackendHandler] serves other backends: commands that speak MCP on stdio, or functions that answer raw messages. [Options]
-// has the limits, the store, authorization and webhooks. If the outcome of a call cannot be known, because its server was lost while it ran, the call fails with
+// Clients need no change, and keep their sessions: they resume with the means of the protocol, such
+// as Last-Event-ID. docs/go-sdk.md has the counterpart of each option of the go-sdk's handler.
+// [NewBackendHandler] serves other backends: commands that speak MCP on stdio, or functions that
+// answer raw messages. [Options] has the limits, the store, authorization and webhooks. If the
+// outcome of a call cannot be known, because its server was lost while it ran, the call fails with
 // an error that says so.
 //
 // # Client

@@ -166,7 +166,8 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	return h
 }
 
-// isOutside reports whether the servers of a backend are outside of this program, so that each conversation with them begins anew.
+// isOutside reports whether the servers of a backend are outside of this program, so that each
+// conversation with them begins anew.
 func isOutside(b backend.Backend) bool {
 	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
 		return true
@@ -226,11 +227,12 @@ func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) error
 // connection, it is sent again when the client resumes with nothing but its session id. Without
 // Listener that loss cannot be seen, and on connections below TLS it cannot either.
 //
-// Listener also bounds the memory that open connections take beside Options.Memory: each counts for its client's address from
-// when it is accepted until it is closed. Without room it is closed at once, if possible after an answer with status 503 and
-// the reason. l must come from net.Listen; with TLS, pass h.Listener(l) to tls.NewListener. Without Listener only large uses
-// are bounded: WebSockets, streams that a GET opens, and requests over HTTP/2 or of proxies that are trusted. The http.Server
-// bounds a connection until the end of a request's header: set its ReadHeaderTimeout and MaxHeaderBytes.
+// Listener also bounds the memory that open connections take beside Options.Memory: each counts for its
+// client's address from when it is accepted until it is closed. Without room it is closed at once, if
+// possible after an answer with status 503 and the reason. l must come from net.Listen; with TLS, pass
+// h.Listener(l) to tls.NewListener. Without Listener only large uses are bounded: WebSockets, streams that
+// a GET opens, and requests over HTTP/2 or of proxies that are trusted. The http.Server bounds a
+// connection until the end of a request's header: set its ReadHeaderTimeout and MaxHeaderBytes.
 //
 // It also turns the statuses 501 and 505, which net/http itself answers to a client of another
 // version of HTTP, into 400.
@@ -257,11 +259,11 @@ func (h *Handler) Leaving() <-chan struct{} { return h.server.Leaving() }
 // again elsewhere. Clients that only listen are disconnected during a third of that time, at most
 // 15 s. Shortly before the end the handler stops accepting requests: see [Handler.Leaving].
 //
-// Shutdown returns the error of ctx if not all calls ended in time. After ctx is done it may take 5 s more for clients
-// that are still reading, and, at the same time, as long as backends need to close: 5 s for handlers of an mcp.Server
-// that ignore their cancellation, and twice its Grace for a process. Webhooks that have not been sent are tried once
-// more until ctx is done, and for 2 s more if calls were cut short. With a shared Store, webhooks that wait for another
-// try are left to other nodes, or to the next process.
+// Shutdown returns the error of ctx if not all calls ended in time. After ctx is done it may take 5 s more
+// for clients that are still reading, and, at the same time, as long as backends need to close: 5 s for
+// handlers of an mcp.Server that ignore their cancellation, and twice its Grace for a process. Webhooks
+// that have not been sent are tried once more until ctx is done, and for 2 s more if calls were cut short.
+// With a shared Store, webhooks that wait for another try are left to other nodes, or to the next process.
 func (h *Handler) Shutdown(ctx context.Context) error {
 	if h.health != nil {
 		h.health.drain()

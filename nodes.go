@@ -110,7 +110,8 @@ type health struct {
 	draining bool
 }
 
-// busHealth says whether messages between nodes come through. While the store is away, no message does; that has no log line of its own.
+// busHealth says whether messages between nodes come through. While the store is away, no message comes through; that
+// has no log line of its own.
 type busHealth struct {
 	silent atomic.Bool
 	outage *outage.Outage

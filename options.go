@@ -54,9 +54,10 @@ const (
 	RoleWorker Role = "worker"
 )
 
-// An Era says which clients are served in which era of the protocol. In the legacy era (revisions up to 2025-11-25) a client has a session, and its calls survive the connection. In the
-// modern era (2026-07-28 and later) each request stands alone, and the end of its connection cancels
-// it, unless it has become a task.
+// An Era says which clients are served in which era of the protocol. In the legacy era (revisions up to
+// 2025-11-25) a client has a session, and its calls survive the connection. In the modern era
+// (2026-07-28 and later) each request stands alone, and the end of its connection cancels it, unless it
+// has become a task.
 type Era string
 
 // The choices of eras.
@@ -108,18 +109,18 @@ type Options struct {
 	// UpgradeAfter is how long a request that is safe to retry waits for its response,
 	// to be answered with JSON, before its answer becomes a stream; 50 ms.
 	UpgradeAfter time.Duration
-	// DisconnectAfter is how long one connection of a stream lasts: then it is closed,
-	// and the client reconnects and resumes (SEP-1699). By default, and if it is negative, it is not closed
-	// before the stream ends.
+	// DisconnectAfter is how long one connection of a stream lasts: then it is closed, and the client
+	// reconnects and resumes (SEP-1699). By default, and if DisconnectAfter is negative, the connection is
+	// not closed before the stream ends.
 	DisconnectAfter time.Duration
 	// Retry is how long clients are told to wait before they reconnect; 1 s.
 	Retry time.Duration
-	// KeepAlive is how long a stream may be silent before a comment is sent on it;
-	// 15 s. Negative: none is sent.
+	// KeepAlive is how long a stream may be silent before a comment is sent on it; 15 s. Negative:
+	// no comment is sent.
 	KeepAlive time.Duration
-	// PingAfter is how long the stream of a call may be silent before its client is
-	// sent a ping, if its protocol revision is older than 2025-11-25. The ping's event
-	// id lets such a client resume the call. 1 s; negative: none is sent.
+	// PingAfter is how long the stream of a call may be silent before its client is sent a ping, if
+	// its protocol revision is older than 2025-11-25. The ping's event id lets such a client resume
+	// the call. 1 s; negative: no ping is sent.
 	PingAfter time.Duration
 	// TaskAfter is how long a call of a tool may take before it becomes a task, if its client
 	// declares the extension io.modelcontextprotocol/tasks (revision 2026-07-28): the client
@@ -156,7 +157,7 @@ type Options struct {
 	// of it, and its client wakes it with its id. Only sessions that lose nothing by it fall asleep: those with a server that is a
 	// process, or behind HTTP, and with no message that the server may remember. 5 minutes; negative: never. Sessions of another
 	// [backend.Backend], such as an mcp.Server, fall asleep only if SleepAfter is set, and lose all that the backend keeps for
-	// them in memory. It needs SessionLife.
+	// them in memory. SleepAfter needs SessionLife.
 	SleepAfter time.Duration
 	// SessionLife is how long after its beginning a session can be revived if it has expired, or its Store has lost it:
 	// its client comes back with its id, and the server's initialize is made again. The server's knowledge of the
@@ -165,8 +166,9 @@ type Options struct {
 	// SessionKeys seal into session ids the facts that a session is revived with: the first key seals, and all keys open. By
 	// default nodes that share a Store share a key there, and a handler that is alone has one in StateDir, or a new one.
 	SessionKeys [][32]byte
-	// StateDir is a directory, of this handler alone, for a handler without a shared Store. It keeps there the session key and the list of
-	// ended sessions, so that sessions can be revived after a restart. The directory is made if it does not exist. By default nothing is kept.
+	// StateDir is a directory, of this handler alone, for a handler without a shared Store. It keeps there the session key and
+	// the list of ended sessions, so that sessions can be revived after a restart. The directory is made if it does not exist. By
+	// default nothing is kept.
 	StateDir string
 	// Keep is how long an ended call can still be read; 10 minutes. If Store is set, the store has
 	// its own setting. Set Keep to the same value, because the handler promises it to clients.
@@ -267,12 +269,12 @@ type Options struct {
 	// Metrics counts calls for Prometheus, until Shutdown: [holdfast/metrics.New] returns it; nil: nothing is
 	// counted. docs/observing.md lists the figures.
 	Metrics Observer
-	// Audit gets a record for each call that has ended: the principal, the tool, the time it took, the
-	// number of connections, and how the call ended; nil: there is no audit. A call that goes on at
-	// another node has its record there. Requests that are refused because of Host or Origin have records
-	// too, at most ten a second; requests that Authenticate refuses have none. One goroutine calls Audit,
-	// and no call waits for it: records that Audit does not take in time are lost, and the loss is logged.
-	// If Audit has a method Flush() error, that is called after the last of several records.
+	// Audit gets a record for each call that has ended: the principal, the method, the tool, the time it
+	// took, the number of connections, and how the call ended; nil: there is no audit. A call that goes on
+	// at another node has its record there. Requests that are refused because of Host or Origin have
+	// records too, at most ten a second; requests that Authenticate refuses have none. One goroutine calls
+	// Audit, and no call waits for it: records that Audit does not take in time are lost, and the loss is
+	// logged. If Audit has a method Flush() error, that is called after the last of several records.
 	Audit slog.Handler
 	// AuditArguments adds the arguments of tools and prompts to these records.
 	AuditArguments bool
@@ -317,7 +319,7 @@ func (o *Options) eras() Era {
 }
 
 // bounded resets an option to its default if it was not given, or its value is below 0, above most or not a number. It
-// logs the latter.
+// logs a value that the option cannot have.
 func bounded[T int | int64 | float64 | time.Duration](o *Options, name string, value *T, want string, most, byDefault T) {
 	if can := *value >= 0 && *value <= most; !can {
 		o.wrong(name, *value, want)

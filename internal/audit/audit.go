@@ -1,5 +1,6 @@
-// Package audit writes a line for each call that has ended: the principal, the tool, the time it took, the
-// number of connections, and how the call ended; and lines for requests that were refused with status 401 or
+// Package audit writes a line for each call that has ended: the principal, the method, the tool, the time
+// it took, the number of connections, and how the call ended; and lines for requests that were refused
+// with status 401 or
 // 403. It is an observer ([observe.Observer]).
 package audit
 

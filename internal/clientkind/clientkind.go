@@ -1,4 +1,5 @@
-// Package clientkind knows kinds of clients: clients with the same name and version. It knows their era, and whether they have our tools.
+// Package clientkind knows kinds of clients: clients with the same name and version. It knows their era, and
+// whether they have our tools.
 package clientkind
 
 import (
@@ -19,12 +20,13 @@ const (
 	longestName     = 64 // in bytes, of a client's name and version
 )
 
-// insists is after how many refused requests a kind of client is taken not to fall back on an older
+// insists is how many refused requests show that a kind of client does not fall back on an older
 // revision. A host that begins two sessions at once is refused twice before it falls back.
 const insists = 3
 
-// A Table logs once for each kind of client which era it speaks: a line for each name, version and era. The zero value is
-// ready to use. It is used when sessions and carriers begin, not for each request. Its methods may be called concurrently.
+// A Table logs once for each kind of client which era it speaks: a line for each name, version and era. The zero
+// value is ready to use. It is used when sessions and carriers begin, not for each request. Its methods may be
+// called concurrently.
 type Table struct {
 	mu     sync.Mutex
 	kinds  map[Kind]*eraOfKind

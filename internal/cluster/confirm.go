@@ -59,7 +59,8 @@ func (c *conn) recheck() {
 	c.asks, c.gap = 1, 0
 }
 
-// checked notes how many messages the other end has sent. It returns the number of the next message that this end waits for, and the bytes that it has granted.
+// checked notes how many messages the other end has sent. It returns the number of the next message
+// that this end waits for, and the bytes that it has granted.
 func (c *conn) checked(number uint64) (next, granted uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -28,7 +28,8 @@ type Options struct {
 	// called with each heartbeat, and must not wait; nil: the load is not reported.
 	Load func() Load
 
-	// Bus is called when the bus stops carrying messages (silent), and when it carries them again. It must not wait. Nil: the node logs that.
+	// Bus is called when the bus stops carrying messages (silent), and when it carries them again.
+	// It must not wait. Nil: the node logs that.
 	Bus func(silent bool)
 
 	Logger *slog.Logger // slog.Default()
@@ -157,7 +158,7 @@ func Join(bus Bus, o Options) (*Node, error) {
 // Name is this node's name on the bus.
 func (n *Node) Name() string { return n.name }
 
-// now is a time since the node began.
+// now returns the time since the node began.
 func (n *Node) now() time.Duration { return time.Since(n.start) }
 
 // sendQueued sends a message of the outbox.
@@ -357,7 +358,8 @@ type health struct {
 	stalled  atomic.Int64 // when a message last came back after a pause; 0: there was no pause
 }
 
-// heard notes that a message of this node has come back to it. After a pause the bus may have lost the messages that peers sent meanwhile.
+// heard notes that a message of this node has come back to it. After a pause the bus may have lost
+// the messages that peers sent meanwhile.
 func (h *health) heard(now, pause time.Duration) {
 	if was := h.echo.Swap(int64(now) | 1); was != 0 && now-time.Duration(was) > pause {
 		h.stalled.Store(int64(now))

@@ -16,7 +16,8 @@ type Hint struct {
 	Key  Digest
 	Node string
 	Name uint64 // of the call, on that node
-	// InFlight says that the call is in flight, and may be stranded by the time it is asked for. Near says that its client was connected to that node.
+	// InFlight says that the call is in flight, and may be stranded by the time it is asked for. Near says that its client was
+	// connected to that node.
 	InFlight, Near bool
 	Since          time.Time
 }
@@ -62,7 +63,7 @@ func (t *Hints) remove(e *linked.Element) {
 	t.n.Store(int64(t.all.Len()))
 }
 
-// Find returns the hints with one of the keys that are no older than most, key by key, and the newest first.
+// Find returns the hints with one of the keys that are no older than most: in the order of the keys, the newest of each key first.
 func (t *Hints) Find(keys Keys, most time.Duration) (all []Hint) {
 	if t.n.Load() == 0 { // the usual case
 		return nil

@@ -147,7 +147,7 @@ func (d Digest) In(place Digest) Digest {
 	return DigestOf(both[:])
 }
 
-// deepest is down to which depth of arguments the order of members is ignored: a model that asks again may write them in another order.
+// deepest is the depth of arguments down to which the order of members is ignored: a model that asks again may write them in another order.
 const deepest = 4
 
 // mostMembers is how many members an object may have for their order to be ignored.

@@ -115,7 +115,7 @@ var (
 	callBuckets = []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 10, 30, 120, 600, 3600}
 	// An engine takes from less than a millisecond to the time at which it is given up.
 	engineBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 3, 30}
-	// A call waits in the queue of calls over a limit for at most seconds.
+	// A call waits in the queue of calls over a limit for some seconds at most.
 	queueBuckets = []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	// A take-over, and the start of a backend.
 	startBuckets = []float64{.001, .005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}

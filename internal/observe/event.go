@@ -14,7 +14,8 @@ type (
 	Promoted struct{ Number uint64 }
 	// BecameTask says that the client got a task's id instead of the response.
 	BecameTask struct{}
-	// Attached says that the call's request is a stranded call made again, for a reason: the call copies the messages of that one.
+	// Attached says that the call's request is a stranded call made again, for a reason: the call copies the messages of
+	// that one.
 	Attached struct{ Reason string }
 	// HandedOff says that the client got a handle for a response. The server's next messages are in
 	// another stream, with entries that count from 1. Was is the number of the stream before, 0 if the

@@ -26,7 +26,7 @@ type Observer interface {
 	// of the rest of the call, or nil.
 	Began(c *Call, params []byte) CallObserver
 	// Happened is told of the events that belong to no call in flight: those of readers of the standalone
-	// stream or of a call that has ended, and all events below "Events of readers" in event.go.
+	// stream or of a call that has ended, and all events of no call and no reader.
 	Happened(e Event)
 }
 
@@ -77,14 +77,15 @@ type Call struct {
 // (params._meta.traceparent, and tracestate).
 type Trace struct{ Parent, State string }
 
-// Bounds of a client's texts about a trace, in bytes. In W3C Trace Context a traceparent of version 00 has 55 bytes, and
-// a tracestate must be allowed at least 512.
+// Bounds of a client's texts about a trace, in bytes. In W3C Trace Context a traceparent of version 00 has
+// 55 bytes, and a tracestate must be allowed at least 512.
 const (
 	mostParent = 128
 	mostState  = 1024
 )
 
-// NewTrace returns the trace that a request names. A state that is too long is dropped, and a parent that is too long drops both.
+// NewTrace returns the trace that a request names. A state that is too long is dropped, and a parent that
+// is too long drops both.
 func NewTrace(parent, state string) Trace {
 	if len(parent) > mostParent {
 		return Trace{}
@@ -324,7 +325,8 @@ func (w *Watch) End(number uint64, outcome Outcome, code int) {
 	w.tell(number, End{Outcome: outcome, Code: code}, false)
 }
 
-// Leave tells that the call has left this node. It overrides Settle for a stored call; a settled light call was answered from memory, and has ended.
+// Leave tells that the call has left this node. It overrides Settle for a stored call; a settled light
+// call was answered from memory, and has ended.
 func (w *Watch) Leave(number uint64) { w.tell(number, End{Outcome: Left}, number != 0) }
 
 func (w *Watch) tell(number uint64, end End, whatever bool) {

@@ -1,5 +1,6 @@
-// Package processes bounds how many server processes run on a node at a time, if each conversation with a server costs one. It decides which
-// session waits for a place, which tenant has used up its share, and which conversation makes room. See docs/decisions/0018-bounds-and-tenants.md.
+// Package processes bounds how many server processes run on a node at a time, if each conversation with a server costs one. It decides
+// which session waits for a place, which tenant has used up its share, and which conversation makes room. See
+// docs/decisions/0018-bounds-and-tenants.md.
 package processes
 
 import (
@@ -47,8 +48,8 @@ type count struct {
 type Owner interface {
 	// NeedsProcess reports whether a conversation costs a process.
 	NeedsProcess() bool
-	// Tenant returns the tenant that the process is counted against, and whether the tenant's share bounds it: it does not if the session had a place at another
-	// node.
+	// Tenant returns the tenant that the process is counted against, and whether the tenant's share bounds it: it does not if the
+	// session had a place at another node.
 	Tenant() (name string, shared bool)
 	// Gone returns an error if no conversation may be opened any more.
 	Gone() error
@@ -99,7 +100,8 @@ func (b *Bound) Take(ctx context.Context, o Owner, wait time.Duration, patient b
 
 func (b *Bound) counts(o Owner) bool { return b.Most > 0 && o.NeedsProcess() }
 
-// take takes a place if one is free. Otherwise it returns the error, whether a place is about to be free, and a channel that is closed when one is.
+// take takes a place if one is free. Otherwise it returns the error, whether a place is about to be free, and a channel that is closed
+// when one is.
 func (b *Bound) take(o Owner) (p *Place, freed <-chan struct{}, coming bool, full error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -235,7 +237,7 @@ func (b *Bound) evict(o Owner) bool {
 	}
 	b.mu.Unlock()
 	slices.SortFunc(all, func(x, y Owner) int { return cmp.Compare(x.LastSeen(), y.LastSeen()) })
-	return slices.ContainsFunc(all, func(x Owner) bool { return x != o && x.CloseUnused() }) // each is asked: it may be in use by now
+	return slices.ContainsFunc(all, func(x Owner) bool { return x != o && x.CloseUnused() }) // each is tried: it may be in use by now
 }
 
 // Opened notes that the place has a conversation, which may make room for another one.

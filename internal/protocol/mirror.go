@@ -282,8 +282,9 @@ func (h ParamHeader) Value(argument []byte) (value string, ok bool) {
 	return EncodeHeader(text), err == nil
 }
 
-// Check returns an error unless the header's values in a request repeat the request's argument, which is nil if it is
-// absent (2026-07-28, Streamable HTTP, "Server Behavior for Custom Headers", "Server Validation").
+// Check returns an error unless the header's values in a request repeat the request's argument, which is
+// nil if it is absent (2026-07-28, Streamable HTTP, "Server Behavior for Custom Headers", "Server
+// Validation").
 func (h ParamHeader) Check(values []string, raw []byte) error {
 	want, err := ParamText(raw)
 	switch absent := err != nil; {

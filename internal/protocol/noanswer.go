@@ -9,7 +9,8 @@ import (
 // initialize, or server/discover. The command that starts a server may have to download it first.
 const OpensWithin = 60 * time.Second
 
-// NoAnswer is the error of a server that hangs before it has begun its work. Its text is for clients; the log says what to do.
+// NoAnswer is the error of a server that hangs before it has begun its work. Its text is for clients; the log says
+// what to do.
 type NoAnswer struct {
 	Server string // its name; "": there is only one server
 	Method string // the request that it has not answered; "": it has not even started

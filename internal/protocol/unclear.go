@@ -46,7 +46,8 @@ func CheckKind(m *jsonrpc.Message) *jsonrpc.Error {
 	return nil
 }
 
-// checkMethod returns an error if a method is not clear: it looks like a method of the specification, and is another one.
+// checkMethod returns an error if a method is not clear: it looks like a method of the specification, and
+// is another one.
 func checkMethod(method string) *jsonrpc.Error {
 	if _, known := methods[method]; known {
 		return nil

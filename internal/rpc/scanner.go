@@ -228,7 +228,8 @@ func (s *IDScanner) RequestID() (id []byte, answered bool) {
 	return t.readID(), true
 }
 
-// AskedID is [RequestID] for a text of a peer that also answers, and may print: it returns nil if the text has no method, or has an outcome.
+// AskedID is [RequestID] for a text of a peer that also answers, and may print: it returns nil if the text has no
+// method, or has an outcome.
 func AskedID(text []byte) []byte {
 	var s IDScanner
 	s.Take(text)

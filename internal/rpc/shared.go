@@ -9,8 +9,9 @@ func IsShared(sink any) bool {
 	return ok && s.Shared()
 }
 
-// TakePlace takes a place for a process, for another opening of the server of a sink's conversation, if that costs a process. It does
-// not wait: ok is false if there is no place. free gives the place back. A sink that wraps another sink passes the question on.
+// TakePlace takes a place for a process, for another opening of the server of a sink's conversation, if that costs a
+// process. It does not wait: ok is false if there is no place. free gives the place back. A sink that wraps another sink
+// passes the question on.
 func TakePlace(sink any) (free func(), ok bool) {
 	s, is := sink.(interface {
 		TakePlace() (free func(), ok bool)

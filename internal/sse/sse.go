@@ -75,8 +75,8 @@ func AppendEvent(dst []byte, name, data string) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// ErrTooLong is returned by [Reader.Next] for an event over the limit. After it the reader can only
-// [Reader.Skip].
+// ErrTooLong is returned by [Reader.Next] for an event over the limit. After it only [Reader.Skip]
+// can find the next event.
 var ErrTooLong = errors.New("server-sent event is too long")
 
 // A Reader reads events from a stream. It must not be used concurrently.

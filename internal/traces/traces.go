@@ -49,7 +49,7 @@ type Options struct {
 // Traces makes the spans of a handler's calls.
 type Traces struct {
 	tracer    trace.Tracer
-	provider  *Provider // nil: another kind; with it a call that is taken over keeps its span
+	provider  *Provider // nil if it is of another kind; with it, a call that is taken over keeps its span
 	underHTTP bool
 
 	mu      sync.Mutex

@@ -43,7 +43,8 @@ type answer struct {
 	Most time.Duration `json:"most"` // see [handoff.Most]
 }
 
-// Tool reports whether a name is that of one of our tools, and whether it ends with [handoff.ToolWait], as the tool of a backend that hands calls off itself.
+// Tool reports whether a name is that of one of our tools, and whether it ends with
+// [handoff.ToolWait], as the tool of a backend that hands calls off itself.
 func (*Handles) Tool(name string) (own, nested bool) {
 	return handoff.IsTool(name), strings.HasSuffix(name, handoff.ToolWait)
 }
@@ -171,8 +172,8 @@ func asksOf(c *session.Call) *asks {
 	return a
 }
 
-// attend notes that a call of our tools waits for the heir, until done is called. The last done passes waiting requests on to a client that reads the standalone
-// stream.
+// attend notes that a call of our tools waits for the heir, until done is called. The last done
+// passes waiting requests on to a client that reads the standalone stream.
 func (a *asks) attend() (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -21,7 +21,8 @@ const (
 	ToolCancel = Prefix + "cancel"
 )
 
-// Meta is the member of _meta that has a [State] in a result, and in a request the client's refusal of hand-offs: false.
+// Meta is the member of _meta that has a [State] in a result, and in a request the client's refusal of
+// hand-offs: false.
 const Meta = "holdfast/handoff"
 
 // IsTool reports whether a tool is one of ours.
@@ -91,8 +92,8 @@ func Most(after time.Duration) time.Duration { return max(after/10*9, after-5*ti
 // mostSeen bounds the numbers that [Seen] returns: from there on they begin anew. Numbers of JSON are exact up to it.
 const mostSeen = 1 << 53
 
-// Seen returns the argument "seen" of a [ToolWait]. Each answer asks for another number, because many hosts stop a model
-// that calls a tool with the same arguments again and again.
+// Seen returns the argument "seen" of a [ToolWait]. Each answer asks for another number, because many hosts
+// stop a model that calls a tool with the same arguments again and again.
 func Seen(arguments []byte) int {
 	raw := jsonrpc.Field(arguments, "seen")
 	n, err := strconv.ParseFloat(string(raw), 64)
@@ -262,8 +263,8 @@ func result(text string, s *State, failed bool, f Form) []byte {
 	return append(append(r, about...), "}}"...)
 }
 
-// AddTools adds our tools to the response to a tools/list, if it is the last page, or has an empty cursor: many clients
-// take such a page for the last. most is how long [ToolWait] waits at most.
+// AddTools adds our tools to the response to a tools/list, if it is the last page, or has an empty cursor: many
+// clients take such a page for the last. most is how long [ToolWait] waits at most.
 func AddTools(response []byte, most time.Duration) []byte {
 	tools := jsonrpc.Field(response, "result", "tools")
 	cursor := protocol.NextCursor(jsonrpc.Field(response, "result"))

@@ -26,7 +26,8 @@ const Spare = 10 * time.Second
 // unknown is the limit of a host that no rule matches. Clients made with the SDKs wait for 60 s by default.
 const unknown = 50 * time.Second
 
-// MayAsk returns the host as a host that asks for a call which was handed off. A host without a limit waits as long as an unknown one.
+// MayAsk returns the host as a host that asks for a call which was handed off. A host without a limit waits as long as
+// an unknown one.
 func (h Host) MayAsk() Host {
 	if h.Limit <= 0 {
 		h = Host{Limit: unknown}

@@ -3,7 +3,8 @@
 // docs/decisions/0009-idempotency-keys.md defines the scope of a key. Nodes share claims in the
 // store, and the notes of calls.
 //
-// [Keys] are the keys of a node. They begin calls by a function of their caller, and ask about sessions by [Sessions].
+// [Keys] are the keys of a node. They begin calls by a function of their caller, and ask about
+// sessions by [Sessions].
 package idempotency
 
 import (
@@ -20,7 +21,8 @@ import (
 // An ID is an idempotency key together with its scope.
 type ID [sha256.Size]byte
 
-// A Sum stands for a request. It is short: only a client itself could gain by making two of its requests collide.
+// A Sum stands for a request. It is short: only a client itself could gain by making two of its
+// requests collide.
 type Sum [16]byte
 
 // SumOf returns the sum of a request's body.

@@ -90,7 +90,8 @@ func (k *Keys) claimKey(r *Record, in *Beginner) error {
 	return ErrAgain
 }
 
-// claimTwin takes the twin of a claimed key, on all nodes. The error is [ErrOtherCredential] if another credential has claimed the twin.
+// claimTwin takes the twin of a claimed key, on all nodes. The error is [ErrOtherCredential] if another credential has
+// claimed the twin.
 func (k *Keys) claimTwin(r *Record, in *Beginner) error {
 	of := SumOf(r.id[:])
 	for {

@@ -36,7 +36,8 @@ func (t *task) await(c *session.Call, id []byte) {
 	w.wake()
 }
 
-// copy copies the task's new messages to the tasks/result, and answers it when the task has ended. over says that the tasks/result needs no more.
+// copy copies the task's new messages to the tasks/result, and answers it when the task has ended.
+// over says that there is no more to copy.
 func (w *wait) copy(ctx context.Context) (over bool) {
 	if w.call.IsOver() {
 		return true

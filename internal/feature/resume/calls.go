@@ -68,7 +68,8 @@ const (
 	sweepEvery = 10 * time.Minute // how often calls are swept otherwise
 )
 
-// Session returns the calls of a session. params are those of initialize. It returns nil if they don't say that the client can resume requests.
+// Session returns the calls of a session. params are those of initialize. It returns nil if they don't say that the client can resume
+// requests.
 func (o *Options) Session(tickets ticket.Maker, params []byte) *Session {
 	says := jsonrpc.Field(params, "capabilities", "resumableRequests")
 	if len(says) == 0 || says[0] != '{' {
