@@ -23,10 +23,10 @@ func (n *Node) takes(p *peer) bool {
 	return p.name != n.name && p.beats && !p.draining && !p.lost()
 }
 
-// Choose returns the name of the node with the least to do among those of [Node.Peers]: calls in
-// flight first, then sessions. It counts how often it has chosen a node since that node last
-// reported its load. Nodes of older builds report no load: each of them gets an equal share. ""
-// says that there is no such node.
+// Choose returns the name of the node with the least load among [Node.Peers]: calls in flight
+// first, then sessions. It counts how often it has chosen a node since that node last reported its
+// load. Nodes of older builds report no load: each of them gets an equal share. "" says that there
+// is no such node.
 func (n *Node) Choose() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -61,7 +61,7 @@ func or[T comparable](v, otherwise T) T {
 	return v
 }
 
-// tick is how often a node looks after its peers and connections.
+// tick is how often a node checks its peers and connections.
 func (o *Options) tick() time.Duration { return o.Heartbeat / 2 }
 
 // ticks returns the number of ticks in a time, or one more.

@@ -267,7 +267,7 @@ func (n *Node) Watch(f func(node string)) {
 // A Member is another node, as this node knows it.
 type Member struct {
 	Name      string
-	Suspected bool // it is asked whether it lives
+	Suspected bool // it is pinged
 	Gone      bool // it seems to have ended
 	Left      bool // it has said that it ends
 }

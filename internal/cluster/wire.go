@@ -19,7 +19,7 @@ import (
 //	reset    conn: it is not known, or has failed
 //	credit   conn, how many bytes may have been sent in all, the number waited for
 //	check    for each conn: the number of the next message to be sent
-//	have     for each conn of a check: what credit says
+//	have     for each conn of a check: the numbers of a credit
 //	sent     place: how many bytes of data were sent to the node in all
 //	arrived  place: the bytes up to it are not on their way any more
 //

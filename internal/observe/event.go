@@ -200,7 +200,7 @@ type Session struct {
 type (
 	// Refused says that a request was refused, before there was a call.
 	Refused struct {
-		Reason string  // one of few
+		Reason string  // one of a few words
 		Status int     // of HTTP
 		Denied *Denied // of a request that Holdfast itself has refused with status 401 or 403; else nil
 	}
@@ -215,7 +215,7 @@ type (
 	WebhookTried struct{ Result string }
 	// PageActed says that an operator has asked for an action on the live page.
 	PageActed struct {
-		Action string // one of few
+		Action string // one of a few words
 		Done   bool   // false: it failed
 	}
 	// PageRefused says that the live page has refused a request because of its token: "missing", "wrong", or "limited",
@@ -223,7 +223,7 @@ type (
 	PageRefused struct{ Reason string }
 	// EngineAsked says how long an operation of the store's engine took.
 	EngineAsked struct {
-		Operation string // one of few
+		Operation string // one of a few words
 		Took      time.Duration
 		Err       error
 	}

@@ -6,8 +6,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// MaxURI bounds a URI of a resource in a request, in bytes: subscriptions, and the knowledge of which server has a
-// resource, are kept for as long as a session.
+// MaxURI bounds a URI of a resource in a request, in bytes: subscriptions, and the server of each resource, are
+// kept for as long as a session.
 const MaxURI = 8 << 10
 
 // NamesLongURI reports whether a request of one of the methods with URIs has a URI longer than [MaxURI].

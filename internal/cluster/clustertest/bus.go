@@ -16,9 +16,9 @@ import (
 // node is gone.
 const patience = 20 * time.Second
 
-// RunBus has nodes of an engine send messages to each other while one is cut off and one is killed.
-// Each message arrives once or not at all. Nodes receive messages of each other again when the
-// network is healed. Nodes that send to the killed node learn that it is gone.
+// RunBus makes nodes of an engine send messages to each other while one node is cut off and another
+// is killed. Each message arrives once or not at all. Nodes receive messages of each other again
+// when the network is healed. Nodes that send to the killed node learn that it is gone.
 func RunBus(t *testing.T, o Options) {
 	t.Helper()
 	var nodes []*listener

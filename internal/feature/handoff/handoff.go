@@ -31,7 +31,7 @@ func IsTool(name string) bool { return name == ToolWait || name == ToolCancel }
 // MethodAsk is the method by which a node asks another one for a call that was handed off.
 const MethodAsk = "holdfast/handedOff"
 
-// The status of a call. The names are those of tasks, if tasks have the status too.
+// The status of a call. Tasks use the same names, where they have the status too.
 const (
 	Working       = "working"
 	InputRequired = "input_required" // it waits for its client

@@ -78,7 +78,7 @@ func ForwardID(session stream.SessionKey, name string) ID {
 
 // A State is the state of the call of a key.
 //
-//	state      what it means
+//	state      meaning
 //	Claimed    a request is about to begin the call
 //	Begun      the call has begun, and something of it may be kept
 //	Expired    nothing is kept of the call: the entry is a tombstone, so that the
