@@ -123,7 +123,7 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 	return &call{t: t, span: span}
 }
 
-// setSpan notes the call's span, unless neither the span nor its parent is recorded.
+// setSpan notes the call's span, unless it has a parent and neither of them is recorded.
 func setSpan(c *observe.Call, own, parent trace.SpanContext, began time.Time) {
 	if own.IsSampled() || !parent.IsValid() || parent.IsSampled() {
 		c.Span = &observe.Span{Trace: observe.Trace{Parent: parentText(own), State: own.TraceState().String()}, Under: parentText(parent), Began: began}
