@@ -22,16 +22,16 @@ import (
 // ClientOptions configure a [ClientTransport]. The zero value is useful: [client.Options]
 // has the defaults.
 type ClientOptions struct {
-	// Options are those of the connection. Options.State is not used: an mcp.Client begins
-	// a session of its own, and continues calls of another with [ClientTransport.Resume].
+	// Options are the options of the connection. Options.State is not used: an mcp.Client begins a
+	// session of its own, and continues calls of another with [ClientTransport.Resume].
 	client.Options
 	// OAuthHandler authorizes requests with the go-sdk's OAuth client. It replaces
 	// Options.Auth.
 	OAuthHandler auth.OAuthHandler
 }
 
-// A ClientTransport connects an official mcp.Client to a remote server, and keeps its calls
-// alive when connections break. A call whose outcome can't be known fails with an error for
+// A ClientTransport connects an official mcp.Client to a remote server, and keeps its calls alive
+// when connections break. If the outcome of a call can't be known, the call fails with an error for
 // which [OutcomeUnknown] is true.
 //
 // It is used for one Connect. Its methods may be called concurrently.
@@ -73,12 +73,11 @@ func (t *ClientTransport) Connect(context.Context) (mcp.Connection, error) {
 	return &clientConn{conn}, nil
 }
 
-// Resume continues a call of another transport's State, which may be of another process or
-// machine, and returns its result: that of tools/call can be decoded into an
-// mcp.CallToolResult. Notifications and requests of the call go to the mcp.Client that is
-// connected here. Over a WebSocket a call needs a resume token, and over HTTP+SSE no call
-// can be resumed. If ctx ends first, the call continues at the server. The error is the
-// call's: see [OutcomeUnknown].
+// Resume continues a call of another transport's State, which may be of another process or machine,
+// and returns its result. The result of tools/call can be decoded into an mcp.CallToolResult.
+// Notifications and requests of the call go to the mcp.Client that is connected here. Over a
+// WebSocket a call needs a resume token, and over HTTP+SSE no call can be resumed. If ctx ends
+// first, the call continues at the server. The error is the call's: see [OutcomeUnknown].
 func (t *ClientTransport) Resume(ctx context.Context, call client.CallState) (json.RawMessage, error) {
 	t.mu.Lock()
 	conn := t.conn
@@ -122,8 +121,8 @@ func (t *ClientTransport) Detach() {
 	}
 }
 
-// OutcomeUnknown reports whether err, of a call, means that the request may have run, and
-// that its result can't be known. Sent again, it may run twice.
+// OutcomeUnknown reports whether err, of a call, means that the request may have run, and that its
+// result can't be known. A request that is sent again may run twice.
 func OutcomeUnknown(err error) bool {
 	var e *sdkrpc.Error
 	return errors.As(err, &e) && protocol.OutcomeUnknown(int(e.Code), e.Message)

@@ -12,11 +12,12 @@
 //
 //	handler := holdfast.NewHandler(getServer, nil)
 //
-// Clients need no change, and keep their sessions: they resume with the means of the protocol, such as
-// Last-Event-ID. docs/go-sdk.md has the counterpart of each option of the go-sdk's handler. [NewBackendHandler] serves what is not a go-sdk server: commands that
-// speak MCP on stdio, or functions that answer raw messages. [Options] has the limits, the
-// store, authorization and webhooks. A call whose outcome cannot be known, because its
-// server was lost while it ran, fails with an error that says so.
+// Clients need no change, and keep their sessions: they resume with the means of the protocol, such
+// as Last-Event-ID. docs/go-sdk.md has the counterpart of each option of the go-sdk's handler.
+// [NewBackendHandler] serves other backends: commands that speak MCP on stdio, or functions that
+// answer raw messages. [Options] has the limits, the store, authorization and webhooks. If the
+// outcome of a call cannot be known, because its server was lost while it ran, the call fails with
+// an error that says so.
 //
 // # Client
 //
@@ -29,7 +30,6 @@
 //
 // holdfast/engine opens stores that outlive the process, and that several nodes share; a program imports the engines
 // that it needs. holdfast/metrics counts calls for Prometheus, and holdfast/traces makes spans for OpenTelemetry.
-// holdfast/backend is the contract of a backend. holdfast/client is a client for raw
-// messages. docs/versions.md in the repository says what
-// versions promise, and ARCHITECTURE.md explains the inside.
+// holdfast/backend is the contract of a backend. holdfast/client is a client for raw messages. docs/versions.md in
+// the repository has the promises of versions, and ARCHITECTURE.md explains the inside.
 package holdfast

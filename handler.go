@@ -48,16 +48,16 @@ type Handler struct {
 	webhooks *sender.Sender // or nil
 
 	audit  *audit.Log // or nil
-	detach []func()   // end what Options.Metrics and Traces have begun
+	detach []func()   // end the observers of Options.Metrics and Traces
 	page   *live.Live // or nil
 	log    *lograte.Handler
 }
 
 // NewHandler returns a handler for servers of the official go-sdk. It takes the place of
 // mcp.NewStreamableHTTPHandler, and clients have the era and the sessions that they had there
-// (Options.Eras): getServer returns the server of a new session. It may
-// return the same server each time, and nil refuses the session with status 400. It may be
-// called concurrently. opts may be nil. The caller must call [Handler.Shutdown].
+// (Options.Eras). getServer returns the server of a new session. It may return the same server each
+// time, and nil refuses the session with status 400. It may be called concurrently. opts may be
+// nil. The caller must call [Handler.Shutdown].
 func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handler {
 	var o Options
 	if opts != nil {
@@ -70,9 +70,9 @@ func NewHandler(getServer func(*http.Request) *mcp.Server, opts *Options) *Handl
 }
 
 // NewBackendHandler returns a handler for any backend: commands that speak MCP on stdio
-// ([holdfast/backend/process]), functions that answer raw messages
-// ([holdfast/backend/message]), or one's own. opts may be nil. The caller must call
-// [Handler.Shutdown], and then close the backend if that has to be closed.
+// ([holdfast/backend/process]), functions that answer raw messages ([holdfast/backend/message]), or
+// one of the program's own. opts may be nil. The caller must call [Handler.Shutdown], and then
+// close the backend if it needs that.
 func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	h := &Handler{}
 	var o Options
@@ -85,7 +85,7 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	served, forgets := b, !isOutside(b)
 	limits := limiter(&o, b)
 	b = translate.New(b, o.Logger)
-	if o.Store == nil || o.Stateless { // stateless, nothing has to be kept
+	if o.Store == nil || o.Stateless { // without sessions, nothing has to be kept
 		// Not by package engine, which has all engines: programs without them stay small.
 		m := memory.Limits(o.Memory, o.MaxShare)
 		m.Keep = o.Keep
@@ -166,16 +166,17 @@ func NewBackendHandler(b backend.Backend, opts *Options) *Handler {
 	return h
 }
 
-// isOutside reports whether the servers of a backend are outside of this program, and each conversation with them begins anew.
+// isOutside reports whether the servers of a backend are outside of this program, so that each
+// conversation with them begins anew.
 func isOutside(b backend.Backend) bool {
 	if p, ok := b.(backend.ProcessStarter); ok && p.Processes() {
 		return true
 	}
-	e, ok := b.(backend.EraSpeaker) // of servers inside that is known
+	e, ok := b.(backend.EraSpeaker) // servers inside know their eras
 	return ok && e.Eras() == backend.Unknown
 }
 
-// keeper returns what sessions are revived with, or nil.
+// keeper returns the keeper by which sessions are revived, or nil.
 func keeper(o *Options) *revival.Keeper {
 	if o.Stateless || o.SessionLife < 0 || o.Eras == ErasModern {
 		return nil
@@ -192,82 +193,77 @@ func keeper(o *Options) *revival.Keeper {
 // (2025-11-25, Transports, "Streamable HTTP").
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) { h.server.ServeHTTP(w, r) }
 
-// SSE returns a handler for clients of the HTTP+SSE transport (revision 2024-11-05). GET
-// opens the stream of a session. Its first event gives the URL that messages are POSTed
-// to: that is the argument, relative to the URL of the GET. Serve the same handler at both
-// URLs. The stream can be resumed with Last-Event-ID.
+// SSE returns a handler for clients of the HTTP+SSE transport (revision 2024-11-05). GET opens the
+// stream of a session. Its first event gives the URL that messages are POSTed to: the argument,
+// relative to the URL of the GET. Serve the same handler at both URLs. The stream can be resumed
+// with Last-Event-ID.
 func (h *Handler) SSE(messages string) http.Handler { return h.server.SSE(messages) }
 
 // ErrClosing is the error of [Handler.ServeConn] when the handler shuts down.
 var ErrClosing = session.ErrClosing
 
-// ServeConn serves one client over a pair of pipes, such as the standard input and output
-// of a process, with one JSON-RPC message on each line (2025-11-25, Transports, "stdio").
-// It begins a session, which outlives the connection: calls that are cut off continue,
-// and their client can resume them on another connection (SEP-975). Requests of 2026-07-28
-// need no session, and are served as over POST, if Options.Eras has that revision. It may be
-// called concurrently for different pipes.
+// ServeConn serves one client over a pair of pipes, such as the standard input and output of a
+// process, with one JSON-RPC message on each line (2025-11-25, Transports, "stdio"). It begins a
+// session, which outlives the connection: calls that are cut off continue, and their client can
+// resume them on another connection (SEP-975). Requests of 2026-07-28 need no session, and are
+// served as over POST, if Options.Eras allows modern requests. ServeConn may be called concurrently
+// for different pipes.
 //
-// ServeConn returns nil when r has ended and all responses have been written; the error of
-// ctx when ctx is done; an error that wraps [ErrClosing] when the handler shuts down and
-// no call of the connection is in flight; and any other error of reading or writing. It
-// closes neither r nor w. A Read or Write that is blocked when ServeConn returns stays so
-// until the caller closes r or w.
+// ServeConn returns nil when r has ended and all responses have been written; the error of ctx when
+// ctx is done; an error that wraps [ErrClosing] when the handler shuts down and no call of the
+// connection is in flight; and any other error of reading or writing. It closes neither r nor w. A
+// Read or Write that is blocked when ServeConn returns stays blocked until the caller closes r or
+// w.
 //
-// Options.Principal and backends get a request whose context has the values of ctx. A
-// stateless handler cannot serve pipes.
+// Options.Principal and backends get a request with the values of ctx in its context. A stateless
+// handler cannot serve pipes.
 func (h *Handler) ServeConn(ctx context.Context, r io.Reader, w io.Writer) error {
 	return h.server.ServeConn(ctx, r, w)
 }
 
-// Listener returns a listener for the http.Server that serves h, in the place of l. With
-// it, h learns that a client has closed its connection without reading all that was sent
-// (the network reports a reset). A call that was written to its end on such a
-// connection is then sent again when the client resumes with nothing but its
-// session id; without Listener that loss cannot be seen. Connections below TLS say nothing
-// of that.
+// Listener returns a listener for the http.Server that serves h, in the place of l. With this
+// listener, h learns that a client has closed its connection without reading all bytes that were
+// sent (the network reports a reset). If the answer of a call was written to its end on such a
+// connection, it is sent again when the client resumes with nothing but its session id. Without
+// Listener that loss cannot be seen, and on connections below TLS it cannot either.
 //
-// Listener also bounds what open connections take beside Options.Memory: each counts for its
-// client's address from when it is accepted until it is closed, and is closed at once if
-// there is no room, after an answer with status 503 and the reason, if that can be told. l must be
-// what net.Listen returns: with TLS, h.Listener(l) is what tls.NewListener is given. Without
-// Listener only requests are bounded that take more than others: WebSockets, streams that a GET opens, and
-// requests over HTTP/2 or of proxies that are trusted. What comes before a request's header has ended is the http.Server's: set
-// its ReadHeaderTimeout and MaxHeaderBytes.
+// Listener also bounds the memory that open connections take beside Options.Memory: each counts for its
+// client's address from when it is accepted until it is closed. Without room it is closed at once, if
+// possible after an answer with status 503 and the reason. l must come from net.Listen; with TLS, pass
+// h.Listener(l) to tls.NewListener. Without Listener only large uses are bounded: WebSockets, streams that
+// a GET opens, and requests over HTTP/2 or of proxies that are trusted. The http.Server bounds a
+// connection until the end of a request's header: set its ReadHeaderTimeout and MaxHeaderBytes.
 //
-// It also turns the statuses 501 and 505 that net/http answers by itself, where a
-// client speaks another version of HTTP, into 400.
+// It also turns the statuses 501 and 505, which net/http itself answers to a client of another
+// version of HTTP, into 400.
 func (h *Handler) Listener(l net.Listener) net.Listener { return h.server.Listener(l) }
 
-// Leaving returns a channel that is closed during [Handler.Shutdown], when the handler
-// stops accepting requests. With other nodes that is shortly before the time of
-// Shutdown is over, or when all sessions are handed over; with none it is when the calls
-// in flight have ended, or the time is over. From then on requests are answered with
-// status 503, which some clients take for the end of the server. Close the listener at that
-// time, so that clients connect to another node. Without a shared Store the channel is
-// never closed.
+// Leaving returns a channel that is closed during [Handler.Shutdown], when the handler stops
+// accepting requests. With other nodes, the handler stops shortly before the time of Shutdown is
+// over, or when all sessions are handed over; without them, when the calls in flight have ended, or
+// the time is over. From then on requests are answered with status 503, which some clients take for
+// the end of the server. Close the listener at that time, so that clients connect to another node.
+// Without a shared Store the channel is never closed.
 func (h *Handler) Leaving() <-chan struct{} { return h.server.Leaving() }
 
-// Shutdown ends the handler. Call it once, before http.Server.Shutdown, so that clients can
-// still reconnect for what they miss.
+// Shutdown ends the handler. Call it once, before http.Server.Shutdown, so that clients can still
+// reconnect for the messages that they miss.
 //
 // Without a shared Store it refuses new sessions and calls, closes the streams that only
 // listen, and waits until all calls in flight have ended and their clients have read the
 // responses, or ctx is done. Then it ends all sessions: calls that are still in flight fail
 // with an error that says so.
 //
-// With a shared Store it hands sessions over to other nodes, or releases them for the next
-// process. It waits for calls in flight until ctx is done; those that are safe to
-// retry are run again elsewhere. Clients that only listen are disconnected over a
-// third of that time, at most 15 s. Shortly before the end no request is accepted any
-// more: see [Handler.Leaving].
+// With a shared Store it hands sessions over to other nodes, or releases them for the next process.
+// It waits for calls in flight until ctx is done; after that, calls that are safe to retry are run
+// again elsewhere. Clients that only listen are disconnected during a third of that time, at most
+// 15 s. Shortly before the end the handler stops accepting requests: see [Handler.Leaving].
 //
-// Shutdown returns the error of ctx if not all calls ended in time. After ctx is done it
-// may take 5 s more for clients that are still reading, and, at the same time, as long as
-// backends need to close: 5 s for handlers of an mcp.Server that ignore their cancellation,
-// and twice its Grace for a process. Webhooks that have not been sent are tried once
-// more until ctx is done, and for 2 s more if calls were cut short. With a shared Store those that wait for another try
-// are left to other nodes, or to the next process.
+// Shutdown returns the error of ctx if not all calls ended in time. After ctx is done it may take 5 s more
+// for clients that are still reading, and, at the same time, as long as backends need to close: 5 s for
+// handlers of an mcp.Server that ignore their cancellation, and twice its Grace for a process. Webhooks
+// that have not been sent are tried once more until ctx is done, and for 2 s more if calls were cut short.
+// With a shared Store, webhooks that wait for another try are left to other nodes, or to the next process.
 func (h *Handler) Shutdown(ctx context.Context) error {
 	if h.health != nil {
 		h.health.drain()

@@ -5,8 +5,8 @@ import (
 	"holdfast/internal/limit"
 )
 
-// limiter returns what keeps to Options.Limits, and to those of the backend's servers, if it has
-// many; nil if there are none.
+// limiter returns the limiter of Options.Limits, and of the limits of the backend's servers, if it
+// has several; nil without limits.
 func limiter(o *Options, b backend.Backend) *limit.Limiter {
 	servers, _ := b.(limit.Servers)
 	return limit.New(limit.Policy{

@@ -17,8 +17,7 @@ import (
 	"holdfast/stream"
 )
 
-// join makes the handler a node of those that share its store, and prepares to watch whether
-// the store answers.
+// join makes the handler one of the nodes that share its store.
 func (h *Handler) join(o *Options) {
 	var failed error
 	store, logger := o.Store, o.Logger
@@ -45,8 +44,8 @@ func (h *Handler) join(o *Options) {
 	}
 }
 
-// watchStore prepares to watch whether the store answers. What each request would say of a store that does not is logged
-// from here, once for all.
+// watchStore prepares to watch whether the store answers. If it does not, this is logged here once, instead of by each
+// request that fails.
 func (h *Handler) watchStore(o *Options) {
 	store, ok := o.Store.(pinger)
 	if !ok || o.Stateless {
@@ -98,7 +97,7 @@ type health struct {
 	store  pinger
 	failed error // the handler could not join the other nodes
 	away   *outage.Outage
-	full   *outage.Outage // nil: the store says that itself
+	full   *outage.Outage // nil: the store logs that itself
 	bus    busHealth
 
 	ctx  context.Context // done: stop
@@ -111,13 +110,14 @@ type health struct {
 	draining bool
 }
 
-// busHealth is whether messages between nodes come through. While the store is away none does, which is not told.
+// busHealth says whether messages between nodes come through. While the store is away, no message comes through; that
+// has no log line of its own.
 type busHealth struct {
 	silent atomic.Bool
 	outage *outage.Outage
 }
 
-// set notes that the store carries messages of nodes no more, or does again.
+// set notes that the store has stopped carrying messages between nodes (silent), or carries them again.
 func (b *busHealth) set(silent bool) {
 	if b.silent.Store(silent); !silent {
 		b.outage.Reached()
@@ -148,7 +148,7 @@ func newHealth(store pinger, logger *slog.Logger, calls func() int) *health {
 	return h
 }
 
-// outage returns what is told of requests and calls that are lost because the store is away; nil: it is in this process.
+// outage returns the log of requests and calls that are lost because the store is away; nil: the store is in this process.
 func (h *health) outage() *outage.Outage {
 	if h == nil {
 		return nil
@@ -179,8 +179,8 @@ func (h *health) drain() {
 	h.draining = true
 }
 
-// start begins to ping the store. It calls back when the store answers again after it was away:
-// other nodes may have taken this node's sessions over meanwhile.
+// start begins to ping the store. It calls the function back when the store answers again after it
+// was away: other nodes may have taken this node's sessions over meanwhile.
 func (h *health) start(back func()) {
 	h.work.Go(func() {
 		t := time.NewTicker(pingEvery)
@@ -218,7 +218,7 @@ func (h *health) ping() (back bool) {
 	return back
 }
 
-// tell tells the operator's log how a ping has ended. silent says that no message of nodes came through before it.
+// tell logs for the operator how a ping has ended. silent says that no message between nodes came through before the ping.
 func (h *health) tell(err error, silent bool) {
 	switch {
 	case errors.Is(err, stream.ErrFull):
@@ -229,7 +229,7 @@ func (h *health) tell(err error, silent bool) {
 		since := h.answered
 		h.mu.Unlock()
 		h.away.FailedSince(since, cause(err))
-		h.bus.outage.Reached() // it has no line of its own
+		h.bus.outage.Reached() // a silent bus has no line of its own now
 	default:
 		h.full.Reached()
 		h.away.Reached()
@@ -239,7 +239,7 @@ func (h *health) tell(err error, silent bool) {
 	}
 }
 
-// cause returns what an engine says of itself, without that the outcome of the ping is unknown.
+// cause returns an engine's own error, without the words that wrap it in [stream.ErrUnavailable].
 func cause(err error) error {
 	if _, why, ok := strings.Cut(err.Error(), stream.ErrUnavailable.Error()+": "); ok {
 		return errors.New(why)
@@ -247,7 +247,7 @@ func cause(err error) error {
 	return err
 }
 
-// errSilentBus is why messages do not come through, while the store answers.
+// errSilentBus says that messages do not come through, although the store answers.
 var errSilentBus = errors.New("the store answers, but no message of this node comes back to it")
 
 // close stops the watch and waits for it.

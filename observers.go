@@ -12,20 +12,20 @@ import (
 	"holdfast/internal/observe"
 )
 
-// An Observer is told of the calls of a handler: what [holdfast/metrics.New] and [holdfast/traces.New] return. A program cannot
-// write one of its own; Options.Audit tells a program of calls.
+// An Observer is told of the calls of a handler. [holdfast/metrics.New] and [holdfast/traces.New] return observers. A program
+// cannot write its own; Options.Audit tells a program of calls.
 type Observer interface{ observe.Attachment }
 
-// counts are those of memory that figures tell of.
+// counts are the counts of memory that metrics show.
 type counts struct {
 	flight      *budget.Flight
 	connections *budget.Connections
 }
 
-// observers returns those of the handler: one for each thing that listens to what happens to calls
-// (docs/decisions/0026-observers.md); nil if there is none.
+// observers returns the handler's observers: traces, the audit, metrics and the live page, if they
+// are set (docs/decisions/0026-observers.md). It returns nil without any.
 func (h *Handler) observers(o *Options, memory counts, limits *limit.Limiter) (all observe.Observers) {
-	h.attach(&all, o.Traces, "traces", observe.Figures{}, o) // first: the others say what span a call is
+	h.attach(&all, o.Traces, "traces", observe.Figures{}, o) // first: the others name the span of a call
 	if o.Audit != nil {
 		h.audit = audit.New(audit.Options{Handler: o.Audit, Arguments: o.AuditArguments, Logger: o.Logger})
 		all = append(all, h.audit)
@@ -51,7 +51,7 @@ func (h *Handler) observers(o *Options, memory counts, limits *limit.Limiter) (a
 	return all
 }
 
-// attach adds the observer that an option has, if it has one.
+// attach adds the observer of an option, unless it is nil.
 func (h *Handler) attach(all *observe.Observers, from Observer, what string, f observe.Figures, o *Options) {
 	if from == nil {
 		return
@@ -65,7 +65,7 @@ func (h *Handler) attach(all *observe.Observers, from Observer, what string, f o
 	h.detach = append(h.detach, detach)
 }
 
-// figures returns what the handler knows of itself.
+// figures returns the functions by which observers ask for the handler's figures.
 func (h *Handler) figures(o *Options, memory counts, limits *limit.Limiter) observe.Figures {
 	kept, _ := o.Store.(interface{ Kept() (bytes, most int64) })
 	f := observe.Figures{
@@ -91,10 +91,10 @@ func (h *Handler) figures(o *Options, memory counts, limits *limit.Limiter) obse
 	return f
 }
 
-// auditGrace is how long Shutdown waits for the lines of the last calls.
+// auditGrace is how long Shutdown waits for the audit's records of the last calls.
 const auditGrace = 2 * time.Second
 
-// stopObserving ends what observers has begun.
+// stopObserving ends the observers.
 func (h *Handler) stopObserving(ctx context.Context) (err error) {
 	if h.page != nil {
 		h.page.Close()

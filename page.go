@@ -9,7 +9,7 @@ import (
 	"holdfast/internal/session"
 )
 
-// startPage serves the live page, if it is wanted: sessions and nodes are there.
+// startPage serves the live page, if Options.Page is set. The handler's sessions and node must exist by then.
 func (h *Handler) startPage(o *Options) {
 	if h.page == nil {
 		return
@@ -54,7 +54,7 @@ func (h *Handler) startPage(o *Options) {
 	h.page.Register(o.Page, source)
 }
 
-// pagePeers returns what answers the pages of other nodes, or nil.
+// pagePeers returns the handler that answers the live pages of other nodes, or nil.
 func (h *Handler) pagePeers() http.Handler {
 	if h.page == nil {
 		return nil

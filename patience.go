@@ -10,20 +10,20 @@ import (
 	"holdfast/internal/session"
 )
 
-// Auto is a time for Options.HandoffAfter and Options.ProgressEvery: what suits the host that makes a call.
+// Auto is a time for Options.HandoffAfter and Options.ProgressEvery: the time that suits the host that makes a call.
 const Auto time.Duration = math.MinInt64
 
 // autoProgress is the interval of progress for hosts that are known to wait longer for a call with progress.
 const autoProgress = 15 * time.Second
 
-// A patient backend of ours may know better than the options after which time calls of a tool are handed off, and how long
-// hosts wait.
+// A patient backend overrules the options: it says after which time calls of a tool are handed off, and how long hosts
+// wait.
 type patient interface {
 	HandOffAfter(server, tool string, after time.Duration) time.Duration
 	Host(name, agent string) hosts.Host
 }
 
-// setPatience sets how calls are handed off, and which are sent progress.
+// setPatience sets after which time calls are handed off, and which calls are sent progress.
 func setPatience(to *session.Options, o *Options, b backend.Backend) {
 	var late handles.After
 	by, ok := b.(patient)

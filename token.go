@@ -25,7 +25,7 @@ func packToken(ctx context.Context) []byte {
 		return nil
 	}
 	text, err := json.Marshal(t)
-	if err != nil { // because of what a verifier put into Extra
+	if err != nil { // because of the values that a verifier put into Extra
 		bare := *t
 		bare.Extra = nil
 		text, _ = json.Marshal(&bare)
@@ -33,8 +33,8 @@ func packToken(ctx context.Context) []byte {
 	return text
 }
 
-// unpackToken returns the request with the auth.TokenInfo that packToken encoded in its
-// context. Only the middleware of the go-sdk can put it there, so that is called with a
+// unpackToken returns the request with the auth.TokenInfo that packToken encoded in its context.
+// Only the middleware of the go-sdk can put it there, so unpackToken calls that middleware with a
 // verifier that accepts any token.
 func unpackToken(r *http.Request, data []byte) *http.Request {
 	t := new(auth.TokenInfo)
@@ -43,7 +43,7 @@ func unpackToken(r *http.Request, data []byte) *http.Request {
 	}
 	expires := t.Expiration
 	verify := func(context.Context, string, *http.Request) (*auth.TokenInfo, error) {
-		t.Expiration = time.Time{} // it may pass on the way
+		t.Expiration = time.Time{} // the time may pass on the way
 		return t, nil
 	}
 	authenticated := r

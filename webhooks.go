@@ -37,7 +37,7 @@ func (h *Handler) startWebhooks(o *Options, observers observe.Observers) func(we
 	}
 }
 
-// attendWebhooks has the webhooks sent that nodes which are gone have left.
+// attendWebhooks sends the webhooks that lost nodes have left.
 func (h *Handler) attendWebhooks(o *Options) {
 	if h.webhooks != nil && h.node != nil && o.Role != RoleDoor {
 		h.webhooks.Attend(h.node)
@@ -53,7 +53,7 @@ func (h *Handler) closeWebhooks(ctx context.Context) error {
 		return nil
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		// How the calls that were cut short ended is not known before now.
+		// The outcomes of the calls that were cut short are not known before now.
 		late, stop := context.WithTimeout(context.WithoutCancel(ctx), webhookGrace)
 		defer stop()
 		ctx = late

@@ -64,14 +64,14 @@ func Set(data, value []byte, path ...string) ([]byte, bool) {
 	if len(path) == 0 {
 		return data, false
 	}
-	from, to := 0, len(data) // of the object that is looked at
+	from, to := 0, len(data) // of the object that is searched
 	for n, name := range path {
 		at, ok := find(data[from:to], name)
 		if !ok {
 			return data, false
 		}
 		rest := path[n+1:]
-		if at.from == 0 { // no such member: it becomes the object's last
+		if at.from == 0 { // no such member: add it as the object's last
 			return splice(data, from+at.end, from+at.end, func(dst []byte) []byte {
 				if !at.empty {
 					dst = append(dst, ',')
@@ -87,8 +87,8 @@ func Set(data, value []byte, path ...string) ([]byte, bool) {
 	return data, false // not reached: the last name returns
 }
 
-// place is the position of a member in an object: of its value, if there is such a member,
-// and of the closing brace.
+// place is the position of a member's value in an object, if there is such a member, and of the
+// closing brace.
 type place struct {
 	from, to int
 	end      int
@@ -118,15 +118,14 @@ func find(data []byte, name string) (at place, ok bool) {
 	return at, err == nil
 }
 
-// splice returns data with what fill appends in the place of data[from:to].
+// splice returns data with the bytes that fill appends in the place of data[from:to].
 func splice(data []byte, from, to int, fill func(dst []byte) []byte) []byte {
 	dst := make([]byte, 0, len(data)+128)
 	dst = fill(append(dst, data[:from]...))
 	return append(dst, data[to:]...)
 }
 
-// appendNested appends value inside objects of one member each, whose names are
-// path.
+// appendNested appends value inside objects of one member each, with the names of path.
 func appendNested(dst, value []byte, path []string) []byte {
 	for _, name := range path {
 		dst = append(appendString(append(dst, '{'), name), ':')

@@ -55,8 +55,8 @@ type Message struct {
 // ErrParse is the error of malformed JSON (JSON-RPC 2.0, code -32700).
 var ErrParse = errors.New("malformed JSON")
 
-// ErrInvalid is the error of well-formed JSON that is no JSON-RPC 2.0 message
-// (JSON-RPC 2.0, code -32600).
+// ErrInvalid is the error of well-formed JSON that is not a JSON-RPC 2.0 message (JSON-RPC 2.0,
+// code -32600).
 var ErrInvalid = errors.New("not a JSON-RPC 2.0 message")
 
 // MaxName is the maximum size of an id, a progress token and a method, in bytes of JSON.
@@ -70,8 +70,8 @@ const (
 	CodeMethodNotFound = -32601
 	CodeInvalidParams  = -32602
 	CodeInternal       = -32603
-	// CodeServer is the first of the codes for errors of an implementation. Errors that
-	// Holdfast itself answers with have it, unless another code fits.
+	// CodeServer is the first of the codes for errors of an implementation. Holdfast's own errors
+	// have this code, unless another code fits.
 	CodeServer = -32000
 )
 
@@ -101,15 +101,14 @@ func Parse(data []byte) (Message, error) {
 		return Message{}, err
 	}
 	p.space()
-	if p.i != len(p.b) { // outweighs an invalid message
+	if p.i != len(p.b) { // malformed JSON outweighs an invalid message
 		return Message{}, fmt.Errorf("%w: text after the message at byte %d", ErrParse, p.i)
 	}
 	return m, err
 }
 
-// ParseBody parses the body of a POST: one message, or a batch of messages in an array,
-// which revisions up to 2025-03-26 have. The errors are those of [Parse]; an empty batch is
-// invalid.
+// ParseBody parses the body of a POST: one message, or, in revisions up to 2025-03-26, a batch of
+// messages in an array. The errors are those of [Parse]; an empty batch is invalid.
 func ParseBody(data []byte) (msgs []Message, batch bool, err error) {
 	p := parser{b: data}
 	p.space()
@@ -173,7 +172,7 @@ func AppendError(dst, id []byte, e *Error) []byte {
 	}
 	dst = append(dst, `,"error":`...)
 	text, err := json.Marshal(e)
-	if err != nil { // Data was no JSON: say the rest.
+	if err != nil { // Data is not JSON: leave it out.
 		text, _ = json.Marshal(&Error{Code: e.Code, Message: e.Message})
 	}
 	dst = append(dst, text...)
@@ -225,9 +224,9 @@ func (m *Message) WithID(id []byte) []byte {
 	return AppendResult(make([]byte, 0, len(m.Raw)+len(id)), id, m.Result)
 }
 
-// Key returns an id or a progress token in a canonical form, to be compared or used as the
-// key of a map: "a\/b" and "a/b" are the same id, and so are 1 and 1.0. It returns raw itself
-// if that is canonical.
+// Key returns an id or a progress token in a canonical form, to be compared or used as the key of a
+// map: "a\/b" and "a/b" are the same id, and so are 1 and 1.0. If raw is canonical, Key returns raw
+// itself.
 func Key(raw []byte) []byte {
 	if len(raw) == 0 {
 		return raw
@@ -246,7 +245,7 @@ func Key(raw []byte) []byte {
 	return raw
 }
 
-// Object returns a JSON object with one member, whose value is a string.
+// Object returns a JSON object with one member, with a string as its value.
 func Object(name, value string) []byte {
 	dst := append(appendString([]byte{'{'}, name), ':')
 	return append(appendString(dst, value), '}')

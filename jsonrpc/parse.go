@@ -16,7 +16,7 @@ import (
 // which the official go-sdk refuses a message too.
 const maxDepth = 1000
 
-// parser validates JSON text (RFC 8259). Every method leaves i after what it consumed.
+// parser validates JSON text (RFC 8259). Every method leaves i after the text that it consumed.
 type parser struct {
 	b    []byte
 	i    int
@@ -93,8 +93,8 @@ func isLike(key []byte) bool {
 	return false
 }
 
-// message consumes one JSON-RPC message. A message of which any part is
-// malformed is ErrParse, whatever else is wrong with it.
+// message consumes one JSON-RPC message. If any part of it is malformed, the error is ErrParse,
+// whatever else is wrong.
 func (p *parser) message() (Message, error) {
 	start := p.i
 	if p.i >= len(p.b) || p.b[p.i] != '{' {
@@ -154,7 +154,7 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 		if !ok {
 			return Message{}, fmt.Errorf(`%w: "method" is not a string`, ErrInvalid)
 		}
-		if name == "" { // which servers take for a response, and never answer
+		if name == "" { // servers take such a message for a response, and never answer
 			return Message{}, fmt.Errorf(`%w: "method" is empty`, ErrInvalid)
 		}
 		if f[params] != nil && f[params][0] != '{' && f[params][0] != '[' {
@@ -184,9 +184,9 @@ func classify(f *[failure + 1][]byte, raw []byte) (Message, error) {
 	return m, nil
 }
 
-// dropNulls takes members away that are null where they may be left out, as some libraries write all members of a
-// message: method, params, result and error, and the id of a notification. It reports whether there were
-// some. Of a response the result may be null.
+// dropNulls removes members that are null and may be left out, as some libraries write all members of a message:
+// method, params, result and error, and the id of a notification. It reports whether it removed any. The result
+// of a response may be null, and stays.
 func dropNulls(f *[failure + 1][]byte) (absent bool) {
 	drop := func(m member) {
 		if string(f[m]) == "null" {
@@ -207,8 +207,8 @@ func dropNulls(f *[failure + 1][]byte) (absent bool) {
 	return absent
 }
 
-// validID reports whether raw is a string or an integer, which is what MCP
-// allows (revision 2025-06-18, Base Protocol, Requests: never null). Some peers write an integer as 7.0.
+// validID reports whether raw is a string or an integer, as MCP requires (revision 2025-06-18, Base
+// Protocol, Requests: never null). Some peers write an integer as 7.0.
 func validID(raw []byte) bool {
 	if raw[0] == '"' {
 		return true
@@ -234,8 +234,8 @@ func unquote(raw []byte) (string, bool) {
 	return string(unescape(raw[1 : len(raw)-1])), true
 }
 
-// unescape returns what stands between the quotes of a JSON string that is known to be well-formed.
-// Half of a surrogate pair becomes U+FFFD, as in encoding/json, which takes ten times as long.
+// unescape returns the value of the text between the quotes of a JSON string that is known to be
+// well-formed. Half of a surrogate pair becomes U+FFFD, as in encoding/json, which takes ten times as long.
 func unescape(text []byte) []byte {
 	dst := make([]byte, 0, len(text))
 	for {
@@ -276,7 +276,7 @@ func unescape(text []byte) []byte {
 	}
 }
 
-// rune4 returns what four hexadecimal digits stand for, or U+FFFD.
+// rune4 returns the rune of four hexadecimal digits, or U+FFFD.
 func rune4(digits []byte) (r rune) {
 	if len(digits) < 4 {
 		return utf8.RuneError
@@ -354,7 +354,7 @@ func (p *parser) object(depth int, member func(key []byte) error) error {
 	}
 }
 
-// members consumes an object of which nothing is wanted.
+// members consumes an object without reporting its members.
 func (p *parser) members(depth int) error {
 	if depth >= maxDepth {
 		return fmt.Errorf("%w: nested deeper than %d", ErrParse, maxDepth)
@@ -384,7 +384,7 @@ func (p *parser) members(depth int) error {
 	}
 }
 
-// next consumes what follows an element: a comma, or the end.
+// next consumes the comma or the end after an element.
 func (p *parser) next(end byte) (done bool, err error) {
 	p.space()
 	if p.i >= len(p.b) {
@@ -461,8 +461,8 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
-// skip moves on over bytes that stand for themselves inside a string, as long as there are
-// eight at a time to look at.
+// skip skips bytes that stand for themselves inside a string, as long as eight or more bytes are
+// left.
 func (p *parser) skip() {
 	const (
 		ones = 0x0101010101010101
@@ -471,8 +471,8 @@ func (p *parser) skip() {
 	for len(p.b)-p.i >= 8 {
 		x := binary.LittleEndian.Uint64(p.b[p.i:])
 		quote, slash := x^'"'*ones, x^'\\'*ones
-		// The highest bit of each byte that is above 0x7f, below 0x20, a quote or a backslash. What
-		// a subtraction borrows only falsifies bytes after the first such one.
+		// The highest bit of each byte that is above 0x7f, below 0x20, a quote or a backslash. The
+		// borrow of a subtraction only falsifies bytes after the first of them.
 		found := (x | (x-0x20*ones)&^x | (quote-ones)&^quote | (slash-ones)&^slash) & high
 		if found != 0 {
 			p.i += bits.TrailingZeros64(found) / 8

@@ -1,6 +1,6 @@
-// Package metrics has the figures of a handler for Prometheus. Only programs that import it link Prometheus' client.
+// Package metrics has the figures of a handler for Prometheus. Only programs that import this package link Prometheus' client.
 //
-// docs/observing.md in the repository lists the figures; its directory deploy has a dashboard and rules made of them.
+// docs/observing.md in the repository lists the figures; the directory deploy has a dashboard and rules made of them.
 package metrics
 
 import (
@@ -13,9 +13,8 @@ import (
 	"holdfast/internal/observe"
 )
 
-// New returns what counts for Options.Metrics: the handler registers its figures with a registry, until its Shutdown. Of several
-// handlers with one registry, each needs a label of its own: see [prometheus.WrapRegistererWith]. A nil
-// registry counts nothing.
+// New returns an observer for Options.Metrics: the handler registers its figures with a registry, until its Shutdown. Of several
+// handlers with one registry, each needs a label of its own: see [prometheus.WrapRegistererWith]. A nil registry counts nothing.
 func New(registry prometheus.Registerer) holdfast.Observer {
 	if registry == nil {
 		return nil

@@ -1,4 +1,4 @@
-// Package traces has the spans of a handler's calls for OpenTelemetry. Only programs that import it link OpenTelemetry.
+// Package traces has the spans of a handler's calls for OpenTelemetry. Only programs that import this package link OpenTelemetry.
 //
 // docs/observing.md in the repository lists the attributes of spans.
 package traces
@@ -11,15 +11,15 @@ import (
 	"holdfast/internal/traces"
 )
 
-// Options say what spans are children of. The zero value is useful.
+// Options choose the parents of spans. The zero value is useful.
 type Options struct {
 	// UnderHTTP makes the span of the HTTP request the parent of a call's span, and links the
 	// span that the message names. By default it is the other way round.
 	UnderHTTP bool
 }
 
-// New returns what makes spans for Options.Traces, of the provider: one for each call, by the semantic conventions for MCP. opts may
-// be nil. The handler does not shut the provider down. A nil provider makes none.
+// New returns an observer for Options.Traces. It makes a span of the provider for each call, by the semantic conventions for MCP.
+// opts may be nil. The handler does not shut the provider down. A nil provider makes no spans.
 func New(provider trace.TracerProvider, opts *Options) holdfast.Observer {
 	if provider == nil {
 		return nil

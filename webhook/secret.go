@@ -12,8 +12,7 @@ import (
 // stays hidden when it is printed or logged.
 type Secret struct{ key []byte }
 
-// ErrSecret is the error of [ParseSecret]. Its text says what a secret looks like and
-// how to make one.
+// ErrSecret is the error of [ParseSecret]. Its text says how a secret looks and how to make one.
 var ErrSecret = errors.New(`want whsec_ and the base64 of 24 to 64 random bytes; make one with: echo "whsec_$(openssl rand -base64 32)"`)
 
 // ParseSecret parses a secret in the form of Standard Webhooks ("Signature scheme"):

@@ -2,12 +2,12 @@
 // connected to read its response, Holdfast POSTs the outcome to the URL that the client
 // put into _meta["holdfast/webhook"].
 //
-// Set the Webhooks field of holdfast.Options to an [Options] with a [Secret]. Each POST
-// has the type mcp.request.ended, the id of the request, and "completed" or "failed";
-// it is signed as Standard Webhooks 1.0.0 specifies, so that its receiver can check that
-// it comes from this server. It is sent again, at growing intervals, until the receiver
-// answers with a status of 2xx. With a store that outlives the process, another node or the
-// next process goes on with that, and may send a POST again: its webhook-id is the same.
+// Set the Webhooks field of holdfast.Options to an [Options] with a [Secret]. Each POST has the
+// type mcp.request.ended, the id of the request, and "completed" or "failed"; it is signed as
+// Standard Webhooks 1.0.0 specifies, so that its receiver can check that it comes from this server.
+// It is sent again, at growing intervals, until the receiver answers with a status of 2xx. With a
+// store that outlives the process, another node or the next process goes on with the tries, and may
+// send a POST again: its webhook-id is the same.
 //
 // # Addresses
 //
@@ -27,10 +27,10 @@ import (
 // Options configure webhooks. All fields but Secret may be left zero, which stands for
 // the default given with each.
 type Options struct {
-	// Secret signs the POSTs. Without it none is sent.
+	// Secret signs the POSTs. Without it no webhook is sent.
 	Secret Secret
-	// Allow lists where webhooks may go besides port 443 of public addresses. What it
-	// names may be reached by http too, and at any port.
+	// Allow lists where webhooks may go besides port 443 of public addresses. These destinations
+	// may be reached by http too, and at any port.
 	Allow []Allowed
 
 	Tries      int           // how often one POST is tried at most; 8
@@ -42,6 +42,6 @@ type Options struct {
 	PerHost    int           // how many of them to one host and port; 4
 
 	Resolver *net.Resolver // looks up host names; net.DefaultResolver
-	TLS      *tls.Config   // for receivers whose certificates the system does not trust
+	TLS      *tls.Config   // for receivers with certificates that the system does not trust
 	Logger   *slog.Logger  // slog.Default()
 }

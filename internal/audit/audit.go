@@ -1,6 +1,7 @@
-// Package audit writes a line for each call that has ended: who called what, for how long, over how
-// many connections, and how it ended; and lines for requests that were refused with status 401 or 403. It is
-// an observer ([observe.Observer]).
+// Package audit writes a line for each call that has ended: the principal, the method, the tool, the time
+// it took, the number of connections, and how the call ended; and lines for requests that were refused
+// with status 401 or
+// 403. It is an observer ([observe.Observer]).
 package audit
 
 import (
@@ -16,31 +17,31 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Options say where lines go, and what is in them.
+// Options configure a [Log].
 type Options struct {
-	// Handler is required. One with a method WriteLines([]byte) error is given lines of JSON in the place of
-	// records, several at a time: they are as [slog.JSONHandler] writes them, at a fraction of the cost.
-	// It must not keep the bytes. One with a method Flush() error has it called after the last of several
-	// records.
+	// Handler is required. A handler with a method WriteLines([]byte) error gets lines of JSON instead of
+	// records, several at a time: the lines are those of [slog.JSONHandler], at a fraction of the cost. It
+	// must not keep the bytes. If the handler has a method Flush() error, that is called after the last of
+	// several records.
 	Handler   slog.Handler
-	Arguments bool         // also what tools and prompts are called with
+	Arguments bool         // lines also have the arguments of tools and prompts
 	Logger    *slog.Logger // for the operator; required
 }
 
 const (
-	// mostLines and mostBytes bound what waits to be written: more is lost, as no call waits for
-	// its line.
+	// mostLines and mostBytes bound the lines that wait to be written. Further lines are lost, as
+	// no call waits for its line.
 	mostLines = 100_000
 	mostBytes = 64 << 20
 	// mostArguments is how many bytes of arguments are written.
 	mostArguments = 64 << 10
 	// mostText is about how many bytes are written at a time.
 	mostText = 1 << 20
-	// mostSpare is how many waiting lines there is room for while there are none.
+	// mostSpare is for how many lines memory is kept while none wait.
 	mostSpare = 4096
 	// gather is how long lines are gathered, to be written together.
 	gather = 10 * time.Millisecond
-	// complainEvery is how often the operator is told of lost lines at the most.
+	// complainEvery is the least time between two reports of lost lines to the operator.
 	complainEvery = 10 * time.Second
 )
 
@@ -57,12 +58,12 @@ type Log struct {
 
 	mu      sync.Mutex
 	waiting []line
-	bytes   int  // that these have
-	closed  bool // what comes is lost
+	bytes   int  // the size of these lines
+	closed  bool // further lines are lost
 
 	// Used by run only.
-	attrs      record   // that is handled
-	text       jsonLine // that are written
+	attrs      record   // of the line that is handled
+	text       jsonLine // of the lines that are written
 	complained time.Time
 	told       uint64 // how many lost lines the operator was told of
 }
@@ -78,7 +79,7 @@ func New(opts Options) *Log {
 // Lost returns how many lines were lost.
 func (l *Log) Lost() uint64 { return l.lost.Load() }
 
-// Close writes what waits, until ctx is done.
+// Close writes the lines that wait, until ctx is done.
 func (l *Log) Close(ctx context.Context) error {
 	l.stopRefusals()
 	l.mu.Lock()
@@ -112,7 +113,7 @@ func (l *Log) Happened(e observe.Event) {
 	}
 }
 
-// withoutArguments is the [observe.CallObserver] of calls of which no arguments are written.
+// withoutArguments is the [observe.CallObserver] of calls without arguments in their lines.
 type withoutArguments Log
 
 // Happened implements [observe.CallObserver].
@@ -121,7 +122,7 @@ func (*withoutArguments) Happened(*observe.Call, observe.Event) {}
 // Ended implements [observe.CallObserver].
 func (o *withoutArguments) Ended(c *observe.Call, e observe.End) { (*Log)(o).ended(c, e, nil) }
 
-// withArguments is that of a call of which they are.
+// withArguments is the [observe.CallObserver] of a call with arguments in its line.
 type withArguments struct {
 	l         *Log
 	arguments []byte
@@ -133,7 +134,7 @@ func (*withArguments) Happened(*observe.Call, observe.Event) {}
 // Ended implements [observe.CallObserver].
 func (o *withArguments) Ended(c *observe.Call, e observe.End) { o.l.ended(c, e, o.arguments) }
 
-// ended queues the line of a call. One that has left this node has its line where it ends.
+// ended queues the line of a call. A call that has left this node gets its line at the node where it ends.
 func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
 	if e.Outcome == observe.Left {
 		return
@@ -141,7 +142,7 @@ func (l *Log) ended(c *observe.Call, e observe.End, arguments []byte) {
 	l.queue(line{at: e.At, call: c, end: e, connections: c.Connections(), bytesOut: c.BytesOut(), arguments: arguments})
 }
 
-// queue has a line wait to be written.
+// queue adds a line to those that wait to be written, if there is room.
 func (l *Log) queue(x line) {
 	size := x.size()
 	l.mu.Lock()
@@ -192,7 +193,7 @@ func (l *Log) run() {
 	}
 }
 
-// write writes lines, and tells the operator of what was lost.
+// write writes lines, and tells the operator how many were lost.
 func (l *Log) write(all []line) {
 	var err error
 	if len(all) > 0 && l.lines != nil {

@@ -17,11 +17,11 @@ const (
 	messageRefused = "refused"
 )
 
-// A line is a call that has ended, a request that was refused, or the number of refused requests that
-// have no line.
+// A line is about a call that has ended, a request that was refused, or the number of refused
+// requests without a line.
 type line struct {
 	at          time.Time
-	call        *observe.Call // nil: it is about refused requests
+	call        *observe.Call // nil: the line is about refused requests
 	end         observe.End
 	connections int
 	bytesOut    int64
@@ -30,7 +30,7 @@ type line struct {
 	leftOut     int
 }
 
-// size returns about how many bytes of memory the line has while it waits. A client may choose long texts.
+// size returns about how many bytes of memory the line takes while it waits. A client may choose long texts.
 func (x *line) size() int {
 	const alone = 640 // a line, and its call
 	n := alone + len(x.arguments)
@@ -40,7 +40,7 @@ func (x *line) size() int {
 	return n
 }
 
-// message returns the line's.
+// message returns the line's message.
 func (x *line) message() string {
 	if x.call == nil {
 		return messageRefused
@@ -48,16 +48,16 @@ func (x *line) message() string {
 	return messageCall
 }
 
-// A form is what a line is written in. Names are plain words.
+// A form takes the attributes of a line. Names are plain words.
 type form interface {
 	text(name, value string)
 	integer(name string, n int64)
 	seconds(name string, d time.Duration)
 	yes(name string)
-	raw(name string, text json.RawMessage) // which is valid
+	raw(name string, text json.RawMessage) // valid JSON
 }
 
-// write writes what the line says.
+// write writes the attributes of the line.
 func (x *line) write(to form) {
 	text := func(name, value string) {
 		if value != "" {
@@ -82,7 +82,7 @@ func (x *line) write(to form) {
 	}
 }
 
-// writeCall writes what the line of a call says. text leaves empty texts out.
+// writeCall writes the attributes of a call's line. text leaves empty texts out.
 func (x *line) writeCall(to form, text func(name, value string)) {
 	c := x.call
 	text("server", c.Server)
@@ -116,7 +116,7 @@ func (x *line) writeCall(to form, text func(name, value string)) {
 	}
 }
 
-// A record is the form that a [slog.Handler] takes.
+// A record is a line for a [slog.Handler].
 type record []slog.Attr
 
 func (r *record) text(name, value string)      { *r = append(*r, slog.String(name, value)) }
@@ -140,7 +140,7 @@ func (l *jsonLine) begin(at time.Time, message string) {
 	*l = append(append(*l, message...), '"')
 }
 
-// end ends it.
+// end ends the line.
 func (l *jsonLine) end() { *l = append(*l, "}\n"...) }
 
 func (l *jsonLine) name(name string) []byte {

@@ -7,14 +7,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// sealed is a text of a client that names one of its calls and is enough to get its result: the handle of a hand-off, the
-// id of a task, a resume token (ticket.Maker).
+// sealed matches texts that are enough to get the result of a call: the handle of a hand-off, the id of a task, a resume
+// token (ticket.Maker).
 var sealed = regexp.MustCompile(`(^|[^A-Za-z0-9_-])[A-Za-z0-9_-]{16}\.[A-Za-z0-9_-]{16}[0-9a-z]{1,13}([^A-Za-z0-9_-]|$)`)
 
 const mask = "***"
 
-// masked returns JSON, which may be cut, with such texts masked in its strings, however they are spelled. It may return
-// raw itself.
+// masked returns JSON, which may be cut, with such texts masked in its strings, also if they have escapes. It may
+// return raw itself.
 func masked(raw []byte) []byte {
 	var out []byte // nil: all of raw up to done
 	done := 0
@@ -36,7 +36,7 @@ func masked(raw []byte) []byte {
 		if bytes.IndexByte(text, '.') < 0 || !sealed.Match(text) {
 			continue
 		}
-		for sealed.Match(text) { // neighbours share what is between them
+		for sealed.Match(text) { // two texts may share the character between them
 			text = sealed.ReplaceAll(text, []byte("${1}"+mask+"${2}"))
 		}
 		out = append(append(out, raw[done:begin]...), jsonrpc.Quote(string(text))...)
@@ -48,7 +48,7 @@ func masked(raw []byte) []byte {
 	return append(out, raw[done:]...)
 }
 
-// afterString returns where the string that begins at an index ends, or the text.
+// afterString returns the end of the string that begins at an index, or of raw if the string is cut.
 func afterString(raw []byte, begin int) int {
 	for i := begin + 1; i < len(raw); i++ {
 		switch raw[i] {

@@ -7,18 +7,18 @@ import (
 	"holdfast/internal/observe"
 )
 
-// mostRefused is how many refused requests have a line in a second, at most: as many of clients whose
-// principal was proven, and as many of all others. So who has no token can neither fill the disk, nor
-// keep a line from who has one.
+// mostRefused is how many refused requests get a line in a second, at most: so many with a proven
+// principal, and so many of all others. So a client without a token can neither fill the disk, nor
+// take a line from a client that has one.
 const mostRefused = 10
 
 // refusals bounds the lines of refused requests.
 type refusals struct {
 	mu      sync.Mutex
 	until   time.Time // when the second is over
-	anybody int       // lines in it, of requests of which nobody knows who has made them
-	proven  int       // of others
-	leftOut int       // requests without a line of which no line says how many they are
+	anybody int       // lines in it, of requests without a proven principal
+	proven  int       // of requests with one
+	leftOut int       // requests without a line that no line has counted yet
 	tell    *time.Timer
 	closed  bool
 }
@@ -48,7 +48,7 @@ func (l *Log) refused(e observe.Refused) {
 	}
 }
 
-// tellLeftOut queues the line that says how many requests have none.
+// tellLeftOut queues the line that says how many requests have no line.
 func (l *Log) tellLeftOut() {
 	b := &l.bound
 	b.mu.Lock()
@@ -60,7 +60,7 @@ func (l *Log) tellLeftOut() {
 	}
 }
 
-// stopRefusals says what is left to say.
+// stopRefusals queues the last count of requests without a line.
 func (l *Log) stopRefusals() {
 	b := &l.bound
 	b.mu.Lock()

@@ -1,4 +1,5 @@
-// Package clientkind keeps what is known of kinds of clients: those that say the same of themselves.
+// Package clientkind knows kinds of clients: clients with the same name and version. It knows their era, and
+// whether they have our tools.
 package clientkind
 
 import (
@@ -11,33 +12,34 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What a Table keeps and logs is bounded, because clients choose their names.
+// Bounds of the kinds that a Table keeps and logs, because clients choose their names.
 const (
-	mostKinds       = 1000 // that are remembered; then the log begins anew
-	mostKindLines   = 10   // in kindLinesPeriod
+	mostKinds       = 1000 // kinds that are remembered; then the table is emptied, and logs kinds again
+	mostKindLines   = 10   // lines in kindLinesPeriod
 	kindLinesPeriod = time.Minute
 	longestName     = 64 // in bytes, of a client's name and version
 )
 
-// insists is how many refused requests say that a kind of client falls back on no older revision. A host
-// that begins two sessions at once is refused twice before it falls back.
+// insists is how many refused requests show that a kind of client does not fall back on an older
+// revision. A host that begins two sessions at once is refused twice before it falls back.
 const insists = 3
 
-// A Table logs once for each kind of client which era it speaks: a line for each name, version and
-// era. The zero value is ready to use. It is used when sessions and carriers begin, and not for each request.
+// A Table logs once for each kind of client which era it speaks: a line for each name, version and era. The zero
+// value is ready to use. It is used when sessions and carriers begin, not for each request. Its methods may be
+// called concurrently.
 type Table struct {
 	mu     sync.Mutex
 	kinds  map[Kind]*eraOfKind
 	period time.Time // when the period of the last line began
-	lines  int       // in that
+	lines  int       // lines in that period
 }
 
-// A Kind is what clients of a kind say of themselves.
+// A Kind is the name and version of clients, from their clientInfo.
 type Kind struct{ Name, Version string }
 
-// eraOfKind is what is known of a kind.
+// eraOfKind has the eras of a kind.
 type eraOfKind struct {
-	legacy, modern bool // there is a line
+	legacy, modern bool // the log has a line for it
 	refused        int  // modern requests; 0 after a legacy one
 	heard          bool // modern clients of the kind were shown our tools
 }
@@ -80,15 +82,15 @@ func (k *Table) Refused(logger *slog.Logger, now time.Time, info []byte, revisio
 	}
 }
 
-// Hears notes that a modern client of a kind was shown our tools. It lists them for itself once, and its requests
-// may come to another carrier later.
+// Hears notes that a modern client of a kind was shown our tools. A client lists them once, and its requests may
+// come to another carrier later.
 func (k *Table) Hears(kind Kind) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.of(kind).heard = true
 }
 
-// HasHeard reports whether one was.
+// HasHeard reports whether a modern client of a kind was shown our tools.
 func (k *Table) HasHeard(kind Kind) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,7 +98,7 @@ func (k *Table) HasHeard(kind Kind) bool {
 	return is != nil && is.heard
 }
 
-// of returns what is known of a kind. k.mu is held.
+// of returns the entry of a kind, which it adds if needed. k.mu is held.
 func (k *Table) of(kind Kind) *eraOfKind {
 	if of := k.kinds[kind]; of != nil {
 		return of
@@ -109,7 +111,7 @@ func (k *Table) of(kind Kind) *eraOfKind {
 	return of
 }
 
-// mayLog reports whether there may be another line now, and counts it. k.mu is held.
+// mayLog reports whether another line may be logged now, and counts it. k.mu is held.
 func (k *Table) mayLog(now time.Time) bool {
 	if now.Sub(k.period) >= kindLinesPeriod {
 		k.period, k.lines = now, 0
@@ -121,7 +123,7 @@ func (k *Table) mayLog(now time.Time) bool {
 	return true
 }
 
-// Of reads a clientInfo, which may be nil.
+// Of returns the kind of a clientInfo, which may be nil.
 func Of(info []byte) Kind {
 	return Kind{
 		Name:    cutName(jsonrpc.String(jsonrpc.Field(info, "name"))),
@@ -129,10 +131,10 @@ func Of(info []byte) Kind {
 	}
 }
 
-// cutName returns the beginning of what a client says.
+// cutName returns the beginning of a client's text, at most longestName bytes.
 func cutName(name string) string {
 	if len(name) <= longestName {
 		return strings.Clone(name)
 	}
-	return strings.Clone(strings.ToValidUTF8(name[:longestName], "")) // without the rest in memory
+	return strings.Clone(strings.ToValidUTF8(name[:longestName], "")) // the clone does not keep the rest in memory
 }

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// run is the node's clock: it sends heartbeats, asks peers that are silent, and checks
-// connections.
+// run is the node's clock: it sends heartbeats, pings silent peers, and checks connections.
 func (n *Node) run() {
 	n.beat(beatHello)
 	c := clock{node: n, due: n.now() + n.o.tick(), wall: time.Now().Round(0), mono: n.now()}
@@ -35,13 +34,13 @@ type clock struct {
 	due   time.Duration // the next tick
 	wall  time.Time     // at the last one
 	mono  time.Duration
-	away  time.Duration // since when the bus carries nothing; 0: it does
+	away  time.Duration // since when the bus carries no messages; 0: it carries them
 }
 
 func (c *clock) tick() {
 	n, now, wall := c.node, c.node.now(), time.Now().Round(0)
-	// A process that was stopped sees its ticks late; on a machine that was, the
-	// monotonic clock may have stood still.
+	// A process that was stopped sees its ticks late. On a machine that was stopped, the monotonic
+	// clock may have stood still.
 	late := max(now-c.due, wall.Sub(c.wall)-(now-c.mono))
 	c.wall, c.mono = wall, now
 	if late > n.o.jump() {
@@ -59,7 +58,7 @@ func (c *clock) tick() {
 	n.checkConns()
 }
 
-// isAway reports whether the bus carries nothing.
+// isAway reports whether the bus carries no messages.
 func (c *clock) isAway(now time.Duration) bool {
 	n := c.node
 	switch well := n.busWorks(now, now-n.o.jump()); {
@@ -92,8 +91,8 @@ func (c *clock) isAway(now time.Duration) bool {
 	return true
 }
 
-// ask asks the peers that are suspected, or are from now on, whether they live. It
-// returns when it is to be called again at the latest, if that is before the next tick.
+// ask pings the suspected peers, and the peers that it suspects from now on. It returns the time of
+// its next call: that of the next tick, or an earlier one.
 func (c *clock) ask() (next time.Duration) {
 	n, now := c.node, c.node.now()
 	next = c.due
@@ -109,17 +108,17 @@ func (c *clock) ask() (next time.Duration) {
 		switch p.is() {
 		case suspected:
 			if p.nameless == 0 {
-				continue // it is asked at ticks
+				continue // it is pinged at ticks
 			}
 			ask = append(ask, p)
 			next = min(next, now+n.o.Grace/2)
 			if end := p.nameless + n.grace(now); end > now {
-				next = min(next, end) // nobody waits for longer than that
+				next = min(next, end) // no caller waits for longer than that
 			}
 		case alive:
 			late := time.Duration(p.seen.Load()) + n.o.late(p.conns > 0)
 			if c.away != 0 {
-				continue // the bus carries nothing: silence is no sign
+				continue // the bus carries no messages: silence is no sign
 			}
 			if late > now {
 				next = min(next, late)
@@ -137,9 +136,9 @@ func (c *clock) ask() (next time.Duration) {
 	return next
 }
 
-// late is after how long without a message a peer is asked whether it lives. Some buses
-// tell that a node was killed only when it is sent a message. So a node that has
-// connections to the peer asks as soon as a heartbeat is late.
+// late is how long a peer may send no message before it is pinged. Some buses say that a node was
+// killed only when a message is sent to it. So a node that has connections to the peer pings it as
+// soon as a heartbeat is late.
 func (o *Options) late(connected bool) time.Duration {
 	if connected {
 		return o.Heartbeat + o.Heartbeat/10
@@ -147,7 +146,7 @@ func (o *Options) late(connected bool) time.Duration {
 	return 2 * o.Heartbeat
 }
 
-// peers asks silent peers again, and gives up those that were silent for too long.
+// peers pings silent peers again, and gives up the peers that were silent for too long.
 func (c *clock) peers(now time.Duration) {
 	n := c.node
 	var ask, lost, held []*peer
@@ -162,7 +161,7 @@ func (c *clock) peers(now time.Duration) {
 			if p.silence(now) > n.o.late(p.conns > 0) {
 				p.asked = now
 			}
-		case state == suspected && !p.excused && n.health.stalledSince(p.asked): // the questions may be lost, and the answers
+		case state == suspected && !p.excused && n.health.stalledSince(p.asked): // the pings may be lost, and the pongs
 			p.asked, p.excused = now, true
 			ask = append(ask, p)
 		case state == suspected && p.silence(now) > n.o.Silence && now-p.asked >= 2*n.o.Answer && n.busWorks(now, p.asked+n.o.Answer):
@@ -179,7 +178,7 @@ func (c *clock) peers(now time.Duration) {
 		n.enqueue(p.name, n.compose(kindPing))
 	}
 	for _, p := range held {
-		p.flow.acknowledge(0) // connections that were admitted may have given up
+		p.flow.acknowledge(0) // admitted connections may have given up
 		sent, _ := p.flow.blocked()
 		n.enqueue(p.name, n.compose(kindSent).number(sent))
 	}
@@ -209,8 +208,8 @@ func (n *Node) onBeat(p *peer, body []byte) {
 	}
 }
 
-// wake is called when no message has come for a while, for a reason that lies with this
-// node: its peers get time to send one, and so do those that seemed gone before.
+// wake is called when this node itself is the reason that no message has come for a while: all its
+// peers get time to send one, also the peers that seemed gone before.
 func (n *Node) wake(away time.Duration) {
 	now := n.now()
 	n.mu.Lock()
@@ -230,7 +229,7 @@ func (n *Node) wake(away time.Duration) {
 		c.recheck()
 	}
 	if away < n.o.jump() {
-		return // no other node can have taken this one for gone
+		return // too short for another node to take this one for gone
 	}
 	n.events.put(func() {
 		for _, f := range wakes {
@@ -239,7 +238,7 @@ func (n *Node) wake(away time.Duration) {
 	})
 }
 
-// loseAll ends all connections: the bus has carried nothing for too long.
+// loseAll ends all connections: the bus has carried no messages for too long.
 func (n *Node) loseAll() {
 	n.mu.Lock()
 	all := n.allConns()
@@ -249,8 +248,8 @@ func (n *Node) loseAll() {
 	}
 }
 
-// doubt has peers that seemed gone asked again: the bus carries nothing, so they may come
-// back unheard.
+// doubt suspects peers that seemed gone, so that they are pinged again: while the bus carries no
+// messages, they may come back unheard.
 func (n *Node) doubt() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -262,9 +261,8 @@ func (n *Node) doubt() {
 	}
 }
 
-// OnWake has f called, from a goroutine of the Node, after this node was away: its
-// process was stopped, or the bus carried nothing, for so long that others may take it
-// for gone.
+// OnWake registers f, which a goroutine of the Node calls after this node was away: its process was
+// stopped, or the bus carried no messages, for so long that other nodes may take it for gone.
 func (n *Node) OnWake(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -2,26 +2,26 @@ package cluster
 
 import "fmt"
 
-// maxEarly is how many messages of a connection are held for one that is missing.
+// maxEarly is how many messages of a connection are held while an earlier one is missing.
 const maxEarly = 4096
 
-// checks is what a connection remembers between ticks of its node: time that passes
-// while the process is stopped does not count.
+// checks are the counts that a connection keeps between ticks of its node: time that passes while
+// the process is stopped does not count.
 //
-// Nothing says that a message was lost, so each end asks, for all its connections
-// to a node at once, whether those messages have come that nobody confirmed since
-// the last tick, and now and then whether the other end is still there. An end that
-// lacks a message waits for it for a while, as it may be on its way.
+// The bus does not report lost messages. So each end asks, for all its connections to a node at
+// once, whether messages have arrived that were sent before the last tick and are not confirmed,
+// and now and then whether the other end is still there. An end that lacks a message waits for it
+// for a while, as it may be on its way.
 type checks struct {
-	marked uint64 // handed to the bus, at the last tick
-	asks   int    // how often the other end was asked since its last answer, or is to be
-	quiet  int    // ticks since the other end last confirmed anything
-	gap    int    // ticks since the message is missing
-	gapAt  uint64 // that has this number
+	marked uint64 // messages handed to the bus by the last tick
+	asks   int    // how often the other end was asked since its last answer; recheck sets it, so that the next tick asks
+	quiet  int    // ticks since the other end last confirmed messages
+	gap    int    // ticks since a message is missing
+	gapAt  uint64 // the number of that message
 }
 
-// tick reports whether to ask the other end about this connection, and what it should
-// have; or why the connection must fail.
+// tick reports whether to ask the other end about this connection, and the number of messages that
+// it should have. The error says why the connection must fail.
 func (c *conn) tick() (ask bool, number uint64, err error) {
 	o := &c.node.o
 	c.mu.Lock()
@@ -46,20 +46,21 @@ func (c *conn) tick() (ask bool, number uint64, err error) {
 	if !due && c.asks == 0 {
 		return false, 0, nil
 	}
-	if c.asks++; c.asks > o.ticks(5*o.Silence) { // it lives, but is slow
+	if c.asks++; c.asks > o.ticks(5*o.Silence) { // the peer lives, but is slow
 		return false, 0, fmt.Errorf("node %s does not say whether messages arrived", c.peer.name)
 	}
 	return true, c.out.handed, nil
 }
 
-// recheck has the other end asked at the next tick.
+// recheck makes the next tick ask the other end.
 func (c *conn) recheck() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asks, c.gap = 1, 0
 }
 
-// checked notes what the other end has sent, and returns what has come of it.
+// checked notes how many messages the other end has sent. It returns the number of the next message
+// that this end waits for, and the bytes that it has granted.
 func (c *conn) checked(number uint64) (next, granted uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,8 +68,8 @@ func (c *conn) checked(number uint64) (next, granted uint64) {
 	return c.in.next, c.in.granted
 }
 
-// confirmed notes what the other end waits for, and for how many bytes it has room in
-// all. over: this end was closed, and the other has all.
+// confirmed notes the number of the message that the other end waits for, and the bytes that it has
+// granted in all. over: this end was closed, and the other end has all its messages.
 func (c *conn) confirmed(next, limit uint64) (over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +85,7 @@ func (c *conn) confirmed(next, limit uint64) (over bool) {
 	return c.state == closed
 }
 
-// checkConns asks the peers about all connections that need it.
+// checkConns asks the peers about all connections that need a check.
 func (n *Node) checkConns() {
 	n.mu.Lock()
 	all := n.scratch[:0]
@@ -140,7 +141,7 @@ func (n *Node) onCheck(p *peer, r reader) {
 	n.enqueue(p.name, answer)
 }
 
-// onHave hears the answer.
+// onHave takes the answer to a check.
 func (n *Node) onHave(p *peer, r reader) {
 	for len(r.b) > 0 {
 		id, limit, next := r.conn(), r.number(), r.number()

@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// A conn is one end of a connection: numbered messages in each direction, of which
-// no more are on their way than the reader has granted room for. It has no goroutine:
-// what it waits for comes with the node's messages and ticks.
+// A conn is one end of a connection: numbered messages in each direction. No more bytes are on
+// their way than the reader has granted room for. It has no goroutine: the node's messages and
+// ticks drive it.
 //
-// It begins with open and accept. The dialler repeats open until it is answered.
-// Close sends fin, which like data has a number. The end that gets fin reads what
-// came before it, then EOF, and can write no more. A message that does not come, or an
-// end that is not there any more, is noticed by the node's checks (see check.go).
+// A connection begins with open and accept. The dialler repeats open until it is answered. Close
+// sends fin, which like data has a number. The end that gets fin reads the data before it, then
+// EOF, and can write no more. The node's checks find messages that do not come, and ends that are
+// not there any more (see confirm.go).
 //
-// It has more than fifteen fields, because it is two directions, each with its own numbers
-// and credit, and what the checks remember of both.
+// It has more than fifteen fields, because each of the two directions has its own numbers and
+// credit, and the checks have counts for both.
 type conn struct {
 	node *Node
 	peer *peer
@@ -39,19 +39,19 @@ type conn struct {
 	checks
 }
 
-// An inbound is what the other end writes.
+// An inbound is the direction in which the other end writes.
 type inbound struct {
 	inbox
-	next      uint64            // the number of the message that is waited for
+	next      uint64            // the number of the message that this end waits for
 	early     map[uint64][]byte // messages that came before their turn, by number
-	finAt     uint64            // the number after fin's, if fin is among them
+	finAt     uint64            // the number after fin's, if fin came early
 	announced uint64            // the number of the next message that the other end sends, as it says
 	arrived   uint64            // bytes that came, early ones too
 	read      uint64            // bytes that were read
 	granted   uint64            // bytes that may come in all
 }
 
-// An outbound is what this end writes.
+// An outbound is the direction in which this end writes.
 type outbound struct {
 	writing   bool // a goroutine writes; others wait for it to end
 	turn      turn
@@ -72,16 +72,16 @@ type outbound struct {
 //	closing  -       closed  -        closed         closed
 //	closed   -       -       -        -              -
 //
-// The node forgets a connection that is closed. Of one that has failed, or fails after it
-// has ended, only its user knows, until Close.
+// The node forgets a connection that is closed, has failed, or fails after it has ended. The user
+// of a failed connection keeps it until Close.
 type connState int
 
 const (
 	opening connState = iota // dialled, and not accepted yet
 	open
-	ended   // the other end has closed: what came is read, then EOF
-	failed  // what came is read, then the error
-	closing // Close was called; the other end has not confirmed all
+	ended   // the other end has closed: Read returns the data that came, then EOF
+	failed  // Read returns the data that came, then the error
+	closing // Close was called; the other end has not confirmed all messages
 	closed
 )
 
@@ -89,14 +89,14 @@ func (s connState) String() string {
 	return [...]string{"opening", "open", "ended", "failed", "closing", "closed"}[s]
 }
 
-// A connEvent is what changes the state of a connection.
+// A connEvent is an event that changes the state of a connection.
 type connEvent int
 
 const (
-	onAccept    connEvent = iota // the other end has accepted it
-	onFin                        // fin has come, and all before it
+	onAccept    connEvent = iota // the other end has accepted the connection
+	onFin                        // fin has come, and all data before it
 	onClose                      // Close was called
-	onConfirmed                  // the other end has all that was written before Close
+	onConfirmed                  // the other end has all data that was written before Close
 	onFailure
 )
 
@@ -126,7 +126,7 @@ func (s connState) after(e connEvent) connState {
 	return s
 }
 
-// take changes the state as an event demands, and wakes who waits. c.mu is held.
+// take changes the state as an event demands, and wakes waiting goroutines. c.mu is held.
 func (c *conn) take(e connEvent) {
 	was := c.state
 	c.state = was.after(e)
@@ -149,7 +149,7 @@ func (c *conn) take(e connEvent) {
 	}
 }
 
-// newConn returns an end of a connection in a state: the dialler's is opening.
+// newConn returns an end of a connection in a state. The dialler's end begins in opening.
 func (n *Node) newConn(p *peer, id connID, s connState) *conn {
 	c := &conn{node: n, peer: p, id: id, state: s, in: inbound{granted: uint64(n.o.Window)}}
 	c.canRead.L, c.canWrite.L = &c.mu, &c.mu
@@ -167,7 +167,7 @@ func (a Addr) String() string { return string(a) }
 func (c *conn) LocalAddr() net.Addr  { return Addr(c.node.name) }
 func (c *conn) RemoteAddr() net.Addr { return Addr(c.peer.name) }
 
-// Read reads what has come.
+// Read waits for data, and reads it.
 func (c *conn) Read(p []byte) (int, error) {
 	c.mu.Lock()
 	for {
@@ -188,7 +188,7 @@ func (c *conn) Read(p []byte) (int, error) {
 			next := c.in.next
 			c.mu.Unlock()
 			if grant > 0 {
-				// A credit that is lost is asked for (see check.go).
+				// If the credit is lost, a check of the other end asks for it (see confirm.go).
 				_ = c.send(c.node.compose(kindCredit).conn(c.id).number(grant).number(next))
 			}
 			return n, nil
@@ -203,8 +203,8 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// grant lets the other end write more once half of the window has been read, and
-// returns how much in all; 0: not yet. c.mu is held.
+// grant lets the other end write more once half of the window has been read. It returns how many
+// bytes that end may have written in all; 0: no more yet. c.mu is held.
 func (c *conn) grant() uint64 {
 	window := uint64(c.node.o.Window)
 	free := c.in.read + window
@@ -215,7 +215,7 @@ func (c *conn) grant() uint64 {
 	return free
 }
 
-// Close ends the connection. The other end reads what was written before.
+// Close ends the connection. The other end reads the data that was written before.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	if c.state >= closing {
@@ -231,7 +231,7 @@ func (c *conn) Close() error {
 	number := c.out.next
 	c.out.next++
 	c.mu.Unlock()
-	// The node remembers it until the other end has all.
+	// The node keeps the connection until the other end has all messages.
 	if err := c.send(c.node.compose(kindFin).conn(c.id).number(number)); err != nil {
 		c.node.drop(c, fmt.Errorf("closing a connection to node %s: %w", c.peer.name, err), true)
 		return nil
@@ -244,7 +244,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// fail ends the connection for a reason, if it has not ended.
+// fail ends the connection with an error, if it has not ended.
 func (c *conn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -254,7 +254,7 @@ func (c *conn) fail(err error) {
 	c.take(onFailure)
 }
 
-// failure returns why the connection has failed, if it has.
+// failure returns the error of a connection that has failed, or nil.
 func (c *conn) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,7 +264,7 @@ func (c *conn) failure() error {
 // send sends a message to the other end.
 func (c *conn) send(m *packet) error { return c.node.send(c.peer, m) }
 
-// accepted notes that the other end is there, and has room for so many bytes.
+// accepted notes that the other end is there, and has room for window bytes.
 func (c *conn) accepted(window uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -272,8 +272,8 @@ func (c *conn) accepted(window uint64) {
 	c.take(onAccept)
 }
 
-// arrive takes a message. finished: fin has come, and all before it. An error says that
-// the other end does not keep to the rules.
+// arrive takes a message. finished: fin has come, and all data before it. An error says that the
+// other end breaks the rules.
 func (c *conn) arrive(number uint64, data []byte, fin bool) (finished bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -320,7 +320,7 @@ func (c *conn) arrive(number uint64, data []byte, fin bool) (finished bool, err 
 	return c.state == ended || c.state == closed, nil
 }
 
-// place takes the message whose turn it is. c.mu is held.
+// place takes the next message in order. c.mu is held.
 func (c *conn) place(data []byte, fin bool) {
 	c.in.next++
 	switch {

@@ -13,7 +13,7 @@ type deadline struct {
 	turn   int // how often it was set
 }
 
-// set changes a deadline; zero: there is none. The lock of cond is held.
+// set changes a deadline; the zero time removes it. The lock of cond is held.
 func (d *deadline) set(t time.Time, cond *sync.Cond) {
 	d.turn++
 	d.passed = false
@@ -57,7 +57,7 @@ func (c *conn) setDeadlines(t time.Time, read, write bool) error {
 		return net.ErrClosed
 	}
 	if c.err != nil {
-		return nil // what it would wake is awake
+		return nil // no goroutine waits any more
 	}
 	if read {
 		c.readBy.set(t, &c.canRead)

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// errAway says that the bus carries nothing.
+// errAway says that the bus carries no messages.
 var errAway = errors.New("the bus carries no messages")
 
-// Dial opens a connection, which the [Node.Listener] of the other node gives out. Its error
-// is ErrNoNode if no node has the name: at once, or after [Options.Grace] if one had it
-// just now. It is ErrNoNode too if the node does not answer: after a second and a half.
+// Dial opens a connection, which the [Node.Listener] of the other node gives out. The error is
+// ErrNoNode if no node has the name: at once, or after [Options.Grace] if a node had it just now.
+// It is ErrNoNode too if the node does not answer for three times [Options.Answer].
 func (n *Node) Dial(ctx context.Context, node string) (net.Conn, error) {
 	c, err := n.dial(ctx, node)
 	if err != nil {
@@ -56,7 +56,7 @@ func (n *Node) dial(ctx context.Context, node string) (*conn, error) {
 	return c, nil
 }
 
-// opened returns why a connection that is not opening any more cannot be used; nil: it can.
+// opened returns the error of a connection that is not opening any more; nil: it can be used.
 func (c *conn) opened() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +84,7 @@ func (n *Node) handshake(ctx context.Context, c *conn, up <-chan struct{}) error
 		case now-begun > 5*n.o.Silence: // it lives, but is slow
 			return errors.New("it does not answer")
 		case silent < 3*n.o.Answer:
-		case !n.busWorks(now, asked+n.o.Answer): // when an answer should have come
+		case !n.busWorks(now, asked+n.o.Answer): // since the time at which an answer should have come
 			return errAway
 		default:
 			n.lose(p, signNoAnswer, "does not answer")
@@ -121,7 +121,7 @@ func (n *Node) answer(ctx context.Context, c *conn, up, news <-chan struct{}, ag
 			case c.peer.lost():
 				return ErrNoNode
 			case doubted && !is:
-				return errRetry // it is back, and did not get it
+				return errRetry // the peer is back, and did not get the message
 			default:
 				doubted = is
 			}
@@ -173,7 +173,7 @@ func (n *Node) onOpen(p *peer, id connID, window uint64) {
 	}
 }
 
-// A listener gives out the connections that others dial.
+// A listener gives out the connections that other nodes dial.
 type listener struct {
 	node   *Node
 	queue  chan *conn
@@ -184,12 +184,12 @@ type listener struct {
 // backlog is how many connections may wait to be accepted.
 const backlog = 4096
 
-// Listener gives out the connections that others dial. It is the same each time.
-// Its Accept ends with net.ErrClosed once it or the node is closed; then dialling
-// this node fails.
+// Listener returns the listener for connections that other nodes dial, the same each time. Its
+// Accept returns net.ErrClosed once the listener or the node is closed; then dialling this node
+// fails.
 func (n *Node) Listener() net.Listener { return n.listen }
 
-// offer queues a connection. It does not wait.
+// offer queues a connection, and reports whether there was room. It does not wait.
 func (l *listener) offer(c *conn) bool {
 	select {
 	case <-l.closed:
@@ -219,13 +219,13 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close refuses all that were not accepted.
+// Close ends the connections that were not accepted.
 func (l *listener) Close() error {
 	err := net.ErrClosed
 	l.once.Do(func() {
 		err = nil
 		n := l.node
-		n.mu.Lock() // from now on none is offered
+		n.mu.Lock() // from now on no connection is offered
 		close(l.closed)
 		n.mu.Unlock()
 		for {

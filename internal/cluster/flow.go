@@ -3,28 +3,27 @@ package cluster
 import "sync"
 
 const (
-	// maxInFlight is how many bytes of data may be on their way to a peer, of all its
-	// connections: what servers keep for a node that is slow to take it is little,
-	// and they cut it off when it is more.
+	// maxInFlight is how many bytes of data of all connections may be on their way to a peer.
+	// Engines keep little for a node that is slow to take it, and cut the node off beyond that.
 	maxInFlight = 2 << 20
 	// small is the size of the largest message that does not wait for its turn.
 	small = 4 << 10
-	// reportEvery is after how many bytes the receiver reports to the sender what has
+	// reportEvery is after how many bytes the receiver reports to the sender the bytes that have
 	// arrived.
 	reportEvery = maxInFlight / 8
 )
 
-// A flow is what is on its way to a peer, and from it. Each data message says how
-// many bytes were sent before and with it, so that what is lost counts as arrived
-// once something after it has.
+// A flow counts the bytes that are on their way to a peer, and from it. Each data message says how
+// many bytes were sent before and with it, so that a lost message counts as arrived once a later
+// one has.
 type flow struct {
 	mu      sync.Mutex
 	sent    uint64 // bytes in all
-	arrived uint64 // of these, as the peer says
+	arrived uint64 // how many of them have arrived, as the peer says
 	waiting []waiter
 
 	received uint64 // bytes that the peer has sent to this node
-	reported uint64 // of which the peer knows that they have arrived
+	reported uint64 // how many of them were reported to the peer as arrived
 }
 
 // A waiter is a connection that waits to send a message.
@@ -33,7 +32,7 @@ type waiter struct {
 	size int
 }
 
-// reserve returns the place of a message that may be sent now. If it may not, the
+// reserve returns the place of a message that may be sent now. If the message may not be sent, the
 // connection is queued. admitted: it was queued before. The connection's lock is held.
 func (f *flow) reserve(c *conn, size int, admitted bool) (place uint64, ok bool) {
 	f.mu.Lock()
@@ -50,7 +49,7 @@ func (f *flow) reserve(c *conn, size int, admitted bool) (place uint64, ok bool)
 	return f.sent, true
 }
 
-// acknowledge notes that bytes have arrived, and admits those that may send now.
+// acknowledge notes that bytes have arrived, and admits the connections that may send now.
 func (f *flow) acknowledge(arrived uint64) {
 	f.mu.Lock()
 	f.arrived = min(max(f.arrived, arrived), f.sent)
@@ -71,8 +70,8 @@ func (f *flow) acknowledge(arrived uint64) {
 	}
 }
 
-// receive notes how many bytes the peer has sent, and returns the most that is known. report:
-// it is time to report it to the peer.
+// receive notes how many bytes the peer has sent, and returns the highest number so far. report: it
+// is time to report it to the peer.
 func (f *flow) receive(place uint64) (received uint64, report bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,8 +2,8 @@ package cluster
 
 import "sync"
 
-// buffers are memory for what has arrived at a connection, by size: an idle
-// connection has none.
+// buffers are memory for the bytes that have arrived at a connection, by size. An idle connection
+// has no buffer.
 var buffers = [...]struct {
 	size int
 	pool sync.Pool
@@ -33,7 +33,7 @@ func (b *buffer) free() {
 	}
 }
 
-// An inbox holds the bytes that have arrived and were not read.
+// An inbox holds the bytes that have arrived and are not read yet.
 type inbox struct {
 	buffer *buffer
 	start  int // how many bytes of the buffer have been read
@@ -74,7 +74,7 @@ func (i *inbox) take(p []byte) int {
 	return n
 }
 
-// drop forgets what is there.
+// drop discards the bytes.
 func (i *inbox) drop() {
 	i.buffer.free()
 	i.buffer, i.start = nil, 0

@@ -5,14 +5,14 @@ import (
 	"math/rand/v2"
 )
 
-// A peerLoad is what a node knows of how much a peer has to do.
+// A peerLoad is the load of a peer, as far as a node knows it.
 type peerLoad struct {
-	told  bool // the peer has told; a node of an older build does not
-	last  Load // what it has told
-	given int  // what this node has given it since
+	told  bool // the peer has reported a load; nodes of older builds do not
+	last  Load // the load that it has reported
+	given int  // sessions that this node has sent it since
 }
 
-// compare compares what two peers that have told have to do: calls first, then sessions.
+// compare compares the loads of two peers that have reported one: calls first, then sessions.
 func (l *peerLoad) compare(with *peerLoad) int {
 	return cmp.Or(cmp.Compare(l.last.Calls+l.given, with.last.Calls+with.given),
 		cmp.Compare(l.last.Sessions+l.given, with.last.Sessions+with.given))
@@ -23,14 +23,14 @@ func (n *Node) takes(p *peer) bool {
 	return p.name != n.name && p.beats && !p.draining && !p.lost()
 }
 
-// Choose returns the name of the node with the least to do among those of [Node.Peers]: calls in
-// flight first, then sessions. It counts what it has chosen a node for until that node tells of its
-// load again. A node that tells nothing of its load is of an older build: each of those gets an
-// equal share. "" stands for none.
+// Choose returns the name of the node with the least load among [Node.Peers]: calls in flight
+// first, then sessions. It counts how often it has chosen a node since that node last reported its
+// load. Nodes of older builds report no load: each of them gets an equal share. "" says that there
+// is no such node.
 func (n *Node) Choose() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var silent, least []*peer // that tell nothing; that have equally little to do
+	var silent, least []*peer // without a reported load; with the same, lowest load
 	told := 0
 	for _, p := range n.peers {
 		if !n.takes(p) {
@@ -69,7 +69,7 @@ func (n *Node) composeBeat(flags byte) *packet {
 	n.mu.Lock()
 	drained := n.drained
 	n.mu.Unlock()
-	if drained || n.o.Door { // nodes of older builds know no doors: to them it is one that drains
+	if drained || n.o.Door { // to nodes of older builds, which know no doors, a door is a node that drains
 		flags |= beatDraining
 	}
 	m := n.compose(kindBeat).bytes(flags)
@@ -80,7 +80,7 @@ func (n *Node) composeBeat(flags byte) *packet {
 	return m
 }
 
-// onLoad takes in what a heartbeat tells of its node's load. Node.mu is held.
+// onLoad notes the load that a heartbeat of the peer reports. Node.mu is held.
 func (p *peer) onLoad(r reader) {
 	calls, sessions := r.number(), r.number()
 	if r.bad {

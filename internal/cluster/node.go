@@ -13,28 +13,29 @@ import (
 	"time"
 )
 
-// Options are the times that a node allows others. The zero value of each field
-// stands for the default given with it.
+// Options configure a node: the times that it allows others, and its callbacks. The zero value of
+// each field stands for the default given with it.
 type Options struct {
 	Heartbeat time.Duration // how often a node sends a heartbeat; 500 ms
 	Silence   time.Duration // how long a peer may be silent, or a message of a connection late; 2 s
-	Answer    time.Duration // how long a silent peer has to answer a question; it is asked for twice as long; 500 ms
-	Grace     time.Duration // how long a peer may have no name on the bus, as while it changes servers; 300 ms
+	Answer    time.Duration // how long a silent peer has to answer a ping; it is pinged for twice as long; 500 ms
+	Grace     time.Duration // how long the bus may not know a peer's name, as while the peer changes servers; 300 ms
 	Window    int           // bytes that may be sent in a direction of a connection before they are read; 256 KiB
 
 	// Door says that the node takes no sessions: it only sends requests to other nodes.
 	Door bool
-	// Load returns what the node has to do, for others to choose the one with the least. It is
-	// called with each heartbeat, and must not wait; nil: they are not told.
+	// Load returns the node's load, so that other nodes choose the node with the least. It is
+	// called with each heartbeat, and must not wait; nil: the load is not reported.
 	Load func() Load
 
-	// Bus is called when the bus carries nothing any more, and when it does again. It must not wait. Nil: that is logged.
+	// Bus is called when the bus stops carrying messages (silent), and when it carries them again.
+	// It must not wait. Nil: the node logs that.
 	Bus func(silent bool)
 
 	Logger *slog.Logger // slog.Default()
 }
 
-// A Load is what a node has to do.
+// A Load is the amount of work of a node.
 type Load struct {
 	Calls    int // in flight
 	Sessions int
@@ -60,18 +61,16 @@ func or[T comparable](v, otherwise T) T {
 	return v
 }
 
-// tick is how often a node looks after its peers and connections.
+// tick is how often a node checks its peers and connections.
 func (o *Options) tick() time.Duration { return o.Heartbeat / 2 }
 
-// ticks are as many as pass in a time, or one more.
+// ticks returns the number of ticks in a time, or one more.
 func (o *Options) ticks(d time.Duration) int { return int(d/o.tick()) + 1 }
 
-// jump is how much later than it should a tick comes only to a process that was
-// stopped.
+// jump is a delay of a tick that says that the process was stopped.
 func (o *Options) jump() time.Duration { return o.Silence * 3 / 4 }
 
-// A Node is this process among those of one engine. Its methods may be called
-// concurrently.
+// A Node is this process among the nodes of one engine. Its methods may be called concurrently.
 type Node struct {
 	bus    Bus
 	o      Options
@@ -91,14 +90,14 @@ type Node struct {
 	changes uint64 // see Homes
 }
 
-// queues are worked off by a goroutine each.
+// queues are emptied by a goroutine each.
 type queues struct {
 	outbox  *queue[outgoing]
 	events  *queue[func()] // calls of watchers
 	notices *queue[[]byte]
 }
 
-// running is what a node does by itself, and how that ends.
+// running has the goroutines of a node, and the means to end them.
 type running struct {
 	start     time.Time
 	stop      func() // ends the subscription to the bus
@@ -107,14 +106,14 @@ type running struct {
 	wakeClock chan struct{} // wakes run: a peer has no name
 }
 
-// tables are what a node knows. They are guarded by Node.mu.
+// tables are a node's peers and connections. They are guarded by Node.mu.
 type tables struct {
 	peers   map[string]*peer
 	conns   map[connID]*conn
 	scratch []*conn // of checkConns
 }
 
-// callbacks are who wants to hear of what. They are guarded by Node.mu.
+// callbacks are the functions that the node's user has registered. They are guarded by Node.mu.
 type callbacks struct {
 	watches []func(string)
 	wakes   []func()
@@ -127,11 +126,10 @@ type outgoing struct {
 	m  *packet
 }
 
-// leastMessage is the size of the largest message of the least bus that will do.
+// leastMessage is the least [Bus.MaxMessage] that a node accepts, in bytes.
 const leastMessage = 4 << 10
 
-// Join makes the process a node of those on the bus, which stays the caller's to
-// close, after the node.
+// Join makes the process a node on the bus. The caller closes the bus, after the node.
 func Join(bus Bus, o Options) (*Node, error) {
 	n := &Node{
 		bus: bus, o: o.withDefaults(), name: bus.Node(),
@@ -160,7 +158,7 @@ func Join(bus Bus, o Options) (*Node, error) {
 // Name is this node's name on the bus.
 func (n *Node) Name() string { return n.name }
 
-// now is a time since the node began.
+// now returns the time since the node began.
 func (n *Node) now() time.Duration { return time.Since(n.start) }
 
 // sendQueued sends a message of the outbox.
@@ -169,18 +167,18 @@ func (n *Node) sendQueued(p outgoing) {
 	n.health.sending.Store(now)
 	defer n.health.sending.Store(0)
 	if p.to != "" {
-		_ = n.sendTo(p.to, p.m) // an error is as a loss
+		_ = n.sendTo(p.to, p.m) // an error is the same as a loss
 		return
 	}
 	err := n.bus.Cast(p.m.b)
 	packets.Put(p.m)
 	if n.health.failing.Swap(err != nil) != (err != nil) && err != nil {
-		n.log.Debug("cluster: the bus takes no messages", "error", err) // which isAway notices
+		n.log.Debug("cluster: the bus takes no messages", "error", err) // clock.isAway notices it
 	}
 }
 
-// enqueue puts a message into the outbox, for handlers of messages must not wait for the
-// bus. If the outbox is full the message is lost, as a bus may lose it.
+// enqueue puts a message into the outbox, because handlers of messages must not wait for the bus.
+// If the outbox is full the message is lost, as a bus may lose it.
 func (n *Node) enqueue(to string, m *packet) {
 	if !n.outbox.put(outgoing{to, m}) {
 		packets.Put(m)
@@ -226,13 +224,13 @@ func (n *Node) list(c *conn) {
 	c.peer.conns++
 }
 
-// unlist removes a connection that is there. n.mu is held.
+// unlist removes a listed connection. n.mu is held.
 func (n *Node) unlist(c *conn) {
 	delete(n.conns, c.id)
 	c.peer.conns--
 }
 
-// drop ends a connection for a reason. reset: the other end is told.
+// drop ends a connection with an error. reset: the other end is told.
 func (n *Node) drop(c *conn, why error, reset bool) {
 	there := n.remove(c)
 	c.fail(why)
@@ -241,8 +239,8 @@ func (n *Node) drop(c *conn, why error, reset bool) {
 	}
 }
 
-// Notify sends a small message to a node. It arrives once or not at all. The error is
-// ErrNoNode if it is known already that no node has the name.
+// Notify sends a small message to a node. It arrives once or not at all. The error is ErrNoNode if
+// this node knows already that no node has the name.
 func (n *Node) Notify(node string, data []byte) error {
 	if len(data) > n.chunk {
 		return fmt.Errorf("notifying node %s: a message of %d bytes is too large", node, len(data))
@@ -258,9 +256,9 @@ func (n *Node) Notify(node string, data []byte) error {
 	return nil
 }
 
-// Notices has f called with each message that another node has sent by Notify, from
-// a goroutine of the Node, one at a time. f may keep the data. It replaces the f of
-// an earlier call. Messages that come before the first call are lost.
+// Notices registers f, which a goroutine of the Node calls with each message that another node has
+// sent by Notify, one at a time. f may keep the data. It replaces the f of an earlier call.
+// Messages that come before the first call are lost.
 func (n *Node) Notices(f func(data []byte)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -276,7 +274,7 @@ func (n *Node) passNotice(data []byte) {
 	}
 }
 
-// callWatchers calls them, unless the node is closed.
+// callWatchers calls f, which calls the watchers, unless the node is closed.
 func (n *Node) callWatchers(f func()) {
 	select {
 	case <-n.closed:
@@ -293,8 +291,8 @@ func (n *Node) Drain() {
 	n.beat(0)
 }
 
-// Close ends all connections, tells the other nodes that this one has left, and waits for
-// its goroutines. The other ends read what was written before: that may take a second.
+// Close ends all connections, tells the other nodes that this one has left, and waits for its
+// goroutines. The other ends read the data that was written before: that may take a second.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closing {
@@ -330,7 +328,7 @@ func (n *Node) allConns() []*conn {
 	return slices.Collect(maps.Values(n.conns))
 }
 
-// linger waits until the other ends have all, for a second at most.
+// linger waits until the other ends have all messages, for a second at most.
 func (n *Node) linger() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -351,16 +349,17 @@ func (n *Node) linger() {
 	}
 }
 
-// health is whether the bus carries what this node says.
+// health says whether the bus carries this node's messages.
 type health struct {
-	sending  atomic.Int64 // since when the outbox hands a message to the bus; 0: it waits for one
+	sending  atomic.Int64 // since when the outbox hands a message to the bus; 0: it has none
 	failing  atomic.Bool  // the last cast failed
 	returned atomic.Int64 // when the bus was last found to be back; 0: it was never away
-	echo     atomic.Int64 // when a message of this node last came back to it; 0: never, as a bus need not do that
-	stalled  atomic.Int64 // when the last one came that followed a pause; 0: there was none
+	echo     atomic.Int64 // when a message of this node last came back to it; 0: never; a bus need not return them
+	stalled  atomic.Int64 // when a message last came back after a pause; 0: there was no pause
 }
 
-// heard notes that a message of this node has come back to it. After a pause the bus may have lost what peers have said meanwhile.
+// heard notes that a message of this node has come back to it. After a pause the bus may have lost
+// the messages that peers sent meanwhile.
 func (h *health) heard(now, pause time.Duration) {
 	if was := h.echo.Swap(int64(now) | 1); was != 0 && now-time.Duration(was) > pause {
 		h.stalled.Store(int64(now))

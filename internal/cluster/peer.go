@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A peer is what a node knows of another one. It has more than fifteen fields with those of
-// flow, which is what is on its way to the peer and from it.
+// A peer is the state of another node, as this node knows it. It has more than fifteen fields with
+// those of flow, which counts the bytes on their way to the peer and from it.
 type peer struct {
 	name  string
 	seen  atomic.Int64 // when its last message came, by Node.now
@@ -20,15 +20,15 @@ type peer struct {
 	beats    bool // its heartbeat has come
 	draining bool
 	load     peerLoad
-	asked    time.Duration // since when it is asked whether it lives, and is silent; 0: it is not
-	excused  bool          // it was asked anew, as the bus had carried nothing for a short time
-	nameless time.Duration // since when the bus says that nobody has its name; 0: it does not
+	asked    time.Duration // since when it is pinged and does not answer; 0: it is not pinged
+	excused  bool          // the pings began anew, as the bus had carried no messages for a short time
+	nameless time.Duration // since when the bus says that no node has its name; 0: it does not say so
 	lostAt   time.Duration
-	toldLost bool          // the log says that it is lost; until its next message
-	news     chan struct{} // closed when anything changes; nil: nobody waits
+	toldLost bool          // the loss was logged, and no message has come since
+	news     chan struct{} // closed when anything changes; nil: no goroutine waits
 }
 
-// A peerState is what a node believes of a peer. These are the transitions:
+// A peerState is a node's belief about a peer. These are the transitions:
 //
 //	           message  silence    no name    no answer  farewell  awake
 //	unknown    alive    -          gone       gone       left      -
@@ -37,15 +37,15 @@ type peer struct {
 //	gone       alive    -          -          -          left      suspected
 //	left       -        -          -          -          -         -
 //
-// What is running at a peer that is gone or left is lost. A peer that is gone may
-// only have been stopped, and comes back with its next message. A node that was away
-// has missed that message, so it asks again.
+// The work of a peer that is gone or left is lost. A peer that is gone may only have been stopped,
+// and comes back with its next message. A node that was away may have missed that message, so it
+// asks again.
 type peerState int32
 
 const (
 	unknown   peerState = iota // only its name is known
 	alive                      // its messages come
-	suspected                  // it is asked whether it lives
+	suspected                  // it is pinged
 	gone                       // it seems to have ended
 	left                       // it has said that it ends
 )
@@ -54,16 +54,16 @@ func (s peerState) String() string {
 	return [...]string{"unknown", "alive", "suspected", "gone", "left"}[s]
 }
 
-// A sign is what changes the state of a peer.
+// A sign is an event that changes the state of a peer.
 type sign int
 
 const (
 	signMessage  sign = iota // a message of the peer has come
 	signSilence              // its heartbeat is late
-	signNoName               // the bus says that nobody has its name
-	signNoAnswer             // it was asked, and had its time; or nobody has its name for long
+	signNoName               // the bus says that no node has its name
+	signNoAnswer             // it had its time to answer a ping; or the bus has not known its name for long
 	signFarewell             // it says that it ends
-	signAwake                // this node was away, or is, so that silence is no sign
+	signAwake                // this node was or is away, so that silence says nothing
 )
 
 // after returns the state that follows a sign.
@@ -104,7 +104,7 @@ func (p *peer) is() peerState { return peerState(p.state.Load()) }
 // lost reports whether the peer is gone or has left.
 func (p *peer) lost() bool { return p.is() >= gone }
 
-// announce wakes those who wait for news of the peer. Node.mu is held.
+// announce wakes the goroutines that wait for news of the peer. Node.mu is held.
 func (p *peer) announce() {
 	if p.news != nil {
 		close(p.news)
@@ -112,7 +112,7 @@ func (p *peer) announce() {
 	}
 }
 
-// silence is for how long nothing of the peer has come.
+// silence returns how long no message of the peer has come.
 func (p *peer) silence(now time.Duration) time.Duration {
 	return now - time.Duration(p.seen.Load())
 }

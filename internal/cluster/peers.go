@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// remembered is how long a node knows that a peer is lost. Later it would ask again.
+// remembered is how long a node remembers that a peer is lost. After that it would ask again.
 const remembered = time.Hour
 
-// sender returns the peer whose message has come, which therefore lives. nil: it has left,
-// and the message is late.
+// sender returns the peer that sent a message, and notes that it lives. nil: the peer has left, and
+// the message is late.
 func (n *Node) sender(from []byte) *peer {
 	n.mu.Lock()
 	p := n.peers[string(from)]
@@ -38,7 +38,7 @@ func (n *Node) sender(from []byte) *peer {
 	return p
 }
 
-// use returns the peer of a name, known or not. It is not forgotten until release.
+// use returns the peer of a name, known or not. The peer is not forgotten until release.
 func (n *Node) use(name string) *peer {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -64,8 +64,8 @@ func (n *Node) next(p *peer) <-chan struct{} {
 	return p.news
 }
 
-// noName notes that the bus finds no node of a name. A peer that was there may only be
-// changing servers, so it has a moment.
+// noName notes that the bus finds no node of a name. A peer that was there may only be changing
+// servers, so it has [Options.Grace] to come back.
 func (n *Node) noName(name string) {
 	n.mu.Lock()
 	p := n.peers[name]
@@ -128,13 +128,13 @@ func (n *Node) lose(p *peer, g sign, how string) {
 	}
 	watches := slices.Clone(n.watches)
 	seen := was == alive || was == suspected
-	again := p.toldLost // it was lost before the bus was away, and has only been asked again
+	again := p.toldLost // the peer was lost before, and has only been pinged again since the bus was away
 	p.toldLost = again || seen
 	n.mu.Unlock()
 	for _, c := range lost {
 		c.fail(&lostError{p.name, how})
 		if is == gone {
-			// It may only have been stopped, and then learns that these have ended.
+			// The peer may only have been stopped, and then learns that these connections have ended.
 			n.enqueue(p.name, n.compose(kindReset).conn(c.id))
 		}
 	}
@@ -157,9 +157,9 @@ type lostError struct{ node, how string }
 func (e *lostError) Error() string { return "node " + e.node + " " + e.how + ": " + ErrNoNode.Error() }
 func (e *lostError) Unwrap() error { return ErrNoNode }
 
-// Gone reports whether a node is gone: it has said so, no node has its name, or it does
-// not answer. It is asked if no message of it has come just now, so Gone may take a
-// second. Gone returns false if ctx ends before, and while the bus carries nothing.
+// Gone reports whether a node is gone: it has said so, no node has its name, or it does not answer.
+// Gone pings the node if no message of it has come just now, so it may take a second. Gone returns
+// false if ctx ends before, and while the bus carries no messages.
 func (n *Node) Gone(ctx context.Context, node string) bool {
 	if node == n.name {
 		return false
@@ -234,8 +234,8 @@ func (n *Node) Peers() []string {
 	return names
 }
 
-// Homes returns the names of the other nodes that live and may have sessions, sorted: no doors. changes is how often
-// a node was lost, or began to drain. settled is false while a node drains that has sessions.
+// Homes returns the names of the other nodes that live and may have sessions, sorted. Doors are not among them.
+// changes is how often a node was lost, or began to drain. settled is false while a node with sessions drains.
 func (n *Node) Homes() (names []string, changes uint64, settled bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -244,7 +244,7 @@ func (n *Node) Homes() (names []string, changes uint64, settled bool) {
 		switch {
 		case name == n.name || !p.beats || p.lost():
 			continue
-		case p.draining && p.load.told && p.load.last.Sessions == 0: // and it gets no more, as a door gets none
+		case p.draining && p.load.told && p.load.last.Sessions == 0: // it gets no sessions any more, as a door gets none
 			continue
 		}
 		names = append(names, name)
@@ -254,26 +254,26 @@ func (n *Node) Homes() (names []string, changes uint64, settled bool) {
 	return names, n.changes, settled
 }
 
-// Watch has f called with the name of each peer that is gone from now on, one at a
-// time, from a goroutine of the Node. A peer that was only away may come back, and be
-// gone again. So code that acts on it later should ask [Node.Gone], which then answers at
-// once. All watchers are called by one goroutine, so f should not wait.
+// Watch registers f, which a goroutine of the Node calls with the name of each peer that is lost
+// from now on, one at a time. A peer that was only away may come back, and be lost again. So code
+// that acts on it later should ask [Node.Gone], which then answers at once. All watchers are called
+// by one goroutine, so f should not wait.
 func (n *Node) Watch(f func(node string)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.watches = append(n.watches, f)
 }
 
-// A Member is another node as this one knows it.
+// A Member is another node, as this node knows it.
 type Member struct {
 	Name      string
-	Suspected bool // it is asked whether it lives
+	Suspected bool // it is pinged
 	Gone      bool // it seems to have ended
 	Left      bool // it has said that it ends
 }
 
-// Members returns the other nodes that this one has heard of, those that were lost in the last hour
-// included, sorted.
+// Members returns the other nodes that this node has heard of, also those that were lost in the
+// last hour, sorted by name.
 func (n *Node) Members() []Member {
 	n.mu.Lock()
 	defer n.mu.Unlock()

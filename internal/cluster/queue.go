@@ -5,7 +5,7 @@ import "sync"
 // A queue is work for one goroutine, in order.
 type queue[T any] struct {
 	mu     sync.Mutex
-	cond   sync.Cond // signals what the fields below say
+	cond   sync.Cond // signalled when a field below changes
 	items  []T
 	max    int
 	closed bool

@@ -2,8 +2,7 @@ package cluster
 
 import "bytes"
 
-// A receiver is the node as its bus sees it. It does not wait: what it answers goes
-// through the outbox.
+// A receiver is the node as its bus sees it. It does not wait: its answers go through the outbox.
 type receiver Node
 
 // Gone notes that a message reached no node.
@@ -66,7 +65,7 @@ func (v *receiver) Message(m []byte) {
 	}
 }
 
-// onSent handles what a peer says it has sent. asked: it wants to know what has arrived.
+// onSent notes how many bytes a peer has sent. asked: the peer wants to know how many have arrived.
 func (n *Node) onSent(p *peer, place uint64, asked bool) {
 	if received, report := p.flow.receive(place); report || asked {
 		n.enqueue(p.name, n.compose(kindArrived).number(received))
@@ -96,7 +95,7 @@ func (n *Node) onConn(c *conn, k kind, number uint64, r reader) {
 	}
 }
 
-// finished tells the other end, which has closed, that all has arrived.
+// finished tells the other end, which has closed, that all its messages have arrived.
 func (n *Node) finished(c *conn) {
 	c.mu.Lock()
 	next, granted, over := c.in.next, c.in.granted, c.state == closed

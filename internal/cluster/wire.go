@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// A message between nodes is a version, a kind, the name of the node that sends it
-// (its length first), and what the kind says:
+// A message between nodes is a version, a kind, the name of the node that sends it (its length
+// first), and the content of the kind:
 //
 //	beat     flags, calls, sessions: a heartbeat; older builds send and read the flags alone
 //	bye      that it ends
@@ -19,13 +19,13 @@ import (
 //	reset    conn: it is not known, or has failed
 //	credit   conn, how many bytes may have been sent in all, the number waited for
 //	check    for each conn: the number of the next message to be sent
-//	have     for each conn of a check: what credit says
+//	have     for each conn of a check: the numbers of a credit
 //	sent     place: how many bytes of data were sent to the node in all
 //	arrived  place: the bytes up to it are not on their way any more
 //
-// A conn is its id, and whether the dialler or the other side speaks. Messages of a
-// conn's direction are numbered from 0. The place of a data message is how many
-// bytes all conns have sent to the node, with it (see flow.go). Numbers are varints.
+// A conn is its id, and whether the dialler or the other end sends the message. Messages of a
+// conn's direction are numbered from 0. The place of a data message is how many bytes all conns
+// have sent to the node, with it (see flow.go). Numbers are varints.
 const version = 1
 
 type kind byte
@@ -51,10 +51,10 @@ const (
 // Flags of a beat.
 const (
 	beatDraining = 1 << iota // no new sessions here; a door says so from the start
-	beatHello                // tell me who you are
+	beatHello                // answer with a heartbeat
 )
 
-// headRoom is more than what precedes the bytes of a data message.
+// headRoom is more than the size of the head before the bytes of a data message.
 const headRoom = 2 + 1 + 255 + 9 + 2*binary.MaxVarintLen64
 
 // connID names a connection at one of its ends.
@@ -69,7 +69,7 @@ func (n *Node) appendHead(b []byte, k kind) []byte {
 	return append(b, n.name...)
 }
 
-// parseHead takes a message apart. ok: it is one.
+// parseHead takes a message apart. ok: it is well-formed.
 func parseHead(m []byte) (k kind, from, body []byte, ok bool) {
 	if len(m) < 3 || m[0] != version || len(m) < 3+int(m[2]) {
 		return 0, nil, nil, false
@@ -78,7 +78,7 @@ func parseHead(m []byte) (k kind, from, body []byte, ok bool) {
 	return kind(m[1]), m[3:end], m[end:], true
 }
 
-// appendConn names a connection as the end that speaks has it.
+// appendConn names a connection as the sending end has it.
 func appendConn(b []byte, id connID) []byte {
 	side := byte(0)
 	if id.dialed {
@@ -87,13 +87,13 @@ func appendConn(b []byte, id connID) []byte {
 	return binary.BigEndian.AppendUint64(append(b, side), id.id)
 }
 
-// A reader takes a message's body apart. Once something is missing, all is zero.
+// A reader takes a message's body apart. Once a value is missing, all values are zero.
 type reader struct {
 	b   []byte
 	bad bool
 }
 
-// conn returns the name of a connection as the end that hears has it.
+// conn returns the name of a connection as the receiving end has it.
 func (r *reader) conn() connID {
 	if len(r.b) < 9 {
 		r.bad, r.b = true, nil
@@ -114,12 +114,12 @@ func (r *reader) number() uint64 {
 	return v
 }
 
-// A packet is a message to be sent, whose memory is used again.
+// A packet is a message to be sent. Its memory is used again.
 type packet struct{ b []byte }
 
 var packets = sync.Pool{New: func() any { return &packet{make([]byte, 0, 1<<10)} }}
 
-// compose begins a message. The function that sends it puts it back.
+// compose begins a message. The function that sends the packet puts it back.
 func (n *Node) compose(k kind) *packet {
 	p := packets.Get().(*packet)
 	p.b = n.appendHead(p.b[:0], k)

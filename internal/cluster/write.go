@@ -7,17 +7,17 @@ import (
 	"syscall"
 )
 
-// A turn is where a connection stands in the queue of those that have data for one peer
-// (see flow.go).
+// A turn is the state of a connection in the queue of connections that have data for one peer (see
+// flow.go).
 type turn int
 
 const (
-	noTurn   turn = iota // it does not stand there
-	waiting              // it does
-	admitted             // it did, and may send
+	noTurn   turn = iota // it is not queued
+	waiting              // it is queued
+	admitted             // it was queued, and may send
 )
 
-// Write writes all, in one or several messages.
+// Write writes all of p, in one or several messages. It waits for room.
 func (c *conn) Write(p []byte) (int, error) {
 	if err := c.beginWrite(); err != nil {
 		return 0, err
@@ -31,7 +31,7 @@ func (c *conn) Write(p []byte) (int, error) {
 		}
 		m := c.node.compose(kindData).conn(c.id).number(number).number(place).bytes(p[done : done+size]...)
 		if err := c.send(m); err != nil {
-			// Its number was given out, so nothing can follow.
+			// The message's number was given out, so no other message can follow.
 			c.node.drop(c, fmt.Errorf("writing to node %s: %w", c.peer.name, err), true)
 			return done, c.failure()
 		}
@@ -69,7 +69,7 @@ func (c *conn) reserve(want int) (size int, number, place uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	out := &c.out
-	out.handed = out.next // by this goroutine, the only one that writes
+	out.handed = out.next // this goroutine, the only one that writes, has handed all messages over
 	for {
 		if err := c.mayWrite(); err != nil {
 			return 0, 0, 0, err
@@ -94,7 +94,7 @@ func (c *conn) reserve(want int) (size int, number, place uint64, err error) {
 // starved reports whether a writer waits for credit. c.mu is held.
 func (c *conn) starved() bool { return c.out.writing && c.out.limit == c.out.written }
 
-// mayWrite says why not. c.mu is held.
+// mayWrite returns an error if the connection cannot be written. c.mu is held.
 func (c *conn) mayWrite() error {
 	switch {
 	case c.state >= closing:
@@ -109,7 +109,7 @@ func (c *conn) mayWrite() error {
 	return nil
 }
 
-// call lets a writer go on whose turn has come.
+// admit lets the waiting writer send its message.
 func (c *conn) admit() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

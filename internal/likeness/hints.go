@@ -8,20 +8,21 @@ import (
 	"time"
 )
 
-// MostHints bounds how many a node keeps of stranded calls, and of calls in flight. If there are more, the oldest is forgotten.
+// MostHints bounds how many hints a node keeps. Beyond that, the oldest hint is forgotten.
 const MostHints = 20_000
 
-// A Hint says that a node knows, or knew, a call that is found by a key, and is stranded, or may be.
+// A Hint says that a node knows, or knew, a call that has a key, and is stranded, or may be.
 type Hint struct {
 	Key  Digest
 	Node string
-	Name uint64 // of the call, there
-	// InFlight says that it may be stranded only when it is asked for, and Near that its client was connected to the node then.
+	Name uint64 // of the call, on that node
+	// InFlight says that the call is in flight, and may be stranded by the time it is asked for. Near says that its client was
+	// connected to that node.
 	InFlight, Near bool
 	Since          time.Time
 }
 
-// Hints are those of a node. The zero value is ready to use. Its lock is taken last.
+// Hints are the hints that a node keeps. The zero value is ready to use. Its lock is taken last.
 type Hints struct {
 	n    atomic.Int64
 	told atomic.Int64
@@ -30,7 +31,7 @@ type Hints struct {
 	by   map[Digest][]*linked.Element
 }
 
-// Add adds a hint, and forgets those that are older than most.
+// Add adds a hint, and forgets hints that are older than most.
 func (t *Hints) Add(h *Hint, most time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -62,9 +63,9 @@ func (t *Hints) remove(e *linked.Element) {
 	t.n.Store(int64(t.all.Len()))
 }
 
-// Find returns the hints with some keys that are no older than most, the newest of each key first.
+// Find returns the hints with one of the keys that are no older than most: in the order of the keys, the newest of each key first.
 func (t *Hints) Find(keys Keys, most time.Duration) (all []Hint) {
-	if t.n.Load() == 0 { // as a rule
+	if t.n.Load() == 0 { // the usual case
 		return nil
 	}
 	t.mu.Lock()
@@ -80,7 +81,7 @@ func (t *Hints) Find(keys Keys, most time.Duration) (all []Hint) {
 	return all
 }
 
-// Forget forgets what a node has told of a call, for a key. It reports whether that was known.
+// Forget forgets a node's hint of a call, for a key. It reports whether there was one.
 func (t *Hints) Forget(key Digest, node string, name uint64) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -108,7 +109,7 @@ func (t *Hints) Take(node string) (all []*Hint) {
 	return all
 }
 
-// Land notes that a node's call is in flight no more, so that it is not lost with the node.
+// Land notes that a node's call is not in flight any more, so that it is not lost with the node.
 func (t *Hints) Land(keys []byte, node string, name uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -121,7 +122,7 @@ func (t *Hints) Land(keys []byte, node string, name uint64) {
 	}
 }
 
-// Drop forgets a hint that has turned out to be wrong, unless its node has told it anew since.
+// Drop forgets a hint that has turned out to be wrong, unless its node has given it again since.
 func (t *Hints) Drop(h Hint) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,8 +134,8 @@ func (t *Hints) Drop(h Hint) {
 	}
 }
 
-// Kept returns how many are kept.
+// Kept returns how many hints are kept.
 func (t *Hints) Kept() int { return int(t.n.Load()) }
 
-// Told returns how many were added.
+// Told returns how many hints were ever added.
 func (t *Hints) Told() int { return int(t.told.Load()) }

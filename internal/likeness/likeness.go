@@ -1,6 +1,6 @@
-// Package likeness says when two requests are one that was made twice: by the HTTP client of a host, by the host, or by its model. It
-// keeps what other nodes have told of calls that may come again. What becomes of such a request is internal/again's.
-// See docs/decisions/0053-calls-that-come-again.md.
+// Package likeness says when two requests are one request made twice: by the HTTP client of a host, by the host, or by its model. It
+// keeps other nodes' hints of calls that may come again. internal/again decides about such a request. See
+// docs/decisions/0053-calls-that-come-again.md.
 package likeness
 
 import (
@@ -16,21 +16,21 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Digest stands for what two requests are compared by. It is the same on all nodes. The zero value stands for nothing, and is
-// compared with nothing.
+// A Digest is a digest of the parts of requests that are compared. It is the same on all nodes. The zero value is no digest,
+// and equals none.
 type Digest [16]byte
 
-// A Likeness is what two requests of a tool are compared by.
+// A Likeness has the values by which two requests of a tool are compared.
 type Likeness struct {
-	Sum   uint64 // of the request and its id, as its client knows it; of this node
-	Asked Digest // of the tool, its arguments, and what the host says of its own conversation
-	Named Digest // the same, with the host's own id of the call; zero: it gives none
+	Sum   uint64 // of the request and its id, as its client knows it; valid on this node
+	Asked Digest // of the tool, its arguments, and the host's ids of its own conversation
+	Named Digest // the same, with the host's own id of the call; zero: the host gives none
 }
 
-// IsZero reports whether the likeness is of nothing.
+// IsZero reports whether the request has no likeness.
 func (l *Likeness) IsZero() bool { return l.Asked == Digest{} }
 
-// IsNamed reports whether the host gives both calls one id of its own.
+// IsNamed reports whether the host gives both calls the same id of its own.
 func (l *Likeness) IsNamed(other *Likeness) bool {
 	return l.Named != (Digest{}) && l.Named == other.Named
 }
@@ -41,21 +41,21 @@ var callIDs = []string{
 	"callId",               // Codex
 }
 
-// talkIDs are the members of _meta in which hosts say which of their conversations a call belongs to.
+// talkIDs are the members of _meta in which hosts name their conversation that a call belongs to.
 var talkIDs = []string{
 	"agent-session-id", // goose
 	"sessionId",        // Codex
 	"threadId",         // Codex
 }
 
-// largeText is how long a text is, in bytes, whose memory is not used again.
+// largeText is the size, in bytes, beyond which the memory of a text is not used again.
 const largeText = 8 << 10
 
-// texts are what digests are made of.
+// texts are buffers for the texts of digests.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-// Of returns the likeness of a request, whose sum is known. It is zero for all but calls of tools of the server, and for one that
-// goes on with another, or is to become a task. more are members of _meta in which the host's id of a call may be, besides callIDs.
+// Of returns the likeness of a request with a sum. It is zero for requests other than calls of the server's tools, and for a call that
+// continues another call, or asks for a task. more are further members of _meta that may have the host's id of a call, after callIDs.
 func Of(m *jsonrpc.Message, sum uint64, more []string) (l Likeness) {
 	if m.Method != protocol.MethodCallTool {
 		return l
@@ -98,7 +98,7 @@ func Of(m *jsonrpc.Message, sum uint64, more []string) (l Likeness) {
 	return l
 }
 
-// hostsID returns the id that a host gives a call, as JSON, and under which name, or "".
+// hostsID returns the id that a host gives a call, as JSON, and the name of its member, or "".
 func hostsID(meta []byte, more []string) (name string, value []byte) {
 	if len(meta) <= 2 {
 		return "", nil
@@ -113,7 +113,7 @@ func hostsID(meta []byte, more []string) (name string, value []byte) {
 	return "", nil
 }
 
-// appendNamed appends a member of an object, if that has one of the name.
+// appendNamed appends a member of an object, if the object has it.
 func appendNamed(text, of []byte, name string) []byte {
 	if v := jsonrpc.Field(of, name); v != nil {
 		text = append(append(append(text, 1), name...), v...)
@@ -127,7 +127,7 @@ func DigestOf(text []byte) Digest {
 	return Digest(sum[:16])
 }
 
-// PlaceOf returns the place in which two requests are compared, of a kind: those of two places are never alike.
+// PlaceOf returns the digest of a place, of a kind, in which requests are compared. Requests in different places are never alike.
 func PlaceOf(kind string, parts ...string) (d Digest) {
 	text := []byte(kind)
 	for _, part := range parts {
@@ -136,7 +136,7 @@ func PlaceOf(kind string, parts ...string) (d Digest) {
 	return DigestOf(text)
 }
 
-// In returns the digest of something in a place.
+// In returns the digest in a place. It is zero if either is zero.
 func (d Digest) In(place Digest) Digest {
 	if d == (Digest{}) || place == (Digest{}) {
 		return Digest{}
@@ -147,14 +147,14 @@ func (d Digest) In(place Digest) Digest {
 	return DigestOf(both[:])
 }
 
-// deepest is how deep in arguments the order of members is of no account: a model that asks again may write them in another one.
+// deepest is the depth of arguments down to which the order of members is ignored: a model that asks again may write them in another order.
 const deepest = 4
 
-// mostMembers is how many members an object may have, for their order to be of no account.
+// mostMembers is how many members an object may have for their order to be ignored.
 const mostMembers = 64
 
-// appendAlike appends a JSON value, so that two values have the same text that differ in white space, or in the order of members.
-// Other values may have two texts.
+// appendAlike appends a JSON value, so that values that differ only in white space, or in the order of members, have the same
+// text. Values that are equal otherwise, such as with other escapes, may have different texts.
 func appendAlike(dst, raw []byte, depth int) []byte {
 	if depth >= deepest || len(raw) == 0 || raw[0] != '{' {
 		return appendTight(dst, raw)

@@ -4,23 +4,23 @@ import "fmt"
 
 // A count is how many calls of one key are in flight.
 type count struct {
-	here, elsewhere int // on this node, and as far as is known on others
-	shared          int // what the other nodes were sent last, see shared.go
+	here, elsewhere int // on this node, and on other nodes as far as is known
+	shared          int // the number that was last sent to other nodes, see shared.go
 }
 
-// A Pass is what requests that begin together take of the calls in flight. Its methods may be
-// called concurrently; those of a nil Pass do nothing.
+// A Pass has the slots of requests that begin together. Its methods may be called concurrently;
+// those of a nil Pass do nothing.
 type Pass struct {
 	l     *Limiter
 	slots []Slot
-	next  int // of slots, that no request has yet; guarded by l.mu
+	next  int // the first of slots that no request has; guarded by l.mu
 }
 
-// A Slot is what one request takes. The methods of a nil Slot do nothing.
+// A Slot is one request's place among the calls in flight. The methods of a nil Slot do nothing.
 type Slot struct {
 	l    *Limiter
 	keys [3]key
-	n    int // of keys; guarded by l.mu. 0: it was released
+	n    int // of keys; guarded by l.mu. 0: the slot was released
 }
 
 func (l *Limiter) newPass(n int) *Pass { return &Pass{l: l, slots: make([]Slot, 0, n)} }
@@ -65,7 +65,7 @@ func (l *Limiter) take(demands []demand) (*Pass, *Refusal) {
 	return p, nil
 }
 
-// uses returns how many of the requests a count has.
+// uses returns how many of the requests a key counts.
 func uses(demands []demand, k key) (n int) {
 	for i := range demands {
 		for _, c := range demands[i].counts[:demands[i].n] {
@@ -77,7 +77,7 @@ func uses(demands []demand, k key) (n int) {
 	return n
 }
 
-// full returns which of the counts has no room for one more, or -1. l.mu is held.
+// full returns the index of the first count without room for another call, or -1. l.mu is held.
 func (l *Limiter) full(d *demand) int {
 	for i := range d.n {
 		if c := l.counts[d.counts[i].key]; c != nil && c.here+c.elsewhere >= d.counts[i].most {
@@ -87,8 +87,7 @@ func (l *Limiter) full(d *demand) int {
 	return -1
 }
 
-// Next returns the slot of the next of the requests, whose it is from now on; nil if it takes
-// nothing.
+// Next returns the slot of the next request, which must release it; nil if the request takes none.
 func (p *Pass) Next() *Slot {
 	if p == nil {
 		return nil
@@ -106,7 +105,7 @@ func (p *Pass) Next() *Slot {
 	return s
 }
 
-// Release frees what no request has.
+// Release frees the slots that no request has.
 func (p *Pass) Release() {
 	if p == nil {
 		return
@@ -150,7 +149,7 @@ func (s *Slot) free() {
 	s.n = 0
 }
 
-// settle forgets a count of which nothing is left. l.mu is held.
+// settle forgets a count that is zero. l.mu is held.
 func (l *Limiter) settle(k key, c *count) {
 	if c.here == 0 && c.elsewhere == 0 && c.shared == 0 {
 		delete(l.counts, k)

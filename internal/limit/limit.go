@@ -1,8 +1,8 @@
-// Package limit decides how much clients may do: how many calls they may begin in a time (rates),
-// and how many may be in flight at once. It knows names and numbers only: no connection, no
-// session, no I/O. Calls over a limit are refused, or wait in a queue that has a bound.
+// Package limit decides how many calls clients may begin in a time (rates), and how many may be in
+// flight at once. It knows names and numbers only: no connection, no session, no I/O. Calls over a
+// limit are refused, or wait in a queue that has a bound.
 //
-// docs/limits.md says what is limited; docs/decisions has the reasons.
+// docs/limits.md lists the limits; docs/decisions has the reasons.
 package limit
 
 import (
@@ -18,19 +18,19 @@ import (
 	"holdfast/internal/defaults"
 )
 
-// A Rate is how many calls may begin in a time. The zero value is no bound.
+// A Rate is how many calls may begin in a time. The zero value sets no bound.
 type Rate struct {
 	PerSecond float64
-	Burst     int // how many may begin at once; 0: those of a second, 1 at the least
+	Burst     int // how many may begin at once; 0: as many as in a second, and at least 1
 }
 
 // burst returns Burst or its default.
 func (r Rate) burst() int { return cmp.Or(r.Burst, max(1, int(r.PerSecond))) }
 
-// units are those of rates, with how many seconds they are.
+// units are the units of rates, in seconds.
 var units = map[string]float64{"s": 1, "m": 60, "h": 3600}
 
-// ParseRate returns how many calls a second a text like "50/s", "600/m" or "10/h" stands for.
+// ParseRate returns the calls a second of a text like "50/s", "600/m" or "10/h".
 func ParseRate(text string) (perSecond float64, _ error) {
 	number, unit, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(number, 64)
@@ -41,52 +41,51 @@ func ParseRate(text string) (perSecond float64, _ error) {
 	return n / seconds, nil
 }
 
-// A Policy is what is bounded. The zero value bounds nothing.
+// A Policy has the bounds. The zero value bounds nothing.
 type Policy struct {
 	Rate        Rate // of calls of one client: a principal, or else an address
 	AddressRate Rate // of calls and new sessions of one address
 	ClientCalls int  // in flight, of one client; 0: any number
 	ToolCalls   int  // in flight, of one tool; 0: any number
 
-	Queue     int           // calls that may wait for others to end; 0: none may
+	Queue     int           // calls that may wait for others to end; 0: none
 	QueueWait time.Duration // for how long; 10 s
 	Share     float64       // part of the queue that one client may fill; 0: all
 
-	// Servers have bounds of their own; nil: they have none.
+	// Servers knows the bounds of single servers; nil: there are none.
 	Servers Servers
 }
 
-// Servers are what knows bounds of single servers. The methods may be called concurrently, and do
-// not wait.
+// Servers knows bounds of single servers. The methods may be called concurrently, and do not wait.
 type Servers interface {
-	// Limited reports whether there are any.
+	// Limited reports whether any server has bounds.
 	Limited() bool
-	// Limits returns what holds for one server, and a tool of it, or "" for another request.
+	// Limits returns the bounds of a server and its tool, or "" for another request.
 	Limits(server, tool string) Own
 }
 
-// bounds reports whether the policy bounds anything itself.
+// bounds reports whether the policy itself has a bound.
 func (p *Policy) bounds() bool {
 	return p.Rate.PerSecond > 0 || p.AddressRate.PerSecond > 0 || p.ClientCalls > 0 || p.ToolCalls > 0
 }
 
-// An Own is what holds for one server, and a tool of it.
+// An Own has the bounds of one server, and of a tool of it.
 type Own struct {
-	Server, Tool string // whose calls are counted, which may be others than were asked for
+	Server, Tool string // that the calls count for; they may differ from those in the request
 	Calls        int    // of the server, in flight; 0: any number
 	ToolCalls    int    // of the tool, in flight; 0: Policy.ToolCalls
 	Rate         Rate   // of calls of one client
 }
 
-// A Caller is who begins calls.
+// A Caller is the client that begins calls.
 type Caller struct {
-	Server  string // or "" if there is one only
-	Client  string // a principal or an address; "": nobody knows, and it is not bounded
-	Address string // "": nobody knows
+	Server  string // or "" if there is only one server
+	Client  string // a principal or an address; "": not known, and not bounded
+	Address string // "": not known
 }
 
-// A Limiter keeps to a policy. Its methods may be called concurrently; those of a nil Limiter
-// bound nothing. What it keeps is bounded: see [buckets] and [Policy.Queue].
+// A Limiter enforces a policy. Its methods may be called concurrently; those of a nil Limiter bound
+// nothing. Its memory is bounded: see [buckets] and [Policy.Queue].
 type Limiter struct {
 	p Policy
 
@@ -106,12 +105,12 @@ func New(p Policy) *Limiter {
 	return &Limiter{p: p, counts: make(map[key]*count)}
 }
 
-// Bounds reports whether anything is bounded now.
+// Bounds reports whether there is a bound now.
 func (l *Limiter) Bounds() bool {
 	return l != nil && (l.p.bounds() || l.p.Servers.Limited())
 }
 
-// A kind is what is counted.
+// A kind is a kind of count or rate.
 type kind uint8
 
 const (
@@ -123,16 +122,16 @@ const (
 	toolCalls
 )
 
-// A key names what is counted.
+// A key names a count or a rate.
 type key struct {
 	kind         kind
 	server, name string
 }
 
-// shortName is how long a name may be, in bytes, to be kept as it is.
+// shortName is the longest name that is kept as it is, in bytes.
 const shortName = 128
 
-// short returns a name, or its digest if it is long. No name looks like one.
+// short returns a name, or its digest if it is long. No name looks like a digest.
 func short(name string) string {
 	if len(name) <= shortName {
 		return name
@@ -141,10 +140,10 @@ func short(name string) string {
 	return "\x00" + string(sum[:])
 }
 
-// A demand is what one request needs.
+// A demand has the counts and rates that one request needs.
 type demand struct {
 	client string
-	work   int // how many calls it counts as; 0: one
+	work   int // how many calls the request counts as; 0: one
 	counts [3]struct {
 		key
 		most int
@@ -157,7 +156,7 @@ type demand struct {
 	m int // of rates
 }
 
-// demand returns what a request needs that calls a tool, or "" for another method.
+// demand returns the demand of a request. tool is the tool that it calls, or "".
 func (l *Limiter) demand(c Caller, tool string) (d demand) {
 	own := Own{Server: c.Server, Tool: tool}
 	if l.p.Servers != nil {
@@ -193,8 +192,8 @@ func (d *demand) rate(kind kind, server, name string, r Rate) {
 	}
 }
 
-// Admit admits requests that begin together: each calls a tool, or has "". The Pass says what they
-// take until they end; nil: nothing. The error is a *[Refusal] of all of them.
+// Admit admits requests that begin together. tools has the tool that each request calls, or "". The Pass has
+// their slots, which they hold until they end; nil: they take none. The error is a *[Refusal] of all of them.
 func (l *Limiter) Admit(c Caller, tools ...string) (*Pass, error) {
 	if l == nil || len(tools) == 0 {
 		return nil, nil
@@ -219,8 +218,8 @@ func (l *Limiter) Admit(c Caller, tools ...string) (*Pass, error) {
 	return pass, nil
 }
 
-// AdmitWork admits a request that counts as some calls, none of which is in flight for as long as the request
-// is. The error is a *[Refusal].
+// AdmitWork admits a request that counts as a number of calls for the rates, but as no call in flight. The
+// error is a *[Refusal].
 func (l *Limiter) AdmitWork(c Caller, work int) error {
 	if l == nil || work == 0 {
 		return nil
@@ -250,7 +249,7 @@ func (l *Limiter) AdmitAddress(address string) error {
 	return nil
 }
 
-// Hold counts requests that are in flight already: those of a session that was taken over.
+// Hold counts requests that are in flight already: the requests of a session that was taken over.
 func (l *Limiter) Hold(c Caller, tools ...string) *Pass {
 	if l == nil || len(tools) == 0 {
 		return nil

@@ -6,11 +6,11 @@ import (
 )
 
 // A queue has the calls that wait for others to end. Each client has a line of its own, and the
-// lines take turns. A call that needs what is free passes those of its client that need what is
-// not.
+// lines take turns. A call that there is room for passes earlier calls of its client that there is
+// no room for.
 type queue struct {
 	lines []*line // that have calls
-	next  int     // of lines, whose turn it is
+	next  int     // the line that has the next turn
 	n     int     // calls
 }
 
@@ -23,11 +23,11 @@ type line struct {
 // A waiter is a call that waits.
 type waiter struct {
 	demand demand
-	pass   *Pass         // once it may begin
+	pass   *Pass         // set when the call may begin
 	ready  chan struct{} // closed then
 }
 
-// join has a call wait, or returns its pass if there is room by now.
+// join queues a call, or returns its pass if there is room by now.
 func (l *Limiter) join(demands []demand) (*waiter, *Pass, *Refusal) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +60,7 @@ func (l *Limiter) join(demands []demand) (*waiter, *Pass, *Refusal) {
 	return w, nil, nil
 }
 
-// mostOfOne is how many calls of one client may wait.
+// mostOfOne returns how many calls of one client may wait.
 func (l *Limiter) mostOfOne() int {
 	if l.p.Share <= 0 || l.p.Share >= 1 {
 		return l.p.Queue
@@ -68,7 +68,7 @@ func (l *Limiter) mostOfOne() int {
 	return max(1, int(l.p.Share*float64(l.p.Queue)))
 }
 
-// leave takes a call out of the queue. It returns its pass if it may begin already.
+// leave takes a call out of the queue. If the call may begin already, leave returns its pass.
 func (l *Limiter) leave(w *waiter) *Pass {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -98,13 +98,13 @@ func (q *queue) remove(i, j int) {
 	}
 }
 
-// dispatch has calls begin for which there is room, one of each line at a time. l.mu is held.
+// dispatch lets calls begin that there is room for, one of each line in turn. l.mu is held.
 func (l *Limiter) dispatch() {
 	q := &l.queue
 	if q.n == 0 {
 		return
 	}
-	full := make(map[key]bool) // what is full stays so, as nothing ends meanwhile
+	full := make(map[key]bool) // a full count stays full, as no call ends meanwhile
 	for tried := 0; tried < len(q.lines); {
 		if q.next >= len(q.lines) {
 			q.next = 0
@@ -128,7 +128,7 @@ func (l *Limiter) dispatch() {
 	}
 }
 
-// fits reports whether there is room for a call; it notes what is full. l.mu is held.
+// fits reports whether there is room for a call. It notes a full count in full. l.mu is held.
 func (l *Limiter) fits(d *demand, full map[key]bool) bool {
 	for _, c := range d.counts[:d.n] {
 		if full[c.key] {

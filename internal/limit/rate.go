@@ -8,28 +8,28 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// A bucket has the calls of one key that may begin now.
+// A bucket has the tokens of one key: a call takes one.
 type bucket struct {
 	*rate.Limiter
 	r    Rate
-	used int // calls that have begun here since the others were told
+	used int // calls that have begun here since other nodes were told
 }
 
-// buckets are those of all keys that were used of late. There are at most mostBuckets: one that
-// is full again is like a new one, and is dropped. If all of them are in use, keys that are new
-// share a fixed number of buckets: so no number of names takes more memory, and none is free.
+// buckets are the buckets of all keys that were used of late. There are at most mostBuckets: a
+// bucket that is full again is like a new one, and is dropped. If all are in use, new keys share a
+// fixed number of buckets: so no number of names takes more memory, or escapes its rate.
 type buckets struct {
 	all    map[key]*bucket
-	sweep  int       // how many there are when the next look is taken at them
-	swept  time.Time // when the last look was taken
+	sweep  int       // how many buckets make the next drop due
+	swept  time.Time // when the last drop was
 	shared maphash.Seed
 	crowd  bool // the seed is set
 }
 
 const (
 	mostBuckets  = 1 << 16
-	leastBuckets = 1 << 10 // that are not looked through
-	crowdBuckets = 1 << 8  // that keys share when there are too many
+	leastBuckets = 1 << 10 // so few are not searched for full ones
+	crowdBuckets = 1 << 8  // shared by keys when there are too many
 )
 
 // of returns the bucket of a key.
@@ -59,7 +59,7 @@ func (b *buckets) of(k key, r Rate, now time.Time) *bucket {
 	return one
 }
 
-// follow has the bucket keep to a rate that may have changed.
+// follow sets the bucket's rate, which may have changed.
 func (b *bucket) follow(r Rate, now time.Time) {
 	if b.r != r {
 		b.r = r
@@ -81,11 +81,11 @@ func (b *buckets) drop(now time.Time) {
 // calls returns how many calls a request counts as.
 func (d *demand) calls() int { return max(d.work, 1) }
 
-// charge takes of all rates what requests need, or nothing. l.mu is held.
+// charge takes the tokens of requests from the buckets of all their rates, or from none. l.mu is held.
 func (l *Limiter) charge(demands []demand, now time.Time) *Refusal {
 	for i := range demands {
 		for _, r := range demands[i].rates[:demands[i].m] {
-			n := 0 // how many calls need it
+			n := 0 // how many calls need the rate
 			for j := range demands {
 				for _, other := range demands[j].rates[:demands[j].m] {
 					if other.key == r.key {

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// A Refusal says that calls were not begun, because of a limit. They may be made again.
+// A Refusal says that a limit has refused calls. They were not begun, and may be made again.
 type Refusal struct {
 	reason string
 	text   string
-	after  time.Duration // when they may be; 0: nobody knows
-	never  bool          // they are too many for ever
+	after  time.Duration // how long to wait before that; 0: not known
+	never  bool          // there will never be room for so many
 
 	limiter *Limiter
 	demands []demand
@@ -22,18 +22,18 @@ type Refusal struct {
 // Error implements error.
 func (r *Refusal) Error() string { return r.text }
 
-// Reason is the limit: one of few.
+// Reason names the limit: one of a few words.
 func (r *Refusal) Reason() string { return r.reason }
 
 // Never reports whether the same calls would be refused at any time.
 func (r *Refusal) Never() bool { return r.never }
 
-// RetryAfter is in how many seconds the calls may be made again, 1 at the least.
+// RetryAfter returns in how many seconds the calls may be made again, at least 1.
 func (r *Refusal) RetryAfter() int {
 	return max(1, int((r.after+time.Second-1)/time.Second))
 }
 
-// refusalOf returns the refusal of a request for which one of its counts has no room.
+// refusalOf returns the refusal of a request because its count i is full.
 func refusalOf(d *demand, i int) *Refusal {
 	at := d.counts[i]
 	switch at.kind {
@@ -45,7 +45,7 @@ func refusalOf(d *demand, i int) *Refusal {
 	return &Refusal{reason: "tool_calls", text: fmt.Sprintf("%d calls of this tool are in flight, which is the most", at.most)}
 }
 
-// whose says what a rate is of.
+// whose returns the reason of a rate's refusal, and the client that the rate bounds, in words.
 func whose(kind kind) (reason, text string) {
 	switch kind {
 	case addressRate:
@@ -69,7 +69,7 @@ func tooMany(kind kind, n int, r Rate, isOne bool) *Refusal {
 	return &Refusal{reason: reason, never: true, text: fmt.Sprintf("a batch of %d calls, of which %s may begin %d at once", n, text, r.burst())}
 }
 
-// String returns "50 calls a second", or the like of a minute or an hour.
+// String returns "50 calls a second", or the same with a minute or an hour.
 func (r Rate) String() string {
 	n, unit := r.PerSecond, "a second"
 	switch {
@@ -84,16 +84,16 @@ func (r Rate) String() string {
 // Waits reports whether [Refusal.Queue] may be called.
 func (r *Refusal) Waits() bool { return r.waits }
 
-// A Turn is the place in the queue of a call that was refused.
+// A Turn is the place of a refused call in the queue.
 type Turn struct {
 	refusal *Refusal
-	w       *waiter // nil: it may begin
+	w       *waiter // nil: the call does not wait
 	pass    *Pass
-	err     error // why it has none
+	err     error // why the call has no place
 }
 
-// Queue puts the call that was refused into the queue. It does not wait: calls that one goroutine
-// queues have their turns in that order. [Turn.Wait] must follow.
+// Queue puts the refused call into the queue. It does not wait: calls that one goroutine queues
+// have their turns in that order. [Turn.Wait] must follow.
 func (r *Refusal) Queue() Turn {
 	t := Turn{refusal: r}
 	var no *Refusal
@@ -103,9 +103,9 @@ func (r *Refusal) Queue() Turn {
 	return t
 }
 
-// Wait waits until there is room for the call, which counts from then on. It was charged to its
-// rates already. The error is the context's, or a *[Refusal] that does not wait: the queue is full,
-// the time is over, stop was closed, or a rate is used up.
+// Wait waits until there is room for the call, which counts as in flight from then on. Its rates
+// were charged already. The error is the context's, or a *[Refusal] that cannot be queued again:
+// the queue is full, the time is over, stop was closed, or a rate is used up.
 func (turn Turn) Wait(ctx context.Context, stop <-chan struct{}) (*Pass, error) {
 	r, w, pass := turn.refusal, turn.w, turn.pass
 	if w == nil {

@@ -5,67 +5,67 @@ import (
 	"time"
 )
 
-// What follows is for nodes that share a policy. Each counts by itself, and tells the others now and
-// then what it has counted: how many calls have begun, which they take of their own buckets, and
-// how many are in flight. Nothing is asked when a call begins. docs/limits.md says how exact that
-// is.
+// This file is for nodes that share a policy. Each node counts by itself, and tells the others its
+// counts from time to time: how many calls have begun, which the others take from their own buckets,
+// and how many are in flight. No node is asked when a call begins. docs/limits.md says how exact
+// that is.
 
 const (
-	// ShareEvery is how often others are to be told.
+	// ShareEvery is how often other nodes are told.
 	ShareEvery = 250 * time.Millisecond
-	// againEvery is in how many of those times a number is told again that has not changed, and
-	// forgetAfter when it is forgotten, as its node is gone.
+	// againEvery is after how many of these intervals an unchanged number is told again.
+	// forgetAfter is after which time a number is forgotten, as its node is gone.
 	againEvery  = 4
 	forgetAfter = 3 * time.Second
-	// mostShared bounds how many numbers are told at a time. Of more the rest is told later.
+	// mostShared bounds how many numbers are told at a time. The others are told later.
 	mostShared = 4096
 )
 
-// A Number is what one node tells of one thing that is counted. It is told as JSON; a node of another
-// build ignores what it does not know.
+// A Number is one node's number for one key. It is sent as JSON; a node of another build ignores
+// kinds and members that it does not know.
 type Number struct {
 	Kind   kind   `json:"k"`
 	Server string `json:"s,omitempty"`
-	Name   []byte `json:"n,omitempty"` // which need not be UTF-8
+	Name   []byte `json:"n,omitempty"` // not always UTF-8
 	N      int    `json:"c"`           // calls that have begun since the last time, or that are in flight
 }
 
-// shared is what is known of other nodes, and what they are to know. Guarded by Limiter.mu.
+// shared has the numbers of other nodes, and the changes to tell them. Guarded by Limiter.mu.
 type shared struct {
-	turn  int                   // how often they were told
-	used  map[key]struct{}      // the keys of buckets whose use they are to be told
-	known map[nodeKey]elsewhere // calls in flight on others
+	turn  int                   // how often other nodes were told
+	used  map[key]struct{}      // the keys of buckets with use that was not told yet
+	known map[nodeKey]elsewhere // calls in flight on other nodes
 }
 
-// A nodeKey is a number of a node.
+// A nodeKey is a key of a node.
 type nodeKey struct {
 	node string
 	key
 }
 
-// elsewhere is how many calls are in flight, as was told at a time.
+// elsewhere is how many calls were in flight on another node, as it told at a time.
 type elsewhere struct {
 	n  int
 	at time.Time
 }
 
-// Share begins to count what others are to be told. It is called once, before the first call.
+// Share begins to count for other nodes. It is called once, before the first call.
 func (l *Limiter) Share() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.shared.used, l.shared.known = make(map[key]struct{}), make(map[nodeKey]elsewhere)
 }
 
-// use notes that calls have begun that others are to be told of. l.mu is held.
+// use notes that calls have begun, to tell other nodes. l.mu is held.
 func (l *Limiter) use(k key, b *bucket, calls int) {
-	if l.shared.used != nil && l.buckets.all[k] == b { // else it is one that keys share
+	if l.shared.used != nil && l.buckets.all[k] == b { // shared buckets are not told
 		b.used += calls
 		l.shared.used[k] = struct{}{}
 	}
 }
 
-// Changes returns what others are to be told now. It is called every [ShareEvery], and forgets what
-// nodes have told that are silent.
+// Changes returns the numbers to tell other nodes now. It is called every [ShareEvery], and forgets
+// the numbers of silent nodes.
 func (l *Limiter) Changes() (all []Number) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,9 +106,9 @@ func (l *Limiter) Changes() (all []Number) {
 	return all
 }
 
-// Merge takes in what another node tells.
+// Merge takes the numbers that another node tells.
 func (l *Limiter) Merge(node string, all []Number) {
-	rates := make([]Rate, len(all)) // before the lock is taken
+	rates := make([]Rate, len(all)) // read before the lock is taken
 	for i := range all {
 		rates[i] = l.rateOf(&all[i])
 	}
@@ -131,7 +131,7 @@ func (l *Limiter) Merge(node string, all []Number) {
 			freed = freed || all[i].N < was
 		case rates[i].PerSecond > 0:
 			b := l.buckets.of(k, rates[i], now)
-			for n := all[i].N; n > 0; n -= b.r.burst() { // it may owe then
+			for n := all[i].N; n > 0; n -= b.r.burst() { // the bucket may owe tokens then
 				b.ReserveN(now, min(n, b.r.burst()))
 			}
 		}
@@ -141,7 +141,7 @@ func (l *Limiter) Merge(node string, all []Number) {
 	}
 }
 
-// rateOf returns the rate that a number is of, if it is of one.
+// rateOf returns the rate that a number counts for; zero for calls in flight.
 func (l *Limiter) rateOf(n *Number) Rate {
 	switch {
 	case n.Kind == clientRate:

@@ -1,5 +1,5 @@
-// Package lograte bounds what a log gets: of lines with one text, some are logged each minute, and the others
-// are counted. So no client can fill a log, whatever it sends, and no line is lost without a number.
+// Package lograte bounds the lines of a log: of lines with the same text, some are logged each minute, and
+// the others are counted. So no client can fill a log, and no line is dropped without being counted.
 package lograte
 
 import (
@@ -14,41 +14,41 @@ import (
 const (
 	window    = time.Minute
 	mostBad   = 30    // lines of one text, of level Warn or higher, in a window
-	mostElse  = 1_000 // those of level Info
-	mostTexts = 1_000 // texts that are counted apart; any more share one count
+	mostElse  = 1_000 // lines of level Info
+	mostTexts = 1_000 // texts that are counted apart; all further texts share one count
 )
 
-// A Handler is a [slog.Handler] that passes lines on to another one. Lines below Info are not bounded: an operator
-// has asked for them.
+// A Handler is a [slog.Handler] that passes lines on to another handler. Lines below Info are not bounded: an
+// operator has asked for them.
 type Handler struct {
 	slog.Handler
 	lines *lines
 }
 
-// lines are the counts of a log, which all handlers share that come from one.
+// lines are the counts of a log, which a handler shares with the handlers that were made from it.
 type lines struct {
-	out slog.Handler // for what is told of lines that were not logged
+	out slog.Handler // for the counts of lines that were not logged
 
 	mu   sync.Mutex
 	last map[line]*count
 	full time.Time // until then there is no room in last for more texts
 }
 
-// A line is what lines have in common that count as the same.
+// A line is the key of lines that count as the same.
 type line struct {
 	level slog.Level
-	text  string // "": of texts beyond mostTexts
+	text  string // "": all texts beyond mostTexts
 }
 
-// A count is of the lines of one window.
+// A count counts the lines of one window.
 type count struct {
 	end   time.Time
-	n     int // that were logged
-	more  int // that were not
+	n     int // lines that were logged
+	more  int // lines that were not
 	timer *time.Timer
 }
 
-// New returns a handler over another one; that itself if it is a Handler.
+// New returns a handler that passes lines on to next, or next itself if it is a Handler.
 func New(next slog.Handler) *Handler {
 	if h, ok := next.(*Handler); ok {
 		return h
@@ -74,7 +74,7 @@ func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// pass counts a line, and reports whether it is to be logged.
+// pass counts a line, and reports whether to log it.
 func (l *lines) pass(is line) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -122,7 +122,7 @@ func (l *lines) hasRoom(now time.Time) bool {
 	return len(l.last) < mostTexts
 }
 
-// tell logs how many lines were not, and begins a new window.
+// tell logs how many lines were not logged, and begins a new window.
 func (l *lines) tell(is line) {
 	l.mu.Lock()
 	c := l.last[is]
@@ -143,7 +143,7 @@ func (l *lines) tell(is line) {
 	_ = l.out.Handle(context.Background(), r)
 }
 
-// Flush logs how many lines were not logged until now.
+// Flush logs how many lines were not logged so far.
 func (h *Handler) Flush() {
 	h.lines.mu.Lock()
 	var all []line

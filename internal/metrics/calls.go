@@ -40,9 +40,9 @@ func (m *Metrics) newCalls() {
 	}, []string{"server"}))
 }
 
-// A serverSeries is what is counted for all calls of a server. (The one without a name may be the
-// only one.) All are there from its first call on, also those that are zero: Prometheus sees an increase only of
-// what was there before.
+// A serverSeries has the figures for all calls of a server. (The server without a name may be the only one.) All
+// exist from its first call on, even if they are zero: Prometheus sees an increase only of a series that existed
+// before.
 type serverSeries struct {
 	light, stored             prometheus.Gauge
 	outcomes                  [observe.Left]prometheus.Counter
@@ -54,8 +54,8 @@ type serverSeries struct {
 // A seriesKey has the labels of a call.
 type seriesKey struct{ server, method, tool string }
 
-// A series is what is counted for calls with the same labels, and their [observe.CallObserver]. It is
-// looked up once for each.
+// A series has the figures for calls with the same labels, and is their [observe.CallObserver]. It is
+// looked up once for each call.
 type series struct {
 	m      *Metrics
 	key    seriesKey
@@ -63,13 +63,13 @@ type series struct {
 
 	mu    sync.Mutex
 	tally tally
-	// Nil until something is counted: there may be hundreds of tools, and few outcomes that a tool has ever had.
+	// Nil until the first call counts there: there may be hundreds of tools, with few outcomes each.
 	outcomes [observe.Left]prometheus.Counter
 	duration prometheus.Observer
 }
 
-// A tally is what calls of a series have not added to the figures yet. To write it under one lock costs
-// a call less than to write to each figure, which are atomic, and which all processors write to.
+// A tally has the counts of a series' calls that are not in the figures yet. Writing them under one lock
+// costs a call less than writing to each figure: figures are atomic, and all processors write to them.
 type tally struct {
 	light, stored             int // changes of the gauges
 	promoted, handles, left   int
@@ -78,15 +78,15 @@ type tally struct {
 	ended                     []ending
 }
 
-// An ending is what histograms are told of a call.
+// An ending has the values of a call for histograms.
 type ending struct {
 	seconds     float64
 	connections int
-	trace       string // id of the trace, if that is recorded
+	trace       string // id of the trace, if the trace is recorded
 }
 
-// mostEndings is how many calls end until their tally is added to the figures, if nobody asks for
-// these before.
+// mostEndings is how many ended calls a tally has before it is added to the figures, if no scrape
+// comes before.
 const mostEndings = 64
 
 // settle adds the tally to the figures. Its caller holds the lock.
@@ -122,7 +122,7 @@ func (s *series) settle() {
 	s.tally = tally{ended: t.ended[:0]}
 }
 
-// outcome returns what counts the calls that end so. Its caller holds the lock.
+// outcome returns the counter of calls with an outcome. Its caller holds the lock.
 func (s *series) outcome(o observe.Outcome) prometheus.Counter {
 	if s.outcomes[o] == nil {
 		s.outcomes[o] = s.m.ended.WithLabelValues(s.key.server, s.key.method, s.key.tool, o.String())
@@ -146,7 +146,7 @@ func (m *Metrics) Began(c *observe.Call, _ []byte) observe.CallObserver {
 // known returns the series with some labels, or nil.
 func (m *Metrics) known(k seriesKey) *series { return (*m.series.Load())[k] }
 
-// seriesOf returns what is counted for calls with some labels.
+// seriesOf returns the series with some labels, which it makes if needed.
 func (m *Metrics) seriesOf(k seriesKey) *series {
 	if s := m.known(k); s != nil {
 		return s
@@ -175,7 +175,7 @@ func (m *Metrics) seriesOf(k seriesKey) *series {
 	return s
 }
 
-// settle adds what calls have not added to the figures yet.
+// settle adds all tallies to the figures.
 func (m *Metrics) settle() {
 	for _, s := range *m.series.Load() {
 		s.mu.Lock()

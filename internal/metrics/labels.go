@@ -10,13 +10,13 @@ import (
 // other stands for all values of a label that have no series of their own.
 const other = "other"
 
-// Bounds of what a server can make labels of: more tools, or longer names, count as [other].
+// Bounds of the labels that a server can make: more tools, or longer names, count as [other].
 const (
 	mostTools   = 500
 	longestTool = 128
 )
 
-// methods are those that have series of their own. No client can add one.
+// methods are the methods with series of their own. No client can add one.
 var methods = func() map[string]bool {
 	known := make(map[string]bool)
 	for _, name := range []string{
@@ -33,14 +33,14 @@ var methods = func() map[string]bool {
 // A toolKey is a tool of a server.
 type toolKey struct{ server, tool string }
 
-// listedTools are those that servers have listed. A client that calls another, whatever its name,
-// makes no label of it.
+// listedTools are the tools that servers have listed. Any other name that a client calls makes no
+// label.
 type listedTools struct {
 	mu  sync.RWMutex
 	all map[toolKey]struct{}
 }
 
-// add takes in a list.
+// add adds the tools of a list.
 func (l *listedTools) add(e *observe.ToolsListed) {
 	fresh := false
 	l.mu.RLock()

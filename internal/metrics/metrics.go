@@ -1,4 +1,4 @@
-// Package metrics counts for Prometheus what observers are told of.
+// Package metrics is the observer that counts calls and events for Prometheus.
 //
 // docs/observing.md lists the figures; deploy/ has a dashboard and rules made of them.
 package metrics
@@ -23,13 +23,13 @@ type Metrics struct {
 	forwarded passed
 	all       []prometheus.Collector
 
-	series atomic.Pointer[map[seriesKey]*series] // replaced, not changed
+	series atomic.Pointer[map[seriesKey]*series] // the map is replaced, not changed
 
-	mu      sync.Mutex // held to replace it
+	mu      sync.Mutex // held to replace series; guards servers
 	servers map[string]*serverSeries
 }
 
-// New returns figures that are all zero, but for those that source has. Their prefix is holdfast_.
+// New returns figures that are all zero, except those of source. Their prefix is holdfast_.
 func New(source observe.Figures) *Metrics {
 	m := &Metrics{source: source, tools: listedTools{all: make(map[toolKey]struct{})}, servers: make(map[string]*serverSeries)}
 	m.series.Store(&map[seriesKey]*series{})
@@ -87,7 +87,7 @@ var (
 	ready      = prometheus.NewDesc("holdfast_ready", "1 if the handler accepts requests, as /readyz says, else 0.", nil, nil)
 )
 
-// add has a collector be one of all.
+// add adds a collector to m.all.
 func add[C prometheus.Collector](m *Metrics, c C) C {
 	m.all = append(m.all, c)
 	return c
@@ -101,7 +101,7 @@ func (m *Metrics) gauge(name, help string, labels ...string) *prometheus.GaugeVe
 	return add(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels))
 }
 
-// histogram has classic buckets, and native ones for servers that ask for those.
+// histogram returns a histogram with classic buckets, and native ones for servers that ask for them.
 func (m *Metrics) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	return add(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name: name, Help: help, Buckets: buckets,
@@ -113,9 +113,9 @@ func (m *Metrics) histogram(name, help string, buckets []float64, labels ...stri
 var (
 	// Calls take from less than a millisecond to hours.
 	callBuckets = []float64{.001, .005, .025, .1, .25, .5, 1, 2.5, 10, 30, 120, 600, 3600}
-	// An engine answers in less than a millisecond to the time in which it is given up.
+	// An engine takes from less than a millisecond to the time at which it is given up.
 	engineBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 3, 30}
-	// A call waits in the queue of calls over a limit for seconds at the most.
+	// A call waits in the queue of calls over a limit for some seconds at most.
 	queueBuckets = []float64{.001, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 	// A take-over, and the start of a backend.
 	startBuckets = []float64{.001, .005, .01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}

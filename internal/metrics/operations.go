@@ -33,8 +33,8 @@ type nodes struct {
 	operations    sync.Map // of the engine, by name: an operation
 }
 
-// An operation of the engine. The series of its errors are there from the first time on that it is asked for: Prometheus
-// sees an increase only of what was there before.
+// An operation is an operation of the engine. The series of its errors exist from its first use on: Prometheus sees an
+// increase only of a series that existed before.
 type operation struct {
 	took    prometheus.Observer
 	refused map[string]prometheus.Counter // by reason
@@ -86,7 +86,7 @@ func (m *Metrics) newNodes() {
 	m.engineRefused = m.counter("holdfast_engine_errors_total", "What the engine did not do: full, too_large, unavailable, other.", "operation", "reason")
 }
 
-// node takes in an event that is of no call and no reader.
+// node counts an event of no call and no reader.
 func (m *Metrics) node(e observe.Event) {
 	switch e := e.(type) {
 	case observe.SessionBegan:
@@ -108,7 +108,7 @@ func (m *Metrics) node(e observe.Event) {
 		m.again.WithLabelValues("outcome_unknown").Add(float64(e.Unknown))
 	case observe.BackendOpened:
 		m.opened.WithLabelValues(e.Server).Observe(e.Took.Seconds())
-		failed := m.failed.WithLabelValues(e.Server) // there before the first failure, too
+		failed := m.failed.WithLabelValues(e.Server) // exists before the first failure, too
 		if e.Err != nil {
 			failed.Inc()
 			return
@@ -150,8 +150,8 @@ func kindOf(s observe.Session) string {
 	return "client"
 }
 
-// engineError returns what is counted of an engine's error: "" for an answer that says no, as
-// another node was first.
+// engineError returns the reason that an engine's error counts as; "" for a refusal because another
+// node was first, or because the entry does not exist.
 func engineError(err error) string {
 	switch {
 	case err == nil, errors.Is(err, stream.ErrNotFound), errors.Is(err, stream.ErrConflict), errors.Is(err, stream.ErrFenced), errors.Is(err, stream.ErrExists):

@@ -8,9 +8,9 @@ import (
 	"holdfast/internal/observe"
 )
 
-// passed are the figures of what is passed on between clients of this node and other nodes, which have the sessions. They
-// have names of their own, as those nodes count the same calls and readers. Where there are no other nodes they have no
-// series.
+// passed are the figures of exchanges that this node forwards between its clients and other nodes, which have the
+// sessions. They have names of their own, as those nodes count the same calls and readers. Without other nodes they have
+// no series.
 type passed struct {
 	reading  *prometheus.GaugeVec
 	resumes  *prometheus.CounterVec
@@ -30,7 +30,7 @@ func (m *Metrics) newPassed() {
 	p.took = m.histogram("holdfast_forwarded_call_duration_seconds", "How long the client of this node waited for the whole answer to a call in a session on another node, or until it left.", callBuckets)
 }
 
-// pass takes in an event of what is passed on.
+// pass counts an event of forwarding.
 func (p *passed) pass(e observe.Event) {
 	switch e := e.(type) {
 	case observe.StreamPassed:

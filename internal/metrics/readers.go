@@ -9,7 +9,7 @@ import (
 // readers are the figures of connections that read streams.
 type readers struct {
 	reading  []prometheus.Gauge   // by door
-	resumes  []prometheus.Counter // by door; nil for those that resume nothing
+	resumes  []prometheus.Counter // by door; nil for doors that resume nothing
 	replayed []prometheus.Counter
 	went     [][]prometheus.Counter // by door and reason
 }
@@ -34,7 +34,7 @@ func (m *Metrics) newReaders() {
 	}
 }
 
-// read takes in an event of a reader.
+// read counts an event of a reader.
 func (m *Metrics) read(e observe.Event) {
 	switch e := e.(type) {
 	case observe.ReaderCame:

@@ -1,13 +1,13 @@
 package observe
 
-// Figures are what a handler knows of itself, for observers that are asked and not only told. A nil function has none.
+// Figures are the functions by which an observer asks a handler for figures that no event has. They may be nil.
 type Figures struct {
-	// Memory returns how many bytes are used of each part of the memory budget, and may be.
+	// Memory returns the bytes used of each part of the memory budget, and their bounds.
 	Memory func() []Memory
 	Ready  func() error
-	// AuditLost returns how many lines of the audit were lost.
+	// AuditLost returns how many records of the audit were lost.
 	AuditLost func() uint64
-	// Waiting returns how many calls wait for others to end, as a limit has them.
+	// Waiting returns how many calls wait for others to end, because of a limit.
 	Waiting func() int
 }
 
@@ -17,13 +17,13 @@ type Memory struct {
 	Used, Most int64
 }
 
-// An Attachment makes the observer of each handler that it is given to. Its method is not exported, so that no program
-// depends on this package; an [Attach] is one.
+// An Attachment makes the observer of each handler that it is given to: an [Attach]. Its method is not exported, so
+// that no program depends on this package.
 type Attachment interface {
 	attach(Figures) (Observer, func(), error)
 }
 
-// Attach makes the observer of a handler, and what ends it.
+// Attach makes the observer of a handler, and the function that ends it.
 type Attach func(Figures) (o Observer, detach func(), err error)
 
 func (a Attach) attach(f Figures) (Observer, func(), error) { return a(f) }

@@ -5,20 +5,21 @@ import (
 	"time"
 )
 
-// An Event is what happened.
+// An Event is something that happened.
 type Event interface{ event() }
 
 // Events of a call.
 type (
 	// Promoted says that the call has a stream from now on.
 	Promoted struct{ Number uint64 }
-	// BecameTask says that the client was given a task's id in the place of the response.
+	// BecameTask says that the client got a task's id instead of the response.
 	BecameTask struct{}
-	// Attached says that the call's request is another one that was made again, for a reason: the call says what that one says.
+	// Attached says that the call's request is a stranded call made again, for a reason: the call copies the messages of
+	// that one.
 	Attached struct{ Reason string }
-	// HandedOff says that the client was given a handle for a response. What the server says from now on
-	// is in another stream, whose entries count from 1; Was is the number of the one before, 0 if
-	// the call was light.
+	// HandedOff says that the client got a handle for a response. The server's next messages are in
+	// another stream, with entries that count from 1. Was is the number of the stream before, 0 if the
+	// call was light.
 	HandedOff struct{ Was, Number uint64 }
 	// Appended says that a message of the server is in the call's stream. Data is nil at the end
 	// of a call that was cancelled.
@@ -33,38 +34,38 @@ type (
 type (
 	// ReaderCame says that a connection begins to read a stream.
 	ReaderCame struct{ *Reader }
-	// ReaderRead says that all through the entry Seq was written to it.
+	// ReaderRead says that the entries up to Seq were written to a connection.
 	ReaderRead struct {
 		*Reader
 		Seq uint64
 	}
-	// ReaderWent says that it does not read the stream any more.
+	// ReaderWent says that a connection does not read the stream any more.
 	ReaderWent struct {
 		*Reader
-		Seq      uint64 // of the last entry that it was sent
-		Replayed uint64 // entries that it was sent, and that were there when it came
+		Seq      uint64 // of the last entry that was sent to it
+		Replayed uint64 // entries that were sent to it, and were stored before it came
 		Why      Why
 	}
 )
 
-// Events of what this node passes on between its clients and other nodes, which have the sessions. Calls and readers are
-// told of there.
+// Events of exchanges that this node forwards between its clients and other nodes, which have the sessions. Those nodes
+// tell of the calls and readers.
 type (
-	// StreamPassed says that a stream of another node begins to be passed on to a client.
+	// StreamPassed says that this node begins to pass a stream of another node on to a client.
 	StreamPassed struct {
 		Door    Door
-		Resumes bool // it goes on with what another connection began
+		Resumes bool // it continues a call that another connection began
 	}
-	// StreamPassedOver says that it is not passed on any more.
+	// StreamPassedOver says that the stream is not passed on any more.
 	StreamPassedOver struct {
 		Door Door
 		Why  Why
 	}
 	// RequestPassed says that another node has answered a client's request, or its client has left before that.
 	RequestPassed struct {
-		Begins  bool          // it begins calls
-		Status  int           // of HTTP; 0: its client has left before there was one
-		Refused string        // why it was refused before there was a call, or ""; as in [Refused]
+		Begins  bool          // the request begins calls
+		Status  int           // of HTTP; 0: its client left before that
+		Refused string        // the reason if it was refused before there was a call, as in [Refused], or ""
 		Took    time.Duration // until the end of the answer
 	}
 )
@@ -74,12 +75,12 @@ type Reader struct {
 	Session, Server string
 	Number          uint64 // of the stream; 0: the standalone stream
 	Door            Door
-	After           uint64 // the sequence that it began after
+	After           uint64 // the sequence after which it began to read
 	Came            time.Time
-	Call            *Call // nil if it is not in flight; of a batch, one of its requests
+	Call            *Call // the call of the stream, of a batch one of its requests; nil: not in flight
 }
 
-// A Door is the way in which a reader came.
+// A Door is the way in which the connection of a reader came.
 type Door uint8
 
 // Doors.
@@ -122,11 +123,11 @@ func Doors() []Door {
 	return all
 }
 
-// Resumes reports whether a reader of a call that comes this way goes on with what another
+// Resumes reports whether a reader of a call that comes this way continues a call that another
 // connection began.
 func (d Door) Resumes() bool { return d >= DoorReplay && d <= DoorTask }
 
-// A Why is why a reader went.
+// A Why is the reason for which a reader went.
 type Why uint8
 
 // Reasons.
@@ -134,7 +135,7 @@ const (
 	Finished     Why = iota // the stream has ended, and was written to its end
 	Cut                     // the connection broke before that
 	Superseded              // a newer connection reads the stream
-	Disconnected            // Holdfast ended the connection, and the client is to come back
+	Disconnected            // Holdfast ended the connection, for the client to come back
 	Moved                   // the session has left this node
 )
 
@@ -150,12 +151,12 @@ func Whys() []Why { return []Why{Finished, Cut, Superseded, Disconnected, Moved}
 type (
 	// SessionBegan says that a session is open here.
 	SessionBegan struct{ Session }
-	// SessionEnded says that it is not any more: it has ended, or has left this node.
+	// SessionEnded says that a session is not open here any more: it has ended, or (Left) has left this node.
 	SessionEnded struct {
 		Session
 		Left bool
 	}
-	// TakenOver says that a session of another node is here. It began before ([SessionBegan]).
+	// TakenOver says that this node has taken a session over. [SessionBegan] came before.
 	TakenOver struct {
 		Session
 		From    string // the node that had it
@@ -163,31 +164,31 @@ type (
 		Again   int // calls that are made again
 		Unknown int // calls that ended with "outcome unknown"
 	}
-	// SessionRevived says that a session has begun again of which no node had anything but its id. It began before
-	// ([SessionBegan]).
+	// SessionRevived says that a session has begun again that no node had any more, by its id alone.
+	// [SessionBegan] came before.
 	SessionRevived struct {
 		Session
 		Woke bool // it was asleep, and has lost nothing
 	}
-	// SessionSlept says that a session has fallen asleep: it has left this node ([SessionEnded]), and its id wakes it.
+	// SessionSlept says that a session has fallen asleep: its id wakes it. [SessionEnded] came with Left.
 	SessionSlept struct{ Session }
-	// ToolsListed says which tools a session's server has listed.
+	// ToolsListed names the tools that a session's server has listed.
 	ToolsListed struct {
 		Session
 		Tools []string
 	}
-	// BackendOpened says that a backend was opened for a session, a process for example, or could
-	// not be.
+	// BackendOpened says that a backend was opened for a session, such as a process, or could not
+	// be opened.
 	BackendOpened struct {
 		Session
 		Took time.Duration
 		Err  error
 	}
-	// BackendClosed says that it has ended.
+	// BackendClosed says that the backend of a session has ended.
 	BackendClosed struct{ Session }
 )
 
-// A Session is what is known of one.
+// A Session describes a session.
 type Session struct {
 	Name      string // public
 	Server    string
@@ -199,48 +200,48 @@ type Session struct {
 type (
 	// Refused says that a request was refused, before there was a call.
 	Refused struct {
-		Reason string  // one of few
+		Reason string  // one of a few words
 		Status int     // of HTTP
-		Denied *Denied // of one that Holdfast itself has refused with status 401 or 403; else nil
+		Denied *Denied // of a request that Holdfast itself has refused with status 401 or 403; else nil
 	}
 	// Waited says that a call has waited in the queue of calls over a limit, and whether it began
-	// then.
+	// after that.
 	Waited struct {
 		Took  time.Duration
 		Began bool
 	}
-	// WebhookTried says what became of a webhook: "sent", "failed" (it is tried again), "given_up",
-	// "refused" or "dropped".
+	// WebhookTried has the result of a try to send a webhook: "sent", "failed" (it is tried again),
+	// "given_up", "refused" or "dropped".
 	WebhookTried struct{ Result string }
 	// PageActed says that an operator has asked for an action on the live page.
 	PageActed struct {
-		Action string // one of few
-		Done   bool   // else it failed
+		Action string // one of a few words
+		Done   bool   // false: it failed
 	}
-	// PageRefused says that the live page has refused a request for its token: "missing", "wrong", or "limited", after too
-	// many that were wrong.
+	// PageRefused says that the live page has refused a request because of its token: "missing", "wrong", or "limited",
+	// after too many wrong ones.
 	PageRefused struct{ Reason string }
-	// EngineAsked says how long the engine of the store took.
+	// EngineAsked says how long an operation of the store's engine took.
 	EngineAsked struct {
-		Operation string // one of few
+		Operation string // one of a few words
 		Took      time.Duration
 		Err       error
 	}
 )
 
-// Denied is what is known of a request that was refused with status 401 or 403. What the client
-// chooses is cut to [MostDenied] bytes.
+// Denied describes a request that was refused with status 401 or 403. Texts that the client chooses
+// are cut to [MostDenied] bytes.
 type Denied struct {
 	At        time.Time
 	Server    string // as in a [Call]
-	Principal string // who has made the request, if that was proven; else ""
+	Principal string // of the request, if it was proven; else ""
 	HTTP      string // the method of HTTP
 	Method    string // of the message, if it was read; else ""
-	Tool      string // that it calls, or ""
+	Tool      string // the tool that it calls, or ""
 	Remote    string // the client's address, without a port
 }
 
-// MostDenied is how long each text of a [Denied] is that the client chooses.
+// MostDenied bounds each text of a [Denied] that the client chooses, in bytes.
 const MostDenied = 256
 
 func (Promoted) event()         {}

@@ -1,6 +1,6 @@
-// Package observe is the one seam for what is seen of calls: the life of each, and what
-// happens to sessions, nodes and refused requests. Sessions and the server tell; metrics, the
-// audit, traces and the live page are [Observer]s. Where there is none nothing is done.
+// Package observe is the only seam for watching calls: the life of each call, and events of
+// sessions, nodes and refused requests. Sessions and the server tell; metrics, the audit, traces
+// and the live page are [Observer]s. Without observers no work is done.
 //
 // docs/decisions/0026-observers.md has the reasons.
 package observe
@@ -12,60 +12,60 @@ import (
 	"time"
 )
 
-// An Observer is told what happens.
+// An Observer is told of calls and other events.
 //
-//  1. Its methods are called by those who do the work, also with locks held. They must not
-//     block, call Holdfast, or panic. What takes time is left to a goroutine of the observer.
+//  1. The goroutines that do the work call its methods, also with locks held. They must not
+//     block, call Holdfast, or panic. Slow work is left to a goroutine of the observer.
 //  2. They may be called concurrently. A call's own messages come in their order: [Began], each
-//     [Appended] entry, [CallObserver.Ended]. What readers do comes in between, and after the end.
+//     [Appended] entry, [CallObserver.Ended]. Events of readers come in between, and after the end.
 //  3. Each call that began ends once, also if it ends because its session leaves the node
 //     ([Left]). It goes on at another node as a call that began there ([Call.Again]).
-//  4. What bytes the observer is shown must be neither changed nor kept.
+//  4. The observer must neither change nor keep the bytes that it is shown.
 type Observer interface {
-	// Began is told of a call that begins, with the params of its request. It returns who is
-	// told of the rest of it, or nil.
+	// Began is told of a call that begins, with the params of its request. It returns the observer
+	// of the rest of the call, or nil.
 	Began(c *Call, params []byte) CallObserver
-	// Happened is told of what belongs to no call in flight: a [ReaderCame] of the standalone
-	// stream or of a call that has ended, and everything that names no reader.
+	// Happened is told of the events that belong to no call in flight: those of readers of the standalone
+	// stream or of a call that has ended, and all events of no call and no reader.
 	Happened(e Event)
 }
 
 // A CallObserver is told of one call. One value may serve any number of calls.
 type CallObserver interface {
-	// Happened is told of an event of the call: [Promoted], [BecameTask], [HandedOff], [Appended],
-	// [ReaderCame], [ReaderRead] or [ReaderWent].
+	// Happened is told of an event of the call: [Promoted], [BecameTask], [Attached], [HandedOff],
+	// [Appended], [ReaderCame], [ReaderRead] or [ReaderWent].
 	Happened(c *Call, e Event)
 	// Ended is told that the call has ended, or has left this node, once.
 	Ended(c *Call, e End)
 }
 
-// Observers are those of a handler. Nil are none.
+// Observers are the observers of a handler. They may be nil.
 type Observers []Observer
 
-// Happened tells all of an event that belongs to no call in flight.
+// Happened tells all observers of an event that belongs to no call in flight.
 func (o Observers) Happened(e Event) {
 	for _, one := range o {
 		one.Happened(e)
 	}
 }
 
-// A Call is one request in flight; of a batch, each request is one.
+// A Call is one request in flight. Each request of a batch is a Call.
 type Call struct {
 	Session   string // public name
-	Server    string // that the session belongs to; "" if there is only one
+	Server    string // the server of the session; "" if there is only one
 	Principal string
 	ID        string // of the request, as raw JSON; in a carrier it is not the client's
 	Method    string
-	Tool      string // that a tools/call calls, as the client spells it; else ""
+	Tool      string // the tool of a tools/call, as the client spells it; else ""
 	Revision  string // of the protocol
 	Trace     Trace
-	HTTP      *Trace    // what the HTTP request says that it came in; nil: nothing
-	Was       *Span     // that of the node that it began at, if Again; nil: none is known
-	Span      *Span     // its own: an observer may set it in Began
-	Began     time.Time // here
+	HTTP      *Trace    // that the HTTP request of the call names; nil: none
+	Was       *Span     // its span on the node that it began at, if Again; nil: not known
+	Span      *Span     // its own span: an observer may set it in Began
+	Began     time.Time // on this node
 	BytesIn   int       // of the request
 	Carrier   bool      // its session is a carrier
-	Again     bool      // it began at another node, which has lost the session
+	Again     bool      // it began at another node, and this node has taken the session over
 
 	number   atomic.Uint64
 	readers  atomic.Int32
@@ -73,18 +73,19 @@ type Call struct {
 	bytesOut atomic.Int64
 }
 
-// A Trace is what a request says of the trace that it is part of, as W3C Trace Context has it
+// A Trace names the trace that a request is part of, in the form of W3C Trace Context
 // (params._meta.traceparent, and tracestate).
 type Trace struct{ Parent, State string }
 
-// Bounds of what a client says of a trace, in bytes. W3C Trace Context has 55 for a traceparent of version 00, and wants
-// 512 at least for a tracestate.
+// Bounds of a client's texts about a trace, in bytes. In W3C Trace Context a traceparent of version 00 has
+// 55 bytes, and a tracestate must be allowed at least 512.
 const (
 	mostParent = 128
 	mostState  = 1024
 )
 
-// NewTrace returns what a request says of its trace. A parent that is too long is none, and so is a state.
+// NewTrace returns the trace that a request names. A state that is too long is dropped, and a parent that
+// is too long drops both.
 func NewTrace(parent, state string) Trace {
 	if len(parent) > mostParent {
 		return Trace{}
@@ -95,10 +96,10 @@ func NewTrace(parent, state string) Trace {
 	return Trace{Parent: parent, State: state}
 }
 
-// A Span is what a call is in a trace. It is in the call's record, for the node that takes it over.
+// A Span is the span of a call in a trace. It is in the call's record, for a node that takes the call over.
 type Span struct {
-	Trace           // what the backend is told, as the trace that its work is part of
-	Under string    // the parent, as traceparent has it; "" if there is none
+	Trace           // the trace that the backend is told its work is part of
+	Under string    // the parent, in the form of traceparent; "" if there is none
 	Began time.Time // at the call's first node
 }
 
@@ -139,14 +140,14 @@ func (c *Call) TraceID() string {
 // 2024-11-05 share their session's stream, and count as light.)
 func (c *Call) Number() uint64 { return c.number.Load() }
 
-// Connections returns how many connections the call has been read on so far. A light call has
-// the one that waits for it.
+// Connections returns how many connections have read the call so far. A light call has the
+// connection that waits for it.
 func (c *Call) Connections() int { return max(1, int(c.readers.Load())) }
 
 // Entries returns how many messages the server has sent so far.
 func (c *Call) Entries() int { return int(c.entries.Load()) }
 
-// BytesOut returns how many bytes these have.
+// BytesOut returns how many bytes these messages have.
 func (c *Call) BytesOut() int64 { return c.bytesOut.Load() }
 
 // An Outcome is how a call ended.
@@ -155,12 +156,12 @@ type Outcome uint8
 // Outcomes.
 const (
 	Result              Outcome = iota // with a result
-	ToolError                          // with the result of a tool that says isError
+	ToolError                          // with a tool's result that has isError
 	Error                              // with an error
 	Cancelled                          // by its client
 	Unknown                            // with "outcome unknown"
-	CancelledByOperator                // with an error that says so
-	Left                               // not: it has left this node
+	CancelledByOperator                // by an operator, with an error that says so
+	Left                               // not ended: it has left this node
 )
 
 // String implements fmt.Stringer.
@@ -177,26 +178,26 @@ func Outcomes() []Outcome {
 type End struct {
 	Outcome Outcome
 	Code    int       // of a JSON-RPC error; else 0
-	At      time.Time // when it was answered
+	At      time.Time // when the call was answered
 }
 
-// A Watch has a call's observers told. Its methods may be called concurrently; all of a nil Watch
-// do nothing. Only who runs the call uses it. Who tells says the number of the stream, 0 for a light
-// call: a request that was handed off is no longer in that of its call.
+// A Watch tells a call's observers. Its methods may be called concurrently; all methods of a nil
+// Watch do nothing. Only the code that runs the call uses it. It gives the number of the stream, 0
+// for a light call: a request that was handed off has left the stream of its call.
 type Watch struct {
 	Call
 	next  *Watch // of another request of the same batch
 	room  [4]CallObserver
 	tells []CallObserver
 
-	mu      sync.Mutex // held while observers are told, but of readers
+	mu      sync.Mutex // held while observers are told of [Promoted], [HandedOff], [Appended] and the end
 	settled bool
 	told    bool
 	end     End
 }
 
-// Begin tells the observers of a call, which the watch has the facts of. next are the requests of the
-// same batch that began before, or nil.
+// Begin tells the observers of w.Call, which begins. next are the requests of the same batch that
+// began before, or nil.
 func (o Observers) Begin(w *Watch, params []byte, next *Watch) {
 	w.next, w.Began, w.tells = next, time.Now(), w.room[:0]
 	for _, one := range o {
@@ -217,13 +218,13 @@ func (w *Watch) SpanOf(id string) *Span {
 	return w.Span
 }
 
-// Before returns a watch of nobody, which says what span a request had on the node that it began at,
-// and what w says.
+// Before returns a watch without observers, with the span that a request had on the node that it
+// began at, before w.
 func (w *Watch) Before(id string, span *Span) *Watch {
 	return &Watch{Call: Call{ID: id, Span: span}, next: w}
 }
 
-// Stored notes that the call, which was light, has a stream of a number, and tells of it.
+// Stored notes that the light call has got a stream with a number, and tells of it.
 func (w *Watch) Stored(number uint64) {
 	for ; w != nil; w = w.next {
 		w.mu.Lock()
@@ -235,9 +236,9 @@ func (w *Watch) Stored(number uint64) {
 	}
 }
 
-// HandOff notes that a request of the call whose stream has the number from goes on in another stream,
-// behind a handle, and tells of it. It returns the watch of who goes on with it: what is told with the
-// number from is not heard any more.
+// HandOff notes that a request of the call with the stream from goes on in the stream to, behind a
+// handle, and tells of it. It returns the watch of the request, which the number from does not reach
+// any more.
 func (w *Watch) HandOff(from uint64, id string, to uint64) *Watch {
 	if w = w.of(from, id); w == nil {
 		return nil
@@ -252,8 +253,8 @@ func (w *Watch) HandOff(from uint64, id string, to uint64) *Watch {
 	return w
 }
 
-// Append tells of an entry in the stream of a number, unless the call has ended: what is still stored
-// of one that has left this node is not told.
+// Append tells of an entry in the stream with a number, unless the call has ended: entries that are
+// stored after a call has left this node are not told.
 func (w *Watch) Append(number uint64, e Appended) {
 	for ; w != nil; w = w.next {
 		w.mu.Lock()
@@ -266,7 +267,7 @@ func (w *Watch) Append(number uint64, e Appended) {
 	}
 }
 
-// Came tells of a new reader. Of a batch, only the observers of the last request hear of readers.
+// Came tells of a new reader. Of a batch, only the observers of the last request are told of readers.
 func (w *Watch) Came(r *Reader) {
 	for one := w; one != nil; one = one.next {
 		one.readers.Add(1)
@@ -274,7 +275,7 @@ func (w *Watch) Came(r *Reader) {
 	w.happened(ReaderCame{r})
 }
 
-// Happened tells of an event of the call that is none of the others here.
+// Happened tells of an event of the call that has no method of its own here.
 func (w *Watch) Happened(e Event) { w.happened(e) }
 
 func (w *Watch) happened(e Event) {
@@ -294,13 +295,13 @@ func (w *Watch) Answered(number uint64, id string, data []byte) {
 	}
 }
 
-// Settle notes how a request of the call whose stream has a number has ended, of which nobody is told
-// before [Watch.End]. The first to do so counts.
+// Settle notes how a request of the call with a stream's number has ended. The first Settle of a
+// request counts. Observers are told with [Watch.End].
 func (w *Watch) Settle(number uint64, id string, outcome Outcome, code int) {
 	w.settle(number, id, outcome, code, false)
 }
 
-// Resettle is Settle for several requests, and for who knows better than the first.
+// Resettle is Settle for several requests. It overrides an earlier Settle.
 func (w *Watch) Resettle(number uint64, ids [][]byte, outcome Outcome, code int) {
 	for _, id := range ids {
 		w.settle(number, string(id), outcome, code, true)
@@ -318,13 +319,14 @@ func (w *Watch) settle(number uint64, id string, outcome Outcome, code int, agai
 	}
 }
 
-// End tells how the call whose stream has a number has ended, once. Requests that were not settled
+// End tells how the call with a stream's number has ended, once. Requests that were not settled
 // have the outcome.
 func (w *Watch) End(number uint64, outcome Outcome, code int) {
 	w.tell(number, End{Outcome: outcome, Code: code}, false)
 }
 
-// Leave tells that the call has left this node, whatever was settled of a stored one: what was answered from memory has been.
+// Leave tells that the call has left this node. It overrides Settle for a stored call; a settled light
+// call was answered from memory, and has ended.
 func (w *Watch) Leave(number uint64) { w.tell(number, End{Outcome: Left}, number != 0) }
 
 func (w *Watch) tell(number uint64, end End, whatever bool) {
@@ -344,7 +346,7 @@ func (w *Watch) tell(number uint64, end End, whatever bool) {
 	}
 }
 
-// of returns the watch of a request of the batch, if it is still in the stream of a number.
+// of returns the watch of a request of the batch, if the request is still in the stream with a number.
 func (w *Watch) of(number uint64, id string) *Watch {
 	for w != nil && (w.ID != id || w.Number() != number) {
 		w = w.next

@@ -1,5 +1,6 @@
-// Package processes bounds how many server processes run on a node at a time, where each conversation with a server costs one: who
-// waits for a place, whose share is used up, and whose conversation makes room. See docs/decisions/0018-bounds-and-tenants.md.
+// Package processes bounds how many server processes run on a node at a time, if each conversation with a server costs one. It decides
+// which session waits for a place, which tenant has used up its share, and which conversation makes room. See
+// docs/decisions/0018-bounds-and-tenants.md.
 package processes
 
 import (
@@ -11,20 +12,20 @@ import (
 	"time"
 )
 
-// Patience is how long a place is kept for a call that was admitted, and is still to open a conversation.
+// Patience is how long a place is kept for an admitted call that has not opened a conversation yet.
 const Patience = 30 * time.Second
 
-// lookAgain is how often an owner that waits for a place looks again whether another one is unused by now.
+// lookAgain is how often an owner that waits for a place looks for a conversation that is unused by now.
 const lookAgain = 500 * time.Millisecond
 
-// Options are those of a [Bound].
+// Options configure a [Bound].
 type Options struct {
 	Most  int   // processes at a time; 0: any number
 	Share int   // of one tenant
-	Busy  error // which is wrapped by what says that there is no place
+	Busy  error // wrapped by the errors that say that there is no place
 }
 
-// A Bound is the places that processes have. Its methods may be called concurrently.
+// A Bound has the places of processes. Its methods may be called concurrently.
 type Bound struct {
 	Options
 
@@ -32,40 +33,41 @@ type Bound struct {
 	total   count
 	tenants map[string]count    // by their names
 	freed   chan struct{}       // closed when a place is free; nil if no owner waits
-	open    map[*Place]struct{} // that a conversation has
-	kept    map[Owner]time.Time // promised: a call was admitted that is still to open a conversation, and when
+	open    map[*Place]struct{} // places with an open conversation
+	kept    map[Owner]time.Time // promised places: an admitted call has not opened a conversation yet; since when
 }
 
-// A count is of places.
+// A count is a number of places.
 type count struct {
-	taken   int // by conversations that are open, being opened, or being closed
-	leaving int // of them, being closed
+	taken   int // by conversations that are open, being opened or being closed
+	leaving int // how many of them are being closed
 }
 
-// An Owner is a session that has conversations. It is comparable. Of its methods only LastSeen and CloseUnused may take the locks that
+// An Owner is a session that has conversations. It is comparable. Only its methods LastSeen and CloseUnused may take the locks that
 // are held while [Bound.Promise] is called.
 type Owner interface {
 	// NeedsProcess reports whether a conversation costs a process.
 	NeedsProcess() bool
-	// Tenant names whom the process is counted against, and whether as a part of a share: it had a place at another node if it is not.
+	// Tenant returns the tenant that the process is counted against, and whether the tenant's share bounds it: it does not if the
+	// session had a place at another node.
 	Tenant() (name string, shared bool)
-	// Gone returns why nothing is opened any more; nil: it may be.
+	// Gone returns an error if no conversation may be opened any more.
 	Gone() error
 	// LastSeen orders owners by when they were last used.
 	LastSeen() int64
-	// CloseUnused closes the conversation if it is unused. It reports whether there is none now.
+	// CloseUnused closes the conversation if it is unused. It reports whether the owner has none now.
 	CloseUnused() bool
 }
 
-// A Place is one that is taken. Methods of nil do nothing: no place was needed.
+// A Place is a taken place. Methods of nil do nothing: no place was needed.
 type Place struct {
 	b       *Bound
 	owner   Owner
 	leaving bool // guarded by Bound.mu
 }
 
-// Take takes a place for a conversation, if that needs one; else it returns nil. It waits for one, if it is not patient only as long
-// as one is about to be free. The error wraps [Options.Busy], or is the owner's.
+// Take takes a place for a conversation, or returns nil if that needs none. It waits for a place for at most wait; if it is not
+// patient, only while a place is about to be free. The error wraps [Options.Busy], or is the owner's.
 func (b *Bound) Take(ctx context.Context, o Owner, wait time.Duration, patient bool) (*Place, error) {
 	if !b.counts(o) {
 		return nil, nil
@@ -98,7 +100,8 @@ func (b *Bound) Take(ctx context.Context, o Owner, wait time.Duration, patient b
 
 func (b *Bound) counts(o Owner) bool { return b.Most > 0 && o.NeedsProcess() }
 
-// take takes a place if there is one. Else it returns why not, whether one is about to be free, and what is closed when one is.
+// take takes a place if one is free. Otherwise it returns the error, whether a place is about to be free, and a channel that is closed
+// when one is.
 func (b *Bound) take(o Owner) (p *Place, freed <-chan struct{}, coming bool, full error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -128,7 +131,7 @@ func (b *Bound) add(o Owner, n count) {
 
 func (c count) plus(n count) count { return count{c.taken + n.taken, c.leaving + n.leaving} }
 
-// full says why there is no place for a conversation of an owner, and then whether one is about to be free. b.mu is held.
+// full returns an error if there is no place for a conversation of an owner, and whether a place is about to be free. b.mu is held.
 func (b *Bound) full(o Owner) (full error, coming bool) {
 	if b.total.taken >= b.Most {
 		return b.errFull(), b.total.leaving > 0
@@ -140,7 +143,7 @@ func (b *Bound) full(o Owner) (full error, coming bool) {
 	return nil, false
 }
 
-// isShareFull reports whether the owner's tenant has its share, with some places that were promised to it. b.mu is held.
+// isShareFull reports whether the owner's tenant has used up its share, together with places that were promised to it. b.mu is held.
 func (b *Bound) isShareFull(o Owner, promised int) bool {
 	name, shared := o.Tenant()
 	return name != "" && shared && b.tenants[name].taken+promised >= b.Share
@@ -154,8 +157,8 @@ func (b *Bound) errShare() error {
 	return fmt.Errorf("%w: %d server processes run for this client (--max-share or MaxShare, of --max-processes)", b.Busy, b.Share)
 }
 
-// Promise promises an owner a place that is free, or about to be, if it needs one. Without it many calls that come at a time, as after
-// a take-over, would all be admitted for one place. The error wraps [Options.Busy].
+// Promise promises an owner a place that is free, or about to be, if it needs a place. Without a promise, many calls that come at the
+// same time, as after a take-over, would all be admitted for one place. The error wraps [Options.Busy].
 func (b *Bound) Promise(o Owner) error {
 	if !b.counts(o) {
 		return nil
@@ -176,8 +179,8 @@ func (b *Bound) Promise(o Owner) error {
 	return full
 }
 
-// promisedBeside returns how many places are promised to other owners of the same tenant, and forgets those that were promised to calls
-// which were not delivered. b.mu is held.
+// promisedBeside returns how many places are promised to other owners of the same tenant, and forgets the promises to calls that were
+// not delivered. b.mu is held.
 func (b *Bound) promisedBeside(o Owner) (n int) {
 	name, _ := o.Tenant()
 	for other, since := range b.kept {
@@ -199,7 +202,7 @@ func (b *Bound) keep(o Owner) {
 	b.kept[o] = time.Now()
 }
 
-// MakeRoom has another owner close its conversation, and promises the place. It is false if there is none that could.
+// MakeRoom makes another owner close its conversation, and promises the place to o. It returns false if no owner can.
 func (b *Bound) MakeRoom(o Owner) bool {
 	if !b.evict(o) {
 		return false
@@ -210,7 +213,7 @@ func (b *Bound) MakeRoom(o Owner) bool {
 	return true
 }
 
-// Break frees what was promised to an owner for which nothing is to be delivered: its call was refused, or cancelled before that.
+// Break frees the place that was promised to an owner, if its call will not be delivered: it was refused or cancelled.
 func (b *Bound) Break(o Owner) {
 	if b.Most <= 0 {
 		return
@@ -220,8 +223,8 @@ func (b *Bound) Break(o Owner) {
 	delete(b.kept, o)
 }
 
-// evict closes the conversation that is needed least, for one of an owner: of those that are unused, the one that was used last the
-// longest ago; one of the same tenant if that has too many. It is false if there is none.
+// evict closes a conversation to make room for one of an owner: the least recently used of those that are unused, and one of the
+// same tenant if that has used up its share. It returns false if there is none.
 func (b *Bound) evict(o Owner) bool {
 	name, _ := o.Tenant()
 	b.mu.Lock()
@@ -234,7 +237,7 @@ func (b *Bound) evict(o Owner) bool {
 	}
 	b.mu.Unlock()
 	slices.SortFunc(all, func(x, y Owner) int { return cmp.Compare(x.LastSeen(), y.LastSeen()) })
-	return slices.ContainsFunc(all, func(x Owner) bool { return x != o && x.CloseUnused() }) // each once: it may be used by now
+	return slices.ContainsFunc(all, func(x Owner) bool { return x != o && x.CloseUnused() }) // each is tried: it may be in use by now
 }
 
 // Opened notes that the place has a conversation, which may make room for another one.
@@ -281,7 +284,7 @@ func (p *Place) Free() {
 	}
 }
 
-// Taken returns how many places are taken, how many of them have an open conversation, and how many one that is being closed.
+// Taken returns how many places are taken, how many of them have an open conversation, and how many a conversation that is being closed.
 func (b *Bound) Taken() (taken, open, leaving int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,58 +6,58 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Requests of a server to a client. Since revision 2026-07-28 they stand in an
-// InputRequiredResult.
+// The requests of a server to a client. Since revision 2026-07-28 an InputRequiredResult carries
+// them.
 const (
 	MethodElicit    = "elicitation/create"
 	MethodSample    = "sampling/createMessage"
 	MethodListRoots = "roots/list"
 )
 
-// TakesInput reports whether a server may ask its client for something during a request of a
-// method (2026-07-28, Multi Round-Trip Requests, "Supported Requests").
+// TakesInput reports whether a server may ask its client for input during a request of a method
+// (2026-07-28, Multi Round-Trip Requests, "Supported Requests").
 func TakesInput(method string) bool {
 	return method == MethodCallTool || method == MethodGetPrompt || method == MethodReadResource
 }
 
-// AsksClient reports whether a method is that of a request to a client with the capability for it.
+// AsksClient reports whether a method is one of the requests that a server makes to a client with the capability for it.
 func AsksClient(method string) bool {
 	return method == MethodElicit || method == MethodSample || method == MethodListRoots
 }
 
-// DoesNotKnow says why a client of revision 2025-11-25 or earlier with these capabilities does not know a method, or
-// returns nil. One that has declared an extension may know methods of that.
+// DoesNotKnow returns an error if a client of revision 2025-11-25 or earlier with these capabilities does not know a
+// method, or else nil. A client that has declared an extension may know the extension's methods.
 func DoesNotKnow(capabilities []byte, method string) *jsonrpc.Error {
 	switch {
 	case AsksClient(method), method == MethodPing:
 		return nil
 	case strings.HasPrefix(method, "tasks/") && jsonrpc.Field(capabilities, "tasks") != nil:
-		return nil // of what the server has asked the client
+		return nil // of tasks that the client runs for the server
 	case declares(capabilities, "extensions") || declares(capabilities, "experimental"):
 		return nil
 	}
 	return jsonrpc.Errorf(jsonrpc.CodeMethodNotFound, "method not found: the client has declared nothing that has %.100s", method)
 }
 
-// declares reports whether a capability is there, and is not empty.
+// declares reports whether a capability exists, and is not empty.
 func declares(capabilities []byte, name string) (some bool) {
 	jsonrpc.Each(jsonrpc.Field(capabilities, name), func(_, _ []byte) { some = true })
 	return some
 }
 
-// MayAsk says why a client with these capabilities must not be asked something, and which it
-// has not declared, or nil (2026-07-28, Multi Round-Trip Requests).
+// MayAsk returns an error if a client with these capabilities must not be sent a request, and the
+// capability that it has not declared; or else nil (2026-07-28, Multi Round-Trip Requests).
 func MayAsk(capabilities []byte, method string, params []byte) (required string, _ *jsonrpc.Error) {
 	return QuestionOf(method, params).MayAsk(capabilities)
 }
 
-// A Question is what decides of a request to a client whether the client may be asked it.
+// A Question has the facts about a request to a client that decide whether the client may be asked.
 type Question struct {
 	method     string
-	url, tools bool // it is about a URL; it has tools
+	url, tools bool // the request is about a URL; it has tools
 }
 
-// QuestionOf returns what decides whether a client may be asked something.
+// QuestionOf returns the question of a request.
 func QuestionOf(method string, params []byte) Question {
 	q := Question{method: method}
 	switch method {
@@ -69,7 +69,7 @@ func QuestionOf(method string, params []byte) Question {
 	return q
 }
 
-// MayAsk is what the function of that name is for a question.
+// MayAsk is the function [MayAsk] for a question.
 func (q Question) MayAsk(capabilities []byte) (required string, _ *jsonrpc.Error) {
 	has := func(path ...string) bool { return jsonrpc.Field(capabilities, path...) != nil }
 	refused := func(code int, what, required string) (string, *jsonrpc.Error) {

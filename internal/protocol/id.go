@@ -5,8 +5,8 @@ import (
 	"strconv"
 )
 
-// PlainID reports whether every peer writes an id back unchanged: numbers that fit a float64,
-// and ASCII without escapes.
+// PlainID reports whether every peer writes an id back unchanged: integers that fit a float64, and
+// ASCII without escapes.
 func PlainID(id []byte) bool {
 	if id[0] != '"' {
 		n, err := strconv.ParseInt(string(id), 10, 64)

@@ -5,16 +5,16 @@ import (
 	"strings"
 )
 
-// Where an idempotency key stands: in a header of the POST (IETF HTTPAPI draft,
-// "The Idempotency-Key HTTP Header Field"), or, on transports without headers, in
-// the request's params._meta, as a string. A server that honours keys says so in
-// capabilities.experimental of its initialize result, under the same name.
+// The places of an idempotency key: a header of the POST (IETF HTTPAPI draft, "The Idempotency-Key
+// HTTP Header Field"), or, on transports without headers, the request's params._meta, as a string.
+// A server that honours keys says so in capabilities.experimental of its initialize result, under
+// the same name.
 const (
 	HeaderIdempotencyKey = "Idempotency-Key"
 	MetaIdempotencyKey   = "holdfast/idempotencyKey"
 )
 
-// longestKey is how many characters an idempotency key may have.
+// longestKey is the longest idempotency key, in characters.
 const longestKey = 255
 
 // IdempotencyKey returns the key that a header's value gives: a string of
@@ -30,8 +30,7 @@ func IdempotencyKey(value string) (string, error) {
 	return key, CheckKey(key)
 }
 
-// CheckKey says what is wrong with an idempotency key: it has 1 to 255 visible
-// ASCII characters.
+// CheckKey returns an error unless an idempotency key has 1 to 255 visible ASCII characters.
 func CheckKey(key string) error {
 	ok := len(key) > 0 && len(key) <= longestKey
 	for i := 0; i < len(key) && ok; i++ {

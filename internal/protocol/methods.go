@@ -6,8 +6,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Methods that are looked for by name. Those of SEP-975 are in resume.go; which requests
-// may be made again is in retry.go.
+// Methods that the code names. The methods of SEP-975 are in resume.go, and the requests that may
+// be made again in retry.go.
 const (
 	MethodInitialize    = "initialize"
 	MethodDiscover      = "server/discover" // 2026-07-28
@@ -38,7 +38,7 @@ const (
 	MethodLegacyTaskStatus     = "notifications/tasks/status"               // 2025-11-25
 )
 
-// Parsed parses a message that was made here. If it is none, it is otherwise.
+// Parsed parses a message that Holdfast has made. If raw is not a message, Parsed returns otherwise.
 func Parsed(raw []byte, otherwise jsonrpc.Message) jsonrpc.Message {
 	if m, err := jsonrpc.Parse(raw); err == nil {
 		return m
@@ -57,5 +57,5 @@ func Requests(msgs []jsonrpc.Message) iter.Seq[*jsonrpc.Message] {
 	}
 }
 
-// Opens reports whether a request of a method may be a client's first one: it does nothing but begin a conversation.
+// Opens reports whether a request of a method only begins a conversation: it may be a client's first request.
 func Opens(method string) bool { return method == MethodInitialize || method == MethodDiscover }

@@ -12,11 +12,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// This file has the headers that repeat what is in a request's body (2026-07-28, Streamable
-// HTTP, "Request Metadata"), for the side that sets them and the side that checks them.
+// This file has the headers that repeat parts of a request's body (2026-07-28, Streamable HTTP,
+// "Request Metadata"), for the side that sets them and the side that checks them.
 
-// NameOf returns what the header Mcp-Name repeats of a request's params; "" if there is
-// nothing to repeat. Of the tasks extension it is the task's id.
+// NameOf returns the name in a request's params that the header Mcp-Name repeats, or "". In
+// requests of the tasks extension it is the task's id.
 func NameOf(method string, params []byte) string {
 	field := NameField(method)
 	if field == "" {
@@ -25,13 +25,13 @@ func NameOf(method string, params []byte) string {
 	return jsonrpc.String(jsonrpc.Field(params, field))
 }
 
-// Rename has a request call another tool or prompt, whose name stands at a place in the params.
+// Rename changes the tool or prompt that a request calls. at is the path of its name in the params.
 func Rename(m *jsonrpc.Message, name string, at ...string) {
 	m.Params, _ = jsonrpc.Set(m.Params, jsonrpc.Quote(name), at...)
 	m.Raw = jsonrpc.AppendRequest(nil, m.ID, m.Method, m.Params)
 }
 
-// UnknownName is what a request is answered with for whose tool or prompt there is no server.
+// UnknownName returns the error for a request if no server has its tool or prompt.
 func UnknownName(method, name string) *jsonrpc.Error {
 	kind := "prompt"
 	if method == MethodCallTool {
@@ -40,10 +40,10 @@ func UnknownName(method, name string) *jsonrpc.Error {
 	return jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "Unknown %s: %s", kind, name)
 }
 
-// HasName reports whether the header Mcp-Name repeats something of a method's params.
+// HasName reports whether the header Mcp-Name repeats a member of a method's params.
 func HasName(method string) bool { return NameField(method) != "" }
 
-// NameField returns which of a method's params the header Mcp-Name repeats, or "".
+// NameField returns the member of a method's params that the header Mcp-Name repeats, or "".
 func NameField(method string) string {
 	switch method {
 	case MethodCallTool, MethodGetPrompt:
@@ -62,8 +62,8 @@ const (
 	codedTo   = "?="
 )
 
-// EncodeHeader returns a text as the value of Mcp-Name or Mcp-Param-*: coded where a header
-// can't hold it as it is, or where it looks as if it were coded.
+// EncodeHeader returns a text as the value of Mcp-Name or Mcp-Param-*: coded if a header can't hold
+// the plain text, or if the text looks as if it were coded.
 func EncodeHeader(text string) string {
 	plain := strings.Trim(text, " \t") == text && (!strings.HasPrefix(text, codedFrom) || !strings.HasSuffix(text, codedTo))
 	for i := 0; i < len(text) && plain; i++ {
@@ -75,8 +75,8 @@ func EncodeHeader(text string) string {
 	return codedFrom + base64.StdEncoding.EncodeToString([]byte(text)) + codedTo
 }
 
-// DecodeHeader returns the text that [EncodeHeader] has made a value of. It reports false
-// for a value that no client may send.
+// DecodeHeader returns the text of a value that [EncodeHeader] has made. It reports false for a
+// value that no client may send.
 func DecodeHeader(value string) (text string, ok bool) {
 	coded, ok := strings.CutPrefix(value, codedFrom)
 	if ok {
@@ -115,26 +115,26 @@ type headerScan struct {
 	found []ParamHeader
 	seen  map[string]bool // names, in lower case
 	err   error           // the first
-	depth int             // of the schema that is looked at
+	depth int             // of the current schema
 	room  int             // how many bytes may still be read
 }
 
-// deepest is how deep a schema may be nested: each level is read once more. So that a large one does not
-// take that much longer, no more is read than shortReading bytes and manyReadings times the schema.
+// deepest is how deep a schema may be nested: each level is read once more. To bound the work for a
+// large schema, the scan reads no more than shortReading bytes and manyReadings times the schema.
 const (
 	deepest      = 100
 	manyReadings = 16
 	shortReading = 4 << 20
 )
 
-// fail notes why the schema is invalid.
+// fail notes the error of an invalid schema, unless it has one.
 func (s *headerScan) fail(path []string, format string, args ...any) {
 	if s.err == nil {
 		s.err = fmt.Errorf("%s of %q: %w", xMCPHeader, strings.Join(path, "."), fmt.Errorf(format, args...))
 	}
 }
 
-// schema looks at a schema. direct says that only keys "properties" lead to it.
+// schema scans a schema. direct says that only keys "properties" lead to it.
 func (s *headerScan) schema(raw []byte, path []string, direct bool) {
 	if len(raw) == 0 || raw[0] != '{' {
 		return
@@ -167,7 +167,7 @@ func (s *headerScan) schema(raw []byte, path []string, direct bool) {
 	}
 }
 
-// others looks at the schemas in a keyword's value, in which there may be no annotations.
+// others scans the schemas in another keyword's value, which must not have annotations.
 func (s *headerScan) others(value []byte, path []string) {
 	if len(value) == 0 || value[0] != '[' {
 		s.schema(value, path, false)
@@ -197,7 +197,7 @@ func (s *headerScan) annotation(value, typ []byte, path []string, direct bool) {
 	}
 }
 
-// primitive reports whether a schema's type may be annotated: one type, or one beside null.
+// primitive reports whether a schema's type may be annotated: it is one primitive type, alone or beside null.
 func primitive(typ []byte) bool {
 	n := 0
 	one := func(raw []byte) {
@@ -218,7 +218,7 @@ func primitive(typ []byte) bool {
 	return n == 1
 }
 
-// elements returns the elements of an array; nil if raw is none.
+// elements returns the elements of an array; nil if raw is not an array.
 func elements(raw []byte) (list []json.RawMessage) {
 	if len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &list) != nil {
 		return nil
@@ -237,8 +237,8 @@ func isToken(text string) bool {
 	return text != ""
 }
 
-// Arguments returns the arguments of a call that headers repeat, in the order of the headers: nil for one
-// that is not there. It reads each object of the arguments once, however many headers there are.
+// Arguments returns the arguments of a call that headers repeat, in the order of the headers: nil for an
+// absent argument. It reads each object of the arguments once, for any number of headers.
 func Arguments(headers []ParamHeader, arguments []byte) [][]byte {
 	found, all := make([][]byte, len(headers)), make([]int, len(headers))
 	for i := range all {
@@ -248,7 +248,7 @@ func Arguments(headers []ParamHeader, arguments []byte) [][]byte {
 	return found
 }
 
-// findArguments finds those of some headers in an object, whose names stand at a place of their paths.
+// findArguments finds the arguments of some headers in an object, which is at depth at of their paths.
 func findArguments(headers []ParamHeader, some []int, at int, object []byte, found [][]byte) {
 	values := make(map[string][]byte, len(some))
 	for _, i := range some {
@@ -275,16 +275,16 @@ func findArguments(headers []ParamHeader, some []int, at int, object []byte, fou
 	}
 }
 
-// Value returns the header's value for an argument of a call, nil if that is not there. It reports false
-// where the header must be absent.
+// Value returns the header's value for an argument of a call, which is nil if it is absent. It reports
+// false if the header must be absent.
 func (h ParamHeader) Value(argument []byte) (value string, ok bool) {
 	text, err := ParamText(argument)
 	return EncodeHeader(text), err == nil
 }
 
-// Check returns an error unless the header, with the values it has in a request, repeats the
-// argument of the request, nil if that is not there (2026-07-28, Streamable HTTP, "Server Behavior for Custom Headers",
-// "Server Validation").
+// Check returns an error unless the header's values in a request repeat the request's argument, which is
+// nil if it is absent (2026-07-28, Streamable HTTP, "Server Behavior for Custom Headers", "Server
+// Validation").
 func (h ParamHeader) Check(values []string, raw []byte) error {
 	want, err := ParamText(raw)
 	switch absent := err != nil; {
@@ -302,7 +302,7 @@ func (h ParamHeader) Check(values []string, raw []byte) error {
 	return nil
 }
 
-// sameNumber reports whether a header says the number that an argument is.
+// sameNumber reports whether an argument is a number, and a header has the same number.
 func sameNumber(raw []byte, text string) bool {
 	if raw[0] != '-' && (raw[0] < '0' || raw[0] > '9') {
 		return false
@@ -314,7 +314,7 @@ func sameNumber(raw []byte, text string) bool {
 
 var errNoText = errors.New("no header repeats it")
 
-// ParamText returns an argument, as JSON, as a header repeats it, before [EncodeHeader].
+// ParamText returns the text of an argument, given as JSON, as a header repeats it, before [EncodeHeader].
 func ParamText(raw []byte) (string, error) {
 	switch {
 	case len(raw) == 0:

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// NotStarted is the error of a server that cannot be started. Its text is for clients, which are not told what the
-// operator has configured: who returns it has logged the reason.
+// NotStarted is the error of a server that cannot be started. Its text is for clients, which must not see the
+// operator's configuration: the code that returns it has logged the reason.
 type NotStarted struct {
-	Server string // its name; "": there is one only
+	Server string // its name; "": there is only one server
 	Err    error
 }
 
@@ -17,7 +17,7 @@ func (e *NotStarted) Error() string {
 	return "the server" + named(e.Server) + " cannot be started: tell the operator, whose log says why"
 }
 
-// named returns the name of a server as it stands in a text, or "" if it has none.
+// named returns the name of a server as error texts have it, or "" if it has none.
 func named(server string) string {
 	if server == "" {
 		return ""
@@ -25,10 +25,10 @@ func named(server string) string {
 	return fmt.Sprintf(" %q", server)
 }
 
-// Logged implements what [Logged] asks.
+// Logged reports that the log has the reason: see [Logged].
 func (*NotStarted) Logged() bool { return true }
 
-// Logged reports whether the log has the reason of an error already: of a server that did not start.
+// Logged reports whether the log has the reason of an error already, as for a server that did not start.
 func Logged(err error) bool {
 	var known interface{ Logged() bool }
 	return errors.As(err, &known) && known.Logged()

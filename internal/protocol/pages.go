@@ -7,8 +7,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// NextCursor returns the cursor of the page that follows a page of a list, as the server spelled it; nil: that is the
-// last one. An empty string is a cursor (2026-07-28, Pagination), and a number is taken for one.
+// NextCursor returns the cursor of the page after a page of a list, as the server spelled it; nil after the last
+// page. An empty string is a cursor (2026-07-28, Pagination), and a number is taken for one.
 func NextCursor(page []byte) []byte {
 	switch c := jsonrpc.Field(page, "nextCursor"); string(c) {
 	case "", "null", "false":
@@ -24,15 +24,15 @@ type Pages struct {
 	count int
 	first [sha256.Size]byte // of the first page
 	sent  map[string]bool   // the cursors that were followed
-	last  string            // the newest of these
+	last  string            // the newest of those cursors
 }
 
-// NewPages returns what follows a list over so many pages at the most.
+// NewPages returns a Pages that follows a list for at most so many pages.
 func NewPages(most int) *Pages { return &Pages{most: most, sent: make(map[string]bool)} }
 
-// Next takes a page, and returns the cursor of the next; nil: there is none. again reports whether the page is the first
-// one once more: many servers mean by an empty cursor that there is no other page. An error says that the list has no
-// end.
+// Next takes a page, and returns the cursor of the next page; nil after the last. again reports that the page is the
+// first page once more: many servers mean by an empty cursor that there is no other page. An error says that the list
+// has no end.
 func (p *Pages) Next(page []byte) (cursor []byte, again bool, err error) {
 	sum := sha256.Sum256(page)
 	switch p.count++; {

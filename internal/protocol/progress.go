@@ -6,10 +6,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Progress returns the key of the token of a progress notification, and its value. ok
-// reports whether the params have both. A request that is made again counts anew, and its
-// client has heard of the run before: "the progress value MUST increase with each
-// notification" (2025-11-25, Progress). So what is not greater must not be sent.
+// Progress returns the key of the token of a progress notification, and its value. ok reports
+// whether the params have both. A request that is made again counts from the beginning, but its
+// client has seen the progress of the earlier run: "the progress value MUST increase with each
+// notification" (2025-11-25, Progress). So a value that is not greater must not be sent.
 func Progress(params []byte) (token string, value float64, ok bool) {
 	raw := jsonrpc.Field(params, "progressToken")
 	value, err := strconv.ParseFloat(string(jsonrpc.Field(params, "progress")), 64)

@@ -1,5 +1,5 @@
-// Package protocol holds the Model Context Protocol's own words: revisions,
-// header names, error codes. It is pure.
+// Package protocol has the names and rules of the Model Context Protocol: revisions, headers,
+// methods, error codes. It is pure.
 package protocol
 
 import "slices"
@@ -10,7 +10,7 @@ const (
 	V20250326 = "2025-03-26" // Streamable HTTP, with batches
 	V20250618 = "2025-06-18" // no batches, version header
 	V20251125 = "2025-11-25" // priming events and polling (SEP-1699)
-	V20260728 = "2026-07-28" // no sessions: each request says in its _meta who makes it
+	V20260728 = "2026-07-28" // no sessions: each request names its client in its _meta
 )
 
 // Supported returns the revisions served here, newest first.
@@ -20,7 +20,7 @@ func Supported() []string { return []string{V20251125, V20250618, V20250326, V20
 // called legacy.
 func Modern(revision string) bool { return revision >= V20260728 }
 
-// Known says whether a revision is served here.
+// Known reports whether a revision is served here.
 func Known(revision string) bool { return slices.Contains(Supported(), revision) }
 
 // Headers, in the canonical form of net/http.
@@ -28,8 +28,8 @@ const (
 	HeaderSession     = "Mcp-Session-Id"
 	HeaderVersion     = "Mcp-Protocol-Version"
 	HeaderLastEventID = "Last-Event-Id"
-	// From revision 2026-07-28 on these two repeat what is in a request's body
-	// (Transports, "Standard Headers").
+	// From revision 2026-07-28 on these two repeat members of a request's body (Transports,
+	// "Standard Headers").
 	HeaderMethod = "Mcp-Method"
 	HeaderName   = "Mcp-Name"
 	// HeaderParam begins the names of headers that repeat arguments of a tool, as its
@@ -37,8 +37,8 @@ const (
 	HeaderParam = "Mcp-Param-"
 )
 
-// Parameters of the URLs that clients are given: which stream one goes on with (SEP-1335), and
-// which session messages of revision 2024-11-05 are for.
+// Parameters of the URLs that clients are given: the stream that the URL continues (SEP-1335), and
+// the session of its messages in revision 2024-11-05.
 const (
 	ParamStream  = "stream"
 	ParamSession = "sessionId"
@@ -50,14 +50,14 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeMissingCapability  = -32021
 	CodeUnsupportedVersion = -32022
-	// CodeRateLimited is of the revision after that: a limit has refused the request, and nothing was begun.
+	// CodeRateLimited is of the next revision: a limit has refused the request, and no call was begun.
 	CodeRateLimited = -32023
 )
 
-// Batches says whether a revision has JSON-RPC batches. An unknown one is taken
-// for 2025-03-26 (2025-06-18, Transports, "Protocol Version Header").
+// Batches reports whether a revision has JSON-RPC batches. A missing revision is taken for
+// 2025-03-26 (2025-06-18, Transports, "Protocol Version Header").
 func Batches(revision string) bool { return revision == "" || revision <= V20250326 }
 
-// Primes says whether a stream of the revision starts with an event of empty
-// data (SEP-1699). Several older clients fail on one.
+// Primes reports whether a stream of the revision starts with an event of empty data (SEP-1699).
+// Several older clients fail on such an event.
 func Primes(revision string) bool { return revision >= V20251125 }

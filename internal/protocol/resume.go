@@ -1,7 +1,7 @@
 package protocol
 
-// The requests of SEP-975, and one for all that a client has. They are Holdfast's
-// own, and no server behind it hears of them or of their tokens.
+// The requests of SEP-975, and a request for the status of all requests of a client. Holdfast
+// answers them itself: no server behind it sees them or their tokens.
 const (
 	MethodResume    = "requests/resume"
 	MethodStatus    = "requests/getStatus"
@@ -14,7 +14,7 @@ const CapabilityResumable = "resumableRequests"
 // MethodResumePolicy tells a client of SEP-975 how to resume a request.
 const MethodResumePolicy = "notifications/requests/resumePolicy"
 
-// Resumes says whether a method is one of these.
+// Resumes reports whether a method is one of these requests.
 func Resumes(method string) bool {
 	return method == MethodResume || method == MethodStatus || method == MethodStatusAll
 }

@@ -1,14 +1,13 @@
 package protocol
 
-// MethodCallTool is the one method whose safety its tool decides.
+// MethodCallTool is the only method that is as safe as its tool.
 const MethodCallTool = "tools/call"
 
-// safe are the requests of a client that may be made again, whatever became of the
-// first time: they only read, or set what is set again. Revisions 2024-11-05 to
-// 2026-07-28, and SEP-975.
+// safe are the requests of a client that may be made again after any outcome of the first time:
+// they only read, or set the same value again. Revisions 2024-11-05 to 2026-07-28, and SEP-975.
 //
-// Not among them are tasks/cancel and tasks/update: the second time is answered with
-// an error, as the task does not wait for it any more.
+// tasks/cancel and tasks/update are not among them: the second time is answered with an error, as
+// the task does not wait for it any more.
 var safe = map[string]bool{
 	"initialize": true, "ping": true,
 	"server/discover":          true, // 2026-07-28
@@ -31,11 +30,11 @@ var safe = map[string]bool{
 	MethodStatusAll:            true,
 }
 
-// RetrySafe says whether a request may be made again without harm, when nobody knows
-// whether the server did what it asks for. It is the only place that decides this. tool
-// is asked about the tool of a tools/call only: whether its hints (readOnlyHint,
-// idempotentHint) or the operator say that it is safe. Nil stands for no. A method that
-// is not in the specification, a vendor's, may charge a card: it is not safe.
+// RetrySafe reports whether a request may be made again without harm, when it is unknown whether
+// the server has carried it out. It is the only place that decides this. tool is called for a
+// tools/call only: it reports whether the tool's hints (readOnlyHint, idempotentHint) or the
+// operator say that the tool is safe. Nil stands for false. A method outside the specification,
+// such as a vendor's, may charge a card: it is not safe.
 func RetrySafe(method string, tool func() bool) bool {
 	if method == MethodCallTool {
 		return tool != nil && tool()
@@ -43,11 +42,11 @@ func RetrySafe(method string, tool func() bool) bool {
 	return safe[method]
 }
 
-// unrecorded are the requests, beside those that are safe, whose answer may get lost
-// with the connection that carries it: what they did is seen by tasks/get.
+// unrecorded are the requests, beside the safe ones, that may lose their answer with the
+// connection: tasks/get shows their effect.
 var unrecorded = map[string]bool{"tasks/cancel": true, "tasks/update": true}
 
-// Unrecorded says whether a request that is not safe may all the same be answered with
-// nothing kept of it. That holds only where its node alone runs it: where another may
-// take it over, it has to be recorded before it runs.
+// Unrecorded reports whether a request that is not safe may be answered without being kept. That
+// holds only if no other node can run it: where another node may take it over, it has to be
+// recorded before it runs.
 func Unrecorded(method string) bool { return unrecorded[method] }

@@ -6,14 +6,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// longSetting is how long, in bytes, params are that are kept as they are.
+// longSetting is the longest params that are kept unchanged, in bytes.
 const longSetting = 1 << 10
 
 // Setting returns the params of a request that sets something for a session (resources/subscribe, logging/setLevel), to be
-// kept for a server that has to be told again: only what sets it, if they are long.
+// kept for a server that has to be told again: of long params, only the member with the uri or the level.
 func Setting(params []byte) []byte {
 	if len(params) <= longSetting {
-		return bytes.Clone(params) // and not the message with it
+		return bytes.Clone(params) // the clone does not keep the whole message in memory
 	}
 	for _, name := range []string{"uri", "level"} {
 		if value := jsonrpc.String(jsonrpc.Field(params, name)); value != "" && len(value) <= MaxURI {

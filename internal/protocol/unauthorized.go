@@ -2,13 +2,13 @@ package protocol
 
 import "fmt"
 
-// Unauthorized is the error of a server behind Holdfast that refuses a client with status 401
-// or 403 (2025-11-25, Authorization). If it refuses the initialize request, the client gets
-// this status and the challenge. It is also the error of what Holdfast refuses so itself.
+// Unauthorized is the error of a server behind Holdfast that refuses a client with status 401 or 403
+// (2025-11-25, Authorization). If it refuses the initialize request, the client gets this status and
+// the challenge. It is also the error of requests that Holdfast itself refuses with such a status.
 type Unauthorized struct {
 	Status    int
 	Challenge []string // the values of WWW-Authenticate
-	Text      string   // what Holdfast says itself; "": the server has refused the client
+	Text      string   // Holdfast's own text; "": the server has refused the client
 }
 
 // Error implements error.

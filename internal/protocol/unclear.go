@@ -8,16 +8,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// CheckClear returns why a message of a client is not clear, or nil: a server could read in it
-// another kind of message, another method, id or token, or another name of a tool, than Holdfast
-// does, and so do what rules, limits, the audit or the maps of ids have not seen. Some servers look
-// at the method of a message before its id. Some JSON decoders take members whose names differ in
-// the case of letters for one ([encoding/json]), others the first of equal ones. Some servers take a
-// list of one name for the name. Of the message's own members [jsonrpc.ParseBody] has seen to that.
+// CheckClear returns an error if a message of a client is not clear, or else nil: a server could
+// read another kind, method, id, token or tool name in it than Holdfast does, and so act without the
+// knowledge of rules, limits, the audit or the maps of ids. Some servers look at the method of a
+// message before its id. Some JSON decoders ignore the case of letters in names of members
+// ([encoding/json]), others take the first of equal names. Some servers take a list of one name for
+// the name. [jsonrpc.ParseBody] has checked the message's own members.
 //
-// Only members are looked at that are mapped, or that rules are applied to: those that the
-// specification has in params, in _meta and in the reference of a completion. The arguments of a tool
-// are its own.
+// CheckClear checks only members that are mapped, or that rules apply to: the specification's members
+// of params, of _meta and of the reference of a completion. It does not check the arguments of a
+// tool.
 func CheckClear(m *jsonrpc.Message) *jsonrpc.Error {
 	if m.Kind == jsonrpc.Response {
 		return nil
@@ -34,8 +34,8 @@ func CheckClear(m *jsonrpc.Message) *jsonrpc.Error {
 	return checkParams(m)
 }
 
-// CheckKind returns why the kind of a message does not fit its method, or nil: a request that is
-// named like a notification, or the reverse.
+// CheckKind returns an error if the kind of a message does not fit its method, or else nil: a
+// request has the name of a notification, or the reverse.
 func CheckKind(m *jsonrpc.Message) *jsonrpc.Error {
 	switch named := strings.HasPrefix(m.Method, notifications); {
 	case m.Kind == jsonrpc.Request && named:
@@ -46,7 +46,8 @@ func CheckKind(m *jsonrpc.Message) *jsonrpc.Error {
 	return nil
 }
 
-// checkMethod returns why a method is not clear, or nil: it looks like one of the specification.
+// checkMethod returns an error if a method is not clear: it looks like a method of the specification, and
+// is another one.
 func checkMethod(method string) *jsonrpc.Error {
 	if _, known := methods[method]; known {
 		return nil
@@ -58,7 +59,7 @@ func checkMethod(method string) *jsonrpc.Error {
 	if n := len(notifications); len(bare) >= n && bare[:n] != notifications && strings.EqualFold(bare[:n], notifications) {
 		return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "the method %.100q looks like a notification: write %q", method, notifications)
 	}
-	for name := range methods { // of vendors' methods, which are rare
+	for name := range methods { // only for vendors' methods, which are rare
 		if strings.EqualFold(bare, name) {
 			return jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "the method %.100q looks like one of the specification: write %q", method, name)
 		}
@@ -66,15 +67,15 @@ func checkMethod(method string) *jsonrpc.Error {
 	return nil
 }
 
-// isControl reports whether a character is a space or a control character: some servers skip those, or end a
-// string there.
+// isControl reports whether a character is a space or a control character: some servers skip such
+// characters, or end a string there.
 func isControl(r rune) bool { return r <= ' ' || r == 0x7f }
 
 // notifications begin the names of all notifications of the specification.
 const notifications = "notifications/"
 
-// methods are those of the specification, revisions 2024-11-05 to 2026-07-28, and SEP-975: true are
-// those of requests, of clients and of servers.
+// methods are the methods of the specification, revisions 2024-11-05 to 2026-07-28, and of SEP-975.
+// The value is true for requests, of clients and of servers, and false for notifications.
 var methods = func() map[string]bool {
 	all := map[string]bool{MethodCallTool: true, MethodElicit: true, MethodSample: true, MethodListRoots: true}
 	for method := range safe {
@@ -93,7 +94,7 @@ var methods = func() map[string]bool {
 	return all
 }()
 
-// Members of params that are mapped, or that rules are applied to, by the method. All have _meta.
+// Members of params that are mapped, or that rules apply to, by the method. All methods have _meta.
 var (
 	onlyMeta        = names("_meta")
 	callMembers     = names("_meta", "name", "arguments", "task", "inputResponses", "requestState")
@@ -135,16 +136,16 @@ func names(all ...string) (list [][]byte) {
 	return list
 }
 
-// A scan looks at the names of the members of one object.
+// A scan checks the names of the members of one object.
 type scan struct {
 	names [][]byte
 	seen  uint32
 	twice []byte // a name that stands twice
-	like  []byte // a member that looks like the one that is called as
+	like  []byte // a member that looks like the member called as
 	as    []byte
 }
 
-// is reports which of the names a member has, or -1.
+// is returns the index of a member's name among the names, or -1.
 func (s *scan) is(name []byte) int {
 	for i, n := range s.names {
 		if bytes.Equal(name, n) {
@@ -164,7 +165,7 @@ func (s *scan) is(name []byte) int {
 	return -1
 }
 
-// err returns what is wrong with the names.
+// err returns the error in the names, or nil.
 func (s *scan) err(where string) *jsonrpc.Error {
 	switch {
 	case s.like != nil:
@@ -175,7 +176,7 @@ func (s *scan) err(where string) *jsonrpc.Error {
 	return nil
 }
 
-// checkParams checks the members of params, and what they name.
+// checkParams checks the members of params, and the names and ids in them.
 func checkParams(m *jsonrpc.Message) *jsonrpc.Error {
 	list, known := members[m.Method]
 	if !known {
@@ -230,9 +231,9 @@ func checkParams(m *jsonrpc.Message) *jsonrpc.Error {
 	return nil
 }
 
-// checkRef checks what a completion is for.
+// checkRef checks the reference of a completion.
 func checkRef(ref []byte) *jsonrpc.Error {
-	if len(ref) == 0 { // the server says that it is missing
+	if len(ref) == 0 { // the server reports that ref is missing
 		return nil
 	}
 	if ref[0] != '{' {
@@ -254,7 +255,7 @@ func checkRef(ref []byte) *jsonrpc.Error {
 	return nil
 }
 
-// subjectOf returns which of a method's params says what it is about, or "".
+// subjectOf returns the member of a method's params that names its subject, or "".
 func subjectOf(method string) string {
 	switch method {
 	case MethodSubscribe, MethodUnsubscribe:
@@ -267,8 +268,8 @@ func subjectOf(method string) string {
 	return NameField(method)
 }
 
-// isName reports whether a value is a string that each server reads as the same name: some end a
-// string at the first NUL.
+// isName reports whether a value is a string that all servers read as the same name: some servers
+// end a string at the first NUL.
 func isName(raw []byte) bool {
 	if len(raw) == 0 || raw[0] != '"' || !isText(raw) {
 		return false
@@ -287,8 +288,8 @@ func isID(raw []byte) bool {
 	return isText(raw) && (raw[0] == '"' || raw[0] == '-' || raw[0] >= '0' && raw[0] <= '9')
 }
 
-// isText reports whether a string, as JSON, is Unicode. Halves of surrogate pairs are not, and all of them
-// would be one character when it is decoded.
+// isText reports whether a string, as JSON, is Unicode. Halves of surrogate pairs are not: decoding turns
+// all of them into the same character.
 func isText(raw []byte) bool {
 	for {
 		i := bytes.IndexByte(raw, '\\')
@@ -316,7 +317,7 @@ const (
 	lowHalf  = 2
 )
 
-// surrogate returns which half of a surrogate pair an escape is at the beginning of a text, or 0.
+// surrogate returns which half of a surrogate pair the escape at the beginning of a text is, or 0.
 func surrogate(text []byte) int {
 	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' || text[2]|0x20 != 'd' {
 		return 0

@@ -6,11 +6,11 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// MaxURI bounds a URI of a resource in a request, in bytes: subscriptions, and what is known of who has a resource, are
+// MaxURI bounds a URI of a resource in a request, in bytes: subscriptions, and the server of each resource, are
 // kept for as long as a session.
 const MaxURI = 8 << 10
 
-// NamesLongURI reports whether a request names a URI longer than [MaxURI], in any of the methods that name some.
+// NamesLongURI reports whether a request of one of the methods with URIs has a URI longer than [MaxURI].
 func NamesLongURI(m *jsonrpc.Message) bool {
 	if len(m.Params) <= MaxURI {
 		return false
@@ -26,12 +26,12 @@ func NamesLongURI(m *jsonrpc.Message) bool {
 	return false
 }
 
-// isLongURI reports whether a URI, as raw JSON, is too long. What is no string is no shorter than it is written.
+// isLongURI reports whether a URI, as raw JSON, is too long. A value that is not a string counts with its length as JSON.
 func isLongURI(raw []byte) bool {
 	return len(raw) > MaxURI+2 && (raw[0] != '"' || len(jsonrpc.String(raw)) > MaxURI)
 }
 
-// hasLongURI reports whether one of the strings in a list, as raw JSON, is too long a URI.
+// hasLongURI reports whether a list, as raw JSON, has a string that is too long for a URI.
 func hasLongURI(list []byte) bool {
 	for len(list) > MaxURI {
 		from := bytes.IndexByte(list, '"')

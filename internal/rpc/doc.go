@@ -1,4 +1,3 @@
-// Package rpc has what a conversation with a server needs beside its messages, whatever transport carries them: ids of
-// requests of our own, messages that break JSON or JSON-RPC a little, and what becomes of a call whose answer
-// cannot be read.
+// Package rpc has the parts of a conversation with a server that all transports share: ids of requests of our own,
+// messages that break JSON or JSON-RPC a little, and the end of a call if its answer cannot be read.
 package rpc

@@ -11,13 +11,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Parse parses what a server has written: one message, or a batch. Beside what [jsonrpc.ParseBody] takes it takes a byte
-// order mark, text in another encoding than UTF-8, and control characters in strings: the official clients read such a
-// message, or their runtime does. Each byte that is not UTF-8 becomes U+FFFD. The errors are those of
-// [jsonrpc.ParseBody].
+// Parse parses a text of a server: one message, or a batch. Unlike [jsonrpc.ParseBody] it also accepts a byte order
+// mark, text in another encoding than UTF-8, and control characters in strings: the official clients, or their runtimes,
+// read such messages. Each byte that is not UTF-8 becomes U+FFFD. The errors are those of [jsonrpc.ParseBody].
 func Parse(data []byte) ([]jsonrpc.Message, error) {
 	data = bytes.TrimPrefix(data, []byte("\xef\xbb\xbf"))
-	if len(data) > 0 && data[0] == '{' { // without the slice that ParseBody makes for a batch
+	if len(data) > 0 && data[0] == '{' { // saves the slice that ParseBody makes for a batch
 		m, err := jsonrpc.Parse(data)
 		if err == nil {
 			complete(&m)
@@ -39,8 +38,8 @@ func Parse(data []byte) ([]jsonrpc.Message, error) {
 	return msgs, err
 }
 
-// complete has an error of a response have a code and a message of their types (JSON-RPC 2.0, section 5.1): clients take no
-// other for an answer, and some wait on. What else is in the error stays.
+// complete gives the error of a response a code and a message of the right types (JSON-RPC 2.0, section 5.1): clients take
+// no other error for an answer, and some wait on. Other members of the error stay.
 func complete(m *jsonrpc.Message) {
 	if m.Kind != jsonrpc.Response || m.Error == nil {
 		return
@@ -62,10 +61,10 @@ func complete(m *jsonrpc.Message) {
 	}
 }
 
-// noText is the message of an error that has none.
+// noText is the message of an error without a message.
 var noText = []byte(`"the server answered with an error that says nothing"`)
 
-// codeOf returns the code of an error: an integer, which may be written as -5.0 or as "-5". Where it is none of these it is
+// codeOf returns the code of an error: an integer, which may be written as -5.0 or as "-5". Any other code becomes
 // [jsonrpc.CodeServer].
 func codeOf(given []byte) []byte {
 	text := strings.Trim(string(given), `"`)
@@ -78,11 +77,11 @@ func codeOf(given []byte) []byte {
 	return strconv.AppendInt(nil, jsonrpc.CodeServer, 10)
 }
 
-// mend returns a text in UTF-8, with control characters in strings as escapes. It reports whether that is another
-// one.
+// mend returns a text in UTF-8, with control characters in strings as escapes. If that does not change the text,
+// it returns nil and false.
 func mend(text []byte) (mended []byte, changed bool) {
-	inside := false // a string
-	from := 0       // what is not yet in mended
+	inside := false // of a string
+	from := 0       // the first byte that is not in mended yet
 	replace := func(i, n int, with string) {
 		mended = append(append(mended, text[from:i]...), with...)
 		from, changed = i+n, true
@@ -101,7 +100,7 @@ func mend(text []byte) (mended []byte, changed bool) {
 			inside = !inside
 		case !inside:
 		case c == '\\':
-			i++ // what follows is no quote
+			i++ // the next character is escaped: no quote ends the string there
 		case c < 0x20:
 			replace(i, 1, control(c))
 		}

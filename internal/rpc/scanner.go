@@ -7,34 +7,34 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A scanner looks for what can be told of a text that is no message: it knows strings and the nesting of braces, and
-// nothing else of JSON. It reads a text that comes in several lines.
+// A scanner finds messages in a text that does not parse: of JSON it knows only strings and the nesting of braces.
+// The text may come in several lines.
 type scanner struct {
 	depth   int
-	mark    byte // of the string that is being read: " or '
+	mark    byte // the quote of the string that is being read: " or '
 	inside  bool // a string
-	before  bool // there is text before the message in its line
+	before  bool // the line has text before the message
 	escaped bool
-	word    []byte // the string, or the number or name, that is being read at depth 1
-	value   bool   // it is a member's value
+	word    []byte // the string, number or name that is being read at depth 1
+	value   bool   // word is a member's value
 	key     string // of that member
 
 	at    try // the message that is being read
 	tries []try
 }
 
-// A try is what is known of one try at a message: names of its members, and its id.
+// A try is a text that tries to be a message: the names of its members, and its id.
 type try struct {
 	version, method, outcome bool
-	other                    bool   // a name that no message has
-	before                   bool   // there is text before it
-	id                       []byte // as raw JSON, nil if there is none that could be read
+	other                    bool   // it has a name that no message has
+	before                   bool   // it has text before it in its line
+	id                       []byte // as raw JSON; nil if it has none that could be read
 	named                    bool   // it has an id, which may be null
-	twice                    bool   // it has another
+	twice                    bool   // it has two ids
 }
 
-// isAnswer reports whether it is a try at a response. A line of a log may be JSON, or have some in it: without jsonrpc a
-// response has no names but its own and an id; and with it, behind other text, at least the name of an id. A copy of a
+// isAnswer reports whether the try is at a response. A line of a log may be or contain JSON: so a try without "jsonrpc"
+// must have an id and only names of responses, and a try with it, after other text, at least the name "id". A copy of a
 // request has no outcome.
 func (t *try) isAnswer() bool {
 	switch {
@@ -49,7 +49,7 @@ func (t *try) isAnswer() bool {
 // begun reports whether a message has begun and not ended.
 func (s *scanner) begun() bool { return s.depth > 0 }
 
-// answer reports whether one of the tries is at a response, and returns the ids that could be read in such.
+// answer reports whether one of the tries is at a response, and returns the ids that could be read in such tries.
 func (s *scanner) answer() (answer bool, ids [][]byte) {
 	look := func(t *try) {
 		if t.isAnswer() {
@@ -65,7 +65,7 @@ func (s *scanner) answer() (answer bool, ids [][]byte) {
 	if s.begun() {
 		at := s.at
 		if !s.inside {
-			at.id = s.idOf(at.id) // it may be the last that has come
+			at.id = s.idOf(at.id) // the id may be the last word of the text
 		}
 		look(&at)
 	}
@@ -105,13 +105,13 @@ func (s *scanner) take(line []byte) {
 		}
 	}
 	if s.inside && s.mark == '\'' {
-		s.inside = false // an apostrophe
+		s.inside = false // it was an apostrophe
 	}
 	s.before = false
 }
 
-// opens reports whether what follows a brace can be the inside of an object: a name, which may be without quotes, as in
-// what console.log of Node prints; or the end of the line.
+// opens reports whether the text after a brace can be the inside of an object: a name, which may be without quotes, as
+// Node's console.log prints it; or the end of the line.
 func opens(rest []byte) bool {
 	rest = bytes.TrimLeft(rest, " \t\r")
 	if len(rest) == 0 || rest[0] == '"' || rest[0] == '\'' {
@@ -144,14 +144,14 @@ func (s *scanner) plain(c byte) {
 	}
 }
 
-// add adds to the word that is being read.
+// add adds a character to the word that is being read.
 func (s *scanner) add(c byte) {
 	if s.depth == 1 && len(s.word) <= jsonrpc.MaxName {
 		s.word = append(s.word, c)
 	}
 }
 
-// name notes the name of a member, whose value follows.
+// name notes that the word was the name of a member.
 func (s *scanner) name() {
 	s.key, s.value = string(bytes.Trim(s.word, `"'`)), true
 	s.word = s.word[:0]
@@ -180,12 +180,12 @@ func (s *scanner) end() {
 	s.value, s.word = false, s.word[:0]
 }
 
-// idOf returns the id that was read last, if it is one, and else the id that was read before.
+// idOf returns the id that was read before, if any, or else the word, if that is an id.
 func (s *scanner) idOf(before []byte) []byte {
 	switch {
 	case before != nil, s.depth != 1, !s.value, s.key != "id", len(s.word) == 0:
 		return before
-	case !strings.ContainsRune("\"'-0123456789", rune(s.word[0])): // null, or NaN
+	case !strings.ContainsRune("\"'-0123456789", rune(s.word[0])): // such as null or NaN
 		return before
 	case s.word[0] == '\'':
 		return jsonrpc.Quote(string(bytes.Trim(s.word, "'")))
@@ -193,8 +193,8 @@ func (s *scanner) idOf(before []byte) []byte {
 	return bytes.Clone(s.word)
 }
 
-// RequestID returns the id that the error for a text has which is no message: nil if it is a response or part of a
-// batch, or if its id cannot be read. answered is false for a notification, to which nothing is answered (JSON-RPC 2.0,
+// RequestID returns the id for the error that answers a text that is not a message: nil if the text is a response or a
+// batch, or if its id cannot be read. answered is false for a notification, which gets no answer (JSON-RPC 2.0,
 // sections 4.1 and 5).
 func RequestID(text []byte) (id []byte, answered bool) {
 	if text = bytes.TrimSpace(text); len(text) > 0 && text[0] == '[' {
@@ -211,10 +211,10 @@ type IDScanner struct{ scan scanner }
 // Take reads a part of the text.
 func (s *IDScanner) Take(part []byte) {
 	s.scan.take(part)
-	s.scan.tries = s.scan.tries[:min(len(s.scan.tries), 2)] // of several none is looked at
+	s.scan.tries = s.scan.tries[:min(len(s.scan.tries), 2)] // if there are several, none counts
 }
 
-// RequestID returns what the function of that name does, for the parts together. It is called once.
+// RequestID is the function [RequestID] for all parts together. It is called once.
 func (s *IDScanner) RequestID() (id []byte, answered bool) {
 	t := s.only()
 	switch {
@@ -228,7 +228,8 @@ func (s *IDScanner) RequestID() (id []byte, answered bool) {
 	return t.readID(), true
 }
 
-// AskedID is [RequestID] for a text of a peer that also answers, and may print: nil if it has no method, or an outcome.
+// AskedID is [RequestID] for a text of a peer that also answers, and may print: it returns nil if the text has no
+// method, or has an outcome.
 func AskedID(text []byte) []byte {
 	var s IDScanner
 	s.Take(text)
@@ -238,7 +239,7 @@ func AskedID(text []byte) []byte {
 	return nil
 }
 
-// only returns the message that the text tries to be, or nil if it is none or several.
+// only returns the only try in the text, or nil if it has none or several.
 func (s *IDScanner) only() *try {
 	all := s.scan.tries
 	if s.scan.begun() {
@@ -251,7 +252,7 @@ func (s *IDScanner) only() *try {
 	return &all[0]
 }
 
-// readID returns the id of a try, or nil if it has none, another, or one that is no id.
+// readID returns the id of a try, or nil if it has none, two, or an invalid one.
 func (t *try) readID() []byte {
 	if t.twice || t.id == nil {
 		return nil

@@ -10,16 +10,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A Table has the requests that a server has not answered. A request whose id the server may not write back unchanged is
-// sent under an id of ours: Node reads 9007199254740993 as another number, and Python writes "é" as "\u00e9"
-// ([protocol.PlainID]). The zero value is ready for use; its methods may be called concurrently.
+// A Table has the requests that a server has not answered. If the server may not write back the id of a request
+// unchanged, the request is sent under an id of ours: Node reads 9007199254740993 as another number, and Python writes
+// "é" as "\u00e9" ([protocol.PlainID]). The zero value is ready for use; its methods may be called concurrently.
 type Table[T any] struct {
 	own OwnIDs
 
 	mu      sync.Mutex
 	open    map[string]*Entry[T] // by the key of the id that the server knows
-	renamed map[string]string    // that key, by the key of the sender's id, if it is another
-	givenUp bool                 // one was cancelled
+	renamed map[string]string    // that key, by the key of the sender's id, if they differ
+	givenUp bool                 // a request was cancelled
 }
 
 // An Entry is a request that the server has not answered.
@@ -28,7 +28,7 @@ type Entry[T any] struct {
 	Value T
 }
 
-// Add notes a request, and returns it as it is to be sent.
+// Add notes a request, and returns the message to send.
 func (t *Table[T]) Add(m jsonrpc.Message, v T) jsonrpc.Message {
 	e := &Entry[T]{ID: m.ID, Value: v}
 	key := string(jsonrpc.Key(m.ID))
@@ -50,15 +50,15 @@ func (t *Table[T]) Add(m jsonrpc.Message, v T) jsonrpc.Message {
 	return m
 }
 
-// Named returns the request that the server knows by an id, or nil. Some servers write an integer as a string, or a
-// string as an integer.
+// Named returns the request that the server knows by an id, or nil. It also finds an integer that the server writes
+// as a string, or a string as an integer.
 func (t *Table[T]) Named(id []byte) *Entry[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.open[t.key(id)]
 }
 
-// End forgets a request, by the id that the server knows, and returns it; nil: there is none.
+// End forgets a request, by the id that the server knows, and returns it; nil if there is none.
 func (t *Table[T]) End(id []byte) *Entry[T] {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,7 +97,7 @@ func (t *Table[T]) GivenUp() bool {
 	return t.givenUp
 }
 
-// Len returns how many there are.
+// Len returns the number of requests.
 func (t *Table[T]) Len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -111,7 +111,7 @@ func (t *Table[T]) All() []*Entry[T] {
 	return slices.Collect(maps.Values(t.open))
 }
 
-// Cancelled forgets the request that a notifications/cancelled is about, and returns the message with the id that the
+// Cancelled forgets the request that a notifications/cancelled names, and returns the message with the id that the
 // server knows.
 func (t *Table[T]) Cancelled(m jsonrpc.Message) jsonrpc.Message {
 	id := jsonrpc.Field(m.Params, "requestId")
@@ -138,7 +138,7 @@ func (t *Table[T]) Cancelled(m jsonrpc.Message) jsonrpc.Message {
 	return m
 }
 
-// key returns the key under which a request is noted that a server names by an id. t.mu is held.
+// key returns the key of the request that a server names by an id. t.mu is held.
 func (t *Table[T]) key(id []byte) string {
 	key := string(jsonrpc.Key(id))
 	if t.open[key] != nil {
@@ -150,8 +150,8 @@ func (t *Table[T]) key(id []byte) string {
 	return key
 }
 
-// Respelled returns the integer that a string has, or an integer as a string, as some servers write the id of a
-// request; nil: the id is another string. id is a key (see [jsonrpc.Key]).
+// Respelled returns the integer in a string, or an integer as a string, as some servers write the id of a
+// request; nil: the string has no integer. id is a key (see [jsonrpc.Key]).
 func Respelled(id []byte) []byte {
 	if len(id) == 0 {
 		return nil

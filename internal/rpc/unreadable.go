@@ -15,36 +15,36 @@ import (
 )
 
 const (
-	// soonEnded is how long a request still waits if it alone can be meant by an answer that cannot be read: what was
-	// read may be a copy of the answer in a server's log, with the answer to follow.
+	// soonEnded is how long a request still waits if an unreadable answer can only be for it: the text may be a copy
+	// of the answer in a server's log, before the answer itself.
 	soonEnded = 500 * time.Millisecond
-	// lateEnded is how long the requests in flight still wait if any of them can be meant.
+	// lateEnded is how long the requests in flight still wait if the answer can be for any of them.
 	lateEnded = 10 * time.Second
 
 	maxQuote = 200 // characters of an answer that are quoted
 )
 
-// A Request is one that a server has not answered.
+// A Request is a request that a server has not answered.
 type Request interface {
 	// Unreadable ends the request with an error, if it has no answer yet: a [jsonrpc.Error] of the server, or an
 	// [UnreadableError]. It is called from a goroutine of its own.
 	Unreadable(err error)
 }
 
-// Requests are those in flight at a server. Their methods may be called concurrently.
+// Requests are the requests in flight at a server. The methods may be called concurrently.
 type Requests interface {
 	// Named returns the request that has an id, or nil.
 	Named(id []byte) Request
-	// InFlight returns all of them.
+	// InFlight returns all requests.
 	InFlight() []Request
-	// GivenUp reports whether there were others that were given up before they were answered: a text without an id may
-	// be the answer to one of these, which another client made.
+	// GivenUp reports whether requests were given up before they were answered: a text without an id may be the answer
+	// to one of these, from another client.
 	GivenUp() bool
 }
 
-// An UnreadableError says that a server's answer cannot be read. What the request has done is not known.
+// An UnreadableError says that a server's answer cannot be read. The outcome of the request is unknown.
 type UnreadableError struct {
-	Quote string // how the answer begins, without secrets; "" if it may be another client's
+	Quote string // the beginning of the answer, without secrets; "" if it may be another client's
 	Cause error
 }
 
@@ -59,31 +59,31 @@ func (e *UnreadableError) Error() string {
 // Unwrap returns the cause.
 func (e *UnreadableError) Unwrap() error { return e.Cause }
 
-// errAmbiguous says why an answer is not quoted.
+// errAmbiguous is the cause for an answer that is not quoted.
 var errAmbiguous = errors.New("it does not say which request it is for")
 
-// CannotRead returns the [UnreadableError] of a text, and why it is no message.
+// CannotRead returns the [UnreadableError] of a text. why says why it is not a message.
 func CannotRead(text []byte, why error) error {
 	return &UnreadableError{Quote: Quote(text), Cause: why}
 }
 
-// Try reports whether a text that is no message is a try at a response, and returns the ids that could be read in it.
+// Try reports whether a text that is not a message tries to be a response, and returns the ids that could be read in it.
 func Try(text []byte) (answer bool, ids [][]byte) {
 	var s scanner
 	s.take(text)
 	return s.answer()
 }
 
-// Unreadable takes what one server says that is no message, and ends the requests whose answer it can be: the request
-// whose id can be read in it; else the only one in flight; else, after ten seconds, all that were in flight and are
-// unanswered. A text that is no try at an answer, such as a line of a log, ends none. Its methods must be called by one
-// goroutine at a time.
+// Unreadable takes texts of one server that are not messages, and ends the requests that a text can be the answer to:
+// the request with the id in the text; or the only request in flight; or, after ten seconds, all that were in flight
+// and are still unanswered. A text that does not try to be an answer, such as a line of a log, ends none. Its methods
+// must be called by one goroutine at a time.
 type Unreadable struct {
 	requests Requests
 
-	text []byte // of the present try at a message, which may have several lines
+	text []byte // of the current try at a message, which may have several lines
 	scan scanner
-	last *suspicion // that was made of it
+	last *suspicion // about the current try
 
 	mu     sync.Mutex
 	closed bool
@@ -91,20 +91,20 @@ type Unreadable struct {
 	open   map[*suspicion]struct{}
 }
 
-// A suspicion is that a text was the answer to one of some requests.
+// A suspicion is the assumption that a text was the answer to one of some requests.
 type suspicion struct{ timer *time.Timer }
 
 // NewUnreadable returns an Unreadable for the requests in flight at a server.
 func NewUnreadable(requests Requests) *Unreadable { return &Unreadable{requests: requests} }
 
-// Read says that a message was read: what follows is not the rest of a text before it.
+// Read notes that a message was read: the next text does not continue the text before it.
 func (u *Unreadable) Read() {
 	if u.text != nil {
 		u.text, u.scan, u.last = nil, scanner{}, nil
 	}
 }
 
-// Take takes a text, and why it is no message.
+// Take takes a text that is not a message. why says why not.
 func (u *Unreadable) Take(text []byte, why error) {
 	if u.text != nil && !u.goesOn(text) {
 		u.Read()
@@ -127,8 +127,8 @@ func (u *Unreadable) Take(text []byte, why error) {
 	}
 }
 
-// goesOn reports whether a text can be the rest of the present try. A try that was cut off has no rest: what comes when its
-// request has ended is something else, and so is an answer in one line.
+// goesOn reports whether a text can be the rest of the current try. A try that was cut off has no rest: a text that comes
+// after its request has ended is another one, and so is a line that tries to be an answer by itself.
 func (u *Unreadable) goesOn(text []byte) bool {
 	if len(u.text) > longestTry || u.last != nil && !u.waits(u.last) {
 		return false
@@ -147,10 +147,10 @@ func (u *Unreadable) waits(s *suspicion) bool {
 	return ok
 }
 
-// longestTry bounds, in bytes, how many lines are taken for one try at a message.
+// longestTry bounds the lines that are taken for one try at a message, in bytes.
 const longestTry = 64 << 10
 
-// suspect has the requests end that a text can be the answer to. It returns nil if there are none.
+// suspect ends, after a wait, the requests that a text can be the answer to. It returns nil if there are none.
 func (u *Unreadable) suspect(text []byte, ids [][]byte, why error) *suspicion {
 	var all []Request
 	for _, id := range ids {
@@ -166,7 +166,7 @@ func (u *Unreadable) suspect(text []byte, ids [][]byte, why error) *suspicion {
 		switch {
 		case len(all) > 1:
 			wait = lateEnded
-			err = &UnreadableError{Cause: errAmbiguous} // without the text: all but one of them must not have it
+			err = &UnreadableError{Cause: errAmbiguous} // without the text: it belongs to only one of them
 		case u.requests.GivenUp():
 			err = &UnreadableError{Cause: errAmbiguous}
 		case own != nil:
@@ -215,7 +215,7 @@ func (u *Unreadable) drop(s *suspicion) {
 	}
 }
 
-// Close withdraws all suspicions, because the conversation has ended. No request is ended when it has returned.
+// Close withdraws all suspicions, because the conversation has ended. After it has returned, no request is ended.
 func (u *Unreadable) Close() {
 	u.mu.Lock()
 	u.closed = true
@@ -229,7 +229,7 @@ func (u *Unreadable) Close() {
 	u.timers.Wait()
 }
 
-// errorIn returns the error of an error response, if the text is JSON that has one.
+// errorIn returns the error of an error response if it can be read in the text, or nil.
 func errorIn(text []byte) *jsonrpc.Error {
 	raw := jsonrpc.Field(text, "error")
 	code, err := strconv.Atoi(string(jsonrpc.Field(raw, "code")))
@@ -250,7 +250,7 @@ func Quote(text []byte) string {
 	return strconv.Quote(string(runes))
 }
 
-// ErrorOf returns the error that a request ends with of which [Request.Unreadable] was called.
+// ErrorOf returns the error with which a request ends after [Request.Unreadable] was called with err.
 func ErrorOf(err error) *jsonrpc.Error {
 	if own, ok := errors.AsType[*jsonrpc.Error](err); ok {
 		return own

@@ -1,9 +1,9 @@
-// Package skim finds out what a message is that is too large to be kept.
+// Package skim finds the kind and the id of a message that is too large to keep.
 package skim
 
 import "holdfast/jsonrpc"
 
-// A Message is written the text of a message, which is one JSON object, and notes its kind and its id.
+// A Message notes the kind and the id of a message. The text of the message, one JSON object, is written to it.
 type Message struct {
 	depth int
 	text  textState
@@ -13,7 +13,7 @@ type Message struct {
 	kind  kind
 }
 
-// A textState is where a Message is: outside of strings, in one, or after a backslash in it.
+// A textState is the state of a Message: outside of strings, in a string, or after a backslash in it.
 type textState uint8
 
 const (
@@ -22,16 +22,16 @@ const (
 	afterBackslash
 )
 
-// A kind is what has been found so far.
+// A kind is the kind of message that was found so far.
 type kind uint8
 
 const (
 	foundNothing  kind = iota
 	foundResponse      // a result or an error
-	foundMethod        // a request or a notification, whatever else is in it
+	foundMethod        // a request or a notification, with any other members
 )
 
-// A longer key is not looked for, and a longer id is not used.
+// Bounds of keys and ids, in bytes. Longer keys are not of interest, and a longer id is not used.
 const (
 	mostKey = 16
 	mostID  = 1 << 10
@@ -84,8 +84,8 @@ func (s *Message) next(b byte) {
 	}
 }
 
-// Kind returns the kind of the message, as far as it can be told: a notification is one that has no usable id. ok is
-// false if it has neither a method nor a result or an error.
+// Kind returns the kind of the message, as far as it can be told: a message with a method but no usable id is a
+// notification. ok is false if the message has no method, result or error.
 func (s *Message) Kind() (kind jsonrpc.Kind, ok bool) {
 	switch {
 	case s.kind == foundResponse:
@@ -96,7 +96,7 @@ func (s *Message) Kind() (kind jsonrpc.Kind, ok bool) {
 	return jsonrpc.Notification, s.kind == foundMethod
 }
 
-// ID returns the id, or nil if the message has none or null.
+// ID returns the id, or nil if the message has no usable id.
 func (s *Message) ID() []byte {
 	m, err := jsonrpc.Parse(append(append([]byte(`{"jsonrpc":"2.0","method":"x","id":`), s.id...), '}'))
 	if err != nil || len(s.id) > mostID || m.Kind != jsonrpc.Request {

@@ -1,4 +1,4 @@
-// Package spans says what spans requests are, as W3C Trace Context has it: to the backend, and to the node that takes their call over.
+// Package spans passes the spans of requests on, in the form of W3C Trace Context: to the backend, and to a node that takes their call over.
 package spans
 
 import (
@@ -13,7 +13,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// In returns a watch of nobody that says which trace an HTTP request is part of; nil: of none.
+// In returns a watch without observers that has the trace of an HTTP request; nil if it has none.
 func In(h http.Header) *observe.Watch {
 	parent := h.Get("Traceparent")
 	if parent == "" {
@@ -23,7 +23,7 @@ func In(h http.Header) *observe.Watch {
 	return &observe.Watch{Call: observe.Call{HTTP: &trace}}
 }
 
-// Of returns what a request says of its trace.
+// Of returns the trace that a request names.
 func Of(m *jsonrpc.Message) (t observe.Trace) {
 	if parent := jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceParent); parent != nil {
 		t = observe.NewTrace(jsonrpc.String(parent), jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaTraceState)))
@@ -31,7 +31,7 @@ func Of(m *jsonrpc.Message) (t observe.Trace) {
 	return t
 }
 
-// A Note is what a call's note says of the span of a request.
+// A Note has the span of a request in the note of a call.
 type Note struct {
 	Is    string `json:"is"`
 	State string `json:"state"`
@@ -39,15 +39,15 @@ type Note struct {
 	Began int64  `json:"began"` // in nanoseconds since 1970
 }
 
-// AppendNote appends the spans of a call's requests to its note, in their order, if there are
-// any.
+// AppendNote appends the spans of a call's requests to its note, in their order, if the first
+// request has one.
 func AppendNote(dst []byte, w *observe.Watch, msgs []jsonrpc.Message) []byte {
 	some := false
 	for m := range protocol.Requests(msgs) {
 		span := w.SpanOf(string(m.ID))
 		switch {
 		case span == nil && !some:
-			return dst // there are none
+			return dst // no request has a span
 		case span == nil:
 			dst = append(dst, ",null"...)
 			continue
@@ -69,7 +69,7 @@ func AppendNote(dst []byte, w *observe.Watch, msgs []jsonrpc.Message) []byte {
 	return dst
 }
 
-// Restore returns a watch of nobody, which says what spans the requests of a call had on the node that is lost, and what w says.
+// Restore returns a watch without observers that has the spans of a call's requests on the lost node, before w.
 func Restore(w *observe.Watch, spans []*Note, msgs []jsonrpc.Message) *observe.Watch {
 	if len(spans) != len(msgs) {
 		return w
@@ -84,7 +84,7 @@ func Restore(w *observe.Watch, spans []*Note, msgs []jsonrpc.Message) *observe.W
 	return w
 }
 
-// Into returns a request of a call as the backend is to have it: it says what span the work is
+// Into returns a request of a call as the backend gets it: with the span that the backend's work is
 // part of.
 func Into(m jsonrpc.Message, w *observe.Watch) jsonrpc.Message {
 	if w == nil {
@@ -112,8 +112,8 @@ func Into(m jsonrpc.Message, w *observe.Watch) jsonrpc.Message {
 	return m
 }
 
-// withMeta returns a request whose params, an object, have no member _meta, with one that has the
-// traceparent, which needs no escapes.
+// withMeta adds a member _meta with the traceparent, which needs no escapes, to the params of a
+// request, an object that has none.
 func withMeta(m jsonrpc.Message, params []byte, parent string) jsonrpc.Message {
 	const begin, end = `"_meta":{"` + protocol.MetaTraceParent + `":"`, `"}}`
 	raw := make([]byte, 0, len(m.Raw)+len(`,"params":{},`)+len(begin)+len(parent)+len(end))

@@ -1,6 +1,5 @@
-// Package sse writes and reads server-sent events (WHATWG HTML, section 9.2).
-// It knows nothing of HTTP or of MCP, and all of it is pure but for the
-// [Reader]'s reading.
+// Package sse writes and reads server-sent events (WHATWG HTML, section 9.2). It knows nothing of
+// HTTP or of MCP. Only a [Reader] does I/O.
 package sse
 
 import (
@@ -15,7 +14,7 @@ import (
 // ContentType is the media type of an event stream.
 const ContentType = "text/event-stream"
 
-// Comment is a line that keeps a connection alive and says nothing.
+// Comment is a comment that keeps a connection alive.
 const Comment = ": keep-alive\n\n"
 
 // An Event is one event of a stream.
@@ -23,9 +22,9 @@ type Event struct {
 	ID    string        // "" if the event has none
 	Name  string        // the event field; "" means "message"
 	Data  []byte        // the lines of the data field, joined by line feeds
-	Retry time.Duration // how long to wait before connecting again; negative if not said
-	// HasData tells an event with empty data from one without any, which a
-	// browser would not dispatch.
+	Retry time.Duration // how long to wait before connecting again; negative if absent
+	// HasData tells an event with empty data from an event without data, which a browser would not
+	// dispatch.
 	HasData bool
 }
 
@@ -43,9 +42,8 @@ func AppendMessage(dst []byte, id []byte, data []byte) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// AppendPriming appends an event that carries an id, empty data, and how long
-// to wait before connecting again (SEP-1699). Of retry whole milliseconds are
-// sent; it is left out when negative.
+// AppendPriming appends an event that carries an id, empty data, and how long to wait before
+// connecting again (SEP-1699). retry is sent in whole milliseconds, and left out if it is negative.
 func AppendPriming(dst []byte, id []byte, retry time.Duration) []byte {
 	dst = append(dst, "id: "...)
 	dst = append(dst, id...)
@@ -68,8 +66,7 @@ func appendRetryLine(dst []byte, retry time.Duration) []byte {
 	return append(dst, '\n')
 }
 
-// AppendEvent appends a named event, as the endpoint event of revision
-// 2024-11-05.
+// AppendEvent appends a named event, such as the endpoint event of revision 2024-11-05.
 func AppendEvent(dst []byte, name, data string) []byte {
 	dst = append(dst, "event: "...)
 	dst = append(dst, name...)
@@ -78,36 +75,34 @@ func AppendEvent(dst []byte, name, data string) []byte {
 	return append(dst, "\n\n"...)
 }
 
-// ErrTooLong is returned by [Reader.Next] for an event over the limit. The
-// reader is of no use after it.
+// ErrTooLong is returned by [Reader.Next] for an event over the limit. After it only [Reader.Skip]
+// can find the next event.
 var ErrTooLong = errors.New("server-sent event is too long")
 
-// A Reader takes events off a stream. It must not be used concurrently.
+// A Reader reads events from a stream. It must not be used concurrently.
 type Reader struct {
 	r     *bufio.Reader
 	max   int
 	buf   []byte // of the last line
 	first bool
-	skipN bool // the last line ended in CR: a LF that follows belongs to it
+	skipN bool // the last line ended in CR: an LF after it belongs to it
 
-	// Room, if it is set, is called as an event grows beyond 4 KiB, with its size so far, in bytes. Its error is that of
-	// Next.
+	// Room, if set, is called as an event grows beyond 4 KiB, with its size so far, in bytes. Next returns its error.
 	Room func(size int) error
 	left []byte // the data of an event that was not read to its end
 }
 
-// mostKept is how large a buffer for lines a reader keeps.
+// mostKept is the largest buffer for lines that a reader keeps, in bytes.
 const mostKept = 64 << 10
 
-// NewReader returns a reader of events of at most max bytes each, not counting
-// comments, of which each may have as many, and the ends of lines.
+// NewReader returns a reader of events of at most max bytes each, without comments and the ends of
+// lines. Each comment may have max bytes, too.
 func NewReader(r io.Reader, max int) *Reader {
 	return &Reader{r: bufio.NewReaderSize(r, 4096), max: max, first: true}
 }
 
-// Next returns the next event that has any field at all, and io.EOF at the end
-// of the stream; an event that the end cuts off is dropped, as the standard
-// wants. The event's Data is its own.
+// Next returns the next event with a known field, and io.EOF at the end of the stream. An event
+// that the end cuts off is dropped, as the standard requires. The caller may keep the event's Data.
 func (r *Reader) Next() (Event, error) {
 	ev := Event{Retry: -1}
 	var seen bool
@@ -127,7 +122,7 @@ func (r *Reader) Next() (Event, error) {
 		}
 		name, value, _ := bytes.Cut(line, []byte(":"))
 		if len(name) == 0 {
-			continue // a comment, of which there may be any number
+			continue // a comment; any number is allowed
 		}
 		size += len(line)
 		value = bytes.TrimPrefix(value, []byte(" "))
@@ -135,14 +130,14 @@ func (r *Reader) Next() (Event, error) {
 	}
 }
 
-// set takes in one field and reports whether it has a meaning.
+// set sets one field, and reports whether the field is known and valid.
 func (ev *Event) set(name string, value []byte) bool {
 	switch name {
 	case "data":
 		switch {
 		case ev.HasData:
 			ev.Data = append(append(ev.Data, '\n'), value...)
-		case len(value) > mostKept: // whose buffer is not used again
+		case len(value) > mostKept: // the buffer of such a line is not used again
 			ev.Data = value
 		default:
 			ev.Data = append(ev.Data, value...)
@@ -155,12 +150,12 @@ func (ev *Event) set(name string, value []byte) bool {
 		ev.ID = string(value)
 	case "event":
 		ev.Name = "message"
-		if string(value) != ev.Name { // or else it would be copied for each event
+		if string(value) != ev.Name { // the common name is not copied for each event
 			ev.Name = string(value)
 		}
 	case "retry":
-		// ParseUint takes no sign, as the standard wants; a number too large for
-		// a Duration is as good as none.
+		// ParseUint takes no sign, as the standard requires. A number that is too large for a
+		// Duration is ignored.
 		ms, err := strconv.ParseUint(string(value), 10, 40)
 		if err != nil {
 			return false
@@ -172,8 +167,8 @@ func (ev *Event) set(name string, value []byte) bool {
 	return true
 }
 
-// line returns the next line without its end, which is LF, CR or CRLF, and which
-// is of at most max bytes, or a comment. The bytes are good until the next call.
+// line returns the next line without its end, which is LF, CR or CRLF. A line has at most max
+// bytes, and a comment r.max. The bytes are valid until the next call.
 func (r *Reader) line(max, before int) ([]byte, error) {
 	if cap(r.buf) > mostKept {
 		r.buf = nil
@@ -211,7 +206,7 @@ func (r *Reader) line(max, before int) ([]byte, error) {
 			_, _ = r.r.Discard(n)
 			continue
 		}
-		// What follows a CR may be long in coming: it is not waited for.
+		// line does not wait for the byte after a CR, which may come late.
 		r.skipN = part[n] == '\r'
 		_, _ = r.r.Discard(n + 1)
 		if r.first {
@@ -233,11 +228,11 @@ func end(part []byte) int {
 	return len(part)
 }
 
-// roomless is how large an event is, in bytes, before [Reader.Room] is called.
+// roomless is the size up to which an event grows without a call of [Reader.Room], in bytes.
 const roomless = 4 << 10
 
-// Skip reads the rest of an event that Next has not read to its end, because it was too long or there was no room. The
-// event's data, from its beginning, is written to w, whose errors do not count. Then Next goes on with the next event.
+// Skip reads the rest of an event that Next has not read to its end, because it was too long or there was no room. It
+// writes the event's data, from the beginning, to w, and ignores w's errors. Then Next goes on with the next event.
 func (r *Reader) Skip(w io.Writer) error {
 	s := skipper{w: w}
 	_, _ = w.Write(r.left)
@@ -268,10 +263,10 @@ func (r *Reader) Skip(w io.Writer) error {
 	}
 }
 
-// A skipper writes what lines have that are data.
+// A skipper writes the values of data lines.
 type skipper struct {
 	w     io.Writer
-	begin []byte // of the line, as long as it is not known whether that is data
+	begin []byte // of the line, at most as long as "data: "
 	known bool
 	data  bool
 }
@@ -292,7 +287,7 @@ func (s *skipper) write(b []byte) {
 	}
 }
 
-// look finds out whether the line is data.
+// look finds out whether the line is a data line.
 func (s *skipper) look() {
 	var value []byte
 	if value, s.data = bytes.CutPrefix(s.begin, []byte("data:")); s.data {

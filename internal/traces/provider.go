@@ -12,15 +12,15 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// A Provider is the SDK's, with spans that can go on at another node: the one that a call ends at
-// exports it, under the id that it had where the call began.
+// A Provider is the SDK's provider with spans that can go on at another node: the node at which a
+// call ends exports its span, under the id that the span had where the call began.
 type Provider struct {
 	*sdk.TracerProvider
 	sampler sdk.Sampler
 }
 
-// NewProvider returns a provider, which its caller must shut down. The sampler, if it is nil, and what the
-// options do not say come from the environment (OTEL_TRACES_SAMPLER, OTEL_BSP_…, OTEL_SPAN_…).
+// NewProvider returns a provider, which its caller must shut down. A nil sampler, and settings that the
+// options do not have, come from the environment (OTEL_TRACES_SAMPLER, OTEL_BSP_…, OTEL_SPAN_…).
 func NewProvider(sampler sdk.Sampler, opts ...sdk.TracerProviderOption) *Provider {
 	if sampler == nil {
 		sampler = samplerOfEnvironment()
@@ -28,9 +28,9 @@ func NewProvider(sampler sdk.Sampler, opts ...sdk.TracerProviderOption) *Provide
 	return &Provider{sdk.NewTracerProvider(append(opts, sdk.WithSampler(sampler), sdk.WithIDGenerator(ids{}))...), sampler}
 }
 
-// samplerOfEnvironment returns what OTEL_TRACES_SAMPLER names, as the SDK has it (OpenTelemetry
+// samplerOfEnvironment returns the sampler that OTEL_TRACES_SAMPLER names, as in the SDK (OpenTelemetry
 // specification, "Environment Variable Specification", General SDK Configuration). The provider must
-// know it, to make no span of a call that is not recorded. What is wrong there is told by the SDK.
+// know it, to make no span of a call that is not recorded. The SDK reports errors in the environment.
 func samplerOfEnvironment() sdk.Sampler {
 	ratio := func() sdk.Sampler {
 		part, err := strconv.ParseFloat(strings.TrimSpace(os.Getenv("OTEL_TRACES_SAMPLER_ARG")), 64)
@@ -54,8 +54,8 @@ func samplerOfEnvironment() sdk.Sampler {
 	return sdk.ParentBased(sdk.AlwaysSample())
 }
 
-// drops returns the context of a new span that is not recorded, or false and what one that is recorded must
-// have as [wanted]. parent is that of ctx.
+// drops returns the context of a new span, and whether the span is not recorded. The context of a recorded
+// span must be passed on as [wanted]. parent is the span context of ctx.
 func (p *Provider) drops(ctx context.Context, parent trace.SpanContext, name string) (trace.SpanContext, bool) {
 	id, span := newIDs()
 	if parent.IsValid() {
@@ -67,8 +67,8 @@ func (p *Provider) drops(ctx context.Context, parent trace.SpanContext, name str
 	}), is.Decision == sdk.Drop
 }
 
-// wanted is the key of the [trace.SpanContext] that a new span is to have, in the context that it is
-// started in.
+// wanted is the key, in the context in which a span is started, of the [trace.SpanContext] that the
+// span must have.
 type wanted struct{}
 
 // ids makes the ids of spans.
@@ -82,9 +82,9 @@ func (ids) NewIDs(ctx context.Context) (id trace.TraceID, span trace.SpanID) {
 	return newIDs()
 }
 
-// newIDs returns ids that nobody has. They are no secrets.
+// newIDs returns new random ids. They are not secret.
 func newIDs() (id trace.TraceID, span trace.SpanID) {
-	binary.LittleEndian.PutUint64(id[:8], max(1, rand.Uint64())) // 0 is none
+	binary.LittleEndian.PutUint64(id[:8], max(1, rand.Uint64())) // 0 is not a valid id
 	binary.LittleEndian.PutUint64(id[8:], rand.Uint64())
 	return id, newSpanID()
 }

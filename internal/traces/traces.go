@@ -1,7 +1,7 @@
 // Package traces makes spans of calls, for OpenTelemetry. It is an observer ([observe.Observer]).
 //
-// A call is one span, by the semantic conventions for MCP, however many connections it is read on; each of
-// those is a child. docs/decisions/0029-traces.md has the reasons.
+// A call is one span, by the semantic conventions for MCP. Each connection that reads the call is a child
+// of it. docs/decisions/0029-traces.md has the reasons.
 package traces
 
 import (
@@ -20,10 +20,10 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// scope names who makes the spans.
+// scope names the instrumentation that makes the spans.
 const scope = "holdfast"
 
-// Attributes of ours; the others are those of the semantic conventions.
+// Attributes of our own; the others are those of the semantic conventions.
 const (
 	keyServer      = "holdfast.server"
 	keyOutcome     = "holdfast.outcome"
@@ -37,28 +37,28 @@ const (
 	keyWhy         = "holdfast.why"
 )
 
-// longest bounds what a client writes into an attribute or a name, in bytes.
+// longest bounds a client's text in an attribute or a name, in bytes.
 const longest = 256
 
-// Options say where spans go.
+// Options configure [Traces].
 type Options struct {
 	Provider  trace.TracerProvider // required
-	UnderHTTP bool                 // the trace of the HTTP request is the parent, and what the message says is linked
+	UnderHTTP bool                 // the span of the HTTP request is the parent, and the span that the message names is linked
 }
 
 // Traces makes the spans of a handler's calls.
 type Traces struct {
 	tracer    trace.Tracer
-	provider  *Provider // nil: it is another's; else a call that is taken over keeps its span
+	provider  *Provider // nil if it is of another kind; with it, a call that is taken over keeps its span
 	underHTTP bool
 
 	mu      sync.Mutex
-	reading map[*observe.Reader]trace.Span // of calls that have ended
+	reading map[*observe.Reader]trace.Span // connections that read ended calls
 	ended   endedCalls
 }
 
-// New returns an observer. If the provider is one of [NewProvider] the span of a call that is taken over
-// goes on; else a new one is linked to it.
+// New returns an observer. If the provider comes from [NewProvider], the span of a call that is taken
+// over goes on; otherwise a new span is linked to it.
 func New(o Options) *Traces {
 	own, _ := o.Provider.(*Provider)
 	return &Traces{
@@ -85,7 +85,7 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 		switch {
 		case t.provider != nil:
 			ctx = context.WithValue(ctx, wanted{}, was)
-		case !parent.IsValid(): // so that it is the same trace
+		case !parent.IsValid(): // so that the trace is the same
 			parent = was
 		}
 	}
@@ -93,7 +93,7 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, parent)
 	}
 	name := nameOf(c, params)
-	if t.provider != nil && c.Was == nil { // at a hundredth of the calls recorded, this is nearly all
+	if t.provider != nil && c.Was == nil { // if one call in a hundred is recorded, this drops nearly all
 		own, dropped := t.provider.drops(ctx, parent, name)
 		if dropped {
 			setSpan(c, own, parent, began)
@@ -103,7 +103,7 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 	}
 	_, span := t.tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(began))
 	own := span.SpanContext()
-	if !own.IsValid() { // there are no traces
+	if !own.IsValid() { // the provider makes no traces
 		return nil
 	}
 	setSpan(c, own, parent, began)
@@ -123,7 +123,7 @@ func (t *Traces) Began(c *observe.Call, params []byte) observe.CallObserver {
 	return &call{t: t, span: span}
 }
 
-// setSpan notes the call's span, unless the message says already that nothing is recorded.
+// setSpan notes the call's span, unless it has a parent and neither of them is recorded.
 func setSpan(c *observe.Call, own, parent trace.SpanContext, began time.Time) {
 	if own.IsSampled() || !parent.IsValid() || parent.IsSampled() {
 		c.Span = &observe.Span{Trace: observe.Trace{Parent: parentText(own), State: own.TraceState().String()}, Under: parentText(parent), Began: began}
@@ -153,7 +153,7 @@ func (t *Traces) Happened(e observe.Event) {
 	}
 }
 
-// Close ends what still runs.
+// Close ends the spans of connections that still read ended calls.
 func (t *Traces) Close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -176,7 +176,7 @@ func nameOf(c *observe.Call, params []byte) string {
 
 func bounded(text string) string { return text[:min(len(text), longest)] }
 
-// describe sets what is known of a call when it begins.
+// describe sets the attributes that a call has when it begins.
 func describe(span trace.Span, c *observe.Call, params []byte) {
 	all := make([]attribute.KeyValue, 0, 8)
 	text := func(key, value string) {
@@ -186,7 +186,7 @@ func describe(span trace.Span, c *observe.Call, params []byte) {
 	}
 	text("mcp.method.name", c.Method)
 	text("mcp.protocol.version", c.Revision)
-	if !c.Carrier { // else there is none for the client, and the id is ours
+	if !c.Carrier { // in a carrier the client has no session, and the id is ours
 		text("mcp.session.id", c.Session)
 		id := c.ID
 		if name := jsonrpc.String([]byte(id)); name != "" {
@@ -205,7 +205,7 @@ func describe(span trace.Span, c *observe.Call, params []byte) {
 	span.SetAttributes(all...)
 }
 
-// A call is the [observe.CallObserver] of one that is recorded.
+// A call is the [observe.CallObserver] of a recorded call.
 type call struct {
 	t    *Traces
 	span trace.Span
@@ -245,7 +245,7 @@ func (o *call) Happened(_ *observe.Call, e observe.Event) {
 // Ended implements [observe.CallObserver].
 func (o *call) Ended(c *observe.Call, e observe.End) {
 	if e.Outcome == observe.Left && o.t.provider != nil {
-		return // the span goes on at the node that the session is on, which exports it
+		return // the span goes on at the session's new node, which exports it
 	}
 	number := c.Number()
 	o.span.SetAttributes(
@@ -282,7 +282,7 @@ func (t *Traces) connection(of trace.SpanContext, r *observe.Reader) trace.Span 
 	return span
 }
 
-// went ends it.
+// went ends the span of a connection.
 func went(span trace.Span, e *observe.ReaderWent) {
 	span.SetAttributes(
 		attribute.String(keyWhy, e.Why.String()),
@@ -292,8 +292,7 @@ func went(span trace.Span, e *observe.ReaderWent) {
 	span.End()
 }
 
-// mostEnded is how many calls are known after their end, to have connections that come then be their
-// children.
+// mostEnded is how many calls are known after their end, as parents of connections that come then.
 const mostEnded = 1024
 
 // A streamKey is a call's stream.
@@ -302,7 +301,7 @@ type streamKey struct {
 	number  uint64
 }
 
-// endedCalls are the last calls that have ended.
+// endedCalls are the calls that have ended last.
 type endedCalls struct {
 	spans map[streamKey]trace.SpanContext
 	order []streamKey // a ring
@@ -320,7 +319,7 @@ func (l *endedCalls) add(k streamKey, of trace.SpanContext) {
 	l.spans[k] = of
 }
 
-// contextOf reads what W3C Trace Context says; what is not valid is none.
+// contextOf parses the texts of W3C Trace Context. Invalid texts give an invalid context.
 func contextOf(t observe.Trace) trace.SpanContext {
 	if t.Parent == "" {
 		return trace.SpanContext{}
@@ -329,8 +328,8 @@ func contextOf(t observe.Trace) trace.SpanContext {
 	return trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), carrier))
 }
 
-// parentText returns it as traceparent has it (W3C Trace Context, "traceparent Header"), "" if it
-// is not valid.
+// parentText returns a span context as a traceparent (W3C Trace Context, "traceparent Header"), or
+// "" if it is not valid.
 func parentText(c trace.SpanContext) string {
 	if !c.IsValid() {
 		return ""

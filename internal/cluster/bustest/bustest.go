@@ -85,7 +85,7 @@ func (n *Net) Bus(name string) *Bus {
 	return b
 }
 
-// find returns the bus of a name, and the faults of a message to it.
+// find returns the bus of a name, nil without one, and the faults of a message to it.
 func (n *Net) find(from, to string) (b *Bus, lost bool, delay time.Duration, noNode NoNode) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -244,7 +244,7 @@ func (b *Bus) Cast(message []byte) error {
 	return nil
 }
 
-// checkSend waits while the node is stopped, and returns why it cannot send.
+// checkSend waits while the node is stopped, and returns an error if it cannot send.
 func (b *Bus) checkSend(message []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

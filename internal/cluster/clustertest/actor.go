@@ -25,7 +25,7 @@ type actor struct {
 	greedy bool // takes over sessions that have an owner
 
 	lease   stream.Lease      // no epoch: none
-	next    map[uint64]uint64 // by their numbers, the streams that have not ended: the next sequence
+	next    map[uint64]uint64 // the next sequence of each stream that has not ended, by the stream's number
 	streams uint64            // the highest number
 }
 
@@ -129,7 +129,7 @@ func (a *actor) acquire(ctx context.Context, was shared.Session) {
 	}
 }
 
-// read reads a stream from after a sequence to the end.
+// read reads the entries of a stream after a sequence.
 func (a *actor) read(ctx context.Context, number, after uint64) {
 	_ = a.do(Op{Kind: Read, Number: number, After: after}, nil, func(op *Op) (func(), error) {
 		var all []stream.Entry

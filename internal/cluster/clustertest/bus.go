@@ -16,9 +16,9 @@ import (
 // node is gone.
 const patience = 20 * time.Second
 
-// RunBus has nodes of an engine send messages to each other while one is cut off and one is
-// killed. Each message arrives once or not at all. Nodes receive messages of each other again
-// when the network is healed. Who sends to the killed node learns that it is gone.
+// RunBus makes nodes of an engine send messages to each other while one node is cut off and another
+// is killed. Each message arrives once or not at all. Nodes receive messages of each other again
+// when the network is healed. Nodes that send to the killed node learn that it is gone.
 func RunBus(t *testing.T, o Options) {
 	t.Helper()
 	var nodes []*listener
@@ -40,7 +40,7 @@ func RunBus(t *testing.T, o Options) {
 	if cut := nodes[1].Cut; cut != nil {
 		for _, how := range []Cut{Reset, Silent} {
 			cut(how)
-			time.Sleep(300 * time.Millisecond) // so long it lasts
+			time.Sleep(300 * time.Millisecond) // the length of the cut
 			cut(Healed)
 			all()
 		}
@@ -74,7 +74,7 @@ type listener struct {
 	mu     sync.Mutex
 	sent   uint64
 	heard  map[string]bool // messages
-	recent map[string]int  // messages to this node, by who sent them
+	recent map[string]int  // messages to this node, by their senders
 	casts  map[string]int  // messages to all
 	gone   map[string]bool
 }
@@ -103,7 +103,7 @@ func (l *listener) forget() {
 	l.recent, l.casts = make(map[string]int), make(map[string]int)
 }
 
-// message returns a new message, which no other is equal to, to a node or to all ("").
+// message returns a new message, unlike all others, to a node or to all ("").
 func (l *listener) message(to string) []byte {
 	l.mu.Lock()
 	l.sent++
@@ -113,7 +113,7 @@ func (l *listener) message(to string) []byte {
 	return binary.BigEndian.AppendUint32(m, crc32.ChecksumIEEE(m))
 }
 
-// send sends to all, one by one and together, until quit is closed.
+// send sends messages to all nodes, one by one and together, until quit is closed.
 func (l *listener) send(nodes []*listener, quit <-chan struct{}) {
 	for {
 		select {
@@ -182,7 +182,7 @@ func (l *listener) hearsAll(nodes []*listener) {
 	})
 }
 
-// until waits until a message has arrived.
+// until waits until a message makes ok return true. It calls ok with l.mu held.
 func (l *listener) until(what string, ok func() bool) {
 	l.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {

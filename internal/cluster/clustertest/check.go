@@ -15,23 +15,23 @@ import (
 // forever is the time of an operation that did not happen.
 const forever = time.Duration(1<<63 - 1)
 
-// Check returns what is wrong in a history:
+// Check returns the errors in a history:
 //
-//   - An entry that was read differs from what was appended there, or from what
-//     another read found there; its append was refused, or had not begun; a
-//     sequence is missing; something follows the last entry.
+//   - An entry that was read differs from the entry that was appended there, or
+//     that another read found there; its append was refused, or had not begun; a
+//     sequence is missing; an entry follows the last one.
 //   - An owner is refused, although no other node tried to take the session over.
-//   - What was acknowledged, or read, is missing from what is found by whoever
-//     acquires the session later; or what is found was begun to be appended after
-//     a newer epoch was given out, or appears after that.
-//   - Only a part of an append is there.
-//   - A note that is found is older than one that was acknowledged.
+//   - An entry that was acknowledged, or read, is not found by a node that acquires
+//     the session later; or an entry that is found appeared, or its append began,
+//     after a newer epoch was given out.
+//   - Only a part of an append's entries is there.
+//   - A note that is found is older than an acknowledged note.
 //   - Two owners have one epoch, or a later one has a lower epoch.
 //   - Lookup does not know of an owner who had acquired the session before.
 //   - A claim has two values.
 //
-// An append whose outcome is unknown may be there or not. From when the next owner has acquired
-// the session, it is the same for all readers.
+// An append with an unknown outcome may be there or not. Once the next owner has acquired the
+// session, that is the same for all readers.
 func Check(history []*Op) []error {
 	c := &checker{byID: make(map[int]*Op)}
 	sessions := make(map[stream.SessionKey][]*Op)
@@ -75,7 +75,7 @@ type place struct{ number, seq uint64 }
 type fact struct {
 	data  string
 	epoch uint64
-	by    *Op // who says so: who appended it, or read it
+	by    *Op // the operation that appended or read it
 }
 
 // A sessionHistory is the history of one session.
@@ -86,7 +86,7 @@ type sessionHistory struct {
 	byEpoch []uint64       // the keys of owners, in order
 	lost    map[uint64]time.Duration
 	facts   map[place]fact
-	seqs    map[uint64]map[uint64]uint64 // by stream and epoch: the highest of which there is a fact
+	seqs    map[uint64]map[uint64]uint64 // by stream and epoch: the highest sequence with a fact
 }
 
 func newSessionHistory(c *checker, ops []*Op) *sessionHistory {
@@ -123,7 +123,7 @@ func (s *sessionHistory) epochs() {
 	s.byEpoch = slices.Sorted(maps.Keys(s.owners))
 }
 
-// lostAt is when an epoch is over at the latest: when a newer one was given out.
+// lostAt returns the time at which an epoch is over at the latest: when a newer one was given out.
 func (s *sessionHistory) lostAt(epoch uint64) time.Duration {
 	if at, ok := s.lost[epoch]; ok {
 		return at
@@ -177,8 +177,8 @@ func (s *sessionHistory) appends() {
 	}
 }
 
-// refused checks that an owner was refused an append for a reason: it knows which
-// entry is next.
+// refused checks that there was a reason to refuse an owner's append: the owner knows which entry
+// is next.
 func (s *sessionHistory) refused(op *Op) {
 	switch {
 	case errors.Is(op.Err, stream.ErrFull), errors.Is(op.Err, stream.ErrTooLarge):
@@ -188,8 +188,8 @@ func (s *sessionHistory) refused(op *Op) {
 	}
 }
 
-// contested reports whether another may have acquired the session before an operation
-// ended, or have got so far as to fence its owner before it was refused.
+// contested reports whether another node may have acquired the session before an operation ended,
+// or may have fenced its owner before being refused.
 func (s *sessionHistory) contested(op *Op) bool {
 	return slices.ContainsFunc(s.ops, func(o *Op) bool {
 		return o.Kind == Acquire && o.Start < op.End && (o.Epoch == 0 || o.Epoch > op.Epoch)
@@ -229,8 +229,8 @@ func (s *sessionHistory) reads() {
 	}
 }
 
-// missing checks a read that ended before the newest entry of its own epoch: that
-// is right if what follows had not been acknowledged when it began.
+// missing checks a read that ended before the newest entry of its own epoch: that is right if the
+// next entry had not been acknowledged when the read began.
 func (s *sessionHistory) missing(op *Op, next uint64) {
 	f, ok := s.facts[place{op.Number, next}]
 	if ok && f.by.End < op.Start {
@@ -261,8 +261,8 @@ func (s *sessionHistory) entry(op *Op, e stream.Entry) {
 	s.addFact(place{op.Number, e.Seq}, fact{string(e.Data), e.Epoch, op})
 }
 
-// readFailed checks a read that its owner was refused, or that failed: it may be if
-// another may have acquired the session by then.
+// readFailed checks a read that failed: a read of an owner may be refused only if another node may
+// have acquired the session by then.
 func (s *sessionHistory) readFailed(op *Op) {
 	if op.Outcome == Refused && len(s.seqs[op.Number]) > 0 && !s.contested(op) {
 		s.fail("its owner can't read stream %d (%v): %v", op.Number, op.Err, op)
@@ -298,14 +298,14 @@ func (s *sessionHistory) lookups() {
 func (s *sessionHistory) ownerFound(op *Op) {
 	owner := s.owners[op.Found.Epoch]
 	if owner == nil {
-		return // of an Acquire whose outcome is unknown
+		return // of an Acquire with an unknown outcome
 	}
 	released, maybe := false, false
 	for _, by := range s.ops {
 		if by.Kind != Release || by.Epoch != op.Found.Epoch {
 			continue
 		}
-		// One that was refused may have happened: another has acquired it since.
+		// A refused Release may have happened: another node has acquired the session since.
 		maybe = maybe || by.Start < op.End
 		released = released || by.Outcome == Done && by.End < op.Start
 	}

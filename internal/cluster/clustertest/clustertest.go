@@ -1,7 +1,7 @@
 // Package clustertest tests an engine with several nodes, while faults happen to both. The nodes
-// append to sessions, read them, take them over and release them, all at once. What each
-// node saw is recorded as a history, and [Check] checks whether a correct store can have
-// that history.
+// append to sessions, read them, take them over and release them, all at once. The operations of
+// each node, and their results, are recorded as a history. [Check] checks whether a correct store
+// can have that history.
 package clustertest
 
 import (
@@ -28,26 +28,26 @@ type Store interface {
 // A Node is one process's connection to the engine.
 type Node struct {
 	Store Store
-	Cut   func(Cut) // changes the network between the node and the engine; nil: there is none
+	Cut   func(Cut) // changes the network between the node and the engine; nil: it cannot be changed
 }
 
-// A Fault is a fault of the engine. Do has it happen, and end.
+// A Fault is a fault of the engine. Do makes it happen, and ends it.
 type Fault struct {
 	Name string
 	Do   func()
 	Once bool // it can happen only once
 }
 
-// Options say what is run. The zero value of each field but Open stands for the
-// default given with it.
+// Options configure a run. The zero value of each field but Open stands for the default given with
+// it.
 type Options struct {
 	// Open opens a new node on the engine, always the same one.
 	Open func(t testing.TB) Node
-	// OneNode: the engine takes only one node at a time.
+	// OneNode says that the engine takes only one node at a time.
 	OneNode bool
 	Nodes   int           // at work at a time; 3, or 1
 	For     time.Duration // how long; 3 s
-	Seed    uint64        // of what is done, and of faults; a random one
+	Seed    uint64        // of the operations and the faults; a random one
 	Faults  []Fault       // none
 }
 
@@ -57,7 +57,7 @@ const (
 	settle = 60 * time.Second
 )
 
-// Run has nodes work on an engine while faults happen to both. It fails the test if their history
+// Run makes nodes work on an engine while faults happen to both. It fails the test if their history
 // is wrong.
 func Run(t *testing.T, o Options) {
 	t.Helper()
@@ -75,7 +75,7 @@ func Run(t *testing.T, o Options) {
 	}
 }
 
-// observe is Run, and returns what was wrong.
+// observe is Run, but returns the errors.
 func observe(t *testing.T, o Options) (wrong []error, seed uint64, summary string) {
 	switch {
 	case o.OneNode:
@@ -112,8 +112,8 @@ type run struct {
 	t       *testing.T
 	o       Options
 	keys    []stream.SessionKey
-	rng     *rand.Rand     // of the faults
-	faults  map[string]int // that have happened
+	rng     *rand.Rand     // for the faults
+	faults  map[string]int // how often each has happened
 	members []*member
 	closing sync.WaitGroup // of nodes that are ending
 
@@ -130,7 +130,7 @@ func (r *run) fail(format string, args ...any) {
 	r.wrong = append(r.wrong, fmt.Errorf(format, args...))
 }
 
-// nextClaim returns the number of the next claim: each number a few times.
+// nextClaim returns the number of the next claim. It returns each number a few times.
 func (r *run) nextClaim() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,7 +172,7 @@ func (r *run) isAlive(node string) bool {
 	return r.alive[node]
 }
 
-// end ends a node as a SIGKILL does: nothing more of it reaches the engine. A node that can't be
+// end ends a node as a SIGKILL does: no more of its requests reach the engine. A node that can't be
 // cut off is closed.
 func (r *run) end(m *member) {
 	if m.Cut != nil {
@@ -193,7 +193,7 @@ func (r *run) end(m *member) {
 	r.closing.Go(closing)
 }
 
-// work starts the nodes, and has faults happen until the time is over. Then it heals the network
+// work starts the nodes, and makes faults happen until the time is over. Then it heals the network
 // and ends all nodes.
 func (r *run) work() {
 	for range r.o.Nodes {
@@ -221,7 +221,7 @@ func (r *run) sleep(least, most int) {
 	time.Sleep(time.Duration(least+r.rng.IntN(most-least)) * time.Millisecond)
 }
 
-// fault has one fault happen, and end.
+// fault makes one random fault happen, or none, and ends it.
 func (r *run) fault() {
 	i := r.rng.IntN(len(r.members))
 	m := r.members[i]
@@ -288,7 +288,7 @@ func (r *run) closingIfOne() {
 	}
 }
 
-// summary counts what happened.
+// summary counts the operations and the faults.
 func (r *run) summary(history []*Op) string {
 	counts := make(map[string]int)
 	entries := 0

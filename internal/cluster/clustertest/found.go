@@ -7,7 +7,7 @@ import (
 	"holdfast/internal/engine/shared"
 )
 
-// found checks what those who acquired the session were told.
+// found checks the streams that each Acquire of the session found.
 func (s *sessionHistory) found() {
 	for i, epoch := range s.byEpoch {
 		op := s.owners[epoch]
@@ -21,7 +21,7 @@ func (s *sessionHistory) found() {
 		if i > 0 {
 			s.nothingLost(op, next)
 		}
-		// What is older than this epoch is there now, or never.
+		// An entry of an older epoch is there now, or never.
 		for at, f := range s.facts {
 			if f.epoch < epoch && at.seq >= max(1, next[at.number].Next) {
 				s.fail("entry %d of stream %d, of epoch %d, is not found by %v, though known by %v",
@@ -32,7 +32,7 @@ func (s *sessionHistory) found() {
 	}
 }
 
-// nothingLost checks what is found against what the owners before found.
+// nothingLost checks the streams that are found against those that earlier owners found.
 func (s *sessionHistory) nothingLost(op *Op, next map[uint64]shared.Stream) {
 	for _, epoch := range s.byEpoch {
 		if epoch >= op.Epoch {
@@ -47,8 +47,7 @@ func (s *sessionHistory) nothingLost(op *Op, next map[uint64]shared.Stream) {
 	}
 }
 
-// notes checks that the note found for each stream is not older than the last that
-// was acknowledged.
+// notes checks that the note found for each stream is not older than the last acknowledged note.
 func (s *sessionHistory) notes(op *Op, found map[uint64]shared.Stream) {
 	newest := make(map[uint64]*Op) // acknowledged
 	for _, by := range s.ops {
@@ -91,8 +90,7 @@ func older(a, b *Op) bool {
 	return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.ID, b.ID)) < 0
 }
 
-// wholes checks that of each append all entries are there, or none, as the last
-// owner found it.
+// wholes checks that the last owner found all entries of each append, or none.
 func (s *sessionHistory) wholes() {
 	if len(s.byEpoch) == 0 {
 		return

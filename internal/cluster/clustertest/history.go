@@ -12,7 +12,7 @@ import (
 	"holdfast/stream"
 )
 
-// A Kind says what an operation was.
+// A Kind is the kind of an operation.
 type Kind string
 
 // The operations on a store that are recorded.
@@ -26,14 +26,14 @@ const (
 	Claim   Kind = "claim"
 )
 
-// An Outcome is what is known of whether an operation happened.
+// An Outcome says whether an operation is known to have happened.
 type Outcome string
 
-// What can be known.
+// The outcomes of an operation.
 const (
 	Done    Outcome = "done"
 	Refused Outcome = "refused" // it did not happen, and never will
-	Unknown Outcome = "unknown" // it did or did not, or will yet
+	Unknown Outcome = "unknown" // it may have happened, or may happen later
 )
 
 // An Op is one operation, as its caller saw it.
@@ -45,18 +45,18 @@ type Op struct {
 	Start, End time.Duration // since the run began
 	Outcome    Outcome
 	Err        error
-	Epoch      uint64 // of the lease; for Create and Acquire the one that they gave
+	Epoch      uint64 // of the lease; for Create and Acquire, of the lease that they gave
 
 	Records []stream.Record // Append
 	Number  uint64          // Read: the stream
 	After   uint64          //   the sequence before the first entry
-	Entries []stream.Entry  //   what there was
-	Ended   bool            //   and nothing will follow
-	Streams []shared.Stream // Acquire: what was found
+	Entries []stream.Entry  // the entries that were read
+	Ended   bool            // whether the last of them ends the stream
+	Streams []shared.Stream // Acquire: the streams that were found
 	Found   shared.Session  // Lookup
 	Claim   shared.ClaimID  // Claim
 	Value   []byte          //   the value that was offered
-	Was     []byte          //   the value that there was, if it was refused
+	Was     []byte          // the earlier value, if the claim was refused
 }
 
 func (op *Op) String() string {
@@ -64,7 +64,7 @@ func (op *Op) String() string {
 		op.Kind, op.ID, op.Key, op.Node, op.Epoch, op.Outcome, op.Start, op.End)
 }
 
-// token is the data of an operation's record: it says where it comes from.
+// token is the data of a record: it names the operation and the record's index in it.
 func token(id, record int) string { return fmt.Sprintf("%d.%d;", id, record) }
 
 // origin reads a token.
@@ -76,7 +76,7 @@ func origin(data []byte) (id, record int, ok bool) {
 	return id, record, ok && err1 == nil && err2 == nil
 }
 
-// outcome says what an error tells of an operation.
+// outcome returns the outcome of an operation that returned an error.
 func outcome(err error) Outcome {
 	if err == nil {
 		return Done
@@ -92,7 +92,7 @@ func outcome(err error) Outcome {
 	return Unknown
 }
 
-// A recorder keeps what happens, in the order in which it began.
+// A recorder keeps the operations, in the order in which they began.
 type recorder struct {
 	began time.Time
 
@@ -100,8 +100,8 @@ type recorder struct {
 	ops   []*Op
 }
 
-// begin records that an operation begins. What it needs of its own id, prepare
-// fills in.
+// begin records that an operation begins. prepare fills in the fields that depend on the
+// operation's id.
 func (r *recorder) begin(op Op, prepare func(op *Op)) *Op {
 	r.opsMu.Lock()
 	defer r.opsMu.Unlock()
@@ -115,7 +115,7 @@ func (r *recorder) begin(op Op, prepare func(op *Op)) *Op {
 	return &op
 }
 
-// finish records how it ended.
+// finish records how an operation ended.
 func (r *recorder) finish(op *Op, err error, result func()) {
 	r.opsMu.Lock()
 	defer r.opsMu.Unlock()
@@ -126,7 +126,7 @@ func (r *recorder) finish(op *Op, err error, result func()) {
 	}
 }
 
-// history returns what happened. What has not ended has an unknown outcome.
+// history returns the operations. Those that have not ended have an unknown outcome.
 func (r *recorder) history() []*Op {
 	r.opsMu.Lock()
 	defer r.opsMu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"holdfast/internal/testport"
 )
 
-// A Cut is what lies between a node and its engine.
+// A Cut is the state of the network between a node and its engine.
 type Cut int
 
 const (
@@ -16,8 +16,8 @@ const (
 	Healed Cut = iota
 	// Reset ends all connections, and refuses new ones.
 	Reset
-	// Silent holds all that is sent back, without a word, until it is healed: then
-	// it arrives late.
+	// Silent holds all bytes back, without an error, until the network is healed: then they arrive
+	// late.
 	Silent
 )
 
@@ -30,7 +30,7 @@ type Proxy struct {
 	gate chan struct{} // closed unless the cut is silent
 }
 
-// NewProxy listens until the test ends, and passes on what comes to the server at
+// NewProxy returns a proxy that listens until the test ends, and passes bytes on to the server at
 // target, a host and port.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
@@ -50,7 +50,7 @@ func NewProxy(t testing.TB, target string) *Proxy {
 // Addr is where the proxy listens: host and port.
 func (p *Proxy) Addr() string { return p.relay.Addr() }
 
-// Cut changes what becomes of connections from now on.
+// Cut changes the state of the network from now on.
 func (p *Proxy) Cut(c Cut) {
 	p.relay.Away(c == Reset, true)
 	p.mu.Lock()
@@ -80,7 +80,7 @@ func (p *Proxy) carry(_ uint64, client *net.TCPConn) {
 	both.Wait()
 }
 
-// wait waits while all is held back.
+// wait waits while bytes are held back.
 func (p *Proxy) wait() {
 	p.mu.Lock()
 	gate := p.gate
@@ -88,7 +88,7 @@ func (p *Proxy) wait() {
 	<-gate
 }
 
-// pass passes on what comes from one side until either ends.
+// pass passes on the bytes of one side until either side ends.
 func (p *Proxy) pass(from, to net.Conn) {
 	defer to.Close()
 	buf := make([]byte, 64<<10)

@@ -1,5 +1,5 @@
 // Package handles hands calls off: a request that takes longer than hosts wait is answered with a handle, and goes on in
-// another call. Its client asks for that with tools of ours (tools.go). See docs/decisions/0027-hand-off.md.
+// another call. Its client asks for that call with tools of ours (tools.go). See docs/decisions/0027-hand-off.md.
 package handles
 
 import (
@@ -17,11 +17,11 @@ import (
 )
 
 // An After says after which time calls of a tool of a server are handed off, if their clients do not know tasks; 0 or less:
-// never. What it returns for [handoff.ToolWait] is above 0 if any of the server's are. It returns at once: it is called with
-// locks held.
+// never. The time for [handoff.ToolWait] is above 0 if calls of any tool of the server are handed off. An After returns at
+// once: it is called with locks held.
 type After func(server, tool string, host hosts.Host) time.Duration
 
-// Handles hand the calls of one manager off: a [session.Addition].
+// Handles is the [session.Addition] that hands off the calls of one manager.
 type Handles struct {
 	sessions *session.Manager
 	after    After // nil: no call is handed off
@@ -29,7 +29,7 @@ type Handles struct {
 	logger   *slog.Logger
 }
 
-// New returns what makes the handles of a manager: for [session.Options]. If after is nil no call is handed off.
+// New returns the function for [session.Options] that makes the handles of a manager. If after is nil no call is handed off.
 func New(after After) func(*session.Manager, *session.Options) session.Addition {
 	return func(m *session.Manager, o *session.Options) session.Addition {
 		h := &Handles{sessions: m, after: after, tasks: o.Polls, logger: o.Logger}
@@ -40,20 +40,20 @@ func New(after After) func(*session.Manager, *session.Options) session.Addition 
 	}
 }
 
-// retry is how long a call that could not be handed off goes on as it was before it is tried again.
+// retry is how long after a hand-off that failed it is tried again.
 const retry = time.Second
 
 // IsOn reports whether calls are handed off here.
 func (h *Handles) IsOn() bool { return h.after != nil }
 
-// Offers reports whether the client of a request is handed calls off: one that knows tasks is given tasks.
+// Offers reports whether calls are handed off to the client of a request. A client that knows tasks gets tasks.
 func (h *Handles) Offers(s *session.Session, m *jsonrpc.Message, host hosts.Host) bool {
 	host.Heard = true
 	return h.IsOn() && h.after(s.Server(), handoff.ToolWait, host) > 0 && !s.Polls(m)
 }
 
-// Patience returns after which time a request is handed off; 0: never. The client of one whose _meta says so waits for as long
-// as it takes.
+// Patience returns after which time a request is handed off; 0: never. A client that refuses hand-offs in _meta waits for as
+// long as it takes.
 func (h *Handles) Patience(c *session.Call, m *jsonrpc.Message, host hosts.Host) time.Duration {
 	s := c.Session()
 	if m.Method != protocol.MethodCallTool || !h.Offers(s, m, host) {
@@ -66,9 +66,9 @@ func (h *Handles) Patience(c *session.Call, m *jsonrpc.Message, host hosts.Host)
 	return h.after(s.Server(), tool, host)
 }
 
-// Sent returns a request as the backend gets it, if that hands calls off, which its tools say, and is not to do so: if the
-// request is a task, or may become one, which would end with a handle; or if the backend's tools have other names here, so that
-// its handle is of no use to the client.
+// Sent returns a request as the backend gets it. It tells a backend that hands calls off itself, which its tools show, not to
+// do so in two cases: the request is a task, or may become one, and would end with a handle; or the backend's tools have other
+// names here, so that its handle is of no use to the client.
 func (h *Handles) Sent(c *session.Call, m jsonrpc.Message) jsonrpc.Message {
 	if m.Method != protocol.MethodCallTool {
 		return m
@@ -76,7 +76,7 @@ func (h *Handles) Sent(c *session.Call, m jsonrpc.Message) jsonrpc.Message {
 	s := c.Session()
 	nested, deferred := s.Tools.Nests(), c.IsDeferred()
 	if !nested && !deferred && (s.Modern() == "" || !h.tasks) {
-		return m // as nearly always
+		return m // the usual case
 	}
 	clash := s.Tools.Clashes() && !handoff.IsTool(tools.Called(&m)) && (deferred || s.Polls(&m))
 	if !clash && (!nested || !h.Offers(s, &m, s.HostOf(&m))) {
@@ -89,7 +89,7 @@ func (h *Handles) Sent(c *session.Call, m jsonrpc.Message) jsonrpc.Message {
 	return protocol.Parsed(jsonrpc.AppendRequest(nil, m.ID, m.Method, params), m)
 }
 
-// mostWait returns how long one of our tools waits, for a host, for a call of a tool.
+// mostWait returns how long one of our tools waits at most for a call of a tool; "": of any tool.
 func (h *Handles) mostWait(s *session.Session, tool string, host hosts.Host) time.Duration {
 	host = host.MayAsk()
 	after := h.after(s.Server(), handoff.ToolWait, host)
@@ -103,15 +103,15 @@ func (h *Handles) mostWait(s *session.Session, tool string, host hosts.Host) tim
 func (h *Handles) Late(l *session.Late) {
 	s, tool := l.Session(), l.Tool()
 	shaped, ok := s.Tools.IsShaped(tool)
-	if !ok { // no client could ask for the call
+	if !ok { // no client could call our tools
 		h.logger.Warn("calls are not handed off: the server has a tool of that name", "session", s.Name(),
 			"tools", handoff.ToolWait+", "+handoff.ToolCancel)
 		return
 	}
 	modern := s.Modern() != ""
 	if asking, sent := l.State(); asking && modern || !sent {
-		// A modern client that is asked does not wait for an answer. What the backend does not
-		// have yet has not begun.
+		// A modern client that is asked for input does not wait for an answer. A request that was
+		// not sent to the backend has not begun.
 		wait := retry
 		if after := h.after(s.Server(), tool, s.HostOf(nil)); asking && after > 0 || !asking && after > 0 && after < wait {
 			wait = after
@@ -129,10 +129,10 @@ func (h *Handles) Late(l *session.Late) {
 	}
 }
 
-// seal is what the mark of a handle is for.
+// seal is the purpose that is sealed into a handle.
 const seal = "holdfast hand-off"
 
-// Ref returns the handle that a request has as the argument of one of our tools, or "". It begins with the name of the session.
+// Ref returns the handle that a request has as the argument of one of our tools, or "". A handle begins with the name of its session.
 func (*Handles) Ref(method string, params []byte) string {
 	if method != protocol.MethodCallTool || !bytes.Contains(params, []byte(handoff.Prefix)) || !handoff.IsTool(jsonrpc.String(jsonrpc.Field(params, "name"))) {
 		return ""

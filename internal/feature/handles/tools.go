@@ -19,31 +19,32 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for our own tools, by which clients ask for calls that were handed off.
+// This file has our own tools, by which clients ask for calls that were handed off.
 
-// askAgain is how long it is waited before a call is asked for again that has just moved to
-// another node.
+// askAgain is how long a tool waits before it asks again for a call that has just moved to another
+// node.
 const askAgain = 100 * time.Millisecond
 
 // cancelWait is how long our tool waits for the end of a call that it has cancelled.
 const cancelWait = 5 * time.Second
 
-// A question asks the node of a call that was handed off for it.
+// A question asks for a call that was handed off, at the node of the call.
 type question struct {
 	Handle  string `json:"handle"`
 	Seconds any    `json:"seconds,omitempty"` // a JSON value, as the client gave it
 	Cancel  bool   `json:"cancel,omitempty"`
-	// Host is the host that asks; nil: as that of the call.
+	// Host is the host that asks; nil: the host of the call.
 	Host *hosts.Host `json:"host,omitempty"`
 }
 
-// An answer is the answer.
+// An answer is the answer to a question.
 type answer struct {
 	handoff.State
 	Most time.Duration `json:"most"` // see [handoff.Most]
 }
 
-// Tool reports whether a tool has the name of one of ours, or one that ends with that of the first.
+// Tool reports whether a name is that of one of our tools, and whether it ends with
+// [handoff.ToolWait], as the tool of a backend that hands calls off itself.
 func (*Handles) Tool(name string) (own, nested bool) {
 	return handoff.IsTool(name), strings.HasSuffix(name, handoff.ToolWait)
 }
@@ -60,7 +61,7 @@ func (h *Handles) Find(handle string, principal caller.Principal) (*session.Sess
 }
 
 // Answer answers a [question] of another node. The error is a [*session.Redirect] or [session.ErrMoved]
-// where the call is not here, or that of a store that can't tell.
+// where the call is not here, or the error of the store.
 func (h *Handles) Answer(ctx context.Context, principal caller.Principal, query []byte) ([]byte, error) {
 	var q question
 	if err := json.Unmarshal(query, &q); err != nil {
@@ -73,8 +74,8 @@ func (h *Handles) Answer(ctx context.Context, principal caller.Principal, query 
 	return json.Marshal(a)
 }
 
-// askHere answers a query if the call's session is here. of is the call of our tool, if that is
-// in a session of this node, or nil. A handle that is good for nothing is an answer too.
+// askHere answers a question if the call's session is here. of is the call of our tool, if its
+// session is on this node, or nil. For a handle of no known call the answer is [handoff.Unknown].
 func (h *Handles) askHere(ctx context.Context, principal caller.Principal, q *question, of *toolCall) (answer, error) {
 	s, number, err := h.sessions.FindSeal(seal, q.Handle, nil, principal)
 	if errors.Is(err, session.ErrNotFound) || err == nil && !h.IsOn() {
@@ -100,14 +101,14 @@ func (h *Handles) askHere(ctx context.Context, principal caller.Principal, q *qu
 	ctx, stop := context.WithTimeout(ctx, wait)
 	defer stop()
 	err = awaitHeir(ctx, s, number, of, &a.State)
-	if errors.Is(err, session.ErrNotFound) { // who has an old handle hears no more than who has none
+	if errors.Is(err, session.ErrNotFound) { // clients cannot tell an old handle from a wrong one
 		a.State, err = handoff.State{Status: handoff.Unknown}, nil
 	}
 	return a, err
 }
 
-// awaitHeir waits until an heir has ended, or ctx is done, and says how it is. Meanwhile what the
-// backend asks goes to the client of the call of our tool.
+// awaitHeir waits until an heir has ended, or ctx is done, and sets the state of the call.
+// Meanwhile requests of the backend go to the client of the call of our tool.
 func awaitHeir(ctx context.Context, s *session.Session, number uint64, of *toolCall, a *handoff.State) error {
 	ready := make(chan struct{}, 1)
 	defer s.Watched.Watch(number, ready)()
@@ -148,30 +149,31 @@ func awaitHeir(ctx context.Context, s *session.Session, number uint64, of *toolC
 // A toolCall is a call of one of our tools.
 type toolCall struct {
 	call         *session.Call
-	capabilities []byte   // of its client, if it is a modern one
-	asked        []string // what that was told
-	told         [][]byte // what a legacy client was told
+	capabilities []byte   // of a modern client
+	asked        []string // the ids of the requests that it was told
+	told         [][]byte // the requests that a legacy client was told
 }
 
-// asks are requests of the backend that an heir's client has yet to be told: a [session.Heir].
+// asks are requests of the backend that an heir's client was not told yet: a [session.Heir].
 type asks struct {
 	call *session.Call
 
 	mu       sync.Mutex
 	waiting  [][]byte
-	attended int // how many of our tools wait for the heir in its session
+	attended int // how many calls of our tools wait for the heir in its session
 }
 
-// Heir returns what hears of an heir.
+// Heir returns the asks of a new heir.
 func (*Handles) Heir(c *session.Call) session.Heir { return &asks{call: c} }
 
-// asksOf returns those of an heir.
+// asksOf returns the asks of an heir, or nil.
 func asksOf(c *session.Call) *asks {
 	a, _ := c.Heir().(*asks)
 	return a
 }
 
-// attend notes that one of our tools waits for the heir, until done is called.
+// attend notes that a call of our tools waits for the heir, until done is called. The last done
+// passes waiting requests on to a client that reads the standalone stream.
 func (a *asks) attend() (done func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -193,9 +195,9 @@ func (a *asks) attend() (done func()) {
 	}
 }
 
-// Asked has the client told of a request of the backend: by one of our tools that waits for
-// the call, or else on the standalone stream, if the client reads that. If there is neither it
-// waits for one of our tools: the client may have no other stream.
+// Asked passes a request of the backend on to the client: through a call of our tools that waits
+// for the heir, or else on the standalone stream, if the client reads that. Otherwise the request
+// waits for a call of our tools: the client may have no other stream.
 func (a *asks) Asked(data []byte) {
 	s := a.call.Session()
 	hears := s.Modern() == "" && s.Hears()
@@ -213,8 +215,8 @@ func (a *asks) Asked(data []byte) {
 	}
 }
 
-// tell tells the client what the backend of an heir asks. A modern client is asked again each
-// time, until it has answered.
+// tell passes the backend's requests of an heir on to the client. Each call of our tools asks a
+// modern client again, until it has answered.
 func (t *toolCall) tell(a *asks) {
 	s := a.call.Session()
 	modern := s.Modern() != ""
@@ -237,8 +239,8 @@ func (t *toolCall) tell(a *asks) {
 	}
 }
 
-// untell has a legacy client be asked again what it was asked on this call, which it has
-// cancelled: it may have read nothing of it. On a connection of its own it has.
+// untell lets the requests that a legacy client was told on this call wait again: the client has
+// cancelled the call, and may not have read them. On a connection of its own it has read them.
 func (t *toolCall) untell(a *asks) {
 	if a.call.Session().SingleStream() || len(t.told) == 0 {
 		return
@@ -246,10 +248,10 @@ func (t *toolCall) untell(a *asks) {
 	a.mu.Lock()
 	a.waiting = append(t.told, a.waiting...)
 	a.mu.Unlock()
-	a.call.Session().Watched.Wake(a.call.Number()) // others may wait
+	a.call.Session().Watched.Wake(a.call.Number()) // other calls of our tools may wait
 }
 
-// isAsked reports whether a modern client was told a request on this call before.
+// isAsked reports whether a modern client was told a request on this call before, and notes that it is.
 func (t *toolCall) isAsked(data []byte) bool {
 	id := string(jsonrpc.Field(data, "id"))
 	if slices.Contains(t.asked, id) {
@@ -288,7 +290,7 @@ func (h *Handles) Run(ctx context.Context, c *session.Call, m *jsonrpc.Message, 
 	return handoff.Waited(a.State, a.Most, form)
 }
 
-// askFor asks for a call that was handed off, wherever its session is.
+// askFor asks for a call that was handed off, on the node of its session.
 func (h *Handles) askFor(ctx context.Context, s *session.Session, q *question, of *toolCall) (a answer) {
 	raw, _ := json.Marshal(q)
 	end := time.Now().Add(handoff.Seconds(raw, h.mostWait(s, "", *q.Host)))

@@ -1,5 +1,5 @@
-// Package handoff has what clients are told of hand-offs: calls that take longer than a host
-// waits are answered with a handle, and go on behind it.
+// Package handoff has the texts of hand-offs for clients: a call that takes longer than a host
+// waits is answered with a handle, and goes on.
 package handoff
 
 import (
@@ -14,14 +14,15 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// The tools by which a client asks for a call that was handed off, and cancels one.
+// The tools by which a client asks for a call that was handed off, and cancels it.
 const (
 	Prefix     = "holdfast_"
 	ToolWait   = Prefix + "wait"
 	ToolCancel = Prefix + "cancel"
 )
 
-// Meta is the member of a result's _meta that has a [State].
+// Meta is the member of _meta that has a [State] in a result, and in a request the client's refusal of
+// hand-offs: false.
 const Meta = "holdfast/handoff"
 
 // IsTool reports whether a tool is one of ours.
@@ -30,40 +31,40 @@ func IsTool(name string) bool { return name == ToolWait || name == ToolCancel }
 // MethodAsk is the method by which a node asks another one for a call that was handed off.
 const MethodAsk = "holdfast/handedOff"
 
-// The status of a call. Those that tasks have too have the same names.
+// The status of a call. Tasks use the same names, where they have the status too.
 const (
 	Working       = "working"
 	InputRequired = "input_required" // it waits for its client
 	Completed     = "completed"
 	Failed        = "failed" // the response is an error
 	Cancelled     = "cancelled"
-	Unknown       = "unknown"     // there is no such call, or nothing is kept of it
-	Unavailable   = "unavailable" // it cannot be asked just now
+	Unknown       = "unknown"     // there is no such call, or it is no longer kept
+	Unavailable   = "unavailable" // its node does not answer just now
 )
 
-// A State is what a client is told of a call, and a node of a call of another one.
+// A State describes a call for its client, or for another node.
 type State struct {
 	Handle  string         `json:"handle,omitempty"`
 	Status  string         `json:"status"`
 	Tool    string         `json:"tool,omitempty"`    // that was called
 	Message string         `json:"message,omitempty"` // of the last progress
 	Error   *jsonrpc.Error `json:"error,omitempty"`   // of a call that has failed
-	Next    *Next          `json:"next,omitempty"`    // what the client is to do
-	// Text is what the result's text says. Some hosts show a model nothing but the structured content.
+	Next    *Next          `json:"next,omitempty"`    // the client's next step
+	// Text is the text of the result. Some hosts show a model only the structured content.
 	Text string `json:"text,omitempty"`
-	// Seen is what the client has said of the answers that it had before: see [Seen].
+	// Seen is the number of the last answer that the client had: see [Seen].
 	Seen int `json:"-"`
-	// Response is that of a call that has ended. Clients are not told it as such.
+	// Response is the response of a call that has ended. Clients do not get this member.
 	Response json.RawMessage `json:"response,omitempty"`
 }
 
-// A Next is a tool to call, and with which arguments.
+// A Next is a tool to call, with its arguments.
 type Next struct {
 	Tool      string         `json:"tool"`
 	Arguments map[string]any `json:"arguments"`
 }
 
-// IsOver reports whether nothing more happens to the call.
+// IsOver reports whether the state of the call is final.
 func (s *State) IsOver() bool {
 	return s.Status != Working && s.Status != InputRequired && s.Status != Unavailable
 }
@@ -84,15 +85,15 @@ func (s *State) End(response []byte) {
 	}
 }
 
-// Most returns how long [ToolWait] waits at the most where calls are handed off after a time:
-// a host waits for it no longer than for others. The rest is for the way.
+// Most returns how long [ToolWait] waits at most, if calls are handed off after a time: a host
+// waits for it no longer than for other tools. The rest of the time is for the network.
 func Most(after time.Duration) time.Duration { return max(after/10*9, after-5*time.Second) }
 
-// mostSeen is the greatest number that [Seen] returns: then it begins anew. Numbers of JSON are exact up to it.
+// mostSeen bounds the numbers that [Seen] returns: from there on they begin anew. Numbers of JSON are exact up to it.
 const mostSeen = 1 << 53
 
-// Seen returns the argument "seen" of a [ToolWait]. Each answer asks for another one, because many hosts stop a model that
-// calls a tool with the same arguments again and again.
+// Seen returns the argument "seen" of a [ToolWait]. Each answer asks for another number, because many hosts
+// stop a model that calls a tool with the same arguments again and again.
 func Seen(arguments []byte) int {
 	raw := jsonrpc.Field(arguments, "seen")
 	n, err := strconv.ParseFloat(string(raw), 64)
@@ -105,12 +106,12 @@ func Seen(arguments []byte) int {
 	return int(n)
 }
 
-// Seconds returns how long a [ToolWait] with these arguments is to wait.
+// Seconds returns how long a [ToolWait] with these arguments waits.
 func Seconds(arguments []byte, most time.Duration) time.Duration {
 	raw := jsonrpc.Field(arguments, "seconds")
 	s, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil {
-		s, err = strconv.ParseFloat(jsonrpc.String(raw), 64) // some models write it as a string
+		s, err = strconv.ParseFloat(jsonrpc.String(raw), 64) // some models write the number as a string
 	}
 	if err != nil || math.IsNaN(s) || s > most.Seconds() {
 		return most
@@ -118,7 +119,7 @@ func Seconds(arguments []byte, most time.Duration) time.Duration {
 	return time.Duration(max(s, 0) * float64(time.Second))
 }
 
-// seconds writes a time for a model, in whole seconds if it has any.
+// seconds returns a time in seconds, for a model: whole seconds from 1 s on.
 func seconds(d time.Duration) float64 {
 	if d >= time.Second {
 		return math.Floor(d.Seconds())
@@ -126,29 +127,28 @@ func seconds(d time.Duration) float64 {
 	return d.Seconds()
 }
 
-// wait returns the call of [ToolWait] that is to follow.
+// wait returns the next call of [ToolWait].
 func (s *State) wait(most time.Duration) *Next {
 	return &Next{ToolWait, map[string]any{"handle": s.Handle, "seconds": seconds(most), "seen": s.Seen + 1}}
 }
 
-// text returns the call as a model is to make it.
+// text describes the call for a model.
 func (n *Next) text() string {
 	arguments, _ := json.Marshal(n.Arguments)
 	return fmt.Sprintf("%s with the arguments %s", n.Tool, arguments)
 }
 
-// A Form is what results look like to a client.
+// A Form is the form of results for a client.
 type Form struct {
-	// Modern: results have a resultType (revision 2026-07-28).
+	// Modern says that results have a resultType (revision 2026-07-28).
 	Modern bool
-	// Bare: the tool has an outputSchema, or may have one. A host refuses a result without
-	// structuredContent then, and one whose structuredContent is another, unless isError is
-	// set.
+	// Bare says that the tool has an outputSchema, or may have one. Hosts then refuse a result
+	// without structuredContent, or with another one, unless isError is set.
 	Bare bool
 }
 
-// Answer returns the result in the place of that of a call that goes on. most is that of
-// [ToolWait].
+// Answer returns the result that a call gets when it is handed off. most is how long [ToolWait]
+// waits at most.
 func Answer(s State, most time.Duration, f Form) []byte {
 	s.Next = s.wait(most)
 	stop := Next{ToolCancel, map[string]any{"handle": s.Handle}}
@@ -160,8 +160,8 @@ func Answer(s State, most time.Duration, f Form) []byte {
 	return result(text, &s, f.Bare, f)
 }
 
-// Waited returns the result of [ToolWait] for a call in a state. most is the time that it
-// waits at the most.
+// Waited returns the result of [ToolWait] for a call in a state. most is how long the tool waits at
+// most.
 func Waited(s State, most time.Duration, f Form) []byte {
 	if !s.IsOver() {
 		s.Next = s.wait(most)
@@ -201,7 +201,7 @@ func Withdrawn(s State, most time.Duration, f Form) []byte {
 	return refused(&s, f)
 }
 
-// refused returns the result that says that a handle is of no use, or not now.
+// refused returns the result for a handle that is of no use, at all or just now.
 func refused(s *State, f Form) []byte {
 	if s.Status == Unknown {
 		return result("There is no call with this handle: the handle is not valid here, or what became of its call is no longer kept.", s, true, f)
@@ -209,8 +209,7 @@ func refused(s *State, f Form) []byte {
 	return result("The call cannot be asked for at the moment. It may go on: try again in some seconds.", s, true, f)
 }
 
-// completed returns the result of a call that has one, for a client; nil if it is one that asks
-// for input.
+// completed returns the result of a completed call for a client; nil if the result asks for input.
 func completed(s *State, f Form) []byte {
 	of := jsonrpc.Field(s.Response, "result")
 	switch kind := jsonrpc.String(jsonrpc.Field(of, "resultType")); {
@@ -242,7 +241,7 @@ func without(object []byte, member string) []byte {
 	return append(rest, '}')
 }
 
-// result returns a tool's result: a text, and what it says as JSON.
+// result returns a tool's result: a text, and the state as structured content.
 func result(text string, s *State, failed bool, f Form) []byte {
 	told := *s
 	told.Response = nil
@@ -264,8 +263,8 @@ func result(text string, s *State, failed bool, f Form) []byte {
 	return append(append(r, about...), "}}"...)
 }
 
-// AddTools adds our tools to the response to a tools/list, if it is the last page, or one that many clients take for that:
-// its cursor is empty. most is that of [ToolWait].
+// AddTools adds our tools to the response to a tools/list, if it is the last page, or has an empty cursor: many
+// clients take such a page for the last. most is how long [ToolWait] waits at most.
 func AddTools(response []byte, most time.Duration) []byte {
 	tools := jsonrpc.Field(response, "result", "tools")
 	cursor := protocol.NextCursor(jsonrpc.Field(response, "result"))
@@ -295,7 +294,7 @@ type tool struct {
 	Annotations map[string]bool `json:"annotations"`
 }
 
-// definitions returns our tools as a client is shown them.
+// definitions returns the definitions of our tools for clients.
 func definitions(most time.Duration) []tool {
 	handle := schema{"type": "string", "description": "The handle from the result of the call, unchanged."}
 	wait := schema{

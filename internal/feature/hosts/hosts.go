@@ -1,4 +1,4 @@
-// Package hosts knows how long hosts wait for a call, by what they say of themselves.
+// Package hosts knows how long hosts wait for a call, by their names.
 package hosts
 
 import (
@@ -6,27 +6,28 @@ import (
 	"time"
 )
 
-// A Host is what is known of the host that a request comes from.
+// A Host describes the host that a request comes from.
 type Host struct {
-	// Limit is how long it waits for a call that says nothing; 0: for ever.
+	// Limit is how long the host waits for a silent call; 0: for ever.
 	Limit time.Duration `json:"limit,omitempty"`
-	// Extends: progress has it wait for as long again.
+	// Extends says that after progress the host waits for as long again.
 	Extends bool `json:"extends,omitempty"`
-	// Known: a rule is for it. Of any other host the limit is a guess.
+	// Known says that a rule matches the host. The limit of any other host is a guess.
 	Known bool `json:"known,omitempty"`
-	// Heard: it was shown the tools that ask for a call which was handed off.
+	// Heard says that the host has listed the tools that ask for a call which was handed off.
 	Heard bool `json:"heard,omitempty"`
-	// Kept: it is sent progress for this request so often that it goes on waiting.
+	// Kept says that progress for this request keeps the host waiting.
 	Kept bool `json:"kept,omitempty"`
 }
 
 // Spare is how long before the limit of its host a call is handed off.
 const Spare = 10 * time.Second
 
-// unknown is the limit of a host that no rule is for. Clients made with the SDKs wait for 60 s by default.
+// unknown is the limit of a host that no rule matches. Clients made with the SDKs wait for 60 s by default.
 const unknown = 50 * time.Second
 
-// MayAsk returns the host as one that asks for a call which was handed off. If nothing is known of it, it waits as any.
+// MayAsk returns the host as a host that asks for a call which was handed off. A host without a limit waits as long as
+// an unknown one.
 func (h Host) MayAsk() Host {
 	if h.Limit <= 0 {
 		h = Host{Limit: unknown}
@@ -35,7 +36,7 @@ func (h Host) MayAsk() Host {
 	return h
 }
 
-// Patience returns after which time a call is to be handed off; 0: never. A host that was never shown the tools to
+// Patience returns after which time a call is handed off; 0: never. An unknown host that never listed the tools to
 // ask with may be a script that waits for as long as it takes: it gets its result.
 func (h Host) Patience() time.Duration {
 	if h.Kept || h.Limit <= 0 || !h.Known && !h.Heard {
@@ -44,12 +45,12 @@ func (h Host) Patience() time.Duration {
 	return max(h.Limit-Spare, h.Limit/2)
 }
 
-// IsKept reports whether progress in an interval has the host go on waiting.
+// IsKept reports whether progress in an interval keeps the host waiting.
 func (h Host) IsKept(every time.Duration) bool {
 	return h.Extends && every > 0 && (h.Limit <= 0 || every < h.Limit)
 }
 
-// A Rule is what is known of the hosts whose name matches a pattern, in which * stands for any text. Case does not
+// A Rule describes the hosts with names that match a pattern, in which * stands for any text. Case does not
 // matter.
 type Rule struct {
 	Pattern string
@@ -57,8 +58,8 @@ type Rule struct {
 	Extends bool
 }
 
-// measured are hosts as they were seen to be, without settings of their own, in the versions of 2026. That progress
-// extends an idle limit was not seen, and is not relied on.
+// measured are the hosts as measured in the versions of 2026, with default settings. Extends is false where it was
+// not seen that progress extends the limit.
 var measured = []Rule{
 	{"claude-code*", 300 * time.Second, false},
 	{"*copilot*", 180 * time.Second, true},
@@ -73,8 +74,8 @@ var measured = []Rule{
 	{"holdfast", 0, false}, // our own commands
 }
 
-// Of returns what is known of a host by the name in its clientInfo, or else by the first product of its User-Agent.
-// The rules that are given count before those of this package.
+// Of returns the host with a name in its clientInfo, or else with the first product of its User-Agent. The given
+// rules come before the rules of this package.
 func Of(name, agent string, rules []Rule) Host {
 	product, _, _ := strings.Cut(strings.TrimSpace(agent), "/")
 	for _, as := range []string{name, product} {
@@ -93,7 +94,7 @@ func Of(name, agent string, rules []Rule) Host {
 	return Host{Limit: unknown}
 }
 
-// matches reports whether a name is as a pattern has it.
+// matches reports whether a name matches a pattern.
 func matches(pattern, name string) bool {
 	first, rest, open := strings.Cut(pattern, "*")
 	if !open {

@@ -8,28 +8,28 @@ import (
 	"holdfast/stream"
 )
 
-// mostClaims bounds how many claims to keys of one client stay of whose calls nothing is kept, and claimsInAll those
-// of all. If there are more, the oldest is dropped: its key counts as new at other nodes.
+// mostClaims bounds how many claims to keys stay, of one tenant, after their calls are no longer kept; claimsInAll
+// bounds the claims of all tenants. Beyond that, the oldest claim is dropped: its key counts as new at other nodes.
 const (
 	mostClaims  = 1 << 12
 	claimsInAll = 1 << 16
 )
 
-// Claims are those of which nothing else is kept, oldest first, by the tenants whose keys they are. The zero value is
+// Claims are the claims that outlive their calls, oldest first, by the tenants of their keys. The zero value is
 // ready.
 type Claims struct {
 	mu    sync.Mutex
 	of    map[string][]leftClaim
-	n     int                          // in all
+	n     int                          // claims in all
 	ended map[stream.SessionKey]string // sessions with keys that have ended here since the last sweep, and their tenants
 }
 
 type leftClaim struct {
 	id ID
-	at time.Time // when it was found so
+	at time.Time // when its call was found to be no longer kept
 }
 
-// End notes that a session has ended in which calls were made under keys.
+// End notes that a session with calls under keys has ended.
 func (c *Claims) End(session stream.SessionKey, tenant string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -39,7 +39,7 @@ func (c *Claims) End(session stream.SessionKey, tenant string) {
 	c.ended[session] = tenant
 }
 
-// Ended returns the sessions that have ended here since it was called last.
+// Ended returns the sessions that have ended here since Ended was last called.
 func (c *Claims) Ended() map[stream.SessionKey]string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +48,7 @@ func (c *Claims) Ended() map[stream.SessionKey]string {
 	return ended
 }
 
-// Add notes a claim of a tenant, and returns those for which there is no room.
+// Add notes a claim of a tenant, and returns the claims that there is no room for.
 func (c *Claims) Add(tenant string, id ID, now time.Time) (over []ID) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,29 +13,28 @@ import (
 
 // Errors of [Keys.Begin].
 var (
-	// ErrReused refuses a key that another request was made under.
+	// ErrReused refuses a key under which another request was made.
 	ErrReused = errors.New("the idempotency key was used for another request")
-	// ErrGone stands for a call that began under its key, and of which nothing is
-	// kept any more.
+	// ErrGone says that a call began under its key, and is no longer kept.
 	ErrGone = errors.New("the call of this idempotency key began, and what became of it is no longer kept")
-	// ErrOtherCredential refuses a request that was made under its key before, from the same
-	// address and with another Authorization. That may have been the same client, whose token was
-	// renewed, or not: so the request must not run twice, and its result must not be shown.
+	// ErrOtherCredential refuses a request that was made under its key before, from the same address
+	// and with another Authorization. That may have been the same client with a renewed token, or
+	// another client: so the request must not run twice, and its result must not be shown.
 	ErrOtherCredential = errors.New("this request may have run: it came under this idempotency key before, with another Authorization")
-	// ErrLookedUp refuses a call under a key that is being looked up, by a client that cancels that call.
+	// ErrLookedUp refuses a call under a key that is being looked up, by a client that cancels the key's call.
 	ErrLookedUp = errors.New("a call of this idempotency key is being cancelled, and none has begun")
-	// ErrAgain is the error of [Sessions.Locate] for a session that has come here meanwhile.
+	// ErrAgain is the error of [Sessions.Locate] for a session that has moved here meanwhile.
 	ErrAgain = errors.New("the session has come here")
 )
 
-// Sessions are those of a node, as far as keys need to know them.
+// Sessions are the sessions of a node, as far as keys need to know them.
 type Sessions interface {
-	// Holder returns the principal of the session of a stream of which something is kept, or that is still written to.
+	// Holder returns the principal of the session of a stream, if the stream is kept, or is still written to.
 	Holder(session stream.SessionKey, number uint64) (of caller.Principal, ok bool)
-	// Locate returns nil if a session of the principal is on this node. The error is [ErrAgain], [ErrGone] if there is none,
-	// says on which node it is, or is that of a store which can't tell.
+	// Locate returns nil if a session of the principal is on this node. Otherwise the error is [ErrAgain], [ErrGone] if
+	// there is no such session, names the node that has it, or is the store's.
 	Locate(session stream.SessionKey, of caller.Principal) error
-	// Has reports whether a session is on this node, or has ended here and the store has still to delete it.
+	// Has reports whether a session is on this node, and whether it has ended here but is not deleted from the store yet.
 	Has(session stream.SessionKey) (here, ending bool)
 	// Tenant returns the name of the tenant of a session on this node that has not been closed.
 	Tenant(session stream.SessionKey) (name string, ok bool)
@@ -43,20 +42,20 @@ type Sessions interface {
 	Work(all []ID, do func(ID))
 }
 
-// Options are those of [New].
+// Options configure the keys of a node: see [New].
 type Options struct {
 	Sessions Sessions
-	Store    shared.Store    // what nodes share; nil: there are no other nodes
+	Store    shared.Store    // the store that nodes share; nil: there are no other nodes
 	Context  context.Context // of requests to the store
-	Timeout  time.Duration   // of each
+	Timeout  time.Duration   // of each request to the store
 	Keep     time.Duration   // how long ended calls are kept; 0: as long as their sessions
-	// KeepNames is how long a claim stays of whose call nothing is kept.
+	// KeepNames is how long a claim stays after its call is no longer kept.
 	KeepNames time.Duration
 	Logger    *slog.Logger
 }
 
-// Keys are those that a node knows, with their claims in the store that it shares with other nodes. Its methods may be
-// called concurrently.
+// Keys are the keys that a node knows, with their claims in the store that it shares with other nodes. The methods may
+// be called concurrently.
 type Keys struct {
 	o      Options
 	known  Registry
@@ -66,7 +65,7 @@ type Keys struct {
 // New returns the keys of a node.
 func New(o Options) *Keys { return &Keys{o: o} }
 
-// A Beginner is the session in which a call is begun under a key.
+// A Beginner describes the session in which a call is begun under a key.
 type Beginner struct {
 	Session   stream.SessionKey
 	Principal caller.Principal
@@ -77,16 +76,16 @@ type Beginner struct {
 
 // An At is the call that was begun under a key before.
 type At struct {
-	Session stream.SessionKey // "": there is none
+	Session stream.SessionKey // "": there is no call
 	Number  uint64            // of its stream, which may have ended
 }
 
-// Begin has start begin the call of a key, unless it was begun before: then that call is returned, running or ended. Of
-// several that come at the same time one begins the call. start returns the number of the call's stream. left says
-// with an error that the call is left to the next owner of its session.
+// Begin calls start, which begins the call of a key, unless the call was begun before: then Begin returns that call,
+// running or ended. Of several requests that come at the same time, only one begins the call. start returns the number
+// of the call's stream. left says, with an error, that the call is left to the next owner of its session.
 //
 // The errors are those of start, after which the key is free again, [ErrReused], [ErrGone], [ErrOtherCredential],
-// [ErrLookedUp], and those of [Sessions.Locate] for the session in which the call was begun.
+// [ErrLookedUp], those of [Sessions.Locate] for the session in which the call was begun, and those of the store.
 func (k *Keys) Begin(r *Record, in Beginner, start func() (number uint64, left bool, err error)) (At, error) {
 	for {
 		known, mine := k.known.Claim(r.id, r.sum, in.Session, in.Scoped, r.forward)
@@ -131,7 +130,7 @@ func (k *Keys) start(r *Record, in Beginner, start func() (number uint64, left b
 	return nil
 }
 
-// begun returns the call that was begun under a key. The error is [ErrAgain] if the key is to be looked up again.
+// begun returns the call that was begun under a key. The error is [ErrAgain] if the key must be looked up again.
 func (k *Keys) begun(r *Record, in *Beginner, known Entry) (At, error) {
 	switch {
 	case known.Sum != r.sum:
@@ -165,12 +164,12 @@ func (k *Keys) Find(id ID, of caller.Principal) (At, error) {
 			}
 			switch err = k.o.Sessions.Locate(at, of); {
 			case errors.Is(err, ErrGone):
-				return At{}, nil // it has ended with its session
+				return At{}, nil // the call has ended with its session
 			case err != nil && !errors.Is(err, ErrAgain):
 				return At{}, err
 			}
 			if known, ok = k.known.Find(id); !ok {
-				return At{}, nil // it has not begun, or is kept no longer
+				return At{}, nil // the call has not begun, or is no longer kept
 			}
 		}
 		if known.State == Claimed {
@@ -194,7 +193,7 @@ func (k *Keys) Knows(id ID) bool {
 	return known
 }
 
-// Restore notes the key of a call in a session that was taken over.
+// Restore notes the key of a call in a session that this node has taken over.
 func (k *Keys) Restore(r *Record, in Beginner, number uint64) {
 	k.known.Restore(r.id, r.sum, in.Session, number, in.Scoped, r.forward)
 }
@@ -205,10 +204,10 @@ func (k *Keys) GiveUp(r *Record, in Beginner) {
 	k.free(r)
 }
 
-// free forgets a key of this node whose call has not begun, or will not be delivered.
+// free forgets a key on this node: its call has not begun, or will not be delivered.
 func (k *Keys) free(r *Record) {
 	if r.twinned {
-		k.known.Free(r.twin) // first: who finds the key free finds its twin free, too
+		k.known.Free(r.twin) // first: a request that finds the key free finds its twin free, too
 	}
 	k.known.Free(r.id)
 }
@@ -216,10 +215,10 @@ func (k *Keys) free(r *Record) {
 // Len returns how many keys are known, and how many of them are tombstones.
 func (k *Keys) Len() (known, tombstones int) { return k.known.Len() }
 
-// End notes that a session has ended in which calls were made under keys, which are not its own.
+// End notes that a session has ended with calls under keys that are not the session's own.
 func (k *Keys) End(session stream.SessionKey, tenant string) { k.claims.End(session, tenant) }
 
-// Tend forgets keys and claims, where it is time for that.
+// Tend forgets keys and claims that are due. It is called from time to time.
 func (k *Keys) Tend(now time.Time) {
 	if k.known.Due(now) || k.o.Store != nil && k.known.SweptBefore(now.Add(-k.o.KeepNames/2)) {
 		k.Sweep()
@@ -227,7 +226,7 @@ func (k *Keys) Tend(now time.Time) {
 	k.drop(k.claims.Due(now.Add(-k.o.KeepNames)))
 }
 
-// Sweep forgets the keys of calls of which nothing is kept.
+// Sweep forgets the keys of calls that are no longer kept.
 func (k *Keys) Sweep() {
 	ended := k.claims.Ended()
 	left := k.known.Sweep(func(session stream.SessionKey, number uint64) bool {
@@ -242,7 +241,7 @@ func (k *Keys) Sweep() {
 			return false
 		}
 		here, _ := k.o.Sessions.Has(session)
-		return !here // no client could use it, or the store knows it
+		return !here // no client could use the key, or the store knows it
 	})
 	if k.o.Store != nil {
 		k.leave(left, ended)

@@ -1,9 +1,10 @@
-// Package idempotency remembers which calls of a node were begun under which
-// idempotency keys, so that a request that is sent again under its key is given the call
-// that it began the first time. docs/decisions/0009-idempotency-keys.md says what a key
-// covers. What several nodes share is a claim in the store, and the notes of calls.
+// Package idempotency remembers which calls of a node were begun under which idempotency keys, so
+// that a request that is sent again under its key finds the call that it began the first time.
+// docs/decisions/0009-idempotency-keys.md defines the scope of a key. Nodes share claims in the
+// store, and the notes of calls.
 //
-// [Keys] is what a node has. It begins calls by a function of its caller, and asks of sessions by [Sessions].
+// [Keys] are the keys of a node. They begin calls by a function of their caller, and ask about
+// sessions by [Sessions].
 package idempotency
 
 import (
@@ -20,7 +21,8 @@ import (
 // An ID is an idempotency key together with its scope.
 type ID [sha256.Size]byte
 
-// A Sum stands for a request: only its own client could want two to collide.
+// A Sum stands for a request. It is short: only a client itself could gain by making two of its
+// requests collide.
 type Sum [16]byte
 
 // SumOf returns the sum of a request's body.
@@ -29,7 +31,7 @@ func SumOf(body []byte) Sum {
 	return Sum(sum[:16])
 }
 
-// A Scope is whose keys are: the same key of another scope is another one.
+// A Scope is the owner of keys: the same text in another scope is another key.
 type Scope struct {
 	kind byte
 	of   string
@@ -38,16 +40,16 @@ type Scope struct {
 // OfPrincipal returns the scope of a named principal, in all its sessions.
 func OfPrincipal(text string) Scope { return Scope{'p', text} }
 
-// OfSession returns the scope of a session whose client is nobody in particular.
+// OfSession returns the scope of a session with an anonymous client.
 func OfSession(session stream.SessionKey) Scope { return Scope{'s', string(session)} }
 
 // OfCredential returns the scope of clients without a name or a session that have the same
-// credential, at a server. Its name has no NUL.
+// credential, at a server. The server's name has no NUL.
 func OfCredential(server string, credential []byte) Scope {
 	return Scope{'c', server + "\x00" + string(credential)}
 }
 
-// OfTenant returns the scope of those that have no credential either: the tenant's, at a server.
+// OfTenant returns the scope of a tenant's clients that have no credential either, at a server.
 func OfTenant(server, tenant string) Scope { return Scope{'t', server + "\x00" + tenant} }
 
 // KeyID names a key in a scope.
@@ -57,8 +59,8 @@ func KeyID(scope Scope, key string) ID {
 	return sha256.Sum256(append(append(text, scope.of...), key...))
 }
 
-// TwinID names a key with a request that is made under it, in a scope: what two requests have in
-// common that are made under the same key with different credentials.
+// TwinID names a key with a request that is made under it, in a scope. It is the same for the same
+// request that is made under the same key with another credential.
 func TwinID(scope Scope, key string, sum Sum) ID {
 	text := append(make([]byte, 0, 128), 'w', scope.kind)
 	text = binary.BigEndian.AppendUint64(text, uint64(len(scope.of)))
@@ -66,18 +68,18 @@ func TwinID(scope Scope, key string, sum Sum) ID {
 	return sha256.Sum256(append(text, key...))
 }
 
-// ForwardID names a POST to the session that another node has sent on under the name,
-// however often it arrives. No client's key is like it.
+// ForwardID names a POST to the session that another node has forwarded under a name, however often
+// it arrives. No client's key has the same ID.
 func ForwardID(session stream.SessionKey, name string) ID {
 	text := append(make([]byte, 0, 128), 'o')
 	text = append(append(text, session...), 0)
 	return sha256.Sum256(append(text, name...))
 }
 
-// A State says what became of the call of a key.
+// A State is the state of the call of a key.
 //
-//	state      what it means
-//	Claimed    somebody is about to begin the call
+//	state      meaning
+//	Claimed    a request is about to begin the call
 //	Begun      the call has begun, and something of it may be kept
 //	Expired    nothing is kept of the call: the entry is a tombstone, so that the
 //	           request does not run again
@@ -98,25 +100,25 @@ const (
 	Expired
 )
 
-// An Entry is what is known of a key.
+// An Entry is the registry's knowledge of a key.
 type Entry struct {
 	State   State
 	Sum     Sum
-	Session stream.SessionKey // and the stream of the call, once it has begun:
+	Session stream.SessionKey // with Number, the stream of the call, once it has begun
 	Number  uint64
 	Settled <-chan struct{} // closed when the call has begun, or could not
 }
 
-// entry is an Entry with what only the registry needs.
+// entry is an Entry with fields that only the registry needs.
 type entry struct {
 	Entry
 	settled chan struct{}
 	scoped  bool      // its scope is the session
-	forward time.Time // when a node named a POST so, of which no tombstone stays; zero for a client's key
-	found   *entry    // what was found meanwhile of a claimed key, in a session that was taken over
+	forward time.Time // when a node named a POST by this key, which leaves no tombstone; zero for a client's key
+	found   *entry    // the entry of a claimed key that was found meanwhile in a session that was taken over
 }
 
-// tombstone is a key whose call is no longer kept.
+// tombstone is a key that outlives its call.
 type tombstone struct {
 	id ID
 	at time.Time
@@ -128,21 +130,21 @@ const (
 	tombstoneFor   = 24 * time.Hour
 	mostTombstones = 1 << 16
 
-	// crowd is from how many entries on they are looked through when more come.
+	// crowd is the number of entries beyond which a new one makes a sweep due.
 	crowd = 1 << 16
 
-	// SweepEvery is how often they are looked through else.
+	// SweepEvery is how often the entries are swept otherwise.
 	SweepEvery = 10 * time.Minute
 
-	// forwardFor is how long it may take at the most until another node sends a POST again.
+	// forwardFor is the longest time after which another node may send a POST again.
 	forwardFor = time.Minute
 )
 
 // A Registry holds the keys that a node knows. Its methods may be called concurrently;
 // none of them waits, and its zero value is ready.
 //
-// An entry lives as long as the stream of its call, and until it is swept after that;
-// one of a named principal leaves a tombstone.
+// An entry lives as long as the stream of its call, until the next sweep; a client's key may leave
+// a tombstone.
 type Registry struct {
 	mu         sync.Mutex
 	known      map[ID]*entry
@@ -151,7 +153,7 @@ type Registry struct {
 	swept      time.Time
 }
 
-// add puts an entry on record. r.mu is held.
+// add adds an entry. r.mu is held.
 func (r *Registry) add(id ID, e *entry) {
 	if r.known == nil {
 		r.known = make(map[ID]*entry)
@@ -160,10 +162,9 @@ func (r *Registry) add(id ID, e *entry) {
 	r.known[id] = e
 }
 
-// Claim returns what is known of a key, or, if that is nothing, takes it for a call of
-// the session that is about to begin: then the caller must call [Registry.Begin] or
-// [Registry.Free]. scoped says that the session is the key's scope, and forward that a
-// node has named a POST so.
+// Claim returns the entry of a key. If the key has none, Claim takes it for a call of the session
+// that is about to begin: then the caller must call [Registry.Begin] or [Registry.Free]. scoped
+// says that the session is the key's scope, and forward that the key is a node's name for a POST.
 func (r *Registry) Claim(id ID, sum Sum, session stream.SessionKey, scoped, forward bool) (known Entry, mine bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,14 +187,14 @@ func (r *Registry) Begin(id ID, number uint64) (crowded bool) {
 	defer r.mu.Unlock()
 	e := r.known[id]
 	if e == nil {
-		return false // freed at once
+		return false // the key was freed meanwhile
 	}
 	e.Number, e.State = number, Begun
 	close(e.settled)
 	return len(r.known)-len(r.tombstones) > r.crowd
 }
 
-// Free forgets a key whose call has not begun, or was not delivered.
+// Free forgets a key: its call has not begun, or was not delivered.
 func (r *Registry) Free(id ID) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +212,7 @@ func (r *Registry) Free(id ID) {
 	}
 }
 
-// Expire notes that nothing is kept of the call of a key.
+// Expire notes that the call of a key is no longer kept.
 func (r *Registry) Expire(id ID, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -232,8 +233,8 @@ func (r *Registry) clear(now time.Time) {
 	}
 }
 
-// Restore notes the key of a call in a session that was taken over. Who is about to
-// begin a call under it finds it with [Registry.Found].
+// Restore notes the key of a call in a session that was taken over. If the key is claimed,
+// [Registry.Found] says so to the claimant.
 func (r *Registry) Restore(id ID, sum Sum, session stream.SessionKey, number uint64, scoped, forward bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,7 +249,7 @@ func (r *Registry) Restore(id ID, sum Sum, session stream.SessionKey, number uin
 	r.add(id, e)
 }
 
-// Find returns what is known of a key, and whether anything is.
+// Find returns the entry of a key, and whether it has one.
 func (r *Registry) Find(id ID) (known Entry, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -275,23 +276,23 @@ func (r *Registry) Due(now time.Time) bool {
 	return r.known != nil && now.Sub(r.swept) >= SweepEvery
 }
 
-// SweptBefore reports whether there are entries, and when they were swept last was before a time.
+// SweptBefore reports whether there are entries, and the last sweep was before a time.
 func (r *Registry) SweptBefore(at time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.known != nil && r.swept.Before(at)
 }
 
-// A Left is a key of a client of whose call nothing is kept, and that the session is not the scope of.
+// A Left is a client's key that has outlived its call, in another scope than the session's.
 type Left struct {
 	ID      ID
 	Session stream.SessionKey
 }
 
-// Sweep looks through the entries for calls of which nothing is kept, as kept says of a
-// call's stream. unclaimable says of a session that has no stream left whether nobody
-// could use a key of it, or the store knows it; then no tombstone is needed. Both are
-// called without a lock. It returns the keys that it has found so.
+// Sweep looks through the entries for calls that are no longer kept: kept reports whether a call's
+// stream is. unclaimable reports, for the session of such a call, whether no client could use the
+// key, or the store knows it; then no tombstone is needed. Both are called without a lock. Sweep
+// returns the clients' keys of these calls, without those scoped to their session.
 func (r *Registry) Sweep(kept func(stream.SessionKey, uint64) bool, unclaimable func(session stream.SessionKey, scoped bool) bool) (left []Left) {
 	type place struct {
 		id ID
@@ -304,12 +305,12 @@ func (r *Registry) Sweep(kept func(stream.SessionKey, uint64) bool, unclaimable 
 			all = append(all, place{id, *e})
 		}
 	}
-	r.swept, r.crowd = time.Now(), math.MaxInt // until it is done, others need not begin
+	r.swept, r.crowd = time.Now(), math.MaxInt // until this sweep is done, no other one is due
 	r.mu.Unlock()
 	stay := 0
 	for _, p := range all {
 		switch forward := !p.forward.IsZero(); {
-		case kept(p.Session, p.Number), forward && time.Since(p.forward) < forwardFor: // it may come again
+		case kept(p.Session, p.Number), forward && time.Since(p.forward) < forwardFor: // the POST may come again
 			stay++
 			continue
 		case forward, unclaimable(p.Session, p.scoped):

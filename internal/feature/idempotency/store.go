@@ -11,28 +11,27 @@ import (
 	"holdfast/stream"
 )
 
-// What follows are the claims to keys in a store that nodes share. They are dropped from it once nothing is kept of
-// their calls, for as long again as ended calls are kept. A call that is in flight has its claim, however long it takes.
-// Of a node that is lost the claims stay until the store forgets them.
+// This file has the claims to keys in a store that nodes share. A claim stays as long as its call is in flight or kept,
+// and for [Options.KeepNames] after that; then it is dropped from the store. The claims of a lost node stay until the
+// store forgets them.
 
-// newClaim is how old the claim to a key may be of which there is no call, to be
-// taken for one whose node was lost before the call began. What is older may have
-// been a call that is kept no longer.
+// newClaim is the age below which a claim without a call is taken for the claim of a node that was
+// lost before the call began. The call of an older claim may have run, and be no longer kept.
 const newClaim = time.Minute
 
-// nobody is the claim of who looks a key up.
+// nobody is the value of a claim that only looks a key up.
 var nobody Sum
 
-// claimOf is what the store is told of the session that began a call, and of what it began with.
+// claimOf returns the value of a claim: the sum of the request, and the session that begins the call.
 func claimOf(sum Sum, session stream.SessionKey) []byte { return append(sum[:], session...) }
 
-// context returns one for a request to the store.
+// context returns a context for a request to the store.
 func (k *Keys) context() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(k.o.Context, k.o.Timeout)
 }
 
 // claim takes a key and its twin for a call, on all nodes. The error is [ErrAgain] if the call, or its session, has
-// come here meanwhile.
+// moved here meanwhile.
 func (k *Keys) claim(r *Record, in *Beginner) error {
 	if r.forward {
 		return nil
@@ -48,15 +47,15 @@ func (k *Keys) claim(r *Record, in *Beginner) error {
 
 func (k *Keys) claimKey(r *Record, in *Beginner) error {
 	if k.o.Store == nil || in.Scoped {
-		return nil // the session's notes say all
+		return nil // only calls of this session use the key, and its notes have it
 	}
 	ctx, stop := k.context()
 	defer stop()
 	id, mine := shared.ClaimID(r.id), claimOf(r.sum, in.Session)
 	was, age, err := k.o.Store.Claim(ctx, id, mine)
 	if err == nil && age > k.o.Timeout && bytes.Equal(was, nobody[:]) {
-		// Who looked the key up was lost then, or could not undo it. Of those who find that,
-		// the first to claim the key has it.
+		// The node that looked the key up was lost then, or could not undo its claim. Of the nodes
+		// that find such a claim, the first to claim the key has it.
 		if err = k.o.Store.Unclaim(ctx, id, was); err == nil {
 			was, age, err = k.o.Store.Claim(ctx, id, mine)
 		}
@@ -91,7 +90,8 @@ func (k *Keys) claimKey(r *Record, in *Beginner) error {
 	return ErrAgain
 }
 
-// claimTwin takes the twin of a claimed key, on all nodes. The error is [ErrOtherCredential] if another credential has them.
+// claimTwin takes the twin of a claimed key, on all nodes. The error is [ErrOtherCredential] if another credential has
+// claimed the twin.
 func (k *Keys) claimTwin(r *Record, in *Beginner) error {
 	of := SumOf(r.id[:])
 	for {
@@ -99,9 +99,9 @@ func (k *Keys) claimTwin(r *Record, in *Beginner) error {
 		switch {
 		case mine:
 			r.twinned = true
-		case known.Sum == of: // the key itself was forgotten
+		case known.Sum == of: // of this key, which was forgotten meanwhile
 		case known.State == Claimed:
-			<-known.Settled // which another is about to begin
+			<-known.Settled // another credential's call is about to begin
 			continue
 		default:
 			return ErrOtherCredential
@@ -129,8 +129,8 @@ func (k *Keys) claimTwin(r *Record, in *Beginner) error {
 	return err
 }
 
-// unclaim gives up a key whose call has not begun. If that fails it is known by its
-// age.
+// unclaim gives up a key of a call that has not begun. If that fails, the claim's age shows that it
+// was given up.
 func (k *Keys) unclaim(r *Record, in *Beginner) {
 	if r.forward || k.o.Store == nil || in.Scoped || in.Moved() {
 		return
@@ -153,8 +153,8 @@ func (k *Keys) claimant(id ID) (stream.SessionKey, error) {
 	}
 	ctx, stop := k.context()
 	defer stop()
-	// A store tells only who is too late. Until this is undone the call that is cancelled,
-	// should it come only now, is refused.
+	// The store shows a claim only to a caller that claims the key too. Until this claim is undone,
+	// the cancelled call is refused if it comes only now.
 	was, _, err := k.o.Store.Claim(ctx, shared.ClaimID(id), nobody[:])
 	if err == nil && was == nil {
 		err = k.o.Store.Unclaim(ctx, shared.ClaimID(id), nobody[:])
@@ -168,15 +168,15 @@ func (k *Keys) claimant(id ID) (stream.SessionKey, error) {
 	return stream.SessionKey(was[len(nobody):]), nil
 }
 
-// leave notes the claims to keys of whose calls nothing is kept, in sessions that are here or have ended
-// here. Of a session that another node has taken they are that one's.
+// leave notes the claims to keys that have outlived their calls, in sessions that are here or have ended
+// here. The claims of a session that another node has taken belong to that node.
 func (k *Keys) leave(left []Left, ended map[stream.SessionKey]string) {
 	var over []ID
 	now := time.Now()
 	for _, key := range left {
 		tenant, ok := ended[key.Session]
 		if !ok {
-			if tenant, ok = k.o.Sessions.Tenant(key.Session); !ok { // it may be on its way to another node
+			if tenant, ok = k.o.Sessions.Tenant(key.Session); !ok { // the session may be on its way to another node
 				continue
 			}
 		}
@@ -185,9 +185,9 @@ func (k *Keys) leave(left []Left, ended map[stream.SessionKey]string) {
 	k.drop(over)
 }
 
-// A dropper is a store whose claims can be dropped.
+// A dropper is a store that can drop claims.
 type dropper interface {
-	// DropClaim removes the claim of id, whichever value it has.
+	// DropClaim removes the claim of id, whatever its value is.
 	DropClaim(ctx context.Context, id shared.ClaimID) error
 }
 
@@ -201,7 +201,7 @@ func (k *Keys) drop(all []ID) {
 		ctx, stop := k.context()
 		defer stop()
 		if err := store.DropClaim(ctx, shared.ClaimID(id)); err != nil {
-			k.o.Logger.Debug("claim not dropped", "error", err) // it expires
+			k.o.Logger.Debug("claim not dropped", "error", err) // the claim expires
 		}
 	})
 }

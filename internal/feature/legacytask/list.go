@@ -13,10 +13,10 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is tasks/list: the tasks of a principal on all nodes, in the order of their sessions and, within a session, of their
-// beginnings. A page costs each node no more than a page.
+// This file has tasks/list: the tasks of a principal on all nodes, in the order of their sessions and, within a session, of their
+// beginnings. For a page, each node reads no more than a page of tasks.
 
-// list answers a tasks/list: the tasks of the principal, or, for an anonymous one, those of the session.
+// list answers a tasks/list: the tasks of the principal, or, for an anonymous client, the tasks of the session.
 func (t *tasks) list(ctx context.Context, s *session.Session, m *jsonrpc.Message) []byte {
 	var after place
 	if raw := jsonrpc.Field(m.Params, "cursor"); raw != nil {
@@ -44,15 +44,15 @@ func (t *tasks) list(ctx context.Context, s *session.Session, m *jsonrpc.Message
 	return jsonrpc.AppendResult(nil, m.ID, page(list, string(in.Until)))
 }
 
-// elsewhere returns what other nodes know of a page of tasks, and of which sessions that
-// is.
+// elsewhere returns the other nodes' tasks for a page, and the range of sessions that the page
+// covers.
 func (t *tasks) elsewhere(ctx context.Context, principal caller.Principal, after place) (all []*told, in session.Range, err error) {
 	ask := t.sessions.Elsewhere()
 	if ask == nil {
 		return nil, in, nil
 	}
 	query, _ := json.Marshal(after)
-	from := after.Session[:max(0, len(after.Session)-1)] // that session is to be asked for its other tasks
+	from := after.Session[:max(0, len(after.Session)-1)] // that session may have more tasks
 	pages, in, err := ask.List(ctx, principal, stream.SessionKey(from), query)
 	for _, page := range pages {
 		var list []*told
@@ -64,16 +64,16 @@ func (t *tasks) elsewhere(ctx context.Context, principal caller.Principal, after
 	return all, in, err
 }
 
-// List returns what another node has asked for: the tasks of a page, and one more if there
-// are more, in the principal's sessions on this node that are in a range.
+// List answers another node: the tasks of a page, and one more if there are more, of the
+// principal's sessions on this node that are in a range.
 func (t *tasks) List(ctx context.Context, principal caller.Principal, in session.Range, query []byte) []byte {
 	var after place
-	_ = json.Unmarshal(query, &after) // else it is the first page
+	_ = json.Unmarshal(query, &after) // on an error it is the first page
 	text, _ := json.Marshal(listOf(ctx, t.sessions.SessionsOf(principal, in), after))
 	return text
 }
 
-// listOf returns the tasks of sessions after a place: one more than a page at most.
+// listOf returns the tasks of sessions after a place: at most one more than a page.
 func listOf(ctx context.Context, sessions []*session.Session, after place) []*told {
 	list := []*told{}
 	for _, s := range sessions {
@@ -95,7 +95,7 @@ func listOf(ctx context.Context, sessions []*session.Session, after place) []*to
 // mostListed bounds the tasks of one answer to tasks/list.
 const mostListed = 50
 
-// A place is a place in that order: after a task.
+// A place is a place in the order of tasks: after a task.
 type place struct {
 	Session string `json:"session"`
 	Number  uint64 `json:"number"`
@@ -112,8 +112,8 @@ func (p place) compare(q place) int {
 	return cmp.Or(cmp.Compare(p.Session, q.Session), cmp.Compare(p.Number, q.Number))
 }
 
-// page returns the result of a tasks/list from the tasks of several nodes: the first page of them. They are all there are up to
-// a session, or, if that is "", in all.
+// page returns the result of a tasks/list: the first page of the tasks of several nodes. The list has all tasks of the sessions
+// up to until, or, if that is "", of all sessions.
 func page(list []*told, until string) []byte {
 	slices.SortFunc(list, func(a, b *told) int { return a.place().compare(b.place()) })
 	// A session may have moved meanwhile.
@@ -126,7 +126,7 @@ func page(list []*told, until string) []byte {
 	case until != "":
 		result["nextCursor"] = ticket.After(until)
 	}
-	result["tasks"] = append(make([]*told, 0, len(list)), list...) // never null
+	result["tasks"] = append(make([]*told, 0, len(list)), list...) // the JSON is never null
 	text, _ := json.Marshal(result)
 	return text
 }

@@ -13,9 +13,9 @@ import (
 	"holdfast/stream"
 )
 
-// What follows is for clients that wait for a task. Their tasks/result is a
-// call as others, so it survives what they do. What it says is copied from the stream of
-// the task's call, with the task's id.
+// This file is for clients that wait for a task. Their tasks/result is a call like others, so it
+// survives the same cuts. Its messages are copied from the stream of the task's call, with the
+// task's id.
 
 // A wait is a tasks/result that waits for its task.
 type wait struct {
@@ -26,7 +26,7 @@ type wait struct {
 	seq  uint64 // of the last entry that was copied
 }
 
-// await has a tasks/result, which is the call's, answered when its task has ended.
+// await makes the call of a tasks/result wait: it is answered when the task has ended.
 func (t *task) await(c *session.Call, id []byte) {
 	w := &wait{task: t, call: c, id: slices.Clone(id)}
 	w.sessions, w.step = t.of.sessions, w.copy
@@ -36,19 +36,20 @@ func (t *task) await(c *session.Call, id []byte) {
 	w.wake()
 }
 
-// copy says what the task has said meanwhile, and its end. It reports whether that is over.
+// copy copies the task's new messages to the tasks/result, and answers it when the task has ended.
+// over says that there is no more to copy.
 func (w *wait) copy(ctx context.Context) (over bool) {
 	if w.call.IsOver() {
 		return true
 	}
 	s := w.task.s
-	_, st, err := find(ctx, s, w.task.number) // first: what was said before is stored
+	_, st, err := find(ctx, s, w.task.number) // first: the messages before that are stored
 	if err == nil {
 		err = w.copyNew(ctx)
 	}
 	switch {
 	case errors.Is(err, session.ErrMoved) || s.Moved() || s.Ended():
-		return true // it is answered where the session is
+		return true // the node of the session answers it
 	case err != nil:
 		w.call.AnswerOwn(w.id, failure(w.id, err))
 		return true
@@ -59,8 +60,8 @@ func (w *wait) copy(ctx context.Context) (over bool) {
 	return true
 }
 
-// copyNew says what the task has said beside its response: requests that still wait for the
-// client, and what no other tasks/result has said.
+// copyNew copies the task's messages without its response: requests that still wait for the client,
+// and messages that no other tasks/result has copied.
 func (w *wait) copyNew(ctx context.Context) error {
 	t := w.task
 	said := t.s.CallAt(t.number)
@@ -90,7 +91,7 @@ func (w *wait) copyNew(ctx context.Context) error {
 	return err
 }
 
-// related returns what the _meta of a message about the task has.
+// related returns the value in the _meta of a message that names the task.
 func (t *task) related() []byte { return jsonrpc.Object("taskId", t.id()) }
 
 // errCancelled is the result of a task that was cancelled.
@@ -108,8 +109,8 @@ func (t *task) result(id []byte, st *watched.Standing) []byte {
 	return answer
 }
 
-// notifyStatus tells a client that listens to its session of the task's status, if that is
-// another one than was told. It reports whether there is no more to be told.
+// notifyStatus tells a client that reads the standalone stream of the task's status, if the status
+// has changed. over says that it will not change any more.
 func (t *task) notifyStatus(ctx context.Context) (over bool) {
 	if !t.s.Hears() {
 		return false

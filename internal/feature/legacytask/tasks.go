@@ -1,6 +1,6 @@
-// Package legacytask is the experimental tasks of revision 2025-11-25 (Tasks). Holdfast offers them to the clients of a session
-// whose backend has none: a tools/call that asks for a task is a deferred call. It is found by the task's id, from any session
-// of the same principal. How its client waits for it is in result.go.
+// Package legacytask has the experimental tasks of revision 2025-11-25 (Tasks). Holdfast offers them to the clients of a
+// session if its backend has none: a tools/call that asks for a task is a deferred call. The task is found by its id, from any
+// session of the same principal. result.go lets clients wait for it.
 package legacytask
 
 import (
@@ -20,7 +20,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// tasks are those of a manager: a [session.Service].
+// tasks is the [session.Service] for the tasks of a manager.
 type tasks struct {
 	sessions *session.Manager
 	logger   *slog.Logger
@@ -31,7 +31,7 @@ func New(m *session.Manager, o *session.Options) session.Service {
 	return &tasks{sessions: m, logger: o.Logger}
 }
 
-// seal is what the mark of a task's id is for.
+// seal is the purpose that is sealed into a task's id.
 const seal = "holdfast task of 2025-11-25"
 
 func (*tasks) Member() string { return "tasks" }
@@ -59,7 +59,7 @@ func (*tasks) Owns(method string) bool {
 	return false
 }
 
-// About returns the task that a request is about. All but a tasks/result are answered at once.
+// About returns the task that a request is about. All requests but tasks/result are answered at once.
 func (t *tasks) About(m *jsonrpc.Message) (purpose, text string, waits bool) {
 	if !t.Owns(m.Method) || m.Method == protocol.MethodTaskList {
 		return "", "", false
@@ -99,18 +99,18 @@ func (t *tasks) Deferral(id []byte, d watched.Deferred, st *watched.Standing, er
 	return jsonrpc.AppendResult(nil, id, text)
 }
 
-// A task is what is known of a task beside what its session knows of the call: a [watched.Deferred].
+// A task has the state of a task that its session does not keep with the call: a [watched.Deferred].
 type task struct {
 	of      *tasks
 	s       *session.Session
-	created time.Time // it does not change
-	number  uint64    // of the call's stream; it does not change once there is that
-	teller  waker     // tells of its status on the standalone stream
-	status  string    // that was told there; only the teller uses it
+	created time.Time // never changes
+	number  uint64    // of the call's stream; never changes once the stream exists
+	teller  waker     // reports its status on the standalone stream
+	status  string    // last reported there; only the teller uses it
 
 	mu     sync.Mutex
 	waits  []*wait // tasks/result that wait for it
-	copied uint64  // how much of the stream they have told
+	copied uint64  // the last sequence of the stream that they have copied
 }
 
 func (t *task) Stored(number uint64) { t.number = number }
@@ -138,7 +138,7 @@ func (t *task) Changed() {
 // id returns the task's id.
 func (t *task) id() string { return t.s.Tickets().Make(seal, t.number, nil) }
 
-// text returns what the client is told of the task.
+// text returns the task as its client sees it.
 func (t *task) text(st *watched.Standing) *told {
 	is := newTold(t.id(), t.created, st.Updated, st.Ended, t.of.sessions.KeepEnded())
 	switch is.Message = st.Message; {
@@ -165,7 +165,7 @@ func failure(id []byte, err error) []byte {
 	return jsonrpc.AppendError(nil, id, e)
 }
 
-// find returns a task of a session, and how its call stands. The error is that of [watched.Calls.Standing].
+// find returns a task of a session, and the standing of its call. The error is that of [watched.Calls.Standing].
 func find(ctx context.Context, s *session.Session, number uint64) (t *task, st watched.Standing, err error) {
 	d, st, err := s.Watched.Deferred(ctx, number)
 	t, ok := d.(*task)
@@ -175,7 +175,7 @@ func find(ctx context.Context, s *session.Session, number uint64) (t *task, st w
 	return t, st, err
 }
 
-// Answer returns the answer to a request about tasks, or nil if it comes later.
+// Answer returns the answer to a request about tasks, or nil if the answer comes later.
 func (t *tasks) Answer(ctx context.Context, c *session.Call, m *jsonrpc.Message, number uint64) []byte {
 	if m.Method == protocol.MethodTaskList {
 		return t.list(ctx, c.Session(), m)
@@ -198,14 +198,14 @@ func (t *tasks) Answer(ctx context.Context, c *session.Call, m *jsonrpc.Message,
 	return jsonrpc.AppendResult(nil, m.ID, text)
 }
 
-// cancel cancels the task, if it runs. st is how its call stands, which changes.
+// cancel cancels the task, if it runs. It updates st, the standing of the task's call.
 func (t *task) cancel(ctx context.Context, st *watched.Standing) (err error) {
 	if c := t.s.CallAt(t.number); c != nil && st.Running && c.Withdraw("the client cancelled the task") {
-		_, _ = t.s.Watched.Standing(ctx, t.number) // waits until the store has the end; the task is cancelled in any case
+		_, _ = t.s.Watched.Standing(ctx, t.number) // wait until the store has the end; the task is cancelled in any case
 		*st = watched.Standing{Updated: time.Now(), Ended: time.Now()}
 		return nil
 	}
-	if st.Running { // it has ended just now
+	if st.Running { // the task has ended just now
 		if *st, err = t.s.Watched.Standing(ctx, t.number); err != nil {
 			return err
 		}

@@ -10,14 +10,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is what clients are told of tasks.
+// This file has the texts about tasks for clients.
 
-// capability is what a server offers that has such tasks.
+// capability is the capability of a server with such tasks.
 var capability = []byte(`{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`)
 
-// support returns the response to a tools/list with all tools callable as tasks. What they
-// say themselves means nothing where the server has no tasks, and some libraries have all
-// tools say "forbidden" ("Tool-Level Negotiation", rule 1).
+// support returns the response to a tools/list with all tools callable as tasks. Their own
+// taskSupport means nothing if the server has no tasks, and some libraries write "forbidden" for
+// all tools ("Tool-Level Negotiation", rule 1).
 func support(response []byte) []byte {
 	var tools []json.RawMessage
 	if json.Unmarshal(jsonrpc.Field(response, "result", "tools"), &tools) != nil {
@@ -46,8 +46,8 @@ type told struct {
 	Poll    int64  `json:"pollInterval"`
 }
 
-// newTold returns what the client is told of a task that runs, or, if ended is not zero, has ended. It can be asked for
-// until keep after its end.
+// newTold returns a task, as its client sees it, that runs, or, if ended is not zero, has ended. The task is kept for
+// keep after its end.
 func newTold(id string, created, updated, ended time.Time, keep time.Duration) *told {
 	if ended.IsZero() {
 		ended = time.Now()
@@ -69,8 +69,8 @@ func newTold(id string, created, updated, ended time.Time, keep time.Duration) *
 // longestReason bounds the text of a result that says why a tool failed, in a task's status.
 const longestReason = 500
 
-// end takes in the response that ended the call, or nil if the client has cancelled it. Unlike the extension of 2026-07-28
-// this revision has tasks fail whose tool did.
+// end takes in the response that ended the call, or nil if the client has cancelled it. Unlike in the extension of
+// 2026-07-28, a task fails here if its tool fails.
 func (t *told) end(response []byte) {
 	if response == nil {
 		t.Status, t.Message = protocol.TaskCancelled, "the client cancelled the task"
@@ -86,7 +86,7 @@ func (t *told) end(response []byte) {
 		return
 	default:
 		var content []struct{ Text string }
-		_ = json.Unmarshal(jsonrpc.Field(result, "content"), &content) // else there is no text
+		_ = json.Unmarshal(jsonrpc.Field(result, "content"), &content) // on an error there is no text
 		if len(content) > 0 {
 			reason = content[0].Text
 		}

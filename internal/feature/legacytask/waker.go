@@ -11,8 +11,7 @@ import (
 // stepTimeout bounds one step of a waker.
 const stepTimeout = 5 * time.Second
 
-// A waker has something done, by one goroutine at a time, which there is only while there is
-// something to do.
+// A waker runs step in one goroutine at a time, which exists only while there is work.
 type waker struct {
 	sessions *session.Manager
 	step     func(context.Context) (over bool)
@@ -22,7 +21,7 @@ type waker struct {
 	again   bool
 }
 
-// wake has it done, once more if it is being done.
+// wake runs step, once more if it is running.
 func (w *waker) wake() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -38,7 +37,7 @@ func (w *waker) run(ctx context.Context) {
 		stop()
 		w.mu.Lock()
 		if over || !w.again {
-			w.running = over // it is not woken any more
+			w.running = over // over: wake does nothing any more
 			w.mu.Unlock()
 			return
 		}

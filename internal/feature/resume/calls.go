@@ -22,53 +22,54 @@ const (
 	Failed     = "failed" // its response is an error
 )
 
-// A Status is what can be said of a request without what it said. As JSON it is the result of requests/getStatus.
+// A Status is the state of a request, without its messages. As JSON it is the result of requests/getStatus.
 type Status struct {
 	RequestID         json.RawMessage `json:"requestId"` // as its client spelled it
 	Status            string          `json:"status"`
-	HasPendingMessage bool            `json:"hasPendingMessage"` // something was said that was written to no client
+	HasPendingMessage bool            `json:"hasPendingMessage"` // a message was written to no client
 	HasInputRequest   bool            `json:"hasInputRequest"`   // the client was asked, and has not answered
 }
 
-// A Listed is one of all the requests of a client.
+// A Listed is a request in the list of all requests of a client.
 type Listed struct {
 	Status
 	ResumeToken string `json:"resumeToken"`
 	Method      string `json:"method"`
 }
 
-// An Owner is a call as what is known of it here asks it. But for Look its methods are called without a lock.
+// An Owner is a call of the session, as this package asks about it. Its methods are called without a lock.
 type Owner interface {
-	// Look calls do with how the call stands, which does not change meanwhile: whether something was said that was written to no client,
-	// whether the client was asked and has not answered, and whether a client reads the stream.
+	// Look calls do, with a lock held, with the state of the call, which does not change meanwhile: whether a message was written to no
+	// client, whether the client was asked and has not answered, and whether a client reads the stream.
 	Look(do func(pending, asks, isRead bool))
 	// Told notes that the client was told the entries of the stream up to seq. The call has ended.
 	Told(seq uint64)
-	// IsKept reports whether something of the stream is kept, or it is still written to.
+	// IsKept reports whether the stream is kept, or still written to.
 	IsKept() bool
-	// Cancel ends those requests of the call that are in flight, and tells their client why.
+	// Cancel ends the requests of the call that are in flight, and tells their client why.
 	Cancel(ids []string, why string)
 }
 
-// A Session has the calls of a session whose client can resume requests. nil: it cannot. Its methods may be called concurrently, with
-// locks of the owners held, but for Status, Told and Sweep.
+// A Session has the calls of a session with a client that can resume requests; nil: it cannot. Its methods may be called
+// concurrently, and, but for Status, Told and Sweep, with locks of the owners held.
 type Session struct {
 	tickets  ticket.Maker
 	opts     *Options
 	eventIDs bool
 
 	mu    sync.Mutex
-	calls map[uint64]*Call // whose streams are kept, or were not long ago
-	crowd int              // how many of them are worth looking through
+	calls map[uint64]*Call // by their streams, which are kept, or were until the last sweep
+	crowd int              // the number of calls beyond which a sweep is due
 	swept time.Time
 }
 
 const (
-	crowd      = 1 << 10          // how many calls are not looked through for those that are not kept any more
-	sweepEvery = 10 * time.Minute // how often they are looked through else
+	crowd      = 1 << 10          // how many calls stay without a sweep for calls that are not kept
+	sweepEvery = 10 * time.Minute // how often calls are swept otherwise
 )
 
-// Session returns the calls of a session. params are those of initialize: nil if they don't say that the client can resume requests.
+// Session returns the calls of a session. params are those of initialize. It returns nil if they don't say that the client can resume
+// requests.
 func (o *Options) Session(tickets ticket.Maker, params []byte) *Session {
 	says := jsonrpc.Field(params, "capabilities", "resumableRequests")
 	if len(says) == 0 || says[0] != '{' {
@@ -80,11 +81,11 @@ func (o *Options) Session(tickets ticket.Maker, params []byte) *Session {
 	}
 }
 
-// EventIDs reports whether the client wants to be told event ids on transports that have none.
+// EventIDs reports whether the client wants event ids on transports without them.
 func (s *Session) EventIDs() bool { return s != nil && s.eventIDs }
 
-// Token returns the secret that is enough to resume a request, if the client knows how to. The stream is the one of the request's call; id
-// is raw JSON.
+// Token returns the secret that is enough to resume a request, if the client can resume requests. number is the stream of the request's
+// call; id is raw JSON.
 func (s *Session) Token(number uint64, id []byte) (token string, ok bool) {
 	if s == nil {
 		return "", false
@@ -99,19 +100,19 @@ func (s *Session) Len() int {
 	return len(s.calls)
 }
 
-// A Call is what is known of a call that can be resumed, also after its end. Guarded by Session.mu, but for what does not change.
+// A Call has the requests of a call that can be resumed, also after its end. Fields that change are guarded by Session.mu.
 type Call struct {
 	of       *Session
 	owner    Owner
-	number   uint64      // of its stream; it does not change once that is there
-	requests []request   // none is added once the call has begun
-	seen     time.Time   // when its client was last there, or asked for it
-	timer    *time.Timer // for the client that is away for too long; nil where there is no bound, and when no request is in flight
+	number   uint64      // of its stream; never changes once the stream exists
+	requests []request   // not added to once the call has begun
+	seen     time.Time   // when its client was last connected, or asked for it
+	timer    *time.Timer // cancels the call if the client is away for too long; nil without a bound, and while no request is in flight
 }
 
 type request struct{ id, method, status string } // id is raw
 
-// Begin takes in a request of a call that begins, and returns the call; c: that of the call's other requests, or nil.
+// Begin adds a request of a call that begins, and returns the call. c is the call with its other requests, or nil.
 func (s *Session) Begin(c *Call, owner Owner, id, method string) *Call {
 	if c == nil {
 		c = &Call{of: s, owner: owner}
@@ -123,8 +124,8 @@ func (s *Session) Begin(c *Call, owner Owner, id, method string) *Call {
 // Len returns how many requests the call has.
 func (c *Call) Len() int { return len(c.requests) }
 
-// Stored has the call found from now on, as it has a stream. It returns the notifications that are the first that the call says there, unless
-// the call has ended: they tell its client how to resume each request. said is how many entries the stream has.
+// Stored notes that the call has a stream, and can be found from now on. It returns the first notifications of the stream, unless the call
+// has ended: they tell the client how to resume each request. said is how many entries the stream has.
 func (c *Call) Stored(number, said uint64) (policies [][]byte) {
 	s := c.of
 	s.mu.Lock()
@@ -179,14 +180,14 @@ func (c *Call) End(id string, failed bool) {
 	}
 }
 
-// Leave notes that the client is waited for elsewhere from now on.
+// Leave notes that another node waits for the client from now on.
 func (c *Call) Leave() {
 	c.of.mu.Lock()
 	defer c.of.mu.Unlock()
 	c.stop()
 }
 
-// stop has the client waited for no more. Session.mu is held.
+// stop stops waiting for the client. Session.mu is held.
 func (c *Call) stop() {
 	if c.timer != nil {
 		c.timer.Stop()
@@ -204,7 +205,7 @@ func (c *Call) inFlight() (ids []string) {
 	return ids
 }
 
-// cancelIfAway is called when the client may have been away for too long. If it has, the call is cancelled.
+// cancelIfAway is called when the client may have been away for too long. If it was, the call is cancelled.
 func (c *Call) cancelIfAway() {
 	s := c.of
 	var ids []string
@@ -235,7 +236,7 @@ func (s *Session) call(number uint64) *Call {
 	return s.calls[number]
 }
 
-// Seen notes that the client of a stream's call is there, or was until now.
+// Seen notes that the client of a stream's call is connected, or was until now.
 func (s *Session) Seen(number uint64) {
 	if c := s.call(number); c != nil {
 		c.see()
@@ -248,7 +249,7 @@ func (c *Call) see() {
 	c.seen = time.Now()
 }
 
-// Told notes how far the client was told what a call said that has ended: its status tells.
+// Told notes that the client was told the entries of an ended call up to seq, for the status of its requests.
 func (s *Session) Told(number, seq uint64) {
 	if c := s.call(number); c != nil {
 		c.owner.Told(seq)
@@ -286,7 +287,7 @@ func (c *Call) list(all []Listed) []Listed {
 	return all
 }
 
-// kept returns the calls that can be resumed, oldest first, and forgets those that can't any more.
+// kept returns the calls that can be resumed, oldest first, and forgets the others.
 func (s *Session) kept() []*Call {
 	if s == nil {
 		return nil
@@ -315,7 +316,7 @@ func (s *Session) kept() []*Call {
 	return calls
 }
 
-// Sweep forgets calls that can't be resumed any more, where there are many, or it is time for it.
+// Sweep forgets calls that can't be resumed any more, if there are many calls, or a sweep is due.
 func (s *Session) Sweep(now time.Time) {
 	if s == nil {
 		return
@@ -323,7 +324,7 @@ func (s *Session) Sweep(now time.Time) {
 	s.mu.Lock()
 	due := len(s.calls) > s.crowd || len(s.calls) > 0 && now.Sub(s.swept) >= sweepEvery
 	if due {
-		s.crowd = math.MaxInt // until it is done, others need not begin
+		s.crowd = math.MaxInt // until this sweep is done, no other one is due
 	}
 	s.mu.Unlock()
 	if due {

@@ -1,5 +1,5 @@
 // Package resume has requests that can be resumed over any transport (SEP-975), for clients that have the capability resumableRequests. The
-// first that a stored call says is its policy, with a token that is enough to come back to it: from another connection, session or process
+// first message of a stored call is its policy, with a token that is enough to resume the call from another connection, session or process
 // of the same principal. docs/decisions/0008-resuming-everything.md says how a client finds all its calls.
 package resume
 
@@ -16,14 +16,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// ErrBadToken stands for a resume token that is wrong, or not of this request or principal, and for a request that is not kept any more: nobody
-// is told which.
+// ErrBadToken says that a resume token is wrong, or belongs to another request or principal, or that the request is no longer kept. Clients are
+// not told which.
 var ErrBadToken = errors.New("there is no such request to resume")
 
-// seal is what tokens are for.
+// seal is the purpose that is sealed into resume tokens.
 const seal = "holdfast resume token"
 
-// Options are those of all sessions.
+// Options are the same for all sessions.
 type Options struct {
 	MinWait time.Duration // how long clients are told to wait before they come back
 	MaxWait time.Duration // how long a client may stay away from a call before it is cancelled; negative: for ever
@@ -31,7 +31,7 @@ type Options struct {
 	Keep    time.Duration // how long the store keeps a call that has ended; 0: not known
 }
 
-// promisedWait is how long clients are told that they may stay away from a call: what has ended must still be there then. 0: no bound.
+// promisedWait is how long clients are told that they may stay away from a call: an ended call must still be kept then. 0: no bound.
 func (o *Options) promisedWait() time.Duration {
 	if o.MaxWait < 0 {
 		return 0
@@ -51,27 +51,27 @@ func (o *Options) InputWait() time.Duration {
 	return time.Hour
 }
 
-// Sessions are those of a node, as far as requests that are resumed need to know them. A session has a [Session] for them, or none.
+// Sessions are the sessions of a node, as far as requests that are resumed need to know them. A session has a [Session] for them, or nil.
 type Sessions[S interface{ Resumes() *Session }] interface {
-	// Sealed returns the session that has made a ticket, for a purpose and for what it is bound to, if it is the principal's, and has says
-	// that it has what the ticket names. That counts as a sign of its client. The error is [ErrBadToken], whatever the reason, says on which
-	// node the session is, or is that of a store which can't tell.
+	// Sealed returns the session that has made a ticket, for a purpose and bound to some bytes, if it is the principal's, and has reports
+	// that it has the call that the ticket names. That counts as a sign of its client. The error is [ErrBadToken] for any reason, names the
+	// node that has the session, or is the store's.
 	Sealed(t ticket.Ticket, purpose string, bound []byte, of caller.Principal, has func(S) bool) (S, error)
-	// List returns the sessions of a named principal that are in a range, or, for nobody in particular, the one that asks, if there is one,
-	// in the order of their names. That counts as a sign of their clients.
+	// List returns the sessions of a named principal that are in a range, in the order of their names, or, for an anonymous principal, the
+	// session that asks, if any. That counts as a sign of their clients.
 	List(of caller.Principal, own S, in shared.Range) []S
 	// Withdraw cancels a request of a stream's call, at its client's wish.
 	Withdraw(in S, number uint64, id []byte, reason string, header http.Header)
 }
 
-// Requests are those that clients ask for with the tokens of their calls, in whatever session of a node.
+// Requests finds the requests of all sessions of a node that clients ask for by resume tokens.
 type Requests[S interface{ Resumes() *Session }] struct {
 	Options
 	Sessions Sessions[S]
 }
 
-// Find returns where a request can be resumed from: its session, and the number of its stream, which may have ended. id is the request's, as
-// raw JSON. That counts as a sign of its client. The error is that of [Sessions.Sealed].
+// Find returns the session of a request, and the number of its stream, which may have ended, to resume it. id is the request's, as raw JSON.
+// That counts as a sign of its client. The error is that of [Sessions.Sealed].
 func (r *Requests[S]) Find(token string, id []byte, of caller.Principal) (s S, number uint64, err error) {
 	t, ok := ticket.Parse(token)
 	if !ok {
@@ -89,9 +89,9 @@ func (r *Requests[S]) Find(token string, id []byte, of caller.Principal) (s S, n
 	return s, t.Number, nil
 }
 
-// Status returns the result of requests/getStatus, or of requests/getStatus/all,
-// from a principal that is in the session own (nil: in none). more are requests that other nodes know of, in the same range
-// of sessions. The error is that of [Requests.Find].
+// Status returns the result of requests/getStatus, or of requests/getStatus/all, for a principal in the session own, or, if
+// that is nil, without a session. more are the requests on other nodes, in the same range of sessions. The error is that of
+// [Requests.Find].
 func (r *Requests[S]) Status(m *jsonrpc.Message, of caller.Principal, own S, more []Listed, in shared.Range) ([]byte, error) {
 	if m.Method == protocol.MethodStatusAll {
 		all := map[string]any{"requests": append(r.All(of, own, in), more...)}
@@ -112,8 +112,8 @@ func (r *Requests[S]) Status(m *jsonrpc.Message, of caller.Principal, own S, mor
 	return json.Marshal(status)
 }
 
-// All returns the requests that can be resumed in the sessions of [Sessions.List]: within a session as they were stored. That counts as a
-// sign of their clients.
+// All returns the requests that can be resumed in the sessions of [Sessions.List]: within a session in the order in which their calls
+// were stored. That counts as a sign of their clients.
 func (r *Requests[S]) All(of caller.Principal, own S, in shared.Range) []Listed {
 	all := []Listed{}
 	for _, s := range r.Sessions.List(of, own, in) {
@@ -130,8 +130,8 @@ func Cancels(m *jsonrpc.Message) bool {
 	return m.Kind == jsonrpc.Notification && m.Method == protocol.MethodCancelled && jsonrpc.Field(m.Params, "_meta", protocol.MetaResumeToken) != nil
 }
 
-// Cancel takes a notifications/cancelled whose _meta has the resume token of the request (holdfast/resumeToken), from whatever connection of
-// the principal, and reports whether it is one. Where the token is wrong nothing is cancelled. Other errors are those of [Requests.Find].
+// Cancel takes a notifications/cancelled with the resume token of the request in its _meta (holdfast/resumeToken), from any connection of the
+// principal. taken reports that the message is one. If the token is wrong, no request is cancelled. The other errors are those of [Requests.Find].
 func (r *Requests[S]) Cancel(of caller.Principal, m *jsonrpc.Message, header http.Header) (taken bool, err error) {
 	if !Cancels(m) {
 		return false, nil

@@ -1,5 +1,5 @@
-// Package tasktext has what clients are told of tasks (the extension io.modelcontextprotocol/tasks), whichever side of Holdfast
-// has them.
+// Package tasktext has the texts about tasks for clients (the extension io.modelcontextprotocol/tasks), for all parts of
+// Holdfast that have tasks.
 package tasktext
 
 import (
@@ -27,17 +27,17 @@ type Text struct {
 	Error      json.RawMessage `json:"error,omitempty"`
 }
 
-// PollAfter is how long the client of a task of an age is to wait before it asks again: the longer
-// a task has run, the less it matters when exactly it is found to have ended.
+// PollAfter returns how long the client of a task of an age should wait before it asks again: the
+// longer a task has run, the less it matters how soon the client learns of its end.
 func PollAfter(age time.Duration) time.Duration { return min(max(minPoll, age/pollPart), maxPoll) }
 
 const (
 	minPoll  = 500 * time.Millisecond
 	maxPoll  = 5 * time.Second
-	pollPart = 20 // of its age
+	pollPart = 20 // of the task's age
 )
 
-// Ended reports whether the task's status is one that does not change any more.
+// Ended reports whether the task's status is final.
 func (t *Text) Ended() bool {
 	return t.Status == protocol.TaskCompleted || t.Status == protocol.TaskFailed || t.Status == protocol.TaskCancelled
 }
@@ -59,8 +59,8 @@ func (t *Text) End(response []byte) {
 	}
 }
 
-// errAsks ends a task whose server asks as revision 2026-07-28 has it, by a result, in the
-// moment in which the call becomes a task: nothing makes the request again.
+// errAsks ends a task if its server asks by a result, as revision 2026-07-28 does, in the moment in
+// which the call becomes a task: no client makes the request again.
 var errAsks = jsonrpc.Errorf(jsonrpc.CodeServer, "the server asks for input after the call has become a task, in a way that a task cannot pass on")
 
 // Without returns an object without some of its members.
@@ -74,7 +74,7 @@ func Without(object []byte, names ...string) []byte {
 	return append(rest, '}')
 }
 
-// AppendMember appends a member to an object whose end is not written yet.
+// AppendMember appends a member to an object without its closing brace.
 func AppendMember(dst []byte, name string, value []byte) []byte {
 	if len(dst) > 1 {
 		dst = append(dst, ',')
@@ -82,7 +82,7 @@ func AppendMember(dst []byte, name string, value []byte) []byte {
 	return append(append(append(dst, jsonrpc.Quote(name)...), ':'), value...)
 }
 
-// AsksForNothingElse reports whether the filter of a listen asks for nothing but tasks.
+// AsksForNothingElse reports whether the filter of a subscriptions/listen asks only for tasks.
 func AsksForNothingElse(filter []byte) bool {
 	only := true
 	jsonrpc.Each(filter, func(name, value []byte) {
@@ -95,8 +95,8 @@ func AsksForNothingElse(filter []byte) bool {
 	return only
 }
 
-// What follows writes tasks as JSON. A client that waits for a task asks for it again and
-// again, and package json would take as long as all else that is done for that.
+// The rest of this file writes tasks as JSON. A client that waits for a task asks for it again and
+// again, and package json would take as long as the rest of that work.
 
 // JSON returns the task as JSON.
 func (t *Text) JSON() []byte {
@@ -124,10 +124,10 @@ func (t *Text) JSON() []byte {
 	return append(dst, '}')
 }
 
-// layout is that of times as tasks have them: ISO 8601.
+// layout is the layout of times in tasks: ISO 8601.
 const layout = "2006-01-02T15:04:05.000Z07:00"
 
-// Time returns a time as ISO 8601 has it, in UTC and with milliseconds.
+// Time returns a time in ISO 8601, in UTC and with milliseconds.
 func Time(t time.Time) string {
 	t = t.UTC()
 	year, month, day := t.Date()

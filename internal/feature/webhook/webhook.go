@@ -1,5 +1,5 @@
 // Package webhook has the completion webhooks of a session's requests: a request names the URL that gets its outcome when it has ended
-// and no client is connected. docs/decisions/0010-webhooks.md says when it is. Package holdfast/internal/webhook sends them.
+// and no client is connected. docs/decisions/0010-webhooks.md says when that is. Package holdfast/internal/webhook sends them.
 package webhook
 
 import (
@@ -14,18 +14,18 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An Ended is a request that named a webhook, and whose call ended with no client
-// connected to be told its response.
+// An Ended is a request that named a webhook, and that ended while no client was connected to read
+// its response.
 type Ended struct {
 	ID      []byte    // raw, as its client spelled it
-	Webhook string    // the URL as the client gave it; "" if it gave none that could be one
+	Webhook string    // the URL as the client gave it; "" if it could not be a URL
 	Failed  bool      // the response is an error
-	Time    time.Time // when it was given
-	// Key tells the end of this request from that of any other one. It is the same on any node that tells of it.
+	Time    time.Time // when the response was given
+	// Key names the end of this request, unlike that of any other request. It is the same on any node that tells the webhook.
 	Key string
 }
 
-// meta is the member of a request's _meta whose url is the webhook.
+// meta is the member of a request's _meta that has the webhook as its url.
 const meta = "holdfast/webhook"
 
 // longest bounds how many bytes of URL a call keeps.
@@ -34,12 +34,12 @@ const longest = 2048
 // mostNews bounds how many streams a note names.
 const mostNews = 256
 
-// Options are those of all sessions.
+// Options are the same for all sessions.
 type Options struct {
-	// Tell tells of a request, and reports whether no other node has to. nil: webhooks are ignored.
+	// Tell tells the webhook of a request, and reports whether no other node has to tell it. nil: webhooks are ignored.
 	Tell func(Ended) (told bool)
-	// InBackground has f run on a goroutine of its own, as Tell may take its time, and reports whether it does. nil: no other node
-	// takes sessions over.
+	// InBackground runs f on a goroutine of its own, as Tell may take long, and reports whether it does. nil: no other node takes
+	// sessions over.
 	InBackground func(f func()) bool
 }
 
@@ -50,26 +50,26 @@ func (o *Options) Wants(params []byte) bool {
 
 // An Owner is a session as its webhooks know it. Its methods are called without a lock.
 type Owner interface {
-	// Moved reports whether another node has the session: that one tells the webhooks.
+	// Moved reports whether another node has the session. That node tells the webhooks.
 	Moved() bool
 	// IsRead reports whether a client reads a stream.
 	IsRead(number uint64) bool
-	// Note has the store know what [Session.News] has.
+	// Note stores the streams of [Session.News].
 	Note()
 }
 
-// A Session has the webhooks of a session. nil has none. Its methods may be called concurrently, with locks of the owner held, but for
-// ReleaseAll.
+// A Session has the webhooks of a session. nil has none. Its methods may be called concurrently, and, but for ReleaseAll, with locks
+// of the owner held.
 type Session struct {
 	key   string
 	owner Owner
 	opts  *Options
 
 	mu      sync.Mutex
-	ended   map[uint64]*Call // those with webhooks to be told, by their streams
-	all     *Call            // of the one stream that all calls have, or nil; does not change
-	news    []uint64         // the streams of calls whose webhooks were told
-	telling int              // how often webhooks are being told just now
+	ended   map[uint64]*Call // the calls with webhooks to be told, by their streams
+	all     *Call            // of the stream that all calls share, or nil; does not change
+	news    []uint64         // the streams of calls with webhooks that were told
+	telling int              // how many goroutines are telling webhooks
 }
 
 // New returns the webhooks of a session with a key, or nil if they are ignored.
@@ -80,7 +80,7 @@ func New(key string, owner Owner, opts *Options) *Session {
 	return &Session{key: key, owner: owner, opts: opts}
 }
 
-// Share has all calls answer on the stream 0, and returns its webhooks. No other goroutine knows the session.
+// Share makes all calls share the stream 0, and returns its webhooks. No other goroutine knows the session yet.
 func (s *Session) Share() *Call {
 	if s == nil {
 		return nil
@@ -104,27 +104,27 @@ func (s *Session) Of(number uint64) (c *Call) {
 	return c
 }
 
-// HasTold reports whether no webhook is being told, of which the store does not know yet.
+// HasTold reports that no webhook is being told. While one is, the store does not know of it yet.
 func (s *Session) HasTold() bool {
 	telling := 0
 	s.locked(func() { telling = s.telling })
 	return telling == 0
 }
 
-// IsIdle reports whether besides no call has ended whose webhooks are to be told.
+// IsIdle reports that no webhook is being told, and no ended call has webhooks to tell.
 func (s *Session) IsIdle() bool {
 	waiting := 0
 	s.locked(func() { waiting = s.telling + len(s.ended) })
 	return waiting == 0
 }
 
-// News returns the streams of calls whose webhooks were told since it was last called.
+// News returns the streams of calls with webhooks that were told since News was last called.
 func (s *Session) News() (news []uint64) {
 	s.locked(func() { news, s.news = s.news, nil })
 	return news
 }
 
-// ReleaseAll has the webhooks told of all calls that have ended and that no client reads.
+// ReleaseAll tells the webhooks of all calls that have ended and that no client reads.
 func (s *Session) ReleaseAll() {
 	var all *Call
 	var ended map[uint64]*Call
@@ -135,7 +135,7 @@ func (s *Session) ReleaseAll() {
 	}
 }
 
-// settle notes that webhooks are not to be told by the next owner. s.mu is held.
+// settle notes that the next owner must not tell some webhooks. s.mu is held.
 func (s *Session) settle(all []request) {
 	for i := range all {
 		if n := all[i].stream; n != 0 && len(s.news) < mostNews && !slices.Contains(s.news, n) {
@@ -144,8 +144,8 @@ func (s *Session) settle(all []request) {
 	}
 }
 
-// tell tells webhooks that are due, and has the store know, if it is shared: until it does, the next owner of the
-// session tells them, too.
+// tell tells webhooks that are due, and notes that in a shared store. Until the store has the note, the next
+// owner of the session would tell them, too.
 func (s *Session) tell(due []request) {
 	told := due[:0]
 	for i := range due {
@@ -175,11 +175,11 @@ type Call struct {
 	over      bool   // the stream has its last entry
 }
 
-// A request is one that names a webhook.
+// A request is a request that names a webhook.
 type request struct {
 	Ended
-	seq    uint64 // of its response; 0 while there is none
-	stream uint64 // that the request has for itself, if the response is on the stream that all have; or 0
+	seq    uint64 // of its response; 0 while it has none
+	stream uint64 // the request's own stream, if its response is on the shared stream; or 0
 }
 
 // locked calls do with the lock held, unless there are no webhooks.
@@ -189,7 +189,7 @@ func (c *Call) locked(do func()) {
 	}
 }
 
-// Begin takes in a request that names a webhook, and returns the webhooks of its call; c: these, if there are some.
+// Begin adds a request that names a webhook, and returns the webhooks of its call. c are the call's webhooks so far, or nil.
 func (s *Session) Begin(c *Call, id string, params []byte) *Call {
 	url := jsonrpc.String(jsonrpc.Field(params, "_meta", meta, "url"))
 	if len(url) > longest {
@@ -202,8 +202,8 @@ func (s *Session) Begin(c *Call, id string, params []byte) *Call {
 	return c
 }
 
-// Answered notes that the response to a request is the entry seq of the call's stream, or of the one that all have; then stream is 0, or
-// that which the request has for itself.
+// Answered notes that the response to a request is the entry seq of the call's stream, or of the shared stream. stream is then the
+// request's own stream, or 0.
 func (c *Call) Answered(id string, failed bool, seq, stream uint64) {
 	c.locked(func() {
 		i := slices.IndexFunc(c.list, func(r request) bool { return string(r.ID) == id })
@@ -235,7 +235,7 @@ func (c *Call) Cancelled(id string) {
 	c.locked(func() { c.list = slices.DeleteFunc(c.list, func(r request) bool { return string(r.ID) == id }) })
 }
 
-// Refused notes that the store has refused what follows the entry seq: clients are told that the outcome is unknown.
+// Refused notes that the store has refused the entries after seq: clients are told that the outcome is unknown.
 func (c *Call) Refused(seq uint64) {
 	c.locked(func() {
 		for i := range c.list {
@@ -249,7 +249,7 @@ func (c *Call) Refused(seq uint64) {
 // Drop forgets the webhooks: the client has the answers.
 func (c *Call) Drop() { c.locked(func() { c.list = nil }) }
 
-// PassOn takes the webhooks of a call for another one, which has its requests from now on. Where all have one stream it takes none.
+// PassOn moves the webhooks of a call to another call, which has its requests from now on. If all calls share a stream, it moves none.
 func (c *Call) PassOn() (to *Call) {
 	c.locked(func() {
 		if c.s.all == nil {
@@ -280,27 +280,27 @@ func (c *Call) Delivered(number, seq uint64) {
 	c.Dispatch(number)
 }
 
-// Hold has the webhooks wait for a client, or for Release.
+// Hold makes the webhooks wait for a client, or for Release.
 func (c *Call) Hold() { c.locked(func() { c.held = true }) }
 
-// Release notes that the client that is waited for will not read the stream.
+// Release notes that the client that the webhooks wait for will not read the stream.
 func (c *Call) Release(number uint64) {
 	c.locked(func() { c.held = false })
 	c.Dispatch(number)
 }
 
-// Flush is Dispatch for the stream that all calls have, if there is one.
+// Flush is Dispatch for the stream that all calls share, if they do.
 func (c *Call) Flush() {
 	if c != nil && c.s.all != nil {
 		c.s.all.Dispatch(0)
 	}
 }
 
-// Dispatch has the webhooks told if the call is over and no client has its outcome. It follows what changes any of that: the end of the
-// stream, and that a client leaves it.
+// Dispatch tells the webhooks if the call is over and no client has its outcome. It is called when that may have changed: the stream
+// has ended, or a client has stopped reading it.
 func (c *Call) Dispatch(number uint64) {
 	if c == nil || c.s.owner.Moved() {
-		return // or the new owner tells them
+		return // the new owner tells them
 	}
 	s := c.s
 	isRead := s.owner.IsRead(number)
@@ -328,8 +328,8 @@ func (c *Call) Dispatch(number uint64) {
 	}
 }
 
-// due takes off the list what is settled, as it need not be told, and what is to be told now: it
-// returns both. isRead reports whether the stream has a reader. Session.mu is held.
+// due removes from the list, and returns, the requests to tell now, and the settled ones, which
+// need no webhook. isRead says that the stream has a reader. Session.mu is held.
 func (c *Call) due(isRead bool) (due, settled []request) {
 	if !c.over {
 		return nil, nil
@@ -337,7 +337,7 @@ func (c *Call) due(isRead bool) (due, settled []request) {
 	kept := c.list[:0]
 	for _, r := range c.list {
 		switch {
-		case r.seq <= c.delivered: // or there is none: it was cancelled
+		case r.seq <= c.delivered: // 0: it was cancelled
 			settled = append(settled, r)
 		case isRead || c.held:
 			kept = append(kept, r)

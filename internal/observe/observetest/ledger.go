@@ -1,4 +1,4 @@
-// Package observetest checks that what is told to observers obeys the rules of package observe.
+// Package observetest checks that the events for observers obey the rules of package observe.
 package observetest
 
 import (
@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/observe"
 )
 
-// A Ledger is an observer that reports what breaks a rule to its test. At the end of the test, after
-// all that was begun later, everything has to have ended.
+// A Ledger is an observer that reports broken rules to its test. At the end of the test, after the
+// cleanups that were registered later, all calls, sessions, readers and backends must have ended.
 type Ledger struct {
 	t testing.TB
 
@@ -30,7 +30,7 @@ func New(t testing.TB) *Ledger {
 	return l
 }
 
-// Recording has the ledger keep what it is told, for [Ledger.Events] and [Entry.Events].
+// Recording makes the ledger keep the events, for [Ledger.Events] and [Entry.Events].
 func (l *Ledger) Recording() *Ledger {
 	l.records = true
 	return l
@@ -53,14 +53,14 @@ func (e *Entry) End() (observe.End, bool) {
 	return e.end, e.ended
 }
 
-// Events returns what the call's observer was told.
+// Events returns the events of the call.
 func (e *Entry) Events() []observe.Event {
 	e.l.mu.Lock()
 	defer e.l.mu.Unlock()
 	return append([]observe.Event(nil), e.events...)
 }
 
-// Calls returns the calls that began, with one method, in their order.
+// Calls returns the calls of a method, in the order in which they began.
 func (l *Ledger) Calls(method string) (all []*Entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *Ledger) Calls(method string) (all []*Entry) {
 	return all
 }
 
-// Events returns what belonged to no call in flight.
+// Events returns the events that belonged to no call in flight.
 func (l *Ledger) Events() []observe.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,8 +174,8 @@ func (e *Entry) Ended(_ *observe.Call, end observe.End) {
 	e.ended, e.end = true, end
 }
 
-// check reports what has not ended. Who served a request of another node may be about to
-// leave yet.
+// check reports calls, sessions, readers and backends that have not ended. It waits for readers:
+// the node that served a request of another node may still be about to leave.
 func (l *Ledger) check() {
 	for end := time.Now().Add(time.Minute); l.isRead() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond) // polling, not synchronisation
