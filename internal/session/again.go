@@ -101,8 +101,6 @@ func (f flightCall) Stored() uint64 {
 	return 0
 }
 
-func (f flightCall) IsSafe(tool string) bool { return f.s.Tools.IsRepeatable(tool) }
-
 // MayLeave implements [again.Call]: a client may leave that has a task, waits for a webhook, or can come back with a key or a token.
 func (f flightCall) MayLeave() (may bool) {
 	locked(f.s, func() {

@@ -16,7 +16,8 @@ import (
 func TestStrandedBeforeBegun(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{2, 3, 5} {
-		h := newHouse(t, Options{AttachWithin: time.Hour}, nil)
+		safe := []func(string) bool{nil, func(string) bool { panic("by Options.Safe") }}[size%2] // it is asked after the call has begun
+		h := newHouse(t, Options{AttachWithin: time.Hour, Safe: safe}, nil)
 		s := h.open("")
 		var calls []*Call
 		for i := range size {

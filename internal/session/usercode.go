@@ -68,6 +68,13 @@ func (m *Manager) saysRepeatable(server, tool string) bool {
 	return m.safe != nil && m.safe(tool) || m.many != nil && m.many.SafeTool(server, tool)
 }
 
+// IsSafe implements [again.Call]. Where Options.Safe panics the tool is not safe: the call has begun, so it has to go on.
+func (f flightCall) IsSafe(tool string) (safe bool) {
+	var err error // is logged
+	defer panics.Catch(&err, f.s.m.logger, "Options.Safe", "")
+	return f.s.Tools.IsRepeatable(tool)
+}
+
 // panicked reports whether err is a panic of the user's code, which was logged.
 func panicked(err error) bool {
 	var p *panics.Error
