@@ -171,6 +171,7 @@ func (m *modern) openRounds() (*handle, error) {
 	}
 	h.modern, h.listener = &modern{conn: h.conn, ready: make(chan struct{})}, func() {}
 	if err := h.putInitialize(params, nil); err != nil {
+		_ = h.Close()
 		return nil, err
 	}
 	m.rounds.open = h
