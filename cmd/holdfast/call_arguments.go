@@ -23,7 +23,7 @@ type givenArguments struct {
 	object string
 	pairs  []string
 	flags  []string // the values of --arg, which are set after the pairs
-	stdin  bool     // one of them is read from stdin
+	stdin  bool     // an argument is read from stdin
 }
 
 // giveArguments takes the words after the tool on the command line, and the values of --arg.

@@ -47,7 +47,7 @@ const callArgs = "[NAME | TOKEN | URL TASK]"
 type namedCall struct {
 	state client.State
 	tool  string
-	kept  *follow.Kept // nil: it is not saved here, or was not named by its name here
+	kept  *follow.Kept // nil: the call is not saved here, or is named by a token or a task
 	token bool         // it is named by a token, which may be of a server that the user does not know
 	named bool         // by a token, or by the URL of its server
 }

@@ -230,7 +230,7 @@ func (b *byteSize) Set(s string) error {
 // Type implements [pflag.Value].
 func (b *byteSize) Type() string { return "size" }
 
-// addState adds the flag for the directory of state files. what names their content.
+// addState adds the flag for the directory of state files. The text what names their content.
 func addState(cmd *cobra.Command, dir *string, what string) {
 	cmd.Flags().StringVar(dir, "state", statefile.Dir(), "`directory` to keep "+what+" in; empty: keep nothing")
 	_ = cmd.MarkFlagDirname("state") // fails for unknown flags only

@@ -84,7 +84,7 @@ func infoOf(p *peer, t *target) *serverInfo {
 	}
 	if p.meta != nil {
 		i.Revision, i.Era = protocol.V20260728, "modern"
-		_ = json.Unmarshal(jsonrpc.Field(p.said, "supportedVersions"), &i.Supported) // else it says none
+		_ = json.Unmarshal(jsonrpc.Field(p.said, "supportedVersions"), &i.Supported) // else the server says none
 	}
 	if t.stdio() { // this program answers, in front of the server
 		i.Server, i.Capabilities = strings.Join(redact.Args(t.command), " "), withoutOurs(i.Capabilities)

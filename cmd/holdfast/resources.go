@@ -67,7 +67,7 @@ func (p *peer) lists(cmd *cobra.Command, kind string) bool {
 	return false
 }
 
-// all makes [peer.list] return all entries: it finds none.
+// all is the argument found of [peer.list] for all entries.
 func all(json.RawMessage) (bool, error) { return false, nil }
 
 func listResources(ctx context.Context, p *peer, raw bool, cmd *cobra.Command) error {

@@ -185,7 +185,7 @@ func (f *authFlags) reload(asked bool) {
 	}
 }
 
-// review checks the rights of the clients whose connections are open.
+// review checks the rights of the clients with open connections.
 func (f *authFlags) review() {
 	if f.policy != nil && f.policy.Open != nil {
 		f.policy.Open.Review()

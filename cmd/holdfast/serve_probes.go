@@ -34,7 +34,7 @@ type admin struct {
 }
 
 // A load balancer that probes needs time to notice that the process is not ready: at most
-// maxNotice. If none has probed for probedWithin, there is none.
+// maxNotice. If nothing has probed for probedWithin, there is no load balancer.
 const (
 	maxNotice    = 5 * time.Second
 	probedWithin = 30 * time.Second

@@ -24,7 +24,7 @@ type absence struct {
 	holds   bool              // messages that get no known answer wait here, as the session has not begun
 	waiting []jsonrpc.Message // of the host
 	stale   map[string]bool   // the notifications for lists that got known answers, until the host has them
-	doubled map[string]bool   // notifications that were made here, until the host has listed again: the server's own says nothing more
+	doubled map[string]bool   // notifications that were made here, until the host has listed again: those of the server say nothing more
 }
 
 type absenceState uint8

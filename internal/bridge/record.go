@@ -29,7 +29,7 @@ type callRecord struct {
 	Left   time.Time         `json:"left,omitzero"`
 	Place  *client.CallState `json:"place,omitempty"`  // the call's place at the server
 	Answer json.RawMessage   `json:"answer,omitempty"` // the response, which no host has taken
-	// Task is when the call became a task, whose id names the call. Zero: it has not.
+	// Task is when the call became a task; the task's id names the call. Zero: it has not.
 	Task time.Time `json:"task,omitzero"`
 }
 

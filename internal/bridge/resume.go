@@ -13,8 +13,8 @@ import (
 // process before this one ended. A repetition that comes later is a new call.
 const repeatWithin = 10 * time.Minute
 
-// resume resumes the session of a process before this one. It reports whether it can: then
-// it answers the host's initialize request.
+// resume resumes the session of an earlier process. It reports whether it can: then it answers
+// the host's initialize request.
 func (b *bridge) resume(m jsonrpc.Message, from origin, old *sessionRecord) bool {
 	state := old.Conn
 	state.Calls = b.requests.restore(old.repeatable())

@@ -42,7 +42,7 @@ import (
 //  5. When a call that was taken over has ended, the .over file is written before the
 //     call's lock is released.
 //
-// Methods may be called concurrently. Nothing is kept by a nil store, or before open.
+// Methods may be called concurrently. A nil store, or one before open, keeps nothing.
 type store struct {
 	dir    string
 	prefix string // of the names of this server's files

@@ -419,7 +419,7 @@ func (r *reader) checkPaths() {
 }
 
 // checkPrefixes makes each merged name belong to one server. Equal prefixes that are made of names get a part
-// that differs; other equal ones are mistakes.
+// that differs; other equal prefixes are mistakes.
 func (r *reader) checkPrefixes() {
 	taken := make(map[string]string)
 	for _, s := range r.all {

@@ -518,7 +518,7 @@ func linesOf(text string) []string {
 }
 
 // Write writes the change, and before it the backup. It returns the backup's name: "" if there is none, since this package has
-// made the file. The file has the old content or the new one at any time. A link stays one.
+// made the file. The file has the old content or the new one at any time. A link stays a link.
 func (c *Change) Write() (backup string, err error) {
 	target := c.File
 	if c.New {

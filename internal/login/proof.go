@@ -66,7 +66,7 @@ func (l *attempt) bind(c challenge) error {
 	return nil
 }
 
-// takes reports whether a list of algorithms has that of a key; an empty one has all.
+// takes reports whether a list of algorithms has that of a key; an empty list has all.
 func takes(list []string, key *dpop.Key) bool {
 	return len(list) == 0 || slices.Contains(list, key.Algorithm())
 }

@@ -114,7 +114,7 @@ func (s *Source) postOnce(ctx context.Context, endpoint string, who identity, wh
 		Error       string `json:"error"`
 		Description string `json:"error_description"`
 	}
-	_ = json.Unmarshal(data, &said) // else it says nothing
+	_ = json.Unmarshal(data, &said) // else the answer has no error
 	if resp.StatusCode/100 != 2 || said.Error != "" {
 		return &tokenError{status: resp.StatusCode, code: oneLine(said.Error), description: oneLine(said.Description), host: req.URL.Host}
 	}
@@ -216,7 +216,7 @@ func (s *Source) ask(ctx context.Context, who identity, where places, issuer, re
 	return t, strings.Fields(got.Scope), nil
 }
 
-// renew asks for a token with the refresh token of the last login, or with the client's credentials. The error is one of the token endpoint, or passes.
+// renew asks for a token with the refresh token of the last login, or with the client's credentials. The error is a [tokenError], or [passes] is true for it.
 func (s *Source) renew(ctx context.Context, r record) (record, error) {
 	form := url.Values{}
 	switch {

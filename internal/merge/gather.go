@@ -550,7 +550,7 @@ type place struct {
 // mostPages bounds how many pages a list may have.
 const mostPages = 10_000
 
-// errFirstPage says that a page is the first one again: its server means by an empty cursor that there is no other.
+// errFirstPage says that a page is the first one again: its server means by an empty cursor that there are no more pages.
 var errFirstPage = errors.New("the first page comes again")
 
 // next returns the place after a page that was asked for at p; more is false if the page is the last one.

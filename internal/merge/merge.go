@@ -1,10 +1,10 @@
-// Package merge is a backend over backends: it serves several servers as one. A conversation
-// has one with each server (a link). Tools and prompts have their server's prefix, by which
-// calls are routed, also on a node that has never seen a list and while a server is away.
+// Package merge is a backend over backends: it serves several servers as one. A conversation has
+// a conversation with each server (a link). Tools and prompts have their server's prefix, by
+// which calls are routed, also on a node that has never seen a list and while a server is away.
 // Resources are routed by their URIs, as they were listed, and else by asking the servers.
 //
-// One server's failure is not the others': it is left out of lists, its calls fail, and it is
-// opened again when it is needed.
+// A server that fails leaves the others alone: it is left out of lists, its calls fail, and it
+// is opened again when it is needed.
 //
 // The conversations are in legacy revisions; package translate is above and below.
 package merge
@@ -95,7 +95,7 @@ func (b *Backend) waitFor(what matter) time.Duration {
 }
 
 // waitToCall returns how long a call waits for a member that is being opened. If the member has been open before, its
-// process may just be slow to start, and a call has no other member: it waits longer, until one has waited in vain.
+// process may just be slow to start, and a call has no other member: it waits longer, until a call has waited in vain.
 func (b *Backend) waitToCall(member string) time.Duration {
 	b.mu.Lock()
 	worked := b.worked[member]

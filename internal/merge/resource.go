@@ -154,7 +154,7 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 		return nil, refused[0]
 	}
 	for _, l := range links {
-		if !l.isReady() { // it is told when it is opened
+		if !l.isReady() { // the server is told when it is opened
 			l.noteSubscription(in.Method, uri, in.Params)
 		}
 	}

@@ -24,7 +24,7 @@ type united struct {
 	known    map[string]bool   // those elements
 }
 
-// mostLevels bounds in how many objects an object may be to be united with another one.
+// mostLevels bounds the depth of the objects that are united.
 const mostLevels = 16
 
 // add adds a member.

@@ -81,7 +81,7 @@ func (l *link) isLate() {
 	l.c.log.Log(context.Background(), l.c.b.fails(matter{member: l.name}, errNotOpen), "server of the merged ones is late: clients go on without it, and are told when it is there", "server", l.name)
 }
 
-// withdraw takes back a request if it still waits for an opening, and reports whether it did. It is not answered.
+// withdraw takes back a request if it still waits for an opening, and reports whether it did. The request is not answered.
 func (l *link) withdraw(id []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

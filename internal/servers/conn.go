@@ -49,7 +49,7 @@ func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
 // Shared reports whether several callers share the conversation; see [rpc.IsShared].
 func (c *conn) Shared() bool { return rpc.IsShared(c.sink) }
 
-// TakePlace takes one of the server's places, and one of all; see [rpc.TakePlace].
+// TakePlace takes a place of the server, and one of those for all servers; see [rpc.TakePlace].
 func (c *conn) TakePlace() (free func(), ok bool) {
 	if !c.s.tryEnter() {
 		return nil, false

@@ -62,7 +62,7 @@ type command struct {
 // Eras implements [backend.EraSpeaker].
 func (*command) Eras() backend.Eras { return backend.Unknown }
 
-// Processes implements [backend.ProcessStarter]: a server that says everything on one pipe.
+// Processes implements [backend.ProcessStarter]: a command writes all its messages to one pipe.
 func (*command) Processes() bool { return true }
 
 // Open implements [backend.Backend].

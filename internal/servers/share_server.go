@@ -33,7 +33,7 @@ type sharing struct {
 	asked    map[string]*sharedRequest // by the keys of their ids
 	tokens   map[string]*sharedRequest // by the progress tokens that the server knows
 	used     time.Time                 // when a message of a call was last passed on
-	idle     *time.Timer               // ends it; nil: it is not about to end
+	idle     *time.Timer               // ends the conversation; nil: it is not about to end
 	over     bool
 	why      error // why the server ended it; nil: it has not
 }

@@ -221,7 +221,7 @@ func (f *field) titles() func(value string) string {
 	}
 }
 
-// decode decodes a JSON value; nil if it is none. Numbers keep their spelling.
+// decode decodes a JSON value; nil if raw is not JSON. Numbers keep their spelling.
 func decode(raw []byte) any {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/term"
 )
 
-// An Output is stdout or stderr. All text that the program prints goes through one. Text of a
-// server may have terminal commands in it: a terminal gets them as visible escapes, which do
-// nothing. A pipe or a file gets the bytes as they are.
+// An Output is stdout or stderr. All text that the program prints goes through an Output. Text
+// of a server may have terminal commands in it: a terminal gets them as visible escapes, which
+// do nothing. A pipe or a file gets the bytes as they are.
 type Output struct {
 	file *os.File
 	tty  bool
