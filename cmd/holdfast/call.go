@@ -229,7 +229,7 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 	opts.Changed = func() {
 		select {
 		case changed <- struct{}{}:
-		default: // there is a token
+		default: // the channel has one already
 		}
 	}
 	opts.Tasks, opts.AskHost = true, true

@@ -215,7 +215,7 @@ func (b *byteSize) String() string {
 // Set implements [pflag.Value].
 func (b *byteSize) Set(s string) error {
 	i := 0
-	for !strings.HasSuffix(s, units[i].suffix) { // the last fits anything
+	for !strings.HasSuffix(s, units[i].suffix) { // the last suffix fits anything
 		i++
 	}
 	u := units[i]

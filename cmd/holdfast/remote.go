@@ -132,7 +132,7 @@ type peer struct {
 	sent int    // requests
 	// said is the server's description of itself: the result of initialize, or of server/discover.
 	said json.RawMessage
-	// capabilities are a part of that.
+	// capabilities are a part of said.
 	capabilities json.RawMessage
 	// meta is the _meta of each request (2026-07-28); nil in a session.
 	meta map[string]any

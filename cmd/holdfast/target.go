@@ -68,7 +68,7 @@ type target struct {
 	entry     follow.Entry // zero: the server has none
 }
 
-// name is how messages call the server.
+// name returns the name of the server in messages.
 func (t *target) name() string {
 	if t.command != nil {
 		return terminal.OneLine(filepath.Base(t.command[0]))

@@ -44,7 +44,7 @@ func (b *bridge) read(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// byteOrderMark stands before the first line of some shells.
+// byteOrderMark comes before the first line that some shells write.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
 // readMessages handles one line of the host: a message, a batch, or several messages without anything between them.

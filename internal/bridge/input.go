@@ -8,7 +8,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// This file is for servers that ask a modern host questions, which become an
+// This file is for servers that ask a modern host questions: these become an
 // InputRequiredResult, and the host's retry continues the call (2026-07-28, Multi Round-Trip
 // Requests). A modern server makes such results itself.
 

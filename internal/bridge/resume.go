@@ -181,8 +181,8 @@ const (
 	renewEvery = time.Minute
 )
 
-// changed is called when the record has changed. It saves it soon, or at once if a request that
-// must not run twice is being sent.
+// changed is called when the record has changed. It saves the record soon, or at once if a
+// request that must not run twice is being sent.
 func (b *bridge) changed() {
 	if b.sending.Load() > 0 {
 		b.save()

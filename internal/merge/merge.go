@@ -3,7 +3,7 @@
 // which calls are routed, also on a node that has never seen a list and while a server is away.
 // Resources are routed by their URIs, as they were listed, and else by asking the servers.
 //
-// A server that fails leaves the others alone: it is left out of lists, its calls fail, and it
+// A server that fails does not harm the others: it is left out of lists, its calls fail, and it
 // is opened again when it is needed.
 //
 // The conversations are in legacy revisions; package translate is above and below.
@@ -566,9 +566,9 @@ func requestOf(ctx context.Context, in backend.Inbound) *http.Request {
 const (
 	openFor  = 60 * time.Second
 	initWait = 5 * time.Second
-	// stateFor bounds how long servers may take to take a level that the client sets.
+	// stateFor bounds how long servers may take to answer the client's logging/setLevel.
 	stateFor = 5 * time.Second
-	// restateFor bounds how long a server that is being opened, while clients wait, may take to take the level and subscriptions.
+	// restateFor bounds how long a server that is being opened may take for the level and the subscriptions: clients wait for it.
 	restateFor = 2 * time.Second
 	// partFor bounds how long a server may take to answer a request that another may answer.
 	partFor  = 15 * time.Second

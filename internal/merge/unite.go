@@ -21,7 +21,7 @@ type united struct {
 	first    []byte
 	object   *union            // of several objects, else nil
 	elements []json.RawMessage // of several arrays, else nil
-	known    map[string]bool   // those elements
+	known    map[string]bool   // the elements that are there
 }
 
 // mostLevels bounds the depth of the objects that are united.

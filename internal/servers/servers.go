@@ -175,8 +175,8 @@ func (s *Set) Apply(file *config.File) Change {
 	return did
 }
 
-// forgetMerged is how long the path of all servers as one stays after the end of that, for clients that come back for their
-// calls: a moment longer than their sessions go on.
+// forgetMerged is how long the path of all servers as one stays when they are not served so any more, for clients that come
+// back for their calls: a moment longer than their sessions go on.
 const forgetMerged = 35 * time.Second
 
 // forget removes the routes of a removed server.

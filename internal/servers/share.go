@@ -35,7 +35,7 @@ type shared struct {
 	users   map[string]int            // how many sessions there are, by the revision that they ask for
 	opening map[string]*sharedOpening // by the revision that is asked for
 	current map[string]*sharing       // by the revision that is spoken
-	speaks  map[string]string         // the revision that the server has answered with, by what it was asked for
+	speaks  map[string]string         // the revision that the server has answered with, by the revision that it was asked for
 	last    uint64                    // of the ids for the server
 	closed  bool
 }
