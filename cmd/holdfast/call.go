@@ -85,7 +85,7 @@ continues at the server, or was cancelled.`,
 	return cmd
 }
 
-// given returns the server, the tool and its arguments that a command line names. stdin says that they are read from there.
+// given returns the server, the tool and the arguments that a command line names.
 func (f *callFlags) given(cmd *cobra.Command, args []string) (t *target, name string, given *givenArguments, err error) {
 	switch {
 	case len(args) > 1 && cmd.ArgsLenAtDash() < 0 && !isURL(args[0]) && slices.ContainsFunc(args[1:], func(arg string) bool { return isURL(arg) && !strings.ContainsAny(arg, "={\"@ ") }):
@@ -196,7 +196,7 @@ func (f *callFlags) call(cmd *cobra.Command, args []string) error {
 }
 
 // params returns the tool, and the params of the call. The server must have the tool, and its schema must fit the
-// arguments. If the server does not list its tools to the end, it decides that itself, and the tool returned is nil.
+// arguments. If the server does not list its tools to the end, the server decides that itself, and the tool returned is nil.
 func (f *callFlags) params(ctx context.Context, p *peer, name string, given *givenArguments, stdin io.Reader, show *terminal.Display) (*tool, map[string]any, error) {
 	list, _, err := p.tools(ctx, name)
 	var t *tool
@@ -229,7 +229,7 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 	opts.Changed = func() {
 		select {
 		case changed <- struct{}{}:
-		default: // there is a token
+		default: // the channel has one already
 		}
 	}
 	opts.Tasks, opts.AskHost = true, true
@@ -254,7 +254,7 @@ func (f *followFlags) options(cmd *cobra.Command, remote *remoteFlags, show *ter
 	return w, opts, nil
 }
 
-// save has the place of the call saved.
+// save saves the place of the call in a file. If that fails, it tells the user.
 func (f *followFlags) save(calls follow.SavedCalls, w *follow.Options, tool string) {
 	var err error
 	if w.Saved, err = calls.Add(w.ID, tool); err != nil {
@@ -271,8 +271,8 @@ func (f *followFlags) run(ctx context.Context, w *follow.Options) (jsonrpc.Messa
 	return m, err
 }
 
-// prompter returns what asks the user questions of the server; nil if nobody can be asked.
-// stdinUsed says that stdin has something else in it.
+// prompter returns a prompter for questions of the server; nil if no user can be asked.
+// stdinUsed says that stdin has other data.
 func (f *followFlags) prompter(cmd *cobra.Command, show *terminal.Display, to string, stdinUsed bool) *terminal.Prompter {
 	in := cmd.InOrStdin()
 	if stdinUsed || !f.interactive && (!terminal.IsTerminal(in) || !show.TTY()) {
@@ -281,7 +281,7 @@ func (f *followFlags) prompter(cmd *cobra.Command, show *terminal.Display, to st
 	return terminal.NewPrompter(in, cmd.ErrOrStderr(), serverName(to))
 }
 
-// print prints the response to a call. An error decides how the program ends.
+// print prints the response to a call. The error decides the exit code.
 func (f *followFlags) print(m jsonrpc.Message, name string, stdout, stderr io.Writer) error {
 	if m.Error != nil {
 		return errorOf(m)

@@ -22,11 +22,11 @@ const maxArguments = 16 << 20
 type givenArguments struct {
 	object string
 	pairs  []string
-	flags  []string // the values of --arg, which come after them
-	stdin  bool     // one of them is read from stdin
+	flags  []string // the values of --arg, which are set after the pairs
+	stdin  bool     // an argument is read from stdin
 }
 
-// giveArguments takes what follows the tool on the command line, and the values of --arg.
+// giveArguments takes the words after the tool on the command line, and the values of --arg.
 func giveArguments(words, flags []string) (*givenArguments, error) {
 	g := &givenArguments{flags: flags}
 	for _, word := range words {
@@ -61,7 +61,7 @@ func arguments(object string, flags []string, t *tool, stdin io.Reader) (json.Ra
 
 func (g *givenArguments) readsStdin(does bool) { g.stdin = g.stdin || does }
 
-// contents returns a text, or what is in the file that it names with @. @@ stands for @.
+// contents returns a text, or the content of the file that it names with @. @@ stands for @.
 func contents(text string, stdin io.Reader) (string, error) {
 	name, ok := strings.CutPrefix(text, "@")
 	switch {
@@ -164,7 +164,7 @@ func typed(t *tool, name, text string) (json.RawMessage, error) {
 			if kind != "null" && want == "" {
 				want = kind
 			}
-		default: // of several, the first one that the value can be
+		default: // of several types, the first that fits the value
 			return json.Marshal(text)
 		}
 	}
@@ -183,7 +183,7 @@ func typed(t *tool, name, text string) (json.RawMessage, error) {
 	return nil, fmt.Errorf("want a JSON %s", want)
 }
 
-// decoded returns the value that a text is as JSON.
+// decoded decodes a text as JSON. ok is false if it is not JSON.
 func decoded(text string) (v any, ok bool) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.UseNumber()
@@ -208,8 +208,8 @@ func valueOf(schema []byte, text string) json.RawMessage {
 	return nil
 }
 
-// misfit reports whether arguments are not as the schema of the tool says: one is missing, unknown or of another type.
-// The server may take them all the same.
+// misfit reports whether arguments do not fit the schema of the tool: one is missing, unknown or of another type. The
+// server may take them all the same.
 func misfit(t *tool, given json.RawMessage) bool {
 	args := make(map[string]json.RawMessage)
 	if t == nil || json.Unmarshal(given, &args) != nil {
@@ -287,7 +287,7 @@ func typesOf(root, schema []byte) []string {
 			}
 			return
 		}
-		for _, member := range []string{"anyOf", "oneOf", "allOf"} { // generators write an optional number so
+		for _, member := range []string{"anyOf", "oneOf", "allOf"} { // generators write an optional number this way
 			var some []json.RawMessage
 			if raw := jsonrpc.Field(schema, member); depth == 0 || raw == nil || json.Unmarshal(raw, &some) != nil {
 				continue
@@ -322,7 +322,7 @@ func signature(t *tool) string {
 }
 
 // unknownTool returns the error for a tool that the server does not have. It names similar
-// ones.
+// tools.
 func unknownTool(name string, list []tool) error {
 	type near struct {
 		name string

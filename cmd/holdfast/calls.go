@@ -110,7 +110,7 @@ func jsonOfCall(k *follow.Kept) callJSON {
 
 func inUTC(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
-// stateOfCall says what is done about a call here.
+// stateOfCall returns the state of a call on this machine.
 func stateOfCall(k *follow.Kept) string {
 	switch {
 	case !k.Cancelled.IsZero():

@@ -31,23 +31,23 @@ func newCallTokenFlags() callTokenFlags {
 	return callTokenFlags{remoteFlags: newRemoteFlags(), login: newLoginFlags()}
 }
 
-// trustHelp is what the help of those commands says of headers.
+// trustHelp is the part of those commands' help about headers.
 const trustHelp = `A token names the server that it is of, and --header is sent there. If nothing from here
 went to that server before, you are asked; without a terminal, give --server.`
 
-// namedHelp is what the help of those commands says of how a call is named.
+// namedHelp is the part of those commands' help about naming a call.
 const namedHelp = `NAME is what holdfast call has printed on this machine, or the beginning of it: 'holdfast
 calls' lists the names. TOKEN is what 'holdfast call --token' has printed, on any machine; -
 reads it from stdin. A task is named by the server's URL and its id.`
 
-// callArgs are how those commands name a call.
+// callArgs are the arguments by which those commands name a call.
 const callArgs = "[NAME | TOKEN | URL TASK]"
 
 // A namedCall is the call that a command line names.
 type namedCall struct {
 	state client.State
 	tool  string
-	kept  *follow.Kept // nil: it is not saved here, or was not named by that
+	kept  *follow.Kept // nil: the call is not saved here, or is named by a token or a task
 	token bool         // it is named by a token, which may be of a server that the user does not know
 	named bool         // by a token, or by the URL of its server
 }
@@ -55,7 +55,7 @@ type namedCall struct {
 // errNotTrusted says that the user does not want headers to be sent to the server of a token.
 var errNotTrusted = errors.New("nothing was sent")
 
-// trust returns an error if headers must not be sent to the server of a call. prompter may be nil: then nobody can be asked.
+// trust returns an error if headers must not be sent to the server of a call. prompter may be nil: then no user can be asked.
 func (f *callTokenFlags) trust(ctx context.Context, call *namedCall, calls follow.SavedCalls, prompter *terminal.Prompter) error {
 	to := call.state.URL
 	origin := follow.OriginOf(to)
@@ -82,7 +82,7 @@ func (f *callTokenFlags) trust(ctx context.Context, call *namedCall, calls follo
 	return nil
 }
 
-// prompterFor returns what asks the user at a terminal; nil if there is none.
+// prompterFor returns a prompter for the user's terminal; nil if there is none.
 func prompterFor(cmd *cobra.Command, args []string, to string) *terminal.Prompter {
 	in := cmd.InOrStdin()
 	if len(args) == 1 && args[0] == "-" || !terminal.IsTerminal(in) || !terminal.NewDisplay(cmd.ErrOrStderr()).TTY() {
@@ -92,7 +92,7 @@ func prompterFor(cmd *cobra.Command, args []string, to string) *terminal.Prompte
 }
 
 // find returns the call that the command line names: by its name here, by its token, "-" for a token on stdin, by a URL and the id of a task, or by nothing,
-// if there is only one. With unfollowed, calls that other commands follow do not count then.
+// if there is only one call. With unfollowed, calls that other commands follow do not count then.
 func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed bool) (*namedCall, error) {
 	switch len(args) {
 	case 0:
@@ -142,7 +142,7 @@ func find(cmd *cobra.Command, args []string, calls follow.SavedCalls, unfollowed
 	return &namedCall{state: s, tool: s.Calls[0].Name, token: true, named: true}, nil
 }
 
-// headersOf has the headers of the server's entry in the file of a host be sent, if the call was begun with them.
+// headersOf makes a connection send the headers of the server's entry in the file of a host, if the call was begun with them.
 func (f *callTokenFlags) headersOf(call *namedCall) {
 	if call.kept == nil || call.kept.Entry.Name == "" {
 		return
@@ -173,7 +173,7 @@ func noSuchCall(calls follow.SavedCalls, name string) error {
 	return usagef("%s (a token of another machine begins with %q)", text, follow.TokenPrefix)
 }
 
-// whichCall adds a list of the calls that may be meant to an error that says there are several.
+// whichCall adds the list of calls to an error that says that several may be meant.
 func whichCall(err error) error {
 	var several *follow.Several
 	if !errors.As(err, &several) {

@@ -55,7 +55,8 @@ known and would be ignored.`,
 	return cmd
 }
 
-// report prints what would run. The error says that something would not, and if strict is true that something is ignored.
+// report prints the servers that would run. The error names those that would not and, if strict is true, the members that
+// are ignored.
 func report(out io.Writer, file *config.File, strict bool) error {
 	t := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "SERVER\tPATH\tTYPE\tRUNS\tSETTINGS")

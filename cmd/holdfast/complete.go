@@ -13,13 +13,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// completeWithin bounds how long a completion may take. What cannot be completed in that time, or at all, is not: nothing is said of it.
+// completeWithin bounds how long a completion may take. A completion that fails or takes longer is empty, without a message.
 const completeWithin = 2 * time.Second
 
-// A completion is what a word can be, with a description after a tab.
+// A completion has the words that are possible, each with a description after a tab.
 type completion = []string
 
-// completer returns a function that completes the server of a command, and then what of returns for the words after it. of may be nil.
+// completer returns a function that completes the server of a command, and then the words after it with the completion that of returns.
+// of may be nil.
 func (f *serverFlags) completer(of func(ctx context.Context, p *peer, words []string) completion) func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		none := cobra.ShellCompDirectiveNoFileComp
@@ -57,7 +58,7 @@ func (f *serverFlags) serverNames() (names []string) {
 	return names
 }
 
-// asked returns what the server of a command line says. It is not logged in at.
+// asked returns the completion that of makes from answers of the server. It does not log in there.
 func (f *serverFlags) asked(cmd *cobra.Command, args []string, of func(context.Context, *peer, []string) completion) completion {
 	if fromEnvironment(cmd.Flags()) != nil {
 		return nil

@@ -121,13 +121,13 @@ func (f *connectFlags) connect(ctx context.Context, to string, in io.Reader, out
 const (
 	callsEndWithin = 100 * time.Millisecond
 	leaveWithin    = 2 * time.Second
-	beginsWithin   = 2 * time.Second // for how long a server may go on to begin, without a host that waits for anything else
+	beginsWithin   = 2 * time.Second // how long a server may go on to begin when the host, which asked for nothing else, has left
 )
 
-// A beginning is what a host writes. It notes whether that is more than what begins a conversation.
+// A beginning reads the messages of a host. It notes whether there are more than those that begin a conversation.
 type beginning struct {
 	io.Reader
-	left func() // called at its end if it is not
+	left func() // called at the end of the input if there are no more
 
 	line []byte // the beginning of a line; nil: there is none
 	more bool
@@ -152,7 +152,7 @@ func (b *beginning) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// note takes in what was read.
+// note takes in the bytes that were read.
 func (b *beginning) note(text []byte) {
 	for len(text) > 0 && !b.more {
 		part, rest, whole := bytes.Cut(text, []byte{'\n'})
@@ -204,7 +204,7 @@ func (f *connectFlags) run(ctx context.Context, command []string, in io.Reader, 
 	err = handler.ServeConn(served, begins, out)
 	shutDown()
 	if ctx.Err() != nil {
-		return nil // hosts end their servers so
+		return nil // this is how hosts end their servers
 	}
 	return err
 }

@@ -36,7 +36,7 @@ func listOf(value string) []string {
 	return all
 }
 
-// asList returns the value of a variable that [listOf] makes values of.
+// asList returns the value of a variable for which [listOf] returns all.
 func asList(all []string) string {
 	if slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, ",") }) {
 		return strings.Join(all, "\n") + "\n"
@@ -88,8 +88,8 @@ type choice struct {
 // An autoDuration is an [offDuration], or "auto", which is [holdfast.Auto].
 type autoDuration time.Duration
 
-// An offDuration is the value of a flag for a time that can be switched off. "never" does that, and so do 0, which is not the same as
-// to leave the flag out, and a negative time, as in [holdfast.Options]: all are [holdfast.Never].
+// An offDuration is the value of a flag for a time that can be switched off: by "never", by 0, which is not the same as to leave the
+// flag out, and by a negative time, as in [holdfast.Options]. All are [holdfast.Never].
 type offDuration time.Duration
 
 // String implements [pflag.Value].
@@ -176,7 +176,7 @@ func choiceVar(fs *pflag.FlagSet, c *choice, name string, of []string, usage str
 	fs.Var(c, name, usage)
 }
 
-// completeChoices has the shell complete the words of each choice among the flags of a command.
+// completeChoices makes the shell complete the words of each choice among the flags of a command.
 func completeChoices(cmd *cobra.Command) {
 	complete := func(f *pflag.Flag) {
 		if c, ok := f.Value.(*choice); ok {
@@ -215,7 +215,7 @@ func (b *byteSize) String() string {
 // Set implements [pflag.Value].
 func (b *byteSize) Set(s string) error {
 	i := 0
-	for !strings.HasSuffix(s, units[i].suffix) { // the last fits anything
+	for !strings.HasSuffix(s, units[i].suffix) { // the last suffix fits anything
 		i++
 	}
 	u := units[i]
@@ -230,7 +230,7 @@ func (b *byteSize) Set(s string) error {
 // Type implements [pflag.Value].
 func (b *byteSize) Type() string { return "size" }
 
-// addState adds the flag for the directory of state files. what is kept there.
+// addState adds the flag for the directory of state files. The text what names their content.
 func addState(cmd *cobra.Command, dir *string, what string) {
 	cmd.Flags().StringVar(dir, "state", statefile.Dir(), "`directory` to keep "+what+" in; empty: keep nothing")
 	_ = cmd.MarkFlagDirname("state") // fails for unknown flags only

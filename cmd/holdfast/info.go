@@ -57,7 +57,7 @@ instructions, and whether calls survive cut connections there: those of a Holdfa
 	return cmd
 }
 
-// A serverInfo is what a server has said of itself.
+// A serverInfo is a server's description of itself.
 type serverInfo struct {
 	Server       string          `json:"server"` // its URL without secrets, or its command
 	Name         string          `json:"name,omitempty"`
@@ -84,9 +84,9 @@ func infoOf(p *peer, t *target) *serverInfo {
 	}
 	if p.meta != nil {
 		i.Revision, i.Era = protocol.V20260728, "modern"
-		_ = json.Unmarshal(jsonrpc.Field(p.said, "supportedVersions"), &i.Supported) // else it says none
+		_ = json.Unmarshal(jsonrpc.Field(p.said, "supportedVersions"), &i.Supported) // else the server says none
 	}
-	if t.stdio() { // what answers is this program, in front of the server
+	if t.stdio() { // this program answers, in front of the server
 		i.Server, i.Capabilities = strings.Join(redact.Args(t.command), " "), withoutOurs(i.Capabilities)
 		return i
 	}
@@ -127,7 +127,7 @@ func withoutOurs(capabilities json.RawMessage) json.RawMessage {
 	return text
 }
 
-// write prints it for a person.
+// write prints the description for a person.
 func (i *serverInfo) write(out io.Writer) error {
 	var b strings.Builder
 	line := func(name, value string) {

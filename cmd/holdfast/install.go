@@ -226,14 +226,14 @@ func (f *installFlags) install(out io.Writer, args []string, dash int) error {
 	return f.write(out, host, change)
 }
 
-// hostVariable is how a header names a variable of the host's environment.
+// hostVariable matches the name of a variable of the host's environment in a header.
 var hostVariable = regexp.MustCompile(`\$\{[A-Za-z_][A-Za-z0-9_]*\}`)
 
-// remote adds what connects to a server with a URL.
+// remote adds the arguments and variables for a server with a URL.
 func (f *installFlags) remote(host *install.Host, server *install.Server, to string) error {
 	u, err := url.Parse(to)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" && u.Scheme != "ws" && u.Scheme != "wss" {
-		// It may have a password in it: it is not shown.
+		// The URL may have a password in it: it is not shown.
 		return usagef("server URL: want one that begins with http:// or https://, as in https://example.com/mcp")
 	}
 	if _, err := headerOf("--header", f.headers); err != nil {
@@ -291,8 +291,8 @@ func (f *installFlags) programPath() string {
 	return self
 }
 
-// located returns a command whose files, which are in this directory, have absolute paths: a host runs it elsewhere. In the file of a
-// project they stay, since other users have the project elsewhere.
+// located returns a command with absolute paths for the files of this directory: a host runs it elsewhere. In the file of a project
+// the paths stay, since other users have the project elsewhere.
 func (f *installFlags) located(command []string) []string {
 	if f.scope.value == install.Project {
 		return command
@@ -313,10 +313,10 @@ func (f *installFlags) located(command []string) []string {
 	return all
 }
 
-// unfitName are characters that are not put into the name of a server.
+// unfitName matches characters that are not put into the name of a server.
 var unfitName = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// nameOfURL returns a name for a server with a URL: that which holdfast serves it by at /NAME/mcp, or else that of its host.
+// nameOfURL returns a name for a server with a URL: the NAME of a path /NAME/mcp, as holdfast has it, or else the name of its host.
 func nameOfURL(to string) string {
 	u, err := url.Parse(to)
 	if err != nil {
@@ -339,7 +339,7 @@ func nameOfURL(to string) string {
 	return strings.Trim(unfitName.ReplaceAllString(labels[0], "-"), "-")
 }
 
-// versionPart is a part of a path that says the version of an API.
+// versionPart matches a part of a path that says the version of an API.
 var versionPart = regexp.MustCompile(`^v[0-9]+$`)
 
 // nameOfCommand returns a name for a stdio server: that of the package or the file that is run.

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// launcherVariable has the process id of the parent with which this program is to end. The script of the npm package sets it, if
+// launcherVariable has the process id of a parent: this program ends when that does. The script of the npm package sets it, if
 // this program is its child, or if npx runs it.
 const launcherVariable = "HOLDFAST_LAUNCHER"
 
-// withLauncher returns a context that ends when that parent does, as it does on SIGTERM: a script that is killed cannot pass that on,
-// and this program would keep the port.
+// withLauncher returns a context that ends when that parent does, as on SIGTERM: a script that is killed cannot pass that on, and
+// this program would keep the port.
 func withLauncher(ctx context.Context) context.Context {
 	pid, err := strconv.Atoi(os.Getenv(launcherVariable))
 	_ = os.Unsetenv(launcherVariable) // it is not for the servers that this program starts

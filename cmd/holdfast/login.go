@@ -116,7 +116,7 @@ func (f *loginFlags) clientKey() (crypto.Signer, error) {
 	return key, nil
 }
 
-// authorize has a connection to a server log in when the server wants that. The result ends it. A server that gets a token otherwise is not logged in at.
+// authorize makes a connection log in when the server wants that. done ends the login. A connection with credentials of its own does not log in.
 func (f *loginFlags) authorize(to string, opts *client.Options, change func(*login.Options)) (done func(), err error) {
 	u, wrong := url.Parse(to)
 	if f.way.value == loginNone || opts.Header.Get("Authorization") != "" || wrong != nil || u.User != nil || u.Host == "" {
@@ -138,7 +138,7 @@ func (f *loginFlags) authorize(to string, opts *client.Options, change func(*log
 	return source.Close, nil
 }
 
-// onTerminal has a login talk to the user at a terminal.
+// onTerminal makes a login talk to the user at a terminal.
 func onTerminal(in io.Reader, out io.Writer) func(*login.Options) {
 	return func(o *login.Options) {
 		o.Tell = func(text string) { fmt.Fprintln(out, "holdfast:", text) }
@@ -148,7 +148,7 @@ func onTerminal(in io.Reader, out io.Writer) func(*login.Options) {
 	}
 }
 
-// onDisplay is onTerminal for a command that shows progress. stdinUsed says that stdin has something else in it.
+// onDisplay is onTerminal for a command that shows progress. stdinUsed says that stdin has other data.
 func onDisplay(show *terminal.Display, in io.Reader, stdinUsed bool) func(*login.Options) {
 	return func(o *login.Options) {
 		o.Tell = func(text string) { show.Printf("holdfast: %s", text) }
@@ -158,7 +158,7 @@ func onDisplay(show *terminal.Display, in io.Reader, stdinUsed bool) func(*login
 	}
 }
 
-// briefly is onTerminal for a command that takes at most so long.
+// briefly is onTerminal for a command that takes at most within.
 func briefly(cmd *cobra.Command, within time.Duration) func(*login.Options) {
 	return func(o *login.Options) {
 		onTerminal(cmd.InOrStdin(), cmd.ErrOrStderr())(o)
@@ -275,7 +275,7 @@ func (c *challenger) Authorize(_ context.Context, _ *http.Request, resp *http.Re
 	return errWanted
 }
 
-// wanted401 returns the header of a server's refusal to let a client in that is not logged in. It is empty if the server lets it in: it may want a
+// wanted401 returns the header with which a server refuses a client without a login. It is empty if the server lets the client in: it may want a
 // login later.
 func wanted401(ctx context.Context, f *remoteFlags, opts client.Options, to string) (http.Header, error) {
 	seen := &challenger{}

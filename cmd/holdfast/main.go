@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string) int {
 		}
 		return coded.code
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		terminal.ClearLine(stderr) // which shows ^C
+		terminal.ClearLine(stderr) // the line shows ^C
 		fmt.Fprintln(stderr, "holdfast: interrupted")
 		return exitInterrupted
 	}
@@ -110,7 +110,7 @@ unknown, 130 interrupted.`,
 			return nil
 		},
 	}
-	// cobra's own flag has a template for what it prints, and a program that has templates keeps all methods of all types.
+	// cobra's own flag prints by a template, and a program that has templates keeps all methods of all types.
 	tell := root.Flags().BoolP("version", "v", false, "version for holdfast")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !*tell {
@@ -156,7 +156,7 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// inSeconds has durations be numbers of seconds, which programs that read logs expect.
+// inSeconds turns durations into numbers of seconds, which programs that read logs expect.
 func inSeconds(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.Float64Value(a.Value.Duration().Seconds())
@@ -165,7 +165,7 @@ func inSeconds(_ []string, a slog.Attr) slog.Attr {
 }
 
 // logHandler returns the handler for the log, with the level and format of the command line.
-// Lines of one text are bounded.
+// Lines with the same text are bounded.
 func logHandler(cmd *cobra.Command, w io.Writer) slog.Handler {
 	opts := &slog.HandlerOptions{}
 	var least slog.Level

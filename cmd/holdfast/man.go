@@ -12,8 +12,8 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// newMan writes the pages of the manual, for a release. cobra's own generator makes them of Markdown, by two more modules; our help is text that is
-// set as it is.
+// newMan returns the command that writes the pages of the manual, for a release. cobra's own generator makes them from Markdown, with two more
+// modules; our help is text that is set as it is.
 func newMan() *cobra.Command {
 	return &cobra.Command{
 		Use:    "man DIR",

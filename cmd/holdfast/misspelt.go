@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// What is wrong at the start is told in one line, which says what to do next: the one that a user reads first.
+// An error at the start is one line, which says what to do next: users read that line first.
 
 var quotedCommand = regexp.MustCompile(`^unknown command (".*?[^\\]"|"") for `)
 
@@ -32,7 +32,7 @@ func unknownCommand(err error) (name string, ok bool) {
 	return name, true
 }
 
-// wrongCommand returns the error for a command that there is not.
+// wrongCommand returns the error for a command that does not exist.
 func wrongCommand(root *cobra.Command, name string) error {
 	if near := root.SuggestionsFor(name); len(near) > 0 {
 		return usagef("unknown command %q: did you mean 'holdfast %s'?", name, near[0])
@@ -40,7 +40,7 @@ func wrongCommand(root *cobra.Command, name string) error {
 	return usagef("unknown command %q: 'holdfast help' lists the commands", name)
 }
 
-// otherNames are names that other programs have for a flag of ours, or for its thing.
+// otherNames has the names that other programs have for our flags, or for their subjects.
 var otherNames = map[string]string{
 	"port": "listen", "host": "listen", "bind": "listen", "addr": "listen", "address": "listen",
 	"url": "upstream", "target": "upstream", "server": "upstream", "backend": "upstream",
@@ -107,7 +107,7 @@ func similarFlag(flags *pflag.FlagSet, name string) string {
 	return nearest(name, names)
 }
 
-// nearest returns the name that another one was likely meant to be; "": none.
+// nearest returns the one of names that name was likely meant to be; "": none.
 func nearest(name string, names []string) string {
 	found, least := "", 1+min(2, len(name)/3)
 	for _, one := range names {
@@ -118,7 +118,7 @@ func nearest(name string, names []string) string {
 	return found
 }
 
-// swallowed returns an error if a flag has another flag for its value, as its own was forgotten.
+// swallowed returns an error if a flag has another flag for its value, as its own value was forgotten.
 func swallowed(flags *pflag.FlagSet) (err error) {
 	flags.Visit(func(f *pflag.Flag) {
 		if other, ok := strings.CutPrefix(f.Value.String(), "--"); ok && err == nil && flags.Lookup(other) != nil {
@@ -128,7 +128,7 @@ func swallowed(flags *pflag.FlagSet) (err error) {
 	return err
 }
 
-// wanted says what the value of a flag is, with an example where there is one.
+// wanted returns a text about the value that a flag wants, with an example if there is one.
 func wanted(f *pflag.Flag) string {
 	switch kind := f.Value.Type(); kind {
 	case "duration":
@@ -167,8 +167,8 @@ func wrongValue(name string, err *pflag.InvalidValueError) error {
 // fromVariable is the annotation of a flag that was set by an environment variable, with the variable's name.
 const fromVariable = "holdfast_variable"
 
-// setElsewhere says of the flags that an error names which environment variables have set them: a user looks for
-// them on the command line.
+// setElsewhere returns a text that says which environment variables have set the flags that an error names: a
+// user looks for the flags on the command line.
 func setElsewhere(flags *pflag.FlagSet, text string) string {
 	var all []string
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -182,11 +182,11 @@ func setElsewhere(flags *pflag.FlagSet, text string) string {
 	return " (" + strings.Join(all, ", ") + ")"
 }
 
-// ownVariables are those that no flag has.
+// ownVariables are the variables of holdfast that set no flag.
 var ownVariables = []string{clientSecret, upstreamSecret, clientSecretOf, "HOLDFAST_PROCESS_TAG", "HOLDFAST_NPM", launcherVariable}
 
-// misspelt returns an error if an environment variable has almost the name of one that sets a flag, of any command. Others
-// may be of another program: Kubernetes makes some for a service that is called holdfast.
+// misspelt returns an error if an environment variable has almost the name of one that sets a flag, of any command. Other
+// variables may be of another program: Kubernetes makes some for a service that is called holdfast.
 func misspelt(root *cobra.Command) error {
 	const prefix = "HOLDFAST_"
 	var names []string // without the prefix, which would make all of them alike
@@ -203,7 +203,7 @@ func misspelt(root *cobra.Command) error {
 		}
 	}
 	all := os.Environ()
-	slices.Sort(all) // of several the same one is named each time
+	slices.Sort(all) // the error names the same variable each time
 	for _, v := range all {
 		variable, _, _ := strings.Cut(v, "=")
 		name, ours := strings.CutPrefix(variable, prefix)
@@ -248,7 +248,7 @@ func distance(a, b string) int {
 	return rows[len(a)][len(b)]
 }
 
-// wrongFile returns the error for a file that a flag names and that cannot be used, with what to do.
+// wrongFile returns the error for a file that a flag names and that cannot be used, with advice.
 func wrongFile(flag string, err error) error {
 	hint := ""
 	switch {

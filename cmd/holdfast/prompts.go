@@ -88,7 +88,7 @@ func signatureOfPrompt(p *mcp.Prompt) string {
 	return strings.Join(all, " ")
 }
 
-// prompts returns the prompts of the server: all, or those up to the page that has the one of a name.
+// prompts returns the prompts of the server: all, or those up to the page with the prompt of a name.
 func (p *peer) prompts(ctx context.Context, name string) (list []mcp.Prompt, raw []json.RawMessage, err error) {
 	raw, err = p.list(ctx, "prompts/list", "prompts", func(one json.RawMessage) (bool, error) {
 		var prompt mcp.Prompt

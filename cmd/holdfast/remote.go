@@ -92,7 +92,7 @@ var transports = map[string]client.Transport{
 // dial returns a connection to a server. It sends nothing.
 func dial(to string, opts *client.Options) (*client.Conn, error) {
 	if !strings.Contains(to, "://") {
-		// It may have a password in it: it is not shown.
+		// The URL may have a password in it: it is not shown.
 		return nil, usagef("server URL: want one that begins with http:// or https://, as in http://127.0.0.1:8080/mcp")
 	}
 	conn, err := client.New(to, opts)
@@ -102,7 +102,7 @@ func dial(to string, opts *client.Options) (*client.Conn, error) {
 	return conn, nil
 }
 
-// withScheme returns the URL of a server that is given without a scheme: http on this machine, https elsewhere. What cannot be one stays.
+// withScheme returns the URL of a server that is given without a scheme: http on this machine, https elsewhere. A text that cannot be a URL stays.
 func withScheme(to string) string {
 	if strings.Contains(to, "://") || to == "" || strings.HasPrefix(to, "/") || strings.ContainsAny(to, " \\") {
 		return to
@@ -130,11 +130,11 @@ type peer struct {
 	conn *client.Conn
 	name string // of the server, for messages
 	sent int    // requests
-	// said is what the server has said of itself: the result of initialize, or of server/discover.
+	// said is the server's description of itself: the result of initialize, or of server/discover.
 	said json.RawMessage
-	// capabilities are a part of that.
+	// capabilities are a part of said.
 	capabilities json.RawMessage
-	// meta is what each request says of holdfast (2026-07-28); nil in a session.
+	// meta is the _meta of each request (2026-07-28); nil in a session.
 	meta map[string]any
 }
 
@@ -144,7 +144,7 @@ const waitsFor = 30 * time.Second
 // tellAfter is how long a server may take to answer the first request before the user is told.
 const tellAfter = time.Second
 
-// begin begins a session with a server. Messages call it by a name.
+// begin begins a session with a server. name is the name of the server in messages.
 func (f *remoteFlags) begin(ctx context.Context, conn *client.Conn, name string, capabilities map[string]any) (*peer, error) {
 	p := &peer{conn: conn, name: name}
 	late := time.AfterFunc(tellAfter, func() { slog.Info("no answer yet, waiting", "server", name, "at most", waitsFor) })
@@ -232,7 +232,7 @@ func (f *remoteFlags) explained(err error) error {
 	return advised{err, explainedText(err)}
 }
 
-// An advised error says what to do about another.
+// An advised error is another error with advice.
 type advised struct {
 	error
 	text string
@@ -373,7 +373,7 @@ type inputSchema struct {
 	raw                  json.RawMessage // all of it, in which references are looked for
 }
 
-// UnmarshalJSON implements [json.Unmarshaler]. Servers have odd schemas, such as true: what is not as it should be is left out.
+// UnmarshalJSON implements [json.Unmarshaler]. Servers have odd schemas, such as true: members of a wrong form are left out.
 func (s *inputSchema) UnmarshalJSON(data []byte) error { //nolint:unparam // so json wants it
 	*s = inputSchema{raw: bytes.Clone(data)}
 	s.Properties, s.AdditionalProperties = jsonrpc.Field(s.raw, "properties"), jsonrpc.Field(s.raw, "additionalProperties")
@@ -386,7 +386,7 @@ func (s *inputSchema) property(name string) []byte {
 	return (&schemaText{root: s.raw}).resolved(jsonrpc.Field(s.Properties, name))
 }
 
-// unmarshalEntry reads what a server lists. A member of another type than it should have is left out: one odd entry does not hide the others.
+// unmarshalEntry decodes an entry of a server's list. A member of a wrong type is left out: one odd entry does not hide the others.
 func unmarshalEntry(one []byte, v any) error {
 	err := json.Unmarshal(one, v)
 	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) {
@@ -395,14 +395,14 @@ func unmarshalEntry(one []byte, v any) error {
 	return err
 }
 
-// A list of a server is bounded.
+// Bounds of a list of a server.
 const (
 	maxPages = 1000
 	maxList  = 32 << 20 // bytes
 )
 
-// tools returns the tools of the server: all, or those up to the page that has the one of a name. raw is their JSON. What
-// had come before an error is returned with it.
+// tools returns the tools of the server: all, or those up to the page with the tool of a name. raw is their JSON. Tools
+// that came before an error are returned with it.
 func (p *peer) tools(ctx context.Context, name string) (list []tool, raw []json.RawMessage, err error) {
 	raw, err = p.list(ctx, "tools/list", "tools", func(one json.RawMessage) (bool, error) {
 		var t tool
@@ -415,8 +415,8 @@ func (p *peer) tools(ctx context.Context, name string) (list []tool, raw []json.
 	return list, raw, err
 }
 
-// list returns a list of the server in all its pages, or those up to the page with what is looked for. What had come before an error is returned
-// with it.
+// list returns the entries of a server's list: all, or those up to the page with an entry for which found returns true. Entries that came before
+// an error are returned with it.
 func (p *peer) list(ctx context.Context, method, member string, found func(one json.RawMessage) (bool, error)) (all []json.RawMessage, err error) {
 	failed := func(err error) ([]json.RawMessage, error) {
 		return all, fmt.Errorf("%s: %s: %w", p.name, method, err)

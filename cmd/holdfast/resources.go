@@ -67,7 +67,7 @@ func (p *peer) lists(cmd *cobra.Command, kind string) bool {
 	return false
 }
 
-// all is a use of [peer.list] that looks for nothing.
+// all is the argument found of [peer.list] for all entries.
 func all(json.RawMessage) (bool, error) { return false, nil }
 
 func listResources(ctx context.Context, p *peer, raw bool, cmd *cobra.Command) error {
@@ -110,7 +110,7 @@ func listResources(ctx context.Context, p *peer, raw bool, cmd *cobra.Command) e
 	return nil
 }
 
-// readResource prints what is in a resource.
+// readResource prints the contents of a resource.
 func readResource(ctx context.Context, p *peer, uri string, raw bool, cmd *cobra.Command) error {
 	out := cmd.OutOrStdout()
 	result, err := p.request(ctx, "resources/read", map[string]any{"uri": uri})

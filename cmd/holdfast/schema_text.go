@@ -24,7 +24,7 @@ const (
 	mostSchema    = 500
 )
 
-// properties writes the properties of an object. Those within them have their names with the path before them.
+// properties writes the properties of an object. Properties within them have the path before their names.
 func (s *schemaText) properties(schema []byte, path string, depth int) {
 	schema = s.resolved(schema)
 	var required []string
@@ -134,7 +134,7 @@ func oneLineList(values []json.RawMessage) string {
 	return strings.Join(all, ", ")
 }
 
-// bounds returns what else a schema says of values.
+// bounds returns the default and the bounds of values in a schema.
 func (s *schemaText) bounds(schema []byte) (facts []string) {
 	for _, one := range []struct{ member, text string }{
 		{"default", "default %s"},

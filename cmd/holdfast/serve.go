@@ -23,11 +23,11 @@ import (
 	"holdfast/engine"
 )
 
-// serveFlags are the values of the flags of holdfast serve, which [serveFlags.groups] declares, and what is made of them.
+// serveFlags are the values of the flags of holdfast serve, which [serveFlags.groups] declares, and values that are made of them.
 type serveFlags struct {
 	opts          holdfast.Options       // flags that are options of the library: see [serveFlags.options]
 	given         func(flag string) bool // reports whether a flag was given
-	bounds        []func() error         // say which values are out of their bounds
+	bounds        []func() error         // return errors for values that are out of bounds
 	greeting      io.Writer              // for a person: where it serves
 	demo          bool
 	listen        string
@@ -36,7 +36,7 @@ type serveFlags struct {
 	store         string
 	keysFile      string
 	admin         string
-	ownPage       bool // the page of the demo, for whose address nobody has asked
+	ownPage       bool // the page of the demo, at an address that no flag gives
 	drain         time.Duration
 	response      choice
 	eras          choice
@@ -51,7 +51,7 @@ type serveFlags struct {
 	traces        traceFlags
 	webhook       webhookFlags
 	found         *sessionCount // of the store
-	storeAt       string        // its address, as it says itself
+	storeAt       string        // the store's address, as the store says it
 }
 
 func newServe() *cobra.Command {
@@ -210,7 +210,7 @@ func (f *serveFlags) options() *holdfast.Options {
 	opts.Role = f.role.role()
 	opts.ForwardHeader = f.upstream.forwardHeader() // a process gets no headers, and the demo reads none
 	if !f.given("sleep-after") {
-		opts.SleepAfter = 0 // it depends on what is served
+		opts.SleepAfter = 0 // its default depends on the backend
 	}
 	if !f.given("state-dir") && f.store == "memory:" {
 		opts.StateDir = stateDir(f.listen)
@@ -310,7 +310,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 	}
 	defer f.show(ctx, admin, listener.Addr())()
 	admin.watch(handler.Ready)
-	listener = handler.Listener(listener) // below TLS, as what it takes is bounded from the accept on
+	listener = handler.Listener(listener) // below TLS: it bounds connections from the accept on
 	if f.tls.files != nil {
 		listener = tls.NewListener(listener, f.tls.files.Config())
 	}
@@ -318,7 +318,7 @@ func (f *serveFlags) serve(ctx context.Context, command []string, out io.Writer)
 }
 
 // greet prints the URL of the server and how to try it, and logs how it serves. It warns if other machines
-// reach it.
+// reach it without authentication.
 func (f *serveFlags) greet(at net.Addr, many *configured) {
 	out, addr := f.greeting, at.String()
 	if tcp, ok := at.(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
@@ -362,7 +362,7 @@ func (f *serveFlags) storeShown() string {
 	return f.store // memory: or file:
 }
 
-// logStart logs how this program serves, and how many sessions it has found, for whose count it does not wait.
+// logStart logs how this program serves, and how many sessions the store had. It does not wait for the count.
 func (f *serveFlags) logStart(where ...any) {
 	f.found.tell(func(found ...any) {
 		slog.Info("serving", slices.Concat(where, []any{"version", versionText(), "store", f.storeShown()}, found,

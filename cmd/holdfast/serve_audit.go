@@ -15,7 +15,7 @@ type auditFlags struct {
 	stdout io.Writer // for "-"
 }
 
-// check returns an error if the audit is to have arguments, and there is none.
+// check returns an error if arguments are asked for without an audit.
 func (f *auditFlags) check(arguments bool) error {
 	if arguments && f.file == "" {
 		return usagef("--audit-arguments is given without --audit FILE")
@@ -40,7 +40,7 @@ func (f *auditFlags) open() (*auditLog, error) {
 	signal.Notify(l.hangups, syscall.SIGHUP)
 	l.work.Go(func() {
 		for range l.hangups {
-			if err := file.reopen(); err != nil { // it goes on in the file that is open
+			if err := file.reopen(); err != nil { // the audit goes on in the file that is open
 				slog.Error("the audit's file was not opened again", "error", err)
 			} else {
 				slog.Info("the audit's file was opened again", "file", f.file)
@@ -83,7 +83,7 @@ func (l *auditLog) close() error {
 
 // An auditFile is a file that can be opened again, when another program has renamed it.
 type auditFile struct {
-	name string // "": it is what it is
+	name string // "": to is stdout, which stays open
 
 	mu sync.Mutex
 	to io.Writer

@@ -34,10 +34,10 @@ type authFlags struct {
 	proofsOnly, nonces bool
 	grace              time.Duration
 
-	policy *auth.Policy // made of them; nil: anybody may
+	policy *auth.Policy // made of them; nil: any client may
 }
 
-// kind says for the log how clients prove who they are.
+// kind returns the ways in which clients prove who they are, for the log.
 func (f *authFlags) kind(upstream *upstreamFlags) string {
 	var kinds []string
 	if f.policy != nil {
@@ -62,7 +62,7 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlag
 	switch {
 	case f.grace < 0:
 		return usagef("--auth-grace %v: want a duration, or 0 for none", f.grace)
-	case f.issuer == "" && upstream.auth.value == authExchange && !role.isWorker(): // who has no clients
+	case f.issuer == "" && upstream.auth.value == authExchange && !role.isWorker(): // a worker has no clients
 		return usagef("--upstream-auth token-exchange is for the tokens of clients, who need none: give their issuer with --auth-issuer")
 	case f.issuer == "" && (len(f.audience) > 0 || f.resource != "" || f.keys == "" && len(f.scopes) > 0):
 		return usagef("--auth-audience, --auth-scopes and --auth-resource are for tokens: give their issuer with --auth-issuer")
@@ -116,7 +116,7 @@ func (f *authFlags) check(upstream *upstreamFlags, tls *tlsFlags, role *roleFlag
 // users can see a command line.
 const clientSecret = "HOLDFAST_AUTH_CLIENT_SECRET"
 
-// introspect has the issuer asked about opaque tokens, if the flags say so.
+// introspect makes Holdfast ask the issuer about opaque tokens, if the flags say so.
 func (f *authFlags) introspect(issuer *auth.Issuer) error {
 	if f.clientID == "" {
 		return nil
@@ -154,7 +154,7 @@ func secretOf(flag, file, variable string) (string, error) {
 	return secret, nil
 }
 
-// require has the handler authenticate clients.
+// require makes the handler authenticate clients.
 func (f *authFlags) require(opts *holdfast.Options) {
 	if f.policy == nil {
 		return
@@ -166,14 +166,14 @@ func (f *authFlags) require(opts *holdfast.Options) {
 	opts.Authenticate = auth.Require(func(*http.Request) *auth.Policy { return f.policy }, withRights)
 }
 
-// shareNonces has all nodes that share a store take each other's nonces.
+// shareNonces makes all nodes that share a store accept each other's nonces.
 func (f *authFlags) shareNonces(opts *holdfast.Options) {
 	if f.policy.Proofs != nil {
 		f.policy.Proofs.Values, _ = opts.Store.(auth.Values)
 	}
 }
 
-// withRights has the handler look after the rights of clients whose connections stay open.
+// withRights makes the handler check the rights of clients while their connections stay open.
 func withRights(ctx context.Context, rights *auth.Rights) context.Context {
 	return copying.WithRights(ctx, rights)
 }
@@ -185,15 +185,15 @@ func (f *authFlags) reload(asked bool) {
 	}
 }
 
-// review checks the rights of the clients whose connections are open.
+// review checks the rights of the clients with open connections.
 func (f *authFlags) review() {
 	if f.policy != nil && f.policy.Open != nil {
 		f.policy.Open.Review()
 	}
 }
 
-// takeEndpoint has --auth-resource name the server, if it ends in the path of an endpoint, as URLs do that clients are
-// given. served reports whether there is one at a path.
+// takeEndpoint cuts the path of an endpoint off --auth-resource, which then names the server: the URLs that clients
+// have end in such a path. served reports whether an endpoint is at a path.
 func (f *authFlags) takeEndpoint(served func(path string) bool) {
 	if f.policy == nil || f.policy.Resource == "" {
 		return
@@ -201,7 +201,7 @@ func (f *authFlags) takeEndpoint(served func(path string) bool) {
 	whole := strings.TrimRight(f.policy.Resource, "/")
 	u, err := url.Parse(whole)
 	if err != nil {
-		return // which was checked
+		return // the URL was checked
 	}
 	for i := range len(u.Path) {
 		if at := u.Path[i:]; at[0] == '/' && served(at) {
@@ -214,8 +214,8 @@ func (f *authFlags) takeEndpoint(served func(path string) bool) {
 }
 
 // tryIssuer logs whether the authorization server can be asked. Clients are served anyway, with
-// 503 as long as it cannot. The function that it returns waits for that, but not
-// after ctx has ended: the question may be one that clients have asked, too.
+// 503 as long as it cannot. wait waits for the answer, but not after ctx has ended: clients may
+// have asked the same question.
 func (f *authFlags) tryIssuer(ctx context.Context) (wait func()) {
 	if f.policy == nil || f.policy.Issuer == nil {
 		return func() {}
@@ -236,7 +236,7 @@ func (f *authFlags) tryIssuer(ctx context.Context) (wait func()) {
 	}
 }
 
-// routes adds the metadata of endpoints, for which has reports whether one is at a path. set may be
+// routes adds the metadata of endpoints. has reports whether an endpoint is at a path. set may be
 // nil.
 func (f *authFlags) routes(has func(path string) bool, set *manyservers.Set, next http.Handler) http.Handler {
 	if f.policy == nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// inBrowser answers a person who opens the address of the server, or of an endpoint, in a browser: with what it is, and
-// what to do with it. Clients of MCP ask for JSON and events, and pass. at is where an endpoint is, to be shown at "/".
+// inBrowser answers a person who opens the address of the server, or of an endpoint, in a browser: with a page about the address
+// and its use. MCP clients ask for JSON and events, and pass. at is the path of the endpoint that the page at "/" shows.
 func inBrowser(served func(path string) bool, at string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		accept := strings.Join(r.Header.Values("Accept"), ",")
@@ -34,7 +34,7 @@ func inBrowser(served func(path string) bool, at string, next http.Handler) http
 		head.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
 		head.Set("X-Content-Type-Options", "nosniff")
 		head.Set("Cache-Control", "no-store")
-		_, _ = fmt.Fprintf(w, browserPage, address, address, address) // who has gone does not see it
+		_, _ = fmt.Fprintf(w, browserPage, address, address, address) // a browser that has gone does not see it
 	})
 }
 

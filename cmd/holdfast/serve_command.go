@@ -23,7 +23,7 @@ func (f *commandFlags) check(command []string) error {
 	return nil
 }
 
-// mistaken returns the error for a command that cannot run: it may be something else, for which there is a flag.
+// mistaken returns the error for a command that cannot run: it may be the value of a flag.
 func mistaken(name string, err error) error {
 	switch {
 	case strings.HasPrefix(name, "-"):
@@ -38,7 +38,7 @@ func mistaken(name string, err error) error {
 	return err
 }
 
-// open returns the backend for a command, and what ends it.
+// open returns the backend for a command, and a function that ends it.
 func (f *commandFlags) open(command []string) (backend.Backend, func() error, error) {
 	b, err := process.New(command, &process.Options{StderrToClient: f.stderrToClient})
 	if err != nil {

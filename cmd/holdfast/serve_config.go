@@ -36,7 +36,7 @@ type configFlags struct {
 	inputs    []string
 }
 
-// addValues adds the flags that say what variables in the file stand for.
+// addValues adds the flags for the values of variables in the file.
 func (f *configFlags) addValues(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&f.inputs, "input", nil, "value of an ${input:ID} in the configuration, as `ID=VALUE` (can be repeated). Other users can see a command line: better set HOLDFAST_INPUT_ID")
 	fs.StringVar(&f.workspace, "workspace", "", "`directory` in which servers run, and that ${workspaceFolder} in the configuration stands for (default that of the file, or the one above .vscode and the like)")
@@ -53,7 +53,7 @@ func (f *configFlags) check() error {
 	}
 	for _, v := range f.inputs {
 		if id, _, ok := strings.Cut(v, "="); !ok || id == "" {
-			return usagef("--input has no =: want ID=VALUE") // what it has may be the value
+			return usagef("--input has no =: want ID=VALUE") // its text may be the value, which is not shown
 		}
 	}
 	return nil
@@ -73,11 +73,11 @@ type configured struct {
 	seen    []byte                     // another text, at the last look; nil: there was none
 	missed  int                        // how often the file could not be read, lately
 	stop    context.CancelFunc         // ends watching
-	applied func()                     // is called when the file has changed what is served
+	applied func()                     // is called after a change of the file was applied
 	work    sync.WaitGroup
 }
 
-// prepare returns what reads the file.
+// prepare returns a configured, which has not read the file.
 func (f *configFlags) prepare(out io.Writer) *configured {
 	c := &configured{file: f.file, checked: f.checked, out: out, values: make(map[string]string)}
 	for _, v := range f.inputs {
@@ -88,7 +88,7 @@ func (f *configFlags) prepare(out io.Writer) *configured {
 	return c
 }
 
-// open reads the file. runs says that this node runs its servers.
+// open reads the file. runs says that this node runs the servers.
 func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, stderrToClient, runs bool) (*configured, error) {
 	c := f.prepare(out)
 	c.allows, c.stderr = allows, stderrToClient
@@ -98,7 +98,7 @@ func (f *configFlags) open(out io.Writer, allows func(*config.Server) error, std
 	}
 	tellIgnored(file)
 	tellLeftOut(file)
-	c.options.Input = c.input(false) // nobody waits at a terminal later
+	c.options.Input = c.input(false) // no user waits at a terminal later
 	c.text, c.set = text, manyservers.New(file, nil)
 	if runs {
 		c.set.TellNotRunnable()
@@ -124,14 +124,14 @@ func (c *configured) read() (text []byte, file *config.File, err error) {
 		if c.allows == nil {
 			continue
 		}
-		if err := c.allows(s); err != nil { // it must not be served to anybody
+		if err := c.allows(s); err != nil { // the server must not be served
 			return text, nil, fmt.Errorf("%v: the server %q %w", s.At, s.Name, err)
 		}
 	}
 	return text, file, nil
 }
 
-// tellIgnored logs what is ignored of a file.
+// tellIgnored logs the members of a file that are ignored.
 func tellIgnored(file *config.File) {
 	for _, m := range file.Ignored {
 		slog.Warn("configuration: not known, ignored", "member", m.Member, "at", m.String())
@@ -145,7 +145,7 @@ func tellLeftOut(file *config.File) {
 	}
 }
 
-// tellNone logs that no server is served.
+// tellNone logs it if no server is served.
 func tellNone(file *config.File) {
 	if len(file.Servers) == 0 {
 		slog.Warn("no server is served: all of the file are switched off there", "servers", file.Disabled)
@@ -220,7 +220,7 @@ const lookEvery = time.Second
 // missedFor is how often the file cannot be read before the log says so.
 const missedFor = 3
 
-// watch takes over changes of the file until ctx ends, or close is called.
+// watch applies changes of the file until ctx ends, or close is called.
 func (c *configured) watch(ctx context.Context) {
 	ctx, c.stop = context.WithCancel(ctx)
 	again := make(chan os.Signal, 1)
@@ -243,8 +243,8 @@ func (c *configured) watch(ctx context.Context) {
 }
 
 // reload reads the file again, if it has changed or asked says so: files that it names may
-// have changed too. A wrong file changes nothing. Unless asked says that what is in it now is meant, a change is one that two looks
-// have found: it may be half of what is being written.
+// have changed too. A wrong file changes nothing. If asked is false, a change counts only if two looks have found it: the first may
+// have found a half-written file.
 func (c *configured) reload(asked bool) {
 	if !asked {
 		text, err := os.ReadFile(c.file)
@@ -268,10 +268,10 @@ func (c *configured) reload(asked bool) {
 	}
 	c.seen = nil
 	text, file, err := c.read()
-	if text == nil { // it cannot be read, which is told of
+	if text == nil { // the file cannot be read, which is logged
 		c.missed = missedFor
 	} else {
-		c.text, c.missed = text, 0 // what is wrong is told once
+		c.text, c.missed = text, 0 // a wrong file is logged once
 	}
 	if err != nil {
 		slog.Warn("configuration not changed: the file is wrong, what was read before stays in use", "error", err)
@@ -304,7 +304,7 @@ func (c *configured) greet(out io.Writer, base string) {
 	}
 }
 
-// paths returns where the servers are.
+// paths returns the paths of the servers.
 func (c *configured) paths() (all []string) {
 	for _, s := range c.set.List() {
 		all = append(all, s.Path)
@@ -312,7 +312,7 @@ func (c *configured) paths() (all []string) {
 	return all
 }
 
-// checkServed returns an error if it is not one thing that is to be served.
+// checkServed returns an error unless there is exactly one thing to serve. A door may have none.
 func (f *serveFlags) checkServed(command []string) error {
 	var given []string
 	for name, is := range map[string]bool{"--demo": f.demo, "--upstream": f.upstream.url != "", "--config": f.config.file != ""} {
@@ -336,8 +336,8 @@ func (f *serveFlags) checkServed(command []string) error {
 	return usagef("both %s and %s are given: remove one", given[0], given[1])
 }
 
-// routes returns what is served at which path. It begins to watch a configuration file, until
-// ctx ends.
+// routes returns the handler of all paths. It begins to watch a configuration file, until ctx
+// ends.
 func (f *serveFlags) routes(ctx context.Context, handler *holdfast.Handler, many *configured) http.Handler {
 	pairs := f.hasPair()
 	if many != nil {
@@ -365,9 +365,9 @@ func (f *serveFlags) servesAt(path string) bool {
 	return path == f.path || f.hasPair() && (path == f.ssePath || path == f.messagesPath())
 }
 
-// slashless serves a path with a slash at its end as that without, where nothing else is served: some clients and proxies
-// add one. It is no redirect, after which a client may GET what it has POSTed. served reports whether something is served
-// at a path.
+// slashless serves a path with a slash at its end like the path without it, unless another thing is served there: some
+// clients and proxies add a slash. It does not redirect: a client may follow a redirect of a POST with a GET. served
+// reports whether something is served at a path.
 func slashless(served func(path string) bool, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, ok := strings.CutSuffix(r.URL.Path, "/")

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/defaults"
 )
 
-// groups are the flags of holdfast serve, in the order of its help: what a first reader needs is first. A flag is declared
-// here alone, with where its value is, its default and its help. One for an option of the library is that option.
+// groups are the flags of holdfast serve, in the order of its help: those that a new user needs are first. A flag is declared
+// here alone, with its variable, its default and its help. The variable of a flag for an option of the library is that option.
 func (f *serveFlags) groups() []flagGroup {
 	o := &f.opts
 	return []flagGroup{

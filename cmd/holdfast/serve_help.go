@@ -15,14 +15,14 @@ type flagGroup struct {
 	declare func(*pflag.FlagSet)
 }
 
-// In the help of a command with many flags lines have up to helpWidth columns, and what a flag
-// does begins at helpColumn.
+// In the help of a command with many flags lines have up to helpWidth columns, and the text
+// about a flag begins at helpColumn.
 const (
 	helpWidth  = 100
 	helpColumn = 34
 )
 
-// groupFlags adds flags to a command, whose help shows them in their groups, and others at the end.
+// groupFlags adds flags to a command. The command's help shows them in their groups, and others at the end.
 func groupFlags(cmd *cobra.Command, groups []flagGroup) {
 	sets := make([]*pflag.FlagSet, len(groups))
 	for i, g := range groups {

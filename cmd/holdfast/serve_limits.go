@@ -33,7 +33,7 @@ func parseProxy(text string) (netip.Prefix, error) {
 	return netip.ParsePrefix(text)
 }
 
-// A callRate is the value of a flag for so many calls a second.
+// A callRate is the value of a flag for a number of calls a second.
 type callRate float64
 
 // String implements [pflag.Value].

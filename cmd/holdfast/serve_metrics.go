@@ -11,7 +11,7 @@ import (
 	"holdfast/metrics"
 )
 
-// observe sets what observes calls: the figures of admin, and the audit and the traces, which admin closes.
+// observe sets the observers of calls: the figures of admin, and the audit and the traces, which admin closes.
 func (f *serveFlags) observe(opts *holdfast.Options, admin *admin) (err error) {
 	if figures := admin.serveMetrics(); figures != nil {
 		opts.Metrics = metrics.New(figures)
@@ -25,7 +25,7 @@ func (f *serveFlags) observe(opts *holdfast.Options, admin *admin) (err error) {
 	return err
 }
 
-// serveMetrics serves /metrics beside the probes, and returns where figures are registered; nil if
+// serveMetrics serves /metrics beside the probes, and returns the registry of the figures; nil if
 // there is no --admin.
 func (a *admin) serveMetrics() *prometheus.Registry {
 	if a.server == nil {
@@ -41,7 +41,7 @@ func (a *admin) serveMetrics() *prometheus.Registry {
 		ErrorLog:            newHTTPLog(),
 		ErrorHandling:       promhttp.ContinueOnError,
 		MaxRequestsInFlight: 4,
-		EnableOpenMetrics:   true, // which has exemplars
+		EnableOpenMetrics:   true, // this format has exemplars
 	}).ServeHTTP))
 	return all
 }

@@ -10,8 +10,8 @@ import (
 	"holdfast/internal/terminal"
 )
 
-// servePage serves the live page beside the probes. What an operator may do there needs a token: the
-// one that is given, or a new one.
+// servePage serves the live page beside the probes. Its actions need a token: the one that is given,
+// or a new one.
 func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin) {
 	if admin.server == nil {
 		return
@@ -23,8 +23,8 @@ func (f *serveFlags) servePage(opts *holdfast.Options, admin *admin) {
 	}
 }
 
-// announce says where probes are answered and where the live page is, once nothing keeps the program from serving. What
-// the demo has of that is told of last.
+// announce says where the probes and the live page are, once nothing keeps the program from serving. The page of the
+// demo is announced last, by [serveFlags.greetPage].
 func (f *serveFlags) announce(admin *admin, token string) {
 	if admin.server == nil || f.ownPage {
 		return
@@ -33,8 +33,8 @@ func (f *serveFlags) announce(admin *admin, token string) {
 	f.greetPage(admin, token)
 }
 
-// greetPage prints where the live page is, and the token of its actions if nobody else knows that. The token is
-// shown on a terminal alone: what is kept in a log is read by others.
+// greetPage prints where the live page is, and the token of its actions if it was made here. The token is shown
+// on a terminal alone: other people read logs.
 func (f *serveFlags) greetPage(admin *admin, token string) {
 	fmt.Fprintf(f.greeting, "Live page at http://%s/\n", admin.place())
 	switch {

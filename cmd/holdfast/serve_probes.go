@@ -30,11 +30,11 @@ type admin struct {
 	ready  atomic.Pointer[func() error]
 	probed atomic.Pointer[time.Time] // when /readyz was last requested; nil: never
 	ending atomic.Bool
-	visit  atomic.Pointer[func()] // called when a browser opens the page; nil: nothing is
+	visit  atomic.Pointer[func()] // called when a browser opens the page; nil: no function is
 }
 
 // A load balancer that probes needs time to notice that the process is not ready: at most
-// maxNotice. One that has not probed for probedWithin is not there.
+// maxNotice. If nothing has probed for probedWithin, there is no load balancer.
 const (
 	maxNotice    = 5 * time.Second
 	probedWithin = 30 * time.Second
@@ -61,7 +61,7 @@ func (a *admin) retire(ctx context.Context, drain time.Duration) {
 var errStarting = errors.New("starting")
 
 // listenAdmin starts to answer probes at an address; "": there are none. If elsewhere is set and the
-// address is taken, it is a free port. hosts are allowed in the Host of requests to a loopback address.
+// address is taken, it takes a free port. hosts are allowed in the Host of requests to a loopback address.
 func listenAdmin(addr string, elsewhere bool, hosts []string) (*admin, error) {
 	a := &admin{failed: make(chan error, 1), drain: make(chan struct{})}
 	if addr == "" {
@@ -91,7 +91,7 @@ func listenAdmin(addr string, elsewhere bool, hosts []string) (*admin, error) {
 	return a, nil
 }
 
-// place is the address for a browser on this machine: it cannot open that for all interfaces.
+// place is the address for a browser on this machine: a browser cannot open the address of all interfaces.
 func (a *admin) place() string {
 	at, err := netip.ParseAddrPort(a.addr)
 	if err != nil || !at.Addr().IsUnspecified() {
@@ -100,7 +100,7 @@ func (a *admin) place() string {
 	return net.JoinHostPort("localhost", strconv.Itoa(int(at.Port())))
 }
 
-// guard refuses requests of a web page whose name leads to a loopback address of this machine (DNS rebinding).
+// guard refuses requests of a web page with a name that leads to a loopback address of this machine (DNS rebinding).
 func (a *admin) guard(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if refusal := a.guards.CheckProbe(r); refusal != nil {

@@ -12,7 +12,7 @@ import (
 	"holdfast/backend"
 )
 
-// roleFlags say what the process does of the work of nodes that share a store.
+// roleFlags say which part of the work the process does, if nodes share a store.
 type roleFlags struct{ choice }
 
 // check returns an error if the role does not fit the store.
@@ -32,7 +32,7 @@ func (f *roleFlags) check(store string, stateless bool) error {
 func (f *roleFlags) isDoor() bool   { return f.value == "door" }
 func (f *roleFlags) isWorker() bool { return f.value == "worker" }
 
-// role returns the value as the library has it.
+// role returns the value of the option Role.
 func (f *roleFlags) role() holdfast.Role {
 	if f.value == "both" {
 		return holdfast.RoleBoth
@@ -48,7 +48,7 @@ func (noServer) Open(context.Context, backend.Start, backend.Sink) (backend.Conn
 	return nil, errors.New("a door runs no server")
 }
 
-// work serves what doors send, until ctx ends. Then it drains.
+// work serves the requests that doors send, until ctx ends. Then it drains.
 func (f *serveFlags) work(ctx context.Context, handler *holdfast.Handler, many *configured, admin *admin) error {
 	routes := f.routes(ctx, handler, many) // which watches a configuration file
 	fmt.Fprintf(f.greeting, "Working for doors on %s: this node has no port for clients\n", redacted(f.store))

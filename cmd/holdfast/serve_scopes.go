@@ -15,14 +15,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for servers of a configuration file whose settings say who may use them.
+// This file is for servers of a configuration file with settings that say who may use them.
 
-// allows returns what says why a server of a configuration file cannot be served.
+// allows returns a function that returns why a server of a configuration file cannot be served, or nil.
 func (f *authFlags) allows(worker bool) func(*config.Server) error {
 	tokens := f.issuer != "" || f.keys != ""
 	return func(s *config.Server) error {
 		switch a := &s.Auth; {
-		case worker: // who has no clients
+		case worker: // a worker has no clients
 			return nil
 		case !tokens && (len(a.Scopes) > 0 || len(a.Tools) > 0):
 			return errors.New("needs scopes, and clients need no token: give --auth-issuer or --auth-keys")
@@ -48,8 +48,8 @@ func (f *authFlags) policyOf(set *manyservers.Set, name string) *auth.Policy {
 	return &p
 }
 
-// requireEach has the handler authenticate the clients of each server of a configuration file,
-// instead of [authFlags.require].
+// requireEach makes the handler authenticate the clients of each server of a configuration
+// file, instead of [authFlags.require].
 func (f *authFlags) requireEach(opts *holdfast.Options, set *manyservers.Set) {
 	opts.ForwardHeader = func(name string) bool { return name == "Authorization" && set.NeedsTokens() }
 	if f.policy == nil {
@@ -63,7 +63,7 @@ func (f *authFlags) requireEach(opts *holdfast.Options, set *manyservers.Set) {
 				_, tools := set.Scopes(name)
 				return tools
 			}
-			if r.Method == http.MethodGet || singleTools() { // a WebSocket may outlive what the file says now
+			if r.Method == http.MethodGet || singleTools() { // a WebSocket may outlive the present settings
 				asked := r
 				r = r.WithContext(front.WithPermit(r.Context(), func(m *jsonrpc.Message) error {
 					return permit(policy(asked), asked, set, name, m)

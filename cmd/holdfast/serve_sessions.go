@@ -29,7 +29,7 @@ func (f *serveFlags) readSessionKeys() error {
 	return nil
 }
 
-// stateDir returns the directory for what a server at an address keeps for the next process that listens there; "": there is none.
+// stateDir returns the directory for the state that a server at an address keeps for the next process that listens there; "": none.
 func stateDir(listen string) string {
 	dir := statefile.Dir()
 	if _, port, err := net.SplitHostPort(listen); err != nil || port == "0" || port == "" || dir == "" {

@@ -18,11 +18,11 @@ import (
 	"holdfast/client"
 )
 
-// demoPage is where the demo has its live page, unless --admin says so. If it is taken, the page is
-// at a free port.
+// demoPage is the address of the demo's live page, unless --admin gives another. If it is taken,
+// the page is at a free port.
 const demoPage = "127.0.0.1:9090"
 
-// listenAdmin listens where the flags say, or where the demo has its page.
+// listenAdmin listens at the address of --admin, or at that of the demo's page.
 func (f *serveFlags) listenAdmin() (*admin, error) {
 	if f.ownPage {
 		return listenAdmin(demoPage, true, f.opts.AllowedHosts)
@@ -30,8 +30,8 @@ func (f *serveFlags) listenAdmin() (*admin, error) {
 	return listenAdmin(f.admin, false, f.opts.AllowedHosts)
 }
 
-// show has the demo make its call for who opens the page, and says so. The function that it returns
-// ends that. Where clients must prove who they are, or need a certificate, there is no such call.
+// show makes the demo call a tool when a browser opens the page, and says so. The function that it
+// returns ends that. There is no such call with authentication, TLS, --stateless or a --role.
 func (f *serveFlags) show(ctx context.Context, admin *admin, at net.Addr) func() {
 	tcp, ok := at.(*net.TCPAddr)
 	if !f.demo || admin.server == nil || !ok || f.opts.Stateless || f.auth.policy != nil || f.tls.files != nil || f.role.value != "both" {
@@ -48,8 +48,8 @@ func (f *serveFlags) show(ctx context.Context, admin *admin, at net.Addr) func()
 	return s.close
 }
 
-// A show is a call that the demo makes for who opens the live page: its connection is cut, and it
-// survives. Each visit of the page begins one, unless one is under way.
+// A show makes a call when a browser opens the live page, unless its last call is in flight. The
+// connection of the call is cut, and the call survives.
 type show struct {
 	url  string
 	to   int           // the call counts so far
@@ -62,7 +62,7 @@ type show struct {
 	work sync.WaitGroup
 }
 
-// A cut is when the client loses its connection, and for how long the network is away then.
+// A cut says when the client loses its connection, and for how long the network is away then.
 type cut struct {
 	at   float64 // progress
 	away time.Duration
@@ -145,8 +145,8 @@ func (w *wires) dial(ctx context.Context, network, addr string) (net.Conn, error
 	return conn, nil
 }
 
-// progress cuts all connections if the call has come so far that it is time. The network is away for
-// some time then.
+// progress cuts all connections if the call has reached the next cut. The network is away for some
+// time then.
 func (w *wires) progress(at float64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

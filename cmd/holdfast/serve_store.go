@@ -27,8 +27,8 @@ const (
 	storePause = 500 * time.Millisecond // between tries
 )
 
-// openStore opens the store that --store names. It waits for an engine that is starting. A store of files is our own: it
-// begins with what it has, which takes as long as the disk does, and has a bound of its own for the rest.
+// openStore opens the store that --store names. It waits for an engine that is starting. A store of files is in this
+// process: it first reads its files, which takes as long as the disk does, and bounds the rest itself.
 func openStore(ctx context.Context, url string, o engine.Options) (stream.Store, error) {
 	files := strings.HasPrefix(strings.ToLower(url), "file:")
 	waits := false // that is logged once
@@ -68,7 +68,7 @@ func openStore(ctx context.Context, url string, o engine.Options) (stream.Store,
 // countFor is how long the line about the start waits for the number of sessions.
 const countFor = time.Second
 
-// A sessionCount is how many sessions a store had when it was opened. Nil: those of a store in memory.
+// A sessionCount is how many sessions a store had when it was opened. It is nil for a store in memory.
 type sessionCount struct {
 	n    atomic.Int64
 	err  error // of the count; only once done is closed
@@ -98,8 +98,8 @@ func countSessions(ctx context.Context, store stream.Store) *sessionCount {
 	return c
 }
 
-// tell calls log with what is known of the count, when all is known or the time for that is over. It does not wait, but
-// for close.
+// tell calls log with the count, as far as it is known, when the count has ended or its time is over. It does not wait
+// for that; close does.
 func (c *sessionCount) tell(log func(found ...any)) {
 	if c == nil {
 		log()
@@ -123,7 +123,7 @@ func (c *sessionCount) close() {
 	}
 }
 
-// remedies say what to do about a store that cannot be opened, by what its error says.
+// remedies are advice for a store that cannot be opened, by a part of the error's text.
 var remedies = []struct{ text, remedy string }{
 	{"NOAUTH", "it wants a password: write :PASSWORD@ before the host in the URL"},
 	{"WRONGPASS", "are the user and the password in the URL right?"},
@@ -140,12 +140,12 @@ var remedies = []struct{ text, remedy string }{
 	{"unexpected option", "docs/stores.md lists what may follow the ? of the URL"},
 }
 
-// wrongStore returns the error for a store that cannot be opened, with what to do. late says that it was waited for.
+// wrongStore returns the error for a store that cannot be opened, with advice. late says that holdfast has waited for it.
 func wrongStore(err error, url string, late bool) error {
 	return advised{err, "--" + strings.TrimSuffix(err.Error(), ".") + storeRemedy(err, url, late)}
 }
 
-// storeRemedy says what to do about the error of a store, after that.
+// storeRemedy returns the advice that follows the error of a store.
 func storeRemedy(err error, url string, late bool) string {
 	scheme, _, ok := strings.Cut(url, ":")
 	switch scheme = strings.ToLower(scheme); {

@@ -51,7 +51,7 @@ func (f *tlsFlags) wrong(err error) error {
 	return err
 }
 
-// scheme returns that of the URLs of the server.
+// scheme returns the scheme of the server's URLs.
 func (f *tlsFlags) scheme() string {
 	if f.files == nil {
 		return "http"
@@ -59,8 +59,8 @@ func (f *tlsFlags) scheme() string {
 	return "https"
 }
 
-// watchFiles calls reload, with true at SIGHUP, and else each second: files that are in use may have changed. It
-// returns at once, and ends with ctx.
+// watchFiles calls reload, with true at SIGHUP, and with false each second: files that are in use may have
+// changed. It returns at once, and ends with ctx.
 func watchFiles(ctx context.Context, reload func(asked bool)) {
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, syscall.SIGHUP)

@@ -22,14 +22,14 @@ import (
 	"holdfast/traces"
 )
 
-// traceFlags are the flags of traces. Where they go is said by OpenTelemetry's own variables.
+// traceFlags are the flags of traces. OpenTelemetry's own variables say where they go.
 type traceFlags struct{ parent choice }
 
 // tracing exports spans until it is closed.
 type tracing struct{ provider *spans.Provider }
 
-// open begins to export, if the environment says so, and sets what makes spans. The result is nil if
-// it does not.
+// open begins to export, if the environment says so, and sets opts.Traces. The result is nil if it
+// does not.
 func (f *traceFlags) open(ctx context.Context, opts *holdfast.Options) (*tracing, error) {
 	exporter, err := openExporter(ctx)
 	if exporter == nil {
@@ -37,7 +37,7 @@ func (f *traceFlags) open(ctx context.Context, opts *holdfast.Options) (*tracing
 	}
 	about, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", "holdfast"), attribute.String("service.version", versionText())),
-		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv()) // which has the last word
+		resource.WithTelemetrySDK(), resource.WithHost(), resource.WithFromEnv()) // the environment has the last word
 	if err != nil {
 		slog.Warn("traces: not all is known of where they come from", "error", err)
 	}
@@ -47,8 +47,8 @@ func (f *traceFlags) open(ctx context.Context, opts *holdfast.Options) (*tracing
 	return t, nil
 }
 
-// openExporter returns what sends spans, as the environment says (OpenTelemetry specification,
-// "Environment Variable Specification"); nil: there is nothing to be sent.
+// openExporter returns the exporter of spans that the environment asks for (OpenTelemetry
+// specification, "Environment Variable Specification"); nil: none.
 func openExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return nil, nil
@@ -56,7 +56,7 @@ func openExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 	switch exporter := os.Getenv("OTEL_TRACES_EXPORTER"); exporter {
 	case "none":
 		return nil, nil
-	case "": // by the specification it is otlp, to this machine: but who has set nothing wants nothing
+	case "": // by the specification it is otlp, to this machine: but a user who has set nothing wants no traces
 		if os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "" {
 			return nil, nil
 		}
@@ -85,7 +85,7 @@ func openExporter(ctx context.Context) (*otlptrace.Exporter, error) {
 // exportGrace bounds how long the end of the program waits for the last spans to be sent.
 const exportGrace = 3 * time.Second
 
-// close sends what was not sent yet. t may be nil.
+// close sends the spans that were not sent yet. t may be nil.
 func (t *tracing) close() error {
 	if t == nil {
 		return nil

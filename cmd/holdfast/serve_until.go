@@ -38,7 +38,7 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 		ErrorLog:          newHTTPLog(),
 		Protocols:         protocols(),
 		ConnState:         watch.State,
-		// What a connection of HTTP/2 may keep that no request has read yet; the defaults are 1 MiB each.
+		// Bounds of the bytes of an HTTP/2 connection that no request has read yet; the defaults are 1 MiB each.
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams:          250,
 			MaxReadFrameSize:              16 << 10,
@@ -91,12 +91,12 @@ func serveUntil(ctx context.Context, l net.Listener, mux http.Handler, handler *
 	return cause
 }
 
-// sameSignal is how long after a signal the same one is not a second: npm passes on what the terminal has sent to the whole group of
-// processes already.
+// sameSignal is how long after a signal the same one does not count as a second: npm passes on a signal that the terminal has
+// already sent to the whole group of processes.
 const sameSignal = 300 * time.Millisecond
 
-// untilNextSignal returns a context that the next signal ends, and with it draining. The first one has ended before; for some time the same
-// is not the next.
+// untilNextSignal returns a context that the next signal ends, and with it draining. The first signal has ended before; the same signal
+// does not count again within same.
 func untilNextSignal(before context.Context, same time.Duration) (ctx context.Context, stop func()) {
 	began := time.Now()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -122,8 +122,8 @@ func untilNextSignal(before context.Context, same time.Duration) (ctx context.Co
 	}
 }
 
-// protocols are those that are served: HTTP/1.1, and HTTP/2, which some proxies and meshes speak to their servers without
-// TLS and without asking before.
+// protocols returns the protocols that are served: HTTP/1.1, and HTTP/2, which some proxies and meshes speak to their
+// servers without TLS and without asking before.
 func protocols() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)

@@ -110,11 +110,11 @@ func isOwn(ip net.IP) bool {
 	})
 }
 
-// tryWithin bounds how long it is tried at the start whether the upstream server is within reach.
+// tryWithin bounds the attempt to reach the upstream server at the start.
 const tryWithin = 5 * time.Second
 
-// tryUpstream has it logged if no server takes connections at the URL of the upstream server. Clients are served anyway: it may
-// start later. The function that it returns waits for that.
+// tryUpstream tells the backend, which logs it, if no server takes connections at the URL of the upstream server. Clients are
+// served anyway: it may start later. wait waits for the attempt.
 func (f *serveFlags) tryUpstream(ctx context.Context) (wait func()) {
 	u, err := url.Parse(f.upstream.url)
 	if f.upstream.unreached == nil || f.role.isDoor() || err != nil {
@@ -131,8 +131,8 @@ func (f *serveFlags) tryUpstream(ctx context.Context) (wait func()) {
 	return work.Wait
 }
 
-// reach returns an error if no server takes connections at a URL. No request is made, which the server might count, or
-// take for that of a client. Behind a proxy that is not tried.
+// reach returns an error if no server takes connections at a URL. It makes no request: the server might count it, or
+// take it for that of a client. Behind a proxy it tries nothing.
 func reach(ctx context.Context, u *url.URL) error {
 	secure := u.Scheme == "https" || u.Scheme == "wss"
 	about := &http.Request{URL: &url.URL{Scheme: "http", Host: u.Host}}
@@ -163,7 +163,7 @@ func (f *upstreamFlags) backend(stateless bool) *remote.Backend {
 	})
 }
 
-// forwardHeader returns which headers of a client another node gets.
+// forwardHeader returns a function that reports whether a header of a client goes to another node.
 func (f *upstreamFlags) forwardHeader() func(string) bool {
 	needs := f.needsClient()
 	return func(name string) bool { return needs && name == "Authorization" }

@@ -8,8 +8,8 @@ import (
 	"holdfast/internal/redact"
 )
 
-// tokenFlags are the flags of holdfast serve that say how a token for the upstream server is asked for:
-// what clientCredentials and tokenExchange are in a configuration file.
+// tokenFlags are the flags of holdfast serve that say how a token for the upstream server is asked for,
+// as clientCredentials and tokenExchange do in a configuration file.
 type tokenFlags struct {
 	url, clientID, secretFile string
 	scopes                    []string

@@ -15,7 +15,7 @@ import (
 	"holdfast/internal/terminal"
 )
 
-// statusWithin bounds how long the server may take to say how a call is.
+// statusWithin bounds how long the server may take to tell the status of a call.
 const statusWithin = 30 * time.Second
 
 // statusFlags are the flags of holdfast status.
@@ -84,7 +84,7 @@ func (f *statusFlags) status(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// A statusJSON is the status of a call as JSON. What is not known is left out.
+// A statusJSON is the status of a call as JSON. Unknown members are left out.
 type statusJSON struct {
 	Name          string         `json:"name,omitempty"`
 	Tool          string         `json:"tool,omitempty"`
@@ -92,9 +92,9 @@ type statusJSON struct {
 	Server        string         `json:"server"` // its URL, without secrets
 	Status        string         `json:"status"`
 	WaitsForInput bool           `json:"waitsForInput"`
-	Unread        bool           `json:"unread"`           // it has said something that was written to no client
+	Unread        bool           `json:"unread"`           // the call has messages that were written to no client
 	Began         time.Time      `json:"began,omitzero"`   // by the clock of this machine; of a task, by that of the server
-	Updated       time.Time      `json:"updated,omitzero"` // when something of it came here last; of a task, when the server says that it changed
+	Updated       time.Time      `json:"updated,omitzero"` // when a message of the call last came here; of a task, when the server says that it changed
 	Asked         time.Time      `json:"asked"`
 	Progress      *terminal.Step `json:"progress,omitempty"`
 }
@@ -114,8 +114,8 @@ func jsonOfStatus(c *namedCall, status client.Status) statusJSON {
 }
 
 // askStatus asks the server for the status of the first call of a State. The call is not resumed:
-// its messages are for holdfast resume. The error is a [codeError] where it says more than that the
-// command failed.
+// its messages are for holdfast resume. The error is a [codeError] if the outcome of the call is
+// unknown.
 func askStatus(cmd *cobra.Command, state client.State, f *callTokenFlags, log *slog.Logger, within time.Duration) (client.Status, error) {
 	opts, err := f.options(log)
 	if err != nil {

@@ -28,13 +28,13 @@ import (
 	"holdfast/internal/terminal"
 )
 
-// serverFlags are the flags of the commands that are about one server: at a URL, a command, or one of the file of a host.
+// serverFlags are the flags of the commands that are about one server: at a URL, a command, or a server in the file of a host.
 type serverFlags struct {
 	remoteFlags
 	login   loginFlags
 	from    string
 	timeout time.Duration
-	// completes says that a command line is completed, at whose end cobra puts "--".
+	// completes says that a command line is completed: cobra puts "--" at its end.
 	completes bool
 }
 
@@ -51,7 +51,7 @@ func (f *serverFlags) add(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("from", completeHosts) // fails for unknown flags only
 }
 
-// serverHelp is what the help of those commands says of how a server is given.
+// serverHelp is the part of those commands' help about giving a server.
 const serverHelp = `SERVER is a URL (without http:// or https:// it is http on this machine, and https
 elsewhere), or the name of a server in the configuration file of a host, whose command, URL,
 environment and headers are used. COMMAND is a stdio server, which ends with this command.`
@@ -68,7 +68,7 @@ type target struct {
 	entry     follow.Entry // zero: the server has none
 }
 
-// name is how messages call the server.
+// name returns the name of the server in messages.
 func (t *target) name() string {
 	if t.command != nil {
 		return terminal.OneLine(filepath.Base(t.command[0]))
@@ -87,7 +87,7 @@ func (f *serverFlags) target(cmd *cobra.Command, args []string, dotted bool) (*t
 		switch {
 		case len(command) == 0:
 			return nil, nil, usagef("no command after --: give a program and its arguments, as in -- npx -y @modelcontextprotocol/server-everything stdio")
-		case dash > 0 && isURL(args[0]) && cmd.Name() != "resources": // whose URIs are URLs, too
+		case dash > 0 && isURL(args[0]) && cmd.Name() != "resources": // URIs of resources are URLs, too
 			return nil, nil, usagef("both a URL and a command (%s) are given: remove one", terminal.OneLine(command[0]))
 		}
 		for _, name := range []string{"header", "transport", "from"} {
@@ -125,7 +125,7 @@ func isURL(text string) bool {
 	return strings.ContainsAny(text, "/:") || strings.EqualFold(text, "localhost") || net.ParseIP(text) != nil
 }
 
-// urlOf returns the URL of a server that is given with or without a scheme. What is meant otherwise, such as the name of a file, stays.
+// urlOf returns the URL of a server that is given with or without a scheme. A text with another meaning, such as the name of a file, stays.
 func urlOf(text string) string {
 	if strings.Contains(text, "://") || !isURL(text) && !couldBeHost(text) || strings.HasPrefix(text, ".") {
 		return text
@@ -142,8 +142,8 @@ func couldBeHost(text string) bool {
 	return err == nil && u.Host == text && strings.Contains(strings.Trim(text, "."), ".") && !strings.ContainsAny(text, " _@")
 }
 
-// targetOf returns the target for a server of a host's file. A server that is reached by 'holdfast connect' is reached without that: then calls
-// survive this process.
+// targetOf returns the target for a server of a host's file. If its entry runs 'holdfast connect', the target is the server behind that: then
+// calls survive this process.
 func targetOf(s *config.Server) (*target, error) {
 	if s.Type != config.Stdio {
 		t := &target{url: s.URL, header: s.Header}
@@ -193,7 +193,7 @@ func targetOf(s *config.Server) (*target, error) {
 	return t, nil
 }
 
-// dial returns a connection to a server, and what ends it all. It sends nothing, but it starts the process of a command.
+// dial returns a connection to a server, and a function that ends both. It sends nothing, but it starts the process of a command.
 func (f *serverFlags) dial(t *target, opts *client.Options, change func(*login.Options)) (conn *client.Conn, done func(), err error) {
 	to, stop := t.url, func() {}
 	logout := func() {}
@@ -261,7 +261,7 @@ func (f *serverFlags) bounded(ctx context.Context) (context.Context, context.Can
 // errTimeout is the cause of a context that --timeout has ended.
 var errTimeout = errors.New("the time of --timeout is over")
 
-// late returns the error of a command, or what --timeout says of it.
+// late returns the error of a command, or that of --timeout if that has ended the command.
 func (f *serverFlags) late(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errTimeout) {
 		return fmt.Errorf("no answer within %v (--timeout)", f.timeout)
@@ -269,11 +269,11 @@ func (f *serverFlags) late(ctx context.Context, err error) error {
 	return err
 }
 
-// start starts the process of a command, and returns the URL for the HTTP client of opts at which it is reached. Nothing else can reach it.
+// start starts the process of a command, and returns the URL for the HTTP client of opts at which it is reached. No other program can reach it.
 func (t *target) start(opts *client.Options) (to string, stop func(), err error) {
 	log := opts.Logger
 	if !log.Enabled(context.Background(), slog.LevelDebug) {
-		log = slog.New(slog.DiscardHandler) // what the server says of its start is not asked for; that it ends is an error of a request
+		log = slog.New(slog.DiscardHandler) // the user did not ask for the server's messages at its start; its end is an error of a request
 	}
 	o := &process.Options{Dir: t.dir, Logger: log, StderrToClient: true, Grace: time.Second}
 	if t.env != nil {

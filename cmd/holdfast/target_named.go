@@ -31,7 +31,7 @@ type hostFile struct {
 	err         error // why it cannot be used
 }
 
-// hostFiles reads the files of hosts: all, or what --from names. Files that are not there are left out.
+// hostFiles reads the files of hosts: all, or those that --from names. Files that are not there are left out.
 func (f *serverFlags) hostFiles() (all []hostFile, err error) {
 	files := install.Files(install.Here())
 	if f.from != "" {
@@ -62,7 +62,7 @@ func (f *serverFlags) hostFiles() (all []hostFile, err error) {
 	return all, nil
 }
 
-// inputOf returns an input of VS Code from the environment.
+// inputOf returns the value of an input of VS Code from the environment.
 func inputOf(in config.Input) (string, error) {
 	name := inputVariable(in.ID)
 	if value, ok := os.LookupEnv(name); ok {
@@ -117,7 +117,7 @@ func (f *serverFlags) named(args []string, dotted bool) (*config.Server, []strin
 		return s, rest, err
 	case unfit != nil:
 		return nil, nil, unfit
-	case f.from == "" && couldBeHost(name) && (!dotted || len(args) > 1 && !isArgument(args[1])): // without a tool after it, it has the tool
+	case f.from == "" && couldBeHost(name) && (!dotted || len(args) > 1 && !isArgument(args[1])): // if no tool follows, the name has the tool in it
 		return nil, nil, nil
 	}
 	return nil, nil, f.noServer(files, name, dotted)
@@ -128,7 +128,7 @@ func isArgument(word string) bool {
 	return strings.ContainsAny(word, "={\"") || word == "-" || strings.HasPrefix(word, "@")
 }
 
-// oneOf returns the server, if all are the same.
+// oneOf returns the server if all of found are the same, or else an error.
 func oneOf(found []hostServer) (*config.Server, error) {
 	first := found[0].Server
 	for _, s := range found[1:] {
@@ -144,7 +144,7 @@ func oneOf(found []hostServer) (*config.Server, error) {
 	return first, nil
 }
 
-// launched is what makes a server the same as another.
+// launched returns the parts of a server that make it the same as another.
 func launched(s *config.Server) any {
 	command := s.Command
 	dir := s.Dir

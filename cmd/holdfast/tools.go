@@ -92,7 +92,7 @@ func printTools(ctx context.Context, p *peer, name string, raw bool, out io.Writ
 	return nil
 }
 
-// printHeading prints the line that something begins with.
+// printHeading prints a heading, in bold.
 func printHeading(out io.Writer, text string) error {
 	if err := terminal.Bold.Print(out, text); err != nil {
 		return err
@@ -112,7 +112,7 @@ func printAbout(out io.Writer, title, description string) {
 	}
 }
 
-// showTool prints all that a server says of a tool.
+// showTool prints the whole description of a tool.
 func showTool(out io.Writer, t *tool, raw []byte) error {
 	var b strings.Builder
 	heading := terminal.OneLine(t.Name)
@@ -149,7 +149,7 @@ func showTool(out io.Writer, t *tool, raw []byte) error {
 	return err
 }
 
-// hintsOf returns what the annotations of a tool say.
+// hintsOf returns the annotations of a tool in words.
 func hintsOf(raw []byte) (hints []string) {
 	for _, one := range []struct{ member, is, not string }{
 		{"readOnlyHint", "read-only", ""}, {"destructiveHint", "destructive", "not destructive"},
@@ -167,7 +167,7 @@ func hintsOf(raw []byte) (hints []string) {
 	return hints
 }
 
-// indented writes the lines of a text.
+// indented writes the lines of a text, each with by before it.
 func indented(b *strings.Builder, by, text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
 		if line = strings.TrimRight(line, " \t\r\n"); line == "" {

@@ -92,7 +92,7 @@ func (f *tortureFlags) check(cmd *cobra.Command, args []string) error {
 	case !f.demo && len(args) == 0:
 		return usagef("no server: give a URL, -- COMMAND or --demo, as in %s http://127.0.0.1:8080/mcp", cmd.CommandPath())
 	case !f.demo && !dash && !strings.Contains(args[0], "://"):
-		// It may have a password in it: it is not shown.
+		// The URL may have a password in it: it is not shown.
 		return usagef("server: want a URL like http://127.0.0.1:8080/mcp, or a command after --, as in %s -- node server.js", cmd.CommandPath())
 	case !dash && len(args) > 1:
 		return usagef("%d arguments after the URL: flags come before it", len(args)-1)
@@ -177,7 +177,7 @@ func (f *tortureFlags) run(cmd *cobra.Command, args []string) error {
 	return f.print(cmd, r)
 }
 
-// print prints the report. The error is that of calls that were not kept.
+// print prints the report. The error says that calls were not kept.
 func (f *tortureFlags) print(cmd *cobra.Command, r *torture.Report) error {
 	out := cmd.OutOrStdout()
 	if f.json {
@@ -246,7 +246,7 @@ func (f *tortureFlags) choose(tools []*mcp.Tool) (string, json.RawMessage, error
 	return "", nil, usagef("no tool is safe and can be called without arguments; %s", terminal.OneLine(hint))
 }
 
-// itself returns the path of this program, for processes that are to run it.
+// itself returns the path of this program, for processes that run it.
 func itself() (string, error) {
 	if path, err := exec.LookPath(os.Args[0]); err == nil {
 		return path, nil
@@ -254,7 +254,7 @@ func itself() (string, error) {
 	return os.Executable()
 }
 
-// newTortureChild is what torture runs a command with.
+// newTortureChild returns the command with which torture runs a server.
 func newTortureChild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:    "torture-child ADDR COMMAND ARG...",
@@ -273,7 +273,7 @@ func newTortureChild() *cobra.Command {
 	return cmd
 }
 
-// newStdioDemo is the demo server on stdio, for holdfast torture.
+// newStdioDemo returns the command of the demo server on stdio, for holdfast torture.
 func newStdioDemo() *cobra.Command {
 	return &cobra.Command{
 		Use:    "stdio-demo",

@@ -31,8 +31,8 @@ func newVersion() *cobra.Command {
 	return cmd
 }
 
-// A versionInfo is what a program knows of how it was built. Commit and Date are those of the commit, and empty if the program was
-// not built in a clone.
+// A versionInfo says how a program was built. Commit and Date are those of the commit, and empty if the program was not built in a
+// clone.
 type versionInfo struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit"`

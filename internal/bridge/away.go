@@ -10,21 +10,21 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// An absence is what a legacy host is told while its server is away that was never reached since the host has started:
+// An absence has the state of a legacy host while its server is away, and was never reached since the host started:
 //
-//	awaited  the server has not answered; what is known is not used yet
-//	away     it has not answered in time: initialize and lists are answered from what is known, and the rest waits
-//	back     it has answered, or it is not known what it would
+//	awaited  the server has not answered; known answers are not used yet
+//	away     it has not answered in time: initialize and lists get known answers ([known]), and other messages wait
+//	back     it has answered
 //
 // It goes from awaited to away or back, and from away to back, where it stays. Its methods may be called concurrently.
 type absence struct {
 	mu      sync.Mutex
 	state   absenceState
-	barred  bool              // a login is waited for: it is not known whose answers they are to be
-	holds   bool              // what is not answered waits here, as the session is not begun
+	barred  bool              // a login is waited for: the known answers may be of another user
+	holds   bool              // messages that get no known answer wait here, as the session has not begun
 	waiting []jsonrpc.Message // of the host
-	stale   map[string]bool   // the notifications for lists that were answered from what is known, until the host has them
-	doubled map[string]bool   // those that were made here, until the host has listed again: the server's own says nothing more
+	stale   map[string]bool   // the notifications for lists that got known answers, until the host has them
+	doubled map[string]bool   // notifications that were made here, until the host has listed again: those of the server say nothing more
 }
 
 type absenceState uint8
@@ -35,15 +35,15 @@ const (
 	isBack
 )
 
-// awayFor is how long a server that is away at the start is waited for, if the host is answered meanwhile.
+// awayFor is how long the bridge waits for a server that is away at the start, if the host has known answers meanwhile.
 const awayFor = 30 * time.Minute
 
-// patienceAtStart is how long a server may take to answer initialize before it is answered for, if what it would say is known. Not all
-// hosts list again when they are told to: a server that is slow to start is not taken for one that is away.
+// patienceAtStart is how long a server may take to answer initialize before the host gets the known answer. A server that is slow to
+// start must not be taken for one that is away: not all hosts list again when they are told to.
 const patienceAtStart = 5 * time.Second
 
-// goes notes that the server is away. holds says that what is not answered for is to wait. It reports whether the host may get what
-// is known.
+// goes notes that the server is away. holds says that messages without a known answer have to wait. It reports whether the host may
+// get known answers.
 func (a *absence) goes(holds bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -55,7 +55,7 @@ func (a *absence) goes(holds bool) bool {
 	return true
 }
 
-// bar has the host get nothing more that is only known.
+// bar stops known answers: the host gets no more of them.
 func (a *absence) bar() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -69,7 +69,7 @@ func (a *absence) isAway() bool {
 	return a.state == isAway
 }
 
-// answers notes that a list was answered from what is known. It reports false if the server is back.
+// answers notes that a list gets a known answer. It reports false if it may not: the server is not away, or bar was called.
 func (a *absence) answers(method string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -83,7 +83,7 @@ func (a *absence) answers(method string) bool {
 	return true
 }
 
-// hold takes a message of the host that is to wait. It reports false if it need not, or cannot.
+// hold takes a message of the host that has to wait. held is false if it need not wait, or if too many do (full).
 func (a *absence) hold(m jsonrpc.Message) (held, full bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,7 +97,7 @@ func (a *absence) hold(m jsonrpc.Message) (held, full bool) {
 	return true, false
 }
 
-// drop takes a request back that the host has cancelled. It reports whether it has waited.
+// drop removes a request that the host has cancelled. It reports whether the request was waiting.
 func (a *absence) drop(id []byte) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -110,7 +110,7 @@ func (a *absence) drop(id []byte) bool {
 	return false
 }
 
-// next returns what has waited. If nothing has, nothing waits any more.
+// next returns the messages that wait, and removes them. If there are none, later messages do not wait.
 func (a *absence) next() []jsonrpc.Message {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -129,7 +129,7 @@ func (a *absence) returns() (was bool) {
 	return was
 }
 
-// takeStale returns the notifications that the host is to get.
+// takeStale returns the notifications for the host, and notes that they were made here.
 func (a *absence) takeStale() map[string]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -138,7 +138,7 @@ func (a *absence) takeStale() map[string]bool {
 	return stale
 }
 
-// passes reports whether a notification of the server says something that the host has not just been told.
+// passes reports whether a notification of the server says more than one that was made here.
 func (a *absence) passes(notification string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -148,14 +148,14 @@ func (a *absence) passes(notification string) bool {
 	return !doubled
 }
 
-// lists notes that the host lists what a notification was about.
+// lists notes that the host makes the list request that a notification calls for.
 func (a *absence) lists(notification string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.doubled, notification)
 }
 
-// serverBack notes that the server has answered something. why is why it begins no session, or nil.
+// serverBack notes that the server has answered, and handles the messages that wait. why is the error with which it refused a session, or nil.
 func (h *legacyHost) serverBack(why []byte) {
 	if !h.away.returns() {
 		return
@@ -186,8 +186,8 @@ func (h *legacyHost) serverBack(why []byte) {
 	})
 }
 
-// answersFor answers a request from what is known, if the server is away. What is to wait for the server waits. It
-// reports whether that is all.
+// answersFor gives a request its known answer, if the server is away, or holds a message for the server. It
+// reports whether the message needs nothing more.
 func (h *legacyHost) answersFor(m jsonrpc.Message) bool {
 	if h.away.isAway() && m.Kind == jsonrpc.Request {
 		if result := h.known.answer(keyOf(m.Method, m.Params), h.b.loginTime()); result != nil && lists[m.Method] != "" && h.away.answers(m.Method) {
@@ -212,8 +212,8 @@ func (h *legacyHost) answersFor(m jsonrpc.Message) bool {
 	return held || full
 }
 
-// beginsAway answers the host's initialize from what is known. A response of the server that comes later is not for the
-// host. It reports false where a session is resumed: that is answered for soon.
+// beginsAway gives the host's initialize its known answer. A later response of the server is not for the host. It
+// reports false if known answers may not be used, or if a session is resumed: [bridge.confirm] answers soon.
 func (h *legacyHost) beginsAway(m jsonrpc.Message, x *exchange, result []byte) bool {
 	h.b.mu.Lock()
 	resumes := h.b.phase == resuming
@@ -226,7 +226,7 @@ func (h *legacyHost) beginsAway(m jsonrpc.Message, x *exchange, result []byte) b
 		x.told.Store(false)
 		return false
 	}
-	if !h.opening.CompareAndSwap(x, nil) { // it is answered
+	if !h.opening.CompareAndSwap(x, nil) { // the server has answered
 		x.told.Store(false)
 		h.serverBack(nil)
 		return true
@@ -240,7 +240,7 @@ func (h *legacyHost) beginsAway(m jsonrpc.Message, x *exchange, result []byte) b
 	return true
 }
 
-// loginTime returns when the user of the connection has logged in; zero: it has no login.
+// loginTime returns when the user of the connection has logged in; zero: the connection has no login.
 func (b *bridge) loginTime() time.Time {
 	if of, ok := b.opts.Auth.(interface{ LoggedIn() time.Time }); ok {
 		return of.LoggedIn()

@@ -83,8 +83,8 @@ func (b *bridge) ready() bool {
 	return empty
 }
 
-// hold reports whether a message must not be written yet. It is held, or dropped if too much
-// is held.
+// hold reports whether a message must not be written yet. It is held, or dropped if too many
+// are held.
 func (b *bridge) hold(from origin, m jsonrpc.Message) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -3,14 +3,14 @@
 //
 // A host that kills the bridge and starts another loses nothing. The next bridge resumes
 // the session. If the host repeats a call that was in flight, the call does not run twice:
-// the host gets the response of the first. What that takes is kept in files (store.go,
+// the host gets the response of the first. The state for that is kept in files (store.go,
 // record.go). The life of a request is in request.go, that of a bridge in phase.go, begin.go
 // and leave.go.
 //
 // Host and server may be of different eras. A message of the host goes through a conversation
 // of package translate (eras.go), for which the bridge's own half towards the server is
-// the backend. What only a modern host knows is on the other side of it: requests that end before
-// their calls, with a question (exchange.go, input.go) or with a task (task.go,
+// the backend. On its other side are the parts that only a modern host knows: requests that end
+// before their calls, with a question (exchange.go, input.go) or with a task (task.go,
 // tasklisten.go).
 package bridge
 
@@ -32,7 +32,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// Options say how a bridge reaches its server, and what it keeps.
+// Options say how a bridge reaches its server, and which state it keeps.
 type Options struct {
 	// Client are the options of the connection to the server.
 	Client client.Options
@@ -44,15 +44,15 @@ type Options struct {
 	// TaskAfter is how long a call may take before it becomes a task, for a modern host that
 	// knows tasks and a server that has none; 0: never.
 	TaskAfter time.Duration
-	// Explain returns the text of an error of the host's first request with what the user may do about it; nil: the
-	// text stays as it is.
+	// Explain returns the text of an error of the host's first request with advice for the user; nil: the text
+	// stays as it is.
 	Explain func(text string) string
 }
 
-// Run carries messages between a host and the server at a URL until the host closes in, does
-// not take what is written to out, or ctx ends. The requests of a host that closes in are
-// answered first. If sessions are kept, the session then stays open at the server for the next
-// bridge. If not, it is ended.
+// Run carries messages between a host and the server at a URL until the host closes in, a write
+// to out fails, or ctx ends. The requests of a host that closes in are answered first. If
+// sessions are kept, the session then stays open at the server for the next bridge. If not, it
+// is ended.
 //
 // An in that does not end is still read when Run returns.
 func Run(ctx context.Context, url string, in io.Reader, out io.Writer, opts *Options) error {
@@ -84,7 +84,7 @@ type bridge struct {
 	began    time.Time
 	dirty    chan struct{}          // holds one token when there is something new to keep
 	sending  atomic.Int32           // requests being sent that must not run twice
-	said     chan said              // what the server says
+	said     chan said              // the messages of the server
 	greeting atomic.Pointer[[]byte] // the id of the host's last request that may be its first
 	ending
 	work sync.WaitGroup
@@ -94,19 +94,19 @@ type bridge struct {
 	link
 }
 
-// ending is what has happened in a bridge for good.
+// ending has the events in the life of a bridge that happen once.
 type ending struct {
 	ctx      context.Context // of Run
 	answered chan struct{}   // closed when initialize is answered
-	gone     chan struct{}   // closed when nothing that the server says is taken any more
+	gone     chan struct{}   // closed when no more messages of the server are taken
 	stop     chan struct{}   // closed when the bridge ends
 }
 
-// A link is what a bridge has of its server. It is guarded by bridge.mu.
+// A link is the state of a bridge towards its server. It is guarded by bridge.mu.
 type link struct {
 	conn   *client.Conn
-	sink   backend.Sink // takes what belongs to no request; nil: nobody has said anything yet
-	opener fingerprint  // of the request with which the host, or a translation, has begun
+	sink   backend.Sink // takes messages that belong to no request; nil: no conversation is open yet
+	opener fingerprint  // of the first request, which is the host's or a translation's
 	era    era          // of the server, as far as it is known
 	held   []heldMessage
 }
@@ -142,7 +142,7 @@ func newBridge(ctx context.Context, url string, out io.Writer, opts *Options) *b
 	return b
 }
 
-// start runs a function in a goroutine, for which the end of the bridge waits.
+// start runs f in a goroutine that the bridge waits for at its end. A bridge that is leaving does not run f.
 func (b *bridge) start(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -153,8 +153,8 @@ func (b *bridge) start(f func()) {
 
 var errLeaving = errors.New("holdfast connect is ending")
 
-// connect returns the connection to the server, which is made if there is none. If state is
-// not nil, a new connection continues from there. The goroutine that calls fromHost calls it.
+// connect returns the connection to the server, and makes it if there is none. If state is not nil,
+// a new connection continues from there. Only the goroutine that calls fromHost calls connect.
 func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 	b.mu.Lock()
 	old := b.conn
@@ -172,7 +172,7 @@ func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 	ending := b.phase == leaving
 	if !ending {
 		b.conn = conn
-		b.work.Go(func() { _, _ = conn.Receive(context.Background()) }) // continues what the state has
+		b.work.Go(func() { _, _ = conn.Receive(context.Background()) }) // continues the calls in the state
 	}
 	b.mu.Unlock()
 	if ending {
@@ -189,11 +189,11 @@ func (b *bridge) connect(state *client.State) (*client.Conn, error) {
 func (b *bridge) received(request []byte, m jsonrpc.Message) {
 	select {
 	case b.said <- said{request, m}:
-	case <-b.gone: // what finds its call is on record, for the next process
+	case <-b.gone: // the record has the place of its call, for the next process
 	}
 }
 
-// takeSaid handles what the server says until the bridge ends.
+// takeSaid handles the messages of the server until the bridge ends.
 func (b *bridge) takeSaid() {
 	for {
 		select {
@@ -206,7 +206,7 @@ func (b *bridge) takeSaid() {
 }
 
 // toServer handles a message for the server. It comes from the host, or from a translation.
-// from says who gets the response.
+// from gets the response.
 func (b *bridge) toServer(m jsonrpc.Message, from origin) {
 	b.mu.Lock()
 	conn, now := b.conn, b.phase
@@ -243,7 +243,7 @@ func (b *bridge) send(ctx context.Context, conn *client.Conn, m jsonrpc.Message)
 	}
 }
 
-// request handles a request of the host. One that a process before this one had in flight
+// request handles a request of the host. A request that an earlier process had in flight
 // continues; any other is sent.
 func (b *bridge) request(conn *client.Conn, m jsonrpc.Message, from origin) {
 	if task := taskOf(m); task != "" {
@@ -265,7 +265,7 @@ func (b *bridge) request(conn *client.Conn, m jsonrpc.Message, from origin) {
 		from.fail(m.ID, jsonrpc.Errorf(jsonrpc.CodeInvalidRequest, "%v", err))
 		return
 	}
-	// From when it is sent it may run: Options.Changed, which is called before that, saves.
+	// The request may run as soon as it is sent. Send calls Options.Changed before that, which saves it.
 	once := !print.isZero()
 	if once {
 		b.sending.Add(1)
@@ -313,7 +313,7 @@ func (b *bridge) fromServer(request []byte, m jsonrpc.Message) {
 	case m.Kind == jsonrpc.Notification && m.Method == protocol.MethodProgress:
 		raw, of := b.requests.progress(m)
 		if raw == nil {
-			return // of a request that no host waits for
+			return // no host waits for the request
 		}
 		m, from = mustParse(raw), of
 	case m.Kind == jsonrpc.Notification:
@@ -326,7 +326,7 @@ func (b *bridge) fromServer(request []byte, m jsonrpc.Message) {
 	}
 }
 
-// What is held for a host that is not ready is bounded.
+// Bounds of the messages that are held for a host that is not ready.
 const (
 	maxHeld      = 1000     // messages
 	maxHeldBytes = 32 << 20 // bytes
@@ -341,7 +341,7 @@ func (b *bridge) respond(m jsonrpc.Message) {
 		b.deliver(r)
 		return
 	}
-	b.changed() // it may be of a request that no host waits for
+	b.changed() // the request may be one that no host waits for
 }
 
 // deliver gives the response to a request to the host.
@@ -373,7 +373,7 @@ func (b *bridge) deliver(r *request) {
 	b.save() // before the host could repeat it
 }
 
-// explained returns the error response to the host's first request with what the user may do about it.
+// explained returns the error response to the host's first request with advice for the user.
 func (b *bridge) explained(m jsonrpc.Message) jsonrpc.Message {
 	text := jsonrpc.String(jsonrpc.Field(m.Error, "message"))
 	if b.explain == nil || text == "" {
@@ -387,7 +387,7 @@ func (b *bridge) explained(m jsonrpc.Message) jsonrpc.Message {
 	return protocol.Parsed(raw, m)
 }
 
-// mustParse parses a message that was made here.
+// mustParse parses a message that this program has made.
 func mustParse(raw []byte) jsonrpc.Message {
 	m, err := jsonrpc.Parse(raw)
 	if err != nil {

@@ -14,10 +14,10 @@ import (
 )
 
 // Host and server may speak different eras of the protocol (docs/decisions/0024-two-eras.md).
-// What the host says goes through a conversation in its era, which package translate opens.
-// Towards the server that ends in [serverConn], towards the host in [legacyHost] or [modernHost].
+// The host's messages go through a conversation in its era, which package translate opens. The conversation
+// ends in [serverConn] towards the server, and in [legacyHost] or [modernHost] towards the host.
 
-// An era is which revisions of the protocol the server is spoken to in.
+// An era says in which revisions of the protocol the bridge speaks to the server.
 type era uint8
 
 const (
@@ -46,7 +46,7 @@ func (e *eras) begin(b *bridge, taskAfter time.Duration) {
 	e.modern.begin(b, taskAfter)
 }
 
-// end ends the conversations. What is in flight at the server goes on there.
+// end ends the conversations. Calls in flight at the server go on there.
 func (e *eras) end() {
 	e.legacy.conversation.close()
 	e.modern.conversation.close()
@@ -58,7 +58,7 @@ type serverSide struct{ b *bridge }
 // Eras implements [backend.EraSpeaker].
 func (serverSide) Eras() backend.Eras { return backend.Unknown }
 
-// PassesLegacy has what a legacy host says to a legacy server go through untouched.
+// PassesLegacy lets the messages of a legacy host to a legacy server through unchanged.
 func (serverSide) PassesLegacy() bool { return true }
 
 // Open implements [backend.Backend]. The first message connects to the server.
@@ -83,18 +83,18 @@ func (c serverConn) Deliver(in backend.Inbound) error {
 	return nil
 }
 
-// Close implements [backend.Conn]. The connection to the server is the bridge's.
+// Close implements [backend.Conn]. It leaves the connection to the server, which is the bridge's, open.
 func (c serverConn) Close() error { return nil }
 
-// An origin is who has made a request: a conversation, for an exchange of the host or, if that
-// is nil, for itself.
+// An origin is the maker of a request: a conversation, which makes it for an exchange of the
+// host or, if exchange is nil, for itself.
 type origin struct {
 	sink     backend.Sink
 	exchange *exchange
 }
 
-// emit gives a message of the server to its conversation. It reports whether the host has
-// taken it, or nobody has to.
+// emit gives a message of the server to its conversation. It reports whether the host has taken
+// it, or does not have to.
 func (o origin) emit(m jsonrpc.Message) (taken bool) {
 	switch {
 	case o.sink == nil:
@@ -113,8 +113,8 @@ func (o origin) fail(id []byte, e *jsonrpc.Error) {
 	o.emit(mustParse(jsonrpc.AppendError(nil, id, e)))
 }
 
-// A conversation is one with the server, in an era of the host. Its methods may be called
-// concurrently.
+// A conversation connects the host to the server, in an era of the host. Its methods may be
+// called concurrently.
 type conversation struct {
 	b *bridge
 
@@ -122,7 +122,7 @@ type conversation struct {
 	conn backend.Conn // nil until it is needed
 }
 
-// deliver hands over a message of the host. revision is "" for a legacy conversation.
+// deliver gives a message of the host to the conversation, and opens that if necessary. revision is "" for a legacy conversation.
 func (c *conversation) deliver(revision string, host backend.Sink, m jsonrpc.Message, of *exchange) error {
 	c.mu.Lock()
 	conn := c.conn
@@ -154,7 +154,7 @@ func (c *conversation) close() {
 	}
 }
 
-// fromHost handles a message of the host. What is named like a message of another kind is none.
+// fromHost handles a message of the host. A message with a method of another kind is refused.
 func (b *bridge) fromHost(ctx context.Context, m jsonrpc.Message) {
 	why := protocol.CheckKind(&m)
 	switch {
@@ -183,8 +183,8 @@ func isModern(m jsonrpc.Message) bool {
 		bytes.Contains(m.Params, []byte(protocol.MetaProtocolVersion)) && jsonrpc.Field(m.Params, "_meta", protocol.MetaProtocolVersion) != nil)
 }
 
-// A legacyHost is a host of revision 2025-11-25 or earlier. What the server says goes to it
-// as it is.
+// A legacyHost is a host of revision 2025-11-25 or earlier. The server's messages go to it
+// unchanged.
 type legacyHost struct {
 	b            *bridge
 	conversation conversation
@@ -194,13 +194,13 @@ type legacyHost struct {
 
 	mu           sync.Mutex
 	capabilities []byte            // that the host has declared; nil: they are not known
-	questions    map[string][]byte // ids of what the host was asked and has not answered
-	left         chan struct{}     // closed when the server waits for a host that has left; nil: it is there
+	questions    map[string][]byte // ids of the server's requests that the host has not answered
+	left         chan struct{}     // closed when the server waits for a host that has left; nil: the host is there
 	stuck        bool              // left is closed
 }
 
-// leave notes that the host will answer nothing any more. The channel is closed when the server waits for
-// an answer of the host: the next process may get the question. Where nothing is kept, such a question is refused.
+// leave notes that the host will answer nothing any more. The channel is closed when the server waits for an
+// answer of the host: the next process may get the question. If no session is kept, the question is refused.
 func (h *legacyHost) leave() <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -225,10 +225,10 @@ func (h *legacyHost) unansweredLocked(id []byte) {
 // refuse answers a request of the server with an error.
 func (h *legacyHost) refuse(id []byte, why *jsonrpc.Error) {
 	answer := mustParse(jsonrpc.AppendError(nil, id, why))
-	h.b.start(func() { _ = h.conversation.deliver("", h, answer, nil) }) // if it has ended, so has the question
+	h.b.start(func() { _ = h.conversation.deliver("", h, answer, nil) }) // if the conversation has ended, so has the question
 }
 
-// heard notes what a message of the host says of it.
+// heard notes the host's capabilities, and which questions it has answered.
 func (h *legacyHost) heard(m jsonrpc.Message) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -240,7 +240,7 @@ func (h *legacyHost) heard(m jsonrpc.Message) {
 	}
 }
 
-// shows reports whether a message of the server is for the host. What the host cannot answer is answered here.
+// shows reports whether a message of the server is for the host. It refuses requests that the host cannot answer.
 func (h *legacyHost) shows(m jsonrpc.Message) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -300,7 +300,7 @@ func (h *legacyHost) say(ctx context.Context, m jsonrpc.Message) {
 	}
 }
 
-// hand hands a message of the host over. It returns the exchange of a request.
+// hand gives a message of the host to the conversation. It returns the exchange of a request.
 func (h *legacyHost) hand(m jsonrpc.Message) (x *exchange) {
 	if m.Kind == jsonrpc.Request {
 		x = &exchange{}
@@ -352,6 +352,6 @@ func (h *legacyHost) Emit(of backend.Call, m jsonrpc.Message) {
 // EmitUnrelated implements [backend.Sink].
 func (h *legacyHost) EmitUnrelated(m jsonrpc.Message) { h.Emit(nil, m) }
 
-// Closed implements [backend.Sink]. The translation has nothing to go on with; the next message
-// begins another conversation.
+// Closed implements [backend.Sink]. This conversation cannot go on; the next message begins
+// another.
 func (h *legacyHost) Closed(error, bool) { h.b.start(h.conversation.close) }

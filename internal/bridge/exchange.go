@@ -50,14 +50,14 @@ var exchangeMoves = map[exchangeState]map[exchangeEvent]exchangeState{
 	settled: {left: over},
 }
 
-// An exchange is what a host wants with one request. It is the [backend.Call] of its
-// conversation. Of a legacy host it only says whether the response was taken.
+// An exchange is a request of the host, and its progress. It is the [backend.Call] of its
+// conversation. For a legacy host it has the first group of fields only.
 type exchange struct {
 	refused  atomic.Bool   // the host has not taken the response
 	answered chan struct{} // closed when initialize is answered; nil for others
-	told     atomic.Bool   // initialize was answered from what is known
+	told     atomic.Bool   // initialize got a known answer
 	id       []byte        // in the conversation; does not change
-	key      string        // of a request of a legacy host whose result is kept ([known]); "" for others
+	key      string        // of a legacy host's request with a result to keep ([known]); "" for others
 
 	// Of a modern host. Guarded by modernHost.mu.
 	state  exchangeState
@@ -67,12 +67,12 @@ type exchange struct {
 	params []byte // of the request, as long as it may be made again
 	timer  *time.Timer
 	input
-	answer []byte // the response, where the host was not there to take it
+	answer []byte // the response, if the host was not there to take it
 	task   *task
 	listen *listen
 }
 
-// input is what an exchange asks its host for.
+// input has the questions that an exchange asks its host.
 type input struct {
 	questions []jsonrpc.Message // requests of the server without a response
 	state     string            // requestState, in state asking
@@ -94,7 +94,7 @@ func (x *exchange) move(e exchangeEvent) bool {
 	return ok
 }
 
-// question returns the place of a question in those without a response, or -1.
+// question returns the index of a question in x.questions, or -1.
 func (x *exchange) question(id []byte) int {
 	for i := range x.questions {
 		if string(jsonrpc.Key(x.questions[i].ID)) == string(jsonrpc.Key(id)) {
@@ -104,12 +104,12 @@ func (x *exchange) question(id []byte) int {
 	return -1
 }
 
-// inputRequests returns the questions as InputRequiredResult and tasks have them.
+// inputRequests returns the questions in the form of InputRequiredResult and of tasks.
 func (x *exchange) inputRequests() []byte {
 	requests := []byte{'{'}
-	for _, q := range x.questions { // no two of which have one id
+	for _, q := range x.questions { // no two have the same id
 		params := q.Params
-		if params == nil { // without which the go-sdk's client cannot read it
+		if params == nil { // the go-sdk's client cannot read a request without params
 			params = []byte(`{}`)
 		}
 		text, _ := jsonrpc.Set(jsonrpc.Object("method", q.Method), params, "params")
@@ -121,8 +121,8 @@ func (x *exchange) inputRequests() []byte {
 	return append(requests, '}')
 }
 
-// inputKey returns the key of a question in inputRequests. It is of the server's id, so that a
-// question which a server repeats for another process has the same.
+// inputKey returns the key of a question in inputRequests. It is made from the server's id, so
+// that a question that a server repeats for another process has the same key.
 func inputKey(id []byte) string {
 	if id[0] == '"' {
 		return "s-" + jsonrpc.String(id)
@@ -130,10 +130,10 @@ func inputKey(id []byte) string {
 	return "n-" + string(jsonrpc.Key(id))
 }
 
-// A task is what a call has become that was not answered soon.
+// A task is a call that was not answered soon: its host asks about it by an id.
 type task struct {
 	id      string
-	found   bool // its call is known; else it is looked for
+	found   bool // its call is known; else the bridge looks for it
 	created time.Time
 	updated time.Time
 	message string            // the last progress message
@@ -155,7 +155,7 @@ func (x *exchange) status() string {
 	return protocol.TaskFailed
 }
 
-// tell returns the task as the host is told of it. kind is its resultType, or "".
+// tell returns the JSON of the task for the host. kind is its resultType, or "".
 func (x *exchange) tell(kind string) []byte {
 	t := x.task
 	end := time.Now()

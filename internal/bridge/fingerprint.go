@@ -12,8 +12,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A fingerprint identifies what a request asks for: two requests with the same fingerprint
-// ask for the same. It is a part of [sessionRecord] and [callRecord].
+// A fingerprint identifies the content of a request: two requests with the same fingerprint ask
+// for the same. It is a part of [sessionRecord] and [callRecord].
 type fingerprint struct {
 	// Same is the hash of the method and of the parameters without _meta. Hosts put data
 	// into _meta that differs from request to request, also if they repeat one.
@@ -40,7 +40,7 @@ func (f fingerprint) isZero() bool { return f.Old == "" }
 func fingerprintOf(method string, params []byte) fingerprint {
 	same := canonical(without(params, "_meta"))
 	if len(same) == 0 {
-		same = []byte("{}") // no parameters are the same as none in it
+		same = []byte("{}") // no parameters are the same as an empty object
 	}
 	return fingerprint{Same: hashOf(method, same), Old: oldHash(method, params)}
 }
@@ -65,8 +65,8 @@ func oldHash(method string, params []byte) string {
 	return hashOf(method, text)
 }
 
-// decode decodes a JSON value. Numbers keep their spelling. It returns nil for what is not
-// JSON, and ignores what follows the value.
+// decode decodes a JSON value. Numbers keep their spelling. It returns nil for a text that is
+// not JSON, and ignores any text after the value.
 func decode(raw []byte) any {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -76,7 +76,7 @@ func decode(raw []byte) any {
 }
 
 // canonical returns one text for all spellings of a JSON value. Members are sorted by name;
-// 1, 1.0 and 10e-1 are one number. What is not JSON is returned unchanged.
+// 1, 1.0 and 10e-1 are one number. A text that is not JSON is returned unchanged.
 func canonical(raw []byte) []byte {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -118,7 +118,7 @@ func canonicalNumber(s string) json.Number {
 	if power != "" {
 		var err error
 		if exponent, err = strconv.Atoi(power); err != nil {
-			return json.Number(s) // beyond what any program computes with
+			return json.Number(s) // beyond the numbers that programs compute with
 		}
 	}
 	sign := ""

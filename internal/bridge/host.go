@@ -18,7 +18,7 @@ import (
 // maxLine bounds a message of the host, in bytes.
 const maxLine = 16 << 20
 
-// read handles what the host writes, until it closes its end.
+// read handles the lines of the host until the host closes its end.
 func (b *bridge) read(ctx context.Context, in io.Reader) error {
 	r := bufio.NewReaderSize(in, 64<<10)
 	for {
@@ -44,11 +44,11 @@ func (b *bridge) read(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// byteOrderMark is what some shells write before the first line.
+// byteOrderMark comes before the first line that some shells write.
 var byteOrderMark = []byte("\xef\xbb\xbf")
 
-// readMessages handles one line of the host: a message, a batch of them, or several without anything between them. What
-// of it is no message gets an error of its own: the others are not less valid for it.
+// readMessages handles one line of the host: a message, a batch, or several messages without anything between them.
+// Each part that is not a message gets an error of its own; the other parts are handled.
 func (b *bridge) readMessages(ctx context.Context, line []byte) {
 	line = bytes.TrimSpace(bytes.TrimPrefix(line, byteOrderMark))
 	if len(line) == 0 {
@@ -74,8 +74,8 @@ func (b *bridge) readMessages(ctx context.Context, line []byte) {
 	b.refuse(line, err)
 }
 
-// partsOf returns the members of a batch, or the values that stand in a line one after the other. There are none if the
-// line is not JSON, or is one value that is no batch.
+// partsOf returns the members of a batch, or the objects that follow each other in a line. It returns nil if the line
+// is not JSON, or is a single value that is not a batch.
 func partsOf(line []byte) (parts []json.RawMessage) {
 	if line[0] == '[' {
 		if json.Unmarshal(line, &parts) != nil {
@@ -89,14 +89,14 @@ func partsOf(line []byte) (parts []json.RawMessage) {
 		switch err := d.Decode(&part); {
 		case errors.Is(err, io.EOF) && len(parts) > 1:
 			return parts
-		case err != nil || part[0] != '{': // what follows a message is something else
+		case err != nil || part[0] != '{': // something other than a message follows
 			return nil
 		}
 		parts = append(parts, part)
 	}
 }
 
-// refuse answers a text of the host that is no message.
+// refuse answers a text of the host that is not a message. A notification is only logged.
 func (b *bridge) refuse(text []byte, why error) {
 	code := jsonrpc.CodeInvalidRequest
 	if errors.Is(why, jsonrpc.ErrParse) {
@@ -110,7 +110,7 @@ func (b *bridge) refuse(text []byte, why error) {
 	b.host.fail(id, jsonrpc.Errorf(code, "%v", why))
 }
 
-// A longLineError says that a line is too long. It has what [rpc.RequestID] returns for the line.
+// A longLineError says that a line is too long. It has the results of [rpc.RequestID] for the line.
 type longLineError struct {
 	id       []byte
 	answered bool
@@ -157,7 +157,7 @@ type host struct {
 	out  io.Writer     // w, for as long as the bridge lives
 
 	mu    sync.Mutex // held while a message is written: messages must not mix
-	w     io.Writer  // nil when a write has failed, or the last was made
+	w     io.Writer  // nil after a write has failed, or after end
 	waits waits
 }
 
@@ -165,10 +165,10 @@ type host struct {
 type waits struct {
 	mu   sync.Mutex
 	ids  map[string]unanswered // by [jsonrpc.Key]
-	idle chan struct{}         // closed when there are none; nil: it does not matter yet
+	idle chan struct{}         // closed when ids is empty; nil: method none was not called
 }
 
-// unanswered are the requests with one id: a host may use one twice.
+// unanswered are the requests with the same id: a host may use an id twice.
 type unanswered struct {
 	id    []byte
 	count int
@@ -260,7 +260,7 @@ func (h *host) writeLocked(raw []byte) bool {
 	return true
 }
 
-// end writes an error response to each request that waits. Nothing is taken after that.
+// end writes an error response to each request that waits. Nothing is written after that.
 func (h *host) end(e *jsonrpc.Error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -8,14 +8,14 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for servers that ask a modern host for something: the questions become an
+// This file is for servers that ask a modern host questions: these become an
 // InputRequiredResult, and the host's retry continues the call (2026-07-28, Multi Round-Trip
-// Requests). A modern server does that itself.
+// Requests). A modern server makes such results itself.
 
 const (
-	// statePrefix begins each requestState of a bridge. Others are the server's.
+	// statePrefix begins each requestState of a bridge. A requestState without it is the server's.
 	statePrefix = "holdfast-connect."
-	// askedGrace is how long more questions are waited for after the first, to be asked together.
+	// askedGrace is how long the bridge waits for more questions after the first, to ask them together.
 	askedGrace = 20 * time.Millisecond
 	// inputWait is how long a call waits for its host's input.
 	inputWait = time.Hour
@@ -46,7 +46,7 @@ func (h *modernHost) asked(x *exchange, m jsonrpc.Message) {
 	}
 }
 
-// askSoon asks the host a moment later.
+// askSoon calls ask after askedGrace.
 func (h *modernHost) askSoon(x *exchange) {
 	time.AfterFunc(askedGrace, func() { h.b.start(func() { h.ask(x) }) })
 }
@@ -70,7 +70,7 @@ func (h *modernHost) ask(x *exchange) {
 	h.b.host.write(jsonrpc.AppendResult(nil, hostID, result))
 }
 
-// giveUp ends an exchange whose host has not come back.
+// giveUp ends an exchange that the host has not come back to.
 func (h *modernHost) giveUp(x *exchange) {
 	h.mu.Lock()
 	ok := x.state == asking && x.move(left)
@@ -91,11 +91,11 @@ func (h *modernHost) giveUp(x *exchange) {
 	}
 }
 
-// errBadState refuses a requestState that is not good for a request.
+// errBadState refuses a requestState that is not valid for a request.
 var errBadState = jsonrpc.Errorf(jsonrpc.CodeInvalidParams,
 	"requestState is not valid: it is of another request or process, has expired, or was used before; make the request again without it")
 
-// again handles a request that the host makes again, with what the server has asked for.
+// again handles a request that the host makes again, with the input that the server has asked for.
 func (h *modernHost) again(m jsonrpc.Message) {
 	key := string(jsonrpc.Key(m.ID))
 	h.mu.Lock()
@@ -113,7 +113,7 @@ func (h *modernHost) again(m jsonrpc.Message) {
 		h.patience(x)
 	}
 	h.mu.Unlock()
-	if answer != nil { // the server has not waited
+	if answer != nil { // the server has not waited for the input
 		x.refused.Store(false)
 		h.responded(x, mustParse(answer))
 		if !x.refused.Load() {
@@ -122,7 +122,7 @@ func (h *modernHost) again(m jsonrpc.Message) {
 		return
 	}
 	if h.reply(x, m) > 0 {
-		h.askSoon(x) // for what is missing
+		h.askSoon(x) // for the missing input
 	}
 }
 

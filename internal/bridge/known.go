@@ -11,10 +11,10 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// A known is what the server has last answered to what hosts ask first: initialize, and their lists. A server that is away
-// when the host starts is answered for from it, because no host asks again. It is kept in a file beside the sessions
-// ([store]), of mode 0600, for each server, transport, headers and login. Its methods may be called concurrently. Nothing
-// is known by a nil known.
+// A known has the last answers of the server to the requests that hosts make first: initialize and lists. A host that
+// starts while the server is away gets these answers, because no host asks again. They are kept in a file beside the
+// sessions ([store]), of mode 0600, for each server, transport and headers, and of one login. Its methods may be called
+// concurrently. A nil known has no answers.
 type known struct {
 	name string // of the file
 
@@ -23,9 +23,9 @@ type known struct {
 	record knownRecord
 }
 
-// A knownRecord is what is kept, as JSON.
+// A knownRecord is the content of the file, as JSON.
 type knownRecord struct {
-	Login   time.Time              `json:"login,omitzero"` // when the login was of the user whose answers they are
+	Login   time.Time              `json:"login,omitzero"` // when the user who got the answers logged in
 	Answers map[string]knownAnswer `json:"answers"`        // by the requests' hashes
 }
 
@@ -35,7 +35,7 @@ type knownAnswer struct {
 	Result json.RawMessage `json:"result"`
 }
 
-// Bounds of what is kept of a server.
+// Bounds of the answers that are kept of a server.
 const (
 	mostKnown      = 64      // answers
 	mostKnownBytes = 4 << 20 // of their results
@@ -43,7 +43,7 @@ const (
 	knownSuffix    = ".known" // of the file
 )
 
-// lists are the requests, besides initialize, that are answered for a server that is away, and what tells a host to ask again.
+// lists has the requests, besides initialize, that get known answers, each with the notification that tells a host to ask again.
 var lists = map[string]string{
 	protocol.MethodToolsList:   protocol.MethodToolsListChanged,
 	"prompts/list":             protocol.MethodPromptsListChanged,
@@ -56,7 +56,7 @@ func isListChanged(method string) bool {
 	return method == protocol.MethodToolsListChanged || method == protocol.MethodPromptsListChanged || method == protocol.MethodResourcesListChanged
 }
 
-// keyOf returns what names a request whose answer is kept, or "".
+// keyOf returns the key of a request in [knownRecord.Answers], or "" if its answer is not kept.
 func keyOf(method string, params []byte) string {
 	if method != protocol.MethodInitialize && lists[method] == "" {
 		return ""
@@ -64,7 +64,7 @@ func keyOf(method string, params []byte) string {
 	return fingerprintOf(method, params).Same
 }
 
-// load reads the file, once. k.mu is held. login is that of the user; what another one was answered is forgotten.
+// load reads the file, once. k.mu is held. login is when the user logged in; answers of another login are forgotten.
 func (k *known) load(login time.Time) {
 	if !k.read {
 		k.read = true

@@ -8,8 +8,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// leave ends the bridge. If finish is set, the host's requests are answered first. What is kept
-// waits for the next process. If nothing is kept, the session is ended.
+// leave ends the bridge. If finish is set, the host's requests are answered first. A session
+// that is kept waits for the next process; any other is ended.
 func (b *bridge) leave(ctx context.Context, finish bool) {
 	if finish {
 		b.finish(ctx)
@@ -51,9 +51,9 @@ func (b *bridge) leave(ctx context.Context, finish bool) {
 // lookEvery is how often a bridge that waits for responses looks whether the host takes them.
 const lookEvery = 50 * time.Millisecond
 
-// finish waits until the requests of a host that has closed its stdin are answered. It ends
-// before that if the host does not read, if the server waits for the host, if the host has come back with
-// another bridge, or if the process is to end.
+// finish waits until the requests of a host that has closed its stdin are answered. It ends before that
+// if the host does not read, if the server waits for the host, if the host has come back with another
+// bridge, or if ctx ends.
 func (b *bridge) finish(ctx context.Context) {
 	if b.store.isOpen() {
 		b.requests.leave() // another bridge may take the calls over
@@ -79,14 +79,14 @@ func (b *bridge) finish(ctx context.Context) {
 	}
 }
 
-// errEnds is what the host gets for a request that is not answered when the bridge ends.
+// errEnds answers the host's requests that have no response when the bridge ends.
 var errEnds = jsonrpc.Errorf(jsonrpc.CodeServer, "holdfast connect ends before the request is answered")
 
 // errEndsKept is errEnds where calls are kept.
 var errEndsKept = jsonrpc.Errorf(jsonrpc.CodeServer, "holdfast connect ends before the request is answered; if it is a call that has begun, it goes on, "+
 	"and the host gets its response when it makes the same call within %v, through another holdfast connect", repeatWithin)
 
-// refuseRest answers the requests that are not answered.
+// refuseRest answers the remaining requests of the host with errors.
 func (b *bridge) refuseRest() {
 	why := errEnds
 	if b.store.isOpen() {

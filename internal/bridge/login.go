@@ -14,10 +14,10 @@ import (
 )
 
 // greetsWithin is how long a host's first request waits for a login: hosts give up a server that does not answer it, some after 30
-// seconds. It is answered before, with what the user has to do.
+// seconds. The bridge answers before, and says what the user has to do.
 const greetsWithin = 25 * time.Second
 
-// waiting returns the context for a request to the server, which may have to wait for a login. Its host is told.
+// waiting returns the context for a request to the server, which may have to wait for a login. The host is then told.
 func (b *bridge) waiting(r *request) context.Context {
 	w := login.Waiter{Tell: b.teller(r)}
 	if id := b.greeting.Load(); protocol.Opens(r.method) && id != nil && b.host.waits.has(*id) {
@@ -26,8 +26,8 @@ func (b *bridge) waiting(r *request) context.Context {
 	return login.With(b.ctx, w)
 }
 
-// teller returns what tells the host what the user has to do before a request goes on: with its progress, if the host wants to hear of that,
-// so that it goes on waiting, or else once in its log. A request without an id stands for a notification.
+// teller returns a function that tells the host what the user has to do before a request goes on: as progress, if the request has a progress
+// token, so that the host goes on waiting, or else once as a log message. A request without an id stands for a notification.
 func (b *bridge) teller(r *request) func(string) {
 	var mu sync.Mutex
 	last, count := "", 0
@@ -45,7 +45,7 @@ func (b *bridge) teller(r *request) func(string) {
 			b.received(id, mustParse(jsonrpc.AppendRequest(nil, nil, protocol.MethodLog, params)))
 		}
 		if own {
-			b.eras.modern.tellWaiting(count, text) // it is a translation's, for all of them
+			b.eras.modern.tellWaiting(count, text) // the request is a translation's, for all requests of the host
 		}
 		last = text
 	}
@@ -61,12 +61,12 @@ func progressOf(token []byte, count int, text string) jsonrpc.Message {
 func quoted(text string) []byte {
 	raw, err := json.Marshal(text)
 	if err != nil {
-		panic(err) // a text can be written
+		panic(err) // a string can be encoded
 	}
 	return raw
 }
 
-// tellWaiting tells the host of all requests that wait, and whose progress it wants to hear of.
+// tellWaiting tells the host by progress of all requests that wait and have a progress token.
 func (h *modernHost) tellWaiting(count int, text string) {
 	var all [][]byte
 	h.mu.Lock()

@@ -14,7 +14,7 @@ import (
 
 // A modernHost is a host of revision 2026-07-28 or later on stdio. It has exchanges, which may end
 // before their calls: with an InputRequiredResult, after which the host makes the request again,
-// or with a task. No lock is held while the host or the server is told anything.
+// or with a task. No lock is held while a message goes to the host or to the server.
 type modernHost struct {
 	b            *bridge
 	conversation conversation
@@ -22,7 +22,7 @@ type modernHost struct {
 
 	mu     sync.Mutex
 	count  uint64               // of exchanges
-	byHost map[string]*exchange // that the host waits for, by its ids
+	byHost map[string]*exchange // exchanges that the host waits for, by its ids
 	states map[string]*exchange // by requestState
 	tasks  map[string]*exchange // by the tasks' ids
 	open   map[*exchange]struct{}
@@ -71,7 +71,7 @@ func (h *modernHost) request(m jsonrpc.Message) {
 	h.deliver(x, m)
 }
 
-// checkMeta checks what each request says of its host (2026-07-28, Overview, "_meta").
+// checkMeta checks the members that each request must have in _meta (2026-07-28, Overview, "_meta").
 func checkMeta(m jsonrpc.Message) *jsonrpc.Error {
 	version := jsonrpc.String(jsonrpc.Field(m.Params, "_meta", protocol.MetaProtocolVersion))
 	capabilities := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientCapabilities)
@@ -90,8 +90,8 @@ func checkMeta(m jsonrpc.Message) *jsonrpc.Error {
 	return nil
 }
 
-// newExchange begins an exchange with a request of the host. It returns nil if another of its id
-// is in flight.
+// newExchange begins an exchange with a request of the host. It returns nil if a request with
+// the same id is in flight.
 func (h *modernHost) newExchange(m jsonrpc.Message) *exchange {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,19 +111,19 @@ func (h *modernHost) newExchange(m jsonrpc.Message) *exchange {
 	return x
 }
 
-// deliver hands the request of an exchange over.
+// deliver gives the request of an exchange to the conversation.
 func (h *modernHost) deliver(x *exchange, m jsonrpc.Message) {
 	if err := h.conversation.deliver(protocol.V20260728, h, mustParse(m.WithID(x.id)), x); err != nil {
 		h.responded(x, mustParse(jsonrpc.AppendError(nil, x.id, jsonrpc.Errorf(jsonrpc.CodeServer, "%s was not delivered: %v", m.Method, err))))
 	}
 }
 
-// tell hands over a message that is no request.
+// tell gives a response or a notification to the conversation.
 func (h *modernHost) tell(m jsonrpc.Message) {
-	_ = h.conversation.deliver(protocol.V20260728, h, m, nil) // if it has ended, so has what the message is for
+	_ = h.conversation.deliver(protocol.V20260728, h, m, nil) // if the conversation has ended, so has the call that m is about
 }
 
-// cancel cancels a request that the host waits for. It reports whether there is one.
+// cancel cancels a request that the host waits for. It reports whether there is such a request.
 func (h *modernHost) cancel(hostID []byte) bool {
 	h.mu.Lock()
 	x := h.byHost[string(jsonrpc.Key(hostID))]
@@ -141,16 +141,16 @@ func (h *modernHost) cancel(hostID []byte) bool {
 	return ok
 }
 
-// withdraw tells the server that nobody wants the response of an exchange.
+// withdraw tells the server that the host does not want the response of an exchange.
 func (h *modernHost) withdraw(x *exchange, reason string) {
 	if x.listen != nil && x.listen.alone {
-		return // of which the server does not know
+		return // the server does not know of it
 	}
 	params, _ := jsonrpc.Set(jsonrpc.Object("reason", reason), x.id, "requestId")
 	h.tell(mustParse(jsonrpc.AppendRequest(nil, nil, protocol.MethodCancelled, params)))
 }
 
-// forget takes an exchange off the record. h.mu is held.
+// forget removes an exchange from the tables. h.mu is held.
 func (h *modernHost) forget(x *exchange) {
 	h.release(x)
 	delete(h.open, x)
@@ -172,8 +172,8 @@ func (h *modernHost) Emit(of backend.Call, m jsonrpc.Message) {
 	x, _ := of.(*exchange)
 	switch {
 	case x == nil:
-		// It belongs to nothing that the host has asked for, and is of a revision that had
-		// such messages.
+		// The message belongs to no request of the host. Only earlier revisions have such
+		// messages.
 	case m.Kind == jsonrpc.Response:
 		h.responded(x, m)
 	case m.Kind == jsonrpc.Request:
@@ -211,7 +211,7 @@ func (h *modernHost) responded(x *exchange, m jsonrpc.Message) {
 	open := x.questions
 	x.questions = nil
 	defer func() { h.refuse(open) }()
-	if x.state == asking { // the host will come back for it
+	if x.state == asking { // the host will come back for the response
 		x.answer = m.Raw
 		x.refused.Store(true)
 		h.mu.Unlock()
@@ -220,11 +220,11 @@ func (h *modernHost) responded(x *exchange, m jsonrpc.Message) {
 	handed := x.state == isTask
 	if !x.move(isAnswered) {
 		h.mu.Unlock()
-		return // the host does not want it
+		return // the host does not want the response
 	}
 	if handed {
 		x.answer = m.Raw
-		x.refused.Store(true) // until it asks
+		x.refused.Store(true) // until the host asks
 		h.settle(x)
 		h.mu.Unlock()
 		h.tellListens(x)
@@ -238,8 +238,8 @@ func (h *modernHost) responded(x *exchange, m jsonrpc.Message) {
 	}
 }
 
-// refuse tells the server that nobody will answer its questions: it may have asked for another
-// reason than the call that they were taken to belong to.
+// refuse answers questions of the server with errors. The server may still wait for answers:
+// the questions need not belong to the call that they were assigned to.
 func (h *modernHost) refuse(questions []jsonrpc.Message) {
 	for _, q := range questions {
 		h.tell(mustParse(jsonrpc.AppendError(nil, q.ID, jsonrpc.Errorf(jsonrpc.CodeServer, "the client does not wait for the call any more"))))
@@ -294,7 +294,7 @@ func (h *modernHost) notified(x *exchange, m jsonrpc.Message) {
 	}
 }
 
-// progressed notes what the server says of how far a task is.
+// progressed notes the progress that the server reports of a task.
 func (t *task) progressed(m jsonrpc.Message) {
 	t.updated = time.Now()
 	if text := jsonrpc.String(jsonrpc.Field(m.Params, "message")); text != "" {

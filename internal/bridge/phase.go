@@ -9,11 +9,11 @@ package bridge
 //	opening   answered  open        the host has the response to its initialize request
 //	resuming  answered  holding
 //	holding   ready     open        the host has sent notifications/initialized
-//	each      left      leaving     the host has left, or the process is to end
+//	each      left      leaving     the host has left, or the process has to end
 //
-// Messages of the server are held while the bridge is resuming or holding. Host means what
-// initializes: for a modern host and a legacy server that is the translation. If nothing does,
-// the bridge stays starting.
+// Messages of the server are held while the bridge is resuming or holding. The host here is the
+// side that initializes: for a modern host and a legacy server that is the translation. If no
+// side does, the bridge stays starting.
 type phase uint8
 
 const (

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasNoReader reports whether what is written to a pipe or socket can be read by no process any more.
+// hasNoReader reports whether no process can read any more from the other end of a pipe or socket.
 func hasNoReader(w io.Writer) (none bool) {
 	file, ok := w.(syscall.Conn)
 	if !ok {
@@ -17,7 +17,7 @@ func hasNoReader(w io.Writer) (none bool) {
 	if err != nil {
 		return false
 	}
-	_ = raw.Control(func(fd uintptr) { // if it is closed, so is the bridge
+	_ = raw.Control(func(fd uintptr) { // if the file is closed, so is the bridge
 		fds := []unix.PollFd{{Fd: int32(fd)}}
 		n, err := unix.Poll(fds, 0)
 		none = err == nil && n > 0 && fds[0].Revents&(unix.POLLERR|unix.POLLHUP) != 0

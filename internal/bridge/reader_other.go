@@ -4,6 +4,5 @@ package bridge
 
 import "io"
 
-// hasNoReader reports whether what is written can be read by no process any more. It is not known here before
-// something is written.
+// hasNoReader reports false: here, only a write shows that no process can read any more.
 func hasNoReader(io.Writer) bool { return false }

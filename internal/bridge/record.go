@@ -7,19 +7,19 @@ import (
 	"holdfast/client"
 )
 
-// A sessionRecord is what is kept of a session, as JSON. See [store] for the files.
+// A sessionRecord is the JSON in which a session is kept. See [store] for the files.
 //
 // Builds of holdfast that run side by side read each other's records. A member is never
 // renamed and never gets another meaning; an unknown member is ignored.
 type sessionRecord struct {
-	fingerprint              // of the host's initialize request
+	fingerprint              // of the host's initialize or server/discover request
 	Alive       time.Time    `json:"alive"`            // when the record was written
 	Modern      bool         `json:"modern,omitempty"` // there is no session: the calls are of revision 2026-07-28 or later
 	Conn        client.State `json:"conn"`             // without its calls
 	Calls       []callRecord `json:"calls,omitempty"`
 }
 
-// A callRecord is what is kept of a call that must not run twice. Place or Answer is there.
+// A callRecord is the JSON of a call that must not run twice. It has Place or Answer.
 type callRecord struct {
 	ID          json.RawMessage `json:"id"` // at the server
 	Method      string          `json:"method"`
@@ -27,17 +27,17 @@ type callRecord struct {
 	// Left is when the host left the call. Zero: the host waits for the response, or the
 	// process ended without notice.
 	Left   time.Time         `json:"left,omitzero"`
-	Place  *client.CallState `json:"place,omitempty"`  // what finds the call at the server
+	Place  *client.CallState `json:"place,omitempty"`  // the call's place at the server
 	Answer json.RawMessage   `json:"answer,omitempty"` // the response, which no host has taken
-	// Task is when the call became a task, whose id names the call. Zero: it has not.
+	// Task is when the call became a task; the task's id names the call. Zero: it has not.
 	Task time.Time `json:"task,omitzero"`
 }
 
 // usable reports whether the record is enough to continue the call.
 func (c *callRecord) usable() bool { return c.Answer != nil || c.Place != nil }
 
-// leftAt returns when the host left a call of the session. ended says that the process which
-// wrote the record has ended: that was after the host left, or the host left then.
+// leftAt returns when the host left a call of the session. ended says that the process that
+// wrote the record has ended: the host left before that, or then.
 func (s *sessionRecord) leftAt(c *callRecord, ended bool) time.Time {
 	if c.Left.IsZero() && ended {
 		return s.Alive
@@ -65,11 +65,11 @@ func (s *sessionRecord) preferred(other *sessionRecord) bool {
 	return s.Alive.After(other.Alive)
 }
 
-// keepTask is how long a task is kept that has ended, or whose host has left.
+// keepTask is how long a task is kept after its end, or after its host has left.
 const keepTask = time.Hour
 
-// keptFor returns how long a call is kept that no host waits for. task is when it became one,
-// or zero.
+// keptFor returns how long a call that no host waits for is kept. task is when it became a
+// task, or zero.
 func keptFor(task time.Time) time.Duration {
 	if task.IsZero() {
 		return repeatWithin

@@ -26,8 +26,8 @@ import (
 //	answered    repeated   delivering
 //	answered    dropped    ended
 //
-// A request of the host begins inFlight. One that a process before this one had in flight,
-// or that was taken over from another process, begins abandoned or answered.
+// A request of the host begins inFlight. A request that an earlier process had in flight, or
+// that was taken over from another process, begins abandoned or answered.
 type requestState uint8
 
 const (
@@ -57,7 +57,7 @@ var requestMoves = map[requestState]map[requestEvent]requestState{
 	answered:   {repeated: delivering, dropped: ended},
 }
 
-// A request is one that a host has made.
+// A request is a request of a host, in this process or an earlier one.
 type request struct {
 	id     []byte // at the server
 	hostID []byte // at the host, in states inFlight and delivering
@@ -68,25 +68,24 @@ type request struct {
 
 	// For a request that must not run twice:
 	print  fingerprint
-	place  *client.CallState // what finds it at the server, as last known
+	place  *client.CallState // its place at the server, as last known
 	left   time.Time         // when its host left it; zero: it has not
 	answer []byte            // the response, in state answered
 	task   time.Time         // when it became a task; zero: it has not
 	handle bool              // a host of this process has the task's id
 	kept   []byte            // hostID, until the host did not take the answer
-	parked []jsonrpc.Message // what the server has asked in state abandoned
+	parked []jsonrpc.Message // questions of the server in state abandoned
 }
 
 // maxParked bounds the questions of a call that no host waits for.
 const maxParked = 100
 
-// mustRunOnce reports whether a request of a method may have an effect that must not be had
-// twice.
+// mustRunOnce reports whether a request of a method must not run twice.
 func mustRunOnce(method string) bool { return !protocol.RetrySafe(method, nil) }
 
-// requests are those of the host, and those that no host waits for. At the server they have
-// ids of the bridge: a host that was restarted counts from 1 again, and these ids may still
-// be in flight.
+// requests is the table of the requests that the host waits for, and of those that no host
+// waits for. At the server they have ids of the bridge: a restarted host counts from 1 again,
+// and its old ids may still be in flight.
 //
 // It does no I/O. Methods may be called concurrently.
 type requests struct {
@@ -163,8 +162,8 @@ func (t *requests) waitsFor(hostID []byte) bool {
 	return t.byHost[string(jsonrpc.Key(hostID))] != nil
 }
 
-// restore puts calls into the table that no host waits for: of a process before this one, or
-// of another. It returns those whose response the client has to get.
+// restore puts calls that no host waits for into the table. They are from an earlier process, or from
+// another. It returns the places of the calls that have no response yet, which the client has to continue.
 func (t *requests) restore(calls []callRecord) (places []client.CallState) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -191,7 +190,7 @@ func (t *requests) forget() {
 }
 
 // repeatable returns the id of the oldest request with a fingerprint that no host waits
-// for, or nil. It drops those that are too old.
+// for, or nil. It drops requests that are too old.
 func (t *requests) repeatable(print fingerprint) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -203,7 +202,7 @@ func (t *requests) repeatable(print fingerprint) []byte {
 		switch {
 		case time.Since(r.left) > keptFor(r.task):
 			t.move(r, dropped)
-		case r.handle || time.Since(r.left) > repeatWithin: // whose host asks by the id
+		case r.handle || time.Since(r.left) > repeatWithin: // its host asks by the task's id
 		case r.print.matches(print) && (found == nil || bytes.Compare(r.id, found.id) < 0):
 			found = r
 		}
@@ -223,8 +222,8 @@ func (t *requests) drop(id []byte) {
 	}
 }
 
-// repeat gives a request that no host waits for to a host that makes it again. It returns
-// the request if its response is there, to be delivered.
+// repeat gives a request that no host waits for to a host that makes it again. If the response
+// is there, it returns the request, which the caller has to deliver.
 func (t *requests) repeat(id []byte, m jsonrpc.Message, from origin) (toDeliver *request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -236,14 +235,14 @@ func (t *requests) repeat(id []byte, m jsonrpc.Message, from origin) (toDeliver 
 	return nil
 }
 
-// respond takes the response to a request. It returns the request if the response is to be
-// delivered to the host.
+// respond takes the response to a request. It returns the request if the caller has to deliver
+// the response to the host.
 func (t *requests) respond(m jsonrpc.Message) (toDeliver *request) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if own := t.own[string(m.ID)]; own != nil {
 		delete(t.own, string(m.ID))
-		own <- m // has a place for it
+		own <- m // the channel has room
 		return nil
 	}
 	r := t.byID[string(m.ID)]
@@ -257,7 +256,7 @@ func (t *requests) respond(m jsonrpc.Message) (toDeliver *request) {
 	return nil
 }
 
-// deliver ends the delivery of a response to the host, which has taken it or not.
+// deliver ends the delivery of a response. taken says whether the host has taken it.
 func (t *requests) deliver(r *request, taken bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -288,8 +287,8 @@ func (t *requests) cancel(hostID []byte) []byte {
 	return r.id
 }
 
-// leave notes that the host has left its requests. They stay in their state: what comes
-// while the bridge ends is still delivered.
+// leave notes that the host has left its requests. They stay in their state: a response that
+// comes while the bridge ends is still delivered.
 func (t *requests) leave() {
 	now := time.Now()
 	t.mu.Lock()
@@ -314,7 +313,7 @@ func (t *requests) kept() (ids [][]byte) {
 }
 
 // settled reports whether no response is being delivered, and all calls that the client has
-// in flight are in the table. One that is not was cancelled, and the server does not know yet.
+// in flight are in the table. A call that is not there was cancelled, and the server does not know yet.
 func (t *requests) settled(calls []client.CallState) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -336,8 +335,8 @@ func (t *requests) delivering() bool {
 	return false
 }
 
-// records returns what is to be kept of the requests. places are the client's calls: one
-// that the client has ended is kept until the host has its response.
+// records returns the records of requests that must not run twice. places are the client's
+// calls: a call that the client has ended is kept until the host has its response.
 func (t *requests) records(places []client.CallState) (calls []callRecord) {
 	byID := make(map[string]*client.CallState, len(places))
 	for i := range places {
@@ -378,8 +377,8 @@ func (t *requests) endOwn(id []byte) {
 	delete(t.own, string(id))
 }
 
-// progress returns a progress notification with the host's token, and whose it is; nil if it is
-// of no request that the host waits for.
+// progress returns a progress notification with the host's token, and the origin of its
+// request; nil if the host waits for no such request.
 func (t *requests) progress(m jsonrpc.Message) (raw []byte, from origin) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -391,7 +390,7 @@ func (t *requests) progress(m jsonrpc.Message) (raw []byte, from origin) {
 	return raw, r.from
 }
 
-// origin returns who has made a request in flight, by its id at the server.
+// origin returns the origin of a request in flight, by the request's id at the server.
 func (t *requests) origin(id []byte) (from origin, ok bool) {
 	if id == nil {
 		return from, false
@@ -420,7 +419,7 @@ func (t *requests) park(id []byte, m jsonrpc.Message) bool {
 	return true
 }
 
-// unpark returns what was kept.
+// unpark returns the questions that park has kept, and forgets them.
 func (t *requests) unpark(id []byte) (parked []jsonrpc.Message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -431,7 +430,7 @@ func (t *requests) unpark(id []byte) (parked []jsonrpc.Message) {
 }
 
 // subscribed returns a notification with the host's id of its subscription (2026-07-28,
-// subscriptions/listen), or nil if it belongs to none.
+// subscriptions/listen), or nil if it belongs to no subscription.
 func (t *requests) subscribed(m jsonrpc.Message) []byte {
 	id := jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID)
 	if id == nil {

@@ -13,8 +13,8 @@ import (
 // process before this one ended. A repetition that comes later is a new call.
 const repeatWithin = 10 * time.Minute
 
-// resume resumes the session of a process before this one. It reports whether it can: then
-// it answers the host's initialize request.
+// resume resumes the session of an earlier process. It reports whether it can: then it answers
+// the host's initialize request.
 func (b *bridge) resume(m jsonrpc.Message, from origin, old *sessionRecord) bool {
 	state := old.Conn
 	state.Calls = b.requests.restore(old.repeatable())
@@ -26,7 +26,7 @@ func (b *bridge) resume(m jsonrpc.Message, from origin, old *sessionRecord) bool
 		b.move(eventFailed)
 		return false
 	}
-	b.save() // which calls there are: other processes may take them over
+	b.save() // the calls: other processes may take them over
 	slog.Info("session resumed", "calls in flight", len(state.Calls))
 	b.start(func() { b.confirm(conn, m, from, state.Result) })
 	return true
@@ -63,7 +63,7 @@ func (b *bridge) confirm(conn *client.Conn, m jsonrpc.Message, from origin, resu
 }
 
 // repeat continues a call that no host waits for, and that the host makes again. It reports
-// whether there is one that no other process has taken over.
+// whether there is such a call that no other process has taken over.
 func (b *bridge) repeat(m jsonrpc.Message, from origin, print fingerprint) bool {
 	for {
 		id := b.requests.repeatable(print)
@@ -79,8 +79,8 @@ func (b *bridge) repeat(m jsonrpc.Message, from origin, print fingerprint) bool 
 	}
 }
 
-// continued gives a call to the host that makes it again. It returns whether the response is
-// there already: then it is delivered.
+// continued gives a call to the host that makes it again. It reports whether the response was
+// there already, and is delivered.
 func (b *bridge) continued(id []byte, m jsonrpc.Message, from origin) bool {
 	slog.Info("repeated call continues", "method", m.Method)
 	r := b.requests.repeat(id, m, from)
@@ -105,8 +105,8 @@ func (b *bridge) repeatForeign(conn *client.Conn, m jsonrpc.Message, from origin
 	return c != nil
 }
 
-// takeForeign takes over a call that is wanted from the session of another process, or returns
-// nil.
+// takeForeign takes over a call from the session of another process: one for which wanted
+// returns true. It returns nil if there is none.
 func (b *bridge) takeForeign(wanted func(*callRecord) bool) *callRecord {
 	b.mu.Lock()
 	opener := b.opener
@@ -131,7 +131,7 @@ func (b *bridge) continueForeign(conn *client.Conn, c *callRecord, m jsonrpc.Mes
 	}
 }
 
-// discovers notes that a request may find out that the server is a modern one.
+// discovers notes the fingerprint of a request that may find that the server is modern.
 func (b *bridge) discovers(m jsonrpc.Message) {
 	info := jsonrpc.Field(m.Params, "_meta", protocol.MetaClientInfo)
 	if info == nil {
@@ -145,8 +145,8 @@ func (b *bridge) discovers(m jsonrpc.Message) {
 	}
 }
 
-// discovered notes that the server is a modern one, and continues the calls that the same host
-// had in flight at it. There is no session.
+// discovered notes that the server is modern, and continues the calls that the same host had in
+// flight at it. There is no session.
 func (b *bridge) discovered() {
 	b.mu.Lock()
 	conn, opener, first := b.conn, b.opener, b.era == unknownEra
@@ -181,8 +181,8 @@ const (
 	renewEvery = time.Minute
 )
 
-// changed is called when there is something new to keep. It does not wait, unless a request
-// that must not run twice is being sent.
+// changed is called when the record has changed. It saves the record soon, or at once if a
+// request that must not run twice is being sent.
 func (b *bridge) changed() {
 	if b.sending.Load() > 0 {
 		b.save()
@@ -194,7 +194,7 @@ func (b *bridge) changed() {
 	}
 }
 
-// saveChanges saves what has changed until the bridge ends.
+// saveChanges saves the record when it has changed or is old, until the bridge ends.
 func (b *bridge) saveChanges() {
 	renew := time.NewTicker(renewEvery)
 	defer renew.Stop()
@@ -223,7 +223,7 @@ func (b *bridge) save() {
 	}
 }
 
-// record returns what is to be kept, or nil if nothing can be continued.
+// record returns the record of the session, or nil if no session or call can be continued.
 func (b *bridge) record() *sessionRecord {
 	b.mu.Lock()
 	conn, opener, modern := b.conn, b.opener, b.era == modernEra

@@ -18,13 +18,13 @@ import (
 )
 
 // A store keeps sessions with one server, and their calls, in files. Bridges in several
-// processes, also of different builds, use the same files at a time:
+// processes, also of different builds, use the same files at the same time:
 //
 //	DIR/connect/SERVER-N.json           a session and its calls, a [sessionRecord]; N is 0 to 31
 //	DIR/connect/SERVER-N.lock           locked by the process that has the session
 //	DIR/connect/SERVER-call-CALL        locked by the process that has taken the call over
 //	DIR/connect/SERVER-call-CALL.over   the call was answered or cancelled; empty
-//	DIR/connect/SERVER.known            what the server has last answered, a [knownRecord]; the last process to write it wins
+//	DIR/connect/SERVER.known            the last answers of the server, a [knownRecord]; the last process to write it wins
 //
 // SERVER is the first 12 bytes, in hex, of the SHA-256 of the JSON array [URL, transport,
 // headers] and a line feed. CALL is the same of the call's id at the server. File locks end
@@ -37,20 +37,20 @@ import (
 //  3. To take a call over, a process locks the call's file, and then looks for the .over
 //     file. If that is there, the call must not be taken over.
 //  4. The process that takes a call over from another session keeps it in its own session
-//     first. Then it removes it from the other, if that session's lock is free. A process
-//     killed in between leaves the call in two sessions, never in none.
+//     first. Then it removes the call from the other session, if that session's lock is free. A
+//     process killed in between leaves the call in two sessions, never in none.
 //  5. When a call that was taken over has ended, the .over file is written before the
 //     call's lock is released.
 //
-// Methods may be called concurrently. Nothing is kept by a nil store, or before open.
+// Methods may be called concurrently. A nil store, or one before open, keeps nothing.
 type store struct {
 	dir    string
 	prefix string // of the names of this server's files
 
 	// mu is the one lock of this process. It is held while files are read and written, so
-	// that an older record never replaces a newer one. Who calls the store holds no lock.
+	// that an older record never replaces a newer one. Callers of the store hold no lock.
 	mu      sync.Mutex
-	session *sessionFile            // the own one; nil: not open
+	session *sessionFile            // of this process; nil: not open
 	calls   map[string]*flock.Flock // taken over, by the calls' ids at the server
 }
 
@@ -66,14 +66,14 @@ const (
 	// staleAfter is the age at which a file is of no use: no server keeps a session for so
 	// long without a client.
 	staleAfter = 24 * time.Hour
-	// callFile is in the names of files of calls, overSuffix ends one that says that a call
-	// has ended.
+	// callFile is in the names of the files of calls. overSuffix ends the name of a file that
+	// says that a call has ended.
 	callFile   = "-call-"
 	overSuffix = ".over"
 )
 
 // newStore returns the store for a server, in a directory for state files. Connections with
-// other headers may be other users: they have a store of their own.
+// other headers may be of other users: they have stores of their own.
 func newStore(dir, url, transport string, header http.Header) *store {
 	sum := sha256.New()
 	_ = json.NewEncoder(sum).Encode([]any{url, transport, header}) // neither fails
@@ -83,8 +83,8 @@ func newStore(dir, url, transport string, header http.Header) *store {
 	}
 }
 
-// open takes a session file for this process. It returns the record of a session that an
-// initialize request with such a fingerprint began, or nil if there is none.
+// open takes a session file for this process. It returns the record of a session that a request
+// with the fingerprint opener began, or nil if there is none.
 func (s *store) open(opener fingerprint) (*sessionRecord, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,8 +149,8 @@ func (s *store) isOpen() bool {
 	return s.session != nil
 }
 
-// save keeps the record that a function returns, unless that is nil. The function is called
-// with the store locked: of two calls the later one has the newer record.
+// save writes the record that record returns, unless that is nil. record is called with the
+// store locked: the later of two calls has the newer record.
 func (s *store) save(record func() *sessionRecord) error {
 	if s == nil {
 		return nil
@@ -205,7 +205,7 @@ func (s *store) anyTaken(ids [][]byte) bool {
 	defer s.mu.Unlock()
 	for _, id := range ids {
 		if s.calls[string(id)] != nil {
-			continue // by this one
+			continue // by this process
 		}
 		if _, err := os.Stat(s.callFile(id)); err == nil {
 			return true

@@ -16,8 +16,8 @@ type foreignCall struct {
 	rest *sessionRecord // the session without the call
 }
 
-// takeOver reports whether this process is the one that continues a call, from now on or
-// already (rule 3). If the call cannot be locked, no other process can lock it either.
+// takeOver reports whether this process continues a call, from now on or already (rule 3). If
+// locking fails with an error, it does: no other process can lock the call either.
 func (s *store) takeOver(id []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,7 +65,7 @@ func (s *store) end(id []byte) {
 }
 
 // A process that has begun, or lost its host, says in its record which calls their hosts
-// have left. Other processes look for that so often, with this pause.
+// have left. Other processes look for that decideTries times, with a pause of decidePause.
 const (
 	decidePause = 50 * time.Millisecond
 	decideTries = 20
@@ -90,8 +90,8 @@ func (s *store) takeOverForeign(ctx context.Context, opener fingerprint, wanted 
 	}
 }
 
-// searchForeign is one try of takeOverForeign. undecided means that a process which lives has
-// such a call, and its record does not say that the host has left it.
+// searchForeign is one try of takeOverForeign. undecided means that a process that still runs
+// has such a call, and its record does not say that the host has left it.
 func (s *store) searchForeign(opener fingerprint, wanted func(*callRecord) bool) (found *foreignCall, undecided bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

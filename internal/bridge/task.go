@@ -11,16 +11,16 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is for tasks (extension io.modelcontextprotocol/tasks) where the server has
-// none: a call that is not answered soon becomes one, if its host knows tasks. The id names the
-// call's record, so that a task outlives its process.
+// This file makes tasks (extension io.modelcontextprotocol/tasks) where the server has none: a
+// call that is not answered soon becomes a task, if its host knows tasks. The task's id names
+// the call's record, so that a task outlives its process.
 
-// taskPrefix begins the id of each task of a bridge. Others are the server's. The rest is the id
-// that the call has at the server.
+// taskPrefix begins the id of each task of a bridge; a task without it is the server's. The rest
+// is the call's id at the server.
 const taskPrefix = "holdfast-connect."
 
-// metaTask is where a request that continues a task names it, between [modernHost] and the
-// server's side of the bridge.
+// metaTask is the member of _meta that names the task which a request continues, between
+// [modernHost] and the server's side of the bridge.
 const metaTask = "holdfast/connectTask"
 
 // taskOf returns the id of the task that a request continues, or "".
@@ -31,10 +31,10 @@ func taskOf(m jsonrpc.Message) string {
 	return jsonrpc.String(jsonrpc.Field(m.Params, "_meta", metaTask))
 }
 
-// offersTasks reports whether calls become tasks here: a server with sessions has none.
+// offersTasks reports whether calls become tasks here: a server with sessions has no tasks.
 func (h *modernHost) offersTasks() bool { return h.taskAfter > 0 && h.b.serverEra() == legacyEra }
 
-// patience has the call of an exchange become a task a while later. h.mu is held.
+// patience starts the timer that makes the call of an exchange a task. h.mu is held.
 func (h *modernHost) patience(x *exchange) {
 	if x.state == waiting {
 		x.timer = time.AfterFunc(h.taskAfter, func() { h.b.start(func() { h.handOff(x) }) })
@@ -47,21 +47,21 @@ func knowsTasks(m jsonrpc.Message) bool {
 	return len(raw) > 0 && raw[0] == '{'
 }
 
-// handOff has the call of an exchange be a task, if the host waits for it.
+// handOff makes the call of an exchange a task, if the host still waits for it.
 func (h *modernHost) handOff(x *exchange) {
 	switch h.b.serverEra() {
-	case unknownEra: // there may be a session yet
+	case unknownEra: // a session may still begin
 		h.mu.Lock()
 		h.patience(x)
 		h.mu.Unlock()
 		return
 	case modernEra:
-		return // whose tasks are its own
+		return // a modern server makes tasks itself
 	}
 	now := time.Now().Truncate(time.Millisecond)
 	id, since, ok := h.b.makeTask(x, now) // before the host is told
 	h.mu.Lock()
-	if !ok { // the server does not have it yet, or has just answered
+	if !ok { // the server does not have the call yet, or has just answered it
 		h.patience(x)
 	}
 	if !ok || !x.move(handedOff) {
@@ -80,14 +80,14 @@ func (h *modernHost) handOff(x *exchange) {
 // Errors about tasks.
 var errNoTask = jsonrpc.Errorf(jsonrpc.CodeInvalidParams, "task not found: its id is not valid here, or it is no longer kept")
 
-// errNoCapability refuses a request of a host that does not say that it knows tasks.
+// errNoCapability refuses a request of a host that has not declared the extension.
 func errNoCapability() *jsonrpc.Error {
 	e := jsonrpc.Errorf(protocol.CodeMissingCapability, "missing required client capability: the extension %s", protocol.ExtensionTasks)
 	e.Data = json.RawMessage(`{"requiredCapabilities":{"extensions":{"` + protocol.ExtensionTasks + `":{}}}}`)
 	return e
 }
 
-// aboutTask handles a request about a task, unless the task is the server's: then it is false.
+// aboutTask handles a request about a task. It returns false if the task is the server's.
 func (h *modernHost) aboutTask(m jsonrpc.Message) bool {
 	id := jsonrpc.String(jsonrpc.Field(m.Params, "taskId"))
 	ours := strings.HasPrefix(id, taskPrefix)
@@ -123,7 +123,7 @@ func (h *modernHost) aboutTask(m jsonrpc.Message) bool {
 	return true
 }
 
-// doTask does what a request about a task asks for, and answers it.
+// doTask carries out a request about a task, and answers it.
 func (h *modernHost) doTask(x *exchange, m jsonrpc.Message) {
 	result := []byte(`{"resultType":"` + protocol.ResultComplete + `"}`)
 	switch m.Method {
@@ -151,7 +151,7 @@ func (h *modernHost) doTask(x *exchange, m jsonrpc.Message) {
 	h.b.host.write(jsonrpc.AppendResult(nil, m.ID, result))
 }
 
-// settle keeps a task that has ended for a while. h.mu is held.
+// settle keeps a task for keepTask after its end. h.mu is held.
 func (h *modernHost) settle(x *exchange) {
 	x.task.updated = time.Now()
 	x.timer = time.AfterFunc(keepTask, func() { h.b.start(func() { h.expire(x) }) })
@@ -166,8 +166,8 @@ func (h *modernHost) expire(x *exchange) {
 	h.b.drop(x)
 }
 
-// lookFor has the call of a task of another process continue here. The answer is [modernHost.found]
-// or an error response to the exchange.
+// lookFor asks the server's side of the bridge to continue the call of another process's task. That
+// calls [modernHost.found], or answers the exchange with an error.
 func (h *modernHost) lookFor(x *exchange, m jsonrpc.Message) {
 	meta := without(jsonrpc.Field(m.Params, "_meta"), "progressToken")
 	meta, _ = jsonrpc.Set(meta, jsonrpc.Quote(x.task.id), metaTask)
@@ -175,7 +175,7 @@ func (h *modernHost) lookFor(x *exchange, m jsonrpc.Message) {
 	h.deliver(x, mustParse(jsonrpc.AppendRequest(nil, x.id, protocol.MethodCallTool, params)))
 }
 
-// found notes that the call of a task continues here, and does what the host has asked for.
+// found notes that the call of a task continues here, and handles the requests that wait for that.
 func (h *modernHost) found(x *exchange, created time.Time) {
 	h.mu.Lock()
 	requests := x.task.waiting
@@ -187,8 +187,8 @@ func (h *modernHost) found(x *exchange, created time.Time) {
 	}
 }
 
-// notFound takes the response to an exchange that looks for a task. It reports whether it is
-// one.
+// notFound takes the response to an exchange that looks for a task. It reports whether the
+// exchange looks for one.
 func (h *modernHost) notFound(x *exchange, m jsonrpc.Message) bool {
 	h.mu.Lock()
 	if x.task == nil || x.task.found {
@@ -200,7 +200,7 @@ func (h *modernHost) notFound(x *exchange, m jsonrpc.Message) bool {
 	h.forget(x)
 	h.mu.Unlock()
 	e := errNoTask
-	if code := string(jsonrpc.Field(m.Error, "code")); code != "-32602" { // there is no server to ask
+	if code := string(jsonrpc.Field(m.Error, "code")); code != "-32602" { // the server could not be asked
 		e = &jsonrpc.Error{}
 		if json.Unmarshal(m.Error, e) != nil {
 			e = errNoTask
@@ -212,9 +212,9 @@ func (h *modernHost) notFound(x *exchange, m jsonrpc.Message) bool {
 	return true
 }
 
-// makeTask notes on record that the call of an exchange is a task from now on. It returns the
-// task's id, and since when it is one: for an earlier process it was one before. It is false if
-// the call has ended.
+// makeTask records that the call of an exchange is a task. It returns the task's id, and when
+// the call became a task, which may have been in an earlier process. ok is false if the call is
+// not in flight at the server.
 func (b *bridge) makeTask(x *exchange, now time.Time) (id string, since time.Time, ok bool) {
 	at, since := b.requests.makeTask(x.id, now)
 	if at == nil {
@@ -259,7 +259,7 @@ func (b *bridge) continueTask(conn *client.Conn, m jsonrpc.Message, from origin,
 	b.continueForeign(conn, c, m, from)
 }
 
-// takesTask notes that a host of this process has a task's id.
+// takesTask notes that a host of this process has a task's id, and calls [modernHost.found].
 func (b *bridge) takesTask(from origin, id []byte, created time.Time) {
 	b.requests.taken(id)
 	if from.exchange != nil {
@@ -267,7 +267,7 @@ func (b *bridge) takesTask(from origin, id []byte, created time.Time) {
 	}
 }
 
-// drop forgets a call whose response the bridge has kept.
+// drop forgets the call of an exchange if the bridge has kept the response.
 func (b *bridge) drop(x *exchange) {
 	id := b.requests.dropKept(x.id)
 	if id == nil {
@@ -277,8 +277,8 @@ func (b *bridge) drop(x *exchange) {
 	b.changed()
 }
 
-// makeTask notes that a request in flight is a task. It returns its id at the server, or nil,
-// and since when it is one.
+// makeTask notes that a request in flight is a task. It returns the request's id at the server,
+// or nil, and when it became a task.
 func (t *requests) makeTask(hostID []byte, now time.Time) (id []byte, since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -313,8 +313,8 @@ func (t *requests) taken(id []byte) {
 	}
 }
 
-// dropKept ends a request whose response is kept, by the id that it last had on the host's
-// side. It returns the id at the server, or nil.
+// dropKept ends a request with a kept response. hostID is the id that the request last had on
+// the host's side. It returns the id at the server, or nil.
 func (t *requests) dropKept(hostID []byte) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()

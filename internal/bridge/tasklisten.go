@@ -10,21 +10,21 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows adds tasks to subscriptions/listen: a host names them in the filter, and is told
+// This file adds tasks to subscriptions/listen: a host names tasks in the filter, and is told
 // of each change of their status.
 
-// A listen is what a subscriptions/listen has to do with tasks. Guarded by modernHost.mu.
+// A listen is the part of a subscriptions/listen request that is about tasks. Guarded by modernHost.mu.
 type listen struct {
 	tasks   []*exchange
-	said    map[*exchange]string // what the host was told last of each
-	alone   bool                 // there is nothing to ask the server for
-	acked   bool                 // the host knows of which it hears
-	queue   [][]byte             // what the host is to be told
-	telling bool                 // somebody tells it
+	said    map[*exchange]string // the status and questions that the host was last told of each
+	alone   bool                 // the request does not go to the server
+	acked   bool                 // the acknowledgement is written or in queue
+	queue   [][]byte             // messages for the host
+	telling bool                 // a goroutine writes the queue
 }
 
-// listenToTasks takes the tasks of ours out of the filter of a listen, and returns the request
-// for the server. over says that there is none.
+// listenToTasks takes the bridge's tasks out of the filter of a listen, and returns the request
+// for the server. over says that there is no such request.
 func (h *modernHost) listenToTasks(x *exchange, m jsonrpc.Message) (_ jsonrpc.Message, over bool) {
 	var ids, rest []string
 	raw := jsonrpc.Field(m.Params, "notifications", "taskIds")
@@ -61,7 +61,7 @@ func (h *modernHost) listenToTasks(x *exchange, m jsonrpc.Message) (_ jsonrpc.Me
 	return m, l.alone
 }
 
-// acknowledge tells the host of which tasks it hears, and how they are.
+// acknowledge tells the host which tasks it hears of, and their status.
 func (h *modernHost) acknowledge(x *exchange, ack []byte) {
 	l := x.listen
 	ids := []string{}
@@ -76,7 +76,7 @@ func (h *modernHost) acknowledge(x *exchange, ack []byte) {
 	h.tellListen(x)
 }
 
-// tellListens tells all listens to a task that it has changed.
+// tellListens tells all listens to a task that the task has changed.
 func (h *modernHost) tellListens(task *exchange) {
 	h.mu.Lock()
 	var all []*exchange
@@ -91,14 +91,14 @@ func (h *modernHost) tellListens(task *exchange) {
 	}
 }
 
-// tellListen tells the host of a listen what has changed, in order. A listen that has nothing
-// more to tell of ends.
+// tellListen tells the host of the changes of a listen's tasks, in order. It ends a listen that
+// has nothing more to tell.
 func (h *modernHost) tellListen(x *exchange) {
 	l := x.listen
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !l.acked || l.telling {
-		return // who tells looks again
+		return // the goroutine that writes looks again
 	}
 	l.telling = true
 	defer func() { l.telling = false }()
@@ -124,7 +124,7 @@ func (h *modernHost) tellListen(x *exchange) {
 	}
 }
 
-// collect appends to the queue what the host was not told. h.mu is held.
+// collect queues the changes that the host was not told. h.mu is held.
 func (h *modernHost) collect(x *exchange) {
 	l := x.listen
 	if x.state != waiting {

@@ -11,7 +11,7 @@ import (
 	"holdfast/internal/redact"
 )
 
-// auth reads who may use a server: for each member what the server says, or else what holds for
+// auth reads who may use a server: for each member the server's value, or else the value for
 // all servers.
 func (r *reader) auth(s *Server, own *settings) {
 	var one, all authSettings
@@ -58,7 +58,7 @@ func CheckScope(s string) error {
 	return nil
 }
 
-// upstream reads with what token a server is used.
+// upstream reads which token a server gets.
 func (r *reader) upstream(s *Server, u *upstreamAuth) {
 	request := cmp.Or(u.ClientCredentials, u.TokenExchange)
 	switch {
@@ -78,7 +78,7 @@ func (r *reader) upstream(s *Server, u *upstreamAuth) {
 	}
 }
 
-// token reads how a token is asked for.
+// token reads the request for a token.
 func (r *reader) token(s *Server, q *tokenRequest) *TokenRequest {
 	t := &TokenRequest{
 		URL: r.expand(q.TokenURL), ID: r.expand(q.ClientID), Secret: r.expand(q.ClientSecret), Scopes: r.scopes(q.Scopes),
@@ -95,8 +95,8 @@ func (r *reader) token(s *Server, q *tokenRequest) *TokenRequest {
 	return t
 }
 
-// Complete sets what is not said of how a token is asked for, for the server at a URL. An error says
-// what is wrong with the token endpoint, without its URL.
+// Complete checks the URL of the token endpoint, and sets Resource, if it is not given, for the
+// server at a URL. The error does not have the URL in it.
 func (t *TokenRequest) Complete(server string) error {
 	if u, err := url.Parse(t.URL); err != nil || u.Host == "" || u.User != nil || !safe(u) {
 		return errors.New("want https://HOST/PATH, because secrets are sent there")

@@ -30,10 +30,10 @@ func Read(file string, opts Options) (*File, error) {
 	return Parse(file, data, opts)
 }
 
-// Parse is [Read] for what is in a file.
+// Parse is [Read] for the content of a file.
 func Parse(file string, data []byte, opts Options) (*File, error) {
 	opts.Workspace = cmp.Or(opts.Workspace, workspaceOf(file))
-	where := "" // servers run; a folder that is not there is a name only
+	where := "" // where servers run; "": the folder is not there, and a name only
 	if is, err := os.Stat(opts.Workspace); err == nil && is.IsDir() {
 		if abs, err := filepath.Abs(opts.Workspace); err == nil {
 			opts.Workspace, where = abs, abs
@@ -77,13 +77,13 @@ func joined(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// reader makes a File of what a host's file says.
+// reader makes a File from a host's file.
 type reader struct {
 	*expander
 	host  *hostFile
-	where string // servers run without a cwd: the workspace folder, or ""
+	where string // where servers without a cwd run: the workspace folder, or ""
 	out   File
-	all   []*Server          // of out, and those that are left out
+	all   []*Server          // those of out, and those that are left out
 	wrong map[string][]error // mistakes in single servers
 }
 
@@ -97,7 +97,7 @@ func (r *reader) has(name string) bool {
 	return false
 }
 
-// leaveOut has a server not be served.
+// leaveOut notes that a server is not served, and why.
 func (r *reader) leaveOut(name string, errs []error) {
 	r.out.LeftOut = append(r.out.LeftOut, LeftOut{Name: name, Err: joined(errs), errs: errs})
 }
@@ -184,7 +184,7 @@ func (r *reader) add(host member[hostServer], in section, ours member[settings])
 	}
 }
 
-// server reads a server. It is nil if it is not to be served.
+// server reads a server. It returns nil for a server that is not served.
 func (r *reader) server(host member[hostServer], in section, ours member[settings]) *Server {
 	h := &host.Value
 	if r.excludes(in, &host) {
@@ -244,7 +244,7 @@ func (r *reader) remote(s *Server, h *hostServer, at text) {
 		r.failf(h.Type.at, "a server with a url cannot be of type %q: want http or sse", h.Type.value)
 	}
 	s.URL, s.RunsAt = r.expand(at), r.placeOf(at.at)
-	if s.Shown = redact.Written(at.value); !strings.HasPrefix(s.Shown, "$") && !strings.HasPrefix(s.Shown, "{") { // else that is where it leads
+	if s.Shown = redact.Written(at.value); !strings.HasPrefix(s.Shown, "$") && !strings.HasPrefix(s.Shown, "{") { // else a variable begins it, and is shown
 		s.Shown = redact.URL(at.value)
 	}
 	switch u, err := url.Parse(s.URL); {
@@ -291,7 +291,7 @@ func (r *reader) command(s *Server, h *hostServer) {
 		s.Env[v.Name] = r.ownValue(v)
 	}
 	s.Command = []string{r.expand(h.Command.text)}
-	shown := strings.Split(h.Command.value, " ") // a whole command line, as some write it, has arguments too
+	shown := strings.Split(h.Command.value, " ") // a whole command line, as some users write it, has arguments too
 	for _, a := range slices.Concat(h.Command.Args, h.Args) {
 		s.Command = append(s.Command, r.expand(a))
 		shown = append(shown, a.value)
@@ -320,7 +320,7 @@ func (r *reader) envFile(at text) map[string]string {
 	return r.own
 }
 
-// settings reads what is ours: of the server, or else what holds without that.
+// settings reads our settings: those of the server, or else those for all servers.
 func (r *reader) settings(s *Server, own *settings, all *defaults) {
 	if own == nil {
 		own = &settings{}
@@ -358,8 +358,8 @@ func (r *reader) settings(s *Server, own *settings, all *defaults) {
 	r.limits(s, own, all)
 }
 
-// tools reads which tools clients may call. Who says for one server what is allowed there leaves denied
-// what is denied everywhere.
+// tools reads which tools clients may call. A list of allowed tools for one server leaves tools denied
+// that are denied for all.
 func (r *reader) tools(s *Server, own, all *toolList) {
 	for _, t := range []*toolList{all, own} {
 		if t == nil {
@@ -376,7 +376,7 @@ func (r *reader) tools(s *Server, own, all *toolList) {
 	}
 }
 
-// limits reads how much clients may do at the server.
+// limits reads the limits for clients of the server.
 func (r *reader) limits(s *Server, own *settings, all *defaults) {
 	if v := cmp.Or(own.MaxCalls, all.MaxCalls); v != nil {
 		s.MaxCalls = v.value
@@ -418,8 +418,8 @@ func (r *reader) checkPaths() {
 	}
 }
 
-// checkPrefixes sees to it that, merged, each name belongs to one server. Of prefixes that are made of names,
-// equal ones get a part that differs.
+// checkPrefixes makes each merged name belong to one server. Equal prefixes that are made of names get a part
+// that differs; other equal prefixes are mistakes.
 func (r *reader) checkPrefixes() {
 	taken := make(map[string]string)
 	for _, s := range r.all {
@@ -437,7 +437,7 @@ func (r *reader) checkPrefixes() {
 			made[s.MergedPrefix()]++
 		}
 	}
-	for _, s := range r.all { // a name that is fit has its own prefix
+	for _, s := range r.all { // a name without unfit characters keeps its prefix
 		if p := s.MergedPrefix(); s.Prefix == nil && p == s.Name+"_" && taken[p] == "" {
 			taken[p] = s.Name
 			made[p] = 2 // so that others differ
@@ -457,11 +457,11 @@ func (r *reader) checkPrefixes() {
 	}
 }
 
-// unfit are characters that names of tools must not have.
+// unfit matches characters that names of tools must not have.
 var unfit = regexp.MustCompile(`[^A-Za-z0-9_.-]+`)
 
-// MergedPrefix returns what the names of the server's tools and prompts begin with where all
-// servers are served as one.
+// MergedPrefix returns the prefix that the names of the server's tools and prompts have where
+// all servers are served as one.
 func (s *Server) MergedPrefix() string {
 	if s.Prefix != nil {
 		return *s.Prefix

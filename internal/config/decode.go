@@ -22,10 +22,10 @@ type Error struct {
 	Line, Column int // from 1; columns are bytes
 	Text         string
 
-	at int // its offset; 0: it is about the file
+	at int // the offset of the mistake; 0: it is about the file
 }
 
-// Error returns "FILE:LINE:COLUMN: what is wrong".
+// Error returns "FILE:LINE:COLUMN: TEXT".
 func (e *Error) Error() string {
 	if e.Line == 0 {
 		return e.File + ": " + e.Text
@@ -53,7 +53,7 @@ type (
 		at    int
 		value float64
 	}
-	// named is an object whose members have names that the user chose.
+	// named is an object with members that the user named.
 	named[T any]  []member[T]
 	member[T any] struct {
 		At    int
@@ -71,14 +71,14 @@ type decoder struct {
 	spans   []span
 }
 
-// A span is where a server, or settings for it, are in the file.
+// A span is the part of the file with a server, or with settings for it.
 type span struct {
 	server   string
 	from, to int // offsets
 }
 
-// ofServers takes the mistakes that are in the spans of servers off errs, and returns them by their names: a wrong entry costs
-// that entry.
+// ofServers removes the mistakes in the spans of servers from errs, and returns them by the servers' names: a wrong entry
+// costs only that entry.
 func (d *decoder) ofServers(known func(server string) bool) map[string][]error {
 	all := make(map[string][]error)
 	d.errs = slices.DeleteFunc(d.errs, func(err error) bool {
@@ -107,7 +107,7 @@ func (d *decoder) placeOf(at int) Place {
 	return Place{d.file, line, column}
 }
 
-// errorf returns the error of something at the place.
+// errorf returns an error at the place.
 func (p Place) errorf(format string, args ...any) *Error {
 	return &Error{File: p.File, Line: p.Line, Column: p.Column, Text: fmt.Sprintf(format, args...)}
 }
@@ -145,8 +145,8 @@ func (d *decoder) syntax(err error) error {
 	return e
 }
 
-// mistake says in our words what is wrong with a text that is no JSON, where the parser's say less or quote a value,
-// which may be a secret.
+// mistake returns the parser's text about a mistake in JSON, or one of ours where the parser's says less or quotes a
+// value, which may be a secret.
 func (d *decoder) mistake(text string) string {
 	start := bytes.TrimLeft(d.data, " \t\r\n")
 	word, isLiteral := strings.CutPrefix(text, "invalid literal: ")
@@ -171,7 +171,7 @@ func (d *decoder) mistake(text string) string {
 	return text
 }
 
-// value reads a value into v. path names it.
+// value reads a value into v. path names the value.
 func (d *decoder) value(from *hujson.Value, v reflect.Value, path string) {
 	if v.Kind() == reflect.Pointer {
 		if v.CanSet() {
@@ -329,13 +329,13 @@ func (d *decoder) composite(from *hujson.Value, v reflect.Value, path string) {
 		}
 		seen[name] = true
 		if l, ok := m.Value.Value.(hujson.Literal); ok && l.Kind() == 'n' {
-			continue // null is as good as absent
+			continue // null counts as absent
 		}
 		d.value(&m.Value, field, sub)
 	}
 }
 
-// isOurs reports whether a type is of our own members, of which none is unknown.
+// isOurs reports whether a type is of our own members, where an unknown member is a mistake.
 func isOurs(t reflect.Type) bool {
 	switch t {
 	case reflect.TypeFor[ours](), reflect.TypeFor[settings](), reflect.TypeFor[toolList](),
@@ -363,7 +363,7 @@ func isNamed(t reflect.Type) bool {
 	return t.Kind() == reflect.Slice && strings.HasPrefix(t.Name(), "named[")
 }
 
-// members reads an object whose members have names that the user chose.
+// members reads an object with members that the user named.
 func (d *decoder) members(from *hujson.Value, v reflect.Value, path string) {
 	all, ok := from.Value.(*hujson.Object)
 	if !ok {
@@ -439,7 +439,7 @@ func fieldOf(v reflect.Value, name string) (reflect.Value, bool) {
 	return reflect.Value{}, false
 }
 
-// unfit notes that the value of a setting, which is of the kind that is wanted or not, is none that it can have.
+// unfit notes that the value of a setting is of another kind than is wanted, or is not a value that the setting can have.
 func (d *decoder) unfit(from *hujson.Value, kind hujson.Kind, path, want string) {
 	l, ok := literal(from, kind)
 	if !ok {

@@ -9,13 +9,13 @@ import (
 )
 
 // hostTools says which tools of a server a host uses: a list of names, in which "*" stands for all
-// (Copilot CLI), one name, or an object that says of names whether they are on.
+// (Copilot CLI), one name, or an object with true or false for names.
 type hostTools struct {
 	at          int // 0: there is none
 	allow, deny []text
 }
 
-// hostRule is one of amp.mcpPermissions: what becomes of servers that match.
+// hostRule is a rule of amp.mcpPermissions: it allows or rejects servers that match.
 type hostRule struct {
 	Matches named[text] `json:"matches"`
 	Action  text        `json:"action"`
@@ -62,8 +62,8 @@ func (d *decoder) tools(from *hujson.Value, to *hostTools, path string) {
 	d.wrong(from, path, `names of tools, as ["*"]`)
 }
 
-// hostSwitches are tools of all servers that a host has on or off, by names that have the server's in them.
-// They stand in objects whose other members are for other things.
+// hostSwitches switch tools of all servers on or off, by names that have the server's in them. They stand
+// in objects with members for other things, too.
 type hostSwitches struct {
 	rules   []hostSwitch // the last that matches counts
 	exclude []text       // a list in the object (Gemini CLI)
@@ -102,7 +102,7 @@ func (d *decoder) switches(from *hujson.Value, to *hostSwitches) {
 	}
 }
 
-// of returns which tools of a server are off, and which ones alone are on, if all others are off.
+// of returns the tools of a server that are off, and those that are on if all others are off.
 func (h *hostSwitches) of(prefix string) (off, on []string) {
 	all := func(pattern string) bool { return pattern != "" && strings.Trim(pattern, "*") == "" }
 	for _, rule := range h.rules {
@@ -131,8 +131,8 @@ func (h *hostSwitches) of(prefix string) (off, on []string) {
 	return off, on
 }
 
-// after returns the patterns of what may follow a prefix in texts that a pattern matches. "*" stands for any
-// text in patterns.
+// after returns patterns for the texts that may follow a prefix in texts that a pattern matches. "*" stands
+// for any text in patterns.
 func after(pattern, prefix string) (rest []string) {
 	at := []int{0}
 	for i := range len(prefix) {
@@ -159,11 +159,11 @@ func globs(pattern, s string) bool {
 	return slices.ContainsFunc(after(pattern, s), func(rest string) bool { return strings.Trim(rest, "*") == "" })
 }
 
-// unfitHost are characters that hosts replace in the names of servers.
+// unfitHost matches characters that hosts replace in the names of servers.
 var unfitHost = regexp.MustCompile(`[^A-Za-z0-9_-]`)
 
-// ofServer returns the patterns for a server's own tools, of patterns for names that hosts make of the
-// server's and the tool's.
+// ofServer returns the patterns for a server's own tools, from patterns for names that hosts make of
+// the server's name and the tool's.
 func ofServer(patterns []text, prefixes ...string) (own []string) {
 	for _, p := range patterns {
 		for _, prefix := range prefixes {
@@ -177,8 +177,8 @@ func ofServer(patterns []text, prefixes ...string) (own []string) {
 	return own
 }
 
-// switched returns which tools of a server of a section its host has off, beside those of excludeTools, and
-// which ones alone it has on of all servers' tools.
+// switched returns the tools of a server that its host has off, beside those of excludeTools, and those
+// that it has on if it has all other tools of all servers off.
 func (r *reader) switched(s *member[hostServer], in section) (off, on []string) {
 	off, on = r.switchedForAll(s.Name, in)
 	return slices.Concat(off, values(s.Value.Tools.deny), values(s.Value.Off), values(s.Value.Off2)), on
@@ -202,7 +202,7 @@ func (r *reader) switchedForAll(name string, in section) (off, on []string) {
 	return off, on
 }
 
-// rejected reports whether rules of Amp reject a server. The first that matches counts.
+// rejected reports whether rules of Amp reject a server. The first rule that matches counts.
 func (r *reader) rejected(s *hostServer) bool {
 	has := map[string]string{"command": s.Command.value, "url": s.URL.value}
 	var args []string

@@ -12,16 +12,16 @@ import (
 type section struct {
 	name    string
 	servers named[hostServer]
-	// unit is what the timeout of a server is counted in. 0: hosts differ.
+	// unit is the unit of a server's timeout. 0: hosts differ.
 	unit time.Duration
 	kind kind
 }
 
-// A kind of host is one whose variables and settings differ from those of others.
+// A kind is a kind of host, if its variables and settings differ from those of others.
 type kind int
 
 const (
-	ofGemini   kind = iota + 1 // $NAME is a variable, too. So it is with Crush
+	ofGemini   kind = iota + 1 // $NAME is a variable, too, as with Crush
 	ofOpencode                 // variables are {env:NAME} and {file:PATH}
 	ofAmp
 )
@@ -58,7 +58,7 @@ func (h *hostFile) isGemini(file string) bool {
 		})
 }
 
-// excludes reports whether the host has a server in its file that it does not use.
+// excludes reports whether the host does not use a server of its file.
 func (r *reader) excludes(in section, s *member[hostServer]) bool {
 	h := r.host
 	is := func(t text) bool { return t.value == s.Name }
@@ -68,19 +68,19 @@ func (r *reader) excludes(in section, s *member[hostServer]) bool {
 		in.kind == ofAmp && r.rejected(&s.Value)
 }
 
-// isElsewhere reports whether an extension of Zed, or another file of opencode, says what the server runs, and
-// this file does not.
+// isElsewhere reports whether the server's command or URL is in an extension of Zed, or in another file of
+// opencode, and not in this file.
 func (h *hostServer) isElsewhere(in section) bool {
 	return (in.name == "context_servers" || in.kind == ofOpencode) && h.Command.value == "" && h.URL.value == ""
 }
 
-// ignore notes that something of a server is not used.
+// ignore notes that a member of a server is not used.
 func (r *reader) ignore(at int, member string) {
 	r.ignored = append(r.ignored, Ignored{r.placeOf(at), member})
 }
 
-// hostSettings returns the settings that a host has for a server. Where it has none, they are
-// those for all servers.
+// hostSettings returns the settings that a host has for a server, or else those for all
+// servers.
 func (r *reader) hostSettings(s *member[hostServer], in section) defaults {
 	h, d := &s.Value, r.host.Holdfast.defaults
 	if t := h.Timeout; t.at > 0 {
@@ -110,7 +110,7 @@ func (r *reader) hostSettings(s *member[hostServer], in section) defaults {
 	if len(names) > 1 {
 		r.failf(s.At, "the server %q says in %s which tools it has: put them in one place", s.Name, strings.Join(names, " and "))
 	}
-	if all := d.Tools; all != nil { // what is denied for all servers stays so
+	if all := d.Tools; all != nil { // tools that are denied for all servers stay denied
 		tools.Deny = slices.Concat(all.Deny, h.Exclude)
 		if tools.Allow == nil {
 			tools.Allow = all.Allow

@@ -1,7 +1,7 @@
 package config
 
-// What follows is the form of a file, as its members stand in it. [decoder] reads it;
-// docs/holdfast.schema.json describes it to editors, and a test compares the two.
+// These types are the form of a file. [decoder] reads it; docs/holdfast.schema.json describes
+// it to editors, and a test compares the two.
 
 // hostFile is the whole file.
 type hostFile struct {
@@ -25,7 +25,7 @@ type hostFile struct {
 
 // hostServer is a server, as hosts have it.
 type hostServer struct {
-	Name     text        `json:"name"` // Continue, whose servers are a list
+	Name     text        `json:"name"` // Continue, which has a list of servers
 	Type     text        `json:"type"`
 	Command  hostCommand `json:"command"`
 	Args     []text      `json:"args"`
@@ -65,8 +65,8 @@ type loose struct {
 	number float64
 }
 
-// hostMCP has what hosts call "mcp": with the Gemini CLI which servers it uses, in settings of VS Code the
-// servers and inputs, and else servers (opencode, Crush).
+// hostMCP is the member "mcp": with the Gemini CLI the names of the servers that it uses, in settings of
+// VS Code the servers and inputs, and else servers (opencode, Crush).
 type hostMCP struct {
 	Allowed  []text            `json:"allowed"`
 	Excluded []text            `json:"excluded"`
@@ -93,7 +93,7 @@ type ours struct {
 	defaults
 }
 
-// patience is what is known of a kind of host.
+// patience says how long a kind of host waits for a call.
 type patience struct {
 	Limit    *duration `json:"limit"`
 	Progress bool      `json:"progress"`
@@ -122,15 +122,15 @@ type settings struct {
 	defaults
 }
 
-// authSettings say who may use a server, and as whom it is used. "passthrough" stands for
-// {"upstream": "passthrough"}.
+// authSettings say who may use a server, and which token the server gets. "passthrough" stands
+// for {"upstream": "passthrough"}.
 type authSettings struct {
 	Scopes   []text        `json:"scopes"`
 	Tools    named[[]text] `json:"tools"`
 	Upstream *upstreamAuth `json:"upstream"`
 }
 
-// upstreamAuth says with what token a server is used that runs elsewhere: one of its members, or
+// upstreamAuth says which token a server that runs elsewhere gets: by one of its members, or
 // "passthrough".
 type upstreamAuth struct {
 	at                int
@@ -150,7 +150,7 @@ type tokenRequest struct {
 	Audience     text   `json:"audience"`
 }
 
-// toolList says which tools there are.
+// toolList says which tools clients may call.
 type toolList struct {
 	Allow []text `json:"allow"`
 	Deny  []text `json:"deny"`

@@ -11,8 +11,8 @@ import (
 	"unicode/utf16"
 )
 
-// plainText returns a text in UTF-8 without the mark that some editors write at its beginning. It may be in
-// UTF-16, as PowerShell writes it.
+// plainText returns a text in UTF-8 without the mark that some editors write at its beginning. The text may
+// be in UTF-16, as PowerShell writes it.
 func plainText(data []byte) []byte {
 	var order binary.ByteOrder
 	switch {
@@ -81,14 +81,13 @@ func outsideQuotes(s, chars string) int {
 	return -1
 }
 
-// What files in other languages than JSON look like at the beginning of a line.
+// Lines with which files in other languages than JSON begin.
 var (
 	tomlLine = regexp.MustCompile(`^(\[+[A-Za-z0-9_."' -]+\]+\s*(#.*)?|[A-Za-z0-9_.-]+\s*=.*)$`)
 	yamlLine = regexp.MustCompile(`^(---.*|[A-Za-z0-9_.-]+:(\s.*)?)$`)
 )
 
-// isOther returns what to do about a file that is no JSON, but a configuration file of a host; "" if it is
-// none.
+// isOther returns advice for a configuration file of a host that is not JSON; "" for any other file.
 func (d *decoder) isOther() string {
 	const as = `write its servers as JSON to another file, {"mcpServers": {"NAME": {"command": "…", "args": […], "env": {…}}}}, and give that`
 	lines := strings.Split(string(d.data), "\n")
@@ -113,7 +112,7 @@ func (d *decoder) isOther() string {
 	return ""
 }
 
-// unknown returns a hint of what a server has that is not known, and may be misspelt, or "". path is the server's.
+// unknown returns a hint with the members of a server that are not known, and may be misspelt, or "". path is the server's.
 func (r *reader) unknown(path string) string {
 	var all []string
 	for _, m := range r.ignored {

@@ -27,16 +27,16 @@ type Options struct {
 type Input struct {
 	ID, Description, Default string
 	Password                 bool
-	Options                  []string // one of which it is; nil: any text
+	Options                  []string // the possible values; nil: any text
 }
 
-// opencodeVariable is one of opencode.
+// opencodeVariable matches a variable of opencode.
 var opencodeVariable = regexp.MustCompile(`^\{(env|file):[^{}]*\}`)
 
-// plainVariable is $NAME.
+// plainVariable matches $NAME.
 var plainVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*`)
 
-// name is what the name of a variable of the environment looks like.
+// variableName matches the name of a variable of the environment.
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // expander puts in the values of variables.
@@ -64,8 +64,8 @@ func (e *expander) lackf(at int, format string, args ...any) {
 	e.lacks = append(e.lacks, &Error{File: e.file, Line: line, Column: column, Text: fmt.Sprintf(format, args...)})
 }
 
-// ownValue returns the value of one of the server's own variables. In it, the name of the variable is that of
-// the environment.
+// ownValue returns the value of one of the server's own variables. In that value, the variable's name stands
+// for the variable of the environment.
 func (e *expander) ownValue(v member[text]) string {
 	e.using = append(e.using, v.Name)
 	defer func() { e.using = e.using[:len(e.using)-1] }()
@@ -169,7 +169,7 @@ func (e *expander) lookUp(at int, whole string) (string, error) {
 	return e.environment(at, whole[1:], true)
 }
 
-// contents returns what is in a file, for opencode.
+// contents returns the content of a file, for opencode.
 func (e *expander) contents(path string) (string, error) {
 	if rest, ok := strings.CutPrefix(path, "~/"); ok {
 		home, err := os.UserHomeDir()
@@ -185,11 +185,11 @@ func (e *expander) contents(path string) (string, error) {
 	return strings.TrimSpace(string(plainText(data))), err
 }
 
-// errShell says that what looks like a variable is for a shell.
+// errShell says that a text which looks like a variable is for a shell.
 var errShell = errors.New("for a shell")
 
-// shellText is a parameter of a shell with what a shell does to it, such as ${1:-d}, ${@}, ${#x} or ${x%.*}: no
-// host has that. What is behind a colon is another kind of variable if it begins with a letter.
+// shellText matches a parameter of a shell with an operation on it, such as ${1:-d}, ${@}, ${#x} or ${x%.*}: no
+// host has that. A text behind a colon makes another kind of variable if it begins with a letter.
 var shellText = regexp.MustCompile(`(?s)^[#!]?([0-9]+|[@*#?$!-]|[A-Za-z_][A-Za-z0-9_]*)(\[[^\]]*\])?([-+=?%#/^,@~].*|:[^A-Za-z_].*)?$`)
 
 // value returns the value of a variable.
@@ -225,8 +225,8 @@ func (e *expander) value(at int, name string) (string, error) {
 	return e.environment(at, name, true)
 }
 
-// environment returns a variable of the server's own, or of the environment; own says which counts more. It may
-// have a default ("NAME:-default").
+// environment returns a variable of the server's own, or of the environment; own says that the server's own
+// counts more. It may have a default ("NAME:-default").
 func (e *expander) environment(at int, name string, own bool) (string, error) {
 	name, fallback, has := strings.Cut(name, ":-")
 	from := []func(string) (string, bool){e.opts.Env, e.ownVariable}

@@ -1,5 +1,5 @@
-// Package defaults has the defaults of holdfast.Options. The flags of holdfast serve have the same, and so have the packages
-// below the handler.
+// Package defaults has the defaults of holdfast.Options. The flags of holdfast serve have the same defaults, and so have the
+// packages below the handler.
 package defaults
 
 import "time"

@@ -18,11 +18,11 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// BackupSuffix follows the name of a file in the name of its backup. The backup has what was in the file before this package
-// changed it, and stays as it is until something else in the file is changed. A file that [Host.Add] has made has no backup.
+// BackupSuffix follows the name of a file in the name of its backup. The backup has the content of the file before this package
+// changed it, and stays as it is until another part of the file is changed. A file that [Host.Add] has made has no backup.
 const BackupSuffix = ".holdfast-backup"
 
-// A Change is one of a host's file, that is not written yet.
+// A Change is a change of a host's file that is not written yet.
 type Change struct {
 	File string
 	// Before and After are texts without a byte order mark. Before is "" if there was no file.
@@ -41,7 +41,7 @@ type Change struct {
 // Same reports whether there is nothing to change.
 func (c *Change) Same() bool { return !c.New && !c.Delete && c.Before == c.After }
 
-// An encoding is how a text is in its file.
+// An encoding is the encoding of a text in its file.
 type encoding struct {
 	order binary.ByteOrder // nil: UTF-8
 	mark  bool
@@ -185,25 +185,25 @@ func (h *Host) Add(file, name string, s *Server, force bool) (*Change, error) {
 	return c, nil
 }
 
-// settle says what becomes of the backup when a server is added.
+// settle decides about the backup when a server is added.
 func (h *Host) settle(c *Change) {
 	was := h.origin(c)
 	c.made, c.kept = was.made, was.kept
 	c.stale = c.New && was.backup != nil && h.within(c.File, was.backup.Before, c.After)
 }
 
-// An origin is what was in a file before servers were added to it.
+// An origin is the content of a file before servers were added to it.
 type origin struct {
-	// backup is the one beside the file, or nil.
+	// backup is the backup beside the file, or nil.
 	backup *Change
-	// known: the file has what text has, and servers that were added to it. made: there was no file before.
+	// known: the file has the content of text, and servers that were added to it. made: there was no file before.
 	known, made bool
 	text        string
 	// kept: each of these servers runs "holdfast connect", so that no other program's are among them.
 	kept bool
 }
 
-// origin returns what was in a file before servers were added to it.
+// origin returns the content of a file before servers were added to it.
 func (h *Host) origin(c *Change) (o origin) {
 	if old, err := read(c.File + BackupSuffix); err == nil && !old.New && old.encoding == c.encoding {
 		o.backup = old
@@ -222,8 +222,8 @@ func (h *Host) origin(c *Change) (o origin) {
 	return o
 }
 
-// with returns a text with the servers added that another one has beside its own, but for one: "" stands for none. It reports
-// whether that can be.
+// with returns text with the servers added that other has beside those of text, except for without: "" stands for none. It
+// reports whether they can be added.
 func (h *Host) with(file, text, other, without string) (string, bool) {
 	section := h.sectionOf(file)
 	if h.form.toml {
@@ -272,13 +272,13 @@ func (h *Host) with(file, text, other, without string) (string, bool) {
 	return text, true
 }
 
-// within reports whether a text is another one with servers added to it.
+// within reports whether other is text with servers added to it.
 func (h *Host) within(file, text, other string) bool {
 	all, ok := h.with(file, text, other, "")
 	return ok && all == other
 }
 
-// connects reports whether each server that a text has beside those of another one runs "holdfast connect".
+// connects reports whether each server that other has beside those of text runs "holdfast connect".
 func (h *Host) connects(file, text, other string) bool {
 	before, err := h.servers(file, text)
 	if err != nil {
@@ -371,7 +371,7 @@ func (h *Host) addTOML(c *Change, name string, s *Server, force bool, taken func
 	return nil
 }
 
-// Remove returns the change that takes a server out. If the file is as Add has left it, it becomes what it was before.
+// Remove returns the change that takes a server out. If the file is as Add has left it, its content from before is restored.
 func (h *Host) Remove(file, name string) (*Change, error) {
 	c, err := read(file)
 	if err != nil {
@@ -435,7 +435,7 @@ func (h *Host) Remove(file, name string) (*Change, error) {
 	return c, nil
 }
 
-// restore has a change give back what was there before a server was added.
+// restore makes a change restore the content from before a server was added.
 func (h *Host) restore(c *Change, was origin, name string) {
 	text, ok := h.with(c.File, was.text, c.Before, name)
 	if !ok {
@@ -502,7 +502,7 @@ func (c *Change) Diff() string {
 	})
 }
 
-// secretMember matches members, of JSON or TOML, whose values are secrets by their names.
+// secretMember matches members, of JSON or TOML, with values that are secrets by the members' names.
 var secretMember = regexp.MustCompile(`((?i:"?[a-z0-9_-]*(?:token|key|secret|passw|auth|header|credential)[a-z0-9_-]*"?)[ \t]*[:=][ \t]*)"(?:[^"\\\n]|\\.)+"`)
 
 // linesOf returns the lines of a text, without their line ends.
@@ -518,7 +518,7 @@ func linesOf(text string) []string {
 }
 
 // Write writes the change, and before it the backup. It returns the backup's name: "" if there is none, since this package has
-// made the file. The file has the old content or the new one at any time. A link stays one.
+// made the file. The file has the old content or the new one at any time. A link stays a link.
 func (c *Change) Write() (backup string, err error) {
 	target := c.File
 	if c.New {
@@ -537,7 +537,7 @@ func (c *Change) Write() (backup string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: nothing was written", err)
 	}
-	defer func() { _ = os.Remove(made) }() // it is gone by then, if all went well
+	defer func() { _ = os.Remove(made) }() // the new file is gone by then, if all went well
 	if !c.New && !c.made {
 		backup = c.File + BackupSuffix
 	}
@@ -576,7 +576,7 @@ func (c *Change) unchanged(target string) error {
 	return fmt.Errorf("another program has just changed %s: run this again. Nothing was written", c.File)
 }
 
-// prepare writes data to a new file beside another, with the mode that this one is to have.
+// prepare writes data to a new file beside another, with the mode of the host's file.
 func (c *Change) prepare(beside string, data []byte) (name string, err error) {
 	f, err := os.CreateTemp(filepath.Dir(beside), ".holdfast-*")
 	if err != nil {

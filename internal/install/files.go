@@ -11,7 +11,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// A File is one that hosts have their servers in.
+// A File is a file in which hosts have their servers.
 type File struct {
 	Host *Host // nil: any that writes JSON
 	Path string
@@ -44,7 +44,7 @@ func isSame(one, other string) bool {
 	return err == nil && os.SameFile(a, b)
 }
 
-// FileAt returns the file with a path, wherever that is: of the host that writes TOML if its name ends so.
+// FileAt returns the file at any path. Its host is the one that writes TOML if its name ends in .toml.
 func FileAt(path string) File {
 	if strings.EqualFold(filepath.Ext(path), ".toml") {
 		for _, h := range hosts {
@@ -56,7 +56,7 @@ func FileAt(path string) File {
 	return File{Path: path}
 }
 
-// JSON returns what is in the file in the form that JSON files of hosts have. Of a TOML file that is the servers alone.
+// JSON returns the content of the file in the form that JSON files of hosts have. Of a TOML file it has the servers alone.
 func (f File) JSON() ([]byte, error) {
 	data, err := os.ReadFile(f.Path)
 	if err != nil || f.Host == nil || !f.Host.form.toml {

@@ -21,19 +21,19 @@ const (
 type Host struct {
 	Name, Title string
 	aliases     []string
-	// user has the files for all projects, by operating system; "" stands for those that are not named. The first that
-	// exists is used, or else the first.
+	// user has the files for all projects, by operating system; "" stands for systems that are not named. The first
+	// that exists is used, or else the first.
 	user map[string][]string
 	// project is the file of a project, "": there is none.
 	project string
 	// programs of the host: with one of them in the PATH it is installed, whether or not its folder is there.
 	programs []string
-	// folder says that the host is installed, if it is not the folder of the file.
+	// folder exists if the host is installed; "": the folder of the file does.
 	folder string
 	form   form
 }
 
-// A form is how a host writes servers.
+// A form says how a host writes servers.
 type form struct {
 	toml    bool
 	section []string // the members, from the root, in which servers are
@@ -42,7 +42,7 @@ type form struct {
 	// listed: the command and its arguments are one list.
 	listed bool
 	env    string // the member for variables of the environment
-	// variable is how a value names a variable of the host's environment, with NAME for its name; "": hosts cannot.
+	// variable is the form in which a value names a variable of the host's environment, with NAME for its name; "": there is none.
 	variable string
 	// inherits: the server gets the whole environment of the host.
 	inherits bool
@@ -50,7 +50,7 @@ type form struct {
 	names *regexp.Regexp
 }
 
-// plainNames are the names that hosts take which are strict about names.
+// plainNames matches the names that strict hosts take.
 var plainNames = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // hosts are in the order in which they are listed. The paths are from the documentation of each host: "~" is the home
@@ -181,7 +181,7 @@ func changes(a, b string) int {
 	return row[len(b)]
 }
 
-// A System is where files are looked for.
+// A System is the machine on which files are looked for.
 type System struct {
 	OS  string // as [runtime.GOOS]
 	Env func(name string) string
@@ -199,7 +199,7 @@ func Here() *System {
 	}}
 }
 
-// expand returns a path of the table.
+// expand expands a path of the table hosts.
 func (s *System) expand(path string) (string, error) {
 	if rest, ok := strings.CutPrefix(path, "${"); ok {
 		both, rest, _ := strings.Cut(rest, "}")
@@ -277,7 +277,7 @@ func (h *Host) Missing(s *System, file string) error {
 	return fmt.Errorf("%s is not installed, it seems: there is no %s. Start it once, or write the file anyway with --file '%s'", h.Title, folder, file)
 }
 
-// Variable returns how the file names a variable of the host's environment.
+// Variable returns the text by which the file names a variable of the host's environment.
 func (h *Host) Variable(name string) (string, error) {
 	switch {
 	case h.form.variable != "":

@@ -12,8 +12,8 @@ import (
 	"github.com/tailscale/hujson"
 )
 
-// An object is one of JSON, whose members keep their order. Their values are objects, []string, or what
-// [json.Marshal] takes.
+// An object is a JSON object with members that keep their order. Their values are objects, []string, or
+// other values that [json.Marshal] takes.
 type object []pair
 
 type pair struct {
@@ -21,7 +21,7 @@ type pair struct {
 	value any
 }
 
-// style is how a file is written.
+// style is the style in which a file is written.
 type style struct {
 	newline, unit string // unit is one step of indentation
 	compact       bool   // in one line
@@ -50,7 +50,7 @@ func styleOf(text string, root *hujson.Object) style {
 	return s
 }
 
-// indentAt returns the indentation of the line that a place is in, and whether nothing but that is before the place.
+// indentAt returns the indentation of the line that a place is in, and whether the place follows it directly.
 func indentAt(text string, at int) (indent string, own bool) {
 	line := text[strings.LastIndexByte(text[:at], '\n')+1 : at]
 	rest := strings.TrimLeft(line, " \t")
@@ -150,7 +150,7 @@ func parseJSON(file, text string, section []string) (*jsonFile, error) {
 	return j, nil
 }
 
-// failf returns the error of a place.
+// failf returns an error at a place.
 func (j *jsonFile) failf(at int, format string, args ...any) error {
 	before := j.text[:at]
 	return fmt.Errorf("%s:%d:%d: %s. Nothing was written", j.file, strings.Count(before, "\n")+1, len(before)-strings.LastIndexByte(before, '\n'), fmt.Sprintf(format, args...))
@@ -172,8 +172,8 @@ func (j *jsonFile) member(o *hujson.Object, name string) (*hujson.ObjectMember, 
 	return found, nil
 }
 
-// at returns the object that is deepest on the way to the servers, and which members are missing from there on. parents has the
-// objects on the way.
+// at returns the object that is deepest on the way to the servers, and the members that are missing from there on. parents has
+// the objects on the way.
 func (j *jsonFile) at() (o *hujson.Object, parents []*hujson.Object, missing []string, err error) {
 	o, _ = j.root.Value.(*hujson.Object)
 	for i, name := range j.section {
@@ -194,7 +194,7 @@ func (j *jsonFile) at() (o *hujson.Object, parents []*hujson.Object, missing []s
 	return o, parents, nil, nil
 }
 
-// get returns the value of a server, or nil.
+// get returns the member of a server, or nil.
 func (j *jsonFile) get(name string) (*hujson.ObjectMember, error) {
 	if j.root.Value == nil {
 		return nil, nil
@@ -221,7 +221,7 @@ func (j *jsonFile) names() (all []string) {
 	return all
 }
 
-// add returns the text with a server. One of the same name is replaced.
+// add returns the text with a server. A server of the same name is replaced.
 func (j *jsonFile) add(name string, value any) (string, error) {
 	root, _ := j.root.Value.(*hujson.Object)
 	s := styleOf(j.text, root)
@@ -378,7 +378,7 @@ func (j *jsonFile) commented(o *hujson.Object, name string) bool {
 		}
 		var after string
 		if _, own := indentAt(j.text, m.Name.StartOffset); !own {
-			after = "" // what follows stays in the line
+			after = "" // the text after the member stays in the line
 		} else if i+1 < len(o.Members) {
 			after = string(o.Members[i+1].Name.BeforeExtra)
 		} else {

@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A Server is what a host runs.
+// A Server is a server that a host runs.
 type Server struct {
 	Command []string
 	Env     []Variable
@@ -13,7 +13,7 @@ type Server struct {
 	Pass []string
 }
 
-// A Variable is one of the environment.
+// A Variable is a variable of the environment.
 type Variable struct{ Name, Value string }
 
 // env returns the variables of a server as the file has them.

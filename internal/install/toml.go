@@ -70,7 +70,7 @@ func parseTOML(file, text string, section []string) (*tomlFile, error) {
 	return t, p.Error()
 }
 
-// lineEnd returns where the line of a place ends, before its line end.
+// lineEnd returns the end of the line of a place, before its line end.
 func lineEnd(text string, at int) int {
 	n := strings.IndexByte(text[at:], '\n')
 	if n < 0 {
@@ -206,7 +206,7 @@ func (t *tomlFile) failf(at int, format string, args ...any) error {
 	return fmt.Errorf("%s:%d:%d: %s. Nothing was written", t.file, strings.Count(before, "\n")+1, len(before)-strings.LastIndexByte(before, '\n'), fmt.Sprintf(format, args...))
 }
 
-// parts returns the parts of the text that are a server: consecutive lines, with what is between them.
+// parts returns the parts of the text that are a server: consecutive lines, with the text between them.
 func (t *tomlFile) parts(name string) (all []edit, err error) {
 	before := false
 	for _, e := range t.lines {

@@ -67,8 +67,8 @@ func (l *attempt) code(ctx context.Context) (record, error) {
 	}
 }
 
-// begin makes what a login needs, and keeps it for a process that goes on with it. Or it goes on with one that another process has
-// left.
+// begin prepares a login, and keeps it for a process that goes on with it. Or it goes on with a login that another process has
+// left, and returns true.
 func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error) {
 	s := l.s
 	if p := l.r.Pending; !l.f.need.anew && p.State != "" && time.Now().Before(p.Until) && l.r.Client.ID != "" {
@@ -126,8 +126,7 @@ func (l *attempt) begin(ctx context.Context) (net.Listener, pending, bool, error
 	return listener, p, false, nil
 }
 
-// forget forgets a login that nobody has ended, and the client that it was for: the authorization server may not know it any
-// more.
+// forget forgets a login that was not completed, and its client: the authorization server may not know the client any more.
 func (l *attempt) forget() {
 	if l.s.ctx.Err() != nil {
 		return // another process goes on with it
@@ -142,7 +141,7 @@ func (l *attempt) forget() {
 	l.s.keep(r)
 }
 
-// invite has the user log in. again says that another process has opened the browser.
+// invite asks the user to log in. again says that another process has opened the browser.
 func (l *attempt) invite(p pending, again bool) {
 	s := l.s
 	text := fmt.Sprintf("%s needs a login: open %s", s.server.Host, p.URL)
@@ -165,13 +164,13 @@ func (l *attempt) invite(p pending, again bool) {
 	s.tell(l.f, text)
 }
 
-// returned is an answer of the authorization server. done takes what came of it.
+// returned is an answer of the authorization server. done takes the error of the login, or nil.
 type returned struct {
 	query url.Values
 	done  chan error
 }
 
-// callback is what the browser comes back to.
+// callback returns the handler that the browser comes back to.
 func callback(ctx context.Context, p pending, back chan<- returned) http.Handler {
 	path := "/"
 	if u, err := url.Parse(p.Redirect); err == nil && u.Path != "" {
@@ -242,7 +241,7 @@ func (l *attempt) pasted(ctx context.Context, p pending, back chan<- returned) {
 	}
 }
 
-// exchange makes a token of what the authorization server has answered, which has the right state.
+// exchange gets a token for the answer of the authorization server, q, which has the right state.
 func (l *attempt) exchange(ctx context.Context, p pending, q url.Values) (record, error) {
 	iss, want := q.Get("iss"), l.at.Issuer
 	switch { // RFC 9207

@@ -19,12 +19,12 @@ import (
 	"holdfast/internal/dpop"
 )
 
-// A challenge is what a server says in a refusal (RFC 6750, section 3; RFC 9728, section 5.1).
+// A challenge is the challenge in a server's refusal (RFC 6750, section 3; RFC 9728, section 5.1).
 type challenge struct {
 	metadata string // URL of the metadata of the resource; ""
 	scopes   []string
 	code     string
-	text     string // what it says of that
+	text     string // the description of code
 	bound    bool   // it takes tokens that are bound to a key
 }
 
@@ -54,13 +54,13 @@ func challengeOf(header http.Header) challenge {
 	return c
 }
 
-// An issuer is an authorization server, and what it gives tokens for.
+// An issuer is an authorization server, and the resource that it gives tokens for.
 type issuer struct {
 	oauthex.AuthServerMeta
 	device   string // its device authorization endpoint; ""
 	resource string
 	scopes   []string // of the resource
-	// guessed says that nothing names it: of revision 2025-03-26, or no authorization server.
+	// guessed says that no metadata names it: it is of revision 2025-03-26, or no authorization server.
 	guessed bool
 	// proofs are the algorithms of proofs that the authorization server takes, if it gives tokens that are bound to a key; ofResource are those of the
 	// server, if its metadata has some, and bound says that it takes no other tokens.
@@ -163,7 +163,7 @@ func (s *Source) resource(ctx context.Context, c challenge) (_ *oauthex.Protecte
 }
 
 // covers reports whether a resource is a server, or a part of its origin that the server is in. Then a token for
-// the resource is no token for anyone else.
+// the resource is no token for another server.
 func covers(resource string, server *url.URL) bool {
 	r, err := canonical(resource)
 	if err != nil || r.Scheme != server.Scheme || r.Host != server.Host {
@@ -177,7 +177,7 @@ func covers(resource string, server *url.URL) bool {
 	return ok && (rest == "" || rest[0] == '/')
 }
 
-// errNone says that there is nothing at a place.
+// errNone says that there is no metadata at a URL.
 var errNone = errors.New("there is no metadata")
 
 // get reads the JSON at a URL.
@@ -226,7 +226,7 @@ func loopback(u *url.URL) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// lastAnswer keeps the last body that went through, for what go-sdk does not read of it.
+// lastAnswer keeps the last body that went through, for the members that go-sdk does not read.
 type lastAnswer struct {
 	base http.RoundTripper
 	body []byte
@@ -247,8 +247,8 @@ func (l *lastAnswer) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// A fence keeps requests of a login to where they may go: a server out there must not have this machine ask another program of
-// its own, and nothing is sent in the clear.
+// A fence refuses requests of a login to places where they may not go: a remote server must not make this machine send
+// requests to its own programs, and nothing is sent in the clear.
 type fence struct {
 	base  http.RoundTripper
 	local bool // the server is on this machine

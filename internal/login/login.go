@@ -16,14 +16,14 @@ import (
 
 // Ways to log in.
 const (
-	// Auto is a browser where there is one. Else the user gets the URL, or a code if the authorization server has codes for
+	// Auto opens a browser if there is one. Else the user gets the URL, or a code if the authorization server has codes for
 	// devices.
 	Auto = "auto"
 	// Browser opens a browser.
 	Browser = "browser"
-	// Paste has the user open a URL anywhere, and paste the URL where the browser ends up.
+	// Paste asks the user to open a URL anywhere, and to paste the URL where the browser ends up.
 	Paste = "paste"
-	// Device has the user enter a code on another device (RFC 8628).
+	// Device asks the user to enter a code on another device (RFC 8628).
 	Device = "device"
 	// Credentials is the login of a machine, without a user (RFC 6749, section 4.4).
 	Credentials = "credentials"
@@ -38,7 +38,7 @@ type Options struct {
 	ClientID, ClientSecret string
 	ClientKey              crypto.Signer
 	// ClientMetadata is the URL of a client ID metadata document, which is the client's id where the authorization
-	// server takes such ones.
+	// server takes such documents.
 	ClientMetadata string
 	// Scopes are asked for in the place of those that the server names.
 	Scopes []string
@@ -54,13 +54,13 @@ type Options struct {
 	Within time.Duration
 	// Pasted is where the user pastes the URL at which the browser has ended; nil: nowhere.
 	Pasted io.Reader
-	// Tell takes what the user has to know. Default: it is logged.
+	// Tell takes a text that the user has to know. Default: it is logged.
 	Tell func(text string)
-	// Command is how the user logs in by hand, if a login here cannot reach them; "": there is no such command.
+	// Command is the command by which users log in, if a login here cannot reach them; "": there is no such command.
 	Command string
 	// Transport sends requests to authorization servers. Default: http.DefaultTransport.
 	Transport http.RoundTripper
-	// Logger takes what else a person may want to know. Default: slog.Default().
+	// Logger takes other messages for a person. Default: slog.Default().
 	Logger *slog.Logger
 }
 
@@ -70,8 +70,8 @@ const (
 	loginAgain  = 30 * time.Second // after one that has failed
 	refusedSoon = time.Minute      // a new token that is refused in that time will not get better by another login
 	mostRefused = 3                // tokens that are renewed because the server refuses them
-	othersAfter = time.Second      // a login of another process takes longer than that: the user is told of it
-	tellAgain   = 15 * time.Second // a request that waits tells so as often
+	othersAfter = time.Second      // then the user is told of a login of another process
+	tellAgain   = 15 * time.Second // how often a request that waits tells so
 )
 
 // A Source gets the tokens of one server. It implements [holdfast/client.Authorizer], and may be used concurrently. The caller ends
@@ -103,11 +103,11 @@ type flight struct {
 	need  need
 
 	mu    sync.Mutex
-	text  string // what the user has to know now
+	text  string // the text that the user has to know now
 	heard chan struct{}
 }
 
-// need is what a login is for.
+// need is the reason for a login.
 type need struct {
 	challenge challenge
 	used      string // the token that the server has refused; "": none was sent
@@ -144,7 +144,7 @@ func New(server string, opts *Options) (*Source, error) {
 	return s, nil
 }
 
-// clientKey names the client among those that the user may be at this server.
+// clientKey names the client among those that the user has at this server.
 func (s *Source) clientKey() string {
 	key := s.opts.ClientID + "\n" + s.opts.ClientMetadata
 	if s.opts.Way == Credentials {
@@ -162,7 +162,7 @@ func (s *Source) Close() {
 	s.work.Wait()
 }
 
-// start runs a function in a goroutine, for which Close waits. It reports false when the Source is closed.
+// start runs a function in a goroutine that Close waits for. It reports false when the Source is closed.
 func (s *Source) start(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +185,7 @@ func (s *Source) Host() string { return s.server.Host }
 // File returns the file in which the tokens are; "": they are kept in memory.
 func (s *Source) File() string { return s.store.file }
 
-// LoggedIn returns when the login was that the tokens come of, or zero: it tells one user from another.
+// LoggedIn returns the time of the login that the tokens come from, or zero: it tells one user from another.
 func (s *Source) LoggedIn() time.Time { return s.current().Token.Login }
 
 // current returns the newest record that is known here.
@@ -276,7 +276,7 @@ func (s *Source) Authorization(ctx context.Context) (string, error) {
 
 // refresh returns a record with another token than the one that was used, which it renews unless another process has done that. refused says
 // that the server has refused it. A record without a token means that a new login is needed. The renewal goes on when ctx
-// ends: what it brings must not be lost.
+// ends: the new token must not be lost.
 func (s *Source) refresh(ctx context.Context, used string, refused bool) (record, error) {
 	type result struct {
 		r   record
@@ -361,7 +361,7 @@ func (s *Source) Authorize(ctx context.Context, req *http.Request, resp *http.Re
 	return err
 }
 
-// Taken notes that the server has taken a token: if it refuses it later, a new login helps.
+// Taken notes that the server has taken a token: if the server refuses the token later, a new login helps.
 func (s *Source) Taken(authorization string) {
 	used, _ := tokenIn(authorization)
 	s.mu.Lock()
@@ -453,7 +453,7 @@ func (s *Source) fly(n need) *flight {
 
 // A Waiter is a request that may wait for a login. It is in the context of the request.
 type Waiter struct {
-	// Tell takes what the user has to know. It is called again and again as long as the request waits. May be nil.
+	// Tell takes the text that the user has to know. It is called again and again as long as the request waits. May be nil.
 	Tell func(text string)
 	// Within is how long the request may wait; 0: as long as the login takes.
 	Within time.Duration
@@ -498,7 +498,7 @@ func (s *Source) wait(ctx context.Context, f *flight) error {
 	}
 }
 
-// now returns what the user has to know, and what is closed when there is something else.
+// now returns the text that the user has to know, and a channel that is closed when there is another.
 func (f *flight) now() (string, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -541,7 +541,7 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 		return err
 	}
 	r := s.reload()
-	if r.Issuer != at.Issuer { // what another authorization server knows is nothing to this one
+	if r.Issuer != at.Issuer { // the record of another authorization server is of no use at this one
 		r = record{Issuer: at.Issuer}
 	}
 	r.Resource = at.resource
@@ -550,7 +550,7 @@ func (s *Source) login(ctx context.Context, f *flight) error {
 		r.Places.Revocation = at.RevocationEndpoint
 	}
 	if n.anew && s.opts.ClientID == "" {
-		r.Client, r.Scopes = identity{}, nil // what was registered may be forgotten there
+		r.Client, r.Scopes = identity{}, nil // the authorization server may have forgotten the client
 	}
 	scopes := s.scopes(at, n, r.Scopes)
 	l := &attempt{s: s, f: f, at: at, r: r, scopes: scopes}
@@ -595,7 +595,7 @@ func (s *Source) turn(ctx context.Context, f *flight) (func(), error) {
 	}()
 	unlock, err := s.lock(ctx, lockLogin)
 	stop()
-	<-told // what this process says itself comes later
+	<-told // the texts of this process come later
 	if err != nil {
 		return nil, err
 	}
@@ -606,7 +606,7 @@ func (s *Source) turn(ctx context.Context, f *flight) (func(), error) {
 	return unlock, nil
 }
 
-// elsewhere says what the user has to know of a login that another process has begun.
+// elsewhere returns the text about a login that another process has begun.
 func (s *Source) elsewhere() string {
 	text := s.server.Host + " needs a login, for which another process has asked: log in there"
 	if p := s.reload().Pending; p.URL != "" && time.Now().Before(p.Until) {
@@ -621,7 +621,7 @@ func (s *Source) has(used string) bool {
 	return r.Token.Access != used && r.Token.usable(time.Now(), 0)
 }
 
-// scopes returns what to ask for. granted are those of the login before.
+// scopes returns the scopes to ask for. granted are those of the login before.
 func (s *Source) scopes(at *issuer, n need, granted []string) []string {
 	wanted := s.opts.Scopes
 	if len(wanted) == 0 {
@@ -660,7 +660,7 @@ type attempt struct {
 	bound  binding // of the token that is asked for
 }
 
-// way returns how to log in at an authorization server.
+// way returns the function that logs in at an authorization server.
 func (s *Source) way(at *issuer) (func(*attempt, context.Context) (record, error), error) {
 	switch s.opts.Way {
 	case Credentials:
@@ -678,7 +678,7 @@ func (s *Source) way(at *issuer) (func(*attempt, context.Context) (record, error
 	return (*attempt).code, nil
 }
 
-// done returns the record with what a login has brought.
+// done returns the record with the token and the scopes of a login.
 func (l *attempt) done(r record, t token, granted []string) record {
 	t.Login = t.Obtained
 	r.Token, r.Scopes, r.Asked = t, l.scopes, l.scopes
@@ -688,7 +688,7 @@ func (l *attempt) done(r record, t token, granted []string) record {
 	return r
 }
 
-// Login logs in anew, whatever tokens there are.
+// Login logs in anew, even if there are tokens.
 func (s *Source) Login(ctx context.Context, header http.Header) error {
 	if err := s.obtain(ctx, need{challenge: challengeOf(header), anew: true}); err != nil {
 		return fmt.Errorf("%s: %w", s.server.Host, err)
@@ -696,5 +696,5 @@ func (s *Source) Login(ctx context.Context, header http.Header) error {
 	return nil
 }
 
-// Scopes returns what the login may do, as far as that is known.
+// Scopes returns the scopes of the login, as far as they are known.
 func (s *Source) Scopes() []string { return s.current().Scopes }

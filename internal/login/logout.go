@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Logout has the authorization server revoke the tokens of a server (RFC 7009), where it does that, and removes them from the directory of the
-// options. Without a client in the options, all clients of the server are logged out. It returns how many were logged in.
-// The error is of the first token that the authorization server may still take: it is removed here all the same.
+// Logout makes the authorization server revoke the tokens of a server (RFC 7009), if it can, and removes them from the directory of the
+// options. Without a client in the options, all clients of the server are logged out. It returns how many were logged in. The error is of the
+// first token that the authorization server may still take: it is removed here all the same.
 func Logout(ctx context.Context, server string, opts *Options) (int, error) {
 	s, err := New(server, opts)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Opener returns what opens a URL in the user's browser: the command in BROWSER, or what is usual on the system. It
-// returns nil where there is no browser: on a machine without a screen, or at the other end of an SSH session.
+// Opener returns a function that opens a URL in the user's browser: by the command in BROWSER, or by the usual one of the
+// system. It returns nil where there is no browser: on a machine without a screen, or at the other end of an SSH session.
 func Opener() func(url string) error {
 	if command := os.Getenv("BROWSER"); command != "" {
 		return func(url string) error { return openBy(command, url) }
@@ -33,8 +33,8 @@ func Opener() func(url string) error {
 	return func(url string) error { return run(name, url) }
 }
 
-// openBy opens a URL by the first command of a list that can be started. In a command, %s stands for the URL, which else is its last
-// argument.
+// openBy opens a URL by the first command of a list that can be started. In a command, %s stands for the URL, which is its last
+// argument otherwise.
 func openBy(list, url string) error {
 	err := errors.New("BROWSER is empty")
 	for command := range strings.SplitSeq(list, string(os.PathListSeparator)) {

@@ -13,11 +13,11 @@ import (
 	"holdfast/internal/dpop"
 )
 
-// What follows is for tokens that are bound to a key (DPoP, RFC 9449).
+// This file is for tokens that are bound to a key (DPoP, RFC 9449).
 
-// A binding is what a token that is asked for is to be bound to.
+// A binding says which key the token that is asked for must be bound to.
 type binding struct {
-	key  *dpop.Key // nil: to nothing
+	key  *dpop.Key // nil: to none
 	must bool      // a token that is not bound will not do
 }
 
@@ -29,7 +29,7 @@ func (b binding) thumbprint() string {
 	return b.key.Thumbprint()
 }
 
-// bindingOf returns the binding for the renewal of a record's token: what is bound stays so.
+// bindingOf returns the binding for the renewal of a record's token: a bound token stays bound.
 func bindingOf(r record) (b binding, err error) {
 	if r.Token.Bound {
 		b.key, err = dpop.ParseKey(r.Key)
@@ -41,15 +41,15 @@ func bindingOf(r record) (b binding, err error) {
 	return b, nil
 }
 
-// bind has the login ask for a token that is bound to a key, if the server takes such ones and the authorization server has them. Many authorization
-// servers have, whose tokens servers that know nothing of this would refuse.
+// bind makes the login ask for a token that is bound to a key, if the server takes such tokens and the authorization server has them. Many
+// authorization servers have them, although servers that do not know bound tokens refuse them.
 func (l *attempt) bind(c challenge) error {
 	at := l.at
 	if !at.bound && (len(at.proofs) == 0 || !c.bound && len(at.ofResource) == 0) {
 		return nil
 	}
 	key, err := dpop.ParseKey(l.r.Key)
-	if err != nil || !takes(at.proofs, key) || !takes(at.ofResource, key) { // else another process may have begun with it
+	if err != nil || !takes(at.proofs, key) || !takes(at.ofResource, key) { // else the key stays: another process may have begun with it
 		key, err = dpop.NewKey(at.proofs, at.ofResource)
 	}
 	if err != nil && at.bound {
@@ -66,18 +66,18 @@ func (l *attempt) bind(c challenge) error {
 	return nil
 }
 
-// takes reports whether a list of algorithms has that of a key; an empty one has all.
+// takes reports whether a list of algorithms has that of a key; an empty list has all.
 func takes(list []string, key *dpop.Key) bool {
 	return len(list) == 0 || slices.Contains(list, key.Algorithm())
 }
 
-// tokenIn returns the token in a value of the Authorization header, and whether it is one that is bound.
+// tokenIn returns the token in a value of the Authorization header, and whether the token is bound.
 func tokenIn(authorization string) (token string, bound bool) {
 	scheme, token, _ := strings.Cut(authorization, " ")
 	return token, scheme == dpop.Scheme
 }
 
-// Prove adds the proof to a request whose token needs one. With [Source.Answered] it makes requests with tokens that are bound to a key.
+// Prove adds the proof to a request with a token that needs one. With [Source.Answered] it makes requests with tokens that are bound to a key.
 func (s *Source) Prove(req *http.Request, body []byte) error {
 	token, bound := tokenIn(req.Header.Get("Authorization"))
 	if !bound {
@@ -125,7 +125,7 @@ func (p *proofs) keyOf(text []byte) (*dpop.Key, error) {
 	return p.key, nil
 }
 
-// add adds a proof to a request. of says what it is for beside the request itself.
+// add adds a proof to a request. of has the other facts that the proof is of: the token and the body.
 func (p *proofs) add(req *http.Request, key *dpop.Key, of *dpop.Request) error {
 	p.mu.Lock()
 	of.Nonce = p.nonces[originOf(req.URL)]

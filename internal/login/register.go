@@ -14,7 +14,8 @@ import (
 
 const deviceGrant = "urn:ietf:params:oauth:grant-type:device_code"
 
-// client returns who the client is at an authorization server. redirect is where the user comes back to; "": nowhere.
+// client returns the identity of the client at an authorization server, and registers it if necessary. redirect is the URL that the browser comes
+// back to; "": none.
 func (s *Source) client(ctx context.Context, at *issuer, redirect string) (identity, error) {
 	switch {
 	case s.opts.ClientID != "":
@@ -54,7 +55,7 @@ func (s *Source) client(ctx context.Context, at *issuer, redirect string) (ident
 	return identity{ID: got.ClientID, Secret: got.ClientSecret, Method: method, Redirect: redirect}, nil
 }
 
-// registrationText returns what is wrong, without the body of an answer, in which there may be a secret.
+// registrationText returns the text of an error, without the body of an answer, in which there may be a secret.
 func registrationText(err error) string {
 	if said, ok := errors.AsType[*oauthex.ClientRegistrationError](err); ok {
 		return oneLine(said.ErrorCode + " " + said.ErrorDescription)
@@ -75,8 +76,8 @@ func CheckCallback(raw string) error {
 	return nil
 }
 
-// listen listens for the user who comes back from a browser: at the address of a redirect URI that is registered, if that is free, or at another.
-// It returns the redirect URI.
+// listen listens for the browser that comes back: at the address of a redirect URI that is registered, if that is free, or at another. It returns
+// the redirect URI.
 func (s *Source) listen(ctx context.Context, registered string) (net.Listener, string, error) {
 	host, path := "127.0.0.1:0", "/callback"
 	if u, err := url.Parse(s.opts.Callback); s.opts.Callback != "" && err == nil {

@@ -22,7 +22,7 @@ import (
 	"holdfast/internal/statefile"
 )
 
-// A record is what is kept of a login.
+// A record is a login as it is kept.
 type record struct {
 	Version  int      `json:"version"`
 	Server   string   `json:"server"` // its origin and path, for people
@@ -33,14 +33,14 @@ type record struct {
 	Asked    []string `json:"asked,omitempty"`  // scopes that the last login has asked for
 	Client   identity `json:"client,omitzero"`
 	Places   places   `json:"places,omitzero"`
-	// Key is the private key (JWK) that tokens are bound to, for logins that ask for such ones.
+	// Key is the private key (JWK) that tokens are bound to, for logins that ask for bound tokens.
 	Key json.RawMessage `json:"key,omitempty"`
 	// Pending is a login that waits for its user.
 	Pending pending `json:"pending,omitzero"`
 }
 
-// places are the endpoints of an authorization server that are used after the login, and how a client
-// says there who it is.
+// places are the endpoints of an authorization server that are used after the login, and their ways
+// to authenticate a client.
 type places struct {
 	Token      string   `json:"token,omitempty"`
 	Revocation string   `json:"revocation,omitempty"`
@@ -48,12 +48,12 @@ type places struct {
 	Algorithms []string `json:"algorithms,omitempty"`
 }
 
-// A token is what an authorization server gave.
+// A token is an access token, as an authorization server gave it.
 type token struct {
 	Access   string    `json:"access,omitempty"`
 	Refresh  string    `json:"refresh,omitempty"`
 	Obtained time.Time `json:"obtained,omitzero"`
-	Login    time.Time `json:"login,omitzero"`  // when the login was that it comes of
+	Login    time.Time `json:"login,omitzero"`  // the time of the login that it comes from
 	Expiry   time.Time `json:"expiry,omitzero"` // zero: it is not known
 	// Bound says that the token is bound to the key, and is sent with proofs only.
 	Bound bool `json:"bound,omitempty"`
@@ -81,7 +81,7 @@ func (t token) authorization() string {
 	return "Bearer " + t.Access
 }
 
-// An identity is who a client is at an authorization server.
+// An identity is the identity of a client at an authorization server.
 type identity struct {
 	ID       string `json:"id,omitempty"`
 	Secret   string `json:"secret,omitempty"`
@@ -98,7 +98,7 @@ type pending struct {
 	Until    time.Time `json:"until,omitzero"`
 }
 
-// version is that of the files.
+// version is the version of the files.
 const version = 1
 
 // A store keeps the record of one server and client. It may be used concurrently, also by other processes.
@@ -110,13 +110,13 @@ type store struct {
 	kept record // in memory
 }
 
-// What is locked: the record, briefly, or the right to ask the user, for as long as that takes.
+// The parts that are locked: the record, briefly, or the right to ask the user, for as long as that takes.
 const (
 	lockRecord = iota
 	lockLogin
 )
 
-// lockAgain is how often a lock of another process is looked at.
+// lockAgain is how often a lock of another process is tried again.
 const lockAgain = 50 * time.Millisecond
 
 func newStore(dir, server, client string) *store {
@@ -127,7 +127,7 @@ func newStore(dir, server, client string) *store {
 	return s
 }
 
-// prefixOf returns how the names of the files for a server begin.
+// prefixOf returns the beginning of the names of the files for a server.
 func prefixOf(server string) string {
 	name := "server"
 	if u, err := url.Parse(server); err == nil {
@@ -146,7 +146,7 @@ func short(text string) string {
 	return hex.EncodeToString(sum[:6])
 }
 
-// canonical returns the URL of a server as all that use it write it: without secrets, over HTTP.
+// canonical returns one URL for all spellings of a server's URL: without secrets, over HTTP.
 func canonical(raw string) (*url.URL, error) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" {

@@ -25,7 +25,7 @@ const (
 	methodKey   = "private_key_jwt"
 )
 
-// mostAnswer bounds what an authorization server answers, in bytes.
+// mostAnswer bounds an answer of an authorization server, in bytes.
 const mostAnswer = 1 << 20
 
 // A tokenError is the error response of a token endpoint (RFC 6749, section 5.2). It shows no secrets: the description is the
@@ -114,7 +114,7 @@ func (s *Source) postOnce(ctx context.Context, endpoint string, who identity, wh
 		Error       string `json:"error"`
 		Description string `json:"error_description"`
 	}
-	_ = json.Unmarshal(data, &said) // else it says nothing
+	_ = json.Unmarshal(data, &said) // else the answer has no error
 	if resp.StatusCode/100 != 2 || said.Error != "" {
 		return &tokenError{status: resp.StatusCode, code: oneLine(said.Error), description: oneLine(said.Description), host: req.URL.Host}
 	}
@@ -142,7 +142,7 @@ func outOfReach(err error) error {
 	return err
 }
 
-// authenticate says who the client is, in the form or the header.
+// authenticate puts the client's authentication into the form or the header.
 func (s *Source) authenticate(who identity, where places, issuer string, form url.Values, header http.Header) error {
 	secret := who.Secret
 	if secret == "" && who.ID == s.opts.ClientID {
@@ -181,8 +181,8 @@ func (s *Source) authenticate(who identity, where places, issuer string, form ur
 	return nil
 }
 
-// ask asks a token endpoint for a token. resource is what it is for. The scopes are those that were granted, or nil if the answer does not
-// say.
+// ask asks a token endpoint for a token. resource is the URL that the token is for. The scopes are those that the answer names; none if it
+// names none.
 func (s *Source) ask(ctx context.Context, who identity, where places, issuer, resource string, form url.Values, b binding) (token, []string, error) {
 	if resource != "" {
 		form.Set("resource", resource)
@@ -216,7 +216,7 @@ func (s *Source) ask(ctx context.Context, who identity, where places, issuer, re
 	return t, strings.Fields(got.Scope), nil
 }
 
-// renew asks for a token with what the last login has left. The error is one of the token endpoint, or passes.
+// renew asks for a token with the refresh token of the last login, or with the client's credentials. The error is a [tokenError], or [passes] is true for it.
 func (s *Source) renew(ctx context.Context, r record) (record, error) {
 	form := url.Values{}
 	switch {

@@ -30,9 +30,9 @@ func each(links []*link, do func(i int, l *link)) {
 	all.Wait()
 }
 
-// begin begins to answer the client's initialize. If a server gets the client's token, or all get the operator's, this waits, within
-// bounds, for such a server to say what that is worth: as long as the client has no answer, it can get the server's status and
-// challenge.
+// begin begins to answer the client's initialize. If servers get the client's token, or all get the operator's credentials, begin
+// waits, at most verdictWait, until such servers have accepted or refused them: as long as the client has no answer, it can get the
+// server's status and challenge.
 func (c *conn) begin(in backend.Inbound) error {
 	revision := jsonrpc.String(jsonrpc.Field(in.Params, "protocolVersion"))
 	if !protocol.Known(revision) {
@@ -66,7 +66,7 @@ func (c *conn) begin(in backend.Inbound) error {
 	return <-v.said // just now
 }
 
-// A verdict is whether servers take the client's token. It is said, or waited for no longer: once.
+// A verdict says whether servers take the client's token. over is set once: when it is said, or waited for no longer.
 type verdict struct {
 	said chan error
 	over atomic.Bool
@@ -78,11 +78,11 @@ const verdictWait = 10 * time.Second
 // errDelivered says that the client is answered with the error of the delivery.
 var errDelivered = errors.New("the client is refused")
 
-// initializeAll opens all servers, and answers the client with what they have together. Those
-// that take long are told of as a change. Where servers get the client's token, and none takes it, the client is
-// refused: v is nil, or is told.
+// initializeAll opens all servers, and answers the client with their results as one. The client hears of slow
+// servers by a change of its lists. If servers get the client's token, and none takes it, the client is refused.
+// v, if not nil, gets that verdict.
 func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision string, v *verdict) ([]byte, error) {
-	lineup := c.lineup.Load() // the same to the end, if there is another meanwhile: its client is told of the change
+	lineup := c.lineup.Load() // the same to the end: if there is another meanwhile, the client is told of the change
 	var takers, opening sync.WaitGroup
 	own := allOwn(lineup.links)
 	for _, l := range lineup.links {
@@ -134,7 +134,7 @@ func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision s
 		jsonrpc.Each(result, func(name, value []byte) {
 			switch name := string(name); name {
 			case "protocolVersion", "capabilities", "serverInfo", "instructions":
-			default: // what no revision has
+			default: // members that no revision has
 				all.add(name, value)
 			}
 		})
@@ -142,10 +142,10 @@ func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision s
 			instructions = append(instructions, fmt.Sprintf("# %s (%s)\n\n%s", l.name, lineup.members[i].Prefix, text))
 		}
 	}
-	if !found && !coming { // else the client is told when one is there
+	if !found && !coming { // else the client is told when a server is there
 		return nil, jsonrpc.Errorf(jsonrpc.CodeServer, "none of the servers could be opened: %s", strings.Join(trouble, "; "))
 	}
-	if missing { // it has tools, as a rule, and some clients hear only of changes that were announced
+	if missing { // the server has tools, as a rule, and some clients hear only of changes that were announced
 		addCapabilities(&capabilities, []byte(`{"tools":{}}`))
 	}
 	all.add("protocolVersion", jsonrpc.Quote(revision))
@@ -157,8 +157,9 @@ func (c *conn) initializeAll(ctx context.Context, in backend.Inbound, revision s
 	return all.text(), nil
 }
 
-// refusal returns how servers refuse the client's token, if none of those that get it takes it: then it has
-// expired, or the client has none. A server alone that refuses it is left out, as the client can do nothing about that.
+// refusal returns the error of a server that refuses the client's token, if none of the servers that get the token
+// takes it: it has expired, or the client has none. If other servers take it, one that refuses it is left out, as the
+// client can do nothing about that.
 func refusal(links []*link) (refused error) {
 	for _, l := range links {
 		if !l.takesToken {
@@ -182,7 +183,7 @@ func allOwn(links []*link) bool {
 	return len(links) > 0 && !slices.ContainsFunc(links, func(l *link) bool { return !l.ownCredentials })
 }
 
-// ownRefusal returns how all servers refuse the credentials of the operator; nil: not all do.
+// ownRefusal returns an error if all servers refuse the credentials of the operator, else nil.
 func ownRefusal(links []*link) error {
 	errs := make([]error, len(links))
 	for i, l := range links {
@@ -195,8 +196,8 @@ func ownRefusal(links []*link) error {
 	return ownRefused("none of the servers could be opened", links, errs)
 }
 
-// ownRefused returns the error for a client that gets nothing because of errors of servers, if each is that of a server
-// which refuses the credentials of the operator; else nil.
+// ownRefused returns the error for a client that gets nothing, if each of the servers' errors says that the server
+// refuses the credentials of the operator; else nil.
 func ownRefused(what string, links []*link, errs []error) error {
 	var trouble []string
 	for i, err := range errs {
@@ -208,7 +209,7 @@ func ownRefused(what string, links []*link, errs []error) error {
 	return &protocol.Unauthorized{Status: http.StatusBadGateway, Text: what + ": " + strings.Join(trouble, "; ")}
 }
 
-// refusesOwn reports whether an error says that a server refuses the credentials of the operator: it has not begun what was asked.
+// refusesOwn reports whether an error says that a server refuses the credentials of the operator: the server has not begun the request.
 func refusesOwn(err error) bool {
 	var refused *protocol.Unauthorized
 	return errors.As(err, &refused) && refused.Status == http.StatusBadGateway
@@ -221,7 +222,7 @@ func wantsToken(err error) bool {
 }
 
 // addCapabilities adds the capabilities of a server to those of the others, as JSON. Lists may
-// change, as a server may come back. Tasks are Holdfast's: nothing says of which server a task would be.
+// change, as a server may come back. Tasks are Holdfast's: nothing says which server a task would belong to.
 func addCapabilities(all *union, of []byte) {
 	jsonrpc.Each(of, func(name, value []byte) {
 		switch name := string(name); name {
@@ -235,8 +236,8 @@ func addCapabilities(all *union, of []byte) {
 	})
 }
 
-// opens has a server opened, and waits for that, but not for long: clients that come while it is being opened wait for the rest
-// of the time, or not at all. It reports whether it is open.
+// opens opens the server, and waits for that until the time of [Backend.waitFor] is over: it counts from the beginning of the
+// opening, also for clients that come later. It reports whether the server is open.
 func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	l.mu.Lock()
 	if l.state == linkOpen {
@@ -260,8 +261,8 @@ func (l *link) opens(ctx context.Context, in backend.Inbound) bool {
 	return l.isReady()
 }
 
-// awaitOne waits until one of the servers is open, if none is and some may be soon: a client has nothing without any. It waits
-// as long as for one that is not known to be slow.
+// awaitOne waits until one of the servers is open, if none is and some are being opened: a client has nothing without any. It
+// waits as long as for a server that is not known to be slow.
 func (c *conn) awaitOne(ctx context.Context, links []*link) {
 	came := make(chan struct{}, len(links))
 	ctx, stop := context.WithCancel(ctx)
@@ -297,7 +298,7 @@ func (c *conn) awaitOne(ctx context.Context, links []*link) {
 	}
 }
 
-// starts has a server opened, and does not wait for that.
+// starts begins to open the server, and does not wait for that.
 func (l *link) starts(in backend.Inbound) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -311,11 +312,11 @@ func (l *link) isReady() bool {
 	return l.state == linkOpen
 }
 
-// A listing is how results of a list method are merged.
+// A listing says how results of a list method are merged.
 type listing struct {
 	capability string
 	member     string // of the result
-	key        string // of an item: what it is found by
+	key        string // of an item: the member that it is found by
 	named      bool   // items have the server's prefix
 }
 
@@ -326,9 +327,8 @@ var listings = map[string]listing{
 	"resources/templates/list": {"resources", "resourceTemplates", "uriTemplate", false},
 }
 
-// list answers a list request with a page of each server that has another. A cursor has the
-// cursors of those servers, by their names. What a server that fails has is left out, unless there is nothing else:
-// a list without any part is an error.
+// list answers a list request with the next page of each server that has one. A cursor has the cursors of those
+// servers, by their names. The part of a server that fails is left out, but a list without any part is an error.
 func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	what := listings[in.Method]
 	cursors, ok := parseCursor(jsonrpc.Field(in.Params, "cursor"))
@@ -398,7 +398,7 @@ func (c *conn) list(ctx context.Context, in backend.Inbound) ([]byte, error) {
 	return result.text(), nil
 }
 
-// listed returns the server's part of a page of a list. It opens the server if that may be.
+// listed returns the server's part of a page of a list. It opens the server, unless that has just failed.
 func (l *link) listed(ctx context.Context, in backend.Inbound, params []byte, what listing) part {
 	offers, err := l.offers(what.capability)
 	if offers && err == nil {
@@ -416,18 +416,18 @@ func (l *link) listed(ctx context.Context, in backend.Inbound, params []byte, wh
 	defer stop()
 	p := l.part(ctx, in, params)
 	switch {
-	case p.err == nil: // which part has noted
+	case p.err == nil: // method part has noted that
 	case !errors.Is(p.err, errLate):
 		l.outcome(list, p.err)
-	case time.Since(began) >= wait: // else it was the opening that took so long
+	case time.Since(began) >= wait: // else the opening took so long
 		l.c.b.setLate(list, true)
 		p.err = l.c.b.inVain(list, p.err)
 	}
 	return p
 }
 
-// failure returns why a list has no part at all, if servers have failed, or that those who get the client's token
-// refuse it; else nil.
+// failure returns the error of a list: the servers that get the client's token refuse it, or servers have failed
+// and there is no part at all; else nil.
 func failure(method string, links []*link, parts []part) error {
 	var refused error
 	var trouble []string
@@ -525,8 +525,8 @@ func (c *conn) ownerOf(uri string) *link {
 	return owner
 }
 
-// offers reports whether a server may have a capability: it says so, or it was not opened yet. The error is why that
-// is not known: it could not be opened, just now.
+// offers reports whether a server may have a capability: its result says so, or it was not opened yet. The error
+// says why the server could not be opened just now.
 func (l *link) offers(capability string) (bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -539,7 +539,7 @@ func (l *link) offers(capability string) (bool, error) {
 	return true, nil
 }
 
-// A place is where a client is in a server's list. Cursors have it, so it is short however long the list is.
+// A place is the position of a client in a server's list. It is a part of cursors, so it is short however long the list is.
 type place struct {
 	Cursor json.RawMessage `json:"c"`           // as the server spelled it
 	Mark   json.RawMessage `json:"m,omitempty"` // a cursor of before, by which a circle is found (R. P. Brent, 1980)
@@ -550,10 +550,10 @@ type place struct {
 // mostPages bounds how many pages a list may have.
 const mostPages = 10_000
 
-// errFirstPage says that a page is the first one again: its server means by an empty cursor that there is no other.
+// errFirstPage says that a page is the first one again: its server means by an empty cursor that there are no more pages.
 var errFirstPage = errors.New("the first page comes again")
 
-// next returns the place after a page that was asked for at p; false: the page is the last one.
+// next returns the place after a page that was asked for at p; more is false if the page is the last one.
 func (p place) next(page []byte) (after place, more bool, err error) {
 	if p.First != "" && p.First == hashOf(page) {
 		return after, false, errFirstPage
@@ -599,7 +599,7 @@ func parseCursor(raw []byte) (cursors map[string]place, ok bool) {
 }
 
 func cursorOf(next map[string]place) string {
-	text, _ := json.Marshal(next) // which is JSON already
+	text, _ := json.Marshal(next) // the cursors are JSON already
 	return base64.RawURLEncoding.EncodeToString(text)
 }
 
@@ -610,7 +610,7 @@ func (c *conn) setLevel(ctx context.Context, in backend.Inbound) ([]byte, error)
 	each(c.links(), func(_ int, l *link) {
 		if offers, err := l.offers("logging"); l.isOpen() && offers && err == nil {
 			what := matter{l.name, in.Method}
-			if !l.isReady() { // it is told then, but the client does not wait for that
+			if !l.isReady() { // the server gets the level when it is ready, but the client does not wait for that
 				what.method = ""
 			}
 			ctx, stop := context.WithTimeout(ctx, c.b.waitFor(what))

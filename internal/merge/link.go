@@ -44,24 +44,24 @@ type link struct {
 
 	mu       sync.Mutex
 	state    linkState
-	opening  int               // which opening it is: what an older one says is not heard
+	opening  int               // the number of the opening: messages of an older one are not heard
 	began    time.Time         // when it began
 	conn     backend.Conn      // of this opening, or nil
 	waiting  []waiting         // messages, until it is open
-	replies  []backend.Inbound // to what the server asks before there is a conn
+	replies  []backend.Inbound // to requests of the server before there is a conn
 	pending  map[string]*pending
 	result   []byte    // of initialize
-	failed   time.Time // when it could last not be opened
+	failed   time.Time // when opening it last failed
 	why      error     // and why, until it is opened; or why it ended
 	subs     map[string][]byte
 	finished bool
 	ready    chan struct{} // closed when the opening has ended
 
-	// The client does not know all that the server has. See retry.go.
+	// For a client that does not know the server's lists. See retry.go.
 	unknown bool              // it could not be opened, or not in time
 	missed  map[string][]byte // pages of lists that came without its part: their params, by the method
-	header  http.Header       // that it is to be opened again with
-	queued  bool              // it is among those to be tried again; guarded by the mutex of the Backend
+	header  http.Header       // with which it is opened again
+	queued  bool              // the link is in a [retry]; guarded by the mutex of the Backend
 }
 
 // pending is a request that the server has not answered.
@@ -71,7 +71,7 @@ type pending struct {
 	method string
 	token  string               // the key of the client's progress token, or ""
 	answer chan jsonrpc.Message // of our own request; nil: the client's
-	why    error                // that our own request has no answer, if it is known when answer is closed
+	why    error                // why our own request has no answer, if that is known when answer is closed
 	timer  *time.Timer          // while it waits for the server to open; or nil. Guarded by mu
 }
 
@@ -89,8 +89,8 @@ func (l *link) has(id []byte) bool {
 	return l.pending[string(jsonrpc.Key(id))] != nil
 }
 
-// onlyCall returns the call of the client's only request in flight at the server: what the server says of no
-// call in particular belongs to it, whatever other servers are asked. It returns nil if there are several, or none.
+// onlyCall returns the call of the client's only request in flight at the server: messages of the server that name no
+// call belong to it, whatever requests other servers have. It returns nil if there are several such requests, or none.
 func (l *link) onlyCall() (only backend.Call) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,8 +106,8 @@ func (l *link) onlyCall() (only backend.Call) {
 	return only
 }
 
-// send sends a message to the server, which is opened if it is not. own is the record of our
-// own request, else nil.
+// send sends a message to the server, and opens the server if necessary. own is the record of
+// our own request, else nil.
 func (l *link) send(in backend.Inbound, own *pending) {
 	l.mu.Lock()
 	p := own
@@ -144,7 +144,7 @@ func (l *link) reply(in backend.Inbound) {
 	}
 	l.mu.Unlock()
 	if conn != nil {
-		_ = conn.Deliver(in) // it has ended, which is told elsewhere
+		_ = conn.Deliver(in) // [link.ended] hears of an error, too
 	}
 }
 
@@ -195,7 +195,7 @@ func (l *link) fail(p *pending, why error, ran bool) {
 	l.c.sink.Emit(p.call, response(p.id, nil, failure))
 }
 
-// A notRun is why a request of our own that no server has begun has no answer.
+// A notRun is the error of a request of our own that no server has begun.
 type notRun struct{ error }
 
 func (n *notRun) Unwrap() error { return n.error }
@@ -203,10 +203,10 @@ func (n *notRun) Unwrap() error { return n.error }
 // A notTaken is a [backend.Call] that can be told that no server has its request.
 type notTaken interface{ NotTaken() }
 
-// A refusable is a [backend.Call] whose client can be told how a server has refused its token.
+// A refusable is a [backend.Call] that can tell its client how a server has refused the client's token.
 type refusable interface{ Refused(err error) }
 
-// open begins to open the server, unless that is being done. l.mu is held.
+// open begins to open the server, unless it is open or being opened. l.mu is held.
 func (l *link) open(in backend.Inbound) {
 	if l.state != linkClosed || l.finished {
 		return
@@ -242,7 +242,7 @@ func (l *link) connect(n int, in backend.Inbound) {
 	l.replies = nil
 	l.mu.Unlock()
 	for _, in := range replies {
-		_ = conn.Deliver(in) // it has ended, which is told elsewhere
+		_ = conn.Deliver(in) // [link.ended] hears of an error, too
 	}
 	l.c.mu.Lock()
 	params, initialized, level := l.c.initialize, l.c.initialized, l.c.level
@@ -264,7 +264,7 @@ func (l *link) connect(n int, in backend.Inbound) {
 	}
 	if initialized || in.Method != protocol.MethodInitialize {
 		about.Message = notification(protocol.MethodInitialized, nil)
-		_ = conn.Deliver(about) // it has ended, which is told elsewhere
+		_ = conn.Deliver(about) // [link.ended] hears of an error, too
 	}
 	ctx, stop := context.WithTimeout(ctx, min(restateFor, l.c.b.waitFor(matter{l.name, protocol.MethodSetLevel})))
 	defer stop()
@@ -280,7 +280,7 @@ func (l *link) connect(n int, in backend.Inbound) {
 	l.opened(n, m.Result, nil)
 }
 
-// opened ends an opening: what waits is sent, or fails.
+// opened ends an opening: the messages that wait are sent, or fail.
 func (l *link) opened(n int, result []byte, err error) {
 	l.mu.Lock()
 	if l.opening != n || l.state != linkOpening {
@@ -346,8 +346,8 @@ func (l *link) opened(n int, result []byte, err error) {
 	}
 }
 
-// checkRevision says why a server that has answered initialize cannot be spoken to, or nil. It may answer with
-// another revision than it was asked for.
+// checkRevision returns an error if a server has answered initialize with a revision that is not known here.
+// It may be another than the server was asked for.
 func checkRevision(result []byte) error {
 	if v := jsonrpc.String(jsonrpc.Field(result, "protocolVersion")); !protocol.Known(v) {
 		return fmt.Errorf("it answers initialize with the protocol revision %q, which is none of %s", v, strings.Join(protocol.Supported(), ", "))
@@ -366,7 +366,7 @@ func (l *link) askOn(ctx context.Context, conn backend.Conn, method string, para
 	return l.await(ctx, p)
 }
 
-// ask makes a request of our own to the server, which is opened if it is not.
+// ask makes a request of our own to the server, and opens the server if necessary.
 func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (jsonrpc.Message, error) {
 	p := &pending{id: l.c.nextID(), method: in.Method, token: tokenOf(params), answer: make(chan jsonrpc.Message, 1)}
 	in.Message = jsonrpc.Message{Kind: jsonrpc.Request, ID: p.id, Method: in.Method, Params: params, Raw: jsonrpc.AppendRequest(nil, p.id, in.Method, params)}
@@ -389,7 +389,7 @@ func (l *link) ask(ctx context.Context, in backend.Inbound, params []byte) (json
 	return m, err
 }
 
-// cancelOwn tells the server that nobody waits any more for the answer to a request of ours, or does not make it.
+// cancelOwn cancels a request of our own at the server or, if the request still waits, does not make it.
 func (l *link) cancelOwn(p *pending) {
 	l.mu.Lock()
 	if p.method != protocol.MethodSetLevel && l.unqueue(p) {
@@ -401,7 +401,7 @@ func (l *link) cancelOwn(p *pending) {
 	if !open || conn == nil {
 		return
 	}
-	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, p.id))}) // it has ended, which is told elsewhere
+	_ = conn.Deliver(backend.Inbound{Message: notification(protocol.MethodCancelled, fmt.Appendf(nil, `{"requestId":%s}`, p.id))}) // [link.ended] hears of an error, too
 }
 
 func notification(method string, params []byte) jsonrpc.Message {
@@ -443,7 +443,7 @@ func (l *link) ended(n int, why error) {
 				delete(lost, string(jsonrpc.Key(w.p.id)))
 			}
 		}
-		l.opening++ // what opens it must not take it for open meanwhile
+		l.opening++ // connect must not take the link for open meanwhile
 		n = l.opening
 		l.mu.Unlock()
 		for _, p := range lost {
@@ -468,7 +468,7 @@ func (l *link) ended(n int, why error) {
 }
 
 // leave closes the link of a server that is no longer a member, or runs differently, once nothing is
-// in flight. What has just been routed to it may still be on its way: it is looked at later.
+// in flight. A request that was just routed to it may still be on its way: leave looks a while later.
 func (l *link) leave() {
 	t := time.NewTicker(leaveEvery)
 	defer t.Stop()
@@ -476,7 +476,7 @@ func (l *link) leave() {
 		select {
 		case <-t.C:
 		case <-l.c.ctx.Done():
-			return // who closes the conversation closes this
+			return // conn.Close closes this link
 		}
 		if l.isQuiet() {
 			l.close()
@@ -485,11 +485,11 @@ func (l *link) leave() {
 	}
 }
 
-// leaveEvery is how often it is looked whether a link that is to be closed is quiet.
+// leaveEvery is how often leave looks whether a link is quiet.
 const leaveEvery = 500 * time.Millisecond
 
 // isQuiet reports whether no request is in flight at the server, and it is not being opened. A question of the server
-// that belongs to no such request keeps nobody waiting.
+// that belongs to no such request keeps no client waiting.
 func (l *link) isQuiet() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -512,7 +512,7 @@ func (l *link) close() {
 	l.state = linkClosed
 	l.mu.Unlock()
 	l.c.dropAsked(l)
-	for _, p := range lost { // which was routed to the server at the last moment, or the conversation ends
+	for _, p := range lost { // they were routed to the server at the last moment, or the conversation ends
 		l.fail(p, errClosed, !slices.ContainsFunc(unsent, func(w waiting) bool { return w.p == p }))
 	}
 	if conn != nil {

@@ -1,12 +1,12 @@
-// Package merge is a backend over backends: it serves several servers as one. A conversation
-// has one with each server (a link). Tools and prompts have their server's prefix, by which
-// calls are routed, also on a node that has never seen a list and while a server is away.
-// Resources are routed by their URIs, as they were listed, and else by asking.
+// Package merge is a backend over backends: it serves several servers as one. A conversation has
+// a conversation with each server (a link). Tools and prompts have their server's prefix, by
+// which calls are routed, also on a node that has never seen a list and while a server is away.
+// Resources are routed by their URIs, as they were listed, and else by asking the servers.
 //
-// One server's failure is not the others': it is left out of lists, its calls fail, and it is
-// opened again when it is needed.
+// A server that fails does not harm the others: it is left out of lists, its calls fail, and it
+// is opened again when it is needed.
 //
-// Servers are spoken to in legacy revisions; package translate is above and below.
+// The conversations are in legacy revisions; package translate is above and below.
 package merge
 
 import (
@@ -50,9 +50,9 @@ type Backend struct {
 
 	mu      sync.Mutex
 	conns   map[*conn]struct{}
-	long    map[string]bool   // members of which was said that they have a long name
-	late    map[matter]bool   // what clients have waited for in vain, or has failed, until it works
-	trouble map[matter]string // why it last did not work, until it does; "": it was not there in time
+	long    map[string]bool   // members with a long name, for which that was logged
+	late    map[matter]bool   // matters that clients have waited for in vain, or that have failed, until they work
+	trouble map[matter]string // why a matter last failed, until it works; "": it was not there in time
 	worked  map[string]bool   // members that were open once, and for which no call has waited in vain since
 	retries map[backend.Backend]*retry
 }
@@ -77,14 +77,14 @@ func (b *Backend) first(name string) bool {
 	return !was
 }
 
-// A matter is what a member is to do for all clients alike: to open, or to answer a method.
+// A matter is an act of a member, the same for all clients: to open, or to answer a method.
 type matter struct {
 	member string // by name
 	method string // to answer; "": to open
 }
 
-// waitFor returns how long a client waits for a member. It waits once for one that hangs or fails, and
-// then, in any conversation, only for a moment: what comes later is told as a change.
+// waitFor returns how long a client waits for a member. Once a member has hung or failed, clients in
+// all conversations wait for lateWait only, and hear of a later answer as a change.
 func (b *Backend) waitFor(what matter) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -94,8 +94,8 @@ func (b *Backend) waitFor(what matter) time.Duration {
 	return initWait
 }
 
-// waitToCall returns how long a call waits for a member that is being opened. Where that has worked, its processes may just
-// be slow to start, and who calls it has no other: it is waited for longer, until that is in vain once.
+// waitToCall returns how long a call waits for a member that is being opened. If the member has been open before, its
+// process may just be slow to start, and a call has no other member: it waits longer, until a call has waited in vain.
 func (b *Backend) waitToCall(member string) time.Duration {
 	b.mu.Lock()
 	worked := b.worked[member]
@@ -124,8 +124,8 @@ func (b *Backend) setLate(what matter, late bool) {
 	}
 }
 
-// apart tells the links to members that can be waited for from those of which clients have waited in vain, for them to open or
-// to answer a method.
+// apart separates the links to members that can be waited for from those that clients have waited for in vain, to open or to
+// answer a method.
 func (b *Backend) apart(links []*link, method string) (well, late []*link) {
 	for _, l := range links {
 		open := l.isReady()
@@ -141,8 +141,8 @@ func (b *Backend) apart(links []*link, method string) (well, late []*link) {
 	return well, late
 }
 
-// SeparatesCallers says that the members are told of conversations that several callers share, and not the whole: a server
-// of its own for a call need not bring all the others.
+// SeparatesCallers says that the members are told of conversations that several callers share, and not the whole: a call
+// that needs a server alone need not open all the others.
 func (b *Backend) SeparatesCallers() bool { return true }
 
 // Open implements [backend.Backend]. The servers are opened by the client's first request.
@@ -157,7 +157,7 @@ func (b *Backend) Open(_ context.Context, start backend.Start, sink backend.Sink
 	return c, nil
 }
 
-// Changed has all conversations go on with the members as they are now, and tells their clients that
+// Changed makes all conversations go on with the members as they are now, and tells their clients that
 // the lists have changed. A server that is a member as before keeps its part of each conversation.
 func (b *Backend) Changed() {
 	b.mu.Lock()
@@ -201,7 +201,7 @@ type conn struct {
 	ids    rpc.OwnIDs // of our own requests
 	ctx    context.Context
 	cancel context.CancelFunc
-	work   sync.WaitGroup // what ends by itself
+	work   sync.WaitGroup // goroutines that end by themselves
 
 	mu          sync.Mutex
 	closed      bool
@@ -230,11 +230,11 @@ type asked struct {
 
 var errClosed = errors.New("the conversation has ended")
 
-// links returns those of the members at this time.
+// links returns the links of the members at this time.
 func (c *conn) links() []*link { return c.lineup.Load().links }
 
-// setMembers has the conversation go on with other members. It returns the links that are left. Not
-// to be called concurrently.
+// setMembers makes the conversation go on with other members. It returns the links of servers that
+// are members no longer. It must not be called concurrently.
 func (c *conn) setMembers(members []Member) (left []*link) {
 	next := &lineup{members: members, links: make([]*link, len(members))}
 	c.mu.Lock()
@@ -267,7 +267,7 @@ func (c *conn) setMembers(members []Member) (left []*link) {
 	return left
 }
 
-// leave closes a link that is left, when it is quiet.
+// leave closes the link of a server that is a member no longer, when it is quiet.
 func (c *conn) leave(l *link) {
 	l.leave()
 	c.mu.Lock()
@@ -275,7 +275,7 @@ func (c *conn) leave(l *link) {
 	c.leaving = slices.DeleteFunc(c.leaving, func(one *link) bool { return one == l && c.ctx.Err() == nil })
 }
 
-// allLinks returns also those of servers that are members no longer.
+// allLinks returns the links of the members, and those of servers that are members no longer.
 func (c *conn) allLinks() []*link {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -393,8 +393,8 @@ func (c *conn) notify(in backend.Inbound) {
 	}
 }
 
-// tellInitialized passes notifications/initialized on. Servers over HTTP may take their time to take it; none is to be
-// asked before that, but one that hangs keeps no others waiting.
+// tellInitialized passes notifications/initialized on. Servers over HTTP may be slow to take it. No server may get a
+// request before that, but one that hangs does not keep the others waiting.
 func (c *conn) tellInitialized(in backend.Inbound) {
 	var open []*link
 	for _, l := range c.allLinks() {
@@ -457,7 +457,7 @@ func response(id, result []byte, failure *jsonrpc.Error) jsonrpc.Message {
 	return m
 }
 
-// A failed is the error with which a server has answered, as it is.
+// A failed is the error with which a server has answered, unchanged.
 type failed struct{ raw []byte }
 
 func (f *failed) Error() string {
@@ -473,8 +473,8 @@ func (f *failed) is(code int) bool { return string(jsonrpc.Field(f.raw, "code"))
 // An answerer answers a request. Its error is a [jsonrpc.Error], a failed, or has a [protocol.Unauthorized] in it.
 type answerer func(ctx context.Context, in backend.Inbound) ([]byte, error)
 
-// gather answers a request with what several servers say, in the background. A request that is
-// cancelled gets no response.
+// gather answers a request with the answers of several servers, in the background. A request
+// that is cancelled gets no response.
 func (c *conn) gather(in backend.Inbound, answer answerer) {
 	ctx, cancel := context.WithCancel(c.ctx)
 	key := string(jsonrpc.Key(in.ID))
@@ -548,7 +548,7 @@ func (c *conn) Close() error {
 	return nil
 }
 
-// requestOf returns what a server is opened with, because of a message.
+// requestOf returns the HTTP request with which a server is opened for a message.
 func requestOf(ctx context.Context, in backend.Inbound) *http.Request {
 	values := in.Context
 	if values == nil {
@@ -562,15 +562,15 @@ func requestOf(ctx context.Context, in backend.Inbound) *http.Request {
 }
 
 // openFor bounds how long a server may take to start and to answer initialize, and initWait how
-// long a client waits for that when it begins or asks for a list: what comes later is told as a change.
+// long a client waits for that when it begins or asks for a list: it hears of later answers as a change.
 const (
 	openFor  = 60 * time.Second
 	initWait = 5 * time.Second
-	// stateFor bounds how long one may take to take in what the client has set: a level, its subscriptions.
+	// stateFor bounds how long servers may take to answer the client's logging/setLevel.
 	stateFor = 5 * time.Second
-	// restateFor is the same for one that is being opened, whose clients wait for it.
+	// restateFor bounds how long a server that is being opened may take for the level and the subscriptions: clients wait for it.
 	restateFor = 2 * time.Second
-	// partFor bounds how long one may take to answer what another may have.
+	// partFor bounds how long a server may take to answer a request that another may answer.
 	partFor  = 15 * time.Second
 	lateWait = 500 * time.Millisecond // for a server that was waited for in vain, or has failed
 	// againAfter is how long a server that could not be opened is left alone by lists.

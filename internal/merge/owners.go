@@ -7,16 +7,16 @@ import (
 	"holdfast/internal/protocol"
 )
 
-// What a conversation remembers is bounded: it only saves asking all servers.
+// The memory of a conversation is bounded: it only saves asking all servers.
 const (
-	mostOwners     = 10_000 // resources whose server is remembered
+	mostOwners     = 10_000 // resources that are remembered with their servers
 	mostOwnerBytes = 1 << 20
-	ownerCost      = 96 // bytes that one takes beside its URI
+	ownerCost      = 96 // bytes that a resource takes beside its URI
 
 	mostSubscriptions = 1000 // that a server is told again when it is opened again
 )
 
-// owners says which servers have which resources, by their URIs, as far as that is remembered.
+// owners has the servers of resources, by the resources' URIs, as far as they are remembered.
 type owners struct {
 	of   map[string]*link
 	held int64 // bytes, as they are counted
@@ -29,7 +29,7 @@ func (o *owners) put(uri string, l *link, account budget.Account) {
 		return
 	}
 	if len(o.of) >= mostOwners || o.held+n > mostOwnerBytes {
-		_ = account.Hold(-o.held) // which always succeeds
+		_ = account.Hold(-o.held) // giving back always succeeds
 		o.of, o.held = nil, 0
 	}
 	if account.Hold(n) != nil {

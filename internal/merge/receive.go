@@ -12,7 +12,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// linkSink takes what an opening of a server says.
+// linkSink takes the messages of one opening of a server.
 type linkSink struct {
 	l *link
 	n int
@@ -81,8 +81,8 @@ func (l *link) receive(n int, call backend.Call, m jsonrpc.Message, unrelated bo
 	}
 }
 
-// about returns a notification of the server as the client gets it, and false if it is about what is another
-// server's: a progress token, a request to the client, a resource or a visit of a URL. Tasks have no merged servers.
+// about returns a notification of the server as the client gets it, and false if it is about something of another
+// server: a progress token, a request to the client, a resource or a visit of a URL. Merged servers have no tasks.
 func (l *link) about(m jsonrpc.Message) (jsonrpc.Message, bool) {
 	if protocol.CheckClear(&m) != nil { // the client could read another id or token in it
 		return m, false
@@ -107,7 +107,7 @@ func (l *link) about(m jsonrpc.Message) (jsonrpc.Message, bool) {
 	return m, true
 }
 
-// codeURLRequired is the error of a server that wants its client to visit URLs (2025-11-25, Elicitation).
+// codeURLRequired is the error code of a server that wants its client to visit URLs (2025-11-25, Elicitation).
 const codeURLRequired = "-32042"
 
 // noteVisits notes the URLs that an error of a server, which may be nil, wants visited.
@@ -130,7 +130,7 @@ const mostVisits = 1000
 // noteVisit notes an elicitation that may have an id. c.mu is held.
 func (c *conn) noteVisit(l *link, params []byte) {
 	id := jsonrpc.String(jsonrpc.Field(params, "elicitationId"))
-	if id == "" || len(id) > jsonrpc.MaxName || c.visits[id] != nil { // the first that names it has it
+	if id == "" || len(id) > jsonrpc.MaxName || c.visits[id] != nil { // the first server that names it has it
 		return
 	}
 	if c.visits == nil || len(c.visits) >= mostVisits {
@@ -171,7 +171,7 @@ func (c *conn) ask(l *link, m jsonrpc.Message) jsonrpc.Message {
 }
 
 // cancelAsked returns the cancellation of a server's request with the id that the client knows, and false if
-// the client knows none.
+// the client knows no such request.
 func (c *conn) cancelAsked(l *link, m jsonrpc.Message) (jsonrpc.Message, bool) {
 	id := string(jsonrpc.Key(jsonrpc.Field(m.Params, "requestId")))
 	c.mu.Lock()
@@ -199,7 +199,7 @@ func (c *conn) dropAsked(l *link) {
 }
 
 // A tokenCall is the call of a request of our own to a server that gets the client's token. It notes that the server
-// refuses that.
+// refuses the token.
 type tokenCall struct {
 	mu      sync.Mutex
 	refused error
@@ -208,7 +208,7 @@ type tokenCall struct {
 // Disconnect implements [backend.Call]: no client reads it.
 func (*tokenCall) Disconnect(time.Duration) {}
 
-// Refused is told before the response.
+// Refused notes the refusal. It is called before the response.
 func (t *tokenCall) Refused(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

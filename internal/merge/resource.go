@@ -47,14 +47,14 @@ type inquiry struct {
 	work sync.WaitGroup // servers that are being asked
 }
 
-// An answer is what a server says to an inquiry.
+// An answer is a server's answer to an inquiry.
 type answer struct {
 	l      *link
 	result []byte
 	err    error // why it does not have the resource; nil: it has
 }
 
-// inquire begins an inquiry, whose caller has to end it. It is made where the conversation's end waits for it.
+// inquire begins an inquiry, which the caller has to end. The end of the conversation must wait for the caller.
 func (c *conn) inquire(in backend.Inbound, uri string, links []*link) *inquiry {
 	q := &inquiry{c: c, in: in, uri: uri, many: len(links) > 1}
 	q.ctx, q.stop = context.WithCancel(c.ctx)
@@ -71,8 +71,8 @@ func (q *inquiry) ask(l *link, answers chan<- answer) {
 	})
 }
 
-// end ends an inquiry. now says that the client needs no more answers: servers hear of that. Else those that have not answered
-// may do so: then it is known that they work.
+// end ends an inquiry. now says that the client needs no more answers: open requests are cancelled. Else servers that have not
+// answered may do so, which shows that they work.
 func (q *inquiry) end(now bool) {
 	if now {
 		q.stop()
@@ -95,7 +95,7 @@ func (q *inquiry) answer(l *link) ([]byte, error) {
 	}
 	ctx := q.ctx
 	if q.many || in.Method != protocol.MethodReadResource && in.Method != "completion/complete" {
-		within, stop := context.WithTimeout(ctx, partFor) // what another may have keeps no client waiting for ever
+		within, stop := context.WithTimeout(ctx, partFor) // a request that another may answer keeps no client waiting for ever
 		defer stop()
 		ctx = within
 	}
@@ -126,8 +126,8 @@ func (q *inquiry) none() error {
 }
 
 // subscribeAll subscribes to a resource, or ends that: at the server that has listed it or, if none has, at all servers,
-// as some accept any URI. Where there are several the client waits for none longer than for its part of a list: what one
-// answers later counts, and one that does not answer is told that nobody waits for it.
+// as some accept any URI. If there are several, the client waits for each no longer than for its part of a list. A later
+// answer counts; the request to a server that does not answer is cancelled.
 func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string, links []*link) ([]byte, error) {
 	q := c.inquire(in, uri, links)
 	refused := make([]error, len(links))
@@ -154,7 +154,7 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 		return nil, refused[0]
 	}
 	for _, l := range links {
-		if !l.isReady() { // it is told when it is opened
+		if !l.isReady() { // the server is told when it is opened
 			l.noteSubscription(in.Method, uri, in.Params)
 		}
 	}
@@ -162,8 +162,8 @@ func (c *conn) subscribeAll(ctx context.Context, in backend.Inbound, uri string,
 }
 
 // tryEach makes a request about a resource to one server after the other, until one has it. After a moment all
-// are asked, so that a server which is slow or hangs does not keep the others waiting. Those of which clients have waited
-// in vain before are asked last, and the client waits for them for a moment more.
+// are asked, so that a server which is slow or hangs does not keep the others waiting. Servers that clients have waited
+// for in vain before are asked last, and the client waits for them for a moment more.
 func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, links []*link) (result []byte, err error) {
 	q := c.inquire(in, uri, links)
 	answers, asked := make(chan answer, len(links)), make(map[*link]bool)
@@ -184,7 +184,7 @@ func (c *conn) tryEach(ctx context.Context, in backend.Inbound, uri string, link
 		}
 		return false
 	}
-	// await takes answers while a server of some is asked, until over says so. It reports whether that is enough.
+	// await takes answers until the servers of some have answered, or over is closed. It reports whether no more answers are needed.
 	await := func(some []*link, over <-chan struct{}) bool {
 		for slices.ContainsFunc(some, func(l *link) bool { return asked[l] }) {
 			select {
@@ -246,14 +246,14 @@ func isNone(err error) bool {
 // notFound is the code for a resource that is not there (2025-11-25, Resources, "Error Handling").
 const notFound = -32002
 
-// subscribed returns what the server has to be told when it is opened again.
+// subscribed returns the params of the subscriptions that the server gets when it is opened again, by URI.
 func (l *link) subscribed() map[string][]byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return maps.Clone(l.subs)
 }
 
-// noteSubscription notes what the server has to be told when it is opened again.
+// noteSubscription notes a subscription, or its end, for when the server is opened again.
 func (l *link) noteSubscription(method, uri string, params []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,12 +13,12 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows brings back what clients do not know of servers: of one that could not be opened, and of one whose
-// part a list came without. No client need ask for it. All conversations have the same servers, so one
-// conversation tries, and after a failure the next one, after a pause that grows. Once that works the others follow,
-// one after the other. A client is told when there is more for it.
+// This file tries servers again that clients do not know fully: those that could not be opened, and those without a
+// part in a list. No client need ask for that. All conversations have the same servers, so one conversation tries,
+// and after a failure the next one, after a pause that grows. Once a try works the others follow, one after the
+// other. A client is told when there is more in its lists.
 
-// A retry is the links to one server that are to be tried again. Guarded by Backend.mu.
+// A retry has the links to one server that are to be tried again. Guarded by Backend.mu.
 type retry struct {
 	links  []*link // in turn
 	failed int     // tries in a row
@@ -30,7 +30,7 @@ const (
 	lastRetry  = 30 * time.Second
 )
 
-// tryLater has a link tried again.
+// tryLater schedules another try of a link, if one is worth it.
 func (b *Backend) tryLater(l *link) {
 	if !l.isMissing() {
 		return
@@ -49,7 +49,7 @@ func (b *Backend) tryLater(l *link) {
 	b.schedule(r)
 }
 
-// schedule has the next link tried after a pause. b.mu is held.
+// schedule starts the pause before the next link is tried. b.mu is held.
 func (b *Backend) schedule(r *retry) {
 	if r.busy || len(r.links) == 0 {
 		return
@@ -103,8 +103,8 @@ func (c *conn) startWork() bool {
 	return true
 }
 
-// isMissing reports whether the client does not know all that the server has, and it is worth a try to find out. A
-// server that has refused the client's token waits for another token.
+// isMissing reports whether the client does not know the server's lists, and a try is worth it. A server that has
+// refused the client's token waits for another token.
 func (l *link) isMissing() bool {
 	var refused *protocol.Unauthorized
 	l.mu.Lock()
@@ -112,8 +112,8 @@ func (l *link) isMissing() bool {
 	return !l.finished && (l.unknown || len(l.missed) > 0) && !errors.As(l.why, &refused)
 }
 
-// try opens the server if it is not open, and asks for what the client does not know. It is false if the
-// server still does not work.
+// try opens the server if it is not open, and asks for the parts of lists that the client has not got.
+// It returns false if the server still does not work.
 func (l *link) try() bool {
 	l.mu.Lock()
 	if l.finished {
@@ -150,7 +150,7 @@ func (l *link) try() bool {
 	return true
 }
 
-// A part is what one server has for a page of a list.
+// A part is a server's part of a page of a list.
 type part struct {
 	page []byte // nil: nothing
 	err  error  // why that is not known
@@ -185,8 +185,8 @@ func (l *link) miss(method string, params []byte) {
 	l.c.b.tryLater(l)
 }
 
-// fails notes why a member does not do something, and returns how that is to be logged: as a debug message if it was
-// said before, as clients ask again and again. That it is not there in time says less than what was said before.
+// fails notes why a matter fails, and returns the level for the log: debug if the same was logged before, as clients
+// ask again and again. A member that is not there in time says less than an error that was logged before.
 func (b *Backend) fails(what matter, why error) slog.Level {
 	text := why.Error()
 	if errors.Is(why, errNotOpen) || errors.Is(why, errLate) {
@@ -212,7 +212,7 @@ func (b *Backend) inVain(what matter, err error) error {
 	return err
 }
 
-// outcome notes whether a member has done something that it was asked for.
+// outcome notes whether a matter has worked.
 func (l *link) outcome(what matter, err error) {
 	var untouched *notRun // it could not be opened, which is noted there
 	switch {
@@ -224,7 +224,7 @@ func (l *link) outcome(what matter, err error) {
 	}
 }
 
-// works notes that a member does something.
+// works notes that a matter works.
 func (b *Backend) works(what matter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,9 +6,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// A union is what several servers say in one object. Objects in it are united member by member, arrays have
-// the elements of all, each once, and true is what any server says. Else the first server's value counts. The work is
-// linear in what the servers say: below [mostLevels] nothing is united.
+// A union unites the objects of several servers. Objects in it are united member by member, arrays have the elements
+// of all, each once, and a boolean is true if it is at any server. Else the first server's value counts. The work is
+// linear in the size of the objects: below [mostLevels] nothing is united.
 type union struct {
 	level  int
 	names  []string
@@ -21,10 +21,10 @@ type united struct {
 	first    []byte
 	object   *union            // of several objects, else nil
 	elements []json.RawMessage // of several arrays, else nil
-	known    map[string]bool   // those elements
+	known    map[string]bool   // the elements that are there
 }
 
-// mostLevels bounds in how many objects an object may be to be united with another one.
+// mostLevels bounds the depth of the objects that are united.
 const mostLevels = 16
 
 // add adds a member.
@@ -102,7 +102,7 @@ func (v *united) append(dst []byte) []byte {
 	return appendArray(dst, v.elements)
 }
 
-// appendArray appends an array, whose elements stay as they are.
+// appendArray appends an array. Its elements stay unchanged.
 func appendArray(dst []byte, elements []json.RawMessage) []byte {
 	dst = append(dst, '[')
 	for i, e := range elements {

@@ -11,8 +11,8 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is about requests that wait for their server to open. A request is in link.waiting until it is
-// sent or answered: who takes it from there, under link.mu, alone does the one or the other.
+// This file has the requests that wait for their server to open. A request is in link.waiting until it is
+// sent or answered: only the goroutine that takes it from there, under link.mu, does the one or the other.
 
 // waiting is a message that waits until the server is open.
 type waiting struct {
@@ -27,9 +27,9 @@ func (p *pending) isCall() bool {
 	return p.method == protocol.MethodCallTool || p.method == protocol.MethodGetPrompt
 }
 
-// limit bounds how long a request waits for an opening: as long as a list would that has waited from its beginning,
-// or, if that is less than a moment, a moment. A call of a server that has worked waits longer. A level is not bounded, because the server is to learn of it in any
-// case; who sets it waits no longer than setLevel says.
+// limit bounds how long a request waits for an opening: as long as a list that has waited from the beginning of the opening, but at least lateWait. A call of a
+// server that has worked waits longer. The request that sets a level is not bounded, as the server must get the level in any case; its client waits no longer than
+// setLevel says.
 func (l *link) limit(p *pending, began time.Time) {
 	if p == nil || p.method == protocol.MethodSetLevel {
 		return
@@ -55,7 +55,7 @@ func (l *link) giveUp(p *pending) {
 		l.mu.Unlock()
 		return
 	}
-	l.c.work.Add(1) // something waited: the link is not closed, and who closes it waits for this
+	l.c.work.Add(1) // the request waited: the link is not closed, and closing it waits for this
 	defer l.c.work.Done()
 	l.mu.Unlock()
 	if p.isCall() {
@@ -81,7 +81,7 @@ func (l *link) isLate() {
 	l.c.log.Log(context.Background(), l.c.b.fails(matter{member: l.name}, errNotOpen), "server of the merged ones is late: clients go on without it, and are told when it is there", "server", l.name)
 }
 
-// withdraw takes back a request if it still waits for an opening, and reports whether it did. It is not answered.
+// withdraw takes back a request if it still waits for an opening, and reports whether it did. The request is not answered.
 func (l *link) withdraw(id []byte) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -105,7 +105,7 @@ func (l *link) unqueue(p *pending) bool {
 	return true
 }
 
-// unqueueAll takes all that waits. l.mu is held.
+// unqueueAll removes all messages that wait, and returns them. l.mu is held.
 func (l *link) unqueueAll() []waiting {
 	all := l.waiting
 	l.waiting = nil

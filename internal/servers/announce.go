@@ -10,9 +10,9 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows has clients be told that lists change, although their server says that its own never do: the file may. In
-// legacy revisions the capability listChanged says so; in 2026-07-28 a subscriptions/listen that asks for it is
-// acknowledged with it, and lasts. Package session sends what is to be told.
+// This file announces changes of lists to clients, also if their server says that its own never change: the file may. In
+// legacy revisions the capability listChanged announces them; in 2026-07-28 a subscriptions/listen that asks for them is
+// acknowledged with them, and lasts. Package session sends the notifications.
 
 // lists are the lists of a server, and the members of a listen's filter for their changes.
 var lists = []struct{ capability, wanted string }{{"tools", "toolsListChanged"}, {"prompts", "promptsListChanged"}, {"resources", "resourcesListChanged"}}
@@ -33,11 +33,11 @@ type listen struct {
 	call   backend.Call
 	wants  []string // members of its filter
 	acked  bool     // its client has the acknowledgement
-	agreed bool     // the server has agreed to something
-	lasted bool     // the server has ended it, because it has not, and the client does not know
+	agreed bool     // the server has agreed to a notification
+	lasted bool     // the server has ended it, as it has not agreed, and the client does not know
 }
 
-// listens notes a listen. It is called before that is delivered.
+// listens notes a listen. It is called before the request is delivered.
 func (c *conn) listens(in backend.Inbound) {
 	filter := jsonrpc.Field(in.Params, "notifications")
 	l := &listen{id: bytes.Clone(in.ID), call: in.Call}
@@ -61,7 +61,7 @@ func (c *conn) listens(in backend.Inbound) {
 	c.listening[key] = l
 }
 
-// unlisten forgets a listen, and reports whether the server has it no more.
+// unlisten forgets a listen, and reports whether the server has ended it.
 func (c *conn) unlisten(id []byte) (lasted bool) {
 	key := string(jsonrpc.Key(id))
 	c.mu.Lock()
@@ -75,7 +75,7 @@ func (c *conn) unlisten(id []byte) (lasted bool) {
 	return l.lasted
 }
 
-// acknowledged returns the acknowledgement of a listen with the changes of lists that are told of here.
+// acknowledged returns the acknowledgement of a listen with the changes of lists that are announced here.
 func (c *conn) acknowledged(m jsonrpc.Message) jsonrpc.Message {
 	id := jsonrpc.Field(m.Params, "_meta", protocol.MetaSubscriptionID)
 	c.mu.Lock()
@@ -96,7 +96,7 @@ func (c *conn) acknowledged(m jsonrpc.Message) jsonrpc.Message {
 	return m
 }
 
-// agrees reports whether the filter that a server acknowledges lets something through.
+// agrees reports whether the filter that a server acknowledges lets any notification through.
 func agrees(filter []byte) bool {
 	some := false
 	jsonrpc.Each(filter, func(_, value []byte) {
@@ -106,8 +106,8 @@ func agrees(filter []byte) bool {
 	return some
 }
 
-// lasts reports whether a response is that of a listen that goes on without its server, which tells of no changes, or does
-// not know listens. Its client gets an acknowledgement, if the server sent none.
+// lasts reports whether a response is to a listen that goes on without its server, which tells of no changes, or does not
+// know listens. Its client gets an acknowledgement, if the server sent none.
 func (c *conn) lasts(m jsonrpc.Message) bool {
 	c.mu.Lock()
 	l := c.listening[string(jsonrpc.Key(m.ID))]

@@ -30,8 +30,8 @@ func (s *Set) Scopes(name string) (scopes []string, tools bool) {
 	return scopes, tools
 }
 
-// ToolScopes returns the scopes that are needed for a tool of a server besides: those of all patterns
-// that match its name. known are those for all tools of that server.
+// ToolScopes returns the additional scopes that are needed for a tool of a server: those of all
+// patterns that match its name. known are the scopes for all tools of that server.
 func (s *Set) ToolScopes(name, tool string) (scopes, known []string) {
 	t := s.table.Load()
 	if name == config.MergedName {
@@ -62,9 +62,9 @@ func (s *Set) NeedsTokens() bool {
 	return slices.ContainsFunc(s.table.Load().order, func(one *server) bool { return needsToken(one.conf.Load()) })
 }
 
-// TakesAuthorization implements what the session manager asks: whether the server of a request gets the
-// client's token itself, and whether a conversation has the rights of the token that it began with: one with
-// all servers opens them with that token.
+// TakesAuthorization is called by the session manager. takes says that the server of a request gets the
+// client's token itself; keeps says that a conversation keeps the rights of the token that it began with, as
+// one with all servers opens them with that token.
 func (s *Set) TakesAuthorization(r *http.Request) (takes, keeps bool) {
 	name := front.NameOf(r.Context())
 	t := s.table.Load()
@@ -99,8 +99,8 @@ func needsToken(conf *config.Server) bool {
 	return conf.Auth.Passthrough || conf.Auth.Token != nil && conf.Auth.Token.Exchange
 }
 
-// Network returns the HTTP client for the server at a URL that gets a token of Holdfast's, as q says; nil:
-// it gets none.
+// Network returns the HTTP client for the server at a URL, which gets a token of Holdfast's as q says; nil
+// if q is nil.
 func Network(server string, q *config.TokenRequest, log *slog.Logger) *http.Client {
 	if q == nil {
 		return nil

@@ -23,10 +23,10 @@ type conn struct {
 	sink  backend.Sink
 	inner backend.Conn
 
-	leaves  sync.Once    // counts it among those that leave
-	watched atomic.Int32 // requests in asked and listening: else no response is looked at
+	leaves  sync.Once    // counts the conversation among those that leave
+	watched atomic.Int32 // requests in asked and listening; 0: no response is looked at
 	mu      sync.Mutex
-	asked   map[string]*asked // requests in flight whose responses matter, by the keys of their ids
+	asked   map[string]*asked // requests in flight with responses that matter, by the keys of their ids
 	hinted  map[string]bool   // tools that say they may be called again, in the lists that came by, by the server's names
 	closed  bool
 
@@ -49,7 +49,7 @@ func (c *conn) Account() budget.Account { return budget.Of(c.sink) }
 // Shared reports whether several callers share the conversation; see [rpc.IsShared].
 func (c *conn) Shared() bool { return rpc.IsShared(c.sink) }
 
-// TakePlace takes one of the server's places, and one of all; see [rpc.TakePlace].
+// TakePlace takes a place of the server, and one of those for all servers; see [rpc.TakePlace].
 func (c *conn) TakePlace() (free func(), ok bool) {
 	if !c.s.tryEnter() {
 		return nil, false
@@ -108,14 +108,14 @@ func (c *conn) Deliver(in backend.Inbound) error {
 	return c.inner.Deliver(in)
 }
 
-// untimed are requests that are no calls in the sense of a timeout: they begin a conversation, or
-// last as long as their client likes.
+// untimed are requests that no timeout bounds: they begin a conversation, or last as long as
+// their client likes.
 var untimed = map[string]bool{protocol.MethodInitialize: true, protocol.MethodDiscover: true, protocol.MethodSubscriptions: true}
 
-// opens are the requests that are looked at whatever the settings are: those whose results have capabilities, and listens.
+// opens are the requests that are looked at with any settings: those with capabilities in their results, and listens.
 var opens = untimed
 
-// watch notes a request, if something is to be done about its response.
+// watch notes a request, if its response has to be looked at.
 func (c *conn) watch(conf *config.Server, in backend.Inbound) bool {
 	_, list := listed[in.Method]
 	timed := conf.Timeout > 0 && in.Call != nil && !untimed[in.Method]
@@ -160,8 +160,8 @@ func (c *conn) take(id []byte) *asked {
 	return a
 }
 
-// expire answers a request that has taken too long, and tells the server. What that answers later is dropped where the
-// answers of cancelled requests are: nothing is kept of the request.
+// expire answers a request that has taken too long, and cancels it at the server. A later answer of the server is
+// dropped where the answers of cancelled requests are: no record of the request is kept.
 func (c *conn) expire(key string, a *asked, after time.Duration) {
 	c.mu.Lock()
 	if c.closed || c.asked[key] != a {
@@ -219,7 +219,7 @@ func (c *conn) ruled(m jsonrpc.Message) jsonrpc.Message {
 	return m
 }
 
-// learn takes in which tools of a list say that they may be called again.
+// learn notes the tools of a list that say that they may be called again.
 func (c *conn) learn(result []byte) {
 	safe := tools.Hints(result)
 	c.mu.Lock()
@@ -230,7 +230,7 @@ func (c *conn) learn(result []byte) {
 	maps.Copy(c.hinted, safe)
 }
 
-// forget forgets what was said of tools, until they are listed again.
+// forget forgets the hints of tools, until they are listed again.
 func (c *conn) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

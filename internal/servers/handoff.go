@@ -9,8 +9,8 @@ import (
 	"holdfast/internal/merge"
 )
 
-// HandOffAfter returns after which time calls of a tool of a server are handed off; 0: never. That is as the
-// configuration says, or else the time that is given.
+// HandOffAfter returns the time after which calls of a tool of a server are handed off; 0: never. It is the
+// time in the configuration, or else after.
 func (s *Set) HandOffAfter(name, tool string, after time.Duration) time.Duration {
 	t := s.table.Load()
 	if name == config.MergedName && handoff.IsTool(tool) {
@@ -32,8 +32,8 @@ func (s *Set) HandOffAfter(name, tool string, after time.Duration) time.Duration
 	return after
 }
 
-// Host returns what is known of a host, by the name in its clientInfo and its User-Agent: as the configuration says, or else
-// as hosts were seen to be.
+// Host returns the behaviour of a host, by the name in its clientInfo and its User-Agent: as the configuration says, or else
+// as hosts were observed.
 func (s *Set) Host(name, agent string) hosts.Host { return hosts.Of(name, agent, s.table.Load().hosts) }
 
 // handOffAfter returns the time for a tool of the server. For Holdfast's own tools, which belong
@@ -53,7 +53,7 @@ func (s *server) handOffAfter(tool string, after time.Duration) time.Duration {
 	return after
 }
 
-// shorter returns the shorter of two times, of which 0 is none.
+// shorter returns the shorter of two times; 0 stands for none.
 func shorter(a, b time.Duration) time.Duration {
 	if a == 0 || b == 0 {
 		return max(a, b)

@@ -14,7 +14,7 @@ type Endpoint interface {
 	SSE(messages string) http.Handler
 }
 
-// Serves reports whether a server is at a path. pairs is that of [Set.Handler].
+// Serves reports whether a server is at a path. pairs is the argument of [Set.Handler].
 func (s *Set) Serves(path string, pairs bool) bool {
 	at, ok := s.table.Load().routes[path]
 	return ok && (at.present().pair == "" || pairs)

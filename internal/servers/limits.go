@@ -16,8 +16,8 @@ func isLimited(conf *config.Server) bool {
 // Limited implements [limit.Servers].
 func (s *Set) Limited() bool { return s.table.Load().limited }
 
-// Limits implements [limit.Servers]. A call of all servers as one counts for the server whose tool
-// it calls.
+// Limits implements [limit.Servers]. A call of all servers as one counts for the server of its
+// tool.
 func (s *Set) Limits(name, tool string) limit.Own {
 	t := s.table.Load()
 	if name == config.MergedName && tool != "" && t.limited {

@@ -13,7 +13,7 @@ import (
 	"holdfast/jsonrpc"
 )
 
-// What follows is what the settings of a server do to messages: pure functions.
+// This file applies the settings of a server to messages, by pure functions.
 
 // matches reports whether a name matches one of the patterns, in which "*" stands for any
 // text.
@@ -73,8 +73,8 @@ func listsLike(a, b *config.Server) bool {
 	return (a.Allow == nil) == (b.Allow == nil) && slices.Equal(a.Allow, b.Allow) && slices.Equal(a.Deny, b.Deny)
 }
 
-// unprefixed returns the server's own name for what clients know by a name. It is false if
-// that has not the server's prefix.
+// unprefixed returns the server's own name for a tool or prompt, by the name that clients know.
+// It returns false if that does not have the server's prefix.
 func unprefixed(conf *config.Server, name string) (string, bool) {
 	if conf.Prefix == nil {
 		return name, true
@@ -121,11 +121,11 @@ func ruledList(conf *config.Server, method string, result []byte) []byte {
 	return result
 }
 
-// nameAt is where requests have the name of a tool or prompt.
+// nameAt has the path to the name of a tool or prompt in the params of requests.
 var nameAt = map[string][]string{"tools/call": {"name"}, "prompts/get": {"name"}, "completion/complete": {"ref", "name"}}
 
-// ruledRequest returns a request with the server's own names, or why there is nothing by
-// the name that it has.
+// ruledRequest returns a request with the server's own names, or an error if clients know no
+// tool or prompt by the name in it.
 func ruledRequest(conf *config.Server, m jsonrpc.Message) (jsonrpc.Message, *jsonrpc.Error) {
 	at, ok := nameAt[m.Method]
 	if !ok {

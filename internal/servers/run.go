@@ -29,7 +29,7 @@ type runner interface {
 	close()
 }
 
-// newRunner returns what runs a server.
+// newRunner returns the runner of a server.
 func newRunner(conf *config.Server, log *slog.Logger) runner {
 	if conf.Type == config.Stdio {
 		starts := outage.StartsOf(log)
@@ -62,7 +62,7 @@ type command struct {
 // Eras implements [backend.EraSpeaker].
 func (*command) Eras() backend.Eras { return backend.Unknown }
 
-// Processes implements [backend.ProcessStarter]: a server that says everything on one pipe.
+// Processes implements [backend.ProcessStarter]: a command writes all its messages to one pipe.
 func (*command) Processes() bool { return true }
 
 // Open implements [backend.Backend].
@@ -96,8 +96,8 @@ func (c *command) backend() (*process.Backend, error) {
 	return b, nil
 }
 
-// tellNotRunnable logs why the command cannot run, as far as that is known without running it. A client that finds the same
-// is no line any more.
+// tellNotRunnable logs why the command cannot run, as far as that is known without running it. The same error is not logged
+// again when a client meets it.
 func (c *command) tellNotRunnable() {
 	b, at, err := newProcess(c.conf, nil)
 	if err == nil {
@@ -117,8 +117,8 @@ func (c *command) close() {
 	}
 }
 
-// environment returns the whole environment of a command: this program's, without what is its own
-// ([redact.Environ]), and what the file says.
+// environment returns the whole environment of a command: this program's, without its own
+// variables ([redact.Environ]), and the variables of the file.
 func environment(conf *config.Server) []string {
 	env := slices.DeleteFunc(redact.Environ(os.Environ()), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
@@ -134,7 +134,7 @@ func environment(conf *config.Server) []string {
 	return env
 }
 
-// Runnable returns why a server cannot run, as far as that is known without running it. The error has its place
+// Runnable returns why a server cannot run, as far as that is known without running it. The error has the place
 // in the file.
 func Runnable(conf *config.Server) error {
 	if conf.Type != config.Stdio {
@@ -151,7 +151,7 @@ func notRunnable(conf *config.Server, at config.Place, err error) error {
 	return fmt.Errorf("%v: the server %q cannot start: %w", at, conf.Name, err)
 }
 
-// newProcess returns the backend of a command. The error says what to do, and at where in the file.
+// newProcess returns the backend of a command. The error says what to do; at is its place in the file.
 func newProcess(conf *config.Server, log *slog.Logger) (b *process.Backend, at config.Place, err error) {
 	if conf.Dir != "" {
 		if is, err := os.Stat(conf.Dir); err != nil || !is.IsDir() {

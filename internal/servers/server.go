@@ -18,25 +18,25 @@ import (
 	"holdfast/internal/translate"
 )
 
-// A server is one of a file.
+// A server is a server of a file.
 type server struct {
 	name    string
 	version uint64
 	log     *slog.Logger
 	run     runner
-	shared  *shared         // nil but where it is shared
-	inner   backend.Backend // what runs, in both eras
+	shared  *shared         // nil if the server is not shared
+	inner   backend.Backend // run or shared, in both eras
 	conf    atomic.Pointer[config.Server]
 	lists   atomic.Uint64 // see [Set.Lists]
-	// before is the server that ran before under the name, while it has calls to end; or nil.
+	// before is the former server of the name, while it has calls to end; or nil.
 	before atomic.Pointer[server]
 
 	mu      sync.Mutex
 	open    int           // conversations
 	leaving int           // of them, those that have ended or are being closed
-	changed chan struct{} // closed when one has ended or begins to; nil if nothing waits for that
+	changed chan struct{} // closed when a conversation has ended or begins to; nil if no goroutine waits for that
 	stopped bool
-	idle    chan struct{} // closed when there are none and there will be none
+	idle    chan struct{} // closed when there are no conversations and there will be none
 }
 
 func newServer(conf *config.Server, version uint64, log *slog.Logger) *server {
@@ -58,7 +58,7 @@ func (s *server) startsProcess() bool {
 	return conf.Type == config.Stdio && !conf.Share
 }
 
-// runsLike reports whether another entry for the server runs the same.
+// runsLike reports whether another entry for the server runs it in the same way.
 func (s *server) runsLike(b *config.Server) bool {
 	a := s.conf.Load()
 	return a.Type == b.Type && slices.Equal(a.Command, b.Command) && reflect.DeepEqual(a.Env, b.Env) && a.Dir == b.Dir &&
@@ -66,8 +66,8 @@ func (s *server) runsLike(b *config.Server) bool {
 		a.Auth.Passthrough == b.Auth.Passthrough && reflect.DeepEqual(a.Auth.Token, b.Auth.Token)
 }
 
-// Where too many processes run, a session waits for one that ends: placeWait. What ends a session may not have got to
-// its processes yet, as a client may begin its next one at once: that is waited for, too, but only for leaveWait.
+// If too many processes run, a session waits for one that ends, for placeWait at most. The end of a session may not have got
+// to its process yet, as a client may begin its next session at once: a session waits for that, too, but only for leaveWait.
 const (
 	placeWait = 5 * time.Second
 	leaveWait = 100 * time.Millisecond
@@ -90,7 +90,7 @@ func (s *server) Open(ctx context.Context, start backend.Start, sink backend.Sin
 	return c, nil
 }
 
-// enter counts a conversation, once there is room for it. Where none is about to be, it fails at once.
+// enter counts a conversation, once there is room for it. If no conversation leaves, it fails after leaveWait.
 func (s *server) enter(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, placeWait)
 	defer cancel()
@@ -110,7 +110,7 @@ func (s *server) enter(ctx context.Context) error {
 		}
 		none := early.C
 		if s.open-s.leaving < most {
-			none = nil // it waits for those that leave
+			none = nil // it waits for conversations that leave
 		}
 		if s.changed == nil {
 			s.changed = make(chan struct{})
@@ -127,7 +127,7 @@ func (s *server) enter(ctx context.Context) error {
 	}
 }
 
-// change has those look again that wait for room. s.mu is held.
+// change wakes the goroutines that wait for room. s.mu is held.
 func (s *server) change() {
 	if s.changed != nil {
 		close(s.changed)
@@ -143,7 +143,7 @@ func (s *server) leaves() {
 	s.change()
 }
 
-// left counts a conversation less that was about to leave.
+// left counts the end of a conversation that was about to leave.
 func (s *server) left() {
 	s.mu.Lock()
 	s.leaving--
@@ -163,7 +163,7 @@ func (s *server) tryEnter() bool {
 	return true
 }
 
-// leave counts a conversation less.
+// leave counts the end of a conversation.
 func (s *server) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +174,7 @@ func (s *server) leave() {
 	}
 }
 
-// retire lets the conversations that are open end by themselves, and then closes the rest.
+// retire lets the conversations that are open end by themselves, and then closes the server.
 func (s *server) retire() {
 	s.refuse()
 	<-s.idle
@@ -194,7 +194,7 @@ func (s *server) end() {
 	s.run.close()
 }
 
-// refuse opens no conversation any more.
+// refuse makes the server refuse new conversations.
 func (s *server) refuse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -206,7 +206,7 @@ func (s *server) refuse() {
 	}
 }
 
-// endpoint returns the path at which the server is, or that of the stream of its pair.
+// endpoint returns the path of the server, or the path of the stream of its pair.
 func (s *server) endpoint(pair bool) string {
 	at := s.conf.Load().Path
 	if pair {
@@ -215,7 +215,7 @@ func (s *server) endpoint(pair bool) string {
 	return at
 }
 
-// safe reports whether the operator calls a tool safe. Its name is as clients know it.
+// safe reports whether the operator calls a tool safe. tool is the name that clients know.
 func (s *server) safe(tool string) bool {
 	conf := s.conf.Load()
 	name, ok := unprefixed(conf, tool)

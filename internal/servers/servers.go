@@ -1,6 +1,6 @@
-// Package servers is one backend for all servers of a configuration file: which one answers a
-// session is said by the server's name (docs/decisions/0025-many-servers.md). The file may
-// change while they are in use.
+// Package servers is one backend for all servers of a configuration file: the server's name
+// says which one answers a session (docs/decisions/0025-many-servers.md). The file may change
+// while they are in use.
 package servers
 
 import (
@@ -49,10 +49,10 @@ type table struct {
 	hosts   []hosts.Rule
 }
 
-// A route is what is served at a path.
+// A route has the servers of a path.
 type route struct {
-	place          // its server is "" where there is none any more
-	former []place // those of other servers that were at the path, the latest first: what was begun there goes on there
+	place          // of the present server; its server is "" if there is none any more
+	former []place // of other servers that were at the path, the latest first: sessions that were begun there go on there
 }
 
 // A place is a server at a path.
@@ -77,13 +77,13 @@ func New(file *config.File, log *slog.Logger) *Set {
 	return s
 }
 
-// A Change is what [Set.Apply] has done, by the names of servers.
+// A Change says what [Set.Apply] has done, by the names of servers.
 type Change struct{ Added, Changed, Removed, Kept []string }
 
 // Apply replaces the file. A server that runs as before keeps its sessions and its processes;
-// other settings of it hold from now on. The sessions of one that runs differently go on in a
-// new process as soon as they have nothing in flight. The sessions of one that was removed
-// end, when their calls have ended. One that is left out goes on as it ran before.
+// other settings of it hold from now on. The sessions of a server that runs differently go on
+// in a new process as soon as they have nothing in flight. The sessions of a server that was
+// removed end when their calls have ended. A server that is left out goes on as it ran before.
 func (s *Set) Apply(file *config.File) Change {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *Set) Apply(file *config.File) Change {
 	for _, one := range next.order {
 		one.ruleBefore()
 	}
-	for _, out := range file.LeftOut { // what ran goes on as it was
+	for _, out := range file.LeftOut { // a server that ran goes on as it was
 		if old := was.byName[out.Name]; old != nil {
 			if _, taken := next.routes[old.conf.Load().Path]; !taken {
 				next.add(old)
@@ -154,7 +154,7 @@ func (s *Set) Apply(file *config.File) Change {
 		now := next.byName[old.name]
 		s.wait.Go(func() {
 			old.retire()
-			now.before.CompareAndSwap(old, old.before.Load()) // what ran before that may have calls yet
+			now.before.CompareAndSwap(old, old.before.Load()) // the server before that may have calls yet
 		})
 	}
 	for _, old := range removed {
@@ -175,8 +175,8 @@ func (s *Set) Apply(file *config.File) Change {
 	return did
 }
 
-// forgetMerged is how long clients of all servers as one come back for their calls, where these are not served so any more:
-// a moment longer than their sessions go on.
+// forgetMerged is how long the path of all servers as one stays when they are not served so any more, for clients that come
+// back for their calls: a moment longer than their sessions go on.
 const forgetMerged = 35 * time.Second
 
 // forget removes the routes of a removed server.
@@ -197,8 +197,8 @@ func (s *Set) forget(name string) {
 	s.table.Store(&next)
 }
 
-// ruleBefore has what clients may call hold for what ran before under the server's name, too: calls end there, and
-// others may begin until they have.
+// ruleBefore applies the server's lists of allowed tools to the former servers of its name, too: calls end there,
+// and others may begin until they have.
 func (s *server) ruleBefore() {
 	now := s.conf.Load()
 	for old := s.before.Load(); old != nil; old = old.before.Load() {
@@ -230,8 +230,8 @@ func (t *table) serve(at, name string) {
 // mostFormer bounds the servers that were at a path and are remembered there.
 const mostFormer = 8
 
-// inherit has the paths of servers that were there before, and are elsewhere now or were removed, lead to them still: their
-// clients come back there for their calls, and know no other path.
+// inherit keeps the former paths of servers that are elsewhere now or were removed: their clients come back there for their
+// calls, and know no other path.
 func (t *table) inherit(was *table) {
 	for at, to := range was.routes {
 		next := t.routes[at]
@@ -275,17 +275,17 @@ func (s *Set) choose(to route, r *http.Request) place {
 	return to.present()
 }
 
-// AskSessions implements what the session manager asks.
+// AskSessions sets the function that returns the server of a session. The session manager calls it.
 func (s *Set) AskSessions(serverOf func(ctx context.Context, session string) (server string, ok bool)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.serverOf = serverOf
 }
 
-// An Entry is something that is served.
+// An Entry is a server, or all servers as one.
 type Entry struct{ Name, Path string }
 
-// List returns what is served, in the order of the file; all servers as one come first.
+// List returns the servers that are served, in the order of the file; all servers as one come first.
 func (s *Set) List() (all []Entry) {
 	t := s.table.Load()
 	if t.merged != 0 {
@@ -317,8 +317,8 @@ func (s *Set) Open(ctx context.Context, start backend.Start, sink backend.Sink) 
 }
 
 // Server says how sessions of a server are treated: see package session. A client's conversation with
-// all servers as one goes on with other members ([merge.Backend.Changed]). One that carries modern
-// requests is replaced: what is discovered in it is for clients that come later.
+// all servers as one goes on with other members ([merge.Backend.Changed]). A conversation that
+// carries modern requests is replaced: clients that come later discover the servers in it.
 func (s *Set) Server(name string, carrier bool) (version uint64, stopIdle time.Duration) {
 	t := s.table.Load()
 	if one := t.byName[name]; one != nil {
@@ -331,7 +331,7 @@ func (s *Set) Server(name string, carrier bool) (version uint64, stopIdle time.D
 	if carrier {
 		version = t.merged
 	}
-	for _, one := range t.order { // it is silent when all may be stopped
+	for _, one := range t.order { // a conversation with all is silent when each may be stopped
 		each := one.conf.Load().StopIdle
 		if each == 0 {
 			return version, 0
@@ -341,8 +341,8 @@ func (s *Set) Server(name string, carrier bool) (version uint64, stopIdle time.D
 	return version, stopIdle
 }
 
-// Lists returns a number that changes when clients of a server are to be told that its lists have changed: with its settings, and
-// when it runs differently. All servers as one tell their clients themselves.
+// Lists returns a number that changes when clients of a server must hear that its lists have changed: with its settings, and when
+// it runs differently. All servers as one tell their clients themselves.
 func (s *Set) Lists(name string) uint64 {
 	if one := s.table.Load().byName[name]; one != nil {
 		return one.lists.Load()
@@ -350,8 +350,8 @@ func (s *Set) Lists(name string) uint64 {
 	return 0
 }
 
-// StartsProcess reports whether each session of a server has a process of its own: not one
-// over HTTP, and not one whose sessions share a process.
+// StartsProcess reports whether each session of a server has a process of its own: not a server
+// over HTTP, and not one that its sessions share.
 func (s *Set) StartsProcess(name string) bool {
 	t := s.table.Load()
 	if name != config.MergedName {
@@ -376,7 +376,7 @@ func (s *Set) SafeTool(name, tool string) bool {
 	return one != nil && one.safe(tool)
 }
 
-// members returns the servers as they are served as one.
+// members returns the members of all servers as one.
 func (s *Set) members() []merge.Member { return s.membersOf(s.table.Load()) }
 
 func (s *Set) membersOf(t *table) []merge.Member {
@@ -389,14 +389,14 @@ func (s *Set) membersOf(t *table) []merge.Member {
 	return all
 }
 
-// OnChange has a function called after each [Set.Apply].
+// OnChange makes each later [Set.Apply] call a function at its end.
 func (s *Set) OnChange(changed func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.watchers = append(s.watchers, changed)
 }
 
-// TellNotRunnable logs which commands cannot run as things are, before a client finds out: one may be installed later.
+// TellNotRunnable logs which commands cannot run as things are, before a client finds out: a command may be installed later.
 func (s *Set) TellNotRunnable() {
 	for _, one := range s.table.Load().order {
 		if c, ok := one.run.(*command); ok {

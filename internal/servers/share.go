@@ -14,18 +14,18 @@ import (
 )
 
 // shared is a backend with one conversation below for all sessions, for servers without state:
-// ids and progress tokens are mapped. The server is told of a client without capabilities,
-// as nobody could say which session a question of it would be for. It is a legacy conversation.
-// What the server keeps for a client is not offered: a level for logs, subscriptions, tasks.
+// ids and progress tokens are mapped. The server sees a client without capabilities, as its
+// questions would belong to no session. It is a legacy conversation. State that the server
+// keeps for a client is not offered: a level for logs, subscriptions, tasks.
 //
-// Clients of each revision have a conversation of theirs, as the server answers initialize
+// Clients of each revision have a conversation of their own, as the server answers initialize
 // once, for one revision.
 //
-// No lock is held while the server or a session is told anything.
+// No lock is held while a message goes to the server or to a session.
 type shared struct {
 	inner  backend.Backend
 	log    *slog.Logger
-	linger func() time.Duration // how long the server stays that no session has open; 0: [sharedLinger]
+	linger func() time.Duration // how long the server stays without sessions; 0: [sharedLinger]
 	ctx    context.Context      // ends with close
 	cancel context.CancelFunc
 	wait   sync.WaitGroup
@@ -35,7 +35,7 @@ type shared struct {
 	users   map[string]int            // how many sessions there are, by the revision that they ask for
 	opening map[string]*sharedOpening // by the revision that is asked for
 	current map[string]*sharing       // by the revision that is spoken
-	speaks  map[string]string         // the revision that the server has answered with, by what it was asked for
+	speaks  map[string]string         // the revision that the server has answered with, by the revision that it was asked for
 	last    uint64                    // of the ids for the server
 	closed  bool
 }
@@ -90,7 +90,7 @@ func (s *shared) spoken(revision string) string {
 	return revision
 }
 
-// get returns the conversation for a session, which is opened if it is not.
+// get returns the conversation for a session, and opens it if necessary.
 func (s *shared) get(c *sharedConn) (*sharing, error) {
 	s.mu.Lock()
 	for {
@@ -122,13 +122,13 @@ func (s *shared) get(c *sharedConn) (*sharing, error) {
 	}
 }
 
-// sharedOpening is under way.
+// sharedOpening is an opening that is under way.
 type sharedOpening struct {
 	done chan struct{} // closed when the server is open, or could not be
 	err  error         // why it could not; to be read after that
 }
 
-// begin opens the server for all who wait.
+// begin opens the server for all sessions that wait.
 func (s *shared) begin(c *sharedConn, revision string, o *sharedOpening) {
 	now, err := s.open(c.start, c.sink, revision)
 	s.mu.Lock()
@@ -158,7 +158,7 @@ func (s *shared) begin(c *sharedConn, revision string, o *sharedOpening) {
 	}
 }
 
-// rest has each conversation ended after a time that no session has open. s.mu is held.
+// rest starts the timers that end conversations without sessions. s.mu is held.
 func (s *shared) rest() {
 	if s.closed {
 		return
@@ -180,7 +180,7 @@ func (s *shared) sessions(now *sharing) (n int) {
 	return n
 }
 
-// left returns for how long a conversation stays yet if nobody uses it. s.mu is held.
+// left returns for how long a conversation stays yet if no session uses it. s.mu is held.
 func (s *shared) left(now *sharing) time.Duration {
 	return cmp.Or(s.linger(), sharedLinger) - time.Since(now.used)
 }

@@ -18,7 +18,7 @@ type sharedConn struct {
 	start backend.Start
 	sink  backend.Sink
 	done  chan struct{}           // closed by Close
-	now   atomic.Pointer[sharing] // what the last request was made in; nil at first
+	now   atomic.Pointer[sharing] // the conversation of the last request; nil at first
 	work  sync.WaitGroup          // requests that wait for the server
 
 	// Guarded by s.mu.
@@ -45,7 +45,7 @@ func (c *sharedConn) Deliver(in backend.Inbound) error {
 	case in.Method == protocol.MethodCancelled:
 		c.cancel(in)
 	}
-	return nil // of roots
+	return nil // other notifications are of roots, and dropped
 }
 
 // ask makes a request of the session. It waits for nothing: if the server is not open, the
@@ -84,14 +84,14 @@ func (c *sharedConn) ask(in backend.Inbound) error {
 	return nil
 }
 
-// initialize answers a session's initialize with what the server has said.
+// initialize answers a session's initialize with the server's result.
 func (c *sharedConn) initialize(now *sharing, rq *sharedRequest) {
 	if !c.isGone(rq) {
 		c.sink.Emit(rq.call, jsonrpc.Message{Kind: jsonrpc.Response, ID: rq.id, Result: now.result, Raw: jsonrpc.AppendResult(nil, rq.id, now.result)})
 	}
 }
 
-// isGone reports whether nobody wants a request any more that has waited. It waits no more.
+// isGone reports whether a request that has waited was cancelled. It takes the request out of waiting.
 func (c *sharedConn) isGone(rq *sharedRequest) bool {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
@@ -146,7 +146,7 @@ func (c *sharedConn) fail(call backend.Call, id []byte, e *jsonrpc.Error) {
 	c.sink.Emit(call, jsonrpc.Message{Kind: jsonrpc.Response, ID: id, Error: jsonrpc.Field(raw, "error"), Raw: raw})
 }
 
-// Close implements [backend.Conn]. What the session has in flight is cancelled.
+// Close implements [backend.Conn]. The session's requests in flight are cancelled.
 func (c *sharedConn) Close() error {
 	c.withdraw(func(*sharedRequest) bool { return true }, func(known string) backend.Inbound {
 		params := []byte(`{"requestId":` + known + `,"reason":"the session ended"}`)

@@ -33,7 +33,7 @@ type sharing struct {
 	asked    map[string]*sharedRequest // by the keys of their ids
 	tokens   map[string]*sharedRequest // by the progress tokens that the server knows
 	used     time.Time                 // when a message of a call was last passed on
-	idle     *time.Timer               // ends it; nil: it is not about to end
+	idle     *time.Timer               // ends the conversation; nil: it is not about to end
 	over     bool
 	why      error // why the server ended it; nil: it has not
 }
@@ -50,8 +50,8 @@ type sharedRequest struct {
 
 	// Guarded by s.mu.
 	sent   bool             // the server has it
-	gone   bool             // nobody wants it any more
-	cancel *backend.Inbound // to be told to the server once it has the request
+	gone   bool             // it was cancelled
+	cancel *backend.Inbound // for the server, once it has the request
 }
 
 // open opens the server, and initializes it for clients of a revision.
@@ -99,7 +99,7 @@ func (s *shared) open(start backend.Start, sink backend.Sink, revision string) (
 	})
 }
 
-// offered returns the result of initialize without what is not offered.
+// offered returns the result of initialize without the capabilities that are not offered.
 func offered(result []byte) []byte {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(jsonrpc.Field(result, "capabilities"), &all) != nil {
@@ -129,8 +129,8 @@ func isOffered(method string) bool {
 	return !strings.HasPrefix(method, "tasks/")
 }
 
-// send makes a request to the server, under an id of ours. A request that nobody wants any more
-// is not made.
+// send makes a request to the server, under an id of ours. A request that was cancelled is not
+// made.
 func (n *sharing) send(in backend.Inbound, rq *sharedRequest) error {
 	rq.token = jsonrpc.Field(in.Params, "_meta", "progressToken")
 	if rq.token != nil {
@@ -193,7 +193,7 @@ func (n *sharing) take(id []byte) *sharedRequest {
 	return n.forget(string(jsonrpc.Key(id)))
 }
 
-// forget takes a request off the record, and returns it; nil: there is none. n.s.mu is held.
+// forget removes a request from the tables, and returns it; nil: there is none. n.s.mu is held.
 func (n *sharing) forget(key string) *sharedRequest {
 	rq := n.asked[key]
 	if rq != nil {
@@ -203,13 +203,13 @@ func (n *sharing) forget(key string) *sharedRequest {
 	return rq
 }
 
-// Account implements [budget.Accounted]: what the server sends is of no session in particular.
+// Account implements [budget.Accounted]: messages of the server belong to no session in particular.
 func (n *sharing) Account() budget.Account { return forAll{n.budget} }
 
-// forAll counts what is read for several sessions.
+// forAll counts messages that are read for several sessions.
 type forAll struct{ of budget.Account }
 
-// Hold implements [budget.Account]: the server's conversation is kept for nobody in particular.
+// Hold implements [budget.Account]: the server's conversation is kept for no session in particular.
 func (forAll) Hold(int64) error { return nil }
 
 // Arrive implements [budget.Account].
@@ -245,7 +245,7 @@ func (n *sharing) receive(m jsonrpc.Message) {
 		n.s.mu.Lock()
 		rq := n.tokens[string(jsonrpc.Key(jsonrpc.Field(m.Params, "progressToken")))]
 		n.s.mu.Unlock()
-		if rq == nil || protocol.CheckClear(&m) != nil { // of which a client could read another token than ours
+		if rq == nil || protocol.CheckClear(&m) != nil { // a client could read another token than ours in it
 			return
 		}
 		m.Params, _ = jsonrpc.Set(m.Params, rq.token, "progressToken")
@@ -322,7 +322,7 @@ func (n *sharing) Closed(why error, _ bool) {
 	}
 }
 
-// because returns why the server ended the conversation by itself, if err says only that there is none, else err.
+// because returns why the server ended the conversation by itself, if err says only that it has ended, else err.
 func (n *sharing) because(err error) error {
 	if !errors.Is(err, errStopped) {
 		return err

@@ -27,10 +27,10 @@ type Display struct {
 	stop  chan struct{} // ends redraw; nil: there is no bar yet
 	work  sync.WaitGroup
 	mode  mode
-	held  []byte // what was written while the display was paused
+	held  []byte // bytes that were written while the display was paused
 }
 
-// mode is what a display does:
+// mode is the state of a display:
 //
 //	mode     event   next mode
 //	showing  Pause   paused     a question is on the screen
@@ -92,7 +92,7 @@ func (d *Display) Progress(s Step) {
 	d.set(s.Total, at, strings.TrimPrefix(s.String(), "progress "))
 }
 
-// Wait shows what is waited for, until there is a step.
+// Wait shows the text what until there is a step.
 func (d *Display) Wait(what string) {
 	d.mu.Lock()
 	started := d.bar != nil
@@ -152,7 +152,7 @@ func (s Step) String() string {
 
 func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
-// ticks is how finely a bar is divided.
+// ticks is the number of parts of a bar.
 const ticks = 1000
 
 func (d *Display) newBar(total float64) *progressbar.ProgressBar {
@@ -202,7 +202,7 @@ func cut(text string, limit int) string {
 	return text
 }
 
-// clear removes the bar, so that something else can be written. d.mu is held.
+// clear removes the bar, so that other text can be written. d.mu is held.
 func (d *Display) clear() {
 	if d.bar != nil && d.mode == showing {
 		_ = d.bar.Clear()
@@ -217,7 +217,7 @@ func ClearLine(w io.Writer) {
 	}
 }
 
-// Pause removes the bar until Resume. On a terminal, what is written meanwhile is held.
+// Pause removes the bar until Resume. On a terminal, text that is written meanwhile is held.
 func (d *Display) Pause() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -227,7 +227,7 @@ func (d *Display) Pause() {
 	}
 }
 
-// Resume ends Pause, and writes what was held.
+// Resume ends Pause, and writes the text that was held.
 func (d *Display) Resume() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

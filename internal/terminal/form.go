@@ -53,11 +53,11 @@ type option struct {
 	Title string `json:"title"`
 }
 
-// A choice is a value to choose, and how it is shown.
+// A choice is a value to choose, and the title that is shown for it.
 type choice struct{ value, title string }
 
-// fieldsOf returns the fields of a schema, in its order, and then what it requires and says nothing else
-// of. A default that the schema does not allow is left out.
+// fieldsOf returns the fields of a schema, in its order, and then fields that it requires and does not
+// describe. A default that the schema does not allow is left out.
 func fieldsOf(schema []byte) []field {
 	var fields []field
 	var required []string
@@ -81,7 +81,7 @@ func fieldsOf(schema []byte) []field {
 		known[f.name] = true
 	})
 	for _, name := range required {
-		if name != "" && !known[name] { // "" is what is no string
+		if name != "" && !known[name] { // "": not a string
 			known[name] = true
 			fields = append(fields, field{name: name, required: true})
 		}
@@ -172,7 +172,7 @@ func (f *field) choices() []choice {
 	return all
 }
 
-// hint returns what an empty line stands for, or what can be typed.
+// hint returns the value that an empty line stands for, or the words that can be typed.
 func (f *field) hint() string {
 	switch {
 	case f.Default != nil:
@@ -205,7 +205,7 @@ func (f *field) defaultText() string {
 	return string(f.Default)
 }
 
-// titles returns a function from values to what is shown for them.
+// titles returns a function from values to their titles.
 func (f *field) titles() func(value string) string {
 	titles := make(map[string]string)
 	for _, c := range f.choices() {
@@ -221,7 +221,7 @@ func (f *field) titles() func(value string) string {
 	}
 }
 
-// decode decodes a JSON value; nil if it is none. Numbers keep their spelling.
+// decode decodes a JSON value; nil if raw is not JSON. Numbers keep their spelling.
 func decode(raw []byte) any {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -230,7 +230,7 @@ func decode(raw []byte) any {
 	return v
 }
 
-// parse returns the JSON value of what was typed, or an error that says what to type.
+// parse returns the JSON value of a text that was typed, or an error that says what to type.
 func (f *field) parse(text string) (json.RawMessage, error) {
 	if f.many() {
 		return f.parseMany(text)

@@ -1,4 +1,4 @@
-// Package terminal shows what a server says to a person, and asks what a server wants to know.
+// Package terminal shows the texts of a server to a person, and asks its questions.
 package terminal
 
 import (
@@ -13,17 +13,17 @@ import (
 	"golang.org/x/term"
 )
 
-// An Output is stdout or stderr. All that the program prints goes through one. What a server
-// says may have terminal commands in it: a terminal gets them as visible escapes, which do
-// nothing. A pipe or a file gets the bytes as they are.
+// An Output is stdout or stderr. All text that the program prints goes through an Output. Text
+// of a server may have terminal commands in it: a terminal gets them as visible escapes, which
+// do nothing. A pipe or a file gets the bytes as they are.
 type Output struct {
 	file *os.File
 	tty  bool
 	hide func(string) string // removes secrets; nil: there are none
 }
 
-// NewOutput returns the output to a file. hide removes secrets from what is written; nil:
-// there are none.
+// NewOutput returns the output to a file. hide removes secrets from the text; nil: there are
+// none.
 func NewOutput(file *os.File, hide func(string) string) *Output {
 	return &Output{file: file, tty: IsTerminal(file), hide: hide}
 }

@@ -11,13 +11,13 @@ import (
 	"strings"
 )
 
-// A Prompter asks the user at a terminal what a server wants to know (2025-11-25,
-// Elicitation). It asks one question at a time.
+// A Prompter asks the user at a terminal the questions of a server (2025-11-25, Elicitation).
+// It asks one question at a time.
 type Prompter struct {
 	in   *lines
 	out  io.Writer
 	from string // name of the server
-	echo bool   // write what is read: no terminal shows it
+	echo bool   // write the lines that are read: no terminal shows them
 }
 
 // NewPrompter returns a Prompter that writes questions of the server from to out, and reads
@@ -26,7 +26,7 @@ func NewPrompter(in io.Reader, out io.Writer, from string) *Prompter {
 	return &Prompter{in: &lines{in: bufio.NewReader(in), got: make(chan line, 1)}, out: out, from: from, echo: !IsTerminal(in)}
 }
 
-// An elicitation is what a server wants to know.
+// An elicitation is a question of a server.
 type elicitation struct {
 	Mode            string          `json:"mode"`
 	Message         string          `json:"message"`
@@ -43,8 +43,8 @@ type answer struct {
 // ErrWithdrawn says that the server does not want the answer any more.
 var ErrWithdrawn = errors.New("the server has withdrawn the question")
 
-// Ask asks the user, and returns the result for the server. It fails only when ctx ends, with
-// the cause of that.
+// Ask asks the user, and returns the result for the server. It fails when ctx ends, with the
+// cause of that, or when the input cannot be read.
 func (p *Prompter) Ask(ctx context.Context, params []byte) (json.RawMessage, error) {
 	var e elicitation
 	if err := json.Unmarshal(params, &e); err != nil {
@@ -82,8 +82,8 @@ func (p *Prompter) openURL(ctx context.Context, to string) (answer, error) {
 	return answer{Action: "accept"}, nil
 }
 
-// Consents asks a question of holdfast's own with the answers yes and no, of which no is that of a user who
-// only presses Return. It fails only when ctx ends, with the cause of that.
+// Consents asks a question of holdfast's own with the answers yes and no; an empty line is no. It fails
+// when ctx ends, with the cause of that, or when the input cannot be read.
 func (p *Prompter) Consents(ctx context.Context, what string) (bool, error) {
 	text, err := p.read(ctx, what+" [y/N]: ")
 	if errors.Is(err, io.EOF) {

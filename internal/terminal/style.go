@@ -5,10 +5,10 @@ import (
 	"os"
 )
 
-// A Style is how a text is shown on a terminal that has colours.
+// A Style says how a text is shown on a terminal that has colours.
 type Style string
 
-// Bold is for what a reader looks for. Styles are parameters of the terminal command SGR.
+// Bold is for texts that a reader looks for. Styles are parameters of the terminal command SGR.
 const Bold Style = "1"
 
 // Styled reports whether texts on w may have styles: on a terminal, unless NO_COLOR or CLICOLOR=0 is set, and elsewhere with CLICOLOR_FORCE.
