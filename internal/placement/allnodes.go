@@ -28,11 +28,9 @@ const (
 type Inquiry struct {
 	Principal caller.Principal
 	After     stream.SessionKey // only sessions after this one
-	// Ask prepares a placement of the request, with to as its response. It may be called
-	// concurrently.
+	// Ask prepares a placement of the request, with to as its response. It may be called concurrently.
 	Ask func(to *Answer) *Placement
-	// Known says that nodes of older builds know the request's method. If not, they may refuse
-	// it.
+	// Known says that nodes of older builds know the request's method. If not, they may refuse it.
 	Known bool
 }
 

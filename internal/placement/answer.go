@@ -74,8 +74,7 @@ func (a *Answer) WriteHeader(status int) {
 	}
 }
 
-// Body returns the body of a 200, and nil for a 202 or 204. Any other status is an error: the [jsonrpc.Error] in the body, or
-// ErrUnreached.
+// Body returns the body of a 200, and nil for a 202 or 204. Any other status is an error: the [jsonrpc.Error] in the body, or ErrUnreached.
 func (a *Answer) Body() ([]byte, error) {
 	switch a.status {
 	case http.StatusOK:

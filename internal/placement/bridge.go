@@ -15,10 +15,9 @@ import (
 	"github.com/coder/websocket"
 )
 
-// upgrade joins a client's connection with the connection on which another node
-// has accepted a WebSocket: it copies bytes both ways, until either ends. When
-// that node is lost, or this node is drained, the client gets a close frame that
-// tells it to come back.
+// upgrade joins a client's connection with the connection on which another node has
+// accepted a WebSocket: it copies bytes both ways, until either ends. When that node is
+// lost, or this node is drained, the client gets a close frame that tells it to come back.
 func (p *Placement) upgrade(res *http.Response) error {
 	far, ok := res.Body.(io.ReadWriteCloser)
 	if !ok {
@@ -61,8 +60,7 @@ type NotAllowed struct{ Why string }
 // Error implements error.
 func (e *NotAllowed) Error() string { return e.Why }
 
-// Reason returns as much of Why as fits into a WebSocket's close frame (RFC 6455, section
-// 5.5).
+// Reason returns as much of Why as fits into a WebSocket's close frame (RFC 6455, section 5.5).
 func (e *NotAllowed) Reason() string { return strings.ToValidUTF8(e.Why[:min(len(e.Why), 123)], "") }
 
 // A bridge joins a client's WebSocket with another node.

@@ -13,11 +13,10 @@ import (
 // Drain tells the other nodes that this one takes on no new sessions.
 func (n *Nodes) Drain() { n.node.Drain() }
 
-// Disconnect disconnects the clients of forwarded requests, so that they come back to
-// another node: over the time spread the clients that only listen, then WebSockets, and
-// when ctx is done all others. A client that has no event id yet to resume its requests
-// by keeps its connection for up to leaveGrace more. Disconnect returns when no such
-// client is left, or after leaveGrace.
+// Disconnect disconnects the clients of forwarded requests, so that they come back to another
+// node: over the time spread the clients that only listen, then WebSockets, and when ctx is done
+// all others. A client that has no event id yet to resume its requests by keeps its connection
+// for up to leaveGrace more. Disconnect returns when no such client is left, or after leaveGrace.
 func (n *Nodes) Disconnect(ctx context.Context, spread time.Duration) {
 	begun := time.Now()
 	t := time.NewTicker(20 * time.Millisecond)

@@ -218,9 +218,8 @@ func own(name string) bool {
 }
 
 // forwarded returns the headers of a client's request that go to another node. They go
-// through the engine, which other programs may read, so no credential is among them
-// unless the backend needs it ([Options.ForwardHeader]). This node has authenticated
-// the client.
+// through the engine, which other programs may read, so no credential is among them unless
+// the backend needs it ([Options.ForwardHeader]). This node has authenticated the client.
 func (n *Nodes) forwarded(from http.Header, handshake bool) http.Header {
 	to := passable(from, handshake)
 	for name := range to {

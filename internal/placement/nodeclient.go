@@ -26,9 +26,8 @@ const (
 )
 
 // A nodeClient sends small requests to other nodes, as HTTP/1.1, and reads the answers on
-// the goroutine of the caller. An [http.Transport] has two goroutines for each connection;
-// they would be the greatest cost of forwarding a light call. The methods may be called
-// concurrently.
+// the goroutine of the caller. An [http.Transport] has two goroutines for each connection; they
+// would be the greatest cost of forwarding a light call. The methods may be called concurrently.
 type nodeClient struct {
 	transport *http.Transport // dials nodes
 

@@ -16,8 +16,7 @@ type notice struct {
 	// Taken is a session that the sender has taken over.
 	Taken stream.SessionKey `json:"taken,omitempty"`
 
-	// Left is a session. Its client, at the address From, left the sender with
-	// bytes unread.
+	// Left is a session. Its client, at the address From, left the sender with bytes unread.
 	Left      stream.SessionKey `json:"left,omitempty"`
 	Principal []byte            `json:"principal,omitempty"`
 	From      string            `json:"from,omitempty"`
@@ -127,9 +126,8 @@ func (p *Placement) leftNotice() *leftNotice {
 	return &leftNotice{p.nodes, p.node, notice{Left: p.key, Principal: p.req.Visit.Principal, From: p.req.HTTP.RemoteAddr}}
 }
 
-// finished notes that the whole answer was written to the client. It may not have
-// arrived: if the client leaves, or has left, with bytes unread, the session's node gets
-// a notice.
+// finished notes that the whole answer was written to the client. It may not have arrived:
+// if the client leaves, or has left, with bytes unread, the session's node gets a notice.
 func (p *Placement) finished() {
 	below := p.req.Conn
 	if below == nil {

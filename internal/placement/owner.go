@@ -45,11 +45,10 @@ type target struct {
 	redirected bool
 }
 
-// hostForwarded handles an exchange that another node has forwarded, but that this node has
-// no session for. If the visit says Take, it returns the session, which it takes over if
-// need be. Else it answers with 421, and with the other session's name if the exchange
-// turned out to concern one, so that the sender locates the session again. The exchange is
-// not forwarded a second time.
+// hostForwarded handles an exchange that another node has forwarded, but that this node has no
+// session for. If the visit says Take, it returns the session, which it takes over if need be. Else
+// it answers with 421, and with the other session's name if the exchange turned out to concern one,
+// so that the sender locates the session again. The exchange is not forwarded a second time.
 func (p *Placement) hostForwarded() (*session.Session, error) {
 	n, v, ctx := p.nodes, p.req.From, p.req.HTTP.Context()
 	if v.Take && p.key != "" && !n.opts.Door {

@@ -3,9 +3,8 @@
 // between nodes, taking over the sessions of nodes that are lost, and disconnecting the clients
 // of other nodes' sessions when this node ends. docs/decisions/0013-forwarding.md.
 //
-// The server of this node stands above it. It hands over each exchange that it can't serve
-// as a [Request], and placement calls the request's [Exchange] when the session has come
-// here.
+// The server of this node stands above it. It hands over each exchange that it can't serve as
+// a [Request], and placement calls the request's [Exchange] when the session has come here.
 package placement
 
 import (
@@ -63,8 +62,7 @@ type Exchange interface {
 	// back; nil and a negative time: none.
 	Lost() (message []byte, retry time.Duration)
 	// Streams is called when a stream begins to be passed on to the client. head is the header from the other
-	// node, or nil if the stream began on this node. calls says that the stream is of calls, and not
-	// standalone.
+	// node, or nil if the stream began on this node. calls says that the stream is of calls, and not standalone.
 	Streams(head http.Header, calls bool)
 	// Passed is called once, at the end of an answer from another node.
 	Passed(how *Passed)
@@ -169,8 +167,7 @@ var nextStates = [...][]placementState{
 	done:      {},
 }
 
-// to changes the state to next, if next may follow the present state. No other function
-// changes it.
+// to changes the state to next, if next may follow the present state. No other function changes it.
 func (p *Placement) to(next placementState) {
 	if slices.Contains(nextStates[p.state], next) {
 		p.state = next
@@ -344,8 +341,7 @@ func (p *Placement) mayHaveRun() bool {
 // ErrHere says that the session of an exchange on a mux has come to this node: the mux serves the exchange.
 var ErrHere = errors.New("the session has come to this node")
 
-// serveIn serves the exchange on this node, in s: its own session, or the session that it
-// concerns.
+// serveIn serves the exchange on this node, in s: its own session, or the session that it concerns.
 func (p *Placement) serveIn(s *session.Session) error {
 	p.run.Session, p.run.Redirected = s, p.redirected
 	switch {
@@ -402,8 +398,7 @@ func (p *Placement) pause(d time.Duration) {
 	}
 }
 
-// ErrUnknown is the outcome of requests that a node may have taken before it was
-// lost.
+// ErrUnknown is the outcome of requests that a node may have taken before it was lost.
 var ErrUnknown = errors.New(protocol.TextOutcomeUnknown)
 
 // errLeft says that the client has left.

@@ -198,8 +198,7 @@ func (f *forwardedStream) writeEvents(text []byte) error {
 	return err
 }
 
-// withoutEndpoint removes the endpoint event of revision 2024-11-05, which the client
-// already has.
+// withoutEndpoint removes the endpoint event of revision 2024-11-05, which the client already has.
 func withoutEndpoint(text []byte) []byte {
 	first, rest, _ := bytes.Cut(text, []byte("\n\n"))
 	if bytes.Contains(first, []byte("\nevent: endpoint\n")) {

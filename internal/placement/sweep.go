@@ -11,9 +11,8 @@ import (
 )
 
 // sweepEvery is how often one of the nodes looks for sessions without an owner, beside the
-// sweeps after a node is lost. The engine lists all sessions for a sweep. That takes at most
-// one part in sweepShare of the time, unless sweeps would then be further apart than
-// sweepAtLeast.
+// sweeps after a node is lost. The engine lists all sessions for a sweep. That takes at most one
+// part in sweepShare of the time, unless sweeps would then be further apart than sweepAtLeast.
 const (
 	sweepEvery   = 30 * time.Second
 	sweepShare   = 20

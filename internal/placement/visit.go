@@ -51,8 +51,7 @@ type Visit struct {
 	Info []byte `json:"info,omitempty"`
 }
 
-// Headers between nodes. They are never passed on to a client, and never read
-// from one.
+// Headers between nodes. They are never passed on to a client, and never read from one.
 const (
 	OwnHeaders  = "Holdfast-"
 	headerVisit = "Holdfast-Visit" // a visit, in a request
@@ -76,8 +75,7 @@ func VisitOf(r *http.Request) *Visit {
 	return v
 }
 
-// WithVisit returns a context for a request with the visit v. nil is for a request of this
-// node's own.
+// WithVisit returns a context for a request with the visit v. nil is for a request of this node's own.
 func WithVisit(ctx context.Context, v *Visit) context.Context {
 	return context.WithValue(ctx, visitKey{}, v)
 }
