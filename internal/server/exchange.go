@@ -180,8 +180,8 @@ func (h *Handler) open(x *exchange.Exchange) (err error) {
 // The following is for servers that have moved to another path. Sessions and calls that began at the old path go on
 // there; none begins there.
 
-// movedOn returns an error if an exchange at a server's old path begins a session, or needs one and names none. See
-// [Handler.movedModern] for modern exchanges.
+// movedOn returns an error if an exchange at a server's old path begins a session, or needs one and names none.
+// Package modernfront checks modern exchanges.
 func movedOn(x *exchange.Exchange) error {
 	if !x.Opens() && (x.Purpose != exchange.ForMessages || x.Secret != "" || x.Session != nil) {
 		return nil

@@ -40,7 +40,7 @@ func (h *Handler) startRequest(x *exchange.Exchange, o *outcome) (err error) {
 		o.kind = outcomeAnswer
 		o.body, err = h.startStatus(x)
 	}
-	if errors.Is(err, resume.ErrBadToken) { // an unknown token is answered like a request
+	if errors.Is(err, resume.ErrBadToken) { // answered with status 200, as a request that is served
 		_, e := h.answers.Explain(err)
 		o.kind, o.body, err = outcomeAnswer, jsonrpc.AppendError(nil, m.ID, e), nil
 	}
