@@ -18,7 +18,7 @@ import (
 // and removed as they are accepted and closed. The zero value has none. Its methods
 // may be called concurrently.
 type Connections struct {
-	Bound *Bound // nil: there is none. Set before the first connection is accepted
+	Bound *Bound // nil: no bound. Set before the first connection is accepted
 
 	open   sync.Map
 	turned turned
