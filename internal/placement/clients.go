@@ -67,7 +67,7 @@ type farClients struct {
 
 type farName struct{ node, address string }
 
-// isSilent reports whether a node is not asked.
+// isSilent reports whether a node is not asked now, as it did not answer lately.
 func (f *farClients) isSilent(node string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -217,7 +217,7 @@ func (n *Nodes) askClient(node, address string) string {
 	switch {
 	case err != nil:
 		return clientSilent
-	case res.StatusCode != http.StatusOK: // it is of an older build
+	case res.StatusCode != http.StatusOK: // the node is of an older build
 		return clientUnknown
 	}
 	return string(text)

@@ -68,7 +68,7 @@ type Exchange interface {
 	Passed(how *Passed)
 }
 
-// Passed is how another node has answered an exchange.
+// Passed describes another node's answer to an exchange.
 type Passed struct {
 	Status  int    // of HTTP; 0: the client left before the answer began
 	Refused string // why the exchange was refused before a call began, or ""
@@ -347,7 +347,7 @@ func (p *Placement) serveIn(s *session.Session) error {
 	switch {
 	case p.out != nil:
 		return p.continueIn(s)
-	case p.req.Visit.Once != "" && (p.state == sent || p.run.Again): // it may have begun already
+	case p.req.Visit.Once != "" && (p.state == sent || p.run.Again): // the call may have begun already
 		p.run = Run{Session: s, Name: p.req.Visit.Once, Again: true}
 	case p.req.Visit.Stays && p.key == p.home.key: // not another session, which the request concerns
 		return ErrHere
@@ -423,7 +423,7 @@ func (p *Placement) failed(err error) error {
 		return err
 	}
 	if was == sent && p.req.HTTP.Method == http.MethodDelete && errors.Is(err, session.ErrNotFound) {
-		p.w.WriteHeader(http.StatusNoContent) // it was deleted before its node was lost
+		p.w.WriteHeader(http.StatusNoContent) // the session was deleted before its node was lost
 		return nil
 	}
 	if was == sent && p.req.Visit.Once != "" && !errors.Is(err, session.ErrNotFound) && !p.req.Exchange.Repeatable() {

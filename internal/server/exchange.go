@@ -173,7 +173,7 @@ func (h *Handler) open(x *exchange.Exchange) (err error) {
 		x.Session, err = h.sessions.New(x.HTTP, x.Principal, false, params)
 		return err
 	}
-	x.Session, err = h.sessions.Reserve(x.HTTP, x.Principal, x.Pair()) // its backend is opened for its initialize request
+	x.Session, err = h.sessions.Reserve(x.HTTP, x.Principal, x.Pair()) // the session's backend is opened for its initialize request
 	return err
 }
 

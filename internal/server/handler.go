@@ -66,7 +66,7 @@ type Options struct {
 	WriteTimeout    time.Duration       // how long one write may wait for a slow client; 30 s
 	BodyTimeout     time.Duration       // how long a request's body may take, beside a second for each 64 KiB, or the first message of a WebSocket; 30 s
 	CutGrace        time.Duration       // how long a modern client's tool call goes on after a cut, for a repeated request to attach to it; 0 or less: not at all
-	InputGrace      time.Duration       // how long a connection is held while the client is asked; 1 s
+	InputGrace      time.Duration       // how long a connection is held while its call waits for the client's input; 1 s
 	DrainSpread     time.Duration       // the most over which a drain disconnects clients; 15 s
 	MaxBody         int64               // bytes of a request body, or of a message; 4 MiB
 	Connections     *budget.Connections // counts the memory of open connections; nil: it is not counted

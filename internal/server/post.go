@@ -103,7 +103,7 @@ func (h *Handler) startCall(x *exchange.Exchange, o *outcome) (err error) {
 		var ended bool
 		switch o.Begun, ended, err = h.starter.Attach(x, from.Guest, err); {
 		case ended && tries > 0:
-			from.Pass, from.Admitted = nil, false // Attach has released it
+			from.Pass, from.Admitted = nil, false // Begin has released it
 			o.Begun, err = exchange.Begin(x.Session, x.Msgs, light, x.Once, from)
 		case err != nil:
 			return err

@@ -108,7 +108,7 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 		return explainLimit(limited)
 	case errors.As(err, &refused):
 		return refused.Status, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", refused)
-	case errors.As(err, &panicked): // and was logged
+	case errors.As(err, &panicked): // logged already
 		return http.StatusInternalServerError, jsonrpc.Errorf(jsonrpc.CodeInternal, "internal error: %v", panicked)
 	case errors.Is(err, session.ErrInitialize):
 		return http.StatusRequestEntityTooLarge, session.ErrInitialize
@@ -150,7 +150,7 @@ func (a *Writer) Explain(err error) (status int, e *jsonrpc.Error) {
 		// takes for the same.
 		a.Logger.Debug("session not opened", "error", err)
 		return http.StatusServiceUnavailable, jsonrpc.Errorf(jsonrpc.CodeServer, "the connection ended while the server was being started: try again")
-	case errors.As(err, &notStarted): // and was logged
+	case errors.As(err, &notStarted): // logged already
 		return http.StatusBadGateway, jsonrpc.Errorf(jsonrpc.CodeServer, "%v", notStarted)
 	case errors.Is(err, session.ErrRefused):
 		level := slog.LevelError

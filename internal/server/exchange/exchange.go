@@ -73,7 +73,7 @@ type Exchange struct {
 	// Muxed says that the connection carries other exchanges: it must not be ended for
 	// this one, and its client makes lost requests again.
 	Muxed   bool
-	MuxDoor observe.Door // that of the connection
+	MuxDoor observe.Door // of the connection
 	// Continues says that Last is the last event that a node has written, after which it
 	// continues by itself, and not the last event that the client says it has.
 	Continues bool
@@ -82,7 +82,7 @@ type Exchange struct {
 	Unsafe bool
 }
 
-// Door returns the way in which a reader of the exchange's stream comes.
+// Door returns the door by which the reader of the exchange's stream comes.
 func (x *Exchange) Door() observe.Door {
 	switch x.Purpose {
 	case ForRead:

@@ -301,7 +301,7 @@ func (fr *Front) listen(w http.ResponseWriter, x *exchange.Exchange, l modern.Li
 	return p.answer(x.HTTP.Context(), b.Call.Number(), 0)
 }
 
-// drained reports whether a listen is to end because the node is drained.
+// drained reports whether it is time to end a listen, as the node is drained.
 func (p *reply) drained(a *copying.Alarm) bool {
 	if p.Leaving.IsZero() {
 		p.Leaving, p.Drain = p.front.Life.Departure(a.Now)

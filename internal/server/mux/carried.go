@@ -236,7 +236,7 @@ func (x *carried) answerLight(text []byte) (_ []byte, waits bool) {
 		}
 	case !done:
 		return text, true
-	case len(answers) > 0: // else it was cancelled
+	case len(answers) > 0: // a cancelled call has none
 		text = append(answering.Append(text, answers, x.light.batch), '\n')
 	}
 	return text, false

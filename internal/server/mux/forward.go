@@ -30,7 +30,7 @@ type forwarded struct {
 	ctx  context.Context
 	stop context.CancelFunc
 
-	standalone *remoteStandalone // set for the standalone stream only
+	standalone *remoteStandalone // nil but for the standalone stream
 	delivery   *delivery         // nil if no message waits for it
 	wanted     wanted            // guarded by traffic.mu
 
@@ -45,7 +45,7 @@ type requests struct {
 	batch  bool
 	at     *session.Remote // where the session was just now, or nil
 	again  bool            // the call may have begun there before
-	unsafe bool            // neither the client nor a node makes the requests again
+	unsafe bool            // the client does not make the requests again, as they have no key
 }
 
 // wanted says whether the answer to forwarded requests is still wanted.

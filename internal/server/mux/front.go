@@ -38,8 +38,8 @@ type Front struct {
 	// Light reports whether a call of requests starts light.
 	Light func(ctx context.Context, header http.Header, s *session.Session, msgs []jsonrpc.Message) bool
 
-	// These serve an exchange of a connection. Serve serves it in its session, which is here. Place prepares its placement if the
-	// session is not here. Ask does either, and returns the answer. ServeModern serves an exchange of revision 2026-07-28.
+	// Serve serves an exchange of a connection in its session, which is here. Place prepares its placement if the session is not
+	// here. Ask does either, and returns the answer. ServeModern serves an exchange of revision 2026-07-28.
 	Serve       func(to *placement.Answer, x *exchange.Exchange) error
 	Place       func(to *placement.Answer, x *exchange.Exchange) *placement.Placement
 	Ask         func(x *exchange.Exchange) (answer []byte, err error)
